@@ -1,0 +1,1 @@
+# The installed package; filled by the layers.
