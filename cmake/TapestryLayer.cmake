@@ -6,6 +6,7 @@ function(tapestry_layer folder)
   cmake_parse_arguments(ARG "" "" "USES;LIBS;PRIVATE_LIBS" ${ARGN})
   string(REPLACE "/" "_" name "${folder}")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
+  list(FILTER sources EXCLUDE REGEX "/kernels/isa/")  # compiled once per level, see autograd
   if(sources)
     add_library(tapestry_${name} STATIC ${sources})
     set(scope PUBLIC)

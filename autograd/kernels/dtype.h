@@ -13,7 +13,7 @@ struct BFloat16 {
   uint16_t bits = 0;
 
   BFloat16() = default;
-  explicit BFloat16(float value) {
+  [[gnu::always_inline]] explicit BFloat16(float value) {
     const auto u = std::bit_cast<uint32_t>(value);
     if ((u & 0x7fffffffU) > 0x7f800000U) {
       bits = static_cast<uint16_t>((u >> 16U) | 0x40U);
@@ -21,7 +21,7 @@ struct BFloat16 {
       bits = static_cast<uint16_t>((u + 0x7fffU + ((u >> 16U) & 1U)) >> 16U);
     }
   }
-  explicit operator float() const {
+  [[gnu::always_inline]] explicit operator float() const {
     return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16U);
   }
 };
@@ -36,7 +36,7 @@ struct Float16 {
   explicit operator float() const;
 };
 
-inline Float16::Float16(float value) {
+[[gnu::always_inline]] inline Float16::Float16(float value) {
   const auto u = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>((u >> 16U) & 0x8000U);
   const uint32_t magnitude = u & 0x7fffffffU;
@@ -53,7 +53,7 @@ inline Float16::Float16(float value) {
   }
 }
 
-inline Float16::operator float() const {
+[[gnu::always_inline]] inline Float16::operator float() const {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000U) << 16U;
   const uint32_t exponent = (bits >> 10U) & 0x1fU;
   const uint32_t mantissa = bits & 0x3ffU;

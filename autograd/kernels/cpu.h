@@ -1,0 +1,56 @@
+// Which instruction set the kernels use: one binary is fast on new processors and correct on old.
+//
+// The sources in autograd/kernels/isa/ are compiled once per level, each into its own namespace
+// (TAPESTRY_ISA is the name of the level). The function that the rest of the library calls picks
+// the best level that the processor has:
+//
+//   // softmax.h                                     // isa/softmax.cpp
+//   TAPESTRY_DECLARE_PER_ISA(                        namespace tapestry::kernels::TAPESTRY_ISA {
+//       void softmax_rows(int64_t, float*))          void softmax_rows(int64_t n, float* x) {...}
+//   // softmax.cpp                                   }
+//   void softmax(int64_t n, float* x) { TAPESTRY_DISPATCH(softmax_rows)(n, x); }
+//
+// A file in isa/ must not leave an out-of-line copy of a shared inline function (no containers, no
+// std algorithms on ranges): the linker could choose the copy with the newest instructions for all.
+#pragma once
+
+#include <string_view>
+
+namespace tapestry {
+
+/// Instruction-set levels, each containing the ones before it. kAmx changes only which GEMM runs:
+/// the loops compiled for kAvx512 serve it.
+enum class CpuLevel { kPortable, kAvx2, kAvx512, kAmx };
+
+/// The best level of this processor.
+CpuLevel detected_cpu_level();
+
+/// The level in use: the detected one, or a lower one forced by the environment variable
+/// TAPESTRY_CPU_LEVEL (portable, avx2, avx512, amx; read once) or by set_cpu_level.
+CpuLevel cpu_level();
+
+/// Forces a level; one above the detected level is lowered to it. For tests and measurements.
+void set_cpu_level(CpuLevel level);
+
+/// "portable", "avx2", "avx512" or "amx".
+std::string_view name_of(CpuLevel level);
+
+}  // namespace tapestry
+
+/// Declares one function signature in the namespace of every level.
+#define TAPESTRY_DECLARE_PER_ISA(...) \
+  namespace portable {                \
+  __VA_ARGS__;                        \
+  }                                   \
+  namespace avx2 {                    \
+  __VA_ARGS__;                        \
+  }                                   \
+  namespace avx512 {                  \
+  __VA_ARGS__;                        \
+  }
+
+/// The function of that name for the level in use.
+#define TAPESTRY_DISPATCH(function)                                                \
+  (::tapestry::cpu_level() >= ::tapestry::CpuLevel::kAvx512 ? &avx512::function    \
+   : ::tapestry::cpu_level() == ::tapestry::CpuLevel::kAvx2 ? &avx2::function      \
+                                                            : &portable::function)
