@@ -10,10 +10,10 @@
 
 #include "autograd/kernels/dtype.h"
 #include "autograd/kernels/elementwise.h"
+#include "autograd/kernels/limits.h"
 
 namespace tapestry::kernels {
 
-inline constexpr int kMaxDims = 8;
 inline constexpr int kMaxOperands = 4;
 
 struct StridedOperand {

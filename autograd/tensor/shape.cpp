@@ -133,8 +133,8 @@ Shape infer_shape(std::string_view op, const Shape& requested, int64_t numel) {
     }
   }
   if (unknown >= 0) {
-    check<ValueError>(known > 0 && numel % known == 0, op, ": shape ", requested,
-                      " cannot hold ", numel, " elements");
+    check<ValueError>(known > 0 && numel % known == 0, op, ": shape ", requested, " cannot hold ",
+                      numel, " elements");
     out[unknown] = numel / known;
   } else {
     check<ValueError>(known == numel, op, ": shape ", requested, " does not hold ", numel,

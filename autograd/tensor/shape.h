@@ -9,10 +9,12 @@
 #include <string>
 #include <string_view>
 
+#include "autograd/kernels/limits.h"
+
 namespace tapestry {
 
 /// Most axes a tensor can have.
-inline constexpr int kMaxDims = 8;
+inline constexpr int kMaxDims = kernels::kMaxDims;
 
 /// A short list of axis values (sizes, strides or axis numbers) without heap storage.
 class Shape {

@@ -1,0 +1,560 @@
+#include "autograd/ops/elementwise.h"
+
+#include <cmath>
+
+#include "autograd/ops/map.h"
+#include "autograd/ops/reduction.h"
+#include "autograd/tape/op.h"
+#include "autograd/tensor/dtype.h"
+#include "autograd/tensor/factory.h"
+
+namespace tapestry {
+
+namespace {
+
+using kernels::BinaryOp;
+using kernels::ScalarOp;
+using kernels::UnaryOp;
+
+// ---------------------------------------------------------------------------------- two operands
+
+// Remembers the shapes that the gradients are summed back to.
+struct Broadcast {
+  Shape a_shape;
+  Shape b_shape;
+  void remember(const Tensor& a, const Tensor& b) {
+    a_shape = a.shape();
+    b_shape = b.shape();
+  }
+};
+
+struct Add : Broadcast {
+  static constexpr std::string_view name = "add";
+  Tensor forward(const Tensor& a, const Tensor& b) {
+    remember(a, b);
+    return map_binary(name, BinaryOp::kAdd, a, b);
+  }
+  std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad needs) const {
+    return {needs[0] ? sum_to(dy, a_shape) : Tensor(), needs[1] ? sum_to(dy, b_shape) : Tensor()};
+  }
+};
+
+struct Sub : Broadcast {
+  static constexpr std::string_view name = "sub";
+  Tensor forward(const Tensor& a, const Tensor& b) {
+    remember(a, b);
+    return map_binary(name, BinaryOp::kSub, a, b);
+  }
+  std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad needs) const {
+    return {needs[0] ? sum_to(dy, a_shape) : Tensor(),
+            needs[1] ? sum_to(neg(dy), b_shape) : Tensor()};
+  }
+};
+
+struct Mul {
+  static constexpr std::string_view name = "mul";
+  SavedTensor a, b;
+  Shape a_shape, b_shape;
+  Tensor forward(const Tensor& a_, const Tensor& b_) {
+    a_shape = a_.shape();
+    b_shape = b_.shape();
+    // Each is needed only for the other's gradient.
+    if (b_.requires_grad()) {
+      a.save(a_);
+    }
+    if (a_.requires_grad()) {
+      b.save(b_);
+    }
+    return map_binary(name, BinaryOp::kMul, a_, b_);
+  }
+  std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad needs) const {
+    return {needs[0] ? sum_to(mul(dy, b.get()), a_shape) : Tensor(),
+            needs[1] ? sum_to(mul(dy, a.get()), b_shape) : Tensor()};
+  }
+};
+
+struct Div {
+  static constexpr std::string_view name = "div";
+  SavedTensor a, b;
+  Shape a_shape;
+  Tensor forward(const Tensor& a_, const Tensor& b_) {
+    a_shape = a_.shape();
+    b.save(b_);
+    if (b_.requires_grad()) {
+      a.save(a_);
+    }
+    return map_binary(name, BinaryOp::kDiv, a_, b_);
+  }
+  std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad needs) const {
+    const Tensor divisor = b;
+    return {needs[0] ? sum_to(div(dy, divisor), a_shape) : Tensor(),
+            needs[1] ? sum_to(mul(neg(dy), div(div(a.get(), divisor), divisor)), divisor.shape())
+                     : Tensor()};
+  }
+};
+
+struct Pow {
+  static constexpr std::string_view name = "pow";
+  SavedTensor a, b, y;
+  Tensor forward(const Tensor& a_, const Tensor& b_) {
+    a.save(a_);
+    b.save(b_);
+    return y.save_output(map_binary(name, BinaryOp::kPow, a_, b_));
+  }
+  std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad needs) const {
+    const Tensor base = a;
+    const Tensor exponent = b;
+    std::array<Tensor, 2> out;
+    if (needs[0]) {
+      // b a^(b-1), where the power of a zero base with b = 0 would be infinite times zero.
+      const Tensor slope = mul(exponent, pow(base, sub(exponent, 1)));
+      out[0] = sum_to(mul(dy, masked_fill(slope, eq(exponent, 0), 0)), base.shape());
+    }
+    if (needs[1]) {
+      const Tensor flat = logical_and(eq(base, 0), ge(exponent, 0));
+      out[1] = sum_to(mul(dy, masked_fill(mul(y.get(), log(base)), flat, 0)), exponent.shape());
+    }
+    return out;
+  }
+};
+
+template <BinaryOp kKernel>
+struct Extremum {
+  static constexpr std::string_view name = kKernel == BinaryOp::kMaximum ? "maximum" : "minimum";
+  SavedTensor a, b;
+  Tensor forward(const Tensor& a_, const Tensor& b_) {
+    a.save(a_);
+    b.save(b_);
+    return map_binary(name, kKernel, a_, b_);
+  }
+  std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad needs) const {
+    const Tensor left = a;
+    const Tensor right = b;
+    const Tensor tie = mul(eq(left, right).to(dy.dtype()), 0.5);
+    const auto share = [&](const Tensor& mine, const Tensor& other) {
+      const Tensor wins = (kKernel == BinaryOp::kMaximum ? gt(mine, other) : lt(mine, other));
+      return sum_to(mul(dy, add(wins.to(dy.dtype()), tie)), mine.shape());
+    };
+    return {needs[0] ? share(left, right) : Tensor(), needs[1] ? share(right, left) : Tensor()};
+  }
+};
+
+template <BinaryOp kKernel>
+struct Compare {
+  static constexpr std::string_view name = [] {
+    switch (kKernel) {
+      case BinaryOp::kEq:
+        return "eq";
+      case BinaryOp::kNe:
+        return "ne";
+      case BinaryOp::kLt:
+        return "lt";
+      case BinaryOp::kLe:
+        return "le";
+      case BinaryOp::kGt:
+        return "gt";
+      case BinaryOp::kGe:
+        return "ge";
+      case BinaryOp::kLogicalAnd:
+        return "logical_and";
+      case BinaryOp::kLogicalOr:
+        return "logical_or";
+      default:
+        return "logical_xor";
+    }
+  }();
+  Tensor forward(const Tensor& a, const Tensor& b) { return map_binary(name, kKernel, a, b); }
+};
+
+template <class Op>
+Tensor apply_promoted(Op op, const Tensor& a, const Tensor& b) {
+  const DType dtype = result_dtype(a, b);
+  return apply_op(std::move(op), a.to(dtype), b.to(dtype));
+}
+
+template <BinaryOp kKernel>
+Tensor compare(const Tensor& a, const Tensor& b) {
+  return apply_promoted(Compare<kKernel>{}, a, b);
+}
+
+Tensor to_floating(const Tensor& x) { return is_floating(x.dtype()) ? x : x.to(kFloat32); }
+
+// ----------------------------------------------------------------------------- tensor and number
+
+// A number keeps the tensor's dtype unless it has a fraction that an integer could not hold.
+Tensor widen_for(const Tensor& x, double s) {
+  return x.to(promote_scalar(x.dtype(), s != std::trunc(s) || !std::isfinite(s)));
+}
+
+struct AddScalar {
+  static constexpr std::string_view name = "add_scalar";
+  double s;
+  Tensor forward(const Tensor& x) { return map_scalar("add", ScalarOp::kAdd, x, s); }
+  Tensor backward(const Tensor& dy) const { return dy; }
+};
+
+struct RsubScalar {
+  static constexpr std::string_view name = "rsub_scalar";
+  double s;
+  Tensor forward(const Tensor& x) { return map_scalar("sub", ScalarOp::kRsub, x, s); }
+  Tensor backward(const Tensor& dy) const { return neg(dy); }
+};
+
+struct MulScalar {
+  static constexpr std::string_view name = "mul_scalar";
+  double s;
+  Tensor forward(const Tensor& x) { return map_scalar("mul", ScalarOp::kMul, x, s); }
+  Tensor backward(const Tensor& dy) const { return mul(dy, s); }
+};
+
+struct DivScalar {
+  static constexpr std::string_view name = "div_scalar";
+  double s;
+  Tensor forward(const Tensor& x) { return map_scalar("div", ScalarOp::kDiv, x, s); }
+  Tensor backward(const Tensor& dy) const { return div(dy, s); }
+};
+
+struct PowScalar {
+  static constexpr std::string_view name = "pow_scalar";
+  double exponent;
+  SavedTensor x;
+  Tensor forward(const Tensor& x_) {
+    x.save(x_);
+    return map_scalar("pow", ScalarOp::kPow, x_, exponent);
+  }
+  Tensor backward(const Tensor& dy) const {
+    if (exponent == 0) {
+      return mul(dy, 0);
+    }
+    return mul(dy, mul(pow(x.get(), exponent - 1), exponent));
+  }
+};
+
+struct RpowScalar {
+  static constexpr std::string_view name = "rpow_scalar";
+  double base;
+  SavedTensor y;
+  Tensor forward(const Tensor& x) {
+    return y.save_output(map_scalar("pow", ScalarOp::kRpow, x, base));
+  }
+  Tensor backward(const Tensor& dy) const {
+    return base == 0 ? mul(dy, 0) : mul(dy, mul(y.get(), std::log(base)));
+  }
+};
+
+template <ScalarOp kKernel>
+struct CompareScalar {
+  static constexpr std::string_view name = [] {
+    switch (kKernel) {
+      case ScalarOp::kEq:
+        return "eq_scalar";
+      case ScalarOp::kNe:
+        return "ne_scalar";
+      case ScalarOp::kLt:
+        return "lt_scalar";
+      case ScalarOp::kLe:
+        return "le_scalar";
+      case ScalarOp::kGt:
+        return "gt_scalar";
+      default:
+        return "ge_scalar";
+    }
+  }();
+  double s;
+  Tensor forward(const Tensor& x) { return map_scalar(name, kKernel, x, s); }
+};
+
+template <ScalarOp kKernel>
+Tensor compare(const Tensor& x, double s) {
+  return apply_op(CompareScalar<kKernel>{s}, widen_for(x, s));
+}
+
+// ------------------------------------------------------------------------------------ one operand
+
+struct Neg {
+  static constexpr std::string_view name = "neg";
+  Tensor forward(const Tensor& x) { return map_unary(name, UnaryOp::kNeg, x); }
+  Tensor backward(const Tensor& dy) const { return neg(dy); }
+};
+
+struct Abs {
+  static constexpr std::string_view name = "abs";
+  SavedTensor x;
+  Tensor forward(const Tensor& x_) {
+    x.save(x_);
+    return map_unary(name, UnaryOp::kAbs, x_);
+  }
+  Tensor backward(const Tensor& dy) const { return mul(dy, sign(x.get())); }
+};
+
+// Functions that are constant almost everywhere.
+template <UnaryOp kKernel>
+struct Step {
+  static constexpr std::string_view name = [] {
+    switch (kKernel) {
+      case UnaryOp::kSign:
+        return "sign";
+      case UnaryOp::kFloor:
+        return "floor";
+      case UnaryOp::kCeil:
+        return "ceil";
+      default:
+        return "round";
+    }
+  }();
+  Tensor forward(const Tensor& x) { return map_unary(name, kKernel, x); }
+  Tensor backward(const Tensor& dy) const { return zeros_like(dy); }
+};
+
+struct Exp {
+  static constexpr std::string_view name = "exp";
+  SavedTensor y;
+  Tensor forward(const Tensor& x) { return y.save_output(map_unary(name, UnaryOp::kExp, x)); }
+  Tensor backward(const Tensor& dy) const { return mul(dy, y.get()); }
+};
+
+struct Log {
+  static constexpr std::string_view name = "log";
+  SavedTensor x;
+  Tensor forward(const Tensor& x_) {
+    x.save(x_);
+    return map_unary(name, UnaryOp::kLog, x_);
+  }
+  Tensor backward(const Tensor& dy) const { return div(dy, x.get()); }
+};
+
+struct Sqrt {
+  static constexpr std::string_view name = "sqrt";
+  SavedTensor y;
+  Tensor forward(const Tensor& x) { return y.save_output(map_unary(name, UnaryOp::kSqrt, x)); }
+  Tensor backward(const Tensor& dy) const { return div(dy, mul(y.get(), 2)); }
+};
+
+struct Rsqrt {
+  static constexpr std::string_view name = "rsqrt";
+  SavedTensor y;
+  Tensor forward(const Tensor& x) { return y.save_output(map_unary(name, UnaryOp::kRsqrt, x)); }
+  Tensor backward(const Tensor& dy) const { return mul(mul(dy, -0.5), pow(y.get(), 3)); }
+};
+
+struct Reciprocal {
+  static constexpr std::string_view name = "reciprocal";
+  SavedTensor y;
+  Tensor forward(const Tensor& x) {
+    return y.save_output(map_unary(name, UnaryOp::kReciprocal, x));
+  }
+  Tensor backward(const Tensor& dy) const { return neg(mul(dy, square(y.get()))); }
+};
+
+struct Square {
+  static constexpr std::string_view name = "square";
+  SavedTensor x;
+  Tensor forward(const Tensor& x_) {
+    x.save(x_);
+    return map_unary(name, UnaryOp::kSquare, x_);
+  }
+  Tensor backward(const Tensor& dy) const { return mul(dy, mul(x.get(), 2)); }
+};
+
+struct Sin {
+  static constexpr std::string_view name = "sin";
+  SavedTensor x;
+  Tensor forward(const Tensor& x_) {
+    x.save(x_);
+    return map_unary(name, UnaryOp::kSin, x_);
+  }
+  Tensor backward(const Tensor& dy) const { return mul(dy, cos(x.get())); }
+};
+
+struct Cos {
+  static constexpr std::string_view name = "cos";
+  SavedTensor x;
+  Tensor forward(const Tensor& x_) {
+    x.save(x_);
+    return map_unary(name, UnaryOp::kCos, x_);
+  }
+  Tensor backward(const Tensor& dy) const { return neg(mul(dy, sin(x.get()))); }
+};
+
+struct Tanh {
+  static constexpr std::string_view name = "tanh";
+  SavedTensor y;
+  Tensor forward(const Tensor& x) { return y.save_output(map_unary(name, UnaryOp::kTanh, x)); }
+  Tensor backward(const Tensor& dy) const {
+    if (grad_enabled()) {
+      return mul(dy, sub(1, square(y.get())));
+    }
+    return map_binary("tanh_backward", BinaryOp::kTanhBackward, y.get(), dy);
+  }
+};
+
+struct Sigmoid {
+  static constexpr std::string_view name = "sigmoid";
+  SavedTensor y;
+  Tensor forward(const Tensor& x) { return y.save_output(map_unary(name, UnaryOp::kSigmoid, x)); }
+  Tensor backward(const Tensor& dy) const {
+    if (grad_enabled()) {
+      const Tensor s = y;
+      return mul(dy, mul(s, sub(1, s)));
+    }
+    return map_binary("sigmoid_backward", BinaryOp::kSigmoidBackward, y.get(), dy);
+  }
+};
+
+struct Erf {
+  static constexpr std::string_view name = "erf";
+  SavedTensor x;
+  Tensor forward(const Tensor& x_) {
+    x.save(x_);
+    return map_unary(name, UnaryOp::kErf, x_);
+  }
+  Tensor backward(const Tensor& dy) const {
+    constexpr double kTwoOverRootPi = 1.1283791670955126;
+    return mul(dy, mul(exp(neg(square(x.get()))), kTwoOverRootPi));
+  }
+};
+
+struct Clamp {
+  static constexpr std::string_view name = "clamp";
+  double low, high;
+  SavedTensor x;
+  Tensor forward(const Tensor& x_) {
+    x.save(x_);
+    Tensor y = x_;
+    if (low != -std::numeric_limits<double>::infinity()) {
+      y = map_scalar(name, ScalarOp::kClampMin, y, low);
+    }
+    if (high != std::numeric_limits<double>::infinity()) {
+      y = map_scalar(name, ScalarOp::kClampMax, y, high);
+    }
+    return y;
+  }
+  Tensor backward(const Tensor& dy) const {
+    const Tensor input = x.get().detach();
+    return mul(dy, logical_and(ge(input, low), le(input, high)).to(dy.dtype()));
+  }
+};
+
+template <UnaryOp kKernel>
+struct Test {
+  static constexpr std::string_view name = [] {
+    switch (kKernel) {
+      case UnaryOp::kLogicalNot:
+        return "logical_not";
+      case UnaryOp::kIsFinite:
+        return "isfinite";
+      default:
+        return "isnan";
+    }
+  }();
+  Tensor forward(const Tensor& x) { return map_unary(name, kKernel, x); }
+};
+
+// -------------------------------------------------------------------------------------- selection
+
+struct Where {
+  static constexpr std::string_view name = "where";
+  SavedTensor condition;
+  Shape a_shape, b_shape;
+  Tensor forward(const Tensor& condition_, const Tensor& a, const Tensor& b) {
+    condition.save(condition_);
+    a_shape = a.shape();
+    b_shape = b.shape();
+    return map_where(name, condition_, a, b);
+  }
+  std::array<Tensor, 3> backward(const Tensor& dy, NeedsGrad needs) const {
+    const Tensor mask = condition;
+    const Tensor zero = scalar(0, dy.dtype());
+    return {Tensor(), needs[1] ? sum_to(where(mask, dy, zero), a_shape) : Tensor(),
+            needs[2] ? sum_to(where(mask, zero, dy), b_shape) : Tensor()};
+  }
+};
+
+}  // namespace
+
+Tensor add(const Tensor& a, const Tensor& b) { return apply_promoted(Add{}, a, b); }
+Tensor add(const Tensor& a, double b) { return apply_op(AddScalar{b}, widen_for(a, b)); }
+Tensor sub(const Tensor& a, const Tensor& b) { return apply_promoted(Sub{}, a, b); }
+Tensor sub(const Tensor& a, double b) { return add(a, -b); }
+Tensor sub(double a, const Tensor& b) { return apply_op(RsubScalar{a}, widen_for(b, a)); }
+Tensor mul(const Tensor& a, const Tensor& b) { return apply_promoted(Mul{}, a, b); }
+Tensor mul(const Tensor& a, double b) { return apply_op(MulScalar{b}, widen_for(a, b)); }
+Tensor div(const Tensor& a, const Tensor& b) {
+  const DType dtype = result_dtype(a, b);
+  const DType real = is_floating(dtype) ? dtype : kFloat32;
+  return apply_op(Div{}, a.to(real), b.to(real));
+}
+Tensor div(const Tensor& a, double b) { return apply_op(DivScalar{b}, to_floating(a)); }
+Tensor div(double a, const Tensor& b) { return mul(reciprocal(b), a); }
+Tensor pow(const Tensor& a, const Tensor& b) { return apply_promoted(Pow{}, a, b); }
+Tensor pow(const Tensor& a, double exponent) {
+  return apply_op(PowScalar{exponent, {}}, widen_for(a, exponent));
+}
+Tensor pow(double a, const Tensor& exponent) {
+  return apply_op(RpowScalar{a, {}}, widen_for(exponent, a));
+}
+Tensor maximum(const Tensor& a, const Tensor& b) {
+  return apply_promoted(Extremum<BinaryOp::kMaximum>{}, a, b);
+}
+Tensor minimum(const Tensor& a, const Tensor& b) {
+  return apply_promoted(Extremum<BinaryOp::kMinimum>{}, a, b);
+}
+
+Tensor neg(const Tensor& x) { return apply_op(Neg{}, x); }
+Tensor abs(const Tensor& x) { return apply_op(Abs{}, x); }
+Tensor sign(const Tensor& x) { return apply_op(Step<UnaryOp::kSign>{}, x); }
+Tensor floor(const Tensor& x) { return apply_op(Step<UnaryOp::kFloor>{}, x); }
+Tensor ceil(const Tensor& x) { return apply_op(Step<UnaryOp::kCeil>{}, x); }
+Tensor round(const Tensor& x) { return apply_op(Step<UnaryOp::kRound>{}, x); }
+Tensor exp(const Tensor& x) { return apply_op(Exp{}, to_floating(x)); }
+Tensor log(const Tensor& x) { return apply_op(Log{}, to_floating(x)); }
+Tensor sqrt(const Tensor& x) { return apply_op(Sqrt{}, to_floating(x)); }
+Tensor rsqrt(const Tensor& x) { return apply_op(Rsqrt{}, to_floating(x)); }
+Tensor reciprocal(const Tensor& x) { return apply_op(Reciprocal{}, to_floating(x)); }
+Tensor square(const Tensor& x) { return apply_op(Square{}, x); }
+Tensor sin(const Tensor& x) { return apply_op(Sin{}, to_floating(x)); }
+Tensor cos(const Tensor& x) { return apply_op(Cos{}, to_floating(x)); }
+Tensor tanh(const Tensor& x) { return apply_op(Tanh{}, to_floating(x)); }
+Tensor sigmoid(const Tensor& x) { return apply_op(Sigmoid{}, to_floating(x)); }
+Tensor erf(const Tensor& x) { return apply_op(Erf{}, to_floating(x)); }
+Tensor clamp(const Tensor& x, double low, double high) {
+  check<ValueError>(low <= high, "clamp: the lower limit ", low, " is above the upper limit ",
+                    high);
+  return apply_op(Clamp{low, high, {}}, x);
+}
+
+Tensor eq(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kEq>(a, b); }
+Tensor ne(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kNe>(a, b); }
+Tensor lt(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kLt>(a, b); }
+Tensor le(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kLe>(a, b); }
+Tensor gt(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kGt>(a, b); }
+Tensor ge(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kGe>(a, b); }
+Tensor eq(const Tensor& a, double b) { return compare<ScalarOp::kEq>(a, b); }
+Tensor ne(const Tensor& a, double b) { return compare<ScalarOp::kNe>(a, b); }
+Tensor lt(const Tensor& a, double b) { return compare<ScalarOp::kLt>(a, b); }
+Tensor le(const Tensor& a, double b) { return compare<ScalarOp::kLe>(a, b); }
+Tensor gt(const Tensor& a, double b) { return compare<ScalarOp::kGt>(a, b); }
+Tensor ge(const Tensor& a, double b) { return compare<ScalarOp::kGe>(a, b); }
+Tensor logical_and(const Tensor& a, const Tensor& b) {
+  return compare<BinaryOp::kLogicalAnd>(a, b);
+}
+Tensor logical_or(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kLogicalOr>(a, b); }
+Tensor logical_xor(const Tensor& a, const Tensor& b) {
+  return compare<BinaryOp::kLogicalXor>(a, b);
+}
+Tensor logical_not(const Tensor& x) { return apply_op(Test<UnaryOp::kLogicalNot>{}, x); }
+Tensor isfinite(const Tensor& x) { return apply_op(Test<UnaryOp::kIsFinite>{}, x); }
+Tensor isnan(const Tensor& x) { return apply_op(Test<UnaryOp::kIsNan>{}, x); }
+
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  const DType dtype = result_dtype(a, b);
+  return apply_op(Where{}, condition, a.to(dtype), b.to(dtype));
+}
+
+Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
+  check<ValueError>(broadcast_shapes("masked_fill", x.shape(), mask.shape()) == x.shape(),
+                    "masked_fill: the mask ", mask.shape(), " does not broadcast to ", x.shape());
+  return where(mask, scalar(value, x.dtype()), x);
+}
+
+}  // namespace tapestry

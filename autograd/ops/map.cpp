@@ -1,0 +1,135 @@
+#include "autograd/ops/map.h"
+
+#include "autograd/kernels/strided.h"
+#include "autograd/tensor/dtype.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+
+namespace tapestry {
+
+namespace {
+
+using kernels::BinaryOp;
+using kernels::ScalarOp;
+using kernels::UnaryOp;
+
+template <class Row>
+void check_row(Row row, std::string_view op, DType dtype) {
+  check<TypeError>(row != nullptr, op, ": not defined for ", name_of(dtype));
+}
+
+bool gives_bool(UnaryOp op) {
+  return op == UnaryOp::kLogicalNot || op == UnaryOp::kIsFinite || op == UnaryOp::kIsNan;
+}
+bool gives_bool(BinaryOp op) { return op >= BinaryOp::kLogicalAnd; }
+bool gives_bool(ScalarOp op) { return op >= ScalarOp::kEq; }
+
+int axes(const Tensor& t) { return static_cast<int>(t.dim()); }
+
+int category(DType dtype) { return dtype == kBool ? 0 : is_floating(dtype) ? 2 : 1; }
+
+}  // namespace
+
+Tensor map_unary(std::string_view op, UnaryOp kernel, const Tensor& x) {
+  const kernels::UnaryRow row = kernels::unary_row(kernel, x.dtype());
+  check_row(row, op, x.dtype());
+  Tensor y = empty(x.shape(), gives_bool(kernel) ? kBool : x.dtype());
+  kernels::apply_unary(row, axes(x), x.shape().begin(), x.raw(), x.strides().begin(),
+                       size_of(x.dtype()), y.raw(), y.strides().begin(), size_of(y.dtype()));
+  return y;
+}
+
+Tensor map_binary(std::string_view op, BinaryOp kernel, const Tensor& a, const Tensor& b) {
+  check<TypeError>(a.dtype() == b.dtype(), op, ": dtypes differ: ", name_of(a.dtype()), " and ",
+                   name_of(b.dtype()));
+  const kernels::BinaryRow row = kernels::binary_row(kernel, a.dtype());
+  check_row(row, op, a.dtype());
+  const int64_t item = size_of(a.dtype());
+  const DType out_dtype = gives_bool(kernel) ? kBool : a.dtype();
+  if (a.shape() == b.shape()) {
+    Tensor y = empty(a.shape(), out_dtype);
+    kernels::apply_binary(row, axes(y), y.shape().begin(), a.raw(), a.strides().begin(), item,
+                          b.raw(), b.strides().begin(), item, y.raw(), y.strides().begin(),
+                          size_of(out_dtype));
+    return y;
+  }
+  const Shape shape = broadcast_shapes(op, a.shape(), b.shape());
+  const Tensor wide_a = broadcast_view(a, shape);
+  const Tensor wide_b = broadcast_view(b, shape);
+  Tensor y = empty(shape, out_dtype);
+  kernels::apply_binary(row, axes(y), shape.begin(), wide_a.raw(), wide_a.strides().begin(), item,
+                        wide_b.raw(), wide_b.strides().begin(), item, y.raw(), y.strides().begin(),
+                        size_of(out_dtype));
+  return y;
+}
+
+Tensor map_scalar(std::string_view op, ScalarOp kernel, const Tensor& x, double s) {
+  const kernels::ScalarRow row = kernels::scalar_row(kernel, x.dtype());
+  check_row(row, op, x.dtype());
+  Tensor y = empty(x.shape(), gives_bool(kernel) ? kBool : x.dtype());
+  kernels::apply_scalar(row, axes(x), x.shape().begin(), x.raw(), x.strides().begin(),
+                        size_of(x.dtype()), s, y.raw(), y.strides().begin(), size_of(y.dtype()));
+  return y;
+}
+
+Tensor map_where(std::string_view op, const Tensor& condition, const Tensor& a, const Tensor& b) {
+  check<TypeError>(condition.dtype() == kBool, op, ": the condition must be bool, got ",
+                   name_of(condition.dtype()));
+  check<TypeError>(a.dtype() == b.dtype(), op, ": dtypes differ: ", name_of(a.dtype()), " and ",
+                   name_of(b.dtype()));
+  const Shape shape =
+      broadcast_shapes(op, condition.shape(), broadcast_shapes(op, a.shape(), b.shape()));
+  const Tensor wide_condition = broadcast_view(condition, shape);
+  const Tensor wide_a = broadcast_view(a, shape);
+  const Tensor wide_b = broadcast_view(b, shape);
+  Tensor y = empty(shape, a.dtype());
+  kernels::apply_ternary(kernels::where_row(a.dtype()), axes(y), shape.begin(),
+                         wide_condition.raw(), wide_condition.strides().begin(), wide_a.raw(),
+                         wide_a.strides().begin(), wide_b.raw(), wide_b.strides().begin(), y.raw(),
+                         y.strides().begin(), size_of(a.dtype()));
+  return y;
+}
+
+void copy_values(const Tensor& source, const Tensor& destination) {
+  if (source.dtype() == destination.dtype()) {
+    kernels::copy_strided(source.dtype(), axes(source), source.shape().begin(), source.raw(),
+                          source.strides().begin(), destination.raw(),
+                          destination.strides().begin());
+    return;
+  }
+  kernels::apply_unary(kernels::cast_row(source.dtype(), destination.dtype()), axes(source),
+                       source.shape().begin(), source.raw(), source.strides().begin(),
+                       size_of(source.dtype()), destination.raw(), destination.strides().begin(),
+                       size_of(destination.dtype()));
+}
+
+Tensor dense_copy(const Tensor& x) {
+  Tensor y = empty_like(x);
+  copy_values(x, y);
+  return y;
+}
+
+Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : dense_copy(x); }
+
+DType result_dtype(const Tensor& a, const Tensor& b) {
+  if ((a.dim() == 0) == (b.dim() == 0)) {
+    return promote(a.dtype(), b.dtype());
+  }
+  const DType with_axes = a.dim() > 0 ? a.dtype() : b.dtype();
+  const DType scalar = a.dim() > 0 ? b.dtype() : a.dtype();
+  return category(scalar) > category(with_axes) ? promote(with_axes, scalar) : with_axes;
+}
+
+Tensor broadcast_view(const Tensor& x, const Shape& shape) {
+  if (x.shape() == shape) {
+    return x;
+  }
+  const int64_t missing = shape.size() - x.dim();
+  Strides strides = Shape::filled(shape.size(), 0);
+  for (int64_t i = 0; i < x.dim(); ++i) {
+    strides[missing + i] = x.shape()[i] == 1 ? 0 : x.strides()[i];
+  }
+  return alias(x, shape, strides, x.offset());
+}
+
+}  // namespace tapestry

@@ -1,0 +1,49 @@
+// What the tape attaches to a tensor.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "autograd/tape/node.h"
+
+namespace tapestry {
+
+/// Autograd state of one tensor, made when it is first needed.
+struct AutogradMeta final : AutogradMetaBase {
+  // The result of a recorded op.
+  Ref<Node> grad_fn;
+  uint32_t output = 0;  ///< which output of grad_fn
+
+  /// Where retain_grad() puts the gradient of a result; shared with the hook on grad_fn, which must
+  /// not own this tensor.
+  Ref<AutogradMeta> retained;
+
+  // A leaf.
+  Tensor grad;
+  Tensor main_grad;
+  Node* accumulator = nullptr;  ///< the leaf's accumulation node while some graph holds it
+  std::vector<Node::Hook> hooks;
+  std::vector<std::function<void(const Tensor&)>> post_accumulate_hooks;
+};
+
+/// The tensor's state, or null.
+inline AutogradMeta* autograd_meta(const Tensor& tensor) {
+  return static_cast<AutogradMeta*>(tensor.impl()->meta.get());
+}
+/// The tensor's state, created if there is none.
+AutogradMeta& ensure_autograd_meta(const Tensor& tensor);
+
+/// The recorded op that made the tensor; null for a leaf.
+inline Node* grad_fn(const Tensor& tensor) {
+  const AutogradMeta* meta = autograd_meta(tensor);
+  return meta == nullptr ? nullptr : meta->grad_fn.get();
+}
+
+/// Where the gradient of this tensor goes: its producer, the accumulation node of a leaf that wants
+/// a gradient, or nowhere.
+Edge gradient_edge(const Tensor& tensor);
+
+/// Makes `tensor` output number `output` of `node`.
+void set_gradient_edge(const Tensor& tensor, const Ref<Node>& node, uint32_t output);
+
+}  // namespace tapestry

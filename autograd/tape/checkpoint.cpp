@@ -1,0 +1,71 @@
+#include "autograd/tape/checkpoint.h"
+
+#include <memory>
+
+#include "autograd/tape/engine.h"
+#include "autograd/tape/op.h"
+#include "autograd/tensor/factory.h"
+
+namespace tapestry {
+
+namespace {
+
+struct Checkpoint {
+  static constexpr std::string_view name = "checkpoint";
+  std::shared_ptr<TensorFunction> function;
+  std::vector<SavedTensor> inputs;
+  Generator::State generator;
+
+  Tensor forward(const TensorList& inputs_, const Tensor& /*anchor*/) {
+    generator = RankContext::current().default_generator().state();
+    inputs.resize(inputs_.size());
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      inputs[i].save(inputs_[i]);
+    }
+    return (*function)(inputs_);
+  }
+
+  TensorList backward(const Tensor& dy, NeedsGrad /*needs*/) const {
+    check<RuntimeError>(!grad_enabled(),
+                        "checkpoint: gradients of gradients are not available through a "
+                        "recomputed function; call it directly");
+    TensorList leaves;
+    for (const SavedTensor& saved : inputs) {
+      const Tensor input = saved;
+      leaves.push_back(input.detach());
+      leaves.back().set_requires_grad(input.requires_grad());
+    }
+    Generator& rng = RankContext::current().default_generator();
+    const Generator::State now = rng.state();
+    rng.set_state(generator);
+    Tensor output;
+    {
+      const EnableGradGuard guard;
+      output = (*function)(leaves);
+    }
+    rng.set_state(now);
+    if (output.requires_grad()) {
+      tapestry::backward(std::span(&output, 1), std::span(&dy, 1));
+    }
+    TensorList gradients;
+    for (const Tensor& leaf : leaves) {
+      gradients.push_back(leaf.grad());
+    }
+    return gradients;
+  }
+};
+
+}  // namespace
+
+Tensor checkpoint(const TensorFunction& function, const TensorList& inputs) {
+  if (!grad_enabled()) {
+    return function(inputs);
+  }
+  // The function may use parameters that are not among its inputs, so the op must be recorded even
+  // if no input wants a gradient: the anchor is an input that always does.
+  Tensor anchor = empty({0});
+  anchor.set_requires_grad();
+  return apply_op(Checkpoint{std::make_shared<TensorFunction>(function), {}, {}}, inputs, anchor);
+}
+
+}  // namespace tapestry

@@ -1,0 +1,20 @@
+// Recompute: trade a second forward for the memory of the first one's intermediate results.
+#pragma once
+
+#include <functional>
+
+#include "autograd/tensor/tensor.h"
+
+namespace tapestry {
+
+using TensorFunction = std::function<Tensor(const TensorList&)>;
+
+/// function(inputs), of which only the inputs are kept: backward runs the function again, with the
+/// default generator in the state it had the first time, and differentiates that run.
+///
+/// Parameters that the function uses besides its inputs receive their gradients too. Gradients of
+/// gradients are not available through it (RuntimeError). Source: Chen et al. 2016,
+/// arXiv:1604.06174.
+Tensor checkpoint(const TensorFunction& function, const TensorList& inputs);
+
+}  // namespace tapestry

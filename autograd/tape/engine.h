@@ -1,0 +1,67 @@
+// Running the tape backwards.
+#pragma once
+
+#include <span>
+
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/tensor.h"
+
+namespace tapestry {
+
+struct BackwardOptions {
+  /// Keep what the graph saved, so that it can be run again.
+  bool retain_graph = false;
+  /// Record the backward pass, so that gradients can be differentiated. Implies retain_graph.
+  bool create_graph = false;
+};
+
+/// Accumulates the gradients of all roots into the leaves they depend on.
+///
+/// gradients[i] has the shape of roots[i] (it is converted to its dtype); it may be undefined, or
+/// the list empty, where the root has one element. RuntimeError if a root has no graph or the
+/// graph was released; ValueError if a gradient is missing or has another shape.
+void backward(std::span<const Tensor> roots,
+              std::span<const Tensor> gradients = {},
+              BackwardOptions options = {});
+
+/// Gradients of the roots with respect to the given tensors (leaves or not); nothing is accumulated
+/// in any leaf, and only the part of the graph between them is run.
+///
+/// The entry of an input that the roots do not depend on is undefined if allow_unused, else a
+/// RuntimeError. Other errors as in backward().
+TensorList grad(std::span<const Tensor> roots,
+                std::span<const Tensor> inputs,
+                std::span<const Tensor> gradients = {},
+                BackwardOptions options = {},
+                bool allow_unused = false);
+/// The same for one root.
+TensorList grad(const Tensor& root,
+                const TensorList& inputs,
+                const Tensor& gradient = {},
+                BackwardOptions options = {},
+                bool allow_unused = false);
+
+/// Vector-Jacobian product of a differentiable function of `inputs` in the shape that an op's
+/// backward needs for higher orders: runs f with recording on and returns the gradients of the
+/// inputs as part of the graph. Undefined inputs are passed through and have undefined gradients.
+template <class F>
+TensorList vjp(const F& f, const Tensor& dy, const TensorList& inputs);
+
+/// Sum of two gradients of one shape and dtype, recorded if grad mode is on.
+Tensor accumulate(const Tensor& a, const Tensor& b);
+
+namespace detail {
+/// A separate handle of each input on the tape, so that one tensor in two places gets two
+/// gradients.
+TensorList separate(const TensorList& inputs);
+TensorList vjp_of(const Tensor& output, const Tensor& dy, const TensorList& inputs);
+}  // namespace detail
+
+template <class F>
+TensorList vjp(const F& f, const Tensor& dy, const TensorList& inputs) {
+  const EnableGradGuard guard;
+  const TensorList own = detail::separate(inputs);
+  return detail::vjp_of(f(own), dy, own);
+}
+
+}  // namespace tapestry

@@ -1,0 +1,238 @@
+// How a function becomes an operation of the tape.
+//
+// An op is a struct with a name, a forward and a backward; its fields are what it remembers:
+//
+//   struct Scale {
+//     static constexpr std::string_view name = "scale";
+//     double factor;
+//     Tensor forward(const Tensor& x) { return x * factor; }
+//     Tensor backward(const Tensor& dy) const { return dy * factor; }
+//   };
+//   Tensor scale(const Tensor& x, double factor) { return apply_op(Scale{factor}, x); }
+//
+// (The name is not `apply` because argument-dependent lookup would also find std::apply.)
+// Inputs are the Tensor and TensorList arguments of apply_op, in order; an undefined Tensor is an
+// input that was left out. forward runs with recording off and returns a Tensor, a
+// std::array<Tensor, N> or a TensorList. backward is one of
+//
+//   backward(dy)                       one input
+//   backward(dy, NeedsGrad needs)      several inputs, one output
+//   backward(TensorList dys, needs)    several outputs; an entry is undefined if nothing used it
+//
+// and returns a Tensor (one input), a std::array<Tensor, N> or a TensorList in the order of the
+// inputs; an undefined entry means zero. It is written in ops, so it can be differentiated again.
+// An op without backward has results that are cut off from the graph. Ops of the library and of
+// users are made in the same way.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+
+#include "autograd/tape/autograd_meta.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tape/registry.h"
+#include "autograd/tape/saved_tensor.h"
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+namespace detail {
+
+template <class Op>
+concept BackwardOfOne = requires(const Op& op, const Tensor& dy) {
+  op.backward(dy);
+};
+template <class Op>
+concept BackwardOfSeveral = requires(const Op& op, const Tensor& dy, NeedsGrad needs) {
+  op.backward(dy, needs);
+};
+template <class Op>
+concept BackwardOfList = requires(const Op& op, const TensorList& dys, NeedsGrad needs) {
+  op.backward(dys, needs);
+};
+
+template <class Op>
+inline constexpr bool kDifferentiable =
+    BackwardOfOne<Op> || BackwardOfSeveral<Op> || BackwardOfList<Op>;
+
+template <class Op>
+struct Registration {
+  inline static const bool done = register_op({Op::name, kDifferentiable<Op>});
+};
+
+[[noreturn]] void throw_released(std::string_view name);
+/// RuntimeError if an op made a NaN or an infinity out of finite inputs (anomaly mode).
+void check_anomaly(std::string_view name,
+                   std::string_view pass,
+                   std::span<const Tensor> inputs,
+                   std::span<const Tensor> outputs);
+
+inline void store(const Tensor& result, std::span<Tensor> out) { out[0] = result; }
+inline void store(Tensor&& result, std::span<Tensor> out) { out[0] = std::move(result); }
+template <class List>
+void store(List&& results, std::span<Tensor> out) {
+  for (size_t i = 0; i < std::min<size_t>(results.size(), out.size()); ++i) {
+    out[i] = std::move(results[i]);
+  }
+}
+
+/// The node of an op that is a struct.
+template <class Op>
+class OpNode final : public Node {
+ public:
+  explicit OpNode(Op op) : op_(std::move(op)) {}
+
+  std::string_view name() const override { return Op::name; }
+  Op& op() { return *op_; }
+
+  void run(std::span<Tensor> grad_outputs, std::span<Tensor> grad_inputs) override {
+    if (!op_) [[unlikely]] {
+      throw_released(name());
+    }
+    const NeedsGrad needs(edges());
+    if constexpr (BackwardOfOne<Op>) {
+      store(op_->backward(grad_outputs[0]), grad_inputs);
+    } else if constexpr (BackwardOfSeveral<Op>) {
+      store(op_->backward(std::as_const(grad_outputs[0]), needs), grad_inputs);
+    } else {
+      store(op_->backward(TensorList(grad_outputs.begin(), grad_outputs.end()), needs),
+            grad_inputs);
+    }
+  }
+
+  void release_saved() override { op_.reset(); }
+
+ private:
+  std::optional<Op> op_;
+};
+
+/// Recording is off while an op's forward runs; what it saves belongs to the given node.
+class ForwardScope {
+ public:
+  explicit ForwardScope(Node* node)
+      : context_(RankContext::current()),
+        previous_mode_(context_.grad_enabled),
+        previous_node_(context_.recording_node) {
+    context_.grad_enabled = false;
+    context_.recording_node = node;
+  }
+  ForwardScope(const ForwardScope&) = delete;
+  ForwardScope& operator=(const ForwardScope&) = delete;
+  ~ForwardScope() {
+    context_.grad_enabled = previous_mode_;
+    context_.recording_node = previous_node_;
+  }
+
+ private:
+  RankContext& context_;
+  bool previous_mode_;
+  void* previous_node_;
+};
+
+inline bool wants_grad(const Tensor& t) { return t.defined() && t.requires_grad(); }
+inline bool wants_grad(const TensorList& list) {
+  for (const Tensor& t : list) {
+    if (wants_grad(t)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+inline void collect_edges(Node& node, const Tensor& t) {
+  node.add_edge(t.defined() ? gradient_edge(t) : Edge{});
+}
+inline void collect_edges(Node& node, const TensorList& list) {
+  for (const Tensor& t : list) {
+    collect_edges(node, t);
+  }
+}
+
+inline void collect_tensors(TensorList& out, const Tensor& t) {
+  if (t.defined()) {
+    out.push_back(t);
+  }
+}
+inline void collect_tensors(TensorList& out, const TensorList& list) {
+  out.insert(out.end(), list.begin(), list.end());
+}
+
+/// A handle of its own for every result, also where forward returned an input.
+inline void make_fresh(Tensor& result) {
+  if (result.defined() && result.impl()->use_count() > 1) {
+    result = alias(result);
+  }
+}
+template <class List>
+void make_fresh(List& results) {
+  for (Tensor& result : results) {
+    make_fresh(result);
+  }
+}
+
+inline void attach(Tensor& result, const Ref<Node>& node, uint32_t index = 0) {
+  if (result.defined() && is_floating(result.dtype())) {
+    node->set_output(index, result);
+    set_gradient_edge(result, node, index);
+  }
+}
+template <class List>
+void attach(List& results, const Ref<Node>& node) {
+  uint32_t index = 0;
+  for (Tensor& result : results) {
+    attach(result, node, index++);
+  }
+}
+
+inline std::span<const Tensor> as_span(const Tensor& t) { return {&t, 1}; }
+template <class List>
+std::span<const Tensor> as_span(const List& list) {
+  return {list.data(), list.size()};
+}
+
+}  // namespace detail
+
+/// Runs op.forward(inputs...) and, if grad mode is on and some input wants a gradient, records it.
+/// Tensor and TensorList arguments are the op's inputs.
+template <class Op, class... Inputs>
+auto apply_op(Op op, const Inputs&... inputs) {
+  (void)detail::Registration<Op>::done;
+  using Result = decltype(op.forward(inputs...));
+  RankContext& context = RankContext::current();
+
+  const auto anomaly = [&](const Result& result) {
+    if (context.anomaly_enabled) [[unlikely]] {
+      TensorList all;
+      (detail::collect_tensors(all, inputs), ...);
+      detail::check_anomaly(Op::name, "forward", all, detail::as_span(result));
+    }
+  };
+
+  if constexpr (detail::kDifferentiable<Op>) {
+    if (context.grad_enabled && (detail::wants_grad(inputs) || ...)) {
+      auto node = make_ref<detail::OpNode<Op>>(std::move(op));
+      (detail::collect_edges(*node, inputs), ...);
+      node->renumber();
+      Result result = [&] {
+        const detail::ForwardScope scope(node.get());
+        return node->op().forward(inputs...);
+      }();
+      anomaly(result);
+      detail::make_fresh(result);
+      detail::attach(result, Ref<Node>(node));
+      return result;
+    }
+  }
+  Result result = [&] {
+    const detail::ForwardScope scope(nullptr);
+    return op.forward(inputs...);
+  }();
+  anomaly(result);
+  detail::make_fresh(result);
+  return result;
+}
+
+}  // namespace tapestry

@@ -1,0 +1,41 @@
+// What an op keeps for its backward.
+#pragma once
+
+#include <cstdint>
+
+#include "autograd/tensor/tensor.h"
+
+namespace tapestry {
+
+class Node;
+
+/// A tensor kept for backward together with the version it had. It keeps nothing when its op is
+/// not being recorded. Reading it throws a RuntimeError, naming the op, if the tensor was changed
+/// in place in between.
+class SavedTensor {
+ public:
+  /// Keeps an input, or a tensor that forward made on the side. The input stays part of its graph,
+  /// so that gradients of gradients reach it.
+  void save(const Tensor& value);
+
+  /// Keeps output number `index` of the op and returns it. An output must not own the node that
+  /// made it, so only its values are kept; reading re-attaches it to the node.
+  const Tensor& save_output(const Tensor& value, uint32_t index = 0);
+
+  /// The tensor; undefined if nothing was kept.
+  Tensor get() const;
+  operator Tensor() const { return get(); }  // NOLINT(google-explicit-constructor): reads as one
+  bool defined() const { return value_.defined(); }
+
+ private:
+  static constexpr uint32_t kInput = UINT32_MAX;
+
+  void keep(const Tensor& value);
+
+  Tensor value_;
+  Node* node_ = nullptr;  // the op that keeps it; it owns this object
+  uint32_t version_ = 0;
+  uint32_t output_ = kInput;
+};
+
+}  // namespace tapestry

@@ -1,0 +1,99 @@
+// The autograd methods of Tensor.
+#include "autograd/tape/autograd_meta.h"
+#include "autograd/tape/engine.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+const Tensor& Tensor::set_requires_grad(bool value) const {
+  check<TypeError>(!value || is_floating(dtype()),
+                   "set_requires_grad: only floating tensors have "
+                   "gradients, this one is ",
+                   describe(*this));
+  check<RuntimeError>(value || is_leaf(), "set_requires_grad(false): the tensor is the result of ",
+                      is_leaf() ? "nothing" : grad_fn(*this)->name(), "; use detach()");
+  impl_->requires_grad = value;
+  return *this;
+}
+
+bool Tensor::is_leaf() const { return grad_fn(*this) == nullptr; }
+
+Tensor Tensor::grad() const {
+  const AutogradMeta* meta = autograd_meta(*this);
+  if (meta == nullptr) {
+    return {};
+  }
+  if (meta->retained) {
+    return meta->retained->grad;
+  }
+  return meta->main_grad.defined() ? meta->main_grad : meta->grad;
+}
+
+void Tensor::set_grad(const Tensor& grad) const {
+  check<ValueError>(!grad.defined() || grad.shape() == shape(), "set_grad: the gradient is ",
+                    describe(grad), ", the tensor ", describe(*this));
+  AutogradMeta& meta = ensure_autograd_meta(*this);
+  check<RuntimeError>(!meta.main_grad.defined(),
+                      "set_grad: the tensor has a main_grad, of which grad() is a view; write into "
+                      "main_grad() instead");
+  meta.grad = grad;
+}
+
+Tensor Tensor::main_grad() const {
+  const AutogradMeta* meta = autograd_meta(*this);
+  return meta == nullptr ? Tensor() : meta->main_grad;
+}
+
+void Tensor::set_main_grad(const Tensor& buffer) const {
+  check<ValueError>(!buffer.defined() || buffer.shape() == shape(), "set_main_grad: the buffer is ",
+                    describe(buffer), ", the tensor ", describe(*this));
+  check<TypeError>(!buffer.defined() || buffer.dtype() == kFloat32,
+                   "set_main_grad: the buffer must be float32, it is ", describe(buffer));
+  ensure_autograd_meta(*this).main_grad = buffer;
+}
+
+void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
+  tapestry::backward(std::span(this, 1), std::span(&gradient, 1), {retain_graph, create_graph});
+}
+
+Tensor Tensor::detach() const { return alias(*this); }
+
+void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
+  check<RuntimeError>(requires_grad(), "register_hook: the tensor ", describe(*this),
+                      " does not require a gradient");
+  AutogradMeta& meta = ensure_autograd_meta(*this);
+  if (meta.grad_fn) {
+    meta.grad_fn->add_hook(meta.output, std::move(hook));
+  } else {
+    meta.hooks.push_back(std::move(hook));
+  }
+}
+
+void Tensor::register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const {
+  check<RuntimeError>(requires_grad() && is_leaf(),
+                      "register_post_accumulate_grad_hook: only a leaf that requires a gradient "
+                      "accumulates one, this is ",
+                      describe(*this));
+  ensure_autograd_meta(*this).post_accumulate_hooks.push_back(std::move(hook));
+}
+
+void Tensor::retain_grad() const {
+  check<RuntimeError>(requires_grad(), "retain_grad: the tensor ", describe(*this),
+                      " does not require a gradient");
+  if (is_leaf()) {
+    return;
+  }
+  AutogradMeta& meta = ensure_autograd_meta(*this);
+  if (meta.retained) {
+    return;
+  }
+  auto slot = make_ref<AutogradMeta>();
+  meta.retained = slot;
+  meta.grad_fn->add_hook(meta.output, [slot](const Tensor& gradient) {
+    slot->grad = gradient.detach();
+    return Tensor();
+  });
+}
+
+}  // namespace tapestry

@@ -1,0 +1,71 @@
+// The caching allocator: freed blocks are kept in size bins and handed out again, so that a
+// training step in steady state asks the system for nothing and touches no fresh page.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <iosfwd>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "autograd/tensor/ref.h"
+
+namespace tapestry {
+
+/// What a block is used for, so that memory can be reported by kind.
+enum class MemoryKind : uint8_t { kActivation, kParameter, kGradient, kOptimizer, kWorkspace };
+inline constexpr int kNumMemoryKinds = 5;
+std::string_view name_of(MemoryKind kind);
+
+/// Counters of one allocator. Bytes are those of whole blocks (requests rounded up to their bin).
+struct MemoryStats {
+  int64_t current_bytes = 0;       ///< in blocks handed out
+  int64_t peak_bytes = 0;          ///< highest current_bytes since the last reset_peak()
+  int64_t reserved_bytes = 0;      ///< held from the system: handed out and cached
+  int64_t allocations = 0;         ///< requests served
+  int64_t system_allocations = 0;  ///< of these, the ones that no cached block could serve
+  std::array<int64_t, kNumMemoryKinds> current_by_kind{};
+  std::array<int64_t, kNumMemoryKinds> peak_by_kind{};
+};
+
+/// A table of the counters, in MiB, that people can read.
+std::ostream& operator<<(std::ostream& out, const MemoryStats& stats);
+
+/// Serves 64-byte aligned blocks from size bins (eight bins per doubling, so at most an eighth of a
+/// block is slack); blocks of 4 MiB and more ask for huge pages. Thread safe.
+class CachingAllocator final : public RefCounted {
+ public:
+  struct Block {
+    void* data = nullptr;
+    int64_t bytes = 0;  ///< usable size, the bin's
+    MemoryKind kind = MemoryKind::kActivation;
+  };
+
+  ~CachingAllocator() override;
+
+  /// A block of at least the given size; its content is undefined. RuntimeError, with the
+  /// statistics, if the system has no memory left even after the cache was released.
+  Block allocate(int64_t bytes, MemoryKind kind);
+  void deallocate(const Block& block) noexcept;
+
+  MemoryStats stats() const;
+  void reset_peak();
+  /// Returns every cached block to the system.
+  void release_cache();
+
+  /// Size that a request is rounded up to.
+  static int64_t rounded_size(int64_t bytes);
+
+ private:
+  static constexpr int kNumBins = 8 * 48;
+  static int bin_of(int64_t rounded_bytes);
+  void release_cache_locked();
+
+  mutable std::mutex mutex_;
+  std::array<std::vector<void*>, kNumBins> bins_;
+  MemoryStats stats_;
+};
+
+}  // namespace tapestry

@@ -1,0 +1,30 @@
+// From a run-time dtype to a template argument.
+#pragma once
+
+#include "autograd/kernels/dtype.h"
+
+namespace tapestry {
+
+/// Calls f.template operator()<T>() with the element type of any dtype.
+template <class F>
+decltype(auto) dispatch_all(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kBool:
+      return f.template operator()<bool>();
+    case DType::kInt32:
+      return f.template operator()<int32_t>();
+    case DType::kInt64:
+      return f.template operator()<int64_t>();
+    case DType::kFloat16:
+      return f.template operator()<Float16>();
+    case DType::kBFloat16:
+      return f.template operator()<BFloat16>();
+    case DType::kFloat32:
+      return f.template operator()<float>();
+    case DType::kFloat64:
+      break;
+  }
+  return f.template operator()<double>();
+}
+
+}  // namespace tapestry

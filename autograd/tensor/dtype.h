@@ -1,0 +1,24 @@
+// Rules about element types: promotion, names.
+#pragma once
+
+#include <string_view>
+
+#include "autograd/kernels/dtype.h"
+
+namespace tapestry {
+
+/// The dtype in which two tensors meet, as PyTorch's promotion table has it: bool < int32 < int64 <
+/// floats; float16 with bfloat16 gives float32.
+DType promote(DType a, DType b);
+
+/// The dtype of a tensor combined with a C++ number: the tensor's own, except that a fractional
+/// number turns integers and bool into float32.
+DType promote_scalar(DType tensor, bool scalar_is_floating);
+
+/// Parses "float32", "bfloat16", ... ValueError listing the names.
+DType parse_dtype(std::string_view name);
+
+/// TypeError, naming op, unless the dtype is floating.
+void check_floating(std::string_view op, DType dtype);
+
+}  // namespace tapestry

@@ -1,0 +1,119 @@
+#include "autograd/tensor/factory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "autograd/tensor/dispatch.h"
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+namespace {
+
+template <class T>
+T convert(double value) {
+  if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>) {
+    return T(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return value != 0;
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+// Fills a new contiguous tensor with f(index).
+template <class F>
+Tensor generate(const Shape& shape, DType dtype, const F& f) {
+  Tensor out = empty(shape, dtype);
+  dispatch_all(dtype, [&]<class T>() {
+    T* data = static_cast<T*>(out.raw());
+    const int64_t n = out.numel();
+    for (int64_t i = 0; i < n; ++i) {
+      data[i] = convert<T>(f(i));
+    }
+  });
+  return out;
+}
+
+}  // namespace
+
+Tensor empty(const Shape& shape, DType dtype) {
+  int64_t bytes = size_of(dtype);
+  for (const int64_t size : shape) {
+    check<ValueError>(size >= 0, "empty: negative size in shape ", shape);
+    check<ValueError>(!__builtin_mul_overflow(bytes, size, &bytes), "empty: shape ", shape,
+                      " is too large to address");
+  }
+  return Tensor(
+      make_ref<TensorImpl>(make_ref<Storage>(bytes), 0, shape, contiguous_strides(shape), dtype));
+}
+
+Tensor zeros(const Shape& shape, DType dtype) {
+  Tensor out = empty(shape, dtype);
+  std::memset(out.raw(), 0, static_cast<size_t>(out.numel() * size_of(dtype)));
+  return out;
+}
+
+Tensor ones(const Shape& shape, DType dtype) { return full(shape, 1, dtype); }
+
+Tensor full(const Shape& shape, double value, DType dtype) {
+  return generate(shape, dtype, [&](int64_t) { return value; });
+}
+
+Tensor empty_like(const Tensor& other) { return empty(other.shape(), other.dtype()); }
+Tensor zeros_like(const Tensor& other) { return zeros(other.shape(), other.dtype()); }
+Tensor ones_like(const Tensor& other) { return ones(other.shape(), other.dtype()); }
+
+Tensor arange(double start, double stop, double step, DType dtype) {
+  check<ValueError>(step != 0 && (stop - start) / step >= 0, "arange: from ", start, " to ", stop,
+                    " cannot be reached in steps of ", step);
+  const auto count = static_cast<int64_t>(std::ceil((stop - start) / step));
+  return generate({count}, dtype, [&](int64_t i) { return start + static_cast<double>(i) * step; });
+}
+
+Tensor linspace(double start, double stop, int64_t count, DType dtype) {
+  check<ValueError>(count >= 0, "linspace: negative count ", count);
+  const double step = count > 1 ? (stop - start) / static_cast<double>(count - 1) : 0;
+  // From both ends towards the middle, so that the last value is exactly stop.
+  return generate({count}, dtype, [&](int64_t i) {
+    return i < count / 2 || count == 1 ? start + step * static_cast<double>(i)
+                                       : stop - step * static_cast<double>(count - 1 - i);
+  });
+}
+
+Tensor eye(int64_t n, int64_t m, DType dtype) {
+  const int64_t columns = m < 0 ? n : m;
+  return generate({n, columns}, dtype,
+                  [&](int64_t i) { return i / columns == i % columns ? 1.0 : 0.0; });
+}
+
+template <class T>
+Tensor tensor(std::span<const T> values, const Shape& shape) {
+  Tensor out = empty(shape, dtype_of<T>());
+  check<ValueError>(out.numel() == static_cast<int64_t>(values.size()), "tensor: ", values.size(),
+                    " values for shape ", shape);
+  std::copy(values.begin(), values.end(), out.template data<T>());
+  return out;
+}
+
+template Tensor tensor(std::span<const float> values, const Shape& shape);
+template Tensor tensor(std::span<const double> values, const Shape& shape);
+template Tensor tensor(std::span<const int32_t> values, const Shape& shape);
+template Tensor tensor(std::span<const int64_t> values, const Shape& shape);
+template Tensor tensor(std::span<const bool> values, const Shape& shape);
+
+Tensor tensor(std::initializer_list<float> values) {
+  return tensor(std::span<const float>(values.begin(), values.size()),
+                {static_cast<int64_t>(values.size())});
+}
+
+Tensor scalar(double value, DType dtype) { return full({}, value, dtype); }
+
+Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void()> release) {
+  return Tensor(make_ref<TensorImpl>(
+      make_ref<Storage>(data, shape.numel() * size_of(dtype), std::move(release)), 0, shape,
+      contiguous_strides(shape), dtype));
+}
+
+}  // namespace tapestry

@@ -1,0 +1,25 @@
+#include "autograd/tensor/storage.h"
+
+#include "autograd/tensor/rank_context.h"
+
+namespace tapestry {
+
+Storage::Storage(int64_t bytes) : bytes_(bytes) {
+  RankContext& context = RankContext::current();
+  allocator_ = Ref<CachingAllocator>(&context.allocator());
+  block_ = allocator_->allocate(bytes, context.memory_kind);
+  data_ = static_cast<std::byte*>(block_.data);
+}
+
+Storage::Storage(void* data, int64_t bytes, std::function<void()> release)
+    : data_(static_cast<std::byte*>(data)), bytes_(bytes), release_(std::move(release)) {}
+
+Storage::~Storage() {
+  if (allocator_) {
+    allocator_->deallocate(block_);
+  } else if (release_) {
+    release_();
+  }
+}
+
+}  // namespace tapestry

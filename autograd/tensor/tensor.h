@@ -1,0 +1,155 @@
+// Tensor: a value-semantics handle of a strided view on shared storage.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "autograd/kernels/dtype.h"
+#include "autograd/tensor/ref.h"
+#include "autograd/tensor/shape.h"
+#include "autograd/tensor/storage.h"
+
+namespace tapestry {
+
+class Tensor;
+using TensorList = std::vector<Tensor>;
+
+/// What the tape knows about a tensor; defined in autograd/tape/autograd_meta.h.
+class AutogradMetaBase : public RefCounted {};
+
+/// The object behind the handle.
+class TensorImpl final : public RefCounted {
+ public:
+  TensorImpl(Ref<Storage> storage,
+             int64_t offset,
+             const Shape& shape,
+             const Strides& strides,
+             DType dtype);
+
+  Ref<Storage> storage;
+  int64_t offset;  ///< of the first element, in elements
+  Shape shape;
+  Strides strides;  ///< in elements; 0 on expanded axes
+  DType dtype;
+  bool contiguous;
+  bool requires_grad = false;  ///< a leaf that wants a gradient, or the result of recorded ops
+  Ref<AutogradMetaBase> meta;
+};
+
+/// A handle: copying it shares the tensor. Axis arguments count from the end when negative.
+///
+/// The methods form a closed list; everything else is a free function in autograd/ops. Those from
+/// `view` to `to` are recorded on the tape and defined in autograd/ops/shape_ops.cpp; the autograd
+/// methods are defined in autograd/tape.
+class Tensor {
+ public:
+  Tensor() = default;
+  explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
+
+  bool defined() const { return static_cast<bool>(impl_); }
+  TensorImpl* impl() const { return impl_.get(); }
+  /// True if both handles name the same tensor object.
+  bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
+
+  // -- shape and layout ---------------------------------------------------------------------
+  const Shape& shape() const { return impl_->shape; }
+  const Strides& strides() const { return impl_->strides; }
+  DType dtype() const { return impl_->dtype; }
+  int64_t dim() const { return impl_->shape.size(); }
+  int64_t numel() const { return impl_->shape.numel(); }
+  /// Size of one axis. IndexError if there is no such axis.
+  int64_t size(int64_t axis) const;
+  /// Row-major without gaps. Axes of size 1 may have any stride; an empty tensor is contiguous.
+  bool is_contiguous() const { return impl_->contiguous; }
+  int64_t offset() const { return impl_->offset; }
+  const Ref<Storage>& storage() const { return impl_->storage; }
+
+  // -- reading and writing elements ---------------------------------------------------------
+  /// Address of the first element; the others follow strides().
+  void* raw() const { return impl_->storage->data() + impl_->offset * size_of(impl_->dtype); }
+  /// The same, typed. TypeError if T is not the tensor's element type.
+  template <class T>
+  T* data() const {
+    check_dtype(dtype_of<T>());
+    return static_cast<T*>(raw());
+  }
+  /// The value of a tensor with one element, converted. ValueError if it has more or fewer.
+  double item() const;
+  /// One element, converted. ValueError if the number of indices differs from dim(), IndexError
+  /// if one is out of range.
+  double at(std::initializer_list<int64_t> indices) const;
+  /// Logical values in row-major order, converted to T (float, double, int32_t, int64_t or bool).
+  template <class T>
+  std::vector<T> to_vector() const;
+
+  // -- views and copies, recorded on the tape (autograd/ops/shape_ops.h has the contracts) ----
+  Tensor view(const Shape& shape) const;
+  Tensor reshape(const Shape& shape) const;
+  Tensor permute(const Shape& axes) const;
+  Tensor transpose(int64_t axis0, int64_t axis1) const;
+  /// Transpose of the last two axes.
+  Tensor t() const;
+  Tensor expand(const Shape& shape) const;
+  Tensor slice(int64_t axis, int64_t start, int64_t stop, int64_t step = 1) const;
+  Tensor select(int64_t axis, int64_t index) const;
+  Tensor squeeze(std::optional<int64_t> axis = std::nullopt) const;
+  Tensor unsqueeze(int64_t axis) const;
+  Tensor contiguous() const;
+  Tensor clone() const;
+  Tensor to(DType dtype) const;
+
+  // -- autograd -------------------------------------------------------------------------------
+  bool requires_grad() const { return impl_->requires_grad; }
+  /// Marks a leaf as wanting a gradient. TypeError unless floating; RuntimeError when switched off
+  /// on the result of a recorded op (use detach()).
+  const Tensor& set_requires_grad(bool value = true) const;
+  /// True if no recorded op made this tensor.
+  bool is_leaf() const;
+  /// Accumulated gradient; undefined before the first backward.
+  Tensor grad() const;
+  void set_grad(const Tensor& grad) const;
+  /// A float32 buffer of the tensor's shape into which gradients are accumulated instead; grad()
+  /// is then a view of it. Undefined by default. ValueError if the shape differs.
+  Tensor main_grad() const;
+  void set_main_grad(const Tensor& buffer) const;
+  /// Backpropagates from this tensor and accumulates into the leaves' gradients.
+  ///
+  /// `gradient` has this tensor's shape and may be left out for a single element. RuntimeError if
+  /// there is no graph, if the graph was already released, or if a tensor saved for backward was
+  /// changed in place; ValueError if the gradient's shape does not fit.
+  void backward(const Tensor& gradient = {},
+                bool retain_graph = false,
+                bool create_graph = false) const;
+  /// The same values without the graph. Shares storage and version.
+  Tensor detach() const;
+  /// Calls hook(gradient) when this tensor's gradient is complete; a defined result replaces it.
+  void register_hook(std::function<Tensor(const Tensor&)> hook) const;
+  /// Calls hook(leaf) once each time a gradient has been accumulated into this leaf, after its
+  /// last contribution in that backward pass.
+  void register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const;
+  /// Keeps the gradient of a tensor that is not a leaf in grad().
+  void retain_grad() const;
+  /// Number of in-place changes of the storage; views share it.
+  uint32_t version() const { return impl_->storage->version(); }
+  void bump_version() const { impl_->storage->bump_version(); }
+
+ private:
+  void check_dtype(DType wanted) const;
+
+  Ref<TensorImpl> impl_;
+};
+
+/// An unrecorded view on the storage of `base`: sizes and strides in elements, offset in elements
+/// from the start of the storage. The caller answers for staying inside the storage.
+Tensor alias(const Tensor& base, const Shape& shape, const Strides& strides, int64_t offset);
+/// An unrecorded handle with the same layout and storage as `base`.
+Tensor alias(const Tensor& base);
+
+/// "float32 [4, 3]", for messages.
+std::string describe(const Tensor& tensor);
+
+}  // namespace tapestry
