@@ -1,0 +1,212 @@
+#include "nn/module.h"
+
+#include <algorithm>
+#include <ostream>
+#include <set>
+
+#include "autograd/ops/map.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+
+namespace tapestry::nn {
+
+namespace {
+
+std::string join(const std::string& prefix, const std::string& name) {
+  return prefix.empty() ? name : name.empty() ? prefix : prefix + "." + name;
+}
+
+void collect(Module& module, const std::string& path, std::vector<Module::NamedModule>& out) {
+  out.push_back({path, &module});
+  for (const Module::NamedModule& child : module.named_children()) {
+    collect(*child.module, join(path, child.name), out);
+  }
+}
+
+void print(std::ostream& out, const Module& module, const std::string& name, int depth) {
+  out << std::string(static_cast<size_t>(2 * depth), ' ');
+  if (!name.empty()) {
+    out << "(" << name << "): ";
+  }
+  out << module.type_name();
+  const std::string extra = module.extra_repr();
+  if (!extra.empty()) {
+    out << "(" << extra << ")";
+  }
+  out << "\n";
+  for (const Module::NamedModule& child : module.named_children()) {
+    print(out, *child.module, child.name, depth + 1);
+  }
+}
+
+}  // namespace
+
+std::string LoadReport::str() const {
+  std::string out;
+  for (const std::string& name : missing) {
+    out += "missing: " + name + "\n";
+  }
+  for (const std::string& name : unexpected) {
+    out += "unexpected: " + name + "\n";
+  }
+  for (const Mismatch& m : mismatched) {
+    out +=
+        "wrong shape: " + m.name + " is " + m.found.str() + ", expected " + m.expected.str() + "\n";
+  }
+  return out;
+}
+
+Module::~Module() = default;
+
+std::vector<Module::NamedModule> Module::named_modules() {
+  std::vector<NamedModule> out;
+  collect(*this, "", out);
+  return out;
+}
+
+std::vector<Module::NamedParameter> Module::named_parameters() const {
+  std::vector<NamedParameter> out;
+  std::set<const TensorImpl*> seen;
+  // The tree is only read; collect() hands out mutable modules because its callers may want them.
+  for (const NamedModule& entry : const_cast<Module*>(this)->named_modules()) {
+    for (const auto& [name, parameter] : entry.module->parameters_) {
+      if (seen.insert(parameter->impl()).second) {
+        out.push_back({join(entry.name, name), parameter.get()});
+      }
+    }
+  }
+  return out;
+}
+
+TensorList Module::parameters() const {
+  TensorList out;
+  for (const NamedParameter& p : named_parameters()) {
+    out.push_back(*p.parameter);
+  }
+  return out;
+}
+
+std::vector<Module::NamedBuffer> Module::named_buffers() const {
+  std::vector<NamedBuffer> out;
+  for (const NamedModule& entry : const_cast<Module*>(this)->named_modules()) {
+    for (const auto& [name, buffer] : entry.module->buffers_) {
+      out.push_back({join(entry.name, name), buffer});
+    }
+  }
+  return out;
+}
+
+int64_t Module::num_parameters() const {
+  int64_t count = 0;
+  for (const NamedParameter& p : named_parameters()) {
+    count += p.parameter->numel();
+  }
+  return count;
+}
+
+void Module::train(bool on) {
+  for (const NamedModule& entry : named_modules()) {
+    entry.module->training_ = on;
+  }
+}
+
+void Module::zero_grad() {
+  for (const NamedParameter& p : named_parameters()) {
+    if (const Tensor buffer = p.parameter->main_grad(); buffer.defined()) {
+      copy_values(broadcast_view(scalar(0, buffer.dtype()), buffer.shape()), buffer);
+    } else {
+      p.parameter->set_grad({});
+    }
+  }
+}
+
+StateDict Module::state_dict() const {
+  StateDict out;
+  for (const NamedParameter& p : named_parameters()) {
+    out.emplace(p.name, p.parameter->detach());
+  }
+  for (const NamedBuffer& b : named_buffers()) {
+    out.emplace(b.name, b.buffer);
+  }
+  return out;
+}
+
+LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
+  const StateDict own = state_dict();
+  LoadReport report;
+  for (const auto& [name, tensor] : own) {
+    const auto found = state.find(name);
+    if (found == state.end()) {
+      report.missing.push_back(name);
+    } else if (found->second.shape() != tensor.shape()) {
+      report.mismatched.push_back({name, tensor.shape(), found->second.shape()});
+    }
+  }
+  for (const auto& [name, tensor] : state) {
+    if (!own.contains(name)) {
+      report.unexpected.push_back(name);
+    }
+  }
+  check<ValueError>(report.mismatched.empty() && (!strict || report.empty()),
+                    "load_state_dict: the state does not fit the module\n", report.str());
+  for (const auto& [name, tensor] : own) {
+    if (const auto found = state.find(name); found != state.end()) {
+      copy_values(found->second, tensor);
+      tensor.bump_version();
+    }
+  }
+  return report;
+}
+
+void Module::check_name(const std::string& name) const {
+  check<ValueError>(!name.empty() && name.find('.') == std::string::npos, type_name(),
+                    ": a name must not be empty or contain a dot: '", name, "'");
+  const auto same = [&](const auto& entry) { return entry.first == name; };
+  const bool taken = std::any_of(parameters_.begin(), parameters_.end(), same) ||
+                     std::any_of(buffers_.begin(), buffers_.end(), same) ||
+                     std::any_of(child_list_.begin(), child_list_.end(),
+                                 [&](const NamedModule& child) { return child.name == name; });
+  check<ValueError>(!taken, type_name(), ": the name '", name, "' is taken");
+}
+
+Parameter& Module::register_parameter(std::string name, const Tensor& value, ParameterFlags flags) {
+  check_name(name);
+  parameters_.emplace_back(std::move(name), std::make_unique<Parameter>(value, flags));
+  return *parameters_.back().second;
+}
+
+Tensor Module::register_buffer(std::string name, const Tensor& value) {
+  check_name(name);
+  buffers_.emplace_back(std::move(name), value);
+  return value;
+}
+
+Module& Module::add_child(std::string name, std::unique_ptr<Module> child) {
+  check_name(name);
+  child_list_.push_back({std::move(name), child.get()});
+  children_.push_back(std::move(child));
+  return *children_.back();
+}
+
+std::ostream& operator<<(std::ostream& out, const Module& module) {
+  print(out, module, "", 0);
+  return out;
+}
+
+Tensor UnaryModule::operator()(const Tensor& x) {
+  Tensor input = x;
+  for (const PreHook& hook : pre_hooks_) {
+    if (Tensor replaced = hook(*this, input); replaced.defined()) {
+      input = replaced;
+    }
+  }
+  Tensor output = forward(input);
+  for (const Hook& hook : hooks_) {
+    if (Tensor replaced = hook(*this, input, output); replaced.defined()) {
+      output = replaced;
+    }
+  }
+  return output;
+}
+
+}  // namespace tapestry::nn

@@ -1,0 +1,65 @@
+// A tensor that is trained, and what optimizers and parallel layouts must know about it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "autograd/tensor/tensor.h"
+
+namespace tapestry::nn {
+
+/// How a parameter's copies on the ranks of a tensor-parallel group relate.
+enum class TensorParallel : uint8_t {
+  kReplicated,  ///< equal on every rank, with equal gradients
+  kSharded,     ///< each rank holds its slice along `tp_axis`
+  kPartial,     ///< equal on every rank, but each rank's gradient is only its share of the sum
+};
+
+/// A tensor of the model as the world knows it: unfused, with a name that no parallel layout
+/// changes. A parameter is built from one or more of them; each is a rectangular piece of the
+/// parameter seen under another shape.
+struct LogicalTensor {
+  std::string name;  ///< for example "layers.0.attention.wq.weight"
+  Shape shape;       ///< global shape, [out, in] for weights
+  Shape view_shape;  ///< shape under which the parameter is seen to cut the piece
+  int64_t axis = 0;  ///< of view_shape, along which [begin, end) is this tensor
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  /// The piece of `whole` (the parameter, its gradient, a moment: any tensor of its shape) as a
+  /// view whose elements, in order, are those of the logical tensor. Shares storage.
+  Tensor view_of(const Tensor& whole) const;
+};
+
+/// What is fixed where a parameter is made. Optimizers and norms read these flags, never names.
+struct ParameterFlags {
+  bool decay = true;    ///< weight decay applies
+  bool shared = false;  ///< a further copy of a tensor that another stage owns (tied embeddings)
+  bool expert = false;  ///< belongs to one expert of a mixture
+  TensorParallel tp = TensorParallel::kReplicated;
+  int64_t tp_axis = 0;  ///< where tp is kSharded
+};
+
+/// A trainable tensor owned by a module at a fixed address.
+class Parameter : public Tensor {
+ public:
+  Parameter(const Tensor& value, ParameterFlags flags) : Tensor(value), flags_(flags) {
+    set_requires_grad();
+  }
+  Parameter(const Parameter&) = delete;
+  Parameter& operator=(const Parameter&) = delete;
+
+  const ParameterFlags& flags() const { return flags_; }
+  void set_flags(ParameterFlags flags) { flags_ = flags; }
+
+  /// The logical tensors it is built from; empty for a parameter outside a parallel model.
+  const std::vector<LogicalTensor>& logical() const { return logical_; }
+  void set_logical(std::vector<LogicalTensor> logical) { logical_ = std::move(logical); }
+
+ private:
+  ParameterFlags flags_;
+  std::vector<LogicalTensor> logical_;
+};
+
+}  // namespace tapestry::nn
