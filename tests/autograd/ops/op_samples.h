@@ -107,7 +107,7 @@ class OpSampleSet {
   Tensor positive(const Shape& shape);
   /// float64, magnitude in [0.4, 2.4), both signs.
   Tensor nonzero(const Shape& shape);
-  /// float64, no two alike, at least 0.25 apart, exact in bfloat16 up to 1024 elements.
+  /// float64, no two alike, at least 0.25 apart, exact in bfloat16 up to 256 elements.
   Tensor distinct(const Shape& shape);
   /// int64 in [0, high).
   Tensor integers(const Shape& shape, int64_t high);
