@@ -393,12 +393,14 @@ NpyArray read_npy(const std::string& path) {
   const InputFile file(path);
   const Header header = read_header(file);
   const Element element = parse_element(file, header);
-  uint64_t bytes = element.bytes;
+  // In order and signed: a later zero does not excuse a product that overflows before it.
+  auto product = static_cast<int64_t>(element.bytes);
   for (const int64_t size : header.shape) {
-    if (!checked_mul(bytes, static_cast<uint64_t>(size), bytes)) {
+    if (__builtin_mul_overflow(product, size, &product)) {
       file.fail(header.shape_offset, "shape", header.shape, " does not fit into memory");
     }
   }
+  const auto bytes = static_cast<uint64_t>(product);
   const uint64_t available = file.size() - header.data_offset;
   if (bytes != available) {
     file.fail(header.data_offset, "data", "shape ", header.shape, " of '", header.descr, "' takes ",
