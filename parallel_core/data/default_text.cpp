@@ -9,6 +9,7 @@
 #include <optional>
 #include <system_error>
 
+#include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/file.h"
 #include "parallel_core/data/indexed_dataset.h"
@@ -195,7 +196,7 @@ PreparedCorpus prepare_default_text(const CorpusOptions& options) {
       const std::string printed =
           run_command("bible -l 100000 gen1:1-rev22:21 2>/dev/null",
                       "install the text with: apt-get install -y bible-kjv");
-      write_file(text, clean_bible(printed));
+      write_file_atomically(text, clean_bible(printed));
     }
   }
   TextInput input;

@@ -109,7 +109,7 @@ void IndexedDataset::read_index() {
   check<IoError>(idx.size() >= kHeaderBytes, path, ": has ", idx.size(),
                  " bytes, fewer than the header's ", kHeaderBytes, "; the file is truncated");
   std::string bytes(idx.size(), '\0');
-  idx.read(0, bytes.data(), bytes.size());
+  idx.read_at(0, bytes.data(), bytes.size(), "index");
 
   check<IoError>(std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) == 0, path,
                  ": offset 0, magic: is not \"MMIDIDX\"; this is not a Megatron index");
@@ -197,7 +197,8 @@ void IndexedDataset::read(int64_t sequence,
   }
   const int64_t item = size_of(token_type_);
   std::vector<char> bytes(static_cast<size_t>(count * item));
-  bin_.read(static_cast<uint64_t>(offsets_[index] + offset * item), bytes.data(), bytes.size());
+  bin_.read_at(static_cast<uint64_t>(offsets_[index] + offset * item), bytes.data(), bytes.size(),
+               concat("tokens of sequence ", sequence));
   out.reserve(out.size() + static_cast<size_t>(count));
   switch (token_type_) {
     case TokenType::kUInt8:
@@ -287,16 +288,18 @@ void IndexedDatasetWriter::finish() {
     offset += length * size_of(token_type_);
   }
   idx_.write(document_indices_.data(), document_indices_.size() * sizeof(int64_t));
-  // Both are on the disk before either gets its name, and no moment shows an old index beside new
-  // tokens: a dataset without .idx does not exist.
-  bin_.sync();
-  idx_.sync();
+  // A dataset without .idx does not exist, so no moment shows an old index beside new tokens.
   if (::unlink(idx_.path().c_str()) != 0 && errno != ENOENT) {
     throw IoError(concat(idx_.path(), ": the old file cannot be replaced: ",
                          std::generic_category().message(errno)));
   }
   bin_.commit();
-  idx_.commit();
+  try {
+    idx_.commit();
+  } catch (const IoError&) {
+    ::unlink(bin_.path().c_str());
+    throw;
+  }
 }
 
 }  // namespace tapestry::data

@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "parallel_core/data/file.h"
+#include "autograd/io/atomic_file.h"
+#include "autograd/io/input_file.h"
 
 namespace tapestry::data {
 
@@ -92,8 +93,8 @@ class IndexedDatasetWriter {
 
  private:
   TokenType token_type_;
-  OutputFile bin_;
-  OutputFile idx_;
+  AtomicFile bin_;
+  AtomicFile idx_;
   std::vector<int32_t> lengths_;
   std::vector<int64_t> document_indices_{0};
   std::vector<char> scratch_;

@@ -6,8 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/io/atomic_file.h"
+#include "autograd/io/input_file.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/file.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
 #include "parallel_core/data/text_source.h"
 #include "parallel_core/data/utf8.h"
@@ -119,7 +120,7 @@ void train_sentencepiece(const std::vector<std::string>& files,
       }
     });
   });
-  write_file(model_file, train_sentencepiece(lines, options.vocab_size));
+  write_file_atomically(model_file, train_sentencepiece(lines, options.vocab_size));
 }
 
 }  // namespace tapestry::data

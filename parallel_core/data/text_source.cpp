@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "autograd/io/input_file.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/file.h"
 
 namespace tapestry::data {
 namespace {
@@ -35,7 +35,7 @@ class LineReader {
       if (buffer_.empty()) {
         return !line.empty();
       }
-      file_.read(done_, buffer_.data(), buffer_.size());
+      file_.read_at(done_, buffer_.data(), buffer_.size(), "text");
       done_ += buffer_.size();
     }
   }
