@@ -1,0 +1,40 @@
+// Values of configuration keys between YAML text and the members of the structs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace tapestry::config {
+
+/// Null, a scalar, a list or a mapping.
+struct Value {
+  using List = std::vector<Value>;
+  using Map = std::vector<std::pair<std::string, Value>>;
+  std::variant<std::monostate, bool, int64_t, double, std::string, List, Map> data;
+
+  bool is_null() const { return std::holds_alternative<std::monostate>(data); }
+  template <class T>
+  const T& as() const {
+    return std::get<T>(data);
+  }
+  template <class T>
+  bool is() const {
+    return std::holds_alternative<T>(data);
+  }
+};
+
+/// YAML flow text that reads back as the same value: `null`, `True`, `1e-06`, `[7, 0]`,
+/// `"quoted where needed"`.
+std::string to_yaml(const Value& value);
+
+/// Shortest text that reads back as the same double, always with a point or an exponent.
+std::string number_text(double number);
+
+/// A string as YAML reads it back, quoted only where that is needed.
+std::string string_text(std::string_view text);
+
+}  // namespace tapestry::config
