@@ -30,6 +30,19 @@ bool plain_is_safe(std::string_view text) {
 
 }  // namespace
 
+Value::Value() = default;
+Value::Value(bool value) : data(value) {}
+Value::Value(int64_t value) : data(value) {}
+Value::Value(double value) : data(value) {}
+Value::Value(std::string value) : data(std::move(value)) {}
+Value::Value(List value) : data(std::move(value)) {}
+Value::Value(Map value) : data(std::move(value)) {}
+Value::Value(const Value& other) = default;
+Value::Value(Value&& other) noexcept = default;
+Value& Value::operator=(const Value& other) = default;
+Value& Value::operator=(Value&& other) noexcept = default;
+Value::~Value() = default;
+
 std::string number_text(double number) {
   std::array<char, 32> buffer{};
   const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number);

@@ -10,11 +10,25 @@
 
 namespace tapestry::config {
 
-/// Null, a scalar, a list or a mapping.
+/// Null, a scalar, a list or a mapping. Its special members are not inline: a recursive variant
+/// that is moved inline makes GCC 12 warn of members that it cannot follow.
 struct Value {
   using List = std::vector<Value>;
   using Map = std::vector<std::pair<std::string, Value>>;
   std::variant<std::monostate, bool, int64_t, double, std::string, List, Map> data;
+
+  Value();
+  Value(bool value);
+  Value(int64_t value);
+  Value(double value);
+  Value(std::string value);
+  Value(List value);
+  Value(Map value);
+  Value(const Value& other);
+  Value(Value&& other) noexcept;
+  Value& operator=(const Value& other);
+  Value& operator=(Value&& other) noexcept;
+  ~Value();
 
   bool is_null() const { return std::holds_alternative<std::monostate>(data); }
   template <class T>
