@@ -1,0 +1,169 @@
+#include "autograd/ops/loss.h"
+
+#include <cmath>
+
+#include "autograd/kernels/cross_entropy.h"
+#include "autograd/ops/activation.h"
+#include "autograd/ops/elementwise.h"
+#include "autograd/ops/map.h"
+#include "autograd/ops/reduction.h"
+#include "autograd/ops/rows.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/ops/softmax.h"
+#include "autograd/tape/engine.h"
+#include "autograd/tape/op.h"
+#include "autograd/tensor/dtype.h"
+#include "autograd/tensor/factory.h"
+
+namespace tapestry {
+
+namespace {
+
+Tensor reduce_loss(const Tensor& loss, Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kNone:
+      return loss;
+    case Reduction::kSum:
+      return sum(loss);
+    case Reduction::kMean:
+      break;
+  }
+  return mean(loss);
+}
+
+// Weighs the losses of rows, which are 0 where the label is ignored, and reduces them. All of this
+// is on one number per row.
+Tensor reduce_rows(const Tensor& rows,
+                   const Tensor& labels,
+                   int64_t ignore_index,
+                   const Tensor& loss_mask,
+                   Reduction reduction) {
+  const Tensor kept = ne(labels, static_cast<double>(ignore_index)).to(rows.dtype());
+  const Tensor weights = loss_mask.defined() ? mul(kept, loss_mask.to(rows.dtype())) : kept;
+  const Tensor weighted = loss_mask.defined() ? mul(rows, weights) : rows;
+  switch (reduction) {
+    case Reduction::kNone:
+      return weighted;
+    case Reduction::kSum:
+      return sum(weighted);
+    case Reduction::kMean:
+      break;
+  }
+  return div(sum(weighted), sum(weights));
+}
+
+void check_labels(std::string_view op,
+                  const Tensor& scores,
+                  const Tensor& labels,
+                  int64_t columns,
+                  int64_t ignore_index) {
+  check_floating(op, scores.dtype());
+  check<TypeError>(is_integral(labels.dtype()), op, ": labels must be int32 or int64, got ",
+                   name_of(labels.dtype()));
+  check<ValueError>(scores.dim() >= 1, op, ": the first argument must have an axis of columns, got ",
+                    describe(scores));
+  Shape rows = scores.shape();
+  rows.pop_back();
+  check<ValueError>(labels.shape() == rows, op, ": labels ", labels.shape(),
+                    " must have the shape of the rows of ", scores.shape(), ", which is ", rows);
+  const Tensor dense_labels = dense(labels);
+  const auto scan = [&]<class T>(const T* data) {
+    for (int64_t i = 0; i < dense_labels.numel(); ++i) {
+      const auto label = static_cast<int64_t>(data[i]);
+      check<IndexError>((label >= 0 && label < columns) || label == ignore_index, op, ": label ",
+                        label, " at position ", position_in(rows, i), " is outside [0, ", columns,
+                        ") and is not ignore_index (", ignore_index,
+                        "); check tokenizer and vocabulary size");
+    }
+  };
+  if (labels.dtype() == kInt32) {
+    scan(dense_labels.data<int32_t>());
+  } else {
+    scan(dense_labels.data<int64_t>());
+  }
+}
+
+int64_t valid_columns(const Tensor& logits, const CrossEntropyOptions& options) {
+  return options.valid_vocab < 0 ? logits.shape().back() : options.valid_vocab;
+}
+
+void check_cross_entropy(const Tensor& logits,
+                         const Tensor& labels,
+                         const CrossEntropyOptions& options) {
+  constexpr std::string_view op = "cross_entropy";
+  check<ValueError>(options.label_smoothing >= 0 && options.label_smoothing < 1, op,
+                    ": label_smoothing must lie in [0, 1), got ", options.label_smoothing);
+  check<ValueError>(
+      logits.dim() == 0 || options.valid_vocab == -1 ||
+          (options.valid_vocab >= 1 && options.valid_vocab <= logits.shape().back()),
+      op, ": valid_vocab ", options.valid_vocab, " must lie in [1, V] (or be -1) for logits ",
+      logits.shape());
+  check<ValueError>(
+      !options.loss_mask.defined() || options.loss_mask.shape() == labels.shape(), op,
+      ": loss_mask ", options.loss_mask.defined() ? options.loss_mask.shape() : Shape(),
+      " must have the shape of the labels, ", labels.shape());
+  check_labels(op, logits, labels, logits.dim() == 0 ? 0 : valid_columns(logits, options),
+               options.ignore_index);
+}
+
+Tensor composed_rows(const Tensor& logits,
+                     const Tensor& labels,
+                     int64_t valid,
+                     int64_t ignore_index,
+                     double smoothing) {
+  const Tensor x = slice(widen(logits), -1, 0, valid);
+  Tensor loss = sub(composed_logsumexp(x, {-1}), mul(pick_columns(x, labels), 1 - smoothing));
+  if (smoothing > 0) {
+    loss = sub(loss, mul(mean(x, {-1}), smoothing));
+  }
+  return masked_fill(loss, eq(labels, static_cast<double>(ignore_index)), 0);
+}
+
+}  // namespace
+
+Tensor composed_cross_entropy(const Tensor& logits,
+                              const Tensor& labels,
+                              const CrossEntropyOptions& options) {
+  check_cross_entropy(logits, labels, options);
+  const Tensor rows = composed_rows(logits, labels, valid_columns(logits, options),
+                                    options.ignore_index, options.label_smoothing);
+  return reduce_rows(rows, labels, options.ignore_index, options.loss_mask, options.reduction);
+}
+
+Tensor nll_loss(const Tensor& log_probs, const Tensor& labels, const NllLossOptions& options) {
+  check_labels("nll_loss", log_probs, labels, log_probs.dim() == 0 ? 0 : log_probs.shape().back(),
+               options.ignore_index);
+  const Tensor ignored = eq(labels, static_cast<double>(options.ignore_index));
+  const Tensor rows = masked_fill(neg(pick_columns(log_probs, labels)), ignored, 0);
+  return reduce_rows(rows, labels, options.ignore_index, {}, options.reduction);
+}
+
+Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
+  check<ValueError>(input.shape() == target.shape(), "mse_loss: the shapes of input ",
+                    input.shape(), " and target ", target.shape(), " differ");
+  check_floating("mse_loss", input.dtype());
+  return reduce_loss(square(sub(input, target)), reduction);
+}
+
+Tensor binary_cross_entropy_with_logits(const Tensor& logits,
+                                        const Tensor& targets,
+                                        const Tensor& pos_weight,
+                                        Reduction reduction) {
+  constexpr std::string_view op = "binary_cross_entropy_with_logits";
+  check_floating(op, logits.dtype());
+  check<ValueError>(logits.shape() == targets.shape(), op, ": the shapes of logits ",
+                    logits.shape(), " and targets ", targets.shape(), " differ");
+  const Tensor y = targets.to(logits.dtype());
+  if (!pos_weight.defined()) {
+    // -log(sigmoid(x)) = softplus(-x), and softplus(x) = x + softplus(-x).
+    return reduce_loss(sub(softplus(logits), mul(logits, y)), reduction);
+  }
+  check<ValueError>(broadcast_shapes(op, logits.shape(), pos_weight.shape()) == logits.shape(), op,
+                    ": pos_weight ", pos_weight.shape(), " does not broadcast to ",
+                    logits.shape());
+  const Tensor w = pos_weight.to(logits.dtype());
+  const Tensor positive = mul(mul(w, y), softplus(neg(logits)));
+  return reduce_loss(add(positive, mul(sub(1, y), softplus(logits))), reduction);
+}
+
+}  // namespace tapestry

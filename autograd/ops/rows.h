@@ -1,0 +1,28 @@
+// What row-wise ops share: widening 16-bit values, maxima as constants, positions in messages.
+#pragma once
+
+#include <string>
+
+#include "autograd/tensor/tensor.h"
+
+namespace tapestry {
+
+/// float32 for 16-bit floating dtypes, else the dtype itself: what sums are carried in.
+inline DType wide_dtype(DType dtype) {
+  return dtype == kBFloat16 || dtype == kFloat16 ? kFloat32 : dtype;
+}
+/// x in wide_dtype; recorded.
+inline Tensor widen(const Tensor& x) { return x.to(wide_dtype(x.dtype())); }
+
+/// Largest element over normalized axes, which stay with size 1; not recorded. An infinite or
+/// missing maximum becomes 0, so that it can be subtracted.
+Tensor finite_max(const Tensor& x, const Shape& axes);
+
+/// x[..., label] for int labels of shape x.shape() without the last axis, [...]; 0 where the label
+/// is no column. Recorded.
+Tensor pick_columns(const Tensor& x, const Tensor& labels);
+
+/// "[1, 4]": the indices of a row-major position, for messages.
+std::string position_in(const Shape& shape, int64_t position);
+
+}  // namespace tapestry
