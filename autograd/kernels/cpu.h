@@ -50,7 +50,7 @@ std::string_view name_of(CpuLevel level);
   }
 
 /// The function of that name for the level in use.
-#define TAPESTRY_DISPATCH(function)                                                \
-  (::tapestry::cpu_level() >= ::tapestry::CpuLevel::kAvx512 ? &avx512::function    \
-   : ::tapestry::cpu_level() == ::tapestry::CpuLevel::kAvx2 ? &avx2::function      \
+#define TAPESTRY_DISPATCH(function)                                             \
+  (::tapestry::cpu_level() >= ::tapestry::CpuLevel::kAvx512 ? &avx512::function \
+   : ::tapestry::cpu_level() == ::tapestry::CpuLevel::kAvx2 ? &avx2::function   \
                                                             : &portable::function)

@@ -95,8 +95,8 @@ constexpr int64_t size_of(DType dtype) {
 
 /// The name that configuration files and messages use: "float32", "bfloat16", "int64", ...
 constexpr std::string_view name_of(DType dtype) {
-  constexpr std::string_view kNames[kNumDTypes] = {
-      "bool", "int32", "int64", "float16", "bfloat16", "float32", "float64"};
+  constexpr std::string_view kNames[kNumDTypes] = {"bool",     "int32",   "int64",  "float16",
+                                                   "bfloat16", "float32", "float64"};
   return kNames[static_cast<int>(dtype)];
 }
 

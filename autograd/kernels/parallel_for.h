@@ -27,10 +27,11 @@ inline constexpr int64_t kGrainSize = 16384;
 template <class Body>
 void parallel_for(int64_t n, int64_t grain, const Body& body) {
 #ifdef _OPENMP
-  const int64_t parts =
-      omp_in_parallel() != 0 ? 1 : std::min<int64_t>(num_threads(), n / std::max<int64_t>(grain, 1));
+  const int64_t parts = omp_in_parallel() != 0
+                            ? 1
+                            : std::min<int64_t>(num_threads(), n / std::max<int64_t>(grain, 1));
   if (parts > 1) {
-#pragma omp parallel num_threads(static_cast<int>(parts))
+#pragma omp parallel num_threads(static_cast <int>(parts))
     {
       const int64_t team = omp_get_num_threads();
       const int64_t rank = omp_get_thread_num();

@@ -1,0 +1,145 @@
+#include "autograd/io/atomic_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+namespace {
+
+constexpr size_t kBufferBytes = size_t{1} << 18U;
+
+[[noreturn]] void fail(const std::string& path, std::string_view action, int error) {
+  throw IoError(concat(path, ": cannot ", action, ": ", std::generic_category().message(error)));
+}
+
+std::filesystem::path folder_of(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  return folder.empty() ? std::filesystem::path(".") : folder;
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  const std::filesystem::path name = std::filesystem::path(path_).filename();
+  check<IoError>(!name.empty() && name != "." && name != "..", "'", path_,
+                 "': not the name of a file");
+  // A rename would fail on it only after all the work of writing.
+  std::error_code ignored;
+  check<IoError>(!std::filesystem::is_directory(path_, ignored), path_,
+                 ": cannot write: is a directory");
+  buffer_.reserve(kBufferBytes);
+  // Another host may have the same process id on a shared file system: O_EXCL decides.
+  static std::atomic<uint64_t> counter{0};
+  do {
+    temporary_ = (folder_of(path_) /
+                  concat(".", name.string(), ".tmp-", ::getpid(), "-", counter.fetch_add(1)))
+                     .string();
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && (errno == EEXIST || errno == EINTR));
+  if (descriptor_ < 0) {
+    const int error = errno;
+    temporary_.clear();
+    fail(path_, concat("create in folder ", folder_of(path_).string()), error);
+  }
+}
+
+AtomicFile::~AtomicFile() { discard(); }
+
+void AtomicFile::discard() noexcept {
+  if (descriptor_ >= 0) {
+    ::close(std::exchange(descriptor_, -1));
+  }
+  if (!temporary_.empty()) {
+    ::unlink(temporary_.c_str());
+    temporary_.clear();
+  }
+}
+
+void AtomicFile::write_through(const std::byte* data, size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t written = ::write(descriptor_, data, bytes);
+    if (written < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      const int error = errno;
+      discard();
+      fail(path_, "write", error);
+    }
+    data += written;
+    bytes -= static_cast<size_t>(written);
+  }
+}
+
+void AtomicFile::flush() {
+  write_through(buffer_.data(), buffer_.size());
+  buffer_.clear();
+}
+
+void AtomicFile::write(const void* data, size_t bytes) {
+  check<RuntimeError>(descriptor_ >= 0, path_, ": write after commit or after a failure");
+  const auto* first = static_cast<const std::byte*>(data);
+  size_ += bytes;
+  if (buffer_.size() + bytes > kBufferBytes) {
+    flush();
+  }
+  if (bytes >= kBufferBytes) {
+    write_through(first, bytes);
+  } else if (bytes > 0) {
+    buffer_.insert(buffer_.end(), first, first + bytes);
+  }
+}
+
+void AtomicFile::commit() {
+  check<RuntimeError>(descriptor_ >= 0, path_, ": commit after commit or after a failure");
+  flush();
+  if (::fsync(descriptor_) != 0) {
+    const int error = errno;
+    discard();
+    fail(path_, "sync", error);
+  }
+  // Some file systems report a failed write at close only.
+  if (::close(std::exchange(descriptor_, -1)) != 0) {
+    const int error = errno;
+    discard();
+    fail(path_, "close", error);
+  }
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const int error = errno;
+    discard();
+    fail(path_, "rename the finished temporary", error);
+  }
+  temporary_.clear();
+  sync_directory(folder_of(path_).string());
+}
+
+void write_file_atomically(const std::string& path, std::string_view content) {
+  AtomicFile file(path);
+  file.write(content);
+  file.commit();
+}
+
+void sync_directory(const std::string& path) {
+  const std::string name = path.empty() ? "." : path;
+  const int descriptor = ::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) {
+    fail(name, "open the folder", errno);
+  }
+  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
+  ::close(descriptor);
+  if (error != 0 && error != EINVAL) {
+    fail(name, "sync the folder", error);
+  }
+}
+
+}  // namespace tapestry

@@ -1,0 +1,56 @@
+// Reading of untrusted binary files: sizes are known before anything is allocated, and each failure
+// says file, offset and field.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+/// A regular file opened for reading. Reads go through pread, so a file that shrinks under the
+/// reader gives an IoError where a mapping would give a signal. Reads of one object may run on
+/// several threads.
+class InputFile {
+ public:
+  /// IoError if it does not exist, may not be read, or is not a regular file.
+  explicit InputFile(std::string path);
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) noexcept;
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+  ~InputFile();
+
+  const std::string& path() const { return path_; }
+  /// Size when it was opened.
+  uint64_t size() const { return size_; }
+
+  /// Reads exactly bytes [offset, offset + bytes). IoError, naming the field, if the file ends
+  /// before.
+  void read_at(uint64_t offset, void* data, size_t bytes, std::string_view field) const;
+
+  /// Throws IoError "PATH: offset N: field F: reason".
+  template <class... Args>
+  [[noreturn]] void fail(uint64_t offset, std::string_view field, const Args&... reason) const {
+    throw IoError(concat(path_, ": offset ", offset, ": field ", field, ": ", reason...));
+  }
+
+ private:
+  std::string path_;
+  uint64_t size_ = 0;
+  int descriptor_ = -1;
+};
+
+/// a * b and a + b; false if the result does not fit.
+inline bool checked_mul(uint64_t a, uint64_t b, uint64_t& out) {
+  return !__builtin_mul_overflow(a, b, &out);
+}
+inline bool checked_add(uint64_t a, uint64_t b, uint64_t& out) {
+  return !__builtin_add_overflow(a, b, &out);
+}
+
+}  // namespace tapestry

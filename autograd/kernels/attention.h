@@ -1,0 +1,103 @@
+// Scaled dot-product attention in blocks with an online softmax: the S x T matrix of scores is
+// never in memory. Source: Dao et al. 2022, arXiv:2205.14135; the order of loops is that of Dao
+// 2023, arXiv:2307.08691.
+//
+// q [B,H,S,D]; k, v [B,G,T,D], G divides H and query head h looks at group h / (H / G), so K and V
+// are never repeated. Elements along D are contiguous, the other strides are free (in elements).
+// One floating dtype for all; float16 and bfloat16 are computed in float32 and rounded once.
+// Results do not depend on the number of threads.
+#pragma once
+
+#include <cstdint>
+
+#include "autograd/kernels/dtype.h"
+
+namespace tapestry::kernels {
+
+/// Query i of the call has position i + q_offset, key j has position j. Query i sees key j if
+///   (not causal or j <= i + q_offset) and (window_left < 0 or j >= i + q_offset - window_left)
+/// and the mask, where there is one, is true.
+///
+/// Dropout keeps the probability of (sample b, head h, query i, key j) and divides it by
+/// 1 - dropout_p, or makes it 0; the kept ones are those of bernoulli(philox.h) with that
+/// probability, seed rng_seed, and
+///   stream rng_stream,        index ((B_ * H_ + H') * S_ + S') * T_ + j   if sample_streams is
+///   null stream sample_streams[b], index (          H'  * S_ + S') * T_ + j   otherwise
+/// with B_ = sample_offset + b, H' = head_offset + h, H_ = total_heads, S' = q_offset + i,
+/// S_ = total_rows, T_ = total_cols (each total: 0 stands for the size in the call). So a mask is a
+/// function of places in the logical tensor alone, however it is cut among ranks, blocks and
+/// threads.
+struct AttentionShape {
+  int64_t batch = 0;
+  int64_t heads = 0;
+  int64_t groups = 0;
+  int64_t q_len = 0;
+  int64_t kv_len = 0;
+  int64_t head_dim = 0;
+  bool causal = false;
+  int64_t window_left = -1;  // below 0: no window
+  int64_t q_offset = 0;
+  double scale = 1.0;  // of the scores, usually 1 / sqrt(D)
+
+  double dropout_p = 0.0;  // 0 <= p < 1
+  uint64_t rng_seed = 0;
+  uint64_t rng_stream = 0;
+  const uint64_t* sample_streams = nullptr;  // [batch]
+  int64_t sample_offset = 0;
+  int64_t head_offset = 0;
+  int64_t total_heads = 0;
+  int64_t total_rows = 0;
+  int64_t total_cols = 0;
+};
+
+/// Elements from one sample, head (or group) and row to the next.
+struct AttentionStrides {
+  int64_t batch = 0;
+  int64_t head = 0;
+  int64_t row = 0;
+};
+
+/// out [B,H,S,D] = dropout(softmax(scale q k^T + mask)) v; lse [B,H,S], contiguous, float32
+/// (float64 where dtype is float64) = logsumexp of the visible scores. mask [S,T] contiguous, true
+/// where a query may look, or null. A query without a visible key gives out 0 and lse -inf. out may
+/// overlap no input.
+void attention(DType dtype,
+               const AttentionShape& shape,
+               const void* q,
+               AttentionStrides q_strides,
+               const void* k,
+               AttentionStrides k_strides,
+               const void* v,
+               AttentionStrides v_strides,
+               const bool* mask,
+               void* out,
+               AttentionStrides out_strides,
+               void* lse);
+
+/// Writes dq, dk and dv, all three, from dout and what `attention` returned; the probabilities are
+/// computed again. With P the probabilities, M the dropout factors (0 or 1 / (1 - p)) and
+/// delta_i = dout_i . out_i:
+///   dv = (P M)^T dout, dS = P (M (dout v^T) - delta), dq = scale dS k, dk = scale dS^T q.
+/// dk and dv sum over the query heads of their group. The outputs may overlap no input.
+void attention_backward(DType dtype,
+                        const AttentionShape& shape,
+                        const void* q,
+                        AttentionStrides q_strides,
+                        const void* k,
+                        AttentionStrides k_strides,
+                        const void* v,
+                        AttentionStrides v_strides,
+                        const bool* mask,
+                        const void* out,
+                        AttentionStrides out_strides,
+                        const void* dout,
+                        AttentionStrides dout_strides,
+                        const void* lse,
+                        void* dq,
+                        AttentionStrides dq_strides,
+                        void* dk,
+                        AttentionStrides dk_strides,
+                        void* dv,
+                        AttentionStrides dv_strides);
+
+}  // namespace tapestry::kernels

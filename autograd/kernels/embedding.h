@@ -1,0 +1,26 @@
+// Rows of a table by their numbers, and the sum of gradients back into the table.
+//
+// weight [vocab, dim] contiguous; every id is in [0, vocab) (checked by the caller).
+#pragma once
+
+#include <cstdint>
+
+#include "autograd/kernels/dtype.h"
+
+namespace tapestry::kernels {
+
+/// y[i] = weight[ids[i]], y [rows, dim]. Any dtype.
+void embedding(
+    DType dtype, int64_t rows, int64_t dim, const void* weight, const int64_t* ids, void* y);
+
+/// dweight[ids[i]] += dy[i], dy [n_ids, dim]. Floating dtypes; the terms of one row are added in
+/// float32 (float64) in the order of i and rounded once, for any number of threads.
+void embedding_backward(DType dtype,
+                        int64_t n_ids,
+                        int64_t vocab,
+                        int64_t dim,
+                        const int64_t* ids,
+                        const void* dy,
+                        void* dweight);
+
+}  // namespace tapestry::kernels

@@ -1,0 +1,255 @@
+// How element-wise rows are put together. One contiguous loop per operation and arithmetic type
+// does the work; strides and 16-bit floats go through it in chunks on the stack, so that each
+// operation is compiled for float and double (and integers) only.
+//
+// Only for sources in kernels/isa/: everything here has internal linkage, per level.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/isa/vector_math.h"
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+namespace tapestry::kernels::TAPESTRY_ISA {
+namespace {
+
+inline constexpr int64_t kChunk = 512;  // elements; three chunks of double stay in the first cache
+
+template <class T>
+inline constexpr bool kIsNarrow = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
+
+/// The type in which elements stored as T are computed. bool is stored as uint8_t of 0 or 1.
+template <class T>
+using compute_t = std::conditional_t<kIsNarrow<T>, float, T>;
+
+TAPESTRY_INLINE int64_t chunk_of(int64_t left) { return left < kChunk ? left : kChunk; }
+
+/// Integers wrap around on overflow; they are added and multiplied as unsigned numbers.
+template <class T>
+TAPESTRY_INLINE auto wrapping(T x) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<std::make_unsigned_t<T>>(x);
+  } else {
+    return x;
+  }
+}
+
+// Without branches, unlike the constructor of BFloat16, so that the loop becomes vector code.
+TAPESTRY_INLINE uint16_t bfloat16_bits(float x) {
+  const uint32_t u = bits_of(x);
+  const uint32_t rounded = (u + 0x7fffU + ((u >> 16U) & 1U)) >> 16U;
+  const uint32_t nan = (u >> 16U) | 0x40U;
+  return static_cast<uint16_t>((u & 0x7fffffffU) > 0x7f800000U ? nan : rounded);
+}
+
+/// out[0..n) = x[0], x[sx], ...
+template <class T>
+[[gnu::noinline]] void load(int64_t n, const T* x, int64_t sx, compute_t<T>* out) {
+  int64_t i = 0;
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    const auto* bits = reinterpret_cast<const uint16_t*>(x);
+    if (sx == 1) {
+      TAPESTRY_SIMD
+      for (int64_t j = 0; j < n; ++j) {
+        out[j] = float_of(static_cast<uint32_t>(bits[j]) << 16U);
+      }
+      return;
+    }
+  }
+#if defined(__F16C__)
+  if constexpr (std::is_same_v<T, Float16>) {
+    if (sx == 1) {
+      for (; i + 8 <= n; i += 8) {
+        const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i));
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(half));
+      }
+    }
+  }
+#endif
+  for (; i < n; ++i) {
+    out[i] = static_cast<compute_t<T>>(x[i * sx]);
+  }
+}
+
+/// y[0], y[sy], ... = in[0..n)
+template <class T>
+[[gnu::noinline]] void store(int64_t n, const compute_t<T>* in, T* y, int64_t sy) {
+  int64_t i = 0;
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    auto* bits = reinterpret_cast<uint16_t*>(y);
+    if (sy == 1) {
+      TAPESTRY_SIMD
+      for (int64_t j = 0; j < n; ++j) {
+        bits[j] = bfloat16_bits(in[j]);
+      }
+      return;
+    }
+  }
+#if defined(__F16C__)
+  if constexpr (std::is_same_v<T, Float16>) {
+    if (sy == 1) {
+      for (; i + 8 <= n; i += 8) {
+        const __m256 whole = _mm256_loadu_ps(in + i);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i),
+                         _mm256_cvtps_ph(whole, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+      }
+    }
+  }
+#endif
+  for (; i < n; ++i) {
+    y[i * sy] = static_cast<T>(in[i]);
+  }
+}
+
+/// y = f(x), contiguous.
+template <class Op, class C, class Out>
+[[gnu::noinline]] void unary_loop(int64_t n, const C* x, Out* y) {
+  TAPESTRY_SIMD
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = Op::f(x[i]);
+  }
+}
+
+/// A UnaryRow: elements stored as T and Out.
+template <class Op, class T, class Out>
+void unary_entry(int64_t n, const void* x_, int64_t sx, void* y_, int64_t sy) {
+  using C = compute_t<T>;
+  const auto* x = static_cast<const T*>(x_);
+  auto* y = static_cast<Out*>(y_);
+  if constexpr (!kIsNarrow<T>) {
+    if (sx == 1 && sy == 1) {
+      unary_loop<Op>(n, x, y);
+      return;
+    }
+  }
+  C in[kChunk];
+  compute_t<Out> out[kChunk];
+  for (int64_t done = 0; done < n; done += kChunk) {
+    const int64_t m = chunk_of(n - done);
+    load(m, x + done * sx, sx, in);
+    unary_loop<Op>(m, in, out);
+    store(m, out, y + done * sy, sy);
+  }
+}
+
+enum class Repeat { kNone, kFirst, kSecond };  // which operand is one element for the whole row
+
+/// y = f(a, b), contiguous.
+template <class Op, Repeat kRepeat, class C, class Out>
+[[gnu::noinline]] void binary_loop(int64_t n, const C* a, const C* b, Out* y) {
+  if constexpr (kRepeat == Repeat::kFirst) {
+    const C first = *a;
+    TAPESTRY_SIMD
+    for (int64_t i = 0; i < n; ++i) {
+      y[i] = Op::f(first, b[i]);
+    }
+  } else if constexpr (kRepeat == Repeat::kSecond) {
+    const C second = *b;
+    TAPESTRY_SIMD
+    for (int64_t i = 0; i < n; ++i) {
+      y[i] = Op::f(a[i], second);
+    }
+  } else {
+    TAPESTRY_SIMD
+    for (int64_t i = 0; i < n; ++i) {
+      y[i] = Op::f(a[i], b[i]);
+    }
+  }
+}
+
+/// A BinaryRow: inputs stored as T, output as Out.
+template <class Op, class T, class Out>
+void binary_entry(
+    int64_t n, const void* a_, int64_t sa, const void* b_, int64_t sb, void* y_, int64_t sy) {
+  using C = compute_t<T>;
+  const auto* a = static_cast<const T*>(a_);
+  const auto* b = static_cast<const T*>(b_);
+  auto* y = static_cast<Out*>(y_);
+  if constexpr (!kIsNarrow<T>) {
+    if (sy == 1 && sa == 1 && sb == 1) {
+      return binary_loop<Op, Repeat::kNone>(n, a, b, y);
+    }
+    if (sy == 1 && sa == 0 && sb == 1) {
+      return binary_loop<Op, Repeat::kFirst>(n, a, b, y);
+    }
+    if (sy == 1 && sa == 1 && sb == 0) {
+      return binary_loop<Op, Repeat::kSecond>(n, a, b, y);
+    }
+  }
+  C first[kChunk];
+  C second[kChunk];
+  compute_t<Out> out[kChunk];
+  if (n > 0) {
+    load(1, a, 1, first);
+    load(1, b, 1, second);
+  }
+  for (int64_t done = 0; done < n; done += kChunk) {
+    const int64_t m = chunk_of(n - done);
+    if (sa != 0 || sb == 0) {
+      load(m, a + done * sa, sa, first);
+    }
+    if (sb != 0) {
+      load(m, b + done * sb, sb, second);
+    }
+    if (sb == 0) {
+      binary_loop<Op, Repeat::kSecond>(m, first, second, out);
+    } else if (sa == 0) {
+      binary_loop<Op, Repeat::kFirst>(m, first, second, out);
+    } else {
+      binary_loop<Op, Repeat::kNone>(m, first, second, out);
+    }
+    store(m, out, y + done * sy, sy);
+  }
+}
+
+template <class Op, class T, class Out>
+void scalar_loop(bool swapped, int64_t n, const T* x, T s, Out* y) {
+  if (swapped) {
+    binary_loop<Op, Repeat::kFirst>(n, &s, x, y);
+  } else {
+    binary_loop<Op, Repeat::kSecond>(n, x, &s, y);
+  }
+}
+
+/// s as an integer, saturated.
+template <class C>
+TAPESTRY_INLINE C number_as(double s) {
+  if constexpr (std::is_integral_v<C>) {
+    constexpr double kLimit = sizeof(C) == 8 ? 0x1p63 : 0x1p31;
+    constexpr C kMin = static_cast<C>(C(1) << (sizeof(C) * 8 - 1));
+    return s >= kLimit ? static_cast<C>(~kMin) : (s > -kLimit ? static_cast<C>(s) : kMin);
+  } else {
+    return static_cast<C>(s);
+  }
+}
+
+/// A ScalarRow by the binary operation of x and s (s and x if swapped).
+template <class Op, class T, class Out, bool kSwapped>
+void scalar_entry(int64_t n, const void* x_, int64_t sx, double s, void* y_, int64_t sy) {
+  using C = compute_t<T>;
+  const auto* x = static_cast<const T*>(x_);
+  auto* y = static_cast<Out*>(y_);
+  const C number = number_as<C>(s);
+  if constexpr (!kIsNarrow<T>) {
+    if (sx == 1 && sy == 1) {
+      scalar_loop<Op>(kSwapped, n, x, number, y);
+      return;
+    }
+  }
+  C in[kChunk];
+  compute_t<Out> out[kChunk];
+  for (int64_t done = 0; done < n; done += kChunk) {
+    const int64_t m = chunk_of(n - done);
+    load(m, x + done * sx, sx, in);
+    scalar_loop<Op>(kSwapped, m, in, number, out);
+    store(m, out, y + done * sy, sy);
+  }
+}
+
+}  // namespace
+}  // namespace tapestry::kernels::TAPESTRY_ISA

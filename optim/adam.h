@@ -1,0 +1,54 @@
+// Adam and AdamW.
+#pragma once
+
+#include "optim/optimizer.h"
+
+namespace tapestry::optim {
+
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+};
+
+/// m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p = p - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) +
+/// eps). Adam couples the decay (g = g + wd p; Kingma & Ba 2015, algorithm 1); AdamW decays the
+/// parameter (p = p (1 - lr wd); Loshchilov & Hutter 2019). States: exp_avg, exp_avg_sq. ValueError
+/// for betas outside [0, 1) or a negative eps.
+class AdamBase : public Optimizer {
+ protected:
+  AdamBase(std::vector<ParamGroup> groups, AdamOptions options, bool decoupled);
+
+  std::vector<std::string> state_names() const override;
+  void update(const ParamGroup& group,
+              const Tensor& parameter,
+              const Tensor& grad,
+              double grad_scale,
+              ParamState& state) override;
+
+ private:
+  AdamOptions options_;
+  bool decoupled_;
+};
+
+class Adam final : public AdamBase {
+ public:
+  explicit Adam(const TensorList& params, AdamOptions options = {})
+      : AdamBase(single_group(params, options.lr, options.weight_decay), options, false) {}
+  Adam(std::vector<ParamGroup> groups, AdamOptions options)
+      : AdamBase(std::move(groups), options, false) {}
+  std::string type_name() const override { return "Adam"; }
+};
+
+class AdamW final : public AdamBase {
+ public:
+  explicit AdamW(const TensorList& params, AdamOptions options = {})
+      : AdamBase(single_group(params, options.lr, options.weight_decay), options, true) {}
+  AdamW(std::vector<ParamGroup> groups, AdamOptions options)
+      : AdamBase(std::move(groups), options, true) {}
+  std::string type_name() const override { return "AdamW"; }
+};
+
+}  // namespace tapestry::optim

@@ -1,0 +1,40 @@
+// Stochastic gradient descent.
+#pragma once
+
+#include "optim/optimizer.h"
+
+namespace tapestry::optim {
+
+struct SGDOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+};
+
+/// g = g + wd p; buf = g at the first step, later momentum buf + (1 - dampening) g;
+/// p = p - lr (g + momentum buf) with nesterov, else p - lr buf. State: momentum_buffer, unless
+/// momentum is 0. Source: Sutskever et al. 2013, in the form of PyTorch and MindSpore with the
+/// learning rate outside the buffer. ValueError for a negative setting, or for nesterov without
+/// momentum or with dampening.
+class SGD final : public Optimizer {
+ public:
+  explicit SGD(const TensorList& params, SGDOptions options = {});
+  SGD(std::vector<ParamGroup> groups, SGDOptions options);
+
+  std::string type_name() const override { return "SGD"; }
+
+ protected:
+  std::vector<std::string> state_names() const override;
+  void update(const ParamGroup& group,
+              const Tensor& parameter,
+              const Tensor& grad,
+              double grad_scale,
+              ParamState& state) override;
+
+ private:
+  SGDOptions options_;
+};
+
+}  // namespace tapestry::optim
