@@ -1,10 +1,11 @@
 #include "autograd/ops/activation.h"
 
-#include <cmath>
 #include <numbers>
 
+#include "autograd/kernels/swiglu.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
+#include "autograd/ops/rows.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/op.h"
@@ -88,6 +89,93 @@ struct Softplus {
   Tensor backward(const Tensor& dy) const { return mul(dy, sigmoid(x.get())); }
 };
 
+void swiglu_rows(const RowView& gate, const RowView& up, Tensor& y) {
+  kernels::swiglu(y.dtype(), gate.rows, gate.n, gate.tensor.raw(), gate.stride, up.tensor.raw(),
+                  up.stride, y.raw());
+}
+
+// Splits the rows [gate, up] of a fused tensor.
+std::array<RowView, 2> halves_of(const Tensor& x) {
+  RowView gate = rows_of(x);
+  gate.n /= 2;
+  RowView up = gate;
+  const Tensor whole = gate.tensor;
+  Shape half = whole.shape();
+  half.back() = gate.n;
+  gate.tensor = alias(whole, half, whole.strides(), whole.offset());
+  up.tensor = alias(whole, half, whole.strides(), whole.offset() + gate.n);
+  return {gate, up};
+}
+
+struct SwiGlu {
+  static constexpr std::string_view name = "swiglu";
+  SavedTensor gate, up;
+  Tensor forward(const Tensor& gate_, const Tensor& up_) {
+    gate.save(gate_);
+    up.save(up_);
+    Tensor y = empty_like(gate_);
+    swiglu_rows(rows_of(gate_), rows_of(up_), y);
+    return y;
+  }
+  TensorList backward(const Tensor& dy, NeedsGrad /*needs*/) const {
+    if (grad_enabled()) {
+      return vjp([](const TensorList& in) { return composed_swiglu(in[0], in[1]); }, dy,
+                 {gate, up});
+    }
+    const RowView g = rows_of(gate);
+    const RowView u = rows_of(up);
+    const Tensor dense_dy = dense(dy);
+    Tensor dgate = empty_like(dense_dy);
+    Tensor dup = empty_like(dense_dy);
+    kernels::swiglu_backward(dy.dtype(), g.rows, g.n, g.tensor.raw(), g.stride, u.tensor.raw(),
+                             u.stride, dense_dy.raw(), dgate.raw(), g.n, dup.raw(), g.n);
+    return {dgate, dup};
+  }
+};
+
+struct FusedSwiGlu {
+  static constexpr std::string_view name = "swiglu_fused";
+  SavedTensor x;
+  Tensor forward(const Tensor& x_) {
+    x.save(x_);
+    const auto [gate, up] = halves_of(x_);
+    Shape shape = x_.shape();
+    shape.back() /= 2;
+    Tensor y = empty(shape, x_.dtype());
+    swiglu_rows(gate, up, y);
+    return y;
+  }
+  Tensor backward(const Tensor& dy) const {
+    if (grad_enabled()) {
+      return vjp([](const TensorList& in) { return composed_swiglu(in[0]); }, dy, {x})[0];
+    }
+    const Tensor values = x;
+    const auto [gate, up] = halves_of(values);
+    const Tensor dense_dy = dense(dy);
+    Tensor dx = empty_like(values);
+    const auto [dgate, dup] = halves_of(dx);
+    kernels::swiglu_backward(dy.dtype(), gate.rows, gate.n, gate.tensor.raw(), gate.stride,
+                             up.tensor.raw(), up.stride, dense_dy.raw(), dgate.tensor.raw(),
+                             2 * gate.n, dup.tensor.raw(), 2 * gate.n);
+    return dx;
+  }
+};
+
+void check_swiglu(const Tensor& gate, const Tensor& up) {
+  check_floating("swiglu", gate.dtype());
+  check<TypeError>(gate.dtype() == up.dtype(), "swiglu: the dtypes of gate (",
+                   name_of(gate.dtype()), ") and up (", name_of(up.dtype()), ") differ");
+  check<ValueError>(gate.shape() == up.shape(), "swiglu: the shapes of gate ", gate.shape(),
+                    " and up ", up.shape(), " differ");
+}
+
+void check_swiglu(const Tensor& x) {
+  check_floating("swiglu", x.dtype());
+  check<ValueError>(x.dim() >= 1 && x.shape().back() % 2 == 0,
+                    "swiglu: the last axis holds gate and up, so it must be even; x is ",
+                    x.shape());
+}
+
 template <class F>
 Tensor smooth(const Tensor& x) {
   check_floating(F::name, x.dtype());
@@ -117,5 +205,29 @@ Tensor composed_gelu_tanh(const Tensor& x) {
 }
 
 Tensor composed_silu(const Tensor& x) { return mul(x, sigmoid(x)); }
+
+Tensor swiglu(const Tensor& gate, const Tensor& up) {
+  check_swiglu(gate, up);
+  if (gate.dim() == 0) {
+    return swiglu(gate.reshape({1}), up.reshape({1})).reshape({});
+  }
+  return apply_op(SwiGlu{}, gate, up);
+}
+
+Tensor swiglu(const Tensor& x) {
+  check_swiglu(x);
+  return apply_op(FusedSwiGlu{}, x);
+}
+
+Tensor composed_swiglu(const Tensor& gate, const Tensor& up) {
+  check_swiglu(gate, up);
+  return mul(composed_silu(gate), up);
+}
+
+Tensor composed_swiglu(const Tensor& x) {
+  check_swiglu(x);
+  const int64_t n = x.shape().back() / 2;
+  return composed_swiglu(slice(x, -1, 0, n), slice(x, -1, n, 2 * n));
+}
 
 }  // namespace tapestry

@@ -49,9 +49,7 @@ struct NllLossOptions {
 Tensor nll_loss(const Tensor& log_probs, const Tensor& labels, const NllLossOptions& options = {});
 
 /// (input - target)^2. ValueError if the shapes differ: nothing is broadcast.
-Tensor mse_loss(const Tensor& input,
-                const Tensor& target,
-                Reduction reduction = Reduction::kMean);
+Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::kMean);
 
 /// -(w y log(sigmoid(x)) + (1 - y) log(1 - sigmoid(x))) for logits x, targets y in [0, 1] and
 /// pos_weight w, which broadcasts to x (undefined: 1). Neither logarithm overflows. ValueError if

@@ -20,10 +20,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-5);
 
 /// The same functions in elementary ops.
-Tensor composed_layer_norm(const Tensor& x,
-                           const Tensor& weight,
-                           const Tensor& bias,
-                           double eps);
+Tensor composed_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps);
 Tensor composed_rms_norm(const Tensor& x, const Tensor& weight, double eps);
 
 }  // namespace tapestry

@@ -1,10 +1,10 @@
 // Random tensors and dropout.
 //
-// Numbers are counter-based (Philox 4x32-10, autograd/kernels/philox.h): an element's value is a
-// function of (seed, stream, counter), so it depends neither on the number of threads nor on
-// strides. A tensor of n elements uses the counters offset .. offset + n - 1 of its source, element
-// i in row-major order the counter offset + i, unless a function says otherwise. None of these is
-// differentiable but dropout.
+// Numbers are counter-based (Philox 4x32-10, autograd/kernels/philox.h, which also says how a
+// counter becomes a uniform or normal number): an element's value is a function of (seed, stream,
+// counter), so it depends neither on the number of threads nor on strides. A tensor of n elements
+// uses the counters offset .. offset + n - 1 of its source, element i in row-major order the
+// counter offset + i, unless a function says otherwise. Only dropout is differentiable.
 #pragma once
 
 #include "autograd/tensor/generator.h"
@@ -22,8 +22,13 @@ class RandomSource {
   RandomSource(const RandomKey& key) : key_(key), has_key_(true) {}
   // NOLINTEND(google-explicit-constructor)
 
+  /// Numbers of one counter are related if they are of different kinds, so a generator hands out
+  /// each kind from a stream of its own: combine(0, kind). A fixed key is taken as it is; use one
+  /// for one purpose only.
+  enum class Use : uint64_t { kWords, kNormals, kBits };
+
   /// The key of the next `count` numbers.
-  RandomKey reserve(int64_t count) const;
+  RandomKey reserve(int64_t count, Use use) const;
 
  private:
   Generator* generator_ = nullptr;
@@ -32,7 +37,7 @@ class RandomSource {
 };
 
 // -- new tensors. ValueError on a negative size, TypeError if the dtype does not fit ------------
-/// Uniform on [0, 1): multiples of 2^-24, of 2^-53 for float64; 16-bit dtypes are rounded down.
+/// Uniform on [0, 1): multiples of 2^-24 (of 2^-53 for float64), never rounded up to 1.
 Tensor rand(const Shape& shape, DType dtype = kFloat32, const RandomSource& source = {});
 /// Standard normal.
 Tensor randn(const Shape& shape, DType dtype = kFloat32, const RandomSource& source = {});
@@ -64,8 +69,8 @@ Tensor bernoulli(const Tensor& p, const RandomSource& source = {});
 /// Indices drawn with the given weights, which need not add up to 1: weights [V] or [N, V],
 /// floating (TypeError), result int64 [num_samples] or [N, num_samples].
 ///
-/// With replacement, draw j of row i uses the counter i * num_samples + j. Without, entry v of row i
-/// uses the counter i * V + v, and the samples come in the order in which they would be drawn.
+/// With replacement, draw j of row i uses the counter i * num_samples + j. Without, entry v of row
+/// i uses the counter i * V + v, and the samples come in the order in which they would be drawn.
 /// ValueError if a weight is negative or not finite, a row has sum 0, num_samples is negative, or,
 /// without replacement, more samples are asked for than a row has weights above 0.
 Tensor multinomial(const Tensor& weights,

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "autograd/kernels/parallel_for.h"
 #include "autograd/kernels/rope.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
@@ -29,20 +30,56 @@ void check_rope(const Tensor& x, const RopeTable& table, const RopeOptions& opti
                         table.cos.dtype() == table.sin.dtype(),
                     "rope: the table must hold cosines and sines of one shape [S, d/2]; make it "
                     "with rope_table()");
-  check<TypeError>(table.cos.dtype() == kFloat32 ||
-                       (table.cos.dtype() == kFloat64 && x.dtype() == kFloat64),
-                   "rope: a ", name_of(table.cos.dtype()), " table for x of ", name_of(x.dtype()),
-                   "; float64 tables are for float64 x");
+  check<TypeError>(
+      table.cos.dtype() == kFloat32 || (table.cos.dtype() == kFloat64 && x.dtype() == kFloat64),
+      "rope: a ", name_of(table.cos.dtype()), " table for x of ", name_of(x.dtype()),
+      "; float64 tables are for float64 x");
   check<ValueError>(2 * table.cos.shape()[1] <= x.shape()[3], "rope: the table rotates ",
                     2 * table.cos.shape()[1], " channels, x ", x.shape(), " has only ",
                     x.shape()[3]);
-  check<ValueError>(
-      options.position_offset >= 0 &&
-          options.position_offset + x.shape()[2] <= table.cos.shape()[0],
-      "rope: positions ", options.position_offset, " .. ",
-      options.position_offset + x.shape()[2] - 1, " of x ", x.shape(),
-      " lie outside the table, which has ", table.cos.shape()[0], " rows");
+  check<ValueError>(options.position_offset >= 0 &&
+                        options.position_offset + x.shape()[2] <= table.cos.shape()[0],
+                    "rope: positions ", options.position_offset, " .. ",
+                    options.position_offset + x.shape()[2] - 1, " of x ", x.shape(),
+                    " lie outside the table, which has ", table.cos.shape()[0], " rows");
 }
+
+// With inverse, the angles are negated: the transpose of the rotation, which is its gradient.
+struct Rope {
+  static constexpr std::string_view name = "rope";
+  RopeOptions options;
+  bool inverse;
+  SavedTensor cos, sin;
+
+  Tensor forward(const Tensor& x, const Tensor& cos_, const Tensor& sin_) {
+    cos.save(cos_);
+    sin.save(sin_);
+    const DType dtype = wide_dtype(x.dtype());
+    const int64_t s = x.shape()[2];
+    const Tensor c = rows_from(cos_, dtype, s);
+    const Tensor n = rows_from(sin_, dtype, s);
+    const Tensor values = x.shape()[3] > 1 && x.strides()[3] != 1 ? dense_copy(x) : x;
+    Tensor y = empty_in_order_of(values);
+    kernels::rope(x.dtype(), x.shape()[0], x.shape()[1], s, x.shape()[3], 2 * c.shape()[1],
+                  options.interleaved, values.raw(), strides_of(values), c.raw(), n.raw(), inverse,
+                  y.raw(), strides_of(y));
+    return y;
+  }
+
+  std::array<Tensor, 3> backward(const Tensor& dy, NeedsGrad /*needs*/) const {
+    return {apply_op(Rope{options, !inverse, {}, {}}, dy, cos.get(), sin.get()), Tensor(),
+            Tensor()};
+  }
+
+ private:
+  Tensor rows_from(const Tensor& table, DType dtype, int64_t count) const {
+    return dense(
+        slice(table, 0, options.position_offset, options.position_offset + count).to(dtype));
+  }
+  static kernels::RopeStrides strides_of(const Tensor& x) {
+    return {x.strides()[0], x.strides()[1], x.strides()[2]};
+  }
+};
 
 }  // namespace
 
@@ -79,6 +116,11 @@ RopeTable rope_table(int64_t length, int64_t rotary_dim, const RopeTableOptions&
         options.seq_len_interpolation_factor);
   }
   return rope_table(length, frequencies, options.dtype);
+}
+
+Tensor rope(const Tensor& x, const RopeTable& table, const RopeOptions& options) {
+  check_rope(x, table, options);
+  return apply_op(Rope{options, false, {}, {}}, x, table.cos.detach(), table.sin.detach());
 }
 
 Tensor composed_rope(const Tensor& x, const RopeTable& table, const RopeOptions& options) {

@@ -22,6 +22,19 @@ Tensor finite_max(const Tensor& x, const Shape& axes);
 /// is no column. Recorded.
 Tensor pick_columns(const Tensor& x, const Tensor& labels);
 
+/// x seen as [rows, n] where n is the last axis: elements of a row adjacent, rows one stride apart.
+struct RowView {
+  Tensor tensor;  ///< x, or a contiguous copy where its strides do not allow that
+  int64_t rows = 0;
+  int64_t n = 0;
+  int64_t stride = 0;
+};
+/// x must have an axis. Not recorded.
+RowView rows_of(const Tensor& x);
+
+/// A new tensor without gaps whose rows (last axis) lie in memory in the order in which x's do.
+Tensor empty_in_order_of(const Tensor& x);
+
 /// "[1, 4]": the indices of a row-major position, for messages.
 std::string position_in(const Shape& shape, int64_t position);
 

@@ -17,6 +17,58 @@ namespace tapestry {
 
 namespace {
 
+using Kernel = void (*)(DType, int64_t, int64_t, int64_t, const void*, void*);
+using BackwardKernel = void (*)(DType, int64_t, int64_t, int64_t, const void*, const void*, void*);
+
+// A contiguous tensor and one of its axes as the kernels see them.
+AxisView along(const Tensor& x, int64_t axis) {
+  return bring_together(dense(x), x.dim() == 0 ? Shape{} : Shape{axis});
+}
+
+Tensor run(Kernel kernel, const Tensor& x, int64_t axis) {
+  const AxisView view = along(x, axis);
+  Tensor y = empty_like(x);
+  kernel(x.dtype(), view.outer, view.n, view.inner, view.tensor.raw(), y.raw());
+  return y;
+}
+
+Tensor run(BackwardKernel kernel, const Tensor& y, const Tensor& dy, int64_t axis) {
+  const AxisView view = along(y, axis);
+  const Tensor dense_dy = dense(dy);
+  Tensor dx = empty_like(y);
+  kernel(y.dtype(), view.outer, view.n, view.inner, view.tensor.raw(), dense_dy.raw(), dx.raw());
+  return dx;
+}
+
+// Both derivatives are short in terms of the output, which second order goes through, too.
+struct Softmax {
+  static constexpr std::string_view name = "softmax";
+  int64_t axis;  // normalized
+  SavedTensor y;
+  Tensor forward(const Tensor& x) { return y.save_output(run(kernels::softmax, x, axis)); }
+  Tensor backward(const Tensor& dy) const {
+    const Tensor p = y;
+    if (grad_enabled()) {
+      return mul(p, sub(dy, sum(mul(p, dy), {axis}, true)));
+    }
+    return run(kernels::softmax_backward, p, dy, axis);
+  }
+};
+
+struct LogSoftmax {
+  static constexpr std::string_view name = "log_softmax";
+  int64_t axis;  // normalized
+  SavedTensor y;
+  Tensor forward(const Tensor& x) { return y.save_output(run(kernels::log_softmax, x, axis)); }
+  Tensor backward(const Tensor& dy) const {
+    const Tensor log_p = y;
+    if (grad_enabled()) {
+      return sub(dy, mul(exp(log_p), sum(dy, {axis}, true)));
+    }
+    return run(kernels::log_softmax_backward, log_p, dy, axis);
+  }
+};
+
 struct LogSumExp {
   static constexpr std::string_view name = "logsumexp";
   Shape axes;  // normalized
@@ -24,7 +76,10 @@ struct LogSumExp {
   SavedTensor x, y;
   Tensor forward(const Tensor& x_) {
     x.save(x_);
-    return y.save_output(composed_logsumexp(x_, axes, keepdim));
+    const AxisView view = bring_together(x_, axes);
+    Tensor out = empty(reduced_shape(x_.shape(), axes, keepdim), x_.dtype());
+    kernels::logsumexp(x_.dtype(), view.outer, view.n, view.inner, view.tensor.raw(), out.raw());
+    return y.save_output(out);
   }
   Tensor backward(const Tensor& dy) const {
     const Tensor values = x;
@@ -37,6 +92,16 @@ struct LogSumExp {
 };
 
 }  // namespace
+
+Tensor softmax(const Tensor& x, int64_t axis) {
+  check_floating("softmax", x.dtype());
+  return apply_op(Softmax{normalize_axis("softmax", axis, x.dim()), {}}, x);
+}
+
+Tensor log_softmax(const Tensor& x, int64_t axis) {
+  check_floating("log_softmax", x.dtype());
+  return apply_op(LogSoftmax{normalize_axis("log_softmax", axis, x.dim()), {}}, x);
+}
 
 Tensor logsumexp(const Tensor& x, const Shape& axes, bool keepdim) {
   check_floating("logsumexp", x.dtype());
