@@ -5,13 +5,10 @@ if(TAPESTRY_OPENMP)
   find_package(OpenMP REQUIRED COMPONENTS CXX)
 endif()
 
-# The OpenMP flavour of OpenBLAS by its own path: the alternatives link may choose the pthread
-# flavour, which runs a second thread pool beside OpenMP.
-find_library(TAPESTRY_OPENBLAS_LIBRARY NAMES openblas
-  PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp NO_DEFAULT_PATH REQUIRED)
-find_path(TAPESTRY_OPENBLAS_INCLUDE NAMES cblas.h
-  PATHS /usr/include/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp NO_DEFAULT_PATH REQUIRED)
-cmake_path(GET TAPESTRY_OPENBLAS_LIBRARY PARENT_PATH TAPESTRY_OPENBLAS_DIR)
+include(TapestryOpenBLAS)
+if(NOT TARGET Tapestry::openblas OR NOT TAPESTRY_OPENBLAS_INCLUDE)
+  message(FATAL_ERROR "OpenBLAS, OpenMP flavour, not found: apt-get install libopenblas-openmp-dev")
+endif()
 
 find_package(dnnl REQUIRED)
 find_package(MPI REQUIRED COMPONENTS CXX)

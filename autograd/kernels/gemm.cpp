@@ -313,7 +313,8 @@ void gemm_batched(DType dtype,
   if (batch <= 0 || m <= 0 || n <= 0) {
     return;
   }
-  if (narrow && k > 0 && has_native_gemm(dtype) &&
+  // With alpha = 0 oneDNN 2.6 scales accumulators that it never set.
+  if (narrow && k > 0 && alpha != 0 && has_native_gemm(dtype) &&
       onednn_gemm({dtype, c_dtype, trans_a, trans_b, batch, m, n, k, lda, stride_a, ldb, stride_b,
                    ldc, stride_c, static_cast<float>(alpha), static_cast<float>(beta)},
                   a, b, c)) {

@@ -1,8 +1,8 @@
 // Reductions and scans over one axis, and whole-array sums and updates.
 //
-// The input is contiguous and viewed as [outer, n, inner]; the axis of n elements goes. Results do
-// not depend on the number of threads. Floating sums are carried in blocks (float32, float16,
-// bfloat16 of at most 128 terms per partial sum, then float64), so the error does not grow with n.
+// The input is contiguous and viewed as [outer, n, inner]; the axis of n elements goes. Floating
+// sums and products are carried in float64 (float64 ones in blocks) and rounded once. The order of
+// summation depends on the sizes only, so results do not depend on the number of threads.
 #pragma once
 
 #include <cstdint>

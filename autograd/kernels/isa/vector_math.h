@@ -1,8 +1,8 @@
 // Elementary functions of one float or double, written without branches so that loops over them
 // become vector code at every instruction-set level.
 //
-// float: the polynomials are minimax fits (Remez exchange) on the stated intervals; the total error
-// is below 3e-7 relative, infinities, NaN, overflow and gradual underflow as in IEEE 754.
+// float: the polynomials are minimax fits (Remez exchange) on the stated intervals; the total
+// errors stand in elementwise.h; infinities, NaN, overflow and gradual underflow as in IEEE 754.
 // double: libm, which the loops call element by element.
 // Only for sources in kernels/isa/: everything here has internal linkage, per level.
 #pragma once
@@ -142,18 +142,27 @@ TAPESTRY_INLINE float erf(float x) {
   return a < 1.0F ? x * p : __builtin_copysignf(1.0F - 2.0F * tail, x);
 }
 
+/// Phi(x): 1/2 + x R(x^2) between -1 and 1, the tail beyond; |x| <= 20, *gaussian = e^(-x^2/2).
+TAPESTRY_INLINE float normal_cdf(float x, float* gaussian) {
+  const float a = __builtin_fabsf(x);
+  const float tail = normal_tail(a, gaussian);
+  const float r = polynomial(x * x, 3.989422654e-01F, -6.648962086e-02F, 9.967385660e-03F,
+                             -1.169653746e-03F, 9.438455192e-05F);
+  const float near = mul_add(x, r, 0.5F);
+  return a < 1.0F ? near : (x < 0 ? tail : 1.0F - tail);
+}
+
 TAPESTRY_INLINE float gelu(float x) {
   float unused = 0;
-  const float tail = normal_tail(clamp(__builtin_fabsf(x), 0.0F, 20.0F), &unused);
-  return x * (x < 0 ? tail : 1.0F - tail);
+  return x * normal_cdf(clamp(x, -20.0F, 20.0F), &unused);
 }
 
 /// Phi(x) + x phi(x), constant beyond 20.
 TAPESTRY_INLINE float gelu_derivative(float x) {
   const float c = clamp(x, -20.0F, 20.0F);
   float gaussian = 0;
-  const float tail = normal_tail(__builtin_fabsf(c), &gaussian);
-  return mul_add(c * 0.398942280F, gaussian, c < 0 ? tail : 1.0F - tail);
+  const float cdf = normal_cdf(c, &gaussian);
+  return mul_add(c * 0.398942280F, gaussian, cdf);
 }
 
 TAPESTRY_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }

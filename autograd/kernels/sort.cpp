@@ -1,0 +1,125 @@
+#include "autograd/kernels/sort.h"
+
+#include <algorithm>
+#include <cassert>
+#include <vector>
+
+#include "autograd/kernels/parallel_for.h"
+
+namespace tapestry::kernels {
+
+namespace {
+
+template <class C>
+struct Entry {
+  C key;
+  int64_t index;
+};
+
+/// a before b in ascending order, NaN last.
+template <class C>
+bool less(C a, C b) {
+  return a < b || (b != b && a == a);
+}
+
+/// Sorts each row's first k entries into place: the whole row stably, or the best k.
+template <class T, class C>
+void sort_typed(
+    int64_t rows, int64_t n, int64_t k, bool descending, const T* x, T* values, int64_t* indices) {
+  // n log n comparisons of a few ns each.
+  const int64_t grain = std::max<int64_t>(1, 1024 / std::max<int64_t>(1, n));
+  parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
+    std::vector<Entry<C>> entries(static_cast<size_t>(n));
+    std::vector<T> original(values == x ? static_cast<size_t>(n) : 0);
+    // Equal keys are ordered by index, which makes any sort a stable one.
+    const auto before = [descending](const Entry<C>& a, const Entry<C>& b) {
+      const bool first = descending ? less(b.key, a.key) : less(a.key, b.key);
+      const bool second = descending ? less(a.key, b.key) : less(b.key, a.key);
+      return first || (!second && a.index < b.index);
+    };
+    for (int64_t r = begin; r < end; ++r) {
+      const T* row = x + r * n;
+      for (int64_t i = 0; i < n; ++i) {
+        entries[i] = {static_cast<C>(row[i]), i};
+      }
+      if (k < n) {
+        // A small part of a long row: select it first, in linear time.
+        if (k > 0) {
+          std::nth_element(entries.begin(), entries.begin() + (k - 1), entries.end(), before);
+        }
+        std::sort(entries.begin(), entries.begin() + k, before);
+      } else {
+        std::sort(entries.begin(), entries.end(), before);
+      }
+      if (values == x && values != nullptr) {
+        std::copy(row, row + n, original.begin());
+        row = original.data();
+      }
+      for (int64_t i = 0; i < k; ++i) {
+        if (values != nullptr) {
+          values[r * k + i] = row[entries[i].index];  // the same bits, NaN's too
+        }
+        if (indices != nullptr) {
+          indices[r * k + i] = entries[i].index;
+        }
+      }
+    }
+  });
+}
+
+void sort_any(DType dtype,
+              int64_t rows,
+              int64_t n,
+              int64_t k,
+              bool descending,
+              const void* x,
+              void* values,
+              int64_t* indices) {
+  const auto typed = [&](auto element, auto compared) {
+    using T = decltype(element);
+    sort_typed<T, decltype(compared)>(rows, n, k, descending, static_cast<const T*>(x),
+                                      static_cast<T*>(values), indices);
+  };
+  switch (dtype) {
+    case kBool:
+      return typed(uint8_t{}, uint8_t{});
+    case kInt32:
+      return typed(int32_t{}, int32_t{});
+    case kInt64:
+      return typed(int64_t{}, int64_t{});
+    case kFloat16:
+      return typed(Float16{}, float{});
+    case kBFloat16:
+      return typed(BFloat16{}, float{});
+    case kFloat32:
+      return typed(float{}, float{});
+    case kFloat64:
+      return typed(double{}, double{});
+  }
+}
+
+}  // namespace
+
+void sort_rows(DType dtype,
+               int64_t rows,
+               int64_t n,
+               const void* x,
+               bool descending,
+               void* values,
+               int64_t* indices) {
+  sort_any(dtype, rows, n, n, descending, x, values, indices);
+}
+
+void topk_rows(DType dtype,
+               int64_t rows,
+               int64_t n,
+               int64_t k,
+               bool largest,
+               const void* x,
+               void* values,
+               int64_t* indices) {
+  assert(k >= 0 && k <= n && (values != x || k == n));
+  sort_any(dtype, rows, n, k, largest, x, values, indices);
+}
+
+}  // namespace tapestry::kernels

@@ -1,0 +1,14 @@
+# Tapestry::openblas, the OpenMP flavour of OpenBLAS by its own path: the alternatives link may choose
+# the pthread flavour, which runs a second thread pool beside OpenMP. Used by the build and by the
+# installed package.
+find_library(TAPESTRY_OPENBLAS_LIBRARY NAMES openblas
+  PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp NO_DEFAULT_PATH)
+find_path(TAPESTRY_OPENBLAS_INCLUDE NAMES cblas.h
+  PATHS /usr/include/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp NO_DEFAULT_PATH)
+mark_as_advanced(TAPESTRY_OPENBLAS_LIBRARY TAPESTRY_OPENBLAS_INCLUDE)
+if(TAPESTRY_OPENBLAS_LIBRARY AND NOT TARGET Tapestry::openblas)
+  cmake_path(GET TAPESTRY_OPENBLAS_LIBRARY PARENT_PATH TAPESTRY_OPENBLAS_DIR)
+  add_library(Tapestry::openblas SHARED IMPORTED GLOBAL)
+  set_target_properties(Tapestry::openblas PROPERTIES
+    IMPORTED_LOCATION "${TAPESTRY_OPENBLAS_LIBRARY}")
+endif()

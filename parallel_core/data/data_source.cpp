@@ -1,0 +1,203 @@
+#include "parallel_core/data/data_source.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/data/blended_dataset.h"
+
+namespace tapestry::data {
+namespace {
+
+constexpr const char* kSplitNames[] = {"train", "valid", "test"};
+
+// Opens each prefix once, however many parts and blends use it.
+class DatasetCache {
+ public:
+  const std::shared_ptr<const IndexedDataset>& open(const std::string& prefix) {
+    auto& dataset = datasets_[prefix];
+    if (!dataset) {
+      dataset = std::make_shared<const IndexedDataset>(prefix);
+    }
+    return dataset;
+  }
+
+ private:
+  std::map<std::string, std::shared_ptr<const IndexedDataset>> datasets_;
+};
+
+std::shared_ptr<const TokenDataset> open_part(DatasetCache& cache,
+                                              const std::string& prefix,
+                                              const std::string* split,
+                                              size_t part,
+                                              std::optional<int64_t> num_samples,
+                                              const GPTDatasetOptions& options) {
+  const auto& dataset = cache.open(prefix);
+  SequenceRange range{0, dataset->num_sequences()};
+  if (split != nullptr) {
+    range = *split_sequences(*split, dataset->num_sequences())[part];
+  }
+  check<ValueError>(range.begin < range.end, prefix, ": the ", kSplitNames[part],
+                    " part has none of its ", dataset->num_sequences(), " sequences",
+                    split != nullptr ? concat(" with split \"", *split, "\"") : "",
+                    "; use more documents or another split");
+  return std::make_shared<GPTDataset>(dataset, range, num_samples, options);
+}
+
+std::shared_ptr<const TokenDataset> open_blend(DatasetCache& cache,
+                                               const std::vector<BlendEntry>& entries,
+                                               const std::string* split,
+                                               size_t part,
+                                               int64_t num_samples,
+                                               const GPTDatasetsConfig& config) {
+  const auto open = [&](const BlendEntry& entry, std::optional<int64_t> count) {
+    return open_part(cache, entry.prefix, split, part, count, config.options);
+  };
+  const bool weighted = entries.front().weight.has_value();
+  // One bare prefix is no blend; nor is a single one with its own part of the configuration.
+  if (entries.size() == 1 && (!weighted || split == nullptr)) {
+    return open(entries.front(), num_samples);
+  }
+  std::vector<std::shared_ptr<const TokenDataset>> datasets;
+  if (!weighted) {
+    std::vector<double> sizes;
+    int64_t total = 0;
+    for (const BlendEntry& entry : entries) {
+      datasets.push_back(open(entry, std::nullopt));
+      sizes.push_back(static_cast<double>(datasets.back()->size()));
+      total += datasets.back()->size();
+    }
+    return std::make_shared<BlendedDataset>(
+        std::move(datasets), build_blend_indices(sizes, std::min(num_samples, total)));
+  }
+  std::vector<double> weights;
+  for (const BlendEntry& entry : entries) {
+    weights.push_back(*entry.weight);
+  }
+  const std::vector<int64_t> wanted = blend_dataset_sizes(weights, num_samples, 0.0);
+  const std::vector<int64_t> built =
+      blend_dataset_sizes(weights, num_samples, config.blend_surplus);
+  int64_t size = 0;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    datasets.push_back(open(entries[i], built[i]));
+    size += wanted[i];
+  }
+  // The original normalises here once more, which can change the last bit.
+  return std::make_shared<BlendedDataset>(std::move(datasets),
+                                          build_blend_indices(normalize_weights(weights), size));
+}
+
+}  // namespace
+
+namespace internal {
+
+void check_layout(int64_t step,
+                  int64_t micro_index,
+                  int64_t micro_batch_num,
+                  int64_t micro_batch_size,
+                  int64_t dp_rank,
+                  int64_t dp_size) {
+  check<ValueError>(step >= 0, "micro_batch: step ", step, ", expected at least 0");
+  check<ValueError>(micro_batch_num >= 1 && micro_index >= 0 && micro_index < micro_batch_num,
+                    "micro_batch: micro-batch ", micro_index, " of ", micro_batch_num);
+  check<ValueError>(micro_batch_size >= 1, "micro_batch: micro-batch size ", micro_batch_size,
+                    ", expected at least 1");
+  check<ValueError>(dp_size >= 1 && dp_rank >= 0 && dp_rank < dp_size,
+                    "micro_batch: data-parallel rank ", dp_rank, " of ", dp_size);
+}
+
+}  // namespace internal
+
+TokenDataSource::TokenDataSource(std::shared_ptr<const TokenDataset> dataset)
+    : dataset_(std::move(dataset)) {
+  check<ValueError>(dataset_ != nullptr,
+                    "data: there is no such dataset; its share of `split` is 0, or no samples of "
+                    "it were asked for");
+}
+
+Batch TokenDataSource::micro_batch(int64_t step,
+                                   int64_t micro_index,
+                                   int64_t micro_batch_num,
+                                   int64_t micro_batch_size,
+                                   int64_t dp_rank,
+                                   int64_t dp_size) {
+  internal::check_layout(step, micro_index, micro_batch_num, micro_batch_size, dp_rank, dp_size);
+  const int64_t chunk = micro_batch_size * dp_size;
+  const int64_t first =
+      step * chunk * micro_batch_num + micro_index * chunk + dp_rank * micro_batch_size;
+  check<IndexError>(first + micro_batch_size <= size_in_samples(), "data: step ", step + 1,
+                    " needs samples ", first, " .. ", first + micro_batch_size - 1,
+                    ", but the dataset has ", size_in_samples(),
+                    "; use more text, give each prefix a weight so that it is repeated, or train "
+                    "for fewer steps");
+  Batch batch;
+  batch.batch = micro_batch_size;
+  batch.seq = seq_length();
+  const auto append = [](auto& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  for (int64_t k = first; k < first + micro_batch_size; ++k) {
+    Sample sample = dataset_->get(k);
+    append(batch.tokens, sample.tokens);
+    append(batch.labels, sample.labels);
+    append(batch.loss_mask, sample.loss_mask);
+    append(batch.position_ids, sample.position_ids);
+    if (!sample.document_starts.empty()) {
+      batch.document_starts.push_back(std::move(sample.document_starts));
+    }
+    batch.sample_ids.push_back(k);
+  }
+  return batch;
+}
+
+int64_t TokenDataSource::epoch(int64_t step, int64_t global_batch_size) const {
+  // 128 bits: the product of a long run's tokens need not fit in 64.
+  __extension__ using Wide = __int128;
+  const Wide tokens = Wide{step} * global_batch_size * seq_length();
+  return static_cast<int64_t>(tokens / std::max<int64_t>(1, dataset_->tokens_per_epoch()));
+}
+
+SampleCounts sample_counts(int64_t train_iters,
+                           int64_t eval_interval,
+                           int64_t eval_iters,
+                           int64_t global_batch_size) {
+  check<ValueError>(
+      train_iters >= 0 && eval_interval >= 0 && eval_iters >= 0 && global_batch_size >= 1,
+      "sample_counts: train_iters ", train_iters, ", eval_interval ", eval_interval,
+      ", eval_iters ", eval_iters, ", global batch ", global_batch_size, ": none may be negative");
+  SampleCounts counts;
+  counts.train = train_iters * global_batch_size;
+  if (eval_interval > 0) {
+    counts.valid = (train_iters / eval_interval + 1) * eval_iters * global_batch_size;
+  }
+  counts.test = eval_iters * global_batch_size;
+  return counts;
+}
+
+GPTDatasets build_gpt_datasets(const GPTDatasetsConfig& config) {
+  const std::vector<std::string>* own[] = {&config.train_data_path, &config.valid_data_path,
+                                           &config.test_data_path};
+  const bool separate =
+      std::any_of(std::begin(own), std::end(own), [](const auto* path) { return !path->empty(); });
+  check<ValueError>(!separate || config.data_path.empty(),
+                    "data_path and the data paths of single parts exclude each other");
+  check<ValueError>(separate || !config.data_path.empty(),
+                    "data_path: is empty, expected a prefix or weights and prefixes");
+  const int64_t counts[] = {config.counts.train, config.counts.valid, config.counts.test};
+  std::shared_ptr<const TokenDataset> parts[3];
+  const Split shares = separate ? Split{} : split_sequences(config.split, 1);
+  DatasetCache cache;
+  for (size_t part = 0; part < 3; ++part) {
+    const bool exists = separate ? !own[part]->empty() : shares[part].has_value();
+    if (!exists || counts[part] == 0) {
+      continue;
+    }
+    const auto entries = parse_data_path(separate ? *own[part] : config.data_path);
+    parts[part] =
+        open_blend(cache, entries, separate ? nullptr : &config.split, part, counts[part], config);
+  }
+  return {parts[0], parts[1], parts[2]};
+}
+
+}  // namespace tapestry::data

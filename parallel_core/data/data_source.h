@@ -1,0 +1,124 @@
+// Where the training loop gets its micro-batches from.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel_core/data/gpt_dataset.h"
+#include "parallel_core/data/token_dataset.h"
+
+namespace tapestry::data {
+
+/// Rows of tokens, [batch, seq] row-major.
+struct Batch {
+  int64_t batch = 0;
+  int64_t seq = 0;
+  std::vector<int64_t> tokens;
+  std::vector<int64_t> labels;
+  std::vector<float> loss_mask;
+  /// Empty means 0 .. seq-1 in every row.
+  std::vector<int64_t> position_ids;
+  /// Number of each row among all samples of the run, the same for every parallel layout.
+  std::vector<int64_t> sample_ids;
+  /// First positions of each row's documents, if attention must not cross them; else empty.
+  std::vector<std::vector<int64_t>> document_starts;
+  /// [batch, seq, seq], 1 where a key (last axis) is hidden from a query. Empty means causal.
+  std::vector<uint8_t> attention_mask;
+};
+
+/// Gives every rank its rows. A step's global batch has micro_batch_num * micro_batch_size *
+/// dp_size rows, and step t covers the same samples however they are shared out.
+class DataSource {
+ public:
+  virtual ~DataSource() = default;
+
+  /// Micro-batch `micro_index` (of `micro_batch_num`) of data-parallel rank `dp_rank` in `step`,
+  /// which counts from 0. ValueError for a layout that cannot be, IndexError beyond the last
+  /// sample.
+  virtual Batch micro_batch(int64_t step,
+                            int64_t micro_index,
+                            int64_t micro_batch_num,
+                            int64_t micro_batch_size,
+                            int64_t dp_rank,
+                            int64_t dp_size) = 0;
+  virtual int64_t seq_length() const = 0;
+  /// Samples that can be drawn.
+  virtual int64_t size_in_samples() const = 0;
+  /// How many times the text was read completely before `step` (from 0).
+  virtual int64_t epoch(int64_t step, int64_t global_batch_size) const = 0;
+};
+
+/// Micro-batches from numbered samples: chunk m of a step is micro_batch_size * dp_size consecutive
+/// samples, of which rank r takes the r-th part.
+class TokenDataSource final : public DataSource {
+ public:
+  explicit TokenDataSource(std::shared_ptr<const TokenDataset> dataset);
+
+  Batch micro_batch(int64_t step,
+                    int64_t micro_index,
+                    int64_t micro_batch_num,
+                    int64_t micro_batch_size,
+                    int64_t dp_rank,
+                    int64_t dp_size) override;
+  int64_t seq_length() const override { return dataset_->seq_length(); }
+  int64_t size_in_samples() const override { return dataset_->size(); }
+  int64_t epoch(int64_t step, int64_t global_batch_size) const override;
+
+ private:
+  std::shared_ptr<const TokenDataset> dataset_;
+};
+
+/// Samples that training, validation and test ask for.
+struct SampleCounts {
+  int64_t train = 0;
+  int64_t valid = 0;
+  int64_t test = 0;
+};
+
+/// train_iters * G, (train_iters / eval_interval + 1) * eval_iters * G, eval_iters * G; without an
+/// eval_interval (0) nothing is validated. They influence the order of samples.
+SampleCounts sample_counts(int64_t train_iters,
+                           int64_t eval_interval,
+                           int64_t eval_iters,
+                           int64_t global_batch_size);
+
+struct GPTDatasetsConfig {
+  /// A prefix, several, or weights and prefixes in turn: see parse_data_path. Divided by `split`.
+  std::vector<std::string> data_path;
+  std::string split = "969,30,1";
+  /// Instead of data_path and split: whole datasets for each purpose.
+  std::vector<std::string> train_data_path;
+  std::vector<std::string> valid_data_path;
+  std::vector<std::string> test_data_path;
+  SampleCounts counts;
+  GPTDatasetOptions options;
+  /// Share of additional samples that each dataset of a weighted blend is built with.
+  double blend_surplus = 0.005;
+};
+
+/// A part is null if its share of the split is 0 or no samples of it are wanted.
+struct GPTDatasets {
+  std::shared_ptr<const TokenDataset> train;
+  std::shared_ptr<const TokenDataset> valid;
+  std::shared_ptr<const TokenDataset> test;
+};
+
+/// Opens and, where there are several, blends the datasets. ValueError for impossible
+/// configurations, IoError for malformed files.
+GPTDatasets build_gpt_datasets(const GPTDatasetsConfig& config);
+
+namespace internal {
+
+/// ValueError unless the arguments of DataSource::micro_batch describe a layout.
+void check_layout(int64_t step,
+                  int64_t micro_index,
+                  int64_t micro_batch_num,
+                  int64_t micro_batch_size,
+                  int64_t dp_rank,
+                  int64_t dp_size);
+
+}  // namespace internal
+}  // namespace tapestry::data

@@ -1,0 +1,57 @@
+// The text that the presets train on: the King James Bible, in the public domain, as the Debian
+// package bible-kjv prints it. Also prepares any other text for training at first use.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "parallel_core/data/text_source.h"
+
+namespace tapestry::data {
+
+/// Turns the output of `bible -l COLUMNS` with unbroken lines into running text: each chapter is a
+/// heading such as "Genesis 1" and one line a verse, without numbers; a blank line separates
+/// chapters. ValueError, with the line, for anything else.
+std::string clean_bible(std::string_view printed);
+
+/// Runs a shell command and returns what it prints. IoError if it fails; `advice` ends the message.
+std::string run_command(const std::string& command, const std::string& advice);
+
+struct CorpusOptions {
+  /// Folder of the prepared files; it is made if need be.
+  std::string dataset_dir;
+  /// "byte" or "sentencepiece".
+  std::string tokenizer_type = "sentencepiece";
+  /// Pieces of the SentencePiece model that is trained; the byte tokenizer always has 257 ids.
+  int64_t vocab_size = 512;
+  /// A SentencePiece model to use instead of training one.
+  std::string tokenizer_model;
+};
+
+/// What training needs to know of a prepared text.
+struct PreparedCorpus {
+  /// Path of the indexed dataset without ".idx" and ".bin".
+  std::string prefix;
+  /// Empty for the byte tokenizer.
+  std::string tokenizer_model;
+  int64_t vocab_size = 0;
+  int64_t documents = 0;
+  int64_t tokens = 0;
+  /// Whether anything had to be made; false if all files were there.
+  bool prepared = false;
+};
+
+/// Trains the tokenizer on the text and encodes it, each document ended by the end-of-document id:
+/// DIR/NAME_TOKENIZER_VOCAB.model and DIR/NAME_TOKENIZER_VOCAB_text_document.{idx,bin}. Files that
+/// are complete and newer than what they are made of are used again; every file appears under its
+/// name only when complete, and processes that start at once wait for the first.
+PreparedCorpus prepare_corpus(const std::string& name,
+                              const TextInput& input,
+                              const CorpusOptions& options);
+
+/// prepare_corpus of DIR/bible.txt, which is written first where it is missing.
+PreparedCorpus prepare_default_text(const CorpusOptions& options);
+
+}  // namespace tapestry::data

@@ -1,0 +1,34 @@
+// From text files to an indexed dataset, as a stream.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "parallel_core/data/text_source.h"
+#include "parallel_core/data/tokenizer.h"
+
+namespace tapestry::data {
+
+struct PrepareOptions {
+  TextInput input;
+  /// Path of the result without ".idx" and ".bin".
+  std::string output_prefix;
+  /// Appends the tokenizer's end-of-document id to each document that has tokens.
+  bool append_eod = false;
+  ReadProgress progress;
+};
+
+struct PrepareSummary {
+  int64_t documents = 0;
+  int64_t empty_documents = 0;
+  int64_t tokens = 0;
+  /// Bytes of text that were encoded.
+  int64_t text_bytes = 0;
+};
+
+/// Encodes every document as one sequence and writes PREFIX.bin and PREFIX.idx. A document without
+/// tokens is stored as an empty one. ValueError if no document has tokens, or append_eod is asked
+/// of a tokenizer without such an id; on any error nothing is left behind.
+PrepareSummary prepare_dataset(const PrepareOptions& options, const Tokenizer& tokenizer);
+
+}  // namespace tapestry::data

@@ -1,0 +1,202 @@
+#include "parallel_core/data/sentencepiece_tokenizer.h"
+
+#include <sentencepiece_processor.h>
+
+#include <utility>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/data/file.h"
+#include "parallel_core/data/utf8.h"
+
+namespace tapestry::data {
+namespace {
+
+// Just enough of the protobuf wire format to tell a model from other files and to find a few
+// fields.
+class WireReader {
+ public:
+  WireReader(std::string_view bytes, uint64_t base) : bytes_(bytes), base_(base) {}
+
+  struct Field {
+    uint64_t number = 0;
+    uint64_t wire_type = 0;
+    uint64_t varint = 0;       // of wire type 0
+    std::string_view content;  // of wire type 2
+    uint64_t offset = 0;       // of the content in the file
+  };
+
+  bool next(Field& field) {
+    if (at_ == bytes_.size()) {
+      return false;
+    }
+    const uint64_t key = varint();
+    field = {};
+    field.number = key >> 3U;
+    field.wire_type = key & 7U;
+    require(field.number > 0, "field number 0");
+    switch (field.wire_type) {
+      case 0:
+        field.varint = varint();
+        break;
+      case 1:
+        take(8);
+        break;
+      case 2: {
+        const uint64_t length = varint();
+        field.offset = base_ + at_;
+        field.content = take(length);
+        break;
+      }
+      case 5:
+        take(4);
+        break;
+      default:
+        require(false, concat("wire type ", field.wire_type));
+    }
+    return true;
+  }
+
+  void require(bool condition, const std::string& what) const {
+    check<ValueError>(condition, "offset ", base_ + at_, ": ", what,
+                      ": this is not a SentencePiece model, or it is damaged");
+  }
+
+ private:
+  uint64_t varint() {
+    uint64_t value = 0;
+    for (unsigned shift = 0; shift < 64; shift += 7) {
+      require(at_ < bytes_.size(), "the data end inside a number");
+      const auto byte = static_cast<uint8_t>(bytes_[at_++]);
+      value |= uint64_t{byte & 0x7FU} << shift;
+      if (byte < 0x80) {
+        return value;
+      }
+    }
+    require(false, "a number of more than 64 bits");
+    return 0;
+  }
+
+  std::string_view take(uint64_t count) {
+    require(count <= bytes_.size() - at_,
+            concat("a field of ", count, " bytes, but ", bytes_.size() - at_, " are left"));
+    const std::string_view content = bytes_.substr(at_, count);
+    at_ += count;
+    return content;
+  }
+
+  std::string_view bytes_;
+  uint64_t base_;
+  size_t at_ = 0;
+};
+
+void inspect_piece(std::string_view bytes, uint64_t offset, SentencePieceModelInfo& info) {
+  constexpr uint64_t kUserDefined = 4;
+  WireReader reader(bytes, offset);
+  WireReader::Field field;
+  std::string_view piece;
+  uint64_t type = 1;
+  while (reader.next(field)) {
+    if (field.number == 1) {
+      reader.require(field.wire_type == 2, "a piece without text");
+      piece = field.content;
+    } else if (field.number == 3) {
+      reader.require(field.wire_type == 0, "a piece without type");
+      type = field.varint;
+    }
+  }
+  ++info.pieces;
+  if (piece == "\n") {
+    info.newline_is_user_defined = info.newline_is_user_defined || type == kUserDefined;
+  } else if (piece.find('\n') != std::string_view::npos) {
+    info.newline_inside_piece = true;
+  }
+}
+
+void inspect_normalizer(std::string_view bytes, uint64_t offset, SentencePieceModelInfo& info) {
+  WireReader reader(bytes, offset);
+  WireReader::Field field;
+  while (reader.next(field)) {
+    if (field.number == 2) {
+      info.has_normalization_rules = !field.content.empty();
+    } else if (field.number == 3) {
+      info.add_dummy_prefix = field.varint != 0;
+    } else if (field.number == 4) {
+      info.remove_extra_whitespaces = field.varint != 0;
+    }
+  }
+}
+
+}  // namespace
+
+SentencePieceModelInfo inspect_sentencepiece_model(std::string_view bytes) {
+  SentencePieceModelInfo info;
+  WireReader reader(bytes, 0);
+  WireReader::Field field;
+  while (reader.next(field)) {
+    if (field.number >= 1 && field.number <= 5) {
+      reader.require(field.wire_type == 2, concat("field ", field.number, " is not a message"));
+    }
+    if (field.number == 1) {
+      inspect_piece(field.content, field.offset, info);
+    } else if (field.number == 3) {
+      inspect_normalizer(field.content, field.offset, info);
+    }
+  }
+  reader.require(info.pieces > 0, "no pieces");
+  return info;
+}
+
+struct SentencePieceTokenizer::Processor {
+  sentencepiece::SentencePieceProcessor processor;
+};
+
+SentencePieceTokenizer::SentencePieceTokenizer(const std::string& model_file)
+    : processor_(std::make_unique<Processor>()), model_file_(model_file) {
+  const std::string bytes = read_file(model_file);
+  check<IoError>(!bytes.empty(), model_file, ": is empty, expected a SentencePiece model");
+  try {
+    const SentencePieceModelInfo info = inspect_sentencepiece_model(bytes);
+    separable_ = info.newline_is_user_defined && !info.newline_inside_piece &&
+                 !info.add_dummy_prefix && !info.remove_extra_whitespaces &&
+                 !info.has_normalization_rules;
+  } catch (const ValueError& error) {
+    throw IoError(concat(model_file, ": ", error.what()));
+  }
+  const auto status = processor_->processor.LoadFromSerializedProto(bytes);
+  check<IoError>(status.ok(), model_file,
+                 ": the SentencePiece model cannot be used: ", status.ToString());
+}
+
+SentencePieceTokenizer::~SentencePieceTokenizer() = default;
+
+int64_t SentencePieceTokenizer::vocab_size() const { return processor_->processor.GetPieceSize(); }
+
+std::vector<int32_t> SentencePieceTokenizer::encode(std::string_view text) const {
+  std::vector<int> ids;
+  const auto status = is_valid_utf8(text)
+                          ? processor_->processor.Encode(text, &ids)
+                          : processor_->processor.Encode(replace_invalid_utf8(text), &ids);
+  check<RuntimeError>(status.ok(), model_file_, ": text cannot be encoded: ", status.ToString());
+  return {ids.begin(), ids.end()};
+}
+
+std::string SentencePieceTokenizer::decode(std::span<const int32_t> ids) const {
+  for (const int32_t id : ids) {
+    check<ValueError>(id >= 0 && id < vocab_size(), model_file_, ": id ", id, " is outside 0 .. ",
+                      vocab_size() - 1);
+  }
+  std::string text;
+  const auto status = processor_->processor.Decode(std::vector<int>(ids.begin(), ids.end()), &text);
+  check<RuntimeError>(status.ok(), model_file_, ": ids cannot be decoded: ", status.ToString());
+  return text;
+}
+
+int32_t SentencePieceTokenizer::eod_id() const { return processor_->processor.eos_id(); }
+
+int32_t SentencePieceTokenizer::pad_id() const { return processor_->processor.pad_id(); }
+
+std::string SentencePieceTokenizer::describe() const {
+  return concat("SentencePiece tokenizer ", model_file_, ", ", vocab_size(), " ids");
+}
+
+}  // namespace tapestry::data

@@ -1,0 +1,71 @@
+// SentencePiece models: loading, and training of new ones.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "parallel_core/data/tokenizer.h"
+
+namespace tapestry::data {
+
+/// A SentencePiece model. Text that is not valid UTF-8 has the bad bytes replaced by U+FFFD.
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  /// IoError if the file is missing, not a SentencePiece model, or damaged.
+  explicit SentencePieceTokenizer(const std::string& model_file);
+  ~SentencePieceTokenizer() override;
+
+  int64_t vocab_size() const override;
+  std::vector<int32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const int32_t> ids) const override;
+  /// The id of the piece that ends a sentence, usually "</s>".
+  int32_t eod_id() const override;
+  int32_t pad_id() const override;
+  bool separable_at_newlines() const override { return separable_; }
+  std::string describe() const override;
+
+ private:
+  struct Processor;
+
+  std::unique_ptr<Processor> processor_;
+  std::string model_file_;
+  bool separable_ = false;
+};
+
+/// What a serialized model says about how it treats text; formats of the ModelProto message.
+struct SentencePieceModelInfo {
+  int64_t pieces = 0;
+  bool newline_is_user_defined = false;
+  /// Whether a piece other than "\n" itself has a newline in it.
+  bool newline_inside_piece = false;
+  bool add_dummy_prefix = true;
+  bool remove_extra_whitespaces = true;
+  bool has_normalization_rules = false;
+};
+
+/// Walks through a serialized model. ValueError, with the offset, if the bytes are not one.
+SentencePieceModelInfo inspect_sentencepiece_model(std::string_view bytes);
+
+struct SentencePieceTrainingOptions {
+  int64_t vocab_size = 512;
+  /// Text beyond this is thinned out evenly: every n-th line is used.
+  uint64_t max_bytes = uint64_t{256} << 20U;
+};
+
+/// Trains a byte-pair model on lines of text and returns it serialized. White space and newlines
+/// survive encoding and decoding unchanged; what the pieces do not cover is encoded as bytes. The
+/// same lines give the same model. ValueError if there is no text, or the vocabulary is too small
+/// or too large for it.
+std::string train_sentencepiece(const std::vector<std::string>& lines, int64_t vocab_size);
+
+/// Trains on the text files (or the texts of JSONL files, if a key is given) and writes the model.
+void train_sentencepiece(const std::vector<std::string>& files,
+                         const std::string& json_key,
+                         const std::string& model_file,
+                         const SentencePieceTrainingOptions& options);
+
+}  // namespace tapestry::data

@@ -1,0 +1,77 @@
+// Batches that were written down beforehand: DIR/step_N/rank_R/{tokens,labels,loss_mask}.npy, and
+// attention_mask.npy where attention is not simply causal.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "parallel_core/data/data_source.h"
+
+namespace tapestry::data {
+
+/// Replays step folders in numeric order; the first, step_0 or step_1, feeds the first step. The
+/// rows of a step are those of rank_0, rank_1, ... one after the other; data-parallel rank r of P
+/// takes the r-th of P equal parts, its micro-batches one after the other. So every layout with the
+/// same rows in a step can replay it.
+///
+/// tokens and labels are integers [rows, S], loss_mask is bool, integer or floating [rows, S]. A
+/// negative label means "none" and is allowed only where the loss mask is 0. attention_mask is
+/// [S, S], [rows, S, S] or [rows, 1, S, S], not 0 where a key is hidden from a query.
+class StepDataSource final : public DataSource {
+ public:
+  /// Checks the folder names only. IoError if there are no steps or ranks, one is missing or named
+  /// twice. `vocab_size` 0 leaves ids unchecked.
+  StepDataSource(std::string directory, int64_t vocab_size);
+
+  /// ValueError if the step's rows are not micro_batch_num * micro_batch_size * dp_size, arrays
+  /// disagree, or an id is out of range; IndexError beyond the last step; IoError for bad files.
+  Batch micro_batch(int64_t step,
+                    int64_t micro_index,
+                    int64_t micro_batch_num,
+                    int64_t micro_batch_size,
+                    int64_t dp_rank,
+                    int64_t dp_size) override;
+  /// S of the first step.
+  int64_t seq_length() const override;
+  /// Rows of the first step times the number of steps.
+  int64_t size_in_samples() const override;
+  /// Always 0: recorded data are read once.
+  int64_t epoch(int64_t step, int64_t global_batch_size) const override;
+
+  int64_t num_steps() const { return static_cast<int64_t>(steps_.size()); }
+
+ private:
+  struct StepFolder {
+    std::string path;
+    int64_t ranks = 0;
+  };
+
+  std::shared_ptr<const Batch> load_step(int64_t step) const;
+
+  std::string directory_;
+  int64_t vocab_size_;
+  std::vector<StepFolder> steps_;
+  // The step read last: all micro-batches of a step come from the same files.
+  mutable std::mutex mutex_;
+  mutable int64_t loaded_step_ = -1;
+  mutable std::shared_ptr<const Batch> loaded_;
+};
+
+/// Rows of one data-parallel rank, [rows, seq] row-major.
+struct StepRows {
+  int64_t rows = 0;
+  int64_t seq = 0;
+  std::vector<int64_t> tokens;
+  std::vector<int64_t> labels;
+  std::vector<float> loss_mask;
+};
+
+/// Writes DIR/step_STEP/rank_RANK, which appears under its name when it is complete: int32 ids,
+/// float32 mask. ValueError if sizes disagree or an id does not fit, IoError if the folder exists
+/// already or cannot be written.
+void write_step(const std::string& directory, int64_t step, int64_t rank, const StepRows& rows);
+
+}  // namespace tapestry::data

@@ -1,0 +1,142 @@
+#include "parallel_core/data/text_source.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "autograd/io/input_file.h"
+#include "autograd/tensor/error.h"
+
+namespace tapestry::data {
+namespace {
+
+constexpr size_t kPieceBytes = size_t{1} << 20U;
+
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r\n\f\v") == std::string_view::npos;
+}
+
+// Reads a file line by line; each line keeps its newline, the last one may have none.
+class LineReader {
+ public:
+  explicit LineReader(const std::string& path) : file_(path) {}
+
+  bool next(std::string& line) {
+    line.clear();
+    while (true) {
+      const size_t end = buffer_.find('\n', at_);
+      if (end != std::string::npos) {
+        line.append(buffer_, at_, end + 1 - at_);
+        at_ = end + 1;
+        return true;
+      }
+      line.append(buffer_, at_);
+      at_ = 0;
+      buffer_.resize(std::min<uint64_t>(kPieceBytes, file_.size() - done_));
+      if (buffer_.empty()) {
+        return !line.empty();
+      }
+      file_.read_at(done_, buffer_.data(), buffer_.size(), "text");
+      done_ += buffer_.size();
+    }
+  }
+  uint64_t bytes_read() const { return done_; }
+
+ private:
+  InputFile file_;
+  std::string buffer_;
+  size_t at_ = 0;
+  uint64_t done_ = 0;
+};
+
+// Collects the lines of a document and hands them on, in pieces if that is allowed.
+class DocumentBuffer {
+ public:
+  DocumentBuffer(bool in_pieces, const DocumentSink& sink) : in_pieces_(in_pieces), sink_(sink) {}
+
+  void add(std::string_view line) {
+    if (in_pieces_ && text_.size() + line.size() > kPieceBytes && !text_.empty()) {
+      sink_(text_, false);
+      text_.clear();
+    }
+    text_.append(line);
+    open_ = true;
+  }
+  void end_document() {
+    sink_(text_, true);
+    text_.clear();
+    open_ = false;
+  }
+  bool open() const { return open_; }
+
+ private:
+  bool in_pieces_;
+  const DocumentSink& sink_;
+  std::string text_;
+  bool open_ = false;
+};
+
+std::string json_text(const std::string& line,
+                      const std::string& key,
+                      const std::string& path,
+                      int64_t number) {
+  nlohmann::json object;
+  try {
+    object = nlohmann::json::parse(line);
+  } catch (const nlohmann::json::exception& error) {
+    throw ValueError(concat(path, ":", number, ": is not valid JSON: ", error.what()));
+  }
+  check<ValueError>(object.is_object(), path, ":", number, ": is a JSON ", object.type_name(),
+                    ", expected an object with the key \"", key, "\"");
+  const auto text = object.find(key);
+  check<ValueError>(text != object.end(), path, ":", number, ": has no key \"", key,
+                    "\"; name the one that holds the text with --json_key");
+  check<ValueError>(text->is_string(), path, ":", number, ": the value of \"", key, "\" is a JSON ",
+                    text->type_name(), ", expected a string");
+  return text->get<std::string>();
+}
+
+}  // namespace
+
+void read_documents(const TextInput& input,
+                    bool in_pieces,
+                    const DocumentSink& sink,
+                    const ReadProgress& progress) {
+  check<ValueError>(!input.files.empty(), "text: no input file is given");
+  uint64_t total = 0;
+  for (const std::string& path : input.files) {
+    total += InputFile(path).size();
+  }
+  uint64_t before = 0;
+  for (const std::string& path : input.files) {
+    const bool json =
+        !input.json_key.empty() || path.ends_with(".jsonl") || path.ends_with(".json");
+    const std::string key = input.json_key.empty() ? "text" : input.json_key;
+    LineReader reader(path);
+    DocumentBuffer document(in_pieces, sink);
+    std::string line;
+    uint64_t reported = 0;
+    for (int64_t number = 1; reader.next(line); ++number) {
+      if (json) {
+        if (!is_blank(line)) {
+          sink(json_text(line, key, path, number), true);
+        }
+      } else if (input.split_documents == DocumentSplit::kBlankLine && is_blank(line)) {
+        if (document.open()) {
+          document.end_document();
+        }
+      } else {
+        document.add(line);
+      }
+      if (progress && reader.bytes_read() != reported) {
+        reported = reader.bytes_read();
+        progress(before + reported, total);
+      }
+    }
+    if (document.open()) {
+      document.end_document();
+    }
+    before += reader.bytes_read();
+  }
+}
+
+}  // namespace tapestry::data

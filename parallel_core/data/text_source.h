@@ -1,0 +1,37 @@
+// Documents from text files, read as a stream.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tapestry::data {
+
+/// What separates the documents of a plain text file.
+enum class DocumentSplit { kFile, kBlankLine };
+
+struct TextInput {
+  std::vector<std::string> files;
+  /// Not empty: every file is JSONL, one object a line, whose text stands under this key. Empty:
+  /// files named *.jsonl or *.json are JSONL with the key "text", all others plain text.
+  std::string json_key;
+  DocumentSplit split_documents = DocumentSplit::kFile;
+};
+
+/// Takes a piece of text and whether it is the last one of its document.
+using DocumentSink = std::function<void(std::string_view text, bool ends_document)>;
+/// Takes the bytes read so far and the bytes of all files.
+using ReadProgress = std::function<void(uint64_t done, uint64_t total)>;
+
+/// Hands over all documents in order. With `in_pieces` a long document comes in pieces that end
+/// with a newline (but for the last), so that memory stays bounded; otherwise each is whole.
+/// IoError for files that cannot be read; ValueError, with file:line, for a JSONL line that is not
+/// an object with a string under the key. Blank JSONL lines are passed over.
+void read_documents(const TextInput& input,
+                    bool in_pieces,
+                    const DocumentSink& sink,
+                    const ReadProgress& progress = {});
+
+}  // namespace tapestry::data

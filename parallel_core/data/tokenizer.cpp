@@ -1,0 +1,46 @@
+#include "parallel_core/data/tokenizer.h"
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/data/sentencepiece_tokenizer.h"
+
+namespace tapestry::data {
+
+std::vector<int32_t> ByteTokenizer::encode(std::string_view text) const {
+  std::vector<int32_t> ids;
+  ids.reserve(text.size());
+  for (const char c : text) {
+    ids.push_back(static_cast<uint8_t>(c));
+  }
+  return ids;
+}
+
+std::string ByteTokenizer::decode(std::span<const int32_t> ids) const {
+  std::string text;
+  text.reserve(ids.size());
+  for (const int32_t id : ids) {
+    check<ValueError>(id >= 0 && id <= kEod, "byte tokenizer: id ", id, " is outside 0 .. ", kEod);
+    if (id != kEod) {
+      text.push_back(static_cast<char>(static_cast<uint8_t>(id)));
+    }
+  }
+  return text;
+}
+
+std::string ByteTokenizer::describe() const {
+  return concat("byte tokenizer, ", vocab_size(), " ids");
+}
+
+std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& model_file) {
+  if (type == "byte") {
+    check<ValueError>(model_file.empty(), "tokenizer_model: \"", model_file,
+                      "\" is given, but the byte tokenizer has no model file");
+    return std::make_unique<ByteTokenizer>();
+  }
+  check<ValueError>(type == "sentencepiece", "tokenizer_type: \"", type,
+                    "\" is unknown, expected byte or sentencepiece");
+  check<ValueError>(!model_file.empty(),
+                    "tokenizer_model: the sentencepiece tokenizer needs a model file");
+  return std::make_unique<SentencePieceTokenizer>(model_file);
+}
+
+}  // namespace tapestry::data

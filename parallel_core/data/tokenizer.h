@@ -1,0 +1,54 @@
+// Text to token ids and back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tapestry::data {
+
+/// Encoding and decoding are thread-safe.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// Number of ids, special ones included.
+  virtual int64_t vocab_size() const = 0;
+  /// Ids of a text, without any special id.
+  virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+  /// The text of the ids; special ids have none. ValueError for an id outside the vocabulary.
+  virtual std::string decode(std::span<const int32_t> ids) const = 0;
+  /// The id that ends a document, or -1.
+  virtual int32_t eod_id() const = 0;
+  /// The id that fills up short rows, or -1.
+  virtual int32_t pad_id() const = 0;
+  /// Whether encode(a + b) == encode(a) + encode(b) for every a that ends with a newline, so that a
+  /// long text can be encoded in pieces.
+  virtual bool separable_at_newlines() const = 0;
+  /// For messages: "byte tokenizer, 257 ids".
+  virtual std::string describe() const = 0;
+};
+
+/// Each byte is its own id, 0 .. 255; 256 ends a document.
+class ByteTokenizer final : public Tokenizer {
+ public:
+  static constexpr int32_t kEod = 256;
+
+  int64_t vocab_size() const override { return kEod + 1; }
+  std::vector<int32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const int32_t> ids) const override;
+  int32_t eod_id() const override { return kEod; }
+  int32_t pad_id() const override { return -1; }
+  bool separable_at_newlines() const override { return true; }
+  std::string describe() const override;
+};
+
+/// Makes a tokenizer of type "byte" or "sentencepiece". `model_file` is the model of the latter and
+/// must be empty for the former. ValueError for another type or a missing model, IoError for a
+/// model file that cannot be used.
+std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& model_file);
+
+}  // namespace tapestry::data

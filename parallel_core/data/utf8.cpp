@@ -1,0 +1,75 @@
+#include "parallel_core/data/utf8.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tapestry::data {
+namespace {
+
+struct Sequence {
+  size_t length;  // bytes to consume, at least 1
+  bool valid;
+};
+
+// Reads the sequence that begins at `at`; Unicode standard, table 3-7.
+Sequence next_sequence(std::string_view bytes, size_t at) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(bytes[i]); };
+  const uint8_t lead = byte(at);
+  if (lead < 0x80) {
+    return {1, true};
+  }
+  size_t length = 0;
+  uint8_t low = 0x80;
+  uint8_t high = 0xBF;
+  if (lead >= 0xC2 && lead <= 0xDF) {
+    length = 2;
+  } else if (lead >= 0xE0 && lead <= 0xEF) {
+    length = 3;
+    low = lead == 0xE0 ? 0xA0 : 0x80;
+    high = lead == 0xED ? 0x9F : 0xBF;
+  } else if (lead >= 0xF0 && lead <= 0xF4) {
+    length = 4;
+    low = lead == 0xF0 ? 0x90 : 0x80;
+    high = lead == 0xF4 ? 0x8F : 0xBF;
+  } else {
+    return {1, false};
+  }
+  for (size_t i = 1; i < length; ++i) {
+    if (at + i >= bytes.size() || byte(at + i) < low || byte(at + i) > high) {
+      return {i, false};
+    }
+    low = 0x80;
+    high = 0xBF;
+  }
+  return {length, true};
+}
+
+}  // namespace
+
+bool is_valid_utf8(std::string_view bytes) {
+  for (size_t at = 0; at < bytes.size();) {
+    const Sequence sequence = next_sequence(bytes, at);
+    if (!sequence.valid) {
+      return false;
+    }
+    at += sequence.length;
+  }
+  return true;
+}
+
+std::string replace_invalid_utf8(std::string_view bytes) {
+  std::string text;
+  text.reserve(bytes.size());
+  for (size_t at = 0; at < bytes.size();) {
+    const Sequence sequence = next_sequence(bytes, at);
+    if (sequence.valid) {
+      text.append(bytes.substr(at, sequence.length));
+    } else {
+      text.append("\xEF\xBF\xBD");
+    }
+    at += sequence.length;
+  }
+  return text;
+}
+
+}  // namespace tapestry::data

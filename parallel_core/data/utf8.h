@@ -1,0 +1,16 @@
+// Validity of UTF-8 text.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tapestry::data {
+
+/// Whether the bytes are well-formed UTF-8 (no overlong forms, no surrogates, at most U+10FFFF).
+bool is_valid_utf8(std::string_view bytes);
+
+/// The text with each ill-formed sequence replaced by U+FFFD: one for each maximal prefix of a
+/// well-formed sequence, as the Unicode standard recommends (section 3.9) and Python does.
+std::string replace_invalid_utf8(std::string_view bytes);
+
+}  // namespace tapestry::data
