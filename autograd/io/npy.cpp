@@ -129,7 +129,7 @@ class HeaderParser {
     if (close == std::string_view::npos) {
       fail("string without an end");
     }
-    const std::string value(text_.substr(position_ + 1, close - position_ - 1));
+    std::string value(text_.substr(position_ + 1, close - position_ - 1));
     position_ = close + 1;
     return value;
   }
@@ -305,7 +305,7 @@ std::vector<std::byte> widen(const InputFile& file,
                   " does not fit into int64");
       }
     }
-    const auto wide = static_cast<To>(value);
+    const auto wide = static_cast<To>(value);  // NOLINT(bugprone-signed-char-misuse): a number
     std::memcpy(out.data() + i * sizeof(To), &wide, sizeof(To));
   }
   return out;
@@ -424,7 +424,7 @@ void write_npy(const std::string& path, DType dtype, const Shape& shape, const v
   check<TypeError>(!descr.empty(), "write_npy: ", path, ": ", name_of(dtype),
                    " has no NumPy name; convert to float32, or write safetensors");
   std::string tuple = "(";
-  uint64_t bytes = static_cast<uint64_t>(size_of(dtype));
+  auto bytes = static_cast<uint64_t>(size_of(dtype));
   for (const int64_t size : shape) {
     check<ValueError>(size >= 0 && checked_mul(bytes, static_cast<uint64_t>(size), bytes),
                       "write_npy: ", path, ": shape ", shape, " is not the shape of an array");

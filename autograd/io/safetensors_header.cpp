@@ -309,8 +309,8 @@ std::string format_header(const Header& header) {
       shape += shape.empty() ? "" : ",";
       shape += std::to_string(size);
     }
-    out += concat(",", encoded(name), ":{\"dtype\":\"", entry.dtype_name, "\",\"shape\":[", shape,
-                  "],\"data_offsets\":[", entry.begin, ",", entry.end, "]}");
+    out += concat(",", encoded(name), R"(:{"dtype":")", entry.dtype_name, R"(","shape":[)", shape,
+                  R"(],"data_offsets":[)", entry.begin, ",", entry.end, "]}");
   }
   out += "}";
   out.append((8 - out.size() % 8) % 8, ' ');

@@ -14,11 +14,12 @@ constexpr std::array<std::string_view, 4> kLevelNames = {"portable", "avx2", "av
 CpuLevel detect() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
+  // NOLINTBEGIN(readability-implicit-bool-conversion): the built-in gives int in GCC, bool in Clang
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") != 0 &&
-                      __builtin_cpu_supports("avx512bw") != 0 &&
-                      __builtin_cpu_supports("avx512dq") != 0 &&
-                      __builtin_cpu_supports("avx512vl") != 0;
+  const bool avx512 =
+      avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  // NOLINTEND(readability-implicit-bool-conversion)
   if (avx512) {
     // CPUID leaf 7: EDX bit 22 is AMX-BF16, bit 24 AMX-TILE.
     unsigned eax = 7;

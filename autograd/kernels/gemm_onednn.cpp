@@ -69,7 +69,8 @@ Memory::desc describe(DType dtype,
           {stride == 0 ? rows * cols : stride, row_stride, col_stride}};
 }
 
-std::optional<Product> compile(const GemmShape& s) {
+// Without OpenMP nothing is sent to oneDNN, see has_native_gemm.
+[[maybe_unused]] std::optional<Product> compile(const GemmShape& s) {
   const auto a = describe(s.dtype, s.batch, s.stride_a, s.m, s.k, s.lda, s.trans_a);
   const auto b = describe(s.dtype, s.batch, s.stride_b, s.k, s.n, s.ldb, s.trans_b);
   const auto c = describe(s.c_dtype, s.batch, s.stride_c, s.m, s.n, s.ldc, false);

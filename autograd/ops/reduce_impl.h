@@ -17,4 +17,12 @@ struct AxisView {
 /// axes: n is 1. Not recorded.
 AxisView bring_together(const Tensor& x, const Shape& axes);
 
+/// A dense version of x seen as [outer, size of the axis, inner]. A scalar is one element. Not
+/// recorded.
+AxisView around_axis(const Tensor& x, int64_t axis);
+
+/// Zeros of `shape` with src added at the places that index names along the normalized axis; index
+/// and src have one shape. The gradient of gather() and of every choice of elements.
+Tensor gather_backward(const Tensor& src, const Tensor& index, const Shape& shape, int64_t axis);
+
 }  // namespace tapestry

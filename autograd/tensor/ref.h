@@ -53,6 +53,7 @@ class Ref {
   Ref(const Ref<U>& other) : Ref(other.get()) {}  // NOLINT(google-explicit-constructor): upcast
   ~Ref() { reset(); }
 
+  // NOLINTNEXTLINE(bugprone-unhandled-self-assignment): copy and swap
   Ref& operator=(const Ref& other) {
     Ref copy(other);
     swap(copy);

@@ -132,7 +132,11 @@ SentencePieceModelInfo inspect_sentencepiece_model(std::string_view bytes) {
   SentencePieceModelInfo info;
   WireReader reader(bytes, 0);
   WireReader::Field field;
+  bool has_trainer = false;
+  bool has_normalizer = false;
   while (reader.next(field)) {
+    has_trainer = has_trainer || field.number == 2;
+    has_normalizer = has_normalizer || field.number == 3;
     if (field.number >= 1 && field.number <= 5) {
       reader.require(field.wire_type == 2, concat("field ", field.number, " is not a message"));
     }
@@ -143,6 +147,8 @@ SentencePieceModelInfo inspect_sentencepiece_model(std::string_view bytes) {
     }
   }
   reader.require(info.pieces > 0, "no pieces");
+  // They stand after the pieces: without them the file was cut between two fields.
+  reader.require(has_trainer && has_normalizer, "no trainer_spec or normalizer_spec");
   return info;
 }
 

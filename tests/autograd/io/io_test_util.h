@@ -70,6 +70,11 @@ std::string bytes_of(const T&... values) {
   return out;
 }
 
+/// Whether `bytes` bytes are equal; unlike memcmp, takes null for none of them.
+inline bool same_bytes(const void* a, const void* b, size_t bytes) {
+  return bytes == 0 || std::memcmp(a, b, bytes) == 0;
+}
+
 /// Message of the exception of type E that `call` throws; a failure if it throws another or none.
 template <class E, class F>
 std::string message_of(F&& call) {

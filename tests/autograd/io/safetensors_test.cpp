@@ -116,7 +116,7 @@ TEST_F(SafetensorsTest, RoundTripsEveryDtypeAndRank) {
     std::vector<char> got(entry.end - entry.begin);
     reader.read(tensor.name, got.data());
     EXPECT_EQ(got.size(), static_cast<size_t>(tensor.shape.numel() * size_of(tensor.dtype)));
-    EXPECT_EQ(std::memcmp(got.data(), tensor.data, got.size()), 0) << tensor.name;
+    EXPECT_TRUE(test::same_bytes(got.data(), tensor.data, got.size())) << tensor.name;
   }
 }
 

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Sets up as quickstart.sh does, builds everything, runs all tests. Arguments go to ctest, for
+# example -R autograd or -LE slow. Exits as ctest does.
+set -euo pipefail
+
+# shellcheck source-path=SCRIPTDIR source=setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+# shellcheck disable=SC2119  # the arguments are for ctest
+set_up
+cd "$root"
+
+# Two tests at a time: most use a team of threads, which should sleep, not spin, while it waits.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
+exec ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$(($(nproc) < 2 ? 1 : 2))" "$@"

@@ -1,0 +1,156 @@
+#include "parallel_core/data/prepare.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/data/indexed_dataset.h"
+#include "tests/parallel_core/data/temp_dir.h"
+
+namespace tapestry::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class PrepareTest : public ::testing::Test {
+ protected:
+  PrepareSummary prepare(const TextInput& input, bool append_eod = false) {
+    PrepareOptions options;
+    options.input = input;
+    options.output_prefix = dir_.file("out");
+    options.append_eod = append_eod;
+    return prepare_dataset(options, ByteTokenizer());
+  }
+  std::vector<std::string> documents() {
+    const IndexedDataset dataset(dir_.file("out"));
+    const auto bounds = dataset.document_boundaries();
+    std::vector<std::string> texts;
+    for (size_t d = 0; d + 1 < bounds.size(); ++d) {
+      std::string& text = texts.emplace_back();
+      for (int64_t s = bounds[d]; s < bounds[d + 1]; ++s) {
+        for (const int64_t id : dataset.sequence(s)) {
+          text.push_back(id == ByteTokenizer::kEod ? '$' : static_cast<char>(id));
+        }
+      }
+    }
+    return texts;
+  }
+  void expect_no_output() {
+    for (const std::string& name : dir_.names()) {
+      EXPECT_THAT(name, ::testing::Not(::testing::HasSubstr("out")));
+    }
+  }
+  TempDir dir_;
+};
+
+TEST_F(PrepareTest, EachFileIsADocument) {
+  const PrepareSummary summary =
+      prepare({{dir_.write("a.txt", "one\n\ntwo"), dir_.write("b.txt", "x\xFFy")}}, true);
+  EXPECT_THAT(documents(), ElementsAre("one\n\ntwo$", "x\xFFy$"));
+  EXPECT_EQ(summary.documents, 2);
+  EXPECT_EQ(summary.tokens, 13);
+  EXPECT_EQ(summary.text_bytes, 11);
+}
+
+TEST_F(PrepareTest, BlankLinesSeparateDocuments) {
+  TextInput input{
+      {dir_.write("a.txt", "\n \nfirst\nline\n\t\r\n\nsecond\n\n"), dir_.write("b.txt", "third")}};
+  input.split_documents = DocumentSplit::kBlankLine;
+  prepare(input);
+  EXPECT_THAT(documents(), ElementsAre("first\nline\n", "second\n", "third"));
+}
+
+TEST_F(PrepareTest, JsonLines) {
+  const std::string path = dir_.write(
+      "a.jsonl",
+      "{\"text\": \"one\\n\\u00e9\"}\n\n{\"id\": 1, \"text\": \"\"}\r\n{\"text\":\"two\"}");
+  const PrepareSummary summary = prepare({{path}}, true);
+  EXPECT_THAT(documents(), ElementsAre("one\n\xC3\xA9$", "", "two$"));
+  EXPECT_EQ(summary.empty_documents, 1);
+  prepare({{dir_.write("b.txt", "{\"body\": \"three\", \"text\": 1}\n")}, "body"});
+  EXPECT_THAT(documents(), ElementsAre("three"));
+}
+
+TEST_F(PrepareTest, BadJsonLinesAreNamed) {
+  const struct {
+    const char* line;
+    const char* message;
+  } cases[] = {{"{\"text\": \"cut", "a.jsonl:2: is not valid JSON"},
+               {"{\"text\": \"x\"} y", "a.jsonl:2: is not valid JSON"},
+               {"{\"text\": \"\xFF\"}", "a.jsonl:2: is not valid JSON"},
+               {"[\"text\"]", "a.jsonl:2: is a JSON array"},
+               {"{\"body\": \"x\"}", "a.jsonl:2: has no key \"text\""},
+               {"{\"text\": 3}", "a.jsonl:2: the value of \"text\" is a JSON number"},
+               {"{\"text\": null}", "a.jsonl:2: the value of \"text\" is a JSON null"}};
+  for (const auto& c : cases) {
+    const std::string path =
+        dir_.write("a.jsonl", std::string("{\"text\": \"fine\"}\n") + c.line + "\n");
+    EXPECT_ERROR(prepare({{path}}), ValueError, c.message);
+    expect_no_output();
+  }
+}
+
+TEST_F(PrepareTest, LongDocumentsComeInPiecesAndStayOne) {
+  std::string text;
+  while (text.size() < (3U << 20U)) {
+    text += "line " + std::to_string(text.size()) + "\n";
+  }
+  text += std::string(1U << 21U, 'z');  // a line longer than the pieces
+  int pieces = 0;
+  std::string joined;
+  uint64_t reported = 0;
+  read_documents(
+      {{dir_.write("a.txt", text)}}, true,
+      [&](std::string_view piece, bool last) {
+        EXPECT_TRUE(last || piece.back() == '\n');
+        joined += piece;
+        ++pieces;
+      },
+      [&](uint64_t done, uint64_t total) {
+        EXPECT_GT(done, reported);
+        EXPECT_EQ(total, text.size());
+        reported = done;
+      });
+  EXPECT_GT(pieces, 3);
+  EXPECT_EQ(reported, text.size());
+  EXPECT_TRUE(joined == text);
+  prepare({{dir_.file("a.txt")}});
+  ASSERT_EQ(documents().size(), 1U);
+  EXPECT_TRUE(documents()[0] == text);
+}
+
+TEST_F(PrepareTest, EmptyTextIsAnError) {
+  EXPECT_ERROR(prepare({{dir_.write("a.txt", "")}}, true), ValueError, "has no text");
+  EXPECT_ERROR(prepare({{dir_.write("a.jsonl", "{\"text\":\"\"}\n")}}, true), ValueError,
+               "has no text");
+  TextInput blank{{dir_.write("a.txt", "\n  \n\n")}};
+  blank.split_documents = DocumentSplit::kBlankLine;
+  EXPECT_ERROR(prepare(blank), ValueError, "has no text");
+  EXPECT_ERROR(prepare({}), ValueError, "no input file");
+  expect_no_output();
+}
+
+TEST_F(PrepareTest, UnusableFilesAreNamed) {
+  EXPECT_ERROR(prepare({{dir_.file("none.txt")}}), IoError, "none.txt");
+  EXPECT_ERROR(prepare({{dir_.path()}}), IoError, "not a regular file");
+  expect_no_output();
+  PrepareOptions options;
+  options.input.files = {dir_.write("a.txt", "x")};
+  options.output_prefix = dir_.file("no/out");
+  EXPECT_ERROR(prepare_dataset(options, ByteTokenizer()), IoError, "out.bin");
+  options.output_prefix = "/proc/out";
+  EXPECT_ERROR(prepare_dataset(options, ByteTokenizer()), IoError, "/proc/out.bin");
+}
+
+TEST_F(PrepareTest, AFailedRunKeepsTheOldResult) {
+  prepare({{dir_.write("a.txt", "old")}});
+  EXPECT_ERROR(prepare({{dir_.write("a.jsonl", "{")}}), ValueError, "JSON");
+  EXPECT_THAT(documents(), ElementsAre("old"));
+  EXPECT_EQ(dir_.names().size(), 4U);
+}
+
+}  // namespace
+}  // namespace tapestry::data

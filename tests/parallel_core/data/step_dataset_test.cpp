@@ -1,0 +1,210 @@
+#include "parallel_core/data/step_dataset.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "autograd/io/npy.h"
+#include "autograd/tensor/error.h"
+#include "tests/parallel_core/data/temp_dir.h"
+
+namespace tapestry::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// Rows of 3 tokens; token = 100 step + 10 (row of the step) + position.
+StepRows rows_of(int64_t step, int64_t first, int64_t count) {
+  StepRows rows;
+  rows.rows = count;
+  rows.seq = 3;
+  for (int64_t row = first; row < first + count; ++row) {
+    for (int64_t t = 0; t < 3; ++t) {
+      rows.tokens.push_back(100 * step + 10 * row + t);
+      rows.labels.push_back(100 * step + 10 * row + t + 1);
+      rows.loss_mask.push_back(t == 2 ? 0.0F : 1.0F);
+    }
+  }
+  return rows;
+}
+
+class StepDatasetTest : public ::testing::Test {
+ protected:
+  // Steps first .. first + 5, two ranks of two rows each.
+  void store(int64_t first) {
+    for (int64_t step = first; step < first + 6; ++step) {
+      write_step(dir_.path(), step, 0, rows_of(step, 0, 2));
+      write_step(dir_.path(), step, 1, rows_of(step, 2, 2));
+    }
+  }
+  template <class T>
+  void replace(const std::string& name, const Shape& shape, const std::vector<T>& values) {
+    write_npy(dir_.file(name), dtype_of<T>(), shape, values.data());
+  }
+  StepDataSource source() const { return StepDataSource(dir_.path(), 0); }
+  TempDir dir_;
+};
+
+TEST_F(StepDatasetTest, TheFirstFolderFeedsTheFirstStep) {
+  for (const int64_t first : {0, 1}) {
+    const TempDir dir;
+    for (int64_t step = first; step < first + 11; ++step) {  // step_10 comes after step_9
+      write_step(dir.path(), step, 0, rows_of(step, 0, 1));
+    }
+    StepDataSource source(dir.path(), 0);
+    ASSERT_EQ(source.num_steps(), 11);
+    EXPECT_EQ(source.seq_length(), 3);
+    EXPECT_EQ(source.size_in_samples(), 11);
+    for (int64_t step = 0; step < 11; ++step) {
+      const Batch batch = source.micro_batch(step, 0, 1, 1, 0, 1);
+      const int64_t base = 100 * (step + first);
+      EXPECT_THAT(batch.tokens, ElementsAre(base, base + 1, base + 2));
+      EXPECT_THAT(batch.labels, ElementsAre(base + 1, base + 2, base + 3));
+      EXPECT_THAT(batch.loss_mask, ElementsAre(1, 1, 0));
+      EXPECT_THAT(batch.sample_ids, ElementsAre(step));
+      EXPECT_THAT(batch.attention_mask, IsEmpty());
+      EXPECT_EQ(source.epoch(step, 1), 0);
+    }
+    EXPECT_ERROR(source.micro_batch(11, 0, 1, 1, 0, 1), IndexError, "step 12 is asked for");
+  }
+}
+
+TEST_F(StepDatasetTest, EveryLayoutReplaysTheSameRows) {
+  store(1);
+  StepDataSource data = source();
+  for (const auto& [num, size, dp] : std::vector<std::array<int64_t, 3>>{
+           {1, 2, 2}, {2, 1, 2}, {1, 4, 1}, {4, 1, 1}, {2, 2, 1}, {1, 1, 4}}) {
+    std::vector<int64_t> rows;
+    for (int64_t rank = 0; rank < dp; ++rank) {
+      for (int64_t m = 0; m < num; ++m) {
+        const Batch batch = data.micro_batch(2, m, num, size, rank, dp);
+        for (int64_t row = 0; row < size; ++row) {
+          rows.push_back(batch.tokens[static_cast<size_t>(3 * row)]);
+          EXPECT_EQ(batch.sample_ids[static_cast<size_t>(row)],
+                    2 * 4 + static_cast<int64_t>(rows.size()) - 1);
+        }
+      }
+    }
+    EXPECT_THAT(rows, ElementsAre(300, 310, 320, 330));
+  }
+  EXPECT_ERROR(data.micro_batch(0, 0, 1, 1, 0, 2), ValueError, "has 4 rows, but the run needs 2");
+  EXPECT_ERROR(data.micro_batch(0, 0, 3, 1, 0, 2), ValueError, "needs 6 = 3 micro-batches");
+}
+
+TEST_F(StepDatasetTest, GapsAndOddNamesAreErrors) {
+  EXPECT_ERROR(source(), IoError, "has no folders step_N");
+  EXPECT_ERROR(StepDataSource(dir_.file("none"), 0), IoError, "none");
+  write_step(dir_.path(), 2, 0, rows_of(2, 0, 1));
+  EXPECT_ERROR(source(), IoError, "begins with step_2");
+  write_step(dir_.path(), 0, 0, rows_of(0, 0, 1));
+  EXPECT_ERROR(source(), IoError, "step_1 is missing, but step_2 is there");
+  write_step(dir_.path(), 1, 0, rows_of(1, 0, 1));
+  EXPECT_EQ(source().num_steps(), 3);
+  dir_.write("notes.txt", "other files do not matter");
+  dir_.write(".step_9/x", "");
+  EXPECT_EQ(source().num_steps(), 3);
+  std::filesystem::create_directory(dir_.file("step_x"));
+  EXPECT_ERROR(source(), IoError, "\"step_x\" is not step_N");
+  std::filesystem::remove(dir_.file("step_x"));
+  std::filesystem::create_directory(dir_.file("step_01"));
+  EXPECT_ERROR(source(), IoError, "step_1 is there twice");
+  std::filesystem::remove(dir_.file("step_01"));
+  dir_.write("step_3", "a file");
+  EXPECT_ERROR(source(), IoError, "\"step_3\" is not a folder");
+}
+
+TEST_F(StepDatasetTest, MissingRanksAndFilesAreErrors) {
+  store(0);
+  std::filesystem::remove(dir_.file("step_3/rank_1/labels.npy"));
+  EXPECT_ERROR(source(), IoError, "step_3/rank_1: labels.npy is missing");
+  std::filesystem::remove_all(dir_.file("step_3/rank_0"));
+  EXPECT_ERROR(source(), IoError, "step_3: rank_0 is missing");
+  std::filesystem::rename(dir_.file("step_4/rank_1"), dir_.file("step_4/rank_2"));
+  std::filesystem::remove_all(dir_.file("step_3"));
+  std::filesystem::rename(dir_.file("step_5"), dir_.file("step_3"));
+  EXPECT_ERROR(source(), IoError, "step_4: rank_1 is missing, but rank_2 is there");
+}
+
+TEST_F(StepDatasetTest, ContentsThatDisagreeAreErrors) {
+  const auto expect = [&](const char* message) {
+    EXPECT_ERROR(source().micro_batch(0, 0, 1, 2, 0, 2), ValueError, message);
+  };
+  const std::vector<int32_t> six = {1, 2, 3, 4, 5, 6};
+  const std::string rank = "step_0/rank_0/";
+  store(0);
+  replace(rank + "labels.npy", {3, 2}, six);
+  expect("labels.npy: has shape [3, 2], but tokens.npy has [2, 3]");
+  replace(rank + "labels.npy", {6}, six);
+  expect("labels.npy: has shape [6], expected [rows, seq]");
+  replace(rank + "labels.npy", {2, 3}, std::vector<float>(6, 1.0F));
+  expect("labels.npy: holds float32, expected int32 or int64");
+  replace(rank + "labels.npy", {2, 3}, six);
+  replace(rank + "loss_mask.npy", {2, 2}, std::vector<float>(4, 1.0F));
+  expect("loss_mask.npy: has shape [2, 2]");
+  replace(rank + "loss_mask.npy", {2, 3}, std::vector<float>{1, 1, -1, 1, 1, 1});
+  expect("loss_mask.npy: value 2 is -1");
+  replace(rank + "loss_mask.npy", {2, 3}, std::vector<double>(6, 1.0));
+  EXPECT_NO_THROW(source().micro_batch(0, 0, 1, 2, 0, 2));
+  replace(rank + "tokens.npy", {0, 3}, std::vector<int32_t>{1});
+  expect("tokens.npy: has shape [0, 3]");
+  StepRows wide = rows_of(0, 0, 2);
+  wide.seq = 2;
+  wide.rows = 3;
+  std::filesystem::remove_all(dir_.file("step_0/rank_0"));
+  write_step(dir_.path(), 0, 0, wide);
+  expect("step_0/rank_1: has rows of 3 tokens, but rank_0 has 2");
+  dir_.write(rank + "tokens.npy", "not an array");
+  EXPECT_ERROR(source().micro_batch(0, 0, 1, 2, 0, 2), IoError, "tokens.npy");
+}
+
+TEST_F(StepDatasetTest, IdsAreCheckedAgainstTheVocabulary) {
+  store(0);
+  EXPECT_NO_THROW(StepDataSource(dir_.path(), 100).micro_batch(0, 0, 1, 2, 0, 2));
+  EXPECT_ERROR(
+      StepDataSource(dir_.path(), 33).micro_batch(0, 0, 1, 2, 0, 2), ValueError,
+      "step_0/rank_1/labels.npy: row 1, position 2: id 33 is outside the vocabulary of 33");
+  // "No label" is fine where the mask is 0, here at position 2 of each row, and nowhere else.
+  replace("step_0/rank_0/labels.npy", {2, 3}, std::vector<int64_t>{1, 2, -100, 4, 5, -100});
+  EXPECT_THAT(StepDataSource(dir_.path(), 100).micro_batch(0, 0, 1, 2, 0, 2).labels,
+              ElementsAre(1, 2, 0, 4, 5, 0));
+  replace("step_0/rank_0/labels.npy", {2, 3}, std::vector<int64_t>{-100, 2, 3, 4, 5, 6});
+  EXPECT_ERROR(StepDataSource(dir_.path(), 100).micro_batch(0, 0, 1, 2, 0, 2), ValueError,
+               "row 0, position 0: id -100");
+}
+
+TEST_F(StepDatasetTest, MasksOfAttention) {
+  store(0);
+  const std::vector<float> causal = {0, 1, 1, 0, 0, 1, 0, 0, 0};
+  replace("step_0/rank_0/attention_mask.npy", {3, 3}, causal);
+  EXPECT_THAT(source().micro_batch(0, 0, 1, 2, 0, 2).attention_mask, IsEmpty());
+  // Row 1 of rank 0 hides key 0 from the last query; the other rank's rows become causal.
+  std::vector<int32_t> own = {0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0};
+  replace("step_0/rank_0/attention_mask.npy", {2, 1, 3, 3}, own);
+  StepDataSource data = source();
+  EXPECT_EQ(data.micro_batch(0, 0, 1, 2, 0, 2).attention_mask,
+            (std::vector<uint8_t>(own.begin(), own.end())));
+  EXPECT_THAT(data.micro_batch(0, 1, 2, 1, 1, 2).attention_mask,
+              ElementsAre(0, 1, 1, 0, 0, 1, 0, 0, 0));
+  replace("step_0/rank_0/attention_mask.npy", {2, 3}, std::vector<float>(6));
+  EXPECT_ERROR(source().micro_batch(0, 0, 1, 2, 0, 2), ValueError,
+               "has shape [2, 3], expected [3, 3]");
+}
+
+TEST_F(StepDatasetTest, WritingIsAllOrNothing) {
+  StepRows rows = rows_of(0, 0, 2);
+  rows.labels.pop_back();
+  EXPECT_ERROR(write_step(dir_.path(), 0, 0, rows), ValueError, "5 labels");
+  rows.labels.push_back(int64_t{1} << 40U);
+  EXPECT_ERROR(write_step(dir_.path(), 0, 0, rows), ValueError, "does not fit int32");
+  EXPECT_ERROR(write_step(dir_.path(), -1, 0, rows_of(0, 0, 1)), ValueError, "step_-1");
+  EXPECT_THAT(dir_.names(), IsEmpty());
+  write_step(dir_.path(), 0, 0, rows_of(0, 0, 1));
+  EXPECT_ERROR(write_step(dir_.path(), 0, 0, rows_of(0, 0, 1)), IoError, "exists already");
+  EXPECT_ERROR(write_step("/proc/x", 0, 0, rows_of(0, 0, 1)), IoError, "/proc/x");
+  EXPECT_EQ(source().micro_batch(0, 0, 1, 1, 0, 1).tokens[0], 0);
+}
+
+}  // namespace
+}  // namespace tapestry::data

@@ -1,0 +1,212 @@
+#include "parallel_core/data/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/data/sentencepiece_tokenizer.h"
+#include "tests/parallel_core/data/temp_dir.h"
+
+namespace tapestry::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Enough different words for a few dozen pieces.
+std::vector<std::string> lines_of_text() {
+  std::vector<std::string> lines;
+  const char* words[] = {"light", "water", "mountain", "river", "and",    "the",  "evening",
+                         "of",    "stone", "morning",  "wind",  "flower", "went", "into"};
+  for (size_t i = 0; i < 200; ++i) {
+    std::string line;
+    for (size_t j = 0; j < 9; ++j) {
+      line.append(j > 0 ? " " : "").append(words[(i * i + 7 * j * (i + 1)) % 14]);
+    }
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+const std::string& model_bytes() {
+  static const std::string bytes = train_sentencepiece(lines_of_text(), 300);
+  return bytes;
+}
+
+class SentencePieceTest : public ::testing::Test {
+ protected:
+  std::string model_ = dir().write("m.model", model_bytes());
+  static TempDir& dir() {
+    static TempDir folder;
+    return folder;
+  }
+};
+
+TEST(ByteTokenizer, IsTheBytes) {
+  const ByteTokenizer tokenizer;
+  EXPECT_EQ(tokenizer.vocab_size(), 257);
+  EXPECT_EQ(tokenizer.eod_id(), 256);
+  EXPECT_EQ(tokenizer.pad_id(), -1);
+  std::string all;
+  for (int i = 0; i < 256; ++i) {
+    all.push_back(static_cast<char>(i));
+  }
+  std::vector<int32_t> ids = tokenizer.encode(all);
+  EXPECT_EQ(ids.size(), 256U);
+  EXPECT_EQ(ids[255], 255);
+  EXPECT_EQ(tokenizer.decode(ids), all);
+  EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{'a', 256, 'b'}), "ab");
+  EXPECT_ERROR(tokenizer.decode(std::vector<int32_t>{257}), ValueError, "id 257");
+  EXPECT_ERROR(tokenizer.decode(std::vector<int32_t>{-1}), ValueError, "id -1");
+  EXPECT_THAT(tokenizer.describe(), HasSubstr("257"));
+}
+
+TEST(MakeTokenizer, ChecksTypeAndModel) {
+  EXPECT_EQ(make_tokenizer("byte", "")->vocab_size(), 257);
+  EXPECT_ERROR(make_tokenizer("byte", "x.model"), ValueError, "has no model file");
+  EXPECT_ERROR(make_tokenizer("bpe", ""), ValueError, "\"bpe\" is unknown");
+  EXPECT_ERROR(make_tokenizer("sentencepiece", ""), ValueError, "needs a model file");
+}
+
+TEST_F(SentencePieceTest, RoundTripsAnyText) {
+  const SentencePieceTokenizer tokenizer(model_);
+  EXPECT_EQ(tokenizer.vocab_size(), 300);
+  EXPECT_EQ(tokenizer.eod_id(), 2);
+  EXPECT_EQ(tokenizer.pad_id(), -1);
+  EXPECT_TRUE(tokenizer.separable_at_newlines());
+  const std::string texts[] = {"",
+                               "the water",
+                               " the  water ",
+                               "\n\n the\n\twater\r\n",
+                               "Zebra \xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80 12",
+                               std::string(100000, 'q'),
+                               std::string("a\0b", 3),
+                               "<s> </s> <unk> <0x41>"};
+  for (const std::string& text : texts) {
+    const std::vector<int32_t> ids = tokenizer.encode(text);
+    EXPECT_EQ(tokenizer.decode(ids), text);
+    for (const int32_t id : ids) {
+      ASSERT_GE(id, 3);  // text never gives <unk>, <s> or </s>
+      ASSERT_LT(id, 300);
+    }
+  }
+  const std::string line = lines_of_text()[3];
+  EXPECT_LT(tokenizer.encode(line).size(), line.size() / 2);
+}
+
+TEST_F(SentencePieceTest, EncodingInPiecesChangesNothing) {
+  const SentencePieceTokenizer tokenizer(model_);
+  const std::string parts[] = {"the water\n", " of the river\n", "\n", "stone and wind"};
+  std::string text;
+  std::vector<int32_t> ids;
+  for (const std::string& part : parts) {
+    text += part;
+    const auto more = tokenizer.encode(part);
+    ids.insert(ids.end(), more.begin(), more.end());
+  }
+  EXPECT_EQ(tokenizer.encode(text), ids);
+}
+
+TEST_F(SentencePieceTest, BadBytesBecomeReplacementCharacters) {
+  const SentencePieceTokenizer tokenizer(model_);
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("the \xFF water\xC3")),
+            "the \xEF\xBF\xBD water\xEF\xBF\xBD");
+}
+
+TEST_F(SentencePieceTest, DecodingChecksIdsAndSkipsSpecialOnes) {
+  const SentencePieceTokenizer tokenizer(model_);
+  std::vector<int32_t> ids = tokenizer.encode("the water");
+  ids.insert(ids.begin(), 1);
+  ids.push_back(2);
+  EXPECT_EQ(tokenizer.decode(ids), "the water");
+  EXPECT_ERROR(tokenizer.decode(std::vector<int32_t>{300}), ValueError,
+               "id 300 is outside 0 .. 299");
+  EXPECT_ERROR(tokenizer.decode(std::vector<int32_t>{-1}), ValueError, "id -1");
+}
+
+TEST_F(SentencePieceTest, TrainingIsDeterministic) {
+  EXPECT_EQ(train_sentencepiece(lines_of_text(), 300), model_bytes());
+}
+
+TEST_F(SentencePieceTest, TrainingRefusesWhatCannotBe) {
+  const std::vector<std::string> little = {"a b"};
+  EXPECT_ERROR(train_sentencepiece(little, 512), ValueError, "does not suit this text");
+  EXPECT_ERROR(train_sentencepiece(little, 260), ValueError, "vocab_size 260, expected 261");
+  EXPECT_ERROR(train_sentencepiece({}, 300), ValueError, "the text is empty");
+  EXPECT_ERROR(train_sentencepiece({"", "  \t"}, 300), ValueError, "the text is empty");
+}
+
+TEST_F(SentencePieceTest, TrainingTakesLongLinesAndOddCharacters) {
+  std::string joined;
+  for (const std::string& line : lines_of_text()) {
+    joined += line + " ";
+  }
+  joined += std::string(20000, 'x') + "\xFF\t\xE2\x82\xAC";
+  joined.push_back('\0');
+  const std::string one_line =
+      dir().write("long.txt", joined + "\n" + std::string("\xEF\xBF\xBD \xE2\x96\x81") + "\r\n");
+  train_sentencepiece({one_line}, "", dir().file("long.model"), {.vocab_size = 290});
+  const SentencePieceTokenizer tokenizer(dir().file("long.model"));
+  EXPECT_EQ(tokenizer.vocab_size(), 290);
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("the water")), "the water");
+}
+
+TEST_F(SentencePieceTest, TrainingFromFilesThinsOutLongText) {
+  std::string text;
+  for (const std::string& line : lines_of_text()) {
+    text += line + "\n";
+  }
+  const std::string input = dir().write("text.txt", text);
+  train_sentencepiece({input}, "", dir().file("whole.model"), {.vocab_size = 300});
+  EXPECT_EQ(dir().read("whole.model"), model_bytes());
+  train_sentencepiece({input}, "", dir().file("half.model"),
+                      {.vocab_size = 290, .max_bytes = text.size() / 2});
+  EXPECT_EQ(SentencePieceTokenizer(dir().file("half.model")).vocab_size(), 290);
+  EXPECT_ERROR(train_sentencepiece({input}, "", dir().file("no/m.model"), {.vocab_size = 300}),
+               IoError, "m.model");
+}
+
+TEST_F(SentencePieceTest, OddModelFilesAreRefused) {
+  EXPECT_ERROR(SentencePieceTokenizer(dir().file("none.model")), IoError, "cannot open");
+  EXPECT_ERROR(SentencePieceTokenizer(dir().path()), IoError, "not a regular file");
+  EXPECT_ERROR(SentencePieceTokenizer(dir().write("e.model", "")), IoError, "is empty");
+  std::string noise(4096, '\0');
+  uint32_t state = 1;
+  for (char& c : noise) {
+    state = state * 1664525U + 1013904223U;
+    c = static_cast<char>(state >> 24U);
+  }
+  for (const std::string& bytes :
+       {noise, std::string("{\"model\": {\"type\": \"BPE\"}}"), std::string("plain text\n"),
+        std::string(1000, '\0'), std::string("\x93NUMPY\x01\x00", 8)}) {
+    EXPECT_ERROR(SentencePieceTokenizer(dir().write("bad.model", bytes)), IoError,
+                 "bad.model: offset");
+  }
+}
+
+TEST_F(SentencePieceTest, ATruncatedModelIsRefusedWhereverItIsCut) {
+  // The normalizer's message is the last one that a model needs; what follows it is optional.
+  for (size_t length = 1; length + 40 < model_bytes().size(); length += 13) {
+    const std::string cut = dir().write("cut.model", model_bytes().substr(0, length));
+    EXPECT_ERROR(SentencePieceTokenizer{cut}, IoError, "cut.model: offset") << length;
+  }
+}
+
+TEST(InspectSentencePiece, FindsWhatMatters) {
+  const SentencePieceModelInfo info = inspect_sentencepiece_model(model_bytes());
+  EXPECT_EQ(info.pieces, 300);
+  EXPECT_TRUE(info.newline_is_user_defined);
+  EXPECT_FALSE(info.newline_inside_piece || info.add_dummy_prefix ||
+               info.remove_extra_whitespaces || info.has_normalization_rules);
+  // piece "\n" of type normal, empty trainer_spec and normalizer_spec: the defaults of the format.
+  const SentencePieceModelInfo plain =
+      inspect_sentencepiece_model(std::string("\x0a\x03\x0a\x01\n\x12\x00\x1a\x00", 9));
+  EXPECT_EQ(plain.pieces, 1);
+  EXPECT_FALSE(plain.newline_is_user_defined);
+  EXPECT_TRUE(plain.add_dummy_prefix && plain.remove_extra_whitespaces);
+  EXPECT_ERROR(inspect_sentencepiece_model(std::string("\x12\x00\x1a\x00", 4)), ValueError,
+               "no pieces");
+}
+
+}  // namespace
+}  // namespace tapestry::data
