@@ -128,6 +128,13 @@ Tensor OpSampleSet::integers(const Shape& shape, int64_t high) {
   return tensor(values, shape);
 }
 
+Tensor OpSampleSet::integers_as_floats(const Shape& shape) {
+  const uint64_t stream = next_stream();
+  return fill(shape, [&](int64_t i) {
+    return static_cast<double>(combine(stream, static_cast<uint64_t>(i)) % 3);
+  });
+}
+
 Tensor OpSampleSet::bools(const Shape& shape) {
   const uint64_t stream = next_stream();
   Tensor out = empty(shape, kBool);

@@ -111,6 +111,8 @@ class OpSampleSet {
   Tensor distinct(const Shape& shape);
   /// int64 in [0, high).
   Tensor integers(const Shape& shape, int64_t high);
+  /// float64: 0, 1 or 2.
+  Tensor integers_as_floats(const Shape& shape);
   Tensor bools(const Shape& shape);
 
  private:

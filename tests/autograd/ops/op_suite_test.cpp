@@ -1,0 +1,456 @@
+// Every op of the registry through the same checks; see op_samples.h.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <unordered_set>
+
+#include "autograd/kernels/parallel_for.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/tape/autograd_meta.h"
+#include "autograd/tape/engine.h"
+#include "autograd/tape/gradcheck.h"
+#include "autograd/tape/registry.h"
+#include "autograd/tensor/factory.h"
+#include "tests/autograd/ops/op_samples.h"
+
+namespace tapestry {
+namespace {
+
+// ---------------------------------------------------------------------------------- presentations
+
+enum class Layout { kContiguous, kTransposed, kStepped, kExpanded };
+
+std::string_view name_of(Layout layout) {
+  constexpr std::string_view kNames[] = {"contiguous", "transposed", "every second", "expanded"};
+  return kNames[static_cast<int>(layout)];
+}
+
+// The same values on storage of another layout; kExpanded instead repeats the first entry of the
+// first axis, with stride 0.
+Tensor present(const Tensor& x, Layout layout) {
+  const NoGradGuard guard;
+  if (x.dim() == 0 || layout == Layout::kContiguous) {
+    return clone(x);
+  }
+  if (layout == Layout::kExpanded) {
+    return x.shape()[0] == 0 ? clone(x) : clone(slice(x, 0, 0, 1)).expand(x.shape());
+  }
+  if (layout == Layout::kTransposed) {
+    Shape reversed;
+    for (int64_t i = x.dim() - 1; i >= 0; --i) {
+      reversed.push_back(i);
+    }
+    return clone(x.permute(reversed)).permute(reversed);
+  }
+  // Entries in between are filled with values that would be noticed.
+  Shape shape = x.shape();
+  shape.push_back(2);
+  const Tensor other = is_floating(x.dtype()) ? full(x.shape(), NAN, x.dtype()) : zeros_like(x);
+  return stack({x, other}, -1).select(-1, 0);
+}
+
+Tensor convert(const Tensor& x, DType dtype) {
+  const NoGradGuard guard;
+  return x.defined() && is_floating(x.dtype()) ? x.to(dtype) : x;
+}
+
+// Fresh inputs for one run, marked as wanting gradients where the sample has them.
+TensorList prepare(const OpSample& sample, DType dtype, Layout layout, bool gradients) {
+  TensorList out;
+  for (size_t i = 0; i < sample.inputs.size(); ++i) {
+    const Tensor& x = sample.inputs[i];
+    out.push_back(x.defined() ? present(convert(x, dtype), layout) : x);
+  }
+  if (gradients) {
+    for (const size_t i : sample.wanted) {
+      out[i].set_requires_grad();
+    }
+  }
+  return out;
+}
+
+// ------------------------------------------------------------------------------------------- runs
+
+struct Outcome {
+  TensorList outputs;
+  TensorList gradients;  // of the wanted inputs; undefined where nothing arrived
+};
+
+Tensor upstream(const Tensor& output, size_t k) {
+  std::vector<double> values(static_cast<size_t>(output.numel()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    // Multiples of 1/8: the same number in every dtype.
+    values[i] = static_cast<double>(combine(k, i) % 16) / 8 - 0.9375;
+  }
+  return convert(tensor(values, output.shape()), output.dtype());
+}
+
+Outcome run(const OpSample& sample, const TensorList& inputs) {
+  Outcome result;
+  result.outputs = sample.function(inputs);
+  TensorList roots;
+  TensorList weights;
+  for (size_t k = 0; k < result.outputs.size(); ++k) {
+    const Tensor& output = result.outputs[k];
+    if (output.defined() && output.requires_grad()) {
+      roots.push_back(output);
+      weights.push_back(upstream(output, k));
+    }
+  }
+  TensorList wanted;
+  for (const size_t i : sample.wanted) {
+    wanted.push_back(inputs[i]);
+  }
+  if (!roots.empty() && !wanted.empty()) {
+    result.gradients = grad(roots, wanted, weights, {}, true);
+  }
+  for (Tensor& output : result.outputs) {
+    output = output.defined() ? output.detach() : output;
+  }
+  return result;
+}
+
+Outcome run(const OpSample& sample, DType dtype, Layout layout) {
+  return run(sample, prepare(sample, dtype, layout, true));
+}
+
+// ------------------------------------------------------------------------------------- comparisons
+
+// |a - b| <= bound * (largest finite magnitude of b, at least 1), non-finite entries by kind.
+::testing::AssertionResult close(const Tensor& a, const Tensor& b, double bound) {
+  if (a.defined() != b.defined()) {
+    return ::testing::AssertionFailure() << describe(a) << " against " << describe(b);
+  }
+  if (!a.defined()) {
+    return ::testing::AssertionSuccess();
+  }
+  if (a.shape() != b.shape()) {
+    return ::testing::AssertionFailure() << "shape " << a.shape() << " against " << b.shape();
+  }
+  const std::vector<double> left = a.to_vector<double>();
+  const std::vector<double> right = b.to_vector<double>();
+  double scale = 1;
+  for (const double value : right) {
+    scale = std::isfinite(value) ? std::max(scale, std::abs(value)) : scale;
+  }
+  for (size_t i = 0; i < left.size(); ++i) {
+    const bool both_nan = std::isnan(left[i]) && std::isnan(right[i]);
+    if (!both_nan && left[i] != right[i] && !(std::abs(left[i] - right[i]) <= bound * scale)) {
+      return ::testing::AssertionFailure()
+             << "element " << i << " of " << a.shape() << ": " << left[i] << " against " << right[i]
+             << ", scale " << scale;
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+void expect_close(const Outcome& a, const Outcome& b, double bound) {
+  ASSERT_EQ(a.outputs.size(), b.outputs.size());
+  ASSERT_EQ(a.gradients.size(), b.gradients.size());
+  for (size_t k = 0; k < a.outputs.size(); ++k) {
+    EXPECT_TRUE(close(a.outputs[k], b.outputs[k], bound)) << "output " << k;
+  }
+  for (size_t k = 0; k < a.gradients.size(); ++k) {
+    EXPECT_TRUE(close(a.gradients[k], b.gradients[k], bound)) << "gradient " << k;
+  }
+}
+
+::testing::AssertionResult same_bits(const Tensor& a, const Tensor& b) {
+  if (a.defined() != b.defined()) {
+    return ::testing::AssertionFailure() << describe(a) << " against " << describe(b);
+  }
+  if (!a.defined()) {
+    return ::testing::AssertionSuccess();
+  }
+  if (a.shape() != b.shape() || a.dtype() != b.dtype()) {
+    return ::testing::AssertionFailure() << describe(a) << " against " << describe(b);
+  }
+  const Tensor left = a.detach().contiguous();
+  const Tensor right = b.detach().contiguous();
+  const auto bytes = static_cast<size_t>(left.numel() * size_of(left.dtype()));
+  if (bytes > 0 && std::memcmp(left.raw(), right.raw(), bytes) != 0) {
+    return ::testing::AssertionFailure() << "bits differ";
+  }
+  return ::testing::AssertionSuccess();
+}
+
+std::string trace(size_t index, const OpSample& sample) {
+  std::string out = concat("sample ", index, ":");
+  for (const Tensor& input : sample.inputs) {
+    out += " " + describe(input);
+  }
+  return out;
+}
+
+// Names of all ops in the graph of the given tensors.
+std::set<std::string> ops_in_graph(const TensorList& outputs) {
+  std::set<std::string> names;
+  std::vector<Node*> queue;
+  std::unordered_set<Node*> seen;
+  const auto visit = [&](Node* node) {
+    if (node != nullptr && seen.insert(node).second) {
+      names.emplace(node->name());
+      queue.push_back(node);
+    }
+  };
+  for (const Tensor& output : outputs) {
+    if (output.defined()) {
+      visit(grad_fn(output));
+    }
+  }
+  while (!queue.empty()) {
+    Node* node = queue.back();
+    queue.pop_back();
+    for (const Edge& edge : node->edges()) {
+      visit(edge.node.get());
+    }
+  }
+  return names;
+}
+
+// Puts the number of threads back.
+class ThreadsGuard {
+ public:
+  explicit ThreadsGuard(int count) : previous_(num_threads()) { set_num_threads(count); }
+  ThreadsGuard(const ThreadsGuard&) = delete;
+  ThreadsGuard& operator=(const ThreadsGuard&) = delete;
+  ~ThreadsGuard() { set_num_threads(previous_); }
+
+ private:
+  int previous_;
+};
+
+// -------------------------------------------------------------------------------------- the suite
+
+class OpSuite : public ::testing::TestWithParam<OpSampleSet*> {
+ protected:
+  const std::vector<OpSample>& samples() const { return GetParam()->samples(); }
+  bool is_differentiable() const {
+    for (const OpInfo& info : registered_ops()) {
+      if (info.name == GetParam()->op()) {
+        return info.differentiable;
+      }
+    }
+    return false;
+  }
+};
+
+bool gives_gradients(const OpSample& sample) {
+  if (sample.wanted.empty()) {
+    return false;
+  }
+  for (const Tensor& output :
+       sample.function(prepare(sample, kFloat64, Layout::kContiguous, true))) {
+    if (output.defined() && output.requires_grad()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+TEST_P(OpSuite, SamplesRunTheOp) {
+  if (!is_differentiable()) {
+    // Nothing of such an op stays in the graph; it must at least be called.
+    EXPECT_FALSE(samples().empty());
+    return;
+  }
+  bool found = false;
+  for (const OpSample& sample : samples()) {
+    const TensorList inputs = prepare(sample, kFloat64, Layout::kContiguous, true);
+    found = found || ops_in_graph(sample.function(inputs)).contains(GetParam()->op());
+  }
+  EXPECT_TRUE(found) << "no sample has an op '" << GetParam()->op() << "' in its graph";
+}
+
+TEST_P(OpSuite, GradientMatchesDifferences) {
+  for (size_t i = 0; i < samples().size(); ++i) {
+    const OpSample& sample = samples()[i];
+    if (sample.is_large || !gives_gradients(sample)) {
+      continue;
+    }
+    for (const Layout layout : {Layout::kContiguous, Layout::kTransposed}) {
+      if (layout != Layout::kContiguous && !sample.compares_layouts) {
+        continue;
+      }
+      const GradcheckResult result =
+          gradcheck(sample.function, prepare(sample, kFloat64, layout, true));
+      EXPECT_TRUE(result) << trace(i, sample) << ", " << name_of(layout) << ": " << result.message;
+    }
+  }
+}
+
+TEST_P(OpSuite, SecondOrderMatchesDifferences) {
+  for (size_t i = 0; i < samples().size(); ++i) {
+    const OpSample& sample = samples()[i];
+    if (sample.is_large || !gives_gradients(sample)) {
+      continue;
+    }
+    const TensorList inputs = prepare(sample, kFloat64, Layout::kContiguous, true);
+    if (!sample.has_second_order) {
+      EXPECT_THROW(gradgradcheck(sample.function, inputs), Error) << trace(i, sample);
+      continue;
+    }
+    const GradcheckResult result = gradgradcheck(sample.function, inputs);
+    EXPECT_TRUE(result) << trace(i, sample) << ": " << result.message;
+  }
+}
+
+TEST_P(OpSuite, LayoutDoesNotMatter) {
+  for (size_t i = 0; i < samples().size(); ++i) {
+    const OpSample& sample = samples()[i];
+    if (!sample.compares_layouts) {
+      continue;
+    }
+    const Outcome plain = run(sample, kFloat64, Layout::kContiguous);
+    for (const Layout layout : {Layout::kTransposed, Layout::kStepped}) {
+      SCOPED_TRACE(concat(trace(i, sample), ", ", name_of(layout)));
+      expect_close(run(sample, kFloat64, layout), plain, 1e-12);
+    }
+  }
+}
+
+TEST_P(OpSuite, ExpandedInputsAreLikeCopies) {
+  for (size_t i = 0; i < samples().size(); ++i) {
+    const OpSample& sample = samples()[i];
+    if (!sample.compares_layouts || sample.is_large) {
+      continue;
+    }
+    SCOPED_TRACE(trace(i, sample));
+    const TensorList expanded = prepare(sample, kFloat64, Layout::kExpanded, true);
+    OpSample copied = sample;
+    copied.inputs.clear();
+    for (const Tensor& x : expanded) {
+      copied.inputs.push_back(x.defined() ? x.detach() : x);
+    }
+    expect_close(run(sample, expanded), run(copied, kFloat64, Layout::kContiguous), 1e-12);
+  }
+}
+
+TEST_P(OpSuite, Float32IsCloseToFloat64) {
+  for (size_t i = 0; i < samples().size(); ++i) {
+    const OpSample& sample = samples()[i];
+    if (!sample.compares_dtypes) {
+      continue;
+    }
+    SCOPED_TRACE(trace(i, sample));
+    OpSample rounded = sample;
+    for (Tensor& x : rounded.inputs) {
+      x = convert(convert(x, kFloat32), kFloat64);
+    }
+    expect_close(run(rounded, kFloat32, Layout::kContiguous),
+                 run(rounded, kFloat64, Layout::kContiguous), 1e-5 * sample.tolerance_factor);
+  }
+}
+
+void compare_half(const OpSample& sample, DType dtype, double bound) {
+  OpSample rounded = sample;
+  for (Tensor& x : rounded.inputs) {
+    x = convert(convert(x, dtype), kFloat64);
+  }
+  Outcome half;
+  try {
+    half = run(rounded, dtype, Layout::kContiguous);
+  } catch (const TypeError&) {
+    return;  // said clearly that it does not take this dtype
+  }
+  expect_close(half, run(rounded, kFloat64, Layout::kContiguous), bound * sample.tolerance_factor);
+}
+
+TEST_P(OpSuite, HalfPrecisionIsCloseOrRefused) {
+  for (size_t i = 0; i < samples().size(); ++i) {
+    const OpSample& sample = samples()[i];
+    if (sample.compares_dtypes && sample.compares_half) {
+      SCOPED_TRACE(trace(i, sample));
+      compare_half(sample, kBFloat16, 0.05);
+      compare_half(sample, kFloat16, 0.01);
+    }
+  }
+}
+
+TEST_P(OpSuite, OneThreadAndTwoGiveTheSameBits) {
+  for (size_t i = 0; i < samples().size(); ++i) {
+    const OpSample& sample = samples()[i];
+    SCOPED_TRACE(trace(i, sample));
+    for (const DType dtype : {kFloat64, kFloat32}) {
+      if (dtype != kFloat64 && !sample.compares_dtypes) {
+        continue;
+      }
+      const auto with_threads = [&](int count) {
+        const ThreadsGuard guard(count);
+        return run(sample, dtype, Layout::kContiguous);
+      };
+      const Outcome one = with_threads(1);
+      const Outcome two = with_threads(2);
+      ASSERT_EQ(one.gradients.size(), two.gradients.size());
+      if (!sample.compares_threads) {
+        expect_close(one, two, dtype == kFloat64 ? 1e-12 : 1e-5);
+        continue;
+      }
+      for (size_t k = 0; k < one.outputs.size(); ++k) {
+        EXPECT_TRUE(same_bits(one.outputs[k], two.outputs[k])) << "output " << k;
+      }
+      for (size_t k = 0; k < one.gradients.size(); ++k) {
+        EXPECT_TRUE(same_bits(one.gradients[k], two.gradients[k])) << "gradient " << k;
+      }
+    }
+  }
+}
+
+TEST_P(OpSuite, MemoryIsReturned) {
+  for (size_t i = 0; i < samples().size(); ++i) {
+    const OpSample& sample = samples()[i];
+    RankContext context;
+    const RankContextGuard guard(context);
+    {
+      const Outcome result = run(sample, kFloat64, Layout::kContiguous);
+      EXPECT_FALSE(result.outputs.empty()) << trace(i, sample);
+      // A graph that is dropped without a backward, and one whose gradients keep a graph.
+      const TensorList inputs = prepare(sample, kFloat64, Layout::kContiguous, true);
+      const TensorList dropped = sample.function(inputs);
+      if (sample.has_second_order && gives_gradients(sample) && !sample.is_large) {
+        EXPECT_TRUE(gradgradcheck(sample.function, inputs)) << trace(i, sample);
+      }
+    }
+    EXPECT_EQ(memory_stats().current_bytes, 0) << trace(i, sample);
+  }
+}
+
+TEST_P(OpSuite, ErrorsAreClear) {
+  const std::vector<OpErrorSample>& errors = GetParam()->errors();
+  for (size_t i = 0; i < errors.size(); ++i) {
+    try {
+      errors[i].function(errors[i].inputs);
+      ADD_FAILURE() << "error " << i << " ('" << errors[i].fragment << "'): nothing was thrown";
+    } catch (const std::exception& e) {
+      EXPECT_TRUE(errors[i].has_type(e)) << "error " << i << ": another type: " << e.what();
+      EXPECT_THAT(e.what(), ::testing::HasSubstr(errors[i].fragment)) << "error " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, OpSuite, ::testing::ValuesIn(op_sample_sets()), [](const auto& info) {
+  return info.param->op();
+});
+
+TEST(OpSamples, EveryOpHasSamples) {
+  std::set<std::string> sampled;
+  for (const OpSampleSet* set : op_sample_sets()) {
+    EXPECT_TRUE(sampled.insert(set->op()).second) << "two sets of samples for " << set->op();
+    EXPECT_FALSE(set->samples().empty()) << set->op();
+  }
+  std::vector<std::string> missing;
+  for (const OpInfo& info : registered_ops()) {
+    if (sampled.erase(std::string(info.name)) == 0) {
+      missing.emplace_back(info.name);
+    }
+  }
+  EXPECT_THAT(missing, ::testing::IsEmpty()) << "ops without samples";
+  EXPECT_THAT(sampled, ::testing::IsEmpty()) << "samples without an op";
+}
+
+}  // namespace
+}  // namespace tapestry
