@@ -181,7 +181,7 @@ void expect_close(const Outcome& a, const Outcome& b, double bound) {
 std::string trace(size_t index, const OpSample& sample) {
   std::string out = concat("sample ", index, ":");
   for (const Tensor& input : sample.inputs) {
-    out += " " + describe(input);
+    out += concat(" ", describe(input));
   }
   return out;
 }
