@@ -10,6 +10,22 @@ namespace tapestry {
 
 namespace {
 
+// The default generator in an earlier state, and back again.
+class GeneratorGuard {
+ public:
+  explicit GeneratorGuard(Generator::State state)
+      : generator_(RankContext::current().default_generator()), previous_(generator_.state()) {
+    generator_.set_state(state);
+  }
+  GeneratorGuard(const GeneratorGuard&) = delete;
+  GeneratorGuard& operator=(const GeneratorGuard&) = delete;
+  ~GeneratorGuard() { generator_.set_state(previous_); }
+
+ private:
+  Generator& generator_;
+  Generator::State previous_;
+};
+
 struct Checkpoint {
   static constexpr std::string_view name = "checkpoint";
   std::shared_ptr<TensorFunction> function;
@@ -32,25 +48,24 @@ struct Checkpoint {
     TensorList leaves;
     for (const SavedTensor& saved : inputs) {
       const Tensor input = saved;
-      leaves.push_back(input.detach());
-      leaves.back().set_requires_grad(input.requires_grad());
+      leaves.push_back(input.defined() ? input.detach() : input);
+      if (input.defined() && input.requires_grad()) {
+        leaves.back().set_requires_grad();
+      }
     }
-    Generator& rng = RankContext::current().default_generator();
-    const Generator::State now = rng.state();
-    rng.set_state(generator);
-    Tensor output;
-    {
-      const EnableGradGuard guard;
-      output = (*function)(leaves);
-    }
-    rng.set_state(now);
+    const Tensor output = [&] {
+      const GeneratorGuard replay(generator);
+      const EnableGradGuard recording;
+      return (*function)(leaves);
+    }();
     if (output.requires_grad()) {
       tapestry::backward(std::span(&output, 1), std::span(&dy, 1));
     }
     TensorList gradients;
     for (const Tensor& leaf : leaves) {
-      gradients.push_back(leaf.grad());
+      gradients.push_back(leaf.defined() ? leaf.grad() : leaf);
     }
+    gradients.emplace_back();  // the anchor's
     return gradients;
   }
 };

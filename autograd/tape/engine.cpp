@@ -212,8 +212,10 @@ void BackwardPass::capture(std::span<const Tensor> roots, const std::vector<Edge
       reachable.push_back(node);
     }
   };
+  std::vector<Edge> starts;  // the node of a leaf lives only as long as somebody holds it
   for (const Tensor& root : roots) {
-    visit(gradient_edge(root).node.get());
+    starts.push_back(root.defined() ? gradient_edge(root) : Edge{});
+    visit(starts.back().node.get());
   }
   for (size_t i = 0; i < reachable.size(); ++i) {
     for (const Edge& edge : reachable[i]->edges()) {
@@ -450,6 +452,11 @@ void throw_released(std::string_view name) {
   throw RuntimeError(concat(name,
                             ": backward was run through this graph before and released what it "
                             "had saved; pass retain_graph to run it again"));
+}
+
+void check_count(std::string_view name, size_t gradients, size_t inputs) {
+  check<RuntimeError>(gradients == inputs, name, ": backward returned ", gradients,
+                      " gradients for ", inputs, " inputs");
 }
 
 namespace {

@@ -17,9 +17,9 @@ struct BackwardOptions {
 
 /// Accumulates the gradients of all roots into the leaves they depend on.
 ///
-/// gradients[i] has the shape of roots[i] (it is converted to its dtype); it may be undefined, or
-/// the list empty, where the root has one element. RuntimeError if a root has no graph or the
-/// graph was released; ValueError if a gradient is missing or has another shape.
+/// gradients[i] has the shape and dtype of roots[i]; it may be undefined, or the list empty, where
+/// the root has one element. RuntimeError if a root has no graph or the graph was released;
+/// ValueError if a gradient is missing or has another shape, TypeError if another dtype.
 void backward(std::span<const Tensor> roots,
               std::span<const Tensor> gradients = {},
               BackwardOptions options = {});

@@ -70,11 +70,17 @@ void check_anomaly(std::string_view name,
                    std::span<const Tensor> inputs,
                    std::span<const Tensor> outputs);
 
-inline void store(const Tensor& result, std::span<Tensor> out) { out[0] = result; }
-inline void store(Tensor&& result, std::span<Tensor> out) { out[0] = std::move(result); }
+/// RuntimeError unless backward returned one gradient, defined or not, for each input.
+void check_count(std::string_view name, size_t gradients, size_t inputs);
+
+inline void store(std::string_view name, Tensor result, std::span<Tensor> out) {
+  check_count(name, 1, out.size());
+  out[0] = std::move(result);
+}
 template <class List>
-void store(List&& results, std::span<Tensor> out) {
-  for (size_t i = 0; i < std::min<size_t>(results.size(), out.size()); ++i) {
+void store(std::string_view name, List results, std::span<Tensor> out) {
+  check_count(name, results.size(), out.size());
+  for (size_t i = 0; i < out.size(); ++i) {
     out[i] = std::move(results[i]);
   }
 }
@@ -94,11 +100,11 @@ class OpNode final : public Node {
     }
     const NeedsGrad needs(edges());
     if constexpr (BackwardOfOne<Op>) {
-      store(op_->backward(grad_outputs[0]), grad_inputs);
+      store(name(), op_->backward(grad_outputs[0]), grad_inputs);
     } else if constexpr (BackwardOfSeveral<Op>) {
-      store(op_->backward(std::as_const(grad_outputs[0]), needs), grad_inputs);
+      store(name(), op_->backward(std::as_const(grad_outputs[0]), needs), grad_inputs);
     } else {
-      store(op_->backward(TensorList(grad_outputs.begin(), grad_outputs.end()), needs),
+      store(name(), op_->backward(TensorList(grad_outputs.begin(), grad_outputs.end()), needs),
             grad_inputs);
     }
   }

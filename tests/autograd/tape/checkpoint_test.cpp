@@ -1,0 +1,163 @@
+#include "autograd/tape/checkpoint.h"
+
+#include "tests/autograd/tape/tape_test_util.h"
+
+namespace tapestry {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(Checkpoint, GivesTheSameGradients) {
+  const Tensor w = leaf({0.5F, -1});
+  const Tensor plain_x = leaf({1, 2});
+  const auto body = [&](const TensorList& in) { return tanh(in[0] * w) * in[1]; };
+  const Tensor scale = leaf({3, 4});
+  const Tensor plain = body({plain_x, scale});
+  sum(plain).backward();
+  const auto expected_x = values(plain_x.grad());
+  const auto expected_w = values(w.grad());
+  const auto expected_scale = values(scale.grad());
+  for (const Tensor& t : {plain_x, w, scale}) {
+    t.set_grad({});
+  }
+  const Tensor y = checkpoint(body, {plain_x, scale});
+  EXPECT_EQ(values(y), values(plain));
+  sum(y).backward();
+  EXPECT_EQ(values(plain_x.grad()), expected_x);
+  EXPECT_EQ(values(w.grad()), expected_w);
+  EXPECT_EQ(values(scale.grad()), expected_scale);
+}
+
+TEST(Checkpoint, ReachesParametersWithoutADifferentiableInput) {
+  const Tensor w = leaf({2});
+  const Tensor y = checkpoint([&](const TensorList& in) { return in[0] * w; }, {tensor({3})});
+  EXPECT_TRUE(y.requires_grad());
+  sum(y).backward();
+  EXPECT_THAT(values(w.grad()), ElementsAre(3));
+}
+
+TEST(Checkpoint, IntegerAndMissingInputs) {
+  const Tensor x = leaf({2});
+  const auto body = [](const TensorList& in) {
+    EXPECT_FALSE(in[2].defined());
+    return in[0] * in[1].to(kFloat32);
+  };
+  sum(checkpoint(body, {x, full({1}, 5, kInt64), Tensor()})).backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(5));
+}
+
+TEST(Checkpoint, RunsTheFunctionAgain) {
+  const Tensor x = leaf({2});
+  int calls = 0;
+  const auto body = [&](const TensorList& in) {
+    ++calls;
+    return in[0] * in[0];
+  };
+  const Tensor y = checkpoint(body, {x});
+  EXPECT_EQ(calls, 1);
+  sum(y).backward();
+  EXPECT_EQ(calls, 2);
+  {
+    const NoGradGuard guard;
+    checkpoint(body, {x});
+  }
+  EXPECT_EQ(calls, 3);
+}
+
+TEST(Checkpoint, ReplaysTheGenerator) {
+  manual_seed(7);
+  const Tensor x = leaf({1});
+  std::vector<uint64_t> offsets;
+  const auto body = [&](const TensorList& in) {
+    offsets.push_back(RankContext::current().default_generator().reserve(10).offset);
+    return in[0] * 2;
+  };
+  const Tensor y = checkpoint(body, {x});
+  const Tensor z = checkpoint(body, {y});
+  const Generator::State after = RankContext::current().default_generator().state();
+  sum(z).backward();
+  EXPECT_THAT(offsets, ElementsAre(0, 10, 10, 0));
+  EXPECT_EQ(RankContext::current().default_generator().state(), after);
+}
+
+TEST(Checkpoint, AFailureInTheRecomputationPutsTheGeneratorBack) {
+  manual_seed(7);
+  const Tensor x = leaf({1});
+  int calls = 0;
+  const Tensor y = checkpoint(
+      [&](const TensorList& in) {
+        check<ValueError>(++calls == 1, "second call");
+        return in[0] * 2;
+      },
+      {x});
+  RankContext::current().default_generator().reserve(5);
+  const Generator::State before = RankContext::current().default_generator().state();
+  EXPECT_THROW(sum(y).backward(), ValueError);
+  EXPECT_EQ(RankContext::current().default_generator().state(), before);
+  EXPECT_TRUE(grad_enabled());
+}
+
+TEST(Checkpoint, NeedsLessMemory) {
+  constexpr int64_t kNumel = 10000;
+  const auto peak = [](bool with_checkpoints) {
+    RankContext context;
+    const RankContextGuard guard(context);
+    const Tensor x = ones({kNumel}).set_requires_grad();
+    const auto block = [](const TensorList& in) {
+      Tensor y = in[0];
+      for (int i = 0; i < 10; ++i) {
+        y = tanh(y);
+      }
+      return y;
+    };
+    Tensor y = x;
+    for (int i = 0; i < 5; ++i) {
+      y = with_checkpoints ? checkpoint(block, {y}) : block({y});
+    }
+    sum(y).backward();
+    return memory_stats().peak_bytes;
+  };
+  EXPECT_LT(peak(true), peak(false) / 2);
+}
+
+TEST(Checkpoint, Nests) {
+  const Tensor x = leaf({2});
+  const auto inner = [](const TensorList& in) { return in[0] * in[0]; };
+  const auto outer = [&](const TensorList& in) { return checkpoint(inner, {in[0] * 3}); };
+  sum(checkpoint(outer, {x})).backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(36));
+}
+
+TEST(Checkpoint, UsedTwiceWithRetainGraph) {
+  const Tensor x = leaf({2});
+  const Tensor y = sum(checkpoint([](const TensorList& in) { return in[0] * in[0]; }, {x}));
+  y.backward({}, true);
+  y.backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(8));
+  EXPECT_THROW(y.backward(), RuntimeError);
+}
+
+TEST(Checkpoint, ConstantResult) {
+  const Tensor x = leaf({2});
+  sum(checkpoint([](const TensorList&) { return tensor({5}); }, {x}) + x).backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(1));
+}
+
+TEST(Checkpoint, ChangedInputsAreNoticed) {
+  const Tensor x = leaf({2});
+  const Tensor c = tensor({3});
+  const Tensor y = checkpoint([](const TensorList& in) { return in[0] * in[1]; }, {x, c});
+  c.bump_version();
+  EXPECT_THAT(message_of<RuntimeError>([&] { sum(y).backward(); }), HasSubstr("checkpoint"));
+}
+
+TEST(Checkpoint, SaysThatHigherOrdersAreMissing) {
+  const Tensor x = leaf({2});
+  const Tensor y = checkpoint([](const TensorList& in) { return in[0] * in[0]; }, {x});
+  EXPECT_THAT(message_of<RuntimeError>([&] { grad(sum(y), {x}, {}, {.create_graph = true}); }),
+              HasSubstr("gradients of gradients"));
+}
+
+}  // namespace
+}  // namespace tapestry

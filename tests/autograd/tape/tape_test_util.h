@@ -1,0 +1,41 @@
+// Helpers of the tape's tests.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "autograd/ops/elementwise.h"
+#include "autograd/ops/reduction.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/tape/engine.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+
+namespace tapestry {
+
+/// The message of the E that f throws; a test failure if it throws something else or nothing.
+template <class E, class F>
+std::string message_of(const F& f) {
+  try {
+    f();
+  } catch (const E& e) {
+    return e.what();
+  } catch (const std::exception& e) {
+    ADD_FAILURE() << "another type: " << e.what();
+    return {};
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+/// A float32 leaf that wants a gradient.
+inline Tensor leaf(std::initializer_list<float> values) {
+  return tensor(values).set_requires_grad();
+}
+
+inline std::vector<float> values(const Tensor& t) { return t.to_vector<float>(); }
+
+}  // namespace tapestry

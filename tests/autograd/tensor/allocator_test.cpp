@@ -1,0 +1,198 @@
+#include "autograd/tensor/allocator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <sstream>
+#include <thread>
+
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
+
+namespace tapestry {
+namespace {
+
+using Block = CachingAllocator::Block;
+
+constexpr MemoryKind kKind = MemoryKind::kActivation;
+
+TEST(Allocator, BinsHaveAnEighthOfSlackAtMost) {
+  EXPECT_EQ(CachingAllocator::rounded_size(0), 64);
+  EXPECT_EQ(CachingAllocator::rounded_size(1), 64);
+  EXPECT_EQ(CachingAllocator::rounded_size(64), 64);
+  EXPECT_EQ(CachingAllocator::rounded_size(65), 128);
+  EXPECT_EQ(CachingAllocator::rounded_size(512), 512);
+  int64_t previous = 0;
+  for (int64_t bytes = 1; bytes < (int64_t{1} << 40); bytes += 1 + bytes / 7) {
+    const int64_t rounded = CachingAllocator::rounded_size(bytes);
+    ASSERT_GE(rounded, bytes);
+    ASSERT_EQ(rounded % 64, 0);
+    ASSERT_GE(rounded, previous);
+    ASSERT_EQ(CachingAllocator::rounded_size(rounded), rounded) << bytes;  // a bin's own size
+    if (bytes > 512) {
+      ASSERT_LE(rounded - bytes, bytes / 8 + 64) << bytes;
+    }
+    previous = rounded;
+  }
+}
+
+TEST(Allocator, DifferentBinsDoNotMix) {
+  // Every bin boundary below 1 MiB: a freed block is reused for its own size only.
+  const auto allocator = make_ref<CachingAllocator>();
+  int64_t size = 64;
+  while (size < (int64_t{1} << 20)) {
+    const int64_t next = CachingAllocator::rounded_size(size + 1);
+    const Block small = allocator->allocate(size, kKind);
+    ASSERT_EQ(small.bytes, size);
+    allocator->deallocate(small);
+    const int64_t system = allocator->stats().system_allocations;
+    const Block large = allocator->allocate(next, kKind);
+    ASSERT_EQ(large.bytes, next);
+    ASSERT_EQ(allocator->stats().system_allocations, system + 1) << size << " " << next;
+    std::memset(large.data, 1, static_cast<size_t>(large.bytes));
+    allocator->deallocate(large);
+    allocator->release_cache();
+    size = next;
+  }
+}
+
+TEST(Allocator, ReusesFreedBlocks) {
+  const auto allocator = make_ref<CachingAllocator>();
+  const Block first = allocator->allocate(1000, kKind);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(first.data) % 64, 0U);
+  void* const address = first.data;
+  allocator->deallocate(first);
+  EXPECT_EQ(allocator->stats().current_bytes, 0);
+  EXPECT_EQ(allocator->stats().reserved_bytes, first.bytes);
+  const Block second = allocator->allocate(1010, kKind);  // the same bin
+  EXPECT_EQ(second.data, address);
+  EXPECT_EQ(allocator->stats().allocations, 2);
+  EXPECT_EQ(allocator->stats().system_allocations, 1);
+  allocator->deallocate(second);
+  allocator->release_cache();
+  EXPECT_EQ(allocator->stats().reserved_bytes, 0);
+}
+
+TEST(Allocator, CountsCurrentAndPeakByKind) {
+  const auto allocator = make_ref<CachingAllocator>();
+  const Block a = allocator->allocate(1024, MemoryKind::kActivation);
+  const Block p = allocator->allocate(2048, MemoryKind::kParameter);
+  MemoryStats stats = allocator->stats();
+  EXPECT_EQ(stats.current_bytes, 3072);
+  EXPECT_EQ(stats.current_by_kind[static_cast<size_t>(MemoryKind::kActivation)], 1024);
+  EXPECT_EQ(stats.current_by_kind[static_cast<size_t>(MemoryKind::kParameter)], 2048);
+  allocator->deallocate(a);
+  stats = allocator->stats();
+  EXPECT_EQ(stats.current_bytes, 2048);
+  EXPECT_EQ(stats.peak_bytes, 3072);
+  EXPECT_EQ(stats.peak_by_kind[static_cast<size_t>(MemoryKind::kActivation)], 1024);
+  allocator->reset_peak();
+  stats = allocator->stats();
+  EXPECT_EQ(stats.peak_bytes, 2048);
+  EXPECT_EQ(stats.peak_by_kind[static_cast<size_t>(MemoryKind::kActivation)], 0);
+  allocator->release_cache();
+  EXPECT_EQ(allocator->stats().reserved_bytes, 2048);
+  allocator->deallocate(p);
+}
+
+TEST(Allocator, StatisticsArePrinted) {
+  const auto allocator = make_ref<CachingAllocator>();
+  const Block block = allocator->allocate(3 << 20, MemoryKind::kOptimizer);
+  std::ostringstream out;
+  out << allocator->stats();
+  EXPECT_THAT(out.str(), ::testing::HasSubstr("3.0 MiB in use"));
+  EXPECT_THAT(out.str(), ::testing::HasSubstr("optimizer"));
+  allocator->deallocate(block);
+  EXPECT_EQ(name_of(MemoryKind::kGradient), "gradients");
+}
+
+TEST(Allocator, LargeBlocksAreUsable) {
+  const auto allocator = make_ref<CachingAllocator>();
+  const Block block = allocator->allocate((int64_t{9} << 20) + 1, kKind);
+  EXPECT_GE(block.bytes, (int64_t{9} << 20) + 1);
+  std::memset(block.data, 1, static_cast<size_t>(block.bytes));
+  allocator->deallocate(block);
+}
+
+TEST(Allocator, RefusesNegativeSizes) {
+  const auto allocator = make_ref<CachingAllocator>();
+  EXPECT_THROW(allocator->allocate(-1, kKind), ValueError);
+}
+
+TEST(Allocator, ThreadsMayShareIt) {
+  const auto allocator = make_ref<CachingAllocator>();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 2000; ++i) {
+        const Block block = allocator->allocate(64 + (i % 50) * 64, kKind);
+        static_cast<char*>(block.data)[0] = static_cast<char>(t);
+        allocator->deallocate(block);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(allocator->stats().current_bytes, 0);
+  EXPECT_EQ(allocator->stats().allocations, 8000);
+}
+
+TEST(Storage, TensorsReturnTheirMemory) {
+  RankContext context;
+  const RankContextGuard guard(context);
+  {
+    const Tensor x = zeros({1000});
+    EXPECT_EQ(memory_stats().current_bytes, CachingAllocator::rounded_size(4000));
+    const Tensor view = alias(x, {10}, {1}, 990);
+    EXPECT_EQ(memory_stats().allocations, 1);
+  }
+  EXPECT_EQ(memory_stats().current_bytes, 0);
+  const Tensor again = zeros({1000});
+  EXPECT_EQ(memory_stats().system_allocations, 1);  // the cached block
+}
+
+TEST(Storage, KindGuardNestsAndEnds) {
+  RankContext context;
+  const RankContextGuard guard(context);
+  const auto current = [](MemoryKind kind) {
+    return memory_stats().current_by_kind[static_cast<size_t>(kind)];
+  };
+  {
+    const MemoryKindGuard parameters(MemoryKind::kParameter);
+    const Tensor p = zeros({16});
+    {
+      const MemoryKindGuard gradients(MemoryKind::kGradient);
+      const Tensor g = zeros({16});
+      EXPECT_EQ(current(MemoryKind::kGradient), 64);
+    }
+    EXPECT_EQ(current(MemoryKind::kGradient), 0);
+    EXPECT_EQ(current(MemoryKind::kParameter), 64);
+  }
+  const Tensor x = zeros({16});
+  EXPECT_EQ(current(MemoryKind::kActivation), 64);
+}
+
+TEST(Storage, MayOutliveItsContext) {
+  Tensor survivor;
+  {
+    RankContext context;
+    const RankContextGuard guard(context);
+    survivor = ones({100});
+  }
+  EXPECT_EQ(survivor.at({99}), 1);
+}
+
+TEST(Storage, VersionsCount) {
+  const Tensor x = zeros({2});
+  EXPECT_EQ(x.version(), 0U);
+  x.bump_version();
+  x.bump_version();
+  EXPECT_EQ(x.version(), 2U);
+  EXPECT_EQ(x.storage()->version(), 2U);
+}
+
+}  // namespace
+}  // namespace tapestry
