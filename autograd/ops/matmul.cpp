@@ -1,0 +1,333 @@
+#include "autograd/ops/matmul.h"
+
+#include <algorithm>
+
+#include "autograd/kernels/gemm.h"
+#include "autograd/ops/elementwise.h"
+#include "autograd/ops/map.h"
+#include "autograd/ops/reduction.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/tape/op.h"
+#include "autograd/tensor/dtype.h"
+#include "autograd/tensor/factory.h"
+
+namespace tapestry {
+
+namespace {
+
+// A matrix in memory, or a batch of them with the strides of its batch axes.
+struct Matrix {
+  const std::byte* data;
+  bool transposed;
+  int64_t rows, columns;
+  int64_t leading;  // elements from one row (of the stored, maybe transposed matrix) to the next
+  Strides batch;
+};
+
+// Leading dimension of rows x columns with these strides as BLAS wants it, or 0 if it cannot be
+// had. Axes of size 1 may have any stride.
+int64_t leading_dimension(int64_t rows,
+                          int64_t columns,
+                          int64_t row_stride,
+                          int64_t column_stride) {
+  const bool unit = column_stride == 1 || columns <= 1;
+  const int64_t least = std::max<int64_t>(1, columns);
+  if (rows <= 1) {
+    return unit ? least : 0;
+  }
+  return unit && row_stride >= least ? row_stride : 0;
+}
+
+bool fits_blas(const Tensor& x) {
+  const int64_t rows = x.size(-2);
+  const int64_t columns = x.size(-1);
+  const int64_t row_stride = x.strides()[x.dim() - 2];
+  const int64_t column_stride = x.strides().back();
+  return leading_dimension(rows, columns, row_stride, column_stride) > 0 ||
+         leading_dimension(columns, rows, column_stride, row_stride) > 0;
+}
+
+// x, or a copy, in a layout that BLAS takes.
+Tensor blas_layout(const Tensor& x) { return fits_blas(x) ? x : dense_copy(x); }
+
+// x (in a layout for BLAS) with its batch axes repeated up to `batch_shape`.
+Matrix as_matrix(const Tensor& x, const Shape& batch_shape) {
+  Matrix out;
+  out.data = static_cast<const std::byte*>(x.raw());
+  out.rows = x.size(-2);
+  out.columns = x.size(-1);
+  const int64_t row_stride = x.strides()[x.dim() - 2];
+  const int64_t column_stride = x.strides().back();
+  const int64_t plain = leading_dimension(out.rows, out.columns, row_stride, column_stride);
+  out.transposed = plain == 0;
+  out.leading =
+      plain > 0 ? plain : leading_dimension(out.columns, out.rows, column_stride, row_stride);
+  out.batch = Strides::filled(batch_shape.size(), 0);
+  const int64_t missing = batch_shape.size() - (x.dim() - 2);
+  for (int64_t i = missing; i < batch_shape.size(); ++i) {
+    out.batch[i] = x.shape()[i - missing] == 1 ? 0 : x.strides()[i - missing];
+  }
+  return out;
+}
+
+// Whether the rows of the `count` matrices along batch axis `axis` follow one another as those of
+// one tall matrix.
+bool stacks(const Matrix& m, int64_t axis, int64_t count) {
+  if (m.transposed) {
+    return m.batch[axis] == m.rows && m.leading >= m.rows * count;
+  }
+  return m.rows == 1 ? m.batch[axis] >= std::max<int64_t>(1, m.columns)
+                     : m.batch[axis] == m.rows * m.leading;
+}
+
+// out = a b + beta out over the batch; out is contiguous with shape batch + [m, n].
+void multiply(const Tensor& a_, const Tensor& b_, double beta, const Tensor& out) {
+  if (out.numel() == 0) {
+    return;
+  }
+  const Tensor a_layout = blas_layout(a_);
+  const Tensor b_layout = blas_layout(b_);
+  Shape batch = out.shape();
+  batch.pop_back();
+  batch.pop_back();
+  Matrix a = as_matrix(a_layout, batch);
+  Matrix b = as_matrix(b_layout, batch);
+  Matrix c = as_matrix(out, batch);
+  c.leading = out.size(-1);
+  c.transposed = false;
+  c.batch = contiguous_strides(batch);
+  for (int64_t& stride : c.batch) {
+    stride *= c.rows * c.columns;
+  }
+
+  // Neighbouring batch axes that all three step through evenly are one axis.
+  for (int64_t i = batch.size() - 1; i >= 0; --i) {
+    const auto drop = [&](int64_t axis) {
+      batch.erase(axis);
+      for (Matrix* m : {&a, &b, &c}) {
+        m->batch.erase(axis);
+      }
+    };
+    if (batch[i] == 1) {
+      drop(i);
+    } else if (i + 1 < batch.size()) {
+      const auto even = [&](const Matrix& m) {
+        return m.batch[i] == batch[i + 1] * m.batch[i + 1];
+      };
+      if (even(a) && even(b) && even(c)) {
+        for (Matrix* m : {&a, &b, &c}) {
+          m->batch[i] = m->batch[i + 1];
+        }
+        batch[i] *= batch[i + 1];
+        drop(i + 1);
+      }
+    }
+  }
+  // One b for the whole last axis: its a's make one tall matrix.
+  while (!batch.empty() && b.batch.back() == 0 && stacks(a, batch.size() - 1, batch.back()) &&
+         stacks(c, batch.size() - 1, batch.back())) {
+    for (Matrix* m : {&a, &c}) {
+      if (m->rows == 1 && !m->transposed) {
+        m->leading = m->batch.back();
+      }
+      m->rows *= batch.back();
+      m->batch.pop_back();
+    }
+    b.batch.pop_back();
+    batch.pop_back();
+  }
+
+  // The largest remaining axis goes to the kernel, the others are counted here.
+  const int64_t inner = std::distance(batch.begin(), std::max_element(batch.begin(), batch.end()));
+  const bool batched = !batch.empty();
+  const int64_t count = batched ? batch[inner] : 1;
+  const int64_t item = size_of(out.dtype());
+  Shape place = Shape::filled(batch.size(), 0);
+  const int64_t rounds = batched ? batch.numel() / count : 1;
+  for (int64_t round = 0; round < rounds; ++round) {
+    const auto at = [&](const Matrix& m) {
+      int64_t offset = 0;
+      for (int64_t i = 0; i < batch.size(); ++i) {
+        offset += place[i] * m.batch[i];
+      }
+      return m.data + offset * item;
+    };
+    auto* to = const_cast<std::byte*>(at(c));
+    if (batched) {
+      kernels::gemm_batched(out.dtype(), out.dtype(), a.transposed, b.transposed, count, c.rows,
+                            c.columns, a.columns, 1, at(a), a.leading, a.batch[inner], at(b),
+                            b.leading, b.batch[inner], beta, to, c.leading, c.batch[inner]);
+    } else {
+      kernels::gemm(out.dtype(), out.dtype(), a.transposed, b.transposed, c.rows, c.columns,
+                    a.columns, 1, at(a), a.leading, at(b), b.leading, beta, to, c.leading);
+    }
+    for (int64_t i = batch.size() - 1; i >= 0; --i) {
+      if (i == inner) {
+        continue;
+      }
+      if (++place[i] < batch[i]) {
+        break;
+      }
+      place[i] = 0;
+    }
+  }
+}
+
+void check_operands(std::string_view op, const Tensor& a, const Tensor& b) {
+  check<TypeError>(a.dtype() == b.dtype(), op, ": dtypes differ: ", name_of(a.dtype()), " and ",
+                   name_of(b.dtype()), "; convert one of them with to()");
+  check<TypeError>(a.dtype() != kBool, op, ": not defined for bool; convert with to(kInt64)");
+}
+
+// [.., rows, columns] with everything before the last axis in one.
+Tensor fold(const Tensor& x) {
+  const int64_t width = x.shape().back();
+  Shape leading = x.shape();
+  leading.pop_back();
+  return x.reshape({leading.numel(), width});
+}
+
+// a and b have at least two axes.
+struct MatMul {
+  static constexpr std::string_view name = "matmul";
+  SavedTensor a, b;
+  Shape a_shape, b_shape;
+  Tensor forward(const Tensor& a_, const Tensor& b_) {
+    a_shape = a_.shape();
+    b_shape = b_.shape();
+    // Each is needed only for the other's gradient.
+    if (b_.requires_grad()) {
+      a.save(a_);
+    }
+    if (a_.requires_grad()) {
+      b.save(b_);
+    }
+    Shape shape = broadcast_shapes(name, leading_axes(a_shape), leading_axes(b_shape));
+    shape.push_back(a_.size(-2));
+    shape.push_back(b_.size(-1));
+    Tensor y = empty(shape, a_.dtype());
+    multiply(a_, b_, 0, y);
+    return y;
+  }
+  std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad needs) const {
+    std::array<Tensor, 2> out;
+    if (needs[0]) {
+      out[0] = sum_to(matmul(dy, b.get().t()), a_shape);
+    }
+    if (needs[1]) {
+      // One b for many a's: the sum over the batch is part of one product.
+      out[1] = b_shape.size() == 2 ? matmul(fold(a.get()).t(), fold(dy))
+                                   : sum_to(matmul(a.get().t(), dy), b_shape);
+    }
+    return out;
+  }
+
+ private:
+  static Shape leading_axes(Shape shape) {
+    shape.pop_back();
+    shape.pop_back();
+    return shape;
+  }
+};
+
+struct Linear {
+  static constexpr std::string_view name = "linear";
+  SavedTensor x, weight;
+  Tensor forward(const Tensor& x_, const Tensor& weight_, const Tensor& bias) {
+    if (weight_.requires_grad()) {
+      x.save(x_);
+    }
+    if (x_.requires_grad()) {
+      weight.save(weight_);
+    }
+    Shape shape = x_.shape();
+    shape.back() = weight_.shape()[0];
+    Tensor y = empty(shape, x_.dtype());
+    if (bias.defined()) {
+      // The product is added to the bias inside the kernel, rounded once.
+      copy_values(broadcast_view(bias, shape), y);
+    }
+    const bool vector = x_.dim() == 1;
+    multiply(vector ? x_.unsqueeze(0) : x_, weight_.t(), bias.defined() ? 1 : 0,
+             vector ? y.unsqueeze(0) : y);
+    return y;
+  }
+  std::array<Tensor, 3> backward(const Tensor& dy, NeedsGrad needs) const {
+    std::array<Tensor, 3> out;
+    if (needs[0]) {
+      out[0] = matmul(dy, weight.get());
+    }
+    const Tensor rows = fold(dy);
+    if (needs[1]) {
+      // The one product whose result only accumulates: with the weight's main_grad at hand it can
+      // be the C of this GEMM (beta 1, float32 C also for bfloat16 operands) and the entry stay
+      // undefined.
+      out[1] = matmul(rows.t(), fold(x.get()));
+    }
+    if (needs[2]) {
+      out[2] = sum(rows, {0});
+    }
+    return out;
+  }
+};
+
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  check_operands("matmul", a, b);
+  check<ValueError>(a.dim() > 0 && b.dim() > 0, "matmul: operands must have axes: a ", a.shape(),
+                    ", b ", b.shape(), "; use mul() for scalars");
+  const int64_t inner = b.dim() == 1 ? b.shape()[0] : b.size(-2);
+  check<ValueError>(a.shape().back() == inner, "matmul: inner sizes differ: a ", a.shape(), ", b ",
+                    b.shape());
+  const bool row = a.dim() == 1;
+  const bool column = b.dim() == 1;
+  const Tensor y = apply_op(MatMul{}, row ? unsqueeze(a, 0) : a, column ? unsqueeze(b, 1) : b);
+  if (!row && !column) {
+    return y;
+  }
+  Shape shape = y.shape();
+  if (column) {
+    shape.pop_back();
+  }
+  if (row) {
+    shape.erase(shape.size() - (column ? 1 : 2));
+  }
+  return y.reshape(shape);
+}
+
+Tensor bmm(const Tensor& a, const Tensor& b) {
+  check_operands("bmm", a, b);
+  check<ValueError>(
+      a.dim() == 3 && b.dim() == 3 && a.shape()[0] == b.shape()[0] && a.shape()[2] == b.shape()[1],
+      "bmm: needs [batch, m, k] and [batch, k, n], got a ", a.shape(), ", b ", b.shape());
+  return matmul(a, b);
+}
+
+Tensor dot(const Tensor& a, const Tensor& b) {
+  check<ValueError>(a.dim() == 1 && b.dim() == 1 && a.shape() == b.shape(),
+                    "dot: needs two vectors of one length, got a ", a.shape(), ", b ", b.shape());
+  return matmul(a, b);
+}
+
+Tensor outer(const Tensor& a, const Tensor& b) {
+  check<ValueError>(a.dim() == 1 && b.dim() == 1, "outer: needs two vectors, got a ", a.shape(),
+                    ", b ", b.shape());
+  return mul(unsqueeze(a, 1), unsqueeze(b, 0));
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check_operands("linear", x, weight);
+  check<ValueError>(weight.dim() == 2, "linear: weight must be [out, in], it is ", weight.shape());
+  check<ValueError>(x.dim() > 0 && x.shape().back() == weight.shape()[1],
+                    "linear: the last axis of x ", x.shape(), " must be that of weight ",
+                    weight.shape());
+  if (bias.defined()) {
+    check_operands("linear", weight, bias);
+    check<ValueError>(bias.shape() == Shape{weight.shape()[0]}, "linear: bias ", bias.shape(),
+                      " must have one entry per row of weight ", weight.shape());
+  }
+  return apply_op(Linear{}, x, weight, bias);
+}
+
+}  // namespace tapestry

@@ -1,0 +1,40 @@
+// Matrix products.
+//
+// Operands have one dtype, which the result has too: floating, int32 or int64 (which wrap)
+// (TypeError). Sums of float16 and bfloat16 are carried in float32 and rounded once. Operands whose
+// last two axes have unit stride in either of them, transposed views above all, are used where they
+// lie; any others are copied.
+#pragma once
+
+#include <string_view>
+
+#include "autograd/tensor/tensor.h"
+
+namespace tapestry {
+
+/// y[.., i, j] = sum_k a[.., i, k] b[.., k, j]. Axes before the last two broadcast. A vector a
+/// stands for a row, a vector b for a column, which then disappears from the result. ValueError if
+/// inner sizes differ, batch axes do not broadcast, or an operand is a scalar.
+Tensor matmul(const Tensor& a, const Tensor& b);
+/// The same for [batch, m, k] and [batch, k, n] only (ValueError).
+Tensor bmm(const Tensor& a, const Tensor& b);
+/// Sum of the products of two vectors of one length (ValueError).
+Tensor dot(const Tensor& a, const Tensor& b);
+/// y[i, j] = a[i] b[j] of two vectors (ValueError).
+Tensor outer(const Tensor& a, const Tensor& b);
+
+/// y = x weight^T + bias: x [.., in], weight [out, in], bias [out] or undefined, y [.., out].
+/// Saves x and weight, each where the other wants a gradient: dx = dy weight,
+/// dweight = dy^T x, dbias = sum dy. ValueError if shapes do not fit.
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+
+/// Einstein's summation: "bij,bjk->bik". One letter names one axis; letters that are not in the
+/// result are summed over; a letter twice in one operand takes the diagonal. Without "->" the
+/// result has the letters that occur once, in alphabetical order. Operands are contracted from left
+/// to right, each step a batched matrix product.
+///
+/// ValueError, quoting the equation: operands, axes or sizes that disagree with it, an unknown or
+/// repeated letter in the result, anything but letters ("..." is not supported).
+Tensor einsum(std::string_view equation, const TensorList& operands);
+
+}  // namespace tapestry
