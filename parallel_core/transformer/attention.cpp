@@ -20,7 +20,7 @@ std::string layer_prefix(int64_t layer_number) {
 // Cuts wq, wk and wv out of the rows [groups, heads per group + 2, D] of the fused projection.
 ParallelLinearSpec qkv_spec(const TransformerConfig& config, const std::string& prefix) {
   const int64_t hidden = config.hidden_size;
-  const int64_t dim = config.kv_channels;
+  const int64_t dim = config.kv_channels.value();
   const int64_t groups = config.num_query_groups;
   const int64_t per_group = config.num_attention_heads / groups;
   ParallelLinearSpec spec{.input_size = hidden, .output_size = groups * (per_group + 2) * dim};
@@ -47,7 +47,7 @@ ParallelLinearSpec qkv_spec(const TransformerConfig& config, const std::string& 
 }
 
 ParallelLinearSpec out_spec(const TransformerConfig& config, const std::string& prefix) {
-  const int64_t context = config.num_attention_heads * config.kv_channels;
+  const int64_t context = config.num_attention_heads * config.kv_channels.value();
   ParallelLinearSpec spec{.input_size = context,
                           .output_size = config.hidden_size,
                           .weight = {whole(prefix + ".wo.weight", {config.hidden_size, context},
@@ -68,9 +68,9 @@ ParallelAttention::ParallelAttention(const TransformerConfig& config,
       sequence_first_(sequence_first),
       num_heads_(config.num_attention_heads),
       num_groups_(config.num_query_groups),
-      head_dim_(config.kv_channels),
+      head_dim_(config.kv_channels.value()),
       causal_(true),
-      scale_(1.0 / std::sqrt(static_cast<double>(config.kv_channels))),
+      scale_(1.0 / std::sqrt(static_cast<double>(head_dim_))),
       dropout_(config.attention_dropout) {
   check<ValueError>(num_groups_ > 0 && num_heads_ % num_groups_ == 0, "attention: ", num_heads_,
                     " heads are not a multiple of ", num_groups_, " query groups");
@@ -145,6 +145,7 @@ Tensor ParallelAttention::attend(const Tensor& q,
   TensorList rows;
   for (int64_t row = 0; row < q.size(0); ++row) {
     options.dropout_key = dropout_key(row, layer_, DropoutSite::kAttentionProbs);
+    options.mask = mask.defined() ? mask.slice(0, row, row + 1) : mask;
     rows.push_back(scaled_dot_product_attention(q.slice(0, row, row + 1), k.slice(0, row, row + 1),
                                                 v.slice(0, row, row + 1), options));
   }

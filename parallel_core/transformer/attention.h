@@ -13,7 +13,7 @@ namespace tapestry {
 /// Which keys a query may see besides what causality and the window allow.
 struct AttentionContext {
   RotaryEmbedding* rotary = nullptr;  ///< null: no rotation
-  Tensor mask;                        ///< bool [S, S], true = may look; undefined: none
+  Tensor mask;                        ///< bool [B, 1, S, S], true = may look; undefined: none
 };
 
 /// Fused projection to queries, keys and values, attention per head, output projection.

@@ -33,7 +33,7 @@ struct GPTInput {
   Tensor labels;
   Tensor loss_mask;
   Tensor position_ids;
-  Tensor attention_mask;  ///< bool [S, S], true = may look; undefined: causal only
+  Tensor attention_mask;  ///< bool [B, 1, S, S], true = may look; undefined: causal only
 };
 
 struct GPTOutput {

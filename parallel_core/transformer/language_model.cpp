@@ -22,7 +22,7 @@ class PositionEmbedding final : public nn::Module {
 
  private:
   static Shape shape(const TransformerConfig& config) {
-    return {config.max_position_embeddings, config.hidden_size};
+    return {config.max_position_embeddings.value(), config.hidden_size};
   }
   static LogicalInit init(const TransformerConfig& config) {
     return whole("pos_embeddings.weight", shape(config), weight_init(config));

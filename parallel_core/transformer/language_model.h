@@ -35,7 +35,7 @@ class TransformerLanguageModel final : public nn::Module {
 
   std::string type_name() const override { return "TransformerLanguageModel"; }
   /// ids [B, S] -> hidden states after the final norm. position_ids and mask may be undefined;
-  /// mask is bool [S, S], true = may look, on top of causality and window.
+  /// mask is bool [B, 1, S, S], true = may look, on top of causality and window.
   Tensor forward(const Tensor& ids, const Tensor& position_ids, const Tensor& mask);
   /// The matrix [V, H] that turns hidden states into logits: the word embeddings when tied.
   nn::Parameter& output_weight() const;

@@ -20,10 +20,10 @@ Tensor initial_value(const Shape& shape, const std::vector<LogicalInit>& parts) 
   }
   for (const LogicalInit& part : parts) {
     const Tensor piece = part.logical.view_of(value);
-    const Tensor start =
-        part.init.kind == InitMethod::Kind::kNormal
-            ? normal(0, part.init.value, piece.shape(), initialization_key(part.logical.name))
-            : full(piece.shape(), part.init.value);
+    const Tensor start = part.init.kind == InitMethod::Kind::kNormal
+                             ? normal(0, part.init.value, piece.shape(), kFloat32,
+                                      initialization_key(part.logical.name))
+                             : full(piece.shape(), part.init.value);
     copy_values(start, piece);
   }
   return value;

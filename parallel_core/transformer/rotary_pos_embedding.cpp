@@ -5,7 +5,7 @@
 namespace tapestry {
 
 RotaryEmbedding::RotaryEmbedding(const TransformerConfig& config)
-    : rotary_dim_(static_cast<int64_t>(static_cast<double>(config.kv_channels) *
+    : rotary_dim_(static_cast<int64_t>(static_cast<double>(config.kv_channels.value()) *
                                        config.rotary_config.rotary_percent)),
       interleaved_(config.rotary_config.rotary_interleaved),
       base_(config.rotary_config.rotary_base),
@@ -16,11 +16,10 @@ Tensor RotaryEmbedding::apply(const Tensor& x) {
   auto found = tables_.find(length);
   if (found == tables_.end()) {
     found = tables_
-                .emplace(length,
-                         RopeTable(length, rotary_dim_, base_, interpolation_factor_, 0, x.dtype()))
+                .emplace(length, rope_table(length, rotary_dim_, {.base = base_, .seq_len_interpolation_factor = interpolation_factor_, .dtype = x.dtype() == kFloat64 ? kFloat64 : kFloat32})))
                 .first;
   }
-  return rope(x, found->second, interleaved_);
+  return rope(x, found->second, {.interleaved = interleaved_});
 }
 
 }  // namespace tapestry
