@@ -13,7 +13,6 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/memory_estimate.h"
 #include "parallel_core/config/render.h"
-#include "parallel_core/config/resolved.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/pretrain.h"
 #include "examples/gpt/version.h"
@@ -43,9 +42,9 @@ std::string version_text() {
 
 int dry_run(const tapestry::AllConfig& config) {
   std::cout << tapestry::layout_line(config.parallel_config, 1) << "\n"
-            << tapestry::config_log(config) << "\n";
+            << tapestry::config_log_text(config) << "\n";
   const tapestry::MemoryEstimate estimate = tapestry::estimate_memory(config);
-  std::cout << tapestry::describe(estimate) << "\n";
+  std::cout << tapestry::memory_text(estimate) << "\n";
   for (const std::string& note : config.notes) {
     std::cout << "note: " << note << "\n";
   }

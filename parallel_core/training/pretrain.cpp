@@ -10,7 +10,7 @@
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/memory_estimate.h"
-#include "parallel_core/config/resolved.h"
+#include "parallel_core/config/render.h"
 #include "parallel_core/data/default_text.h"
 #include "parallel_core/data/step_dataset.h"
 #include "parallel_core/data/tokenizer.h"
@@ -144,7 +144,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (!options.run_cmd.empty()) {
     log_info("run_cmd: " + options.run_cmd);
   }
-  log_lines(config_log(config));
+  log_lines(config_log_text(config));
   for (const std::string& note : config.notes) {
     log_warning(note);
   }
