@@ -34,9 +34,19 @@ RandomContext& random_context();
 /// logical tensor.
 RandomKey initialization_key(std::string_view logical_name);
 
-/// Stream of one sample's dropout mask at one site of a layer; the counter is the element's index
-/// in that sample's logical tensor. `row` counts in the current micro-batch.
-RandomKey dropout_key(int64_t row, int64_t layer, DropoutSite site);
+/// The stream that one dropout site of a layer has in the current step; each sample's own stream is
+/// combine(stream, global sample index), and the counter is an element's index in that sample's
+/// logical tensor.
+RandomKey dropout_key(int64_t layer, DropoutSite site);
+
+/// Rows [begin, end) of the current micro-batch whose global sample indices are consecutive.
+struct SampleRun {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t first_sample = 0;
+};
+/// The micro-batch as such runs, usually one. ValueError if it does not have `rows` rows.
+std::vector<SampleRun> sample_runs(int64_t rows);
 
 /// Dropout on hidden states: zeroes each element with probability p and scales the others by
 /// 1 / (1 - p). x is [B, S, H], or [S, B, H] with batch_axis 1; the counter of an element is

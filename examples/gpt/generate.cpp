@@ -1,10 +1,9 @@
 // Prints text from a trained model.
+#include <boost/program_options.hpp>
 #include <exception>
 #include <iostream>
 #include <string>
 #include <vector>
-
-#include <boost/program_options.hpp>
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/config.h"
@@ -56,23 +55,23 @@ int run(int argc, char** argv) {
       tapestry::resolve_checkpoint(arguments["checkpoint"].as<std::string>());
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(folder + "/config.yaml");
   const std::string& type = config.dataset_config.tokenizer_type;
-  const auto tokenizer = tapestry::data::make_tokenizer(
-      type, type == "byte" ? "" : folder + "/tokenizer.model");
+  const auto tokenizer =
+      tapestry::data::make_tokenizer(type, type == "byte" ? "" : folder + "/tokenizer.model");
   const auto model = tapestry::get_model(config);
   tapestry::load_weights(*model, config.model_config, folder);
 
   const std::string prompt = arguments["prompt"].as<std::string>();
   const std::vector<int32_t> ids = tokenizer->encode(prompt);
-  const std::vector<int32_t> added = tapestry::generate(
-      *model, ids,
-      {.max_new_tokens = arguments["max_new_tokens"].as<int64_t>(),
-       .temperature = arguments["temperature"].as<double>(),
-       .top_k = arguments["top_k"].as<int64_t>(),
-       .top_p = arguments["top_p"].as<double>(),
-       .seed = arguments["seed"].as<uint64_t>(),
-       .vocab_size = tokenizer->vocab_size(),
-       .eod_id = tokenizer->eod_id(),
-       .max_context = config.model_config.seq_length});
+  const std::vector<int32_t> added =
+      tapestry::generate(*model, ids,
+                         {.max_new_tokens = arguments["max_new_tokens"].as<int64_t>(),
+                          .temperature = arguments["temperature"].as<double>(),
+                          .top_k = arguments["top_k"].as<int64_t>(),
+                          .top_p = arguments["top_p"].as<double>(),
+                          .seed = arguments["seed"].as<uint64_t>(),
+                          .vocab_size = tokenizer->vocab_size(),
+                          .eod_id = tokenizer->eod_id(),
+                          .max_context = config.model_config.seq_length});
   std::vector<int32_t> all = ids;
   all.insert(all.end(), added.begin(), added.end());
   std::cout << tokenizer->decode(all) << "\n";

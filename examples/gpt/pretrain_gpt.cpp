@@ -1,4 +1,5 @@
 // Trains a GPT from a YAML configuration.
+#include <boost/program_options.hpp>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -6,16 +7,14 @@
 #include <string>
 #include <vector>
 
-#include <boost/program_options.hpp>
-
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
+#include "examples/gpt/version.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/memory_estimate.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/pretrain.h"
-#include "examples/gpt/version.h"
 
 namespace {
 
@@ -35,7 +34,8 @@ void request_stop(int signal) {
 
 std::string version_text() {
   return std::string("pretrain_gpt ") + tapestry::kVersion + "\nbuild: " + tapestry::kBuildType +
-         ", " + tapestry::kCompiler + "\nCPU level: " + std::string(name_of(tapestry::cpu_level())) +
+         ", " + tapestry::kCompiler +
+         "\nCPU level: " + std::string(name_of(tapestry::cpu_level())) +
          "\nBLAS: " + std::string(tapestry::kernels::blas_flavour()) + "\nMPI: " + tapestry::kMpi +
          "\n";
 }

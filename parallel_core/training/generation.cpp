@@ -75,8 +75,7 @@ std::vector<int32_t> generate(GPTModel& model,
   std::vector<int32_t> generated;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
     const auto length = static_cast<int64_t>(context.size());
-    const int64_t seen =
-        options.max_context > 0 ? std::min(length, options.max_context) : length;
+    const int64_t seen = options.max_context > 0 ? std::min(length, options.max_context) : length;
     const Tensor ids =
         tensor(std::span<const int64_t>(context).last(static_cast<size_t>(seen)), {1, seen});
     const Tensor logits = model.forward({.tokens = ids}).logits;

@@ -41,15 +41,16 @@ RunData open_text(const AllConfig& config) {
   if (d.data_path) {
     datasets.data_path = *d.data_path;
   } else {
-    const data::PreparedCorpus corpus = data::prepare_default_text(
-        {.dataset_dir = d.dataset_dir,
-         .tokenizer_type = d.tokenizer_type,
-         .vocab_size = std::min(m.vocab_size, kDefaultTextMaxVocab),
-         .tokenizer_model = tokenizer_model});
+    const data::PreparedCorpus corpus =
+        data::prepare_default_text({.dataset_dir = d.dataset_dir,
+                                    .tokenizer_type = d.tokenizer_type,
+                                    .vocab_size = std::min(m.vocab_size, kDefaultTextMaxVocab),
+                                    .tokenizer_model = tokenizer_model});
     datasets.data_path = {corpus.prefix};
     tokenizer_model = corpus.tokenizer_model;
-    run.description = concat(corpus.prepared ? "prepared" : "found", " the default text: ",
-                             corpus.documents, " documents, ", corpus.tokens, " tokens, ");
+    run.description =
+        concat(corpus.prepared ? "prepared" : "found", " the default text: ", corpus.documents,
+               " documents, ", corpus.tokens, " tokens, ");
   }
   datasets.split = d.split;
   datasets.counts = wanted_samples(config);
@@ -74,8 +75,10 @@ RunData open_text(const AllConfig& config) {
                     "' leaves nothing for training");
   run.train = std::make_unique<data::TokenDataSource>(built.train);
   if (config.training_config.eval_interval) {
-    check<ValueError>(built.valid != nullptr, "training_config.eval_interval is set, but "
-                      "dataset_config.split '", d.split, "' leaves nothing for validation");
+    check<ValueError>(built.valid != nullptr,
+                      "training_config.eval_interval is set, but "
+                      "dataset_config.split '",
+                      d.split, "' leaves nothing for validation");
     run.validation = std::make_unique<data::TokenDataSource>(built.valid);
   }
   run.tokenizer_model = tokenizer_model;
@@ -98,16 +101,15 @@ RunData open_data(const AllConfig& config) {
     return open_text(config);
   }
   RunData run;
-  auto steps = std::make_unique<data::StepDataSource>(*d.step_data_dir,
-                                                      config.model_config.vocab_size);
+  auto steps =
+      std::make_unique<data::StepDataSource>(*d.step_data_dir, config.model_config.vocab_size);
   check<ValueError>(steps->seq_length() == config.model_config.seq_length,
                     "dataset_config.step_data_dir ", *d.step_data_dir, ": rows have ",
                     steps->seq_length(), " tokens, model_config.seq_length is ",
                     config.model_config.seq_length);
   const int64_t wanted = total_training_iters(config, get_data_parallel_world_size());
-  check<ValueError>(wanted <= steps->num_steps(), "dataset_config.step_data_dir ",
-                    *d.step_data_dir, " holds ", steps->num_steps(), " steps, the run has ",
-                    wanted);
+  check<ValueError>(wanted <= steps->num_steps(), "dataset_config.step_data_dir ", *d.step_data_dir,
+                    " holds ", steps->num_steps(), " steps, the run has ", wanted);
   run.description = concat(steps->num_steps(), " recorded steps");
   run.train = std::move(steps);
   return run;

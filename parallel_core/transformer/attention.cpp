@@ -140,16 +140,19 @@ Tensor ParallelAttention::attend(const Tensor& q,
   if (dropout_ == 0 || !is_training()) {
     return scaled_dot_product_attention(q, k, v, options);
   }
-  // Every sample has a random stream of its own, so that its mask does not depend on the batch.
   options.dropout_p = dropout_;
-  TensorList rows;
-  for (int64_t row = 0; row < q.size(0); ++row) {
-    options.dropout_key = dropout_key(row, layer_, DropoutSite::kAttentionProbs);
-    options.mask = mask.defined() ? mask.slice(0, row, row + 1) : mask;
-    rows.push_back(scaled_dot_product_attention(q.slice(0, row, row + 1), k.slice(0, row, row + 1),
-                                                v.slice(0, row, row + 1), options));
+  options.dropout_source = dropout_key(layer_, DropoutSite::kAttentionProbs);
+  TensorList parts;
+  for (const SampleRun& run : sample_runs(q.size(0))) {
+    const auto rows = [&](const Tensor& t) { return t.slice(0, run.begin, run.end); };
+    options.mask = mask.defined() ? rows(mask) : mask;
+    options.dropout_place = {
+        .shape = {run.first_sample + run.end - run.begin, q.size(1), q.size(2), k.size(2)},
+        .start = {run.first_sample, 0, 0, 0},
+        .sample_axis = 0};
+    parts.push_back(scaled_dot_product_attention(rows(q), rows(k), rows(v), options));
   }
-  return cat(rows, 0);
+  return parts.size() == 1 ? parts[0] : cat(parts, 0);
 }
 
 }  // namespace tapestry

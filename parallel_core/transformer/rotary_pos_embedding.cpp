@@ -1,7 +1,5 @@
 #include "parallel_core/transformer/rotary_pos_embedding.h"
 
-#include <cmath>
-
 namespace tapestry {
 
 RotaryEmbedding::RotaryEmbedding(const TransformerConfig& config)
@@ -15,9 +13,10 @@ Tensor RotaryEmbedding::apply(const Tensor& x) {
   const int64_t length = x.size(2);
   auto found = tables_.find(length);
   if (found == tables_.end()) {
-    found = tables_
-                .emplace(length, rope_table(length, rotary_dim_, {.base = base_, .seq_len_interpolation_factor = interpolation_factor_, .dtype = x.dtype() == kFloat64 ? kFloat64 : kFloat32})))
-                .first;
+    const RopeTable table =
+        rope_table(length, rotary_dim_,
+                   {.base = base_, .seq_len_interpolation_factor = interpolation_factor_});
+    found = tables_.emplace(length, table).first;
   }
   return rope(x, found->second, {.interleaved = interleaved_});
 }
