@@ -29,6 +29,7 @@ const std::map<std::string, std::string> kRenamed = {
     {"rotary_base", "model_config.rotary_config.rotary_base"},
     {"rotary_percent", "model_config.rotary_config.rotary_percent"},
     {"num_moe_experts", "moe_config.num_experts"},
+    {"seq_length", "model_config.seq_length"},  // dataset_config has one too
 };
 
 class Converter {
