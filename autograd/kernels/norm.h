@@ -5,8 +5,7 @@
 // together or not at all. Statistics are summed in float64 and stored as float32 (float64 where x
 // is float64); everything else is computed in float32 (float64). The gradients of weight and bias
 // are summed over fixed blocks of rows and then over the blocks in order, so no result depends on
-// the number of threads. y may be x, dx may be dy. With n == 0 the statistics are NaN for LayerNorm
-// and 1 / sqrt(eps) is never formed: rstd is NaN too.
+// the number of threads. y may be x, dx may be dy. With n == 0 mean and rstd are NaN.
 #pragma once
 
 #include <cstdint>

@@ -31,9 +31,11 @@ struct Checkpoint {
   std::shared_ptr<TensorFunction> function;
   std::vector<SavedTensor> inputs;
   Generator::State generator;
+  bool anomaly = false;
 
   Tensor forward(const TensorList& inputs_, const Tensor& /*anchor*/) {
     generator = RankContext::current().default_generator().state();
+    anomaly = RankContext::current().anomaly_enabled;
     inputs.resize(inputs_.size());
     for (size_t i = 0; i < inputs_.size(); ++i) {
       inputs[i].save(inputs_[i]);
@@ -53,6 +55,8 @@ struct Checkpoint {
         leaves.back().set_requires_grad();
       }
     }
+    // The ops inside are named, not this one.
+    const AnomalyGuard inner_ops(anomaly);
     const Tensor output = [&] {
       const GeneratorGuard replay(generator);
       const EnableGradGuard recording;
@@ -80,7 +84,8 @@ Tensor checkpoint(const TensorFunction& function, const TensorList& inputs) {
   // if no input wants a gradient: the anchor is an input that always does.
   Tensor anchor = empty({0});
   anchor.set_requires_grad();
-  return apply_op(Checkpoint{std::make_shared<TensorFunction>(function), {}, {}}, inputs, anchor);
+  return apply_op(Checkpoint{std::make_shared<TensorFunction>(function), {}, {}, {}}, inputs,
+                  anchor);
 }
 
 }  // namespace tapestry

@@ -307,7 +307,11 @@ void BackwardPass::run_node(PendingGradients& pending) {
   const bool anomaly = RankContext::current().anomaly_enabled;
   const TensorList before =
       anomaly ? TensorList(grad_outputs.begin(), grad_outputs.end()) : TensorList();
-  node.run(grad_outputs, grad_inputs);
+  {
+    // Inside, an op may make infinities that it masks out again; and the name to report is its own.
+    const AnomalyGuard whole_op_only(false);
+    node.run(grad_outputs, grad_inputs);
+  }
   if (anomaly) {
     detail::check_anomaly(node.name(), "backward", before, grad_inputs);
   }

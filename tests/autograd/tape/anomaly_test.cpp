@@ -1,7 +1,7 @@
 #include <cmath>
 #include <limits>
 
-#include "autograd/tape/op.h"
+#include "autograd/tape/checkpoint.h"
 #include "tests/autograd/tape/tape_test_util.h"
 
 namespace tapestry {
@@ -23,6 +23,23 @@ TEST(Anomaly, BackwardNamesTheOp) {
   const Tensor x = leaf({0, 4});
   const Tensor y = sum(sqrt(x) * 3);
   const AnomalyGuard guard;
+  EXPECT_THAT(message_of<RuntimeError>([&] { y.backward(); }),
+              AllOf(HasSubstr("sqrt"), HasSubstr("backward")));
+}
+
+TEST(Anomaly, BackwardMayMaskInfinities) {
+  const AnomalyGuard guard;
+  const Tensor base = leaf({0, 2});
+  const Tensor exponent = leaf({2, 3});
+  sum(pow(base, exponent)).backward();  // takes log(0) on the way
+  EXPECT_EQ(exponent.grad().at({0}), 0);
+}
+
+TEST(Anomaly, BackwardOfACheckpointNamesTheOpInside) {
+  const AnomalyGuard guard;
+  const Tensor x = leaf({0, 4});
+  const auto body = [](const TensorList& in) { return sqrt(in[0]) * 3; };
+  const Tensor y = sum(checkpoint(body, {x}));
   EXPECT_THAT(message_of<RuntimeError>([&] { y.backward(); }),
               AllOf(HasSubstr("sqrt"), HasSubstr("backward")));
 }

@@ -1,0 +1,68 @@
+#include "autograd/kernels/embedding.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <numeric>
+
+#include "autograd/kernels/cpu.h"
+#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/scratch.h"
+
+namespace tapestry::kernels {
+
+TAPESTRY_DECLARE_PER_ISA(void embedding_backward_columns(DType dtype,
+                                                         int64_t begin,
+                                                         int64_t end,
+                                                         int64_t dim,
+                                                         int64_t n_ids,
+                                                         const int64_t* order,
+                                                         const int64_t* ids,
+                                                         const void* dy,
+                                                         void* dweight))
+
+void embedding(
+    DType dtype, int64_t rows, int64_t dim, const void* weight, const int64_t* ids, void* y) {
+  const int64_t bytes = dim * size_of(dtype);
+  if (bytes == 0) {
+    return;
+  }
+  const int64_t grain = std::max<int64_t>(4 * kGrainSize / bytes, 1);
+  parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      std::memcpy(static_cast<char*>(y) + row * bytes,
+                  static_cast<const char*>(weight) + ids[row] * bytes, static_cast<size_t>(bytes));
+    }
+  });
+}
+
+void embedding_backward(DType dtype,
+                        int64_t n_ids,
+                        [[maybe_unused]] int64_t vocab,
+                        int64_t dim,
+                        const int64_t* ids,
+                        const void* dy,
+                        void* dweight) {
+  assert(is_floating(dtype));
+  assert(std::all_of(ids, ids + n_ids, [&](int64_t id) { return id >= 0 && id < vocab; }));
+  if (n_ids == 0 || dim == 0) {
+    return;
+  }
+  const Scratch memory(n_ids * size_of(kInt64));
+  auto* order = static_cast<int64_t*>(memory.get());
+  std::iota(order, order + n_ids, int64_t{0});
+  std::sort(order, order + n_ids,
+            [&](int64_t a, int64_t b) { return ids[a] != ids[b] ? ids[a] < ids[b] : a < b; });
+  // Threads share the columns, not the rows: nobody adds to another's element. A cache line is 16
+  // columns of float32.
+  constexpr int64_t kColumns = 16;
+  const int64_t groups = (dim + kColumns - 1) / kColumns;
+  const int64_t grain = std::max<int64_t>(kGrainSize / (n_ids * kColumns), 1);
+  const auto run = TAPESTRY_DISPATCH(embedding_backward_columns);
+  parallel_for(groups, grain, [&](int64_t begin, int64_t end) {
+    run(dtype, begin * kColumns, std::min(end * kColumns, dim), dim, n_ids, order, ids, dy,
+        dweight);
+  });
+}
+
+}  // namespace tapestry::kernels

@@ -1,0 +1,159 @@
+#include "autograd/kernels/cross_entropy.h"
+
+#include <type_traits>
+
+#include "autograd/kernels/isa/row_io.h"
+
+namespace tapestry::kernels::TAPESTRY_ISA {
+
+void cross_entropy_rows(DType dtype,
+                        int64_t begin,
+                        int64_t end,
+                        int64_t vocab,
+                        int64_t valid_vocab,
+                        const void* logits,
+                        const int64_t* labels,
+                        int64_t ignore_index,
+                        void* loss,
+                        void* lse);
+void cross_entropy_backward_rows(DType dtype,
+                                 int64_t begin,
+                                 int64_t end,
+                                 int64_t vocab,
+                                 int64_t valid_vocab,
+                                 const void* logits,
+                                 const int64_t* labels,
+                                 int64_t ignore_index,
+                                 const void* lse,
+                                 const void* dloss,
+                                 void* dlogits);
+
+namespace {
+
+/// One pass over the row: each block's maximum, then the sum of its exponentials, carried in
+/// float64 around the largest maximum so far. The row is read from memory once.
+template <class T>
+double logsumexp_row(int64_t n, const T* x) {
+  using C = compute_t<T>;
+  C block[kBlock];
+  const C infinity = static_cast<C>(__builtin_inf());
+  C max = -infinity;
+  double sum = 0;
+  for (int64_t done = 0; done < n; done += kBlock) {
+    const int64_t m = block_size(n - done);
+    const C* in = read_block(m, x + done, block);
+    C block_max = -infinity;
+#pragma omp simd reduction(max : block_max)
+    for (int64_t i = 0; i < m; ++i) {
+      block_max = in[i] > block_max ? in[i] : block_max;
+    }
+    if (block_max > max) {
+      sum *= max == -infinity || block_max == infinity
+                 ? 1.0
+                 : __builtin_exp(static_cast<double>(max) - block_max);
+      max = block_max;
+    }
+    const C shift = max - max != 0 ? C(0) : max;
+    C partial = 0;
+#pragma omp simd reduction(+ : partial)
+    for (int64_t i = 0; i < m; ++i) {
+      partial += fast_exp(in[i] - shift);
+    }
+    sum += partial;
+  }
+  return __builtin_log(sum) + (max - max != 0 ? 0.0 : static_cast<double>(max));
+}
+
+template <class T, class C = compute_t<T>>
+void backward_row(int64_t vocab,
+                  int64_t valid_vocab,
+                  const T* logits,
+                  int64_t label,
+                  C lse,
+                  C dloss,
+                  T* dlogits) {
+  C in_block[kBlock];
+  C out_block[kBlock];
+  for (int64_t done = 0; done < valid_vocab; done += kBlock) {
+    const int64_t m = block_size(valid_vocab - done);
+    const C* in = read_block(m, logits + done, in_block);
+    // The label's logit is read before its gradient may overwrite it.
+    const int64_t place = label - done;
+    const bool here = place >= 0 && place < m;
+    const C probability = here ? fast_exp(in[place] - lse) : C(0);
+    C* out = output_block(dlogits + done, out_block);
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t i = 0; i < m; ++i) {
+      out[i] = fast_exp(in[i] - lse) * dloss;
+    }
+    if (here) {
+      out[place] = (probability - C(1)) * dloss;
+    }
+    write_block(m, out, dlogits + done);
+  }
+  for (int64_t i = valid_vocab; i < vocab; ++i) {
+    dlogits[i] = T{};
+  }
+}
+
+}  // namespace
+
+void cross_entropy_rows(DType dtype,
+                        int64_t begin,
+                        int64_t end,
+                        int64_t vocab,
+                        int64_t valid_vocab,
+                        const void* logits_,
+                        const int64_t* labels,
+                        int64_t ignore_index,
+                        void* loss_,
+                        void* lse_) {
+  for_floating(dtype, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    using C = compute_t<T>;
+    for (int64_t row = begin; row < end; ++row) {
+      const T* x = static_cast<const T*>(logits_) + row * vocab;
+      const double lse = logsumexp_row(valid_vocab, x);
+      static_cast<C*>(lse_)[row] = static_cast<C>(lse);
+      double loss = 0;
+      if (labels[row] != ignore_index) {
+        C logit = 0;
+        load_row(1, x + labels[row], &logit);
+        loss = lse - logit;
+      }
+      static_cast<C*>(loss_)[row] = static_cast<C>(loss);
+    }
+  });
+}
+
+void cross_entropy_backward_rows(DType dtype,
+                                 int64_t begin,
+                                 int64_t end,
+                                 int64_t vocab,
+                                 int64_t valid_vocab,
+                                 const void* logits_,
+                                 const int64_t* labels,
+                                 int64_t ignore_index,
+                                 const void* lse_,
+                                 const void* dloss_,
+                                 void* dlogits_) {
+  for_floating(dtype, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    using C = compute_t<T>;
+    const auto* lse = static_cast<const C*>(lse_);
+    const auto* dloss = static_cast<const C*>(dloss_);
+    for (int64_t row = begin; row < end; ++row) {
+      T* dlogits = static_cast<T*>(dlogits_) + row * vocab;
+      if (labels[row] == ignore_index) {
+        for (int64_t i = 0; i < vocab; ++i) {
+          dlogits[i] = T{};
+        }
+      } else {
+        backward_row(vocab, valid_vocab, static_cast<const T*>(logits_) + row * vocab, labels[row],
+                     lse[row], dloss[row], dlogits);
+      }
+    }
+  });
+}
+
+}  // namespace tapestry::kernels::TAPESTRY_ISA

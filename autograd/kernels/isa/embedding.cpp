@@ -1,0 +1,73 @@
+#include "autograd/kernels/embedding.h"
+
+#include <type_traits>
+
+#include "autograd/kernels/isa/row_io.h"
+
+namespace tapestry::kernels::TAPESTRY_ISA {
+
+void embedding_backward_columns(DType dtype,
+                                int64_t begin,
+                                int64_t end,
+                                int64_t dim,
+                                int64_t n_ids,
+                                const int64_t* order,
+                                const int64_t* ids,
+                                const void* dy,
+                                void* dweight);
+
+namespace {
+
+/// `order` lists the places of ids, equal ids together and in ascending places.
+template <class T>
+void add_columns(int64_t begin,
+                 int64_t m,
+                 int64_t dim,
+                 int64_t n_ids,
+                 const int64_t* order,
+                 const int64_t* ids,
+                 const T* dy,
+                 T* dweight) {
+  using C = compute_t<T>;
+  C in_block[kBlock];
+  C out_block[kBlock];
+  int64_t i = 0;
+  while (i < n_ids) {
+    const int64_t id = ids[order[i]];
+    T* row = dweight + id * dim + begin;
+    C* out = output_block(row, out_block);
+    if constexpr (!kSame<T, C>) {
+      load_row(m, row, out);
+    }
+    for (; i < n_ids && ids[order[i]] == id; ++i) {
+      const C* in = read_block(m, dy + order[i] * dim + begin, in_block);
+      TAPESTRY_VECTOR_LOOP
+      for (int64_t j = 0; j < m; ++j) {
+        out[j] += in[j];
+      }
+    }
+    write_block(m, out, row);
+  }
+}
+
+}  // namespace
+
+void embedding_backward_columns(DType dtype,
+                                int64_t begin,
+                                int64_t end,
+                                int64_t dim,
+                                int64_t n_ids,
+                                const int64_t* order,
+                                const int64_t* ids,
+                                const void* dy,
+                                void* dweight) {
+  for_floating(dtype, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    for (int64_t done = begin; done < end; done += kBlock) {
+      add_columns(done, block_size(end - done), dim, n_ids, order, ids, static_cast<const T*>(dy),
+                  static_cast<T*>(dweight));
+    }
+  });
+}
+
+}  // namespace tapestry::kernels::TAPESTRY_ISA

@@ -1,0 +1,31 @@
+// What optimizer.cpp computes once per step for the loops of isa/optimizer.cpp.
+#pragma once
+
+namespace tapestry::kernels {
+
+struct AdamConstants {
+  double grad_scale;
+  double coupled_decay;    // wd, or 0 if decoupled
+  double decoupled_decay;  // lr wd, or 0
+  double beta1;
+  double rest1;  // 1 - beta1
+  double beta2;
+  double rest2;       // 1 - beta2
+  double step_size;   // lr / (1 - beta1^step)
+  double root_scale;  // 1 / sqrt(1 - beta2^step)
+  double eps;
+};
+
+/// buf = keep buf + take g; p -= lr (from_grad g + from_buffer buf). At the first step buf = g.
+struct SgdConstants {
+  double grad_scale;
+  double decay;
+  double keep;
+  double take;
+  double from_grad;
+  double from_buffer;
+  double lr;
+  bool first_step;
+};
+
+}  // namespace tapestry::kernels

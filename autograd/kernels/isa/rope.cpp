@@ -1,0 +1,112 @@
+#include "autograd/kernels/rope.h"
+
+#include <type_traits>
+
+#include "autograd/kernels/isa/row_io.h"
+
+namespace tapestry::kernels::TAPESTRY_ISA {
+
+void rope_rows(DType dtype,
+               int64_t begin,
+               int64_t end,
+               int64_t heads,
+               int64_t seq,
+               int64_t head_dim,
+               int64_t rotary_dim,
+               bool interleaved,
+               const void* x,
+               RopeStrides x_strides,
+               const void* cos,
+               const void* sin,
+               bool inverse,
+               void* y,
+               RopeStrides y_strides);
+
+namespace {
+
+template <class C>
+[[gnu::always_inline]] inline void turn(
+    int64_t m, const C* a, const C* b, const C* cos, const C* sin, C sign, C* ya, C* yb) {
+  TAPESTRY_VECTOR_LOOP
+  for (int64_t i = 0; i < m; ++i) {
+    const C first = a[i];
+    const C second = b[i];
+    const C s = sign * sin[i];
+    ya[i] = first * cos[i] - second * s;
+    yb[i] = second * cos[i] + first * s;
+  }
+}
+
+/// Pairs (2 m, 2 m + 1) are pulled apart into two blocks; others are two blocks as they lie.
+template <class T, class C = compute_t<T>>
+void turn_row(
+    int64_t pairs, bool interleaved, const T* x, const C* cos, const C* sin, C sign, T* y) {
+  C block[2 * kBlock];
+  C a_block[kBlock];
+  C b_block[kBlock];
+  for (int64_t done = 0; done < pairs; done += kBlock) {
+    const int64_t m = block_size(pairs - done);
+    if (interleaved) {
+      const C* in = read_block(2 * m, x + 2 * done, block);
+      for (int64_t i = 0; i < m; ++i) {
+        a_block[i] = in[2 * i];
+        b_block[i] = in[2 * i + 1];
+      }
+      turn(m, a_block, b_block, cos + done, sin + done, sign, a_block, b_block);
+      C* out = output_block(y + 2 * done, block);
+      for (int64_t i = 0; i < m; ++i) {
+        out[2 * i] = a_block[i];
+        out[2 * i + 1] = b_block[i];
+      }
+      write_block(2 * m, out, y + 2 * done);
+    } else {
+      const C* a = read_block(m, x + done, a_block);
+      const C* b = read_block(m, x + pairs + done, b_block);
+      C* ya = output_block(y + done, block);
+      C* yb = output_block(y + pairs + done, block + kBlock);
+      turn(m, a, b, cos + done, sin + done, sign, ya, yb);
+      write_block(m, ya, y + done);
+      write_block(m, yb, y + pairs + done);
+    }
+  }
+}
+
+}  // namespace
+
+/// Rows are counted over [batch, seq, heads], so that neighbours share their angles.
+void rope_rows(DType dtype,
+               int64_t begin,
+               int64_t end,
+               int64_t heads,
+               int64_t seq,
+               int64_t head_dim,
+               int64_t rotary_dim,
+               bool interleaved,
+               const void* x_,
+               RopeStrides xs,
+               const void* cos,
+               const void* sin,
+               bool inverse,
+               void* y_,
+               RopeStrides ys) {
+  const int64_t pairs = rotary_dim / 2;
+  for_floating(dtype, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    using C = compute_t<T>;
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t head = row % heads;
+      const int64_t position = row / heads % seq;
+      const int64_t sample = row / heads / seq;
+      const T* x =
+          static_cast<const T*>(x_) + sample * xs.batch + head * xs.head + position * xs.row;
+      T* y = static_cast<T*>(y_) + sample * ys.batch + head * ys.head + position * ys.row;
+      turn_row(pairs, interleaved, x, static_cast<const C*>(cos) + position * pairs,
+               static_cast<const C*>(sin) + position * pairs, inverse ? C(-1) : C(1), y);
+      for (int64_t i = rotary_dim; i < head_dim; ++i) {
+        y[i] = x[i];
+      }
+    }
+  });
+}
+
+}  // namespace tapestry::kernels::TAPESTRY_ISA

@@ -1,0 +1,129 @@
+#include "autograd/kernels/swiglu.h"
+
+#include <type_traits>
+
+#include "autograd/kernels/isa/row_io.h"
+
+namespace tapestry::kernels::TAPESTRY_ISA {
+
+void swiglu_rows(DType dtype,
+                 int64_t begin,
+                 int64_t end,
+                 int64_t n,
+                 const void* gate,
+                 int64_t gate_stride,
+                 const void* up,
+                 int64_t up_stride,
+                 void* y);
+void swiglu_backward_rows(DType dtype,
+                          int64_t begin,
+                          int64_t end,
+                          int64_t n,
+                          const void* gate,
+                          int64_t gate_stride,
+                          const void* up,
+                          int64_t up_stride,
+                          const void* dy,
+                          void* dgate,
+                          int64_t dgate_stride,
+                          void* dup,
+                          int64_t dup_stride);
+
+namespace {
+
+template <class T>
+void forward_row(int64_t n, const T* gate, const T* up, T* y) {
+  using C = compute_t<T>;
+  C gate_block[kBlock];
+  C up_block[kBlock];
+  C y_block[kBlock];
+  for (int64_t done = 0; done < n; done += kBlock) {
+    const int64_t m = block_size(n - done);
+    const C* a = read_block(m, gate + done, gate_block);
+    const C* b = read_block(m, up + done, up_block);
+    C* out = output_block(y + done, y_block);
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t i = 0; i < m; ++i) {
+      out[i] = a[i] / (C(1) + fast_exp(-a[i])) * b[i];
+    }
+    write_block(m, out, y + done);
+  }
+}
+
+template <class T>
+void backward_row(int64_t n, const T* gate, const T* up, const T* dy, T* dgate, T* dup) {
+  using C = compute_t<T>;
+  constexpr C kLimit = sizeof(C) == 8 ? C(700) : C(87);  // beyond it e^-x overflows
+  C gate_block[kBlock];
+  C up_block[kBlock];
+  C dy_block[kBlock];
+  C dgate_block[kBlock];
+  C dup_block[kBlock];
+  for (int64_t done = 0; done < n; done += kBlock) {
+    const int64_t m = block_size(n - done);
+    const C* a = read_block(m, gate + done, gate_block);
+    const C* b = read_block(m, up + done, up_block);
+    const C* g = read_block(m, dy + done, dy_block);
+    C* out_a = output_block(dgate + done, dgate_block);
+    C* out_b = output_block(dup + done, dup_block);
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t i = 0; i < m; ++i) {
+      const C x = a[i];
+      const C c = x < -kLimit ? -kLimit : x;
+      const C e = fast_exp(-c);
+      const C s = C(1) / (C(1) + e);
+      const C slope = s * (C(1) + c * (e * s));  // e s = 1 - s without cancellation
+      const C u = b[i];
+      out_a[i] = g[i] * u * slope;
+      out_b[i] = g[i] * (x * s);
+    }
+    write_block(m, out_a, dgate + done);
+    write_block(m, out_b, dup + done);
+  }
+}
+
+}  // namespace
+
+void swiglu_rows(DType dtype,
+                 int64_t begin,
+                 int64_t end,
+                 int64_t n,
+                 const void* gate,
+                 int64_t gate_stride,
+                 const void* up,
+                 int64_t up_stride,
+                 void* y) {
+  for_floating(dtype, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    for (int64_t row = begin; row < end; ++row) {
+      forward_row(n, static_cast<const T*>(gate) + row * gate_stride,
+                  static_cast<const T*>(up) + row * up_stride, static_cast<T*>(y) + row * n);
+    }
+  });
+}
+
+void swiglu_backward_rows(DType dtype,
+                          int64_t begin,
+                          int64_t end,
+                          int64_t n,
+                          const void* gate,
+                          int64_t gate_stride,
+                          const void* up,
+                          int64_t up_stride,
+                          const void* dy,
+                          void* dgate,
+                          int64_t dgate_stride,
+                          void* dup,
+                          int64_t dup_stride) {
+  for_floating(dtype, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    for (int64_t row = begin; row < end; ++row) {
+      backward_row(n, static_cast<const T*>(gate) + row * gate_stride,
+                   static_cast<const T*>(up) + row * up_stride, static_cast<const T*>(dy) + row * n,
+                   static_cast<T*>(dgate) + row * dgate_stride,
+                   static_cast<T*>(dup) + row * dup_stride);
+    }
+  });
+}
+
+}  // namespace tapestry::kernels::TAPESTRY_ISA

@@ -1,0 +1,233 @@
+#include "autograd/ops/activation.h"
+
+#include <numbers>
+
+#include "autograd/kernels/swiglu.h"
+#include "autograd/ops/elementwise.h"
+#include "autograd/ops/map.h"
+#include "autograd/ops/rows.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/tape/engine.h"
+#include "autograd/tape/op.h"
+#include "autograd/tensor/dtype.h"
+#include "autograd/tensor/factory.h"
+
+namespace tapestry {
+
+namespace {
+
+using kernels::BinaryOp;
+using kernels::UnaryOp;
+
+struct Relu {
+  static constexpr std::string_view name = "relu";
+  SavedTensor y;
+  Tensor forward(const Tensor& x) { return y.save_output(map_unary(name, UnaryOp::kRelu, x)); }
+  Tensor backward(const Tensor& dy) const {
+    // The output tells where x was positive, and the next layer keeps it anyway.
+    if (grad_enabled()) {
+      return where(le(y.get(), 0), scalar(0, dy.dtype()), dy);
+    }
+    return map_binary("relu_backward", BinaryOp::kReluBackward, y.get(), dy);
+  }
+};
+
+// A smooth function with a kernel for f(x), one for dy f'(x), and a composed form.
+template <class F>
+struct Smooth {
+  static constexpr std::string_view name = F::name;
+  SavedTensor x;
+  Tensor forward(const Tensor& x_) {
+    x.save(x_);
+    return map_unary(name, F::kForward, x_);
+  }
+  Tensor backward(const Tensor& dy) const {
+    if (grad_enabled()) {
+      return vjp([](const TensorList& in) { return F::composed(in[0]); }, dy, {x})[0];
+    }
+    return map_binary(F::name, F::kBackward, x.get(), dy);
+  }
+};
+
+struct Gelu {
+  static constexpr std::string_view name = "gelu";
+  static constexpr UnaryOp kForward = UnaryOp::kGelu;
+  static constexpr BinaryOp kBackward = BinaryOp::kGeluBackward;
+  static Tensor composed(const Tensor& x) { return composed_gelu(x); }
+};
+struct GeluTanh {
+  static constexpr std::string_view name = "gelu_tanh";
+  static constexpr UnaryOp kForward = UnaryOp::kGeluTanh;
+  static constexpr BinaryOp kBackward = BinaryOp::kGeluTanhBackward;
+  static Tensor composed(const Tensor& x) { return composed_gelu_tanh(x); }
+};
+struct Silu {
+  static constexpr std::string_view name = "silu";
+  static constexpr UnaryOp kForward = UnaryOp::kSilu;
+  static constexpr BinaryOp kBackward = BinaryOp::kSiluBackward;
+  static Tensor composed(const Tensor& x) { return composed_silu(x); }
+};
+
+// log(1 + u) for 0 <= u <= 1. Where 1 + u rounds, the quotient log(w) / (w - 1) is still that of
+// the rounded w, and varies slowly. Source: Kahan; see Goldberg 1991, theorem 4.
+Tensor log_one_plus(const Tensor& u) {
+  const Tensor w = add(u, 1);
+  const Tensor step = sub(w, 1);
+  return where(eq(step, 0), u, div(mul(log(w), u), step));
+}
+
+struct Softplus {
+  static constexpr std::string_view name = "softplus";
+  SavedTensor x;
+  Tensor forward(const Tensor& x_) {
+    x.save(x_);
+    // In float32 also for 16-bit inputs, so that the result is rounded once.
+    const Tensor wide = size_of(x_.dtype()) < 4 ? to(x_, kFloat32) : x_;
+    const Tensor tail = log_one_plus(exp(neg(abs(wide))));
+    return to(add(map_unary("relu", UnaryOp::kRelu, wide), tail), x_.dtype());
+  }
+  Tensor backward(const Tensor& dy) const { return mul(dy, sigmoid(x.get())); }
+};
+
+void swiglu_rows(const RowView& gate, const RowView& up, Tensor& y) {
+  kernels::swiglu(y.dtype(), gate.rows, gate.n, gate.tensor.raw(), gate.stride, up.tensor.raw(),
+                  up.stride, y.raw());
+}
+
+// Splits the rows [gate, up] of a fused tensor.
+std::array<RowView, 2> halves_of(const Tensor& x) {
+  RowView gate = rows_of(x);
+  gate.n /= 2;
+  RowView up = gate;
+  const Tensor whole = gate.tensor;
+  Shape half = whole.shape();
+  half.back() = gate.n;
+  gate.tensor = alias(whole, half, whole.strides(), whole.offset());
+  up.tensor = alias(whole, half, whole.strides(), whole.offset() + gate.n);
+  return {gate, up};
+}
+
+struct SwiGlu {
+  static constexpr std::string_view name = "swiglu";
+  SavedTensor gate, up;
+  Tensor forward(const Tensor& gate_, const Tensor& up_) {
+    gate.save(gate_);
+    up.save(up_);
+    Tensor y = empty_like(gate_);
+    swiglu_rows(rows_of(gate_), rows_of(up_), y);
+    return y;
+  }
+  TensorList backward(const Tensor& dy, NeedsGrad /*needs*/) const {
+    if (grad_enabled()) {
+      return vjp([](const TensorList& in) { return composed_swiglu(in[0], in[1]); }, dy,
+                 {gate, up});
+    }
+    const RowView g = rows_of(gate);
+    const RowView u = rows_of(up);
+    const Tensor dense_dy = dense(dy);
+    Tensor dgate = empty_like(dense_dy);
+    Tensor dup = empty_like(dense_dy);
+    kernels::swiglu_backward(dy.dtype(), g.rows, g.n, g.tensor.raw(), g.stride, u.tensor.raw(),
+                             u.stride, dense_dy.raw(), dgate.raw(), g.n, dup.raw(), g.n);
+    return {dgate, dup};
+  }
+};
+
+struct FusedSwiGlu {
+  static constexpr std::string_view name = "swiglu_fused";
+  SavedTensor x;
+  Tensor forward(const Tensor& x_) {
+    x.save(x_);
+    const auto [gate, up] = halves_of(x_);
+    Shape shape = x_.shape();
+    shape.back() /= 2;
+    Tensor y = empty(shape, x_.dtype());
+    swiglu_rows(gate, up, y);
+    return y;
+  }
+  Tensor backward(const Tensor& dy) const {
+    if (grad_enabled()) {
+      return vjp([](const TensorList& in) { return composed_swiglu(in[0]); }, dy, {x})[0];
+    }
+    const Tensor values = x;
+    const auto [gate, up] = halves_of(values);
+    const Tensor dense_dy = dense(dy);
+    Tensor dx = empty_like(values);
+    const auto [dgate, dup] = halves_of(dx);
+    kernels::swiglu_backward(dy.dtype(), gate.rows, gate.n, gate.tensor.raw(), gate.stride,
+                             up.tensor.raw(), up.stride, dense_dy.raw(), dgate.tensor.raw(),
+                             2 * gate.n, dup.tensor.raw(), 2 * gate.n);
+    return dx;
+  }
+};
+
+void check_swiglu(const Tensor& gate, const Tensor& up) {
+  check_floating("swiglu", gate.dtype());
+  check<TypeError>(gate.dtype() == up.dtype(), "swiglu: the dtypes of gate (",
+                   name_of(gate.dtype()), ") and up (", name_of(up.dtype()), ") differ");
+  check<ValueError>(gate.shape() == up.shape(), "swiglu: the shapes of gate ", gate.shape(),
+                    " and up ", up.shape(), " differ");
+}
+
+void check_swiglu(const Tensor& x) {
+  check_floating("swiglu", x.dtype());
+  check<ValueError>(x.dim() >= 1 && x.shape().back() % 2 == 0,
+                    "swiglu: the last axis holds gate and up, so it must be even; x is ",
+                    x.shape());
+}
+
+template <class F>
+Tensor smooth(const Tensor& x) {
+  check_floating(F::name, x.dtype());
+  return apply_op(Smooth<F>{}, x);
+}
+
+}  // namespace
+
+Tensor relu(const Tensor& x) { return apply_op(Relu{}, x); }
+Tensor squared_relu(const Tensor& x) { return square(relu(x)); }
+Tensor gelu(const Tensor& x) { return smooth<Gelu>(x); }
+Tensor gelu_tanh(const Tensor& x) { return smooth<GeluTanh>(x); }
+Tensor silu(const Tensor& x) { return smooth<Silu>(x); }
+Tensor softplus(const Tensor& x) {
+  check_floating("softplus", x.dtype());
+  return apply_op(Softplus{}, x);
+}
+
+Tensor composed_gelu(const Tensor& x) {
+  return mul(mul(x, 0.5), add(erf(mul(x, 1 / std::numbers::sqrt2)), 1));
+}
+
+Tensor composed_gelu_tanh(const Tensor& x) {
+  constexpr double kRootTwoOverPi = 0.7978845608028654;
+  const Tensor inner = mul(add(x, mul(pow(x, 3), 0.044715)), kRootTwoOverPi);
+  return mul(mul(x, 0.5), add(tanh(inner), 1));
+}
+
+Tensor composed_silu(const Tensor& x) { return mul(x, sigmoid(x)); }
+
+Tensor swiglu(const Tensor& gate, const Tensor& up) {
+  check_swiglu(gate, up);
+  if (gate.dim() == 0) {
+    return swiglu(gate.reshape({1}), up.reshape({1})).reshape({});
+  }
+  return apply_op(SwiGlu{}, gate, up);
+}
+
+Tensor swiglu(const Tensor& x) {
+  check_swiglu(x);
+  return apply_op(FusedSwiGlu{}, x);
+}
+
+Tensor composed_swiglu(const Tensor& gate, const Tensor& up) {
+  check_swiglu(gate, up);
+  return mul(composed_silu(gate), up);
+}
+
+Tensor composed_swiglu(const Tensor& x) {
+  check_swiglu(x);
+  const int64_t n = x.shape().back() / 2;
+  return composed_swiglu(slice(x, -1, 0, n), slice(x, -1, n, 2 * n));
+}
+
+}  // namespace tapestry

@@ -1,0 +1,338 @@
+#include "autograd/ops/attention.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "autograd/kernels/attention.h"
+#include "autograd/ops/elementwise.h"
+#include "autograd/ops/map.h"
+#include "autograd/ops/matmul.h"
+#include "autograd/ops/reduction.h"
+#include "autograd/ops/rows.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/tape/engine.h"
+#include "autograd/tape/op.h"
+#include "autograd/tensor/dtype.h"
+#include "autograd/tensor/factory.h"
+
+namespace tapestry {
+
+namespace {
+
+constexpr std::string_view kName = "scaled_dot_product_attention";
+
+// The options with everything decided: defaults filled in and random numbers drawn, so that
+// backward and the composed form see the same.
+struct Problem {
+  bool causal = false;
+  int64_t window_left = -1;
+  double scale = 1;
+  int64_t q_offset = 0;
+  double dropout_p = 0;
+  RandomKey key;       // offset 0
+  LogicalPlace place;  // of the weights [B, H, S, T]
+};
+
+void check_place(const LogicalPlace& place, const Shape& weights, int64_t q_offset) {
+  check<ValueError>(place.shape.size() == 4 && place.start.size() == 4, kName,
+                    ": dropout_place (shape ", place.shape, ", start ", place.start,
+                    ") must have the four axes of the weights ", weights);
+  check<ValueError>(place.sample_axis == 0 || place.sample_axis == -1, kName,
+                    ": the sample_axis of dropout_place must be 0 or -1, got ", place.sample_axis);
+  check<ValueError>(place.start[2] == q_offset && place.start[3] == 0, kName,
+                    ": dropout_place starts at ", place.start,
+                    ", but its axis 2 must start at "
+                    "q_offset (",
+                    q_offset, ") and its axis 3 at 0");
+  for (int64_t axis = 0; axis < 4; ++axis) {
+    check<ValueError>(
+        place.start[axis] >= 0 &&
+            (axis == place.sample_axis || place.start[axis] + weights[axis] <= place.shape[axis]),
+        kName, ": weights ", weights, " at ", place.start, " do not lie inside dropout_place ",
+        place.shape);
+  }
+}
+
+void check_tensors(const Tensor& q, const Tensor& k, const Tensor& v) {
+  check_floating(kName, q.dtype());
+  check<TypeError>(q.dtype() == k.dtype() && q.dtype() == v.dtype(), kName,
+                   ": q, k and v must have one dtype, got ", name_of(q.dtype()), ", ",
+                   name_of(k.dtype()), ", ", name_of(v.dtype()));
+  check<ValueError>(q.dim() == 4 && k.dim() == 4 && v.dim() == 4, kName,
+                    ": q, k and v must be [B, heads, length, D], got ", q.shape(), ", ", k.shape(),
+                    ", ", v.shape());
+  check<ValueError>(k.shape() == v.shape(), kName, ": the shapes of k ", k.shape(), " and v ",
+                    v.shape(), " differ");
+  check<ValueError>(q.shape()[0] == k.shape()[0] && q.shape()[3] == k.shape()[3], kName, ": q ",
+                    q.shape(), " and k ", k.shape(), " differ in batch or head size");
+  const int64_t heads = q.shape()[1];
+  const int64_t groups = k.shape()[1];
+  check<ValueError>(groups > 0 ? heads % groups == 0 : heads == 0, kName, ": the ", groups,
+                    " heads of k and v must divide the ", heads, " heads of q");
+}
+
+// Checks everything and draws the numbers for dropout.
+Problem pose(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+  check_tensors(q, k, v);
+  const Shape weights{q.shape()[0], q.shape()[1], q.shape()[2], k.shape()[2]};
+  check<ValueError>(!options.window_left || *options.window_left >= 0, kName,
+                    ": window_left must not be negative, got ", options.window_left.value_or(0));
+  check<ValueError>(options.q_offset >= 0, kName, ": q_offset must not be negative, got ",
+                    options.q_offset);
+  check<ValueError>(options.dropout_p >= 0 && options.dropout_p < 1, kName,
+                    ": dropout_p must lie in [0, 1), got ", options.dropout_p);
+  if (options.mask.defined()) {
+    check<TypeError>(options.mask.dtype() == kBool, kName, ": the mask must be bool, got ",
+                     name_of(options.mask.dtype()));
+    check<ValueError>(broadcast_shapes(kName, options.mask.shape(), weights) == weights, kName,
+                      ": the mask ", options.mask.shape(), " does not broadcast to ", weights);
+  }
+  Problem problem;
+  problem.causal = options.causal;
+  problem.window_left = options.window_left.value_or(-1);
+  problem.scale =
+      options.scale.value_or(1 / std::sqrt(std::max(1.0, static_cast<double>(q.shape()[3]))));
+  problem.q_offset = options.q_offset;
+  problem.dropout_p = options.dropout_p;
+  if (options.dropout_p > 0) {
+    problem.place = options.dropout_place;
+    if (problem.place.shape.empty()) {
+      problem.place = {weights, {0, 0, options.q_offset, 0}, -1};
+      problem.place.shape[2] += options.q_offset;
+    }
+    check_place(problem.place, weights, options.q_offset);
+    problem.key = options.dropout_source.reserve(weights.numel(), RandomSource::Use::kBits);
+    if (problem.key.offset != 0) {
+      problem.key.stream = combine(problem.key.stream, problem.key.offset);
+      problem.key.offset = 0;
+    }
+  }
+  return problem;
+}
+
+// Which weights exist, bool [S, T] or with the mask's further axes; undefined: all.
+Tensor visible(const Problem& problem, int64_t q_len, int64_t kv_len, const Tensor& mask) {
+  const auto first = static_cast<double>(problem.q_offset);
+  const Tensor i = arange(first, first + static_cast<double>(q_len)).unsqueeze(1);
+  const Tensor j = arange(kv_len);
+  Tensor keep = mask;
+  const auto restrict = [&](const Tensor& rule) {
+    keep = keep.defined() ? logical_and(keep, rule) : rule;
+  };
+  if (problem.causal) {
+    restrict(le(j, i));
+  }
+  if (problem.window_left >= 0) {
+    restrict(ge(j, sub(i, static_cast<double>(problem.window_left))));
+  }
+  return keep;
+}
+
+Tensor composed(
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Problem& problem) {
+  const int64_t groups = k.shape()[1];
+  const Shape out_shape = q.shape();
+  const Shape weights{out_shape[0], out_shape[1], out_shape[2], k.shape()[2]};
+  if (out_shape.numel() == 0) {
+    return add(mul(q, 0), mul(add(sum(k), sum(v)), 0));
+  }
+  // The heads of a group side by side: [B, G, H / G, S, D] against [B, G, 1, T, D].
+  const Tensor grouped =
+      widen(q).reshape({out_shape[0], groups, out_shape[1] / groups, out_shape[2], out_shape[3]});
+  const Tensor keys = widen(k).unsqueeze(2);
+  const Tensor values = widen(v).unsqueeze(2);
+  Tensor scores = mul(matmul(grouped, keys.t()), problem.scale).reshape(weights);
+  const Tensor keep = visible(problem, weights[2], weights[3], mask);
+  if (keep.defined()) {
+    scores = masked_fill(scores, logical_not(keep), -std::numeric_limits<double>::infinity());
+  }
+  // Softmax, but a row without keys is 0.
+  const Tensor e = exp(sub(scores, finite_max(scores, {3})));
+  const Tensor total = sum(e, {3}, true);
+  Tensor p = div(e, masked_fill(total, eq(total, 0), 1));
+  if (problem.dropout_p > 0) {
+    p = dropout(p, problem.dropout_p, problem.key, problem.place);
+  }
+  const Shape grouped_weights{weights[0], groups, weights[1] / groups, weights[2], weights[3]};
+  return matmul(p.reshape(grouped_weights), values).reshape(out_shape).to(q.dtype());
+}
+
+kernels::AttentionStrides strides_of(const Tensor& t) {
+  return {t.strides()[0], t.strides()[1], t.strides()[2]};
+}
+
+// A tensor [B, H, S, D] that lies in memory as [B, S, H, D].
+Tensor empty_by_rows(const Shape& shape, DType dtype) {
+  const Tensor rows = empty({shape[0], shape[2], shape[1], shape[3]}, dtype);
+  const Strides& s = rows.strides();
+  return alias(rows, shape, {s[0], s[2], s[1], s[3]}, 0);
+}
+
+Tensor with_dense_channels(const Tensor& x) {
+  return x.shape()[3] > 1 && x.strides()[3] != 1 ? dense_copy(x) : x;
+}
+
+struct Attention {
+  static constexpr std::string_view name = kName;
+  Problem problem;
+  SavedTensor q, k, v, mask, out, lse;
+
+  // mask_: undefined, or dense [S, T] or [B, S, T].
+  Tensor forward(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& mask_) {
+    q.save(q_);
+    k.save(k_);
+    v.save(v_);
+    mask.save(mask_);
+    const Tensor queries = with_dense_channels(q_);
+    const Tensor keys = with_dense_channels(k_);
+    const Tensor values = with_dense_channels(v_);
+    Tensor y = empty_by_rows(q_.shape(), q_.dtype());
+    Tensor row_lse = empty({q_.shape()[0], q_.shape()[1], q_.shape()[2]}, wide_dtype(q_.dtype()));
+    const auto call = [&](const kernels::AttentionShape& shape, const bool* visible, int64_t b) {
+      kernels::attention(q_.dtype(), shape, at(queries, b), strides_of(queries), at(keys, b),
+                         strides_of(keys), at(values, b), strides_of(values), visible, at(y, b),
+                         strides_of(y), at(row_lse, b));
+    };
+    for_each_call(q_, k_, mask_, call);
+    lse.save(row_lse);
+    return out.save_output(y);
+  }
+
+  TensorList backward(const Tensor& dy, NeedsGrad /*needs*/) const {
+    const Tensor seen = mask;
+    if (grad_enabled()) {
+      const auto twin = [&](const TensorList& in) {
+        const Tensor wide = seen.defined() && seen.dim() == 3 ? seen.unsqueeze(1) : seen;
+        return composed(in[0], in[1], in[2], wide, problem);
+      };
+      TensorList gradients = vjp(twin, dy, {q, k, v});
+      gradients.emplace_back();
+      return gradients;
+    }
+    const Tensor queries = with_dense_channels(q);
+    const Tensor keys = with_dense_channels(k);
+    const Tensor values = with_dense_channels(v);
+    const Tensor dout = with_dense_channels(dy);
+    const Tensor y = out;
+    const Tensor row_lse = lse;
+    Tensor dq = empty_by_rows(queries.shape(), dy.dtype());
+    Tensor dk = empty_by_rows(keys.shape(), dy.dtype());
+    Tensor dv = empty_by_rows(keys.shape(), dy.dtype());
+    if (queries.numel() == 0) {  // nobody looked at a key
+      copy_values(broadcast_view(scalar(0, dy.dtype()), dk.shape()), dk);
+      copy_values(broadcast_view(scalar(0, dy.dtype()), dv.shape()), dv);
+      return {dq, dk, dv, Tensor()};
+    }
+    const auto call = [&](const kernels::AttentionShape& shape, const bool* visible, int64_t b) {
+      kernels::attention_backward(dy.dtype(), shape, at(queries, b), strides_of(queries),
+                                  at(keys, b), strides_of(keys), at(values, b), strides_of(values),
+                                  visible, at(y, b), strides_of(y), at(dout, b), strides_of(dout),
+                                  at(row_lse, b), at(dq, b), strides_of(dq), at(dk, b),
+                                  strides_of(dk), at(dv, b), strides_of(dv));
+    };
+    for_each_call(queries, keys, seen, call);
+    return {dq, dk, dv, Tensor()};
+  }
+
+ private:
+  // Address of sample b.
+  static std::byte* at(const Tensor& t, int64_t b) {
+    return static_cast<std::byte*>(t.raw()) + b * t.strides()[0] * size_of(t.dtype());
+  }
+
+  // Calls f(shape, mask, first sample): once for all samples or, since the kernel takes one mask,
+  // once for each if they have masks of their own.
+  template <class F>
+  void for_each_call(const Tensor& queries,
+                     const Tensor& keys,
+                     const Tensor& seen,
+                     const F& f) const {
+    if (queries.numel() == 0) {
+      return;
+    }
+    kernels::AttentionShape shape;
+    shape.batch = queries.shape()[0];
+    shape.heads = queries.shape()[1];
+    shape.q_len = queries.shape()[2];
+    shape.head_dim = queries.shape()[3];
+    shape.groups = keys.shape()[1];
+    shape.kv_len = keys.shape()[2];
+    shape.causal = problem.causal;
+    shape.window_left = problem.window_left;
+    shape.q_offset = problem.q_offset;
+    shape.scale = problem.scale;
+    std::vector<uint64_t> streams;
+    if (problem.dropout_p > 0) {
+      shape.dropout_p = problem.dropout_p;
+      shape.rng_seed = problem.key.seed;
+      shape.rng_stream = problem.key.stream;
+      shape.head_offset = problem.place.start[1];
+      shape.total_heads = problem.place.shape[1];
+      shape.total_rows = problem.place.shape[2];
+      shape.total_cols = problem.place.shape[3];
+      shape.sample_offset = problem.place.start[0];
+      if (problem.place.sample_axis == 0) {
+        for (int64_t b = 0; b < shape.batch; ++b) {
+          streams.push_back(
+              combine(problem.key.stream, static_cast<uint64_t>(problem.place.start[0] + b)));
+        }
+        shape.sample_streams = streams.data();
+      }
+    }
+    if (!seen.defined() || seen.dim() == 2) {
+      f(shape, seen.defined() ? seen.data<bool>() : nullptr, 0);
+      return;
+    }
+    const int64_t batch = shape.batch;
+    shape.batch = 1;
+    for (int64_t b = 0; b < batch; ++b) {
+      f(shape, seen.data<bool>() + b * shape.q_len * shape.kv_len, b);
+      shape.sample_offset += 1;
+      shape.sample_streams += shape.sample_streams != nullptr ? 1 : 0;
+    }
+  }
+};
+
+// The mask as dense [S, T] or [B, S, T]; nullopt if it differs between heads.
+std::optional<Tensor> kernel_mask(const Tensor& mask, const Shape& weights) {
+  if (!mask.defined()) {
+    return mask;
+  }
+  const int64_t missing = 4 - mask.dim();
+  const auto size = [&](int64_t axis) { return axis < missing ? 1 : mask.shape()[axis - missing]; };
+  if (size(1) != 1) {
+    return std::nullopt;
+  }
+  Shape full{weights[0], 1, weights[2], weights[3]};
+  if (size(0) == 1) {
+    full[0] = 1;
+  }
+  const Tensor wide = dense(broadcast_view(mask, full));
+  const Shape view = size(0) == 1 ? Shape{full[2], full[3]} : Shape{full[0], full[2], full[3]};
+  return alias(wide, view, contiguous_strides(view), wide.offset());
+}
+
+}  // namespace
+
+Tensor scaled_dot_product_attention(const Tensor& q,
+                                    const Tensor& k,
+                                    const Tensor& v,
+                                    const AttentionOptions& options) {
+  const Problem problem = pose(q, k, v, options);
+  const Shape weights{q.shape()[0], q.shape()[1], q.shape()[2], k.shape()[2]};
+  const std::optional<Tensor> mask = kernel_mask(options.mask, weights);
+  if (!mask) {
+    return composed(q, k, v, options.mask, problem);
+  }
+  return apply_op(Attention{problem, {}, {}, {}, {}, {}, {}}, q, k, v, *mask);
+}
+
+Tensor composed_attention(const Tensor& q,
+                          const Tensor& k,
+                          const Tensor& v,
+                          const AttentionOptions& options) {
+  return composed(q, k, v, options.mask, pose(q, k, v, options));
+}
+
+}  // namespace tapestry

@@ -1,0 +1,57 @@
+// Attention.
+#pragma once
+
+#include <optional>
+
+#include "autograd/ops/random.h"
+#include "autograd/tensor/tensor.h"
+
+namespace tapestry {
+
+struct AttentionOptions {
+  /// Query i sees keys j <= i.
+  bool causal = false;
+  /// Query i sees keys j >= i - window_left, so a causal window of L sees L + 1 keys.
+  std::optional<int64_t> window_left = std::nullopt;
+  /// Factor of the scores; 1 / sqrt(D) by default.
+  std::optional<double> scale = std::nullopt;
+  /// bool, broadcasts to [B,H,S,T]; true: may look. Undefined: no mask. One that differs between
+  /// heads takes the path of elementary ops, which holds the scores in memory.
+  Tensor mask = {};
+  /// Position of the first query among the keys: i above counts from here.
+  int64_t q_offset = 0;
+
+  /// Probability with which each attention weight becomes 0; the others are divided by
+  /// 1 - dropout_p.
+  double dropout_p = 0;
+  /// Of the numbers for dropout. The weight [b,h,i,j] uses the counter ((b H + h) S' + i) T + j
+  /// with i counted from q_offset and S' = q_offset + S; an offset of the key is mixed into its
+  /// stream.
+  RandomSource dropout_source = {};
+  /// If its shape is given: where the weights [B,H,S,T] lie in those of all ranks and
+  /// micro-batches, which the counters then follow. The start of axis 2 is q_offset, that of axis 3
+  /// is 0, and sample_axis is 0 or -1. See LogicalPlace.
+  LogicalPlace dropout_place = {};
+};
+
+/// out = dropout(softmax(scale q k^T + mask)) v, without the S x T matrix in memory.
+///
+/// q [B,H,S,D]; k, v [B,G,T,D], G divides H and query head h uses group h / (H / G) (no copies).
+/// One floating dtype (TypeError), sums in float32 (float64 for float64). Any strides; a last axis
+/// that is not dense is copied first. out [B,H,S,D] lies in memory as [B,S,H,D], so that joining
+/// the heads, out.permute({0, 2, 1, 3}).reshape({B, S, H * D}), is a view. A row whose keys are all
+/// masked gives 0. Saves q, k, v, out and one number per row. ValueError if shapes disagree, if the
+/// mask does not broadcast, if window_left or q_offset is negative, dropout_p lies outside [0, 1)
+/// or dropout_place does not fit; TypeError if the mask is not bool. Source: Dao et al. 2022,
+/// arXiv:2205.14135.
+Tensor scaled_dot_product_attention(const Tensor& q,
+                                    const Tensor& k,
+                                    const Tensor& v,
+                                    const AttentionOptions& options = {});
+/// The same in elementary ops, with the same numbers for dropout.
+Tensor composed_attention(const Tensor& q,
+                          const Tensor& k,
+                          const Tensor& v,
+                          const AttentionOptions& options = {});
+
+}  // namespace tapestry

@@ -1,0 +1,62 @@
+// Losses.
+//
+// A reduced loss is a scalar. Over nothing (no rows, or all of them ignored) a sum is 0 and a mean
+// is NaN.
+#pragma once
+
+#include "autograd/tensor/tensor.h"
+
+namespace tapestry {
+
+enum class Reduction { kNone, kSum, kMean };
+
+struct CrossEntropyOptions {
+  /// Rows with this label have loss 0 and no part in a mean.
+  int64_t ignore_index = -100;
+  Reduction reduction = Reduction::kMean;
+  /// One weight per label, of the labels' shape, any dtype: the loss of each row is multiplied by
+  /// it and a mean is sum(loss * mask) / sum(mask). Undefined: all ones.
+  Tensor loss_mask = {};
+  /// The target is (1 - s) on the label and s / V spread over all V valid columns. In [0, 1).
+  double label_smoothing = 0;
+  /// Number of columns that belong to the vocabulary; those behind it are padding, which takes no
+  /// part in the sum and gets gradient 0. -1: all columns.
+  int64_t valid_vocab = -1;
+};
+
+/// loss = logsumexp(logits) - logits[label] per row; logits [..., V], labels [...] int32 or int64.
+///
+/// Any strides. Losses are float32 (float64 for float64 logits). Saves logits, labels and one
+/// number per row: probabilities are recomputed, and the only other tensor of the logits' size is
+/// their gradient. ValueError if shapes disagree, if label_smoothing or valid_vocab lies outside
+/// its range; TypeError for other dtypes; IndexError naming label, position and V if a label that
+/// is not ignored lies outside [0, valid_vocab).
+Tensor cross_entropy(const Tensor& logits,
+                     const Tensor& labels,
+                     const CrossEntropyOptions& options = {});
+/// The same in elementary ops.
+Tensor composed_cross_entropy(const Tensor& logits,
+                              const Tensor& labels,
+                              const CrossEntropyOptions& options = {});
+
+struct NllLossOptions {
+  int64_t ignore_index = -100;
+  Reduction reduction = Reduction::kMean;
+};
+
+/// -log_probs[label] per row; log_probs [..., V], labels [...] int32 or int64. Errors as in
+/// cross_entropy. The result has log_probs' dtype. Saves labels.
+Tensor nll_loss(const Tensor& log_probs, const Tensor& labels, const NllLossOptions& options = {});
+
+/// (input - target)^2. ValueError if the shapes differ: nothing is broadcast.
+Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::kMean);
+
+/// -(w y log(sigmoid(x)) + (1 - y) log(1 - sigmoid(x))) for logits x, targets y in [0, 1] and
+/// pos_weight w, which broadcasts to x (undefined: 1). Neither logarithm overflows. ValueError if
+/// the shapes of logits and targets differ or pos_weight does not broadcast.
+Tensor binary_cross_entropy_with_logits(const Tensor& logits,
+                                        const Tensor& targets,
+                                        const Tensor& pos_weight = {},
+                                        Reduction reduction = Reduction::kMean);
+
+}  // namespace tapestry

@@ -1,0 +1,149 @@
+#include "autograd/ops/rope.h"
+
+#include <cmath>
+#include <vector>
+
+#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/rope.h"
+#include "autograd/ops/elementwise.h"
+#include "autograd/ops/map.h"
+#include "autograd/ops/rows.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/tape/op.h"
+#include "autograd/tensor/dtype.h"
+#include "autograd/tensor/factory.h"
+
+namespace tapestry {
+
+namespace {
+
+void check_table_dtype(DType dtype) {
+  check<TypeError>(dtype == kFloat32 || dtype == kFloat64,
+                   "rope_table: dtype must be float32 or float64, got ", name_of(dtype));
+}
+
+void check_rope(const Tensor& x, const RopeTable& table, const RopeOptions& options) {
+  check_floating("rope", x.dtype());
+  check<ValueError>(x.dim() == 4, "rope: x must be [B, H, S, D], got ", describe(x));
+  check<ValueError>(table.cos.defined() && table.sin.defined() && table.cos.dim() == 2 &&
+                        table.cos.shape() == table.sin.shape() &&
+                        table.cos.dtype() == table.sin.dtype(),
+                    "rope: the table must hold cosines and sines of one shape [S, d/2]; make it "
+                    "with rope_table()");
+  check<TypeError>(
+      table.cos.dtype() == kFloat32 || (table.cos.dtype() == kFloat64 && x.dtype() == kFloat64),
+      "rope: a ", name_of(table.cos.dtype()), " table for x of ", name_of(x.dtype()),
+      "; float64 tables are for float64 x");
+  check<ValueError>(2 * table.cos.shape()[1] <= x.shape()[3], "rope: the table rotates ",
+                    2 * table.cos.shape()[1], " channels, x ", x.shape(), " has only ",
+                    x.shape()[3]);
+  check<ValueError>(options.position_offset >= 0 &&
+                        options.position_offset + x.shape()[2] <= table.cos.shape()[0],
+                    "rope: positions ", options.position_offset, " .. ",
+                    options.position_offset + x.shape()[2] - 1, " of x ", x.shape(),
+                    " lie outside the table, which has ", table.cos.shape()[0], " rows");
+}
+
+// With inverse, the angles are negated: the transpose of the rotation, which is its gradient.
+struct Rope {
+  static constexpr std::string_view name = "rope";
+  RopeOptions options;
+  bool inverse;
+  SavedTensor cos, sin;
+
+  Tensor forward(const Tensor& x, const Tensor& cos_, const Tensor& sin_) {
+    cos.save(cos_);
+    sin.save(sin_);
+    const DType dtype = wide_dtype(x.dtype());
+    const int64_t s = x.shape()[2];
+    const Tensor c = rows_from(cos_, dtype, s);
+    const Tensor n = rows_from(sin_, dtype, s);
+    const Tensor values = x.shape()[3] > 1 && x.strides()[3] != 1 ? dense_copy(x) : x;
+    Tensor y = empty_in_order_of(values);
+    kernels::rope(x.dtype(), x.shape()[0], x.shape()[1], s, x.shape()[3], 2 * c.shape()[1],
+                  options.interleaved, values.raw(), strides_of(values), c.raw(), n.raw(), inverse,
+                  y.raw(), strides_of(y));
+    return y;
+  }
+
+  std::array<Tensor, 3> backward(const Tensor& dy, NeedsGrad /*needs*/) const {
+    return {apply_op(Rope{options, !inverse, {}, {}}, dy, cos.get(), sin.get()), Tensor(),
+            Tensor()};
+  }
+
+ private:
+  Tensor rows_from(const Tensor& table, DType dtype, int64_t count) const {
+    return dense(
+        slice(table, 0, options.position_offset, options.position_offset + count).to(dtype));
+  }
+  static kernels::RopeStrides strides_of(const Tensor& x) {
+    return {x.strides()[0], x.strides()[1], x.strides()[2]};
+  }
+};
+
+}  // namespace
+
+RopeTable rope_table(int64_t length, std::span<const double> frequencies, DType dtype) {
+  check<ValueError>(length >= 0, "rope_table: negative length ", length);
+  check_table_dtype(dtype);
+  const auto pairs = static_cast<int64_t>(frequencies.size());
+  std::vector<double> cosines(static_cast<size_t>(length * pairs));
+  std::vector<double> sines(cosines.size());
+  kernels::parallel_for(length, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; ++s) {
+      for (int64_t j = 0; j < pairs; ++j) {
+        const double angle = static_cast<double>(s) * frequencies[static_cast<size_t>(j)];
+        cosines[static_cast<size_t>(s * pairs + j)] = std::cos(angle);
+        sines[static_cast<size_t>(s * pairs + j)] = std::sin(angle);
+      }
+    }
+  });
+  const Shape shape{length, pairs};
+  return {tensor(cosines, shape).to(dtype), tensor(sines, shape).to(dtype)};
+}
+
+RopeTable rope_table(int64_t length, int64_t rotary_dim, const RopeTableOptions& options) {
+  check<ValueError>(rotary_dim >= 2 && rotary_dim % 2 == 0,
+                    "rope_table: rotary_dim must be even and at least 2, got ", rotary_dim);
+  check<ValueError>(options.base > 0, "rope_table: base must be positive, got ", options.base);
+  check<ValueError>(options.seq_len_interpolation_factor > 0,
+                    "rope_table: seq_len_interpolation_factor must be positive, got ",
+                    options.seq_len_interpolation_factor);
+  std::vector<double> frequencies;
+  for (int64_t j = 0; j < rotary_dim; j += 2) {
+    frequencies.push_back(
+        std::pow(options.base, -static_cast<double>(j) / static_cast<double>(rotary_dim)) /
+        options.seq_len_interpolation_factor);
+  }
+  return rope_table(length, frequencies, options.dtype);
+}
+
+Tensor rope(const Tensor& x, const RopeTable& table, const RopeOptions& options) {
+  check_rope(x, table, options);
+  return apply_op(Rope{options, false, {}, {}}, x, table.cos.detach(), table.sin.detach());
+}
+
+Tensor composed_rope(const Tensor& x, const RopeTable& table, const RopeOptions& options) {
+  check_rope(x, table, options);
+  const int64_t first = options.position_offset;
+  const int64_t half = table.cos.shape()[1];
+  const DType dtype = wide_dtype(x.dtype());
+  const Tensor cos = slice(table.cos, 0, first, first + x.shape()[2]).to(dtype);
+  const Tensor sin = slice(table.sin, 0, first, first + x.shape()[2]).to(dtype);
+  const Tensor values = widen(x);
+  const Tensor rest = slice(values, -1, 2 * half, values.shape()[3]);
+  const int64_t step = options.interleaved ? 2 : 1;
+  const int64_t second = options.interleaved ? 1 : half;
+  const Tensor a = slice(values, -1, 0, options.interleaved ? 2 * half : half, step);
+  const Tensor b = slice(values, -1, second, 2 * half, step);
+  const Tensor turned_a = sub(mul(a, cos), mul(b, sin));
+  const Tensor turned_b = add(mul(b, cos), mul(a, sin));
+  if (!options.interleaved) {
+    return cat({turned_a, turned_b, rest}, -1).to(x.dtype());
+  }
+  Shape pairs = turned_a.shape();
+  pairs.back() = 2 * half;
+  return cat({stack({turned_a, turned_b}, -1).reshape(pairs), rest}, -1).to(x.dtype());
+}
+
+}  // namespace tapestry

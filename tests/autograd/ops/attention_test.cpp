@@ -1,0 +1,238 @@
+#include "autograd/ops/attention.h"
+
+#include <gtest/gtest.h>
+
+#include "autograd/ops/elementwise.h"
+#include "autograd/ops/reduction.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/tape/engine.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
+#include "tests/autograd/ops/expect_close.h"
+
+namespace tapestry {
+namespace {
+
+Tensor input(const Shape& shape, uint64_t stream) {
+  return normal(0, 1, shape, kFloat64, RandomKey{4, stream, 0});
+}
+
+struct Gradients {
+  Tensor out, dq, dk, dv;
+};
+
+template <class F>
+Gradients run(const F& attention, const Tensor& q, const Tensor& k, const Tensor& v) {
+  const Tensor a = q.detach().set_requires_grad();
+  const Tensor b = k.detach().set_requires_grad();
+  const Tensor c = v.detach().set_requires_grad();
+  const Tensor out = attention(a, b, c);
+  const TensorList d = grad(out, {a, b, c}, input(out.shape(), 77).to(out.dtype()));
+  return {out.detach(), d[0], d[1], d[2]};
+}
+
+void expect_equals_twin(const Tensor& q,
+                        const Tensor& k,
+                        const Tensor& v,
+                        const AttentionOptions& options) {
+  const auto fused = [&](const Tensor& a, const Tensor& b, const Tensor& c) {
+    return scaled_dot_product_attention(a, b, c, options);
+  };
+  const auto twin = [&](const Tensor& a, const Tensor& b, const Tensor& c) {
+    return composed_attention(a, b, c, options);
+  };
+  const Gradients one = run(fused, q, k, v);
+  const Gradients two = run(twin, q, k, v);
+  expect_close(one.out, two.out, 1e-13);
+  expect_close(one.dq, two.dq, 1e-12);
+  expect_close(one.dk, two.dk, 1e-12);
+  expect_close(one.dv, two.dv, 1e-12);
+}
+
+TEST(Attention, FusedFormEqualsItsTwin) {
+  // Sizes around the blocks of the kernel.
+  for (const int64_t length : {1, 7, 64, 65, 150}) {
+    const Tensor q = input({2, 4, length, 8}, 1);
+    const Tensor k = input({2, 2, length, 8}, 2);
+    const Tensor v = input({2, 2, length, 8}, 3);
+    expect_equals_twin(q, k, v, {});
+    expect_equals_twin(q, k, v, {.causal = true});
+    expect_equals_twin(q, k, v, {.causal = true, .window_left = 5});
+    expect_equals_twin(q, k, v, {.causal = true, .window_left = 70});
+    expect_equals_twin(q, k, v, {.window_left = 3});
+    expect_equals_twin(q, k, v, {.scale = -0.2});
+    expect_equals_twin(q, k, v, {.dropout_p = 0.3, .dropout_source = RandomKey{5, 6, 0}});
+    expect_equals_twin(q, k, v,
+                       {.causal = true,
+                        .window_left = 40,
+                        .dropout_p = 0.3,
+                        .dropout_source = RandomKey{5, 6, 9}});
+    expect_equals_twin(q, k, v,
+                       {.dropout_p = 0.5,
+                        .dropout_source = RandomKey{5, 6, 0},
+                        .dropout_place = {{4, 9, length + 3, length}, {2, 3, 0, 0}, 0}});
+  }
+  expect_equals_twin(input({1, 2, 5, 4}, 1), input({1, 2, 70, 4}, 2), input({1, 2, 70, 4}, 3),
+                     {.causal = true, .window_left = 66, .q_offset = 65});
+}
+
+TEST(Attention, MasksOfEveryShape) {
+  const Tensor q = input({3, 4, 6, 4}, 1);
+  const Tensor k = input({3, 2, 5, 4}, 2);
+  const Tensor v = input({3, 2, 5, 4}, 3);
+  for (const Shape& shape :
+       {Shape{6, 5}, Shape{5}, Shape{6, 1}, Shape{3, 1, 6, 5}, Shape{3, 1, 1, 5}, Shape{1, 1, 6, 5},
+        Shape{4, 6, 5}, Shape{3, 4, 6, 5}}) {
+    SCOPED_TRACE(shape);
+    const Tensor mask = bernoulli(0.6, shape, RandomKey{8, 1, 0});
+    expect_equals_twin(q, k, v, {.mask = mask});
+    expect_equals_twin(
+        q, k, v,
+        {.causal = true, .mask = mask, .dropout_p = 0.2, .dropout_source = RandomKey{8, 2, 0}});
+    expect_equals_twin(q, k, v,
+                       {.mask = mask,
+                        .dropout_p = 0.2,
+                        .dropout_source = RandomKey{8, 2, 0},
+                        .dropout_place = {{9, 4, 6, 5}, {6, 0, 0, 0}, 0}});
+  }
+}
+
+TEST(Attention, WindowOfLSeesLPlusOneKeys) {
+  // With equal scores the output is the mean of the visible values, here their positions.
+  const Tensor q = zeros({1, 1, 6, 1}, kFloat64);
+  const Tensor v = arange(6, kFloat64).reshape({1, 1, 6, 1});
+  const Tensor out = scaled_dot_product_attention(q, q, v, {.causal = true, .window_left = 2});
+  expect_close(out.reshape({6}), tensor<double>({0, 0.5, 1, 2, 3, 4}, {6}), 1e-15);
+}
+
+TEST(Attention, RowsWithoutKeysGiveZero) {
+  const Tensor q = input({1, 2, 4, 3}, 1);
+  const Tensor visible = ne(arange(4).unsqueeze(1).expand({4, 4}), 2.0);  // query 2 sees nothing
+  const Gradients result =
+      run([&](const Tensor& a, const Tensor& b,
+              const Tensor& c) { return scaled_dot_product_attention(a, b, c, {.mask = visible}); },
+          q, input({1, 2, 4, 3}, 2), input({1, 2, 4, 3}, 3));
+  expect_close(select(result.out, 2, 2), zeros({1, 2, 3}, kFloat64), 0);
+  expect_close(select(result.dq, 2, 2), zeros({1, 2, 3}, kFloat64), 0);
+  for (const Tensor& t : {result.out, result.dq, result.dk, result.dv}) {
+    EXPECT_EQ(sum(isfinite(t)).item(), static_cast<double>(t.numel()));
+  }
+}
+
+TEST(Attention, GroupsAreSharedByNeighbouringHeads) {
+  const Tensor q = input({2, 6, 5, 4}, 1);
+  const Tensor k = input({2, 2, 5, 4}, 2);
+  const Tensor v = input({2, 2, 5, 4}, 3);
+  const auto repeat = [](const Tensor& t) {
+    return t.unsqueeze(2).expand({2, 2, 3, 5, 4}).reshape({2, 6, 5, 4});
+  };
+  expect_close(scaled_dot_product_attention(q, k, v, {.causal = true}),
+               scaled_dot_product_attention(q, repeat(k), repeat(v), {.causal = true}), 1e-14);
+}
+
+TEST(Attention, JoiningTheHeadsIsAView) {
+  const Tensor x = input({2, 5, 3, 4}, 1).permute({0, 2, 1, 3});  // [B, H, S, D] on [B, S, H, D]
+  const Tensor out = scaled_dot_product_attention(x, x, x, {.causal = true});
+  EXPECT_EQ(out.shape(), (Shape{2, 3, 5, 4}));
+  EXPECT_TRUE(out.permute({0, 2, 1, 3}).is_contiguous());
+}
+
+TEST(Attention, KeepsNoScores) {
+  const int64_t length = 512;
+  const Tensor q = zeros({1, 1, length, 8}).set_requires_grad();
+  RankContext::current().allocator().reset_peak();
+  const int64_t before = memory_stats().current_bytes;
+  const Tensor out = scaled_dot_product_attention(q, q, q, {.causal = true});
+  const TensorList d = grad(out, {q}, ones({1, 1, length, 8}));
+  EXPECT_LT(memory_stats().peak_bytes - before, length * length * 4 / 2);
+}
+
+TEST(Attention, FirstQueryMayHaveAPosition) {
+  // The last rows alone give what they give among all.
+  const Tensor q = input({1, 2, 9, 4}, 1);
+  const Tensor k = input({1, 1, 9, 4}, 2);
+  const Tensor v = input({1, 1, 9, 4}, 3);
+  const AttentionOptions whole{.causal = true,
+                               .window_left = 4,
+                               .dropout_p = 0.4,
+                               .dropout_source = RandomKey{1, 2, 0},
+                               .dropout_place = {{1, 2, 9, 9}, {0, 0, 0, 0}, -1}};
+  AttentionOptions part = whole;
+  part.q_offset = 6;
+  part.dropout_place.start[2] = 6;
+  expect_close(scaled_dot_product_attention(slice(q, 2, 6, 9), k, v, part),
+               slice(scaled_dot_product_attention(q, k, v, whole), 2, 6, 9), 1e-14);
+}
+
+TEST(Attention, DropoutDependsOnThePlaceAlone) {
+  const Tensor q = input({4, 4, 6, 2}, 1);
+  const Tensor k = input({4, 2, 6, 2}, 2);
+  const Tensor v = input({4, 2, 6, 2}, 3);
+  const auto with = [](const Shape& start) {
+    return AttentionOptions{.causal = true,
+                            .dropout_p = 0.5,
+                            .dropout_source = RandomKey{1, 2, 0},
+                            .dropout_place = {{0, 4, 6, 6}, start, 0}};
+  };
+  const Tensor whole = scaled_dot_product_attention(q, k, v, with({10, 0, 0, 0}));
+  // Heads 2 and 3 (group 1) of samples 2 and 3, as another rank would have them.
+  const auto cut = [](const Tensor& t, int64_t first_head, int64_t heads) {
+    return slice(slice(t, 0, 2, 4), 1, first_head, first_head + heads);
+  };
+  const Tensor part =
+      scaled_dot_product_attention(cut(q, 2, 2), cut(k, 1, 1), cut(v, 1, 1), with({12, 2, 0, 0}));
+  expect_close(part, cut(whole, 2, 2), 1e-14);
+}
+
+TEST(Attention, DropoutKeepsTheMeanAndTheShare) {
+  const Tensor q = zeros({2, 2, 200, 1}, kFloat64);
+  const Tensor v = ones({2, 2, 200, 1}, kFloat64);
+  const Tensor out = scaled_dot_product_attention(
+      q, q, v, {.dropout_p = 0.25, .dropout_source = RandomKey{9, 9, 0}});
+  EXPECT_NEAR(mean(out).item(), 1, 0.01);
+  // Kept weights are 1 / 200 / 0.75: out counts them.
+  const double kept = mean(out).item() * 0.75;
+  EXPECT_NEAR(kept, 0.75, 0.005);
+}
+
+TEST(Attention, DropoutFromTheDefaultGeneratorMovesOn) {
+  manual_seed(3);
+  const Tensor q = input({1, 1, 8, 2}, 1);
+  const AttentionOptions options{.dropout_p = 0.5};
+  const Tensor first = scaled_dot_product_attention(q, q, q, options);
+  const Tensor second = scaled_dot_product_attention(q, q, q, options);
+  manual_seed(3);
+  expect_close(scaled_dot_product_attention(q, q, q, options), first, 0);
+  EXPECT_GT(sum(abs(sub(first, second))).item(), 0.1);
+}
+
+TEST(Attention, SixteenBits) {
+  for (const DType dtype : {kBFloat16, kFloat16}) {
+    const Tensor q = input({1, 2, 40, 16}, 1).to(dtype);
+    const Tensor k = input({1, 1, 40, 16}, 2).to(dtype);
+    const auto causal = [](const Tensor& a, const Tensor& b, const Tensor& c) {
+      return scaled_dot_product_attention(a, b, c, {.causal = true});
+    };
+    const Gradients half = run(causal, q, k, k);
+    const Gradients exact = run(causal, q.to(kFloat64), k.to(kFloat64), k.to(kFloat64));
+    EXPECT_EQ(half.out.dtype(), dtype);
+    EXPECT_EQ(half.dk.dtype(), dtype);
+    const double bound = dtype == kBFloat16 ? 0.02 : 0.003;
+    expect_close(half.out, exact.out, bound);
+    expect_close(half.dq, exact.dq, bound);
+    expect_close(half.dk, exact.dk, bound);
+    expect_close(half.dv, exact.dv, bound);
+  }
+}
+
+TEST(Attention, ChangedMaskIsNoticed) {
+  const Tensor q = input({1, 1, 3, 2}, 1).set_requires_grad();
+  const Tensor mask = bernoulli(1.0, {3, 3});
+  const Tensor out = scaled_dot_product_attention(q, q, q, {.mask = mask});
+  mask.bump_version();
+  EXPECT_THROW(grad(out, {q}, ones({1, 1, 3, 2}, kFloat64)), RuntimeError);
+}
+
+}  // namespace
+}  // namespace tapestry

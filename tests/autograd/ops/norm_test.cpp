@@ -1,0 +1,119 @@
+#include "autograd/ops/norm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autograd/ops/elementwise.h"
+#include "autograd/ops/random.h"
+#include "autograd/ops/reduction.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/tape/engine.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
+#include "tests/autograd/ops/expect_close.h"
+
+namespace tapestry {
+namespace {
+
+Tensor input(const Shape& shape, uint64_t stream, DType dtype = kFloat64) {
+  return normal(0.5, 2, shape, kFloat64, RandomKey{3, stream, 0}).to(dtype);
+}
+
+TensorList leaves(const TensorList& tensors) {
+  TensorList out;
+  for (const Tensor& t : tensors) {
+    out.push_back(t.detach().clone().set_requires_grad());
+  }
+  return out;
+}
+
+TEST(Norm, FusedFormsEqualTheirTwins) {
+  const TensorList in = {input({4, 3, 9}, 1), input({9}, 2), input({9}, 3)};
+  const Tensor dy = input({4, 3, 9}, 4);
+  const TensorList a = leaves(in);
+  const TensorList b = leaves(in);
+  const Tensor layer = layer_norm(a[0], a[1], a[2], 1e-3);
+  const Tensor layer_twin = composed_layer_norm(b[0], b[1], b[2], 1e-3);
+  expect_close(layer, layer_twin, 1e-13);
+  const TensorList da = grad(layer, a, dy);
+  const TensorList db = grad(layer_twin, b, dy);
+  for (size_t i = 0; i < 3; ++i) {
+    expect_close(da[i], db[i], 1e-13);
+  }
+  const Tensor rms = rms_norm(a[0], a[1], 1e-3);
+  const Tensor rms_twin = composed_rms_norm(b[0], b[1], 1e-3);
+  expect_close(rms, rms_twin, 1e-13);
+  const TensorList dr = grad(rms, {a[0], a[1]}, dy);
+  const TensorList ds = grad(rms_twin, {b[0], b[1]}, dy);
+  expect_close(dr[0], ds[0], 1e-13);
+  expect_close(dr[1], ds[1], 1e-13);
+}
+
+TEST(Norm, RowsHaveMeanZeroAndVarianceOne) {
+  const Tensor y = layer_norm(input({5, 400}, 1), {}, {}, 0);
+  expect_close(mean(y, {-1}), zeros({5}, kFloat64), 1e-14);
+  expect_close(mean(square(y), {-1}), ones({5}, kFloat64), 1e-13);
+  expect_close(mean(square(rms_norm(input({5, 400}, 1), {}, 0)), {-1}), ones({5}, kFloat64), 1e-13);
+}
+
+TEST(Norm, MeanFarFromZeroLosesNothing) {
+  const Tensor x = add(input({3, 16}, 1), 500).to(kFloat32);
+  expect_close(layer_norm(x, {}, {}), layer_norm(x.to(kFloat64), {}, {}), 1e-5);
+}
+
+TEST(Norm, ConstantRowsGiveTheBias) {
+  const Tensor bias = input({4}, 1);
+  expect_close(layer_norm(full({2, 4}, 3, kFloat64), {}, bias), bias.expand({2, 4}), 1e-14);
+  expect_close(rms_norm(zeros({2, 4}), {}), zeros({2, 4}), 0);
+}
+
+TEST(Norm, Bfloat16InputWithFloat32Parameters) {
+  const TensorList in =
+      leaves({input({6, 32}, 1, kBFloat16), input({32}, 2, kFloat32), input({32}, 3, kFloat32)});
+  const Tensor y = layer_norm(in[0], in[1], in[2]);
+  EXPECT_EQ(y.dtype(), kBFloat16);
+  const TensorList d = grad(y, in, ones({6, 32}, kBFloat16));
+  EXPECT_EQ(d[0].dtype(), kBFloat16);
+  EXPECT_EQ(d[1].dtype(), kFloat32);
+  EXPECT_EQ(d[2].dtype(), kFloat32);
+  const Tensor exact = layer_norm(in[0].to(kFloat64), in[1].to(kFloat64), in[2].to(kFloat64));
+  expect_close(y, exact, 1.0 / 256);
+  // The weight keeps its own dtype when everything is 16 bits, too.
+  const TensorList half = leaves({input({6, 32}, 1, kBFloat16), input({32}, 2, kBFloat16)});
+  EXPECT_EQ(grad(rms_norm(half[0], half[1]), half, ones({6, 32}, kBFloat16))[1].dtype(), kBFloat16);
+}
+
+TEST(Norm, MixedParametersMeetInFloat32) {
+  const TensorList in =
+      leaves({input({6, 8}, 1, kBFloat16), input({8}, 2, kFloat32), input({8}, 3, kBFloat16)});
+  const TensorList d = grad(layer_norm(in[0], in[1], in[2]), in, ones({6, 8}, kBFloat16));
+  EXPECT_EQ(d[1].dtype(), kFloat32);
+  EXPECT_EQ(d[2].dtype(), kBFloat16);
+  expect_close(d[2], full({8}, 6, kBFloat16), 0);
+  // float64 x with float32 parameters is computed in float64.
+  const TensorList wide = leaves({input({6, 8}, 1), input({8}, 2, kFloat32)});
+  const Tensor y = rms_norm(wide[0], wide[1]);
+  expect_close(y, rms_norm(wide[0], wide[1].to(kFloat64)), 0);
+  EXPECT_EQ(grad(y, wide, ones({6, 8}, kFloat64))[1].dtype(), kFloat32);
+}
+
+TEST(Norm, ParametersOfAnotherDtypeAreRefused) {
+  EXPECT_THROW(rms_norm(zeros({2, 4}), zeros({4}, kFloat64)), TypeError);
+  EXPECT_THROW(rms_norm(zeros({2, 4}), zeros({4}, kBFloat16)), TypeError);
+  EXPECT_THROW(layer_norm(zeros({2, 4}, kBFloat16), {}, zeros({4}, kFloat16)), TypeError);
+}
+
+TEST(Norm, KeepsTwoNumbersPerRow) {
+  const Tensor x = zeros({256, 64}).set_requires_grad();
+  const Tensor weight = ones({64}).set_requires_grad();
+  const int64_t before = memory_stats().current_bytes;
+  const Tensor y = layer_norm(x, weight, {});
+  const int64_t kept = memory_stats().current_bytes - before;
+  EXPECT_LE(kept, CachingAllocator::rounded_size(256 * 64 * 4) +
+                      2 * CachingAllocator::rounded_size(256 * 4));
+}
+
+}  // namespace
+}  // namespace tapestry

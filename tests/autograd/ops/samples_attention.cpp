@@ -1,0 +1,101 @@
+// Samples of attention and rotary embedding.
+#include "autograd/ops/attention.h"
+#include "autograd/ops/rope.h"
+#include "tests/autograd/ops/op_samples.h"
+
+namespace tapestry {
+
+OP_SAMPLES(scaled_dot_product_attention) {
+  const auto with = [](const AttentionOptions& options) {
+    return [=](const Tensor& q, const Tensor& k, const Tensor& v) {
+      return scaled_dot_product_attention(q, k, v, options);
+    };
+  };
+  const auto add_shape = [&](const AttentionOptions& options, const Shape& q, const Shape& kv) {
+    add(with(options), {randn(q), randn(kv), randn(kv)});
+  };
+  add_shape({}, {1, 2, 3, 4}, {1, 2, 3, 4});
+  add_shape({}, {1, 2, 2, 3}, {1, 2, 4, 3});
+  add_shape({.causal = true}, {2, 2, 4, 2}, {2, 2, 4, 2});
+  add_shape({.causal = true}, {1, 4, 3, 2}, {1, 2, 3, 2});  // two heads share a group
+  add_shape({.causal = true}, {1, 3, 3, 2}, {1, 1, 3, 2});
+  add_shape({.causal = true, .window_left = 1}, {1, 1, 5, 2}, {1, 1, 5, 2});
+  add_shape({.causal = true, .window_left = 0}, {1, 1, 3, 2}, {1, 1, 3, 2});
+  add_shape({.window_left = 1}, {1, 1, 4, 2}, {1, 1, 4, 2});
+  add_shape({.causal = true, .scale = 0.3}, {1, 1, 3, 2}, {1, 1, 3, 2});
+  add_shape({.causal = true, .q_offset = 2}, {1, 1, 2, 2}, {1, 1, 4, 2});
+  // Rows without a key: queries 3 and 4 see no key of 0 .. 1.
+  add_shape({.causal = true, .window_left = 1}, {1, 1, 5, 2}, {1, 1, 2, 2});
+  add_shape({.causal = true}, {1, 1, 1, 1}, {1, 1, 1, 1});
+  add_shape({.causal = true}, {0, 2, 3, 4}, {0, 2, 3, 4});
+  add_shape({}, {1, 2, 0, 3}, {1, 2, 2, 3});
+  add_shape({}, {1, 1, 2, 3}, {1, 1, 0, 3});
+  const RandomKey key{3, 5, 0};
+  add_shape({.causal = true, .dropout_p = 0.4, .dropout_source = key}, {2, 2, 4, 2}, {2, 1, 4, 2});
+  add_shape(
+      {.dropout_p = 0.4, .dropout_source = key, .dropout_place = {{9, 4, 6, 3}, {5, 2, 0, 0}, 0}},
+      {2, 2, 3, 2}, {2, 2, 3, 2});
+
+  const auto masked = [](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask) {
+    return scaled_dot_product_attention(q, k, v, {.mask = mask});
+  };
+  for (const Shape& mask : {Shape{3, 4}, Shape{4}, Shape{2, 1, 3, 4}, Shape{2, 1, 1, 4},
+                            Shape{2, 2, 3, 4}, Shape{1, 2, 1, 1}}) {
+    add(masked, {randn({2, 2, 3, 2}), randn({2, 2, 4, 2}), randn({2, 2, 4, 2}), bools(mask)});
+  }
+  add([](const Tensor& x) { return scaled_dot_product_attention(x, x, x, {.causal = true}); },
+      {randn({1, 2, 3, 2})});
+  add_large(with({.causal = true}),
+            {randn({2, 4, 70, 64}), randn({2, 2, 70, 64}), randn({2, 2, 70, 64})});
+  add_large(with({.dropout_p = 0.2, .dropout_source = key}),
+            {randn({2, 4, 70, 64}), randn({2, 2, 70, 64}), randn({2, 2, 70, 64})});
+
+  const auto add_wrong = [&](const AttentionOptions& options, const Shape& q, const Shape& k,
+                             const Shape& v, const std::string& fragment) {
+    add_error<ValueError>(with(options), {randn(q), randn(k), randn(v)}, fragment);
+  };
+  add_wrong({}, {2, 3, 4}, {2, 3, 4}, {2, 3, 4}, "[2, 3, 4]");
+  add_wrong({}, {1, 3, 2, 4}, {1, 2, 2, 4}, {1, 2, 2, 4}, "the 2 heads of k");
+  add_wrong({}, {1, 2, 2, 4}, {1, 2, 2, 3}, {1, 2, 2, 3}, "head size");
+  add_wrong({}, {1, 2, 2, 4}, {2, 2, 2, 4}, {2, 2, 2, 4}, "batch");
+  add_wrong({}, {1, 2, 2, 4}, {1, 2, 3, 4}, {1, 2, 2, 4}, "k [1, 2, 3, 4]");
+  const Shape s{1, 1, 2, 2};
+  add_wrong({.window_left = -1}, s, s, s, "window_left");
+  add_wrong({.q_offset = -1}, s, s, s, "q_offset");
+  add_wrong({.dropout_p = 1.0}, s, s, s, "dropout_p");
+  const auto add_misplaced = [&](const LogicalPlace& place, const std::string& fragment) {
+    add_wrong({.dropout_p = 0.5, .dropout_source = key, .dropout_place = place}, s, s, s, fragment);
+  };
+  add_misplaced({{1, 1, 2}, {0, 0, 0}, 0}, "four axes");
+  add_misplaced({{1, 1, 2, 2}, {0, 0, 0, 0}, 1}, "sample_axis");
+  add_misplaced({{1, 1, 4, 2}, {0, 0, 1, 0}, 0}, "q_offset");
+  add_misplaced({{1, 1, 2, 2}, {0, 1, 0, 0}, 0}, "inside");
+  add_error<ValueError>(masked, {randn(s), randn(s), randn(s), bools({3, 2})}, "broadcast");
+  add_error<TypeError>(masked, {randn(s), randn(s), randn(s), randn({2, 2})}, "mask must be bool");
+  add_error<TypeError>(with({}), {randn(s), randn(s), integers(s, 3)}, "int64");
+}
+
+OP_SAMPLES(rope) {
+  const auto turn = [](int64_t rows, int64_t rotary_dim, const RopeOptions& options) {
+    const RopeTable table = rope_table(rows, rotary_dim, {.base = 100, .dtype = kFloat64});
+    const RopeTable narrow{table.cos.to(kFloat32), table.sin.to(kFloat32)};
+    return
+        [=](const Tensor& x) { return rope(x, x.dtype() == kFloat64 ? table : narrow, options); };
+  };
+  for (const bool interleaved : {false, true}) {
+    add(turn(5, 4, {.interleaved = interleaved}), {randn({2, 2, 5, 4})});
+    add(turn(5, 4, {.interleaved = interleaved}), {randn({1, 2, 3, 7})});  // partly rotated
+    add(turn(9, 4, {.interleaved = interleaved, .position_offset = 6}), {randn({1, 1, 3, 4})});
+    add_large(turn(64, 32, {.interleaved = interleaved}), {randn({2, 8, 64, 48})});
+  }
+  add(turn(4, 2, {}), {randn({0, 2, 4, 4})});
+  add(turn(4, 2, {}), {randn({1, 1, 0, 2})});
+  add_error<ValueError>(turn(4, 4, {}), {randn({4, 4})}, "[B, H, S, D]");
+  add_error<ValueError>(turn(4, 6, {}), {randn({1, 1, 2, 4})}, "only 4");
+  add_error<ValueError>(turn(4, 4, {}), {randn({1, 1, 5, 4})}, "has 4 rows");
+  add_error<ValueError>(turn(4, 4, {.position_offset = 3}), {randn({1, 1, 2, 4})}, "3 .. 4");
+  add_error<ValueError>(turn(4, 4, {.position_offset = -1}), {randn({1, 1, 2, 4})}, "-1");
+  add_error<TypeError>(turn(4, 4, {}), {integers({1, 1, 2, 4}, 3)}, "floating");
+}
+
+}  // namespace tapestry

@@ -1,0 +1,83 @@
+// Samples of losses and of the embedding.
+#include "autograd/ops/embedding.h"
+#include "autograd/ops/loss.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/tape/engine.h"
+#include "tests/autograd/ops/op_samples.h"
+
+namespace tapestry {
+
+OP_SAMPLES(cross_entropy) {
+  const auto with = [](const CrossEntropyOptions& options) {
+    return [=](const Tensor& logits, const Tensor& labels) {
+      return cross_entropy(logits, labels, options);
+    };
+  };
+  for (const Reduction reduction : {Reduction::kNone, Reduction::kSum, Reduction::kMean}) {
+    add(with({.reduction = reduction}), {randn({4, 5}), integers({4}, 5)});
+    add(with({.ignore_index = 2, .reduction = reduction}), {randn({2, 3, 4}), integers({2, 3}, 4)});
+    add(with({.reduction = reduction, .label_smoothing = 0.2}), {randn({3, 4}), integers({3}, 4)});
+    add(with({.reduction = reduction, .valid_vocab = 4}), {randn({3, 6}), integers({3}, 4)});
+    add(with({.ignore_index = 1, .reduction = reduction, .label_smoothing = 0.1, .valid_vocab = 3}),
+        {randn({5, 4}), integers({5}, 3)});
+  }
+  add(with({}), {randn({5}), integers({}, 5)});
+  add(with({}), {randn({3, 1}), integers({3}, 1)});
+  add(with({.reduction = Reduction::kSum}), {randn({0, 4}), integers({0}, 4)});
+  // The weights of rows may want a gradient themselves.
+  const auto weighed = [](const Tensor& logits, const Tensor& labels, const Tensor& mask) {
+    return cross_entropy(logits, labels, {.loss_mask = mask});
+  };
+  add(weighed, {randn({2, 3, 4}), integers({2, 3}, 4), positive({2, 3})});
+  add(weighed, {randn({2, 3}), integers({2}, 3), positive({2})}).differentiable({0});
+  add_large(with({}), {randn({100, 500}), integers({100}, 500)});
+  add_large(with({.label_smoothing = 0.1, .valid_vocab = 490}),
+            {randn({100, 500}), integers({100}, 490)});
+
+  add_error<ValueError>(with({}), {randn({4, 5}), integers({3}, 5)}, "labels [3]");
+  add_error<ValueError>(with({}), {randn({}), integers({}, 5)}, "axis of columns");
+  add_error<ValueError>(with({.label_smoothing = 1.0}), {randn({4, 5}), integers({4}, 5)},
+                        "label_smoothing");
+  add_error<ValueError>(with({.label_smoothing = -0.1}), {randn({4, 5}), integers({4}, 5)},
+                        "label_smoothing");
+  add_error<ValueError>(with({.valid_vocab = 6}), {randn({4, 5}), integers({4}, 5)}, "valid_vocab");
+  add_error<ValueError>(with({.valid_vocab = 0}), {randn({4, 5}), integers({4}, 5)}, "valid_vocab");
+  add_error<ValueError>(with({.valid_vocab = -2}), {randn({4, 5}), integers({4}, 5)},
+                        "valid_vocab");
+  add_error<ValueError>(weighed, {randn({4, 5}), integers({4}, 5), randn({1})}, "loss_mask [1]");
+  add_error<TypeError>(with({}), {randn({4, 5}), randn({4})}, "int32 or int64");
+  add_error<TypeError>(with({}), {integers({4, 5}, 3), integers({4}, 5)}, "floating");
+}
+
+OP_SAMPLES(embedding) {
+  const auto fn = [](const Tensor& weight, const Tensor& ids) { return embedding(weight, ids); };
+  for (const Shape& s : {Shape{}, Shape{1}, Shape{6}, Shape{2, 3}, Shape{0}}) {
+    add(fn, {randn({4, 3}), integers(s, 4)});
+  }
+  add(fn, {randn({4, 0}), integers({3}, 4)});
+  add_large(fn, {randn({50, 80}), integers({9, 70}, 50)});
+  add_error<ValueError>(fn, {randn({4}), integers({3}, 4)}, "[V, H]");
+  add_error<TypeError>(fn, {randn({4, 3}), randn({3})}, "int32 or int64");
+  add_error<TypeError>(fn, {integers({4, 3}, 2), integers({3}, 4)}, "floating");
+}
+
+OP_SAMPLES(embedding_backward) {
+  // The op appears where the gradient of an embedding is itself recorded.
+  const auto of = [](int64_t vocabulary) {
+    return [=](const Tensor& ids, const Tensor& dy) {
+      const EnableGradGuard guard;
+      const Tensor weight = dy.detach()
+                                .reshape({-1, dy.shape().back()})
+                                .slice(0, 0, 1)
+                                .expand({vocabulary, dy.shape().back()})
+                                .clone()
+                                .set_requires_grad();
+      return grad(embedding(weight, ids), {weight}, dy, {.create_graph = true});
+    };
+  };
+  add(of(4), {integers({5}, 4), randn({5, 3})});
+  add(of(3), {integers({2, 3}, 3), randn({2, 3, 2})});
+  add_large(of(50), {integers({630}, 50), randn({630, 80})});
+}
+
+}  // namespace tapestry
