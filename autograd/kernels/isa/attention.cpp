@@ -207,8 +207,7 @@ struct Statistics {
 /// scores -> e^(score - max), with max and sum brought up to date. True if some older term
 /// has to be rescaled.
 template <class C>
-bool online_softmax(
-    C scale, int64_t k_count, int64_t columns, C* scores, const Statistics<C>& stat) {
+bool online_softmax(int64_t k_count, int64_t columns, C* scores, const Statistics<C>& stat) {
   const C none = -static_cast<C>(__builtin_inf());
   C block_max[kB];
   C partial[kB];
@@ -268,7 +267,7 @@ void forward_block(
   const Statistics<C> stat{arena.take(kB), arena.take(kB), arena.take(kB)};
 
   transpose_rows(at<T>(call.q, call.q_strides, sample, head) + q_begin * call.q_strides.row,
-                 call.q_strides.row, q.count, dim, q_transposed);
+                 call.q_strides.row, q.count, dim, static_cast<C>(s.scale), q_transposed);
   for (int64_t i = 0; i < kB; ++i) {
     stat.max[i] = -static_cast<C>(__builtin_inf());
     stat.sum[i] = 0;
