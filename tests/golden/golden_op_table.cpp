@@ -118,6 +118,10 @@ const std::map<std::string, OpFunction>& op_table() {
     OpTable out;
     add_elementwise(out);
     add_shape_ops(out);
+    add_reductions(out);
+    add_matmul_and_indexing(out);
+    add_layers(out);
+    add_optimizer(out);
     return out;
   }();
   return table;
