@@ -108,22 +108,28 @@ bool has_native_gemm(DType dtype) {
 }
 
 bool onednn_gemm(const GemmShape& shape, const void* a, const void* b, void* c) {
-#if defined(_OPENMP)
   constexpr size_t kMaxProducts = 1024;
   thread_local std::unordered_map<GemmShape, std::optional<Product>, ShapeHash> products;
   GemmShape key = shape;
-  const bool nested = omp_in_parallel() != 0;
-  key.threads = nested ? 1 : num_threads();
+#if defined(_OPENMP)
+  const int team = omp_get_max_threads();
+  key.threads = omp_in_parallel() != 0 ? 1 : team;
+#else
+  key.threads = 1;
+#endif
   auto found = products.find(key);
   if (found == products.end()) {
     if (products.size() >= kMaxProducts) {
       products.clear();
     }
+#if defined(_OPENMP)
     // A product is compiled for a team; inside a region that is this thread alone.
-    const int team = omp_get_max_threads();
     omp_set_num_threads(key.threads);
+#endif
     found = products.emplace(key, compile(key)).first;
+#if defined(_OPENMP)
     omp_set_num_threads(team);
+#endif
   }
   if (!found->second) {
     return false;
@@ -138,10 +144,6 @@ bool onednn_gemm(const GemmShape& shape, const void* a, const void* b, void* c) 
       {{DNNL_ARG_SRC, product.a}, {DNNL_ARG_WEIGHTS, product.b}, {DNNL_ARG_DST, product.c}});
   stream.wait();
   return true;
-#else
-  (void)shape, (void)a, (void)b, (void)c;
-  return false;
-#endif
 }
 
 }  // namespace tapestry::kernels

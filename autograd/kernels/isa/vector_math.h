@@ -9,6 +9,10 @@
 
 #include <cstdint>
 
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Wpass-failed"  // loops that call libm stay scalar
+#endif
+
 // Marks a loop whose iterations are independent (outputs may be exactly inputs).
 #if defined(_OPENMP)
 #define TAPESTRY_SIMD _Pragma("omp simd")

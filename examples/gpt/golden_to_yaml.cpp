@@ -1,0 +1,75 @@
+// Writes the configuration that replays a stored reference run:
+//   golden_to_yaml --case DIR --output_dir RUN > replay.yaml
+//   pretrain_gpt --config_path replay.yaml
+#include <boost/program_options.hpp>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/golden.h"
+
+namespace {
+
+namespace po = boost::program_options;
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  tapestry::check<tapestry::IoError>(file.good() && text.good(), path,
+                                     ": cannot be read; --case names a folder with config.json, "
+                                     "init.safetensors and data/");
+  return text.str();
+}
+
+void write(const std::string& text, const std::string& path) {
+  if (path.empty()) {
+    std::cout << text << std::flush;
+    tapestry::check<tapestry::IoError>(std::cout.good(), "standard output: cannot be written");
+    return;
+  }
+  std::ofstream file(path, std::ios::binary);
+  file << text << std::flush;
+  tapestry::check<tapestry::IoError>(file.good(), path, ": cannot be written");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string case_dir;
+  std::string output_dir;
+  std::string output;
+  int64_t ranks = 1;
+  po::options_description options("golden_to_yaml --case DIR [options]");
+  options.add_options()("help,h", "show this text")(
+      "case", po::value(&case_dir)->required(),
+      "folder with config.json, init.safetensors and data/step_N/rank_R/*.npy")(
+      "output_dir", po::value(&output_dir)->default_value("./output"),
+      "output folder of the replay")(
+      "data_parallel_size", po::value(&ranks)->default_value(1),
+      "data-parallel ranks of the replay; they share all ranks' batches of the reference")(
+      "output", po::value(&output), "file to write; standard output if absent");
+  try {
+    po::variables_map values;
+    po::store(po::parse_command_line(argc, argv, options), values);
+    if (values.count("help") != 0) {
+      std::cout << options;
+      return 0;
+    }
+    po::notify(values);
+    write(tapestry::golden_config_to_yaml(read_file(case_dir + "/config.json"), case_dir,
+                                          output_dir, ranks),
+          output);
+    return 0;
+  } catch (const po::error& error) {
+    std::cerr << "golden_to_yaml: " << error.what() << "\n" << options;
+    return 2;
+  } catch (const tapestry::Error& error) {
+    std::cerr << "golden_to_yaml: " << error.what() << "\n";
+    return 2;
+  } catch (const std::exception& error) {
+    std::cerr << "golden_to_yaml: " << error.what() << "\n";
+    return 1;
+  }
+}

@@ -1,0 +1,519 @@
+#include "parallel_core/config/config.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "parallel_core/config/parse_value.h"
+#include "parallel_core/config/raw_yaml.h"
+#include "parallel_core/config/resolve.h"
+#include "parallel_core/config/schema.h"
+
+namespace tapestry {
+namespace {
+
+using config::Key;
+using config::Place;
+using config::RawNode;
+using config::Section;
+
+std::string joined_lines(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) {
+    text += (text.empty() ? "" : "\n") + line;
+  }
+  return text;
+}
+
+// One value as it was written, with the name that it was given by.
+struct Entry {
+  const Key* key = nullptr;
+  RawNode node;
+  Place key_place;
+  std::string written_as;
+  bool is_override = false;
+};
+
+std::string hint(std::string_view name, const std::vector<std::string_view>& names) {
+  const std::string_view best = config::nearest(name, names);
+  if (best.empty()) {
+    return {};
+  }
+  const int limit = std::max<int>(2, static_cast<int>(name.size()) / 3);
+  return config::edit_distance(name, best) <= limit
+             ? "; did you mean '" + std::string(best) + "'?"
+             : "; the nearest known name is '" + std::string(best) + "'";
+}
+
+class Loader {
+ public:
+  Loader(const std::string& name, const LoadOptions& options) : name_(name), options_(options) {}
+
+  AllConfig load(const std::string& text) {
+    const RawNode root = config::parse_yaml(text, {name_}, /*fixed_place=*/false, errors_);
+    if (root.kind == RawNode::Kind::kMap) {
+      choose_model_section(root);
+      read_sections(root);
+    } else if (errors_.empty()) {
+      error(Place{name_}, root.kind == RawNode::Kind::kNull
+                              ? "is empty; expected sections such as training_config"
+                              : "expected a mapping of sections such as training_config");
+    }
+    if (root.kind != RawNode::Kind::kMap) {
+      throw ConfigError(errors_);
+    }
+    for (const std::string& text_of_override : options_.overrides) {
+      read_override(text_of_override);
+    }
+    assign_all();
+    config::Resolution resolution(
+        config_, faulty_, [this](const std::string& key) { return place_of(key); }, errors_);
+    config::resolve(resolution);
+    find_unsupported();
+    if (!errors_.empty()) {
+      errors_.insert(errors_.end(), config_.unsupported.begin(), config_.unsupported.end());
+      throw ConfigError(errors_);
+    }
+    return std::move(config_);
+  }
+
+ private:
+  void error(const Place& place, const std::string& message) {
+    errors_.push_back(place.text() + ": " + message);
+  }
+
+  void choose_model_section(const RawNode& root) {
+    const auto has = [&root](const std::string& name) {
+      return std::any_of(root.entries.begin(), root.entries.end(),
+                         [&name](const auto& entry) { return entry.first.scalar == name; });
+    };
+    config_.model_section = options_.model_type;
+    if (options_.model_type == "model_config" && !has("model_config") && has("gpt_config")) {
+      config_.model_section = "gpt_config";
+    }
+    if (options_.model_type != "model_config" &&
+        config::find_section(options_.model_type) != nullptr) {
+      error(Place{"--model_type " + options_.model_type},
+            "this section does not hold the model; expected model_config, gpt_config or a name "
+            "of your own");
+    }
+  }
+
+  // The canonical name of a section; nullptr if unknown.
+  const Section* section_of(const std::string& name) const {
+    if (name == config_.model_section) {
+      return config::find_section("model_config");
+    }
+    // With the model elsewhere, `model_config` would be a second model.
+    return name == "model_config" ? nullptr : config::find_section(name);
+  }
+
+  std::vector<std::string_view> section_names() const {
+    std::vector<std::string_view> names;
+    for (const Section& section : config::schema()) {
+      names.push_back(section.name == "model_config" ? std::string_view(config_.model_section)
+                                                     : section.name);
+    }
+    return names;
+  }
+
+  void read_sections(const RawNode& root) {
+    for (const auto& [name, body] : root.entries) {
+      const Section* section = section_of(name.scalar);
+      if (section == nullptr) {
+        if (!read_top_level(name, body)) {
+          unknown_section(name);
+        }
+        continue;
+      }
+      section_places_[std::string(section->name)] = name.place;
+      if (body.kind == RawNode::Kind::kNull) {
+        continue;
+      }
+      if (body.kind != RawNode::Kind::kMap) {
+        error(body.place, name.scalar + ": expected a mapping of keys");
+        continue;
+      }
+      for (const auto& [key, value] : body.entries) {
+        read_key(*section, "", key, value, false);
+      }
+    }
+  }
+
+  void unknown_section(const RawNode& name) {
+    if (name.scalar == "model_config" || name.scalar == "gpt_config") {
+      error(name.place, "section '" + name.scalar + "': the model is in '" + config_.model_section +
+                            "' already; keep one of them or choose with --model_type");
+      return;
+    }
+    std::string message = "unknown section '" + name.scalar + "'";
+    for (const Section& section : config::schema()) {
+      if (config::find_key(section.name, name.scalar) != nullptr) {
+        error(name.place, message + "; this key belongs in " + shown(section.name));
+        return;
+      }
+    }
+    error(name.place, message + hint(name.scalar, section_names()));
+  }
+
+  // A key that is accepted at top level too ("/name" among its aliases).
+  bool read_top_level(const RawNode& name, const RawNode& body) {
+    for (const Section& section : config::schema()) {
+      for (const Key& key : section.keys) {
+        for (const std::string_view alias : config::split_text(key.aliases, '|')) {
+          if (alias.front() == '/' && alias.substr(1) == name.scalar) {
+            RawNode renamed = name;
+            renamed.scalar = key.name;
+            read_key(section, "", renamed, body, false);
+            return true;
+          }
+        }
+      }
+    }
+    return false;
+  }
+
+  std::string shown(std::string_view section) const {
+    return section == "model_config" ? config_.model_section : std::string(section);
+  }
+
+  const Key* row_of(const Section& section, std::string_view name) const {
+    for (const Key& key : section.keys) {
+      if (key.name == name) {
+        return &key;
+      }
+      for (const std::string_view alias : config::split_text(key.aliases, '|')) {
+        if (alias == name) {
+          return &key;
+        }
+      }
+    }
+    return nullptr;
+  }
+
+  void unknown_key(const Section& section, const std::string& prefix, const RawNode& name) {
+    std::vector<std::string_view> names;
+    for (const Key& key : section.keys) {
+      if (key.name.substr(0, prefix.size()) == prefix) {
+        const std::string_view rest = key.name.substr(prefix.size());
+        if (rest.find('.') == std::string_view::npos) {
+          names.push_back(rest);
+        }
+      }
+    }
+    const std::string message = "unknown key '" + name.scalar + "' in " + shown(section.name) +
+                                (prefix.empty() ? "" : "." + prefix.substr(0, prefix.size() - 1));
+    for (const Section& other : config::schema()) {
+      if (prefix.empty() && other.name != section.name && row_of(other, name.scalar) != nullptr) {
+        error(name.place, message + "; it belongs in " + shown(other.name));
+        return;
+      }
+    }
+    error(name.place, message + hint(name.scalar, names));
+  }
+
+  void read_key(const Section& section,
+                const std::string& prefix,
+                const RawNode& name,
+                const RawNode& node,
+                bool is_override) {
+    const Key* key = row_of(section, prefix + name.scalar);
+    if (key == nullptr || name.scalar.find('.') != std::string::npos) {
+      unknown_key(section, prefix, name);
+      return;
+    }
+    const std::string path = std::string(section.name) + "." + std::string(key->name);
+    const bool is_mapping = key->field.type == config::Type::kMapping;
+    if (is_mapping && node.kind != RawNode::Kind::kMap && node.kind != RawNode::Kind::kNull) {
+      error(node.place,
+            shown(section.name) + "." + std::string(key->name) + ": expected a mapping, got " +
+                (node.kind == RawNode::Kind::kList ? "a list" : "'" + node.scalar + "'"));
+      faulty_.insert(path);
+      return;
+    }
+    Entry entry{key, node, name.place, name.scalar, is_override};
+    if (is_mapping && is_override) {
+      const std::string inner = path + ".";  // a whole mapping replaces the older one
+      std::erase_if(entries_, [&](const auto& old) { return old.first.starts_with(inner); });
+    }
+    const auto old = entries_.find(path);
+    if (old != entries_.end() && !is_override && !same_text(old->second.node, node)) {
+      error(name.place, shown(section.name) + "." + std::string(key->name) + ": given as '" +
+                            old->second.written_as + "' at " + old->second.key_place.text() +
+                            " and as '" + name.scalar + "' here, with different values");
+      return;
+    }
+    entries_[path] = entry;
+    if (is_mapping) {
+      for (const auto& [inner_name, inner] : node.entries) {
+        read_key(section, std::string(key->name) + ".", inner_name, inner, is_override);
+      }
+    }
+  }
+
+  static bool same_text(const RawNode& a, const RawNode& b) {
+    if (a.kind != b.kind || a.scalar != b.scalar || a.items.size() != b.items.size() ||
+        a.entries.size() != b.entries.size()) {
+      return false;
+    }
+    for (size_t i = 0; i < a.items.size(); ++i) {
+      if (!same_text(a.items[i], b.items[i])) {
+        return false;
+      }
+    }
+    for (size_t i = 0; i < a.entries.size(); ++i) {
+      if (a.entries[i].first.scalar != b.entries[i].first.scalar ||
+          !same_text(a.entries[i].second, b.entries[i].second)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void read_override(const std::string& text) {
+    const Place place{"--set " + text};
+    const size_t equals = text.find('=');
+    const size_t dot = text.find('.');
+    if (equals == std::string::npos || dot == std::string::npos || dot > equals || dot == 0 ||
+        dot + 1 == equals) {
+      error(place, "expected section.key=value");
+      return;
+    }
+    RawNode section_name{.kind = RawNode::Kind::kScalar, .scalar = text.substr(0, dot)};
+    section_name.place = place;
+    if (section_name.scalar == "model_config") {
+      section_name.scalar = config_.model_section;
+    }
+    RawNode key_name{.kind = RawNode::Kind::kScalar,
+                     .scalar = text.substr(dot + 1, equals - dot - 1)};
+    key_name.place = place;
+    const RawNode value = config::parse_yaml(text.substr(equals + 1), place, true, errors_);
+    if (section_name.scalar == "recompute_config") {  // the one mapping that may stand on top
+      key_name.scalar = "recompute_config." + key_name.scalar;
+      section_name.scalar = "parallel_config";
+    }
+    const Section* section = section_of(section_name.scalar);
+    if (section == nullptr) {
+      unknown_section(section_name);
+      return;
+    }
+    const size_t inner = key_name.scalar.rfind('.');
+    const std::string prefix =
+        inner == std::string::npos ? "" : key_name.scalar.substr(0, inner + 1);
+    if (!prefix.empty()) {
+      const Key* mapping = row_of(*section, key_name.scalar.substr(0, inner));
+      if (mapping == nullptr || mapping->field.type != config::Type::kMapping) {
+        unknown_key(*section, "", key_name);
+        return;
+      }
+      key_name.scalar = key_name.scalar.substr(inner + 1);
+    }
+    read_key(*section, prefix, key_name, value, true);
+  }
+
+  void assign_all() {
+    for (const Section& section : config::schema()) {
+      for (const Key& key : section.keys) {
+        assign(section, key);
+      }
+    }
+  }
+
+  // Rows of mappings come before their entries, so an absent mapping is known by then.
+  void assign(const Section& section, const Key& key) {
+    const std::string path = std::string(section.name) + "." + std::string(key.name);
+    const size_t inner = key.name.find('.');
+    const std::string parent =
+        inner == std::string_view::npos
+            ? std::string()
+            : std::string(section.name) + "." + std::string(key.name.substr(0, inner));
+    const auto found = entries_.find(path);
+    if (found == entries_.end()) {
+      const Key* mapping = config::find_key(section.name, key.name.substr(0, inner));
+      if (!parent.empty() && (faulty_.contains(parent) || !is_present(*mapping, parent))) {
+        return;
+      }
+      if (key.required) {
+        missing(section, key, parent, path);
+      }
+      config_.origins[path] = {ConfigOrigin::Kind::kDefault, "default", ""};
+      return;
+    }
+    const Entry& entry = found->second;
+    std::string complaint;
+    config::Value value = config::parse_value(key, entry.node, complaint);
+    if (complaint.empty()) {
+      complaint = config::complaint(key, value);
+    }
+    const Place& place = entry.node.place;
+    if (!complaint.empty()) {
+      error(place, shown(section.name) + "." + std::string(key.name) + ": " + complaint);
+      faulty_.insert(path);
+      return;
+    }
+    if (entry.node.kind == RawNode::Kind::kScalar && value.is<std::string>() &&
+        value.as<std::string>() != entry.node.scalar) {
+      config_.notes.push_back(place.text() + ": " + shown(section.name) + "." +
+                              std::string(key.name) + ": '" + entry.node.scalar + "' means " +
+                              value.as<std::string>());
+    }
+    key.field.set(config_, value);
+    config_.origins[path] = {
+        entry.is_override ? ConfigOrigin::Kind::kOverride : ConfigOrigin::Kind::kFile,
+        entry.is_override ? "--set" : place.source + ":" + std::to_string(place.line),
+        place.text()};
+    if (!parent.empty() && config_.origins[parent].kind == ConfigOrigin::Kind::kDefault) {
+      config_.origins[parent] = config_.origins[path];  // an entry brings its mapping with it
+    }
+  }
+
+  // A mapping is there if it was written, if one of its entries was, or if it always is.
+  bool is_present(const Key& mapping, const std::string& path) const {
+    const auto written = entries_.find(path);
+    if (!mapping.field.nullable ||
+        (written != entries_.end() && written->second.node.kind != RawNode::Kind::kNull)) {
+      return true;
+    }
+    const auto inner = entries_.lower_bound(path + ".");
+    return inner != entries_.end() && inner->first.starts_with(path + ".");
+  }
+
+  void missing(const Section& section,
+               const Key& key,
+               const std::string& parent,
+               const std::string& path) {
+    faulty_.insert(path);
+    Place place{name_};
+    if (const auto mapping = entries_.find(parent); mapping != entries_.end()) {
+      place = mapping->second.key_place;
+    } else if (const auto known = section_places_.find(std::string(section.name));
+               known != section_places_.end()) {
+      place = known->second;
+    }
+    const auto written = entries_.lower_bound(std::string(section.name) + ".");
+    const bool any = written != entries_.end() && written->first.starts_with(section.name);
+    if (!section_places_.contains(std::string(section.name)) && !any) {
+      if (missing_sections_.insert(std::string(section.name)).second) {
+        error(place, "the section " + shown(section.name) + " is missing" + model_hint(section));
+      }
+      return;
+    }
+    error(place, shown(section.name) + "." + std::string(key.name) + " is required (" +
+                     config::type_text(key) + ")");
+  }
+
+  std::string model_hint(const Section& section) const {
+    return section.name == "model_config" ? "; --model_type names the section that holds the model"
+                                          : "";
+  }
+
+  std::string place_of(const std::string& key) const {
+    if (const auto origin = config_.origins.find(key);
+        origin != config_.origins.end() && !origin->second.place.empty()) {
+      return origin->second.place;
+    }
+    if (const auto entry = entries_.find(key); entry != entries_.end()) {
+      return entry->second.node.place.text();
+    }
+    const auto section = section_places_.find(key.substr(0, key.find('.')));
+    return section != section_places_.end() ? section->second.text() : name_;
+  }
+
+  void find_unsupported() {
+    for (const Section& section : config::schema()) {
+      for (const Key& key : section.keys) {
+        const std::string path = std::string(section.name) + "." + std::string(key.name);
+        if (faulty_.contains(path) || !config_.origins.contains(path)) {
+          continue;
+        }
+        const config::Value value = key.field.get(config_);
+        if (!config::is_supported(key, value)) {
+          std::string accepted;
+          for (const std::string_view item : config::split_text(key.accepted, '|')) {
+            accepted += (accepted.empty() ? "" : ", ") + std::string(item);
+          }
+          const bool mapping = key.field.type == config::Type::kMapping;
+          config_.unsupported.push_back(place_of(path) + ": " + shown(section.name) + "." +
+                                        std::string(key.name) + ": " +
+                                        (mapping ? "a mapping here" : config::to_yaml(value)) +
+                                        " is not supported yet: " + std::string(key.reason) +
+                                        " (works now: " + accepted + ")");
+        }
+      }
+    }
+  }
+
+  std::string name_;
+  const LoadOptions& options_;
+  AllConfig config_;
+  std::map<std::string, Entry> entries_;  // by "section.key", canonical names
+  std::map<std::string, Place> section_places_;
+  std::set<std::string> missing_sections_;
+  std::set<std::string> faulty_;
+  std::vector<std::string> errors_;
+};
+
+}  // namespace
+
+ConfigError::ConfigError(std::vector<std::string> findings)
+    : ValueError(joined_lines(findings)), findings_(std::move(findings)) {}
+
+bool AllConfig::same_values(const AllConfig& other) const {
+  return training_config == other.training_config && parallel_config == other.parallel_config &&
+         dataset_config == other.dataset_config && model_config == other.model_config &&
+         optimizer_config == other.optimizer_config && moe_config == other.moe_config &&
+         lora_config == other.lora_config;
+}
+
+AllConfig init_configs_from_text(const std::string& text,
+                                 const std::string& name,
+                                 const LoadOptions& options) {
+  return Loader(name, options).load(text);
+}
+
+AllConfig init_configs_from_yaml(const std::string& path, const LoadOptions& options) {
+  if (!path.ends_with(".yaml") && !path.ends_with(".yml")) {
+    throw ConfigError({path + ": the name of a configuration file must end in .yaml or .yml"});
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) {
+    text << file.rdbuf();
+  }
+  if (!file || file.bad() || std::filesystem::is_directory(path)) {
+    throw IoError(path + ": cannot be read; give the path of a YAML file, for example " +
+                  "examples/gpt/pretrain_gpt_tiny.yaml");
+  }
+  return init_configs_from_text(text.str(), path, options);
+}
+
+void require_supported(const AllConfig& config) {
+  if (!config.unsupported.empty()) {
+    throw ConfigError(config.unsupported);
+  }
+}
+
+std::optional<GradClipConfig> gradient_clipping(const AllConfig& config) {
+  if (config.training_config.grad_clip_kwargs) {
+    return config.training_config.grad_clip_kwargs;
+  }
+  if (config.optimizer_config.clip_grad > 0) {
+    return GradClipConfig{"ClipGlobalNorm", config.optimizer_config.clip_grad};
+  }
+  return std::nullopt;
+}
+
+int64_t global_batch_size(const AllConfig& config, int64_t data_parallel_size) {
+  return config.dataset_config.batch_size * config.dataset_config.micro_batch_num *
+         data_parallel_size;
+}
+
+int64_t total_training_iters(const AllConfig& config, int64_t data_parallel_size) {
+  return config.training_config.training_iters > 0
+             ? config.training_config.training_iters
+             : config.dataset_config.train_samples / global_batch_size(config, data_parallel_size);
+}
+
+}  // namespace tapestry

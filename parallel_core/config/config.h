@@ -1,0 +1,432 @@
+// The configuration of a run as plain structs, and the functions that read it from YAML.
+//
+// The members are the keys of the YAML sections; schema.h holds the table with their types, checks
+// and documentation (docs/configuration.md is generated from it). The initialisers below are the
+// defaults. A key that is null in YAML is an empty optional here.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "autograd/kernels/dtype.h"
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+/// The configuration is wrong. what() lists all findings, one per line, each with its place:
+/// `file.yaml:12:9: ...` or `--set section.key=value: ...`.
+class ConfigError : public ValueError {
+ public:
+  explicit ConfigError(std::vector<std::string> findings);
+  const std::vector<std::string>& findings() const { return findings_; }
+
+ private:
+  std::vector<std::string> findings_;
+};
+
+/// Clipping of the gradients before the update.
+struct GradClipConfig {
+  std::string grad_clip_type;  // ClipGlobalNorm | GradClipByValue
+  double clip_value = 0.0;
+  bool operator==(const GradClipConfig&) const = default;
+};
+
+struct LossFuncConfig {
+  std::string loss_func_type = "VocabParallelCrossEntropy";
+  bool operator==(const LossFuncConfig&) const = default;
+};
+
+struct TrainingConfig {
+  int64_t seed = 1234;
+  std::string output_dir = "./output";
+  int64_t training_iters = 0;  // 0: given by epochs or dataset_config.train_samples
+  std::optional<int64_t> epochs;
+  std::optional<int64_t> log_interval;
+  std::optional<int64_t> eval_interval;
+  int64_t eval_iters = 10;
+  std::optional<int64_t> save_interval;
+  std::optional<std::string> best_metric_comparison;
+  std::optional<std::string> eval_metric;
+  std::optional<GradClipConfig> grad_clip_kwargs;
+  std::optional<double> loss_scale;
+  std::optional<double> loss_scale_value;
+  std::optional<int64_t> loss_scale_factor;
+  std::optional<int64_t> loss_scale_window;
+  std::string loss_reduction = "mean";
+  bool calculate_per_token_loss = false;
+  std::optional<LossFuncConfig> loss_func_kwargs;
+  bool wrap_with_ddp = false;
+  bool accumulate_allreduce_grads_in_fp32 = false;
+  bool overlap_grad_reduce = false;
+  bool delay_grad_reduce = false;
+  bool use_distributed_optimizer = false;
+  std::optional<int64_t> bucket_size;
+  bool check_for_nan_in_grad = false;
+  bool fp16 = false;
+  bool bf16 = false;
+  bool resume_training = false;
+  bool crc_check = false;
+  std::string load_checkpoint;  // empty: start from initial weights
+  bool enable_compile_cache = false;
+  std::optional<std::string> compile_cache_path;
+  std::string ckpt_format = "safetensors";
+  std::string prefix = "network";
+  int64_t keep_checkpoint_max = 5;
+  bool no_load_optim = false;
+  bool no_load_rng = true;
+  bool new_dataset = false;
+  bool enable_mem_align = false;
+  std::optional<int64_t> num_threads;
+  bool log_param_grad_norms = false;
+  std::vector<int64_t> dump_grad_steps;
+  std::vector<int64_t> dump_weight_steps;
+  bool profile = false;
+  std::optional<std::string> profile_save_path;
+  int64_t profile_step_start = 1;
+  int64_t profile_step_end = 5;
+  std::string profile_level = "level0";
+  std::string profile_framework = "all";
+  bool profile_with_stack = false;
+  bool profile_memory = false;
+  bool profile_communication = false;
+  bool profile_parallel_strategy = false;
+  bool profile_l2_cache = false;
+  bool profile_hbm_ddr = false;
+  bool profile_pcie = false;
+  bool profile_data_process = false;
+  bool profile_data_simplification = false;
+  bool profile_offline_analyse = false;
+  bool profile_op_time = true;
+  int64_t profile_aicore_metrics = 0;
+  std::string profile_dynamic_profiler_config_path;
+  bool search_parallel = false;
+  std::string search_parallel_data_path;
+  int64_t nnodes = 0;
+  std::optional<std::vector<int64_t>> nproc_per_node;
+  bool operator==(const TrainingConfig&) const = default;
+};
+
+/// Numbers of layers per pipeline stage: one row, or one row per virtual stage.
+using LayerTable = std::vector<std::vector<int64_t>>;
+
+struct RecomputeConfig {
+  LayerTable recompute;
+  LayerTable select_recompute;
+  LayerTable select_comm_recompute;
+  bool operator==(const RecomputeConfig&) const = default;
+};
+
+struct ModelParallelConfig {
+  int64_t tensor_model_parallel_size = 1;
+  int64_t pipeline_model_parallel_size = 1;
+  int64_t context_parallel_size = 1;
+  int64_t expert_model_parallel_size = 1;
+  std::optional<int64_t> virtual_pipeline_model_parallel_size;
+  bool sequence_parallel = false;
+  DType recv_dtype = kFloat32;  // always the compute dtype
+  std::optional<std::string> zero_level;
+  bool standalone_embedding_stage = false;
+  bool overlap_grad_reduce = false;
+  bool gradient_accumulation_fusion = false;
+  bool overlap_p2p_comm = true;
+  bool use_cpu_initialization = false;
+  bool deterministic_mode = false;
+  std::optional<LayerTable> num_layer_list;
+  std::optional<LayerTable> offset;
+  std::optional<RecomputeConfig> recompute_config;
+  bool heterogeneous_pipeline = false;
+  std::optional<std::vector<int64_t>> pipeline_stage_device;
+  bool operator==(const ModelParallelConfig&) const = default;
+};
+
+struct DatasetConfig {
+  std::string dataset_dir = "./dataset";
+  std::optional<bool> shuffle;
+  int64_t batch_size = 1;       // sequences of one micro-batch
+  int64_t micro_batch_num = 1;  // micro-batches of one step
+  int64_t train_samples = 0;
+  std::string data_layout = "BSH";
+  int64_t eos_token_id = 0;
+  std::optional<int64_t> pad_token_id;
+  bool drop_remainder = true;
+  bool reset_attention_mask = false;
+  bool reset_position_ids = false;
+  bool eod_mask_loss = false;
+  std::optional<int64_t> seq_length;  // the model's, if given
+  std::optional<int64_t> dataset_size;
+  std::optional<std::vector<std::string>>
+      data_path;  // one prefix, prefixes, or weight, prefix, ...
+  std::string split = "969,30,1";
+  std::optional<std::string> step_data_dir;
+  std::string tokenizer_type = "sentencepiece";
+  std::optional<std::string> tokenizer_model;
+  bool operator==(const DatasetConfig&) const = default;
+};
+
+struct RotaryConfig {
+  double rotary_percent = 1.0;
+  bool rotary_interleaved = false;
+  std::optional<double> seq_len_interpolation_factor;
+  double rotary_base = 10000.0;
+  bool operator==(const RotaryConfig&) const = default;
+};
+
+struct FlashAttentionConfig {
+  double keep_prob = 1.0;
+  int64_t pre_tokens = 2147483647;
+  int64_t next_tokens = 0;
+  std::string input_layout = "BNSD";
+  int64_t sparse_mode = 0;
+  bool operator==(const FlashAttentionConfig&) const = default;
+};
+
+/// A distribution by name, or a constant.
+struct Initializer {
+  std::string name = "normal";     // "constant" if `constant` holds a number
+  std::optional<double> constant;  // the number that was given instead of a name
+  bool operator==(const Initializer&) const = default;
+};
+
+struct TransformerConfig {
+  int64_t vocab_size = 0;
+  int64_t num_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t hidden_size = 0;
+  int64_t ffn_hidden_size = 0;
+  int64_t seq_length = 0;
+  std::optional<int64_t> max_position_embeddings;  // resolved: never empty
+  std::optional<std::string> encoder_attn_mask_type;
+  std::string attention_type = "self_attn";
+  std::string position_embedding_type = "learned_absolute";  // rope | learned_absolute | none
+  bool parallel_position_embedding = false;
+  RotaryConfig rotary_config;
+  bool use_query_layer = false;
+  bool use_visual_encoder = false;
+  bool use_retriever = false;
+  bool group_query_attention = false;
+  int64_t num_query_groups = 32;  // resolved: num_attention_heads without groups
+  std::optional<bool> add_bias_linear;
+  bool qkv_has_bias = true;
+  bool out_proj_has_bias = true;
+  bool mlp_has_bias = true;
+  bool head_skip_weight_param_allocation = true;
+  bool apply_query_key_layer_scaling = false;
+  bool use_flash_attention = false;
+  std::optional<FlashAttentionConfig> fa_config;
+  std::optional<std::vector<int64_t>> window_size;  // {L, 0}: the token itself and L before it
+  bool enable_flash_sp = false;
+  bool qk_layernorm = false;
+  std::string mask_func_type = "attn_mask_fill";
+  bool gated_linear_unit = false;   // resolved: hidden_act == "swiglu"
+  std::string hidden_act = "gelu";  // gelu | fast_gelu | relu | silu | swiglu | squared_relu
+  bool apply_swiglu_fusion = false;
+  std::string normalization = "LayerNorm";  // LayerNorm | RMSNorm
+  double norm_epsilon = 1e-5;
+  bool apply_residual_connection_post_norm = false;
+  bool use_final_norm = true;
+  DType residual_connection_dtype = kFloat32;
+  bool fp32_residual_connection = false;
+  double init_method_std = 0.01;
+  bool scaled_output_init = false;
+  Initializer init_method;
+  Initializer bias_init = {"zeros", std::nullopt};
+  DType params_dtype = kFloat32;
+  DType embedding_init_dtype = kFloat32;
+  DType compute_dtype = kFloat32;
+  DType softmax_compute_dtype = kFloat32;
+  bool attention_softmax_in_fp32 = true;
+  bool fp16_lm_cross_entropy = false;
+  double hidden_dropout = 0.0;
+  double attention_dropout = 0.0;
+  std::optional<int64_t> out_hidden_size;
+  std::optional<int64_t> num_experts;
+  bool untie_embeddings_and_output_weights = false;
+  bool flatten_labels_and_input_mask = true;
+  std::optional<std::string> recompute_method;
+  std::optional<int64_t> recompute_num_layers;
+  std::optional<std::string> recompute_granularity;
+  bool recompute_activations = false;
+  bool select_recompute = false;
+  bool select_comm_recompute = false;
+  std::optional<int64_t> kv_channels;  // resolved: never empty
+  bool bias_dropout_fusion = false;
+  bool masked_softmax_fusion = false;
+  bool retro_add_retriever = false;
+  bool clone_scatter_output_in_embedding = false;
+  std::optional<std::string> fp8_format;
+  bool distribute_saved_activations = false;
+  std::string transformer_impl = "local";
+  std::optional<int64_t> encoder_num_layers;
+  std::optional<int64_t> decoder_num_layers;
+  std::string model_type = "encoder_or_decoder";
+  bool apply_rope_fusion = false;
+  bool use_sandwich_norm = false;
+  double attn_post_norm_scale = 1.0;
+  double ffn_post_norm_scale = 1.0;
+  bool operator==(const TransformerConfig&) const = default;
+};
+
+struct LearningRateSchedulerConfig {
+  int64_t warmup_steps = 0;
+  int64_t decay_steps = 0;
+  double end_learning_rate = 0.0;
+  bool use_cosine = true;
+  double power = 1.0;
+  bool operator==(const LearningRateSchedulerConfig&) const = default;
+};
+
+struct ZeroConfig {
+  bool param_resident = false;
+  double param_resident_rate = 1.0;
+  bool allreduce_after_grad_accumulation = false;
+  std::string grad_allreduce_op = "mean";
+  std::optional<std::string> opt_parallel_group;
+  bool cpu_offload = false;
+  bool with_context_parallel = false;
+  bool operator==(const ZeroConfig&) const = default;
+};
+
+struct OptimizerConfig {
+  std::string optimizer_type = "AdamW";  // AdamW | Adam | SGD
+  double learning_rate = 1e-3;
+  std::optional<LearningRateSchedulerConfig> learning_rate_scheduler_kwargs;
+  double weight_decay = 0.0;
+  std::optional<double> start_weight_decay;  // resolved: never empty
+  std::optional<double> end_weight_decay;    // resolved: never empty
+  std::string weight_decay_incr_style = "constant";
+  std::optional<std::string> weight_decay_kwargs;
+  std::optional<ZeroConfig> zero_config;
+  bool zero_without_ddp = false;
+  double clip_grad = 0.0;  // 0: off
+  std::vector<double> betas = {0.9, 0.999};
+  std::optional<double> beta1;
+  std::optional<double> beta2;
+  double eps = 1e-8;
+  double momentum = 0.0;
+  double dampening = 0.0;
+  bool nesterov = false;
+  std::optional<std::string> lr_decay_style;  // resolved: empty only with scheduler_kwargs
+  std::optional<int64_t> lr_decay_iters;
+  std::optional<int64_t> lr_decay_samples;
+  std::optional<int64_t> lr_wsd_decay_iters;
+  std::optional<int64_t> lr_wsd_decay_samples;
+  std::string lr_wsd_decay_style = "linear";
+  int64_t lr_warmup_iters = 0;
+  int64_t lr_warmup_samples = 0;
+  std::optional<double> lr_warmup_fraction;
+  double lr_warmup_init = 0.0;
+  double min_lr = 0.0;
+  bool use_checkpoint_opt_param_scheduler = true;
+  bool override_opt_param_scheduler = false;
+  bool overlap_param_gather = false;
+  bool operator==(const OptimizerConfig&) const = default;
+};
+
+struct MoEConfig {
+  int64_t num_experts = 1;
+  bool moe_grouped_gemm = false;
+  int64_t moe_router_topk = 2;
+  std::string moe_router_load_balancing_type = "none";
+  std::string moe_token_dispatcher_type = "alltoall";
+  bool use_self_defined_alltoall = false;
+  std::optional<double> moe_expert_capacity_factor;
+  bool moe_pad_expert_input_to_capacity = false;
+  std::string moe_token_drop_policy = "probs";
+  double moe_aux_loss_coeff = 0.0;
+  std::optional<double> moe_z_loss_coeff;
+  std::optional<double> moe_input_jitter_eps;
+  std::optional<int64_t> moe_ffn_hidden_size;
+  std::vector<int64_t> moe_layer_freq = {1};
+  bool moe_router_pre_softmax = false;
+  std::optional<int64_t> moe_shared_expert_intermediate_size;
+  bool operator==(const MoEConfig&) const = default;
+};
+
+/// One cell with its own rank or alpha.
+struct LoraCell {
+  std::string cell;
+  std::optional<int64_t> rank;
+  std::optional<int64_t> alpha;
+  bool operator==(const LoraCell&) const = default;
+};
+
+struct LoraTargets {
+  std::vector<std::string> patterns;  // regular expressions, matched against whole names
+  std::vector<LoraCell> cells;
+  bool operator==(const LoraTargets&) const = default;
+};
+
+struct LoraConfig {
+  bool use_lora = false;
+  int64_t lora_rank = 8;
+  int64_t lora_alpha = 32;
+  double lora_dropout = 0.0;
+  std::optional<LoraTargets> target_cells;
+  bool operator==(const LoraConfig&) const = default;
+};
+
+/// Where the value of a key came from.
+struct ConfigOrigin {
+  enum class Kind { kDefault, kFile, kOverride, kDerived };
+  Kind kind = Kind::kDefault;
+  std::string text;   // "gpt.yaml:12", "--set", "derived from hidden_act"; for messages see `place`
+  std::string place;  // "gpt.yaml:12:3" or "--set section.key=value"; empty for the rest
+};
+
+struct AllConfig {
+  TrainingConfig training_config;
+  ModelParallelConfig parallel_config;
+  DatasetConfig dataset_config;
+  TransformerConfig model_config;
+  OptimizerConfig optimizer_config;
+  MoEConfig moe_config;
+  LoraConfig lora_config;
+
+  /// Values that are valid but belong to a feature that is not built yet, each with its place and
+  /// the reason. A run must refuse them (require_supported); a dry run prints them.
+  std::vector<std::string> unsupported;
+  /// Remarks for the log: values that have no effect here, or that were adjusted.
+  std::vector<std::string> notes;
+  /// Origin per "section.key" (also "section.key.entry"); the model's section is "model_config".
+  std::map<std::string, ConfigOrigin> origins;
+  /// The YAML name of the model's section.
+  std::string model_section = "model_config";
+
+  /// Equal values; origins, notes and section name do not count.
+  bool same_values(const AllConfig& other) const;
+};
+
+struct LoadOptions {
+  /// YAML section of the model. With the default, `gpt_config` is accepted as well.
+  std::string model_type = "model_config";
+  /// "section.key=value", applied in this order after the file. Values are read as YAML.
+  std::vector<std::string> overrides;
+};
+
+/// Reads, checks and completes a configuration. IoError if the file cannot be read; ConfigError
+/// with all findings if it is wrong. Findings of features not built yet only go to `unsupported`,
+/// unless there are errors too.
+AllConfig init_configs_from_yaml(const std::string& path, const LoadOptions& options = {});
+
+/// The same on a text; `name` stands for the file in messages.
+AllConfig init_configs_from_text(const std::string& text,
+                                 const std::string& name,
+                                 const LoadOptions& options = {});
+
+/// ConfigError with config.unsupported unless that is empty.
+void require_supported(const AllConfig& config);
+
+/// The clipping that holds, from grad_clip_kwargs or optimizer_config.clip_grad; empty: none.
+std::optional<GradClipConfig> gradient_clipping(const AllConfig& config);
+
+/// Sequences of one step over all ranks: batch_size * micro_batch_num * data_parallel_size.
+int64_t global_batch_size(const AllConfig& config, int64_t data_parallel_size = 1);
+
+/// Steps of the whole run: training_iters, or train_samples / global batch (rounded down). 0 if
+/// only `epochs` limits the run.
+int64_t total_training_iters(const AllConfig& config, int64_t data_parallel_size = 1);
+
+}  // namespace tapestry

@@ -1,0 +1,217 @@
+#include "parallel_core/config/memory_estimate.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+namespace tapestry {
+namespace {
+
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+
+// Sums and products of sizes in double, so that absurd configurations cannot overflow.
+int64_t bytes_of(double size) {
+  return size < 4.6e18 ? static_cast<int64_t>(size) : kUnlimited / 16;
+}
+
+// First number in a file; -1 if the file is not there or holds none ("max").
+int64_t number_in(const std::string& path) {
+  std::ifstream file(path);
+  int64_t number = -1;
+  return file >> number ? number : -1;
+}
+
+// Number after `name` in a file of lines "name number"; 0 if it is not there.
+int64_t field_in(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    std::string word;
+    int64_t number = 0;
+    if (words >> word >> number && word == name) {
+      return number;
+    }
+  }
+  return 0;
+}
+
+struct GroupFiles {
+  const char* limit;
+  const char* usage;
+  const char* reclaimable;  // file cache in memory.stat, which the kernel gives back
+};
+constexpr GroupFiles kVersion1 = {"/memory.limit_in_bytes", "/memory.usage_in_bytes",
+                                  "total_inactive_file"};
+constexpr GroupFiles kVersion2 = {"/memory.max", "/memory.current", "inactive_file"};
+
+// What the group and the groups around it leave; a limit holds for everything below it.
+int64_t group_headroom(const std::string& mount, std::string group, const GroupFiles& files) {
+  int64_t headroom = kUnlimited;
+  while (true) {
+    const std::string folder = mount + group;
+    const int64_t limit = number_in(folder + files.limit);
+    const int64_t usage = number_in(folder + files.usage);
+    if (limit >= 0 && usage >= 0) {
+      const int64_t cache = field_in(folder + "/memory.stat", files.reclaimable);
+      headroom =
+          std::min(headroom, std::max<int64_t>(0, limit - std::max<int64_t>(0, usage - cache)));
+    }
+    if (group.empty()) {
+      return headroom;
+    }
+    group.resize(group.rfind('/') == std::string::npos ? 0 : group.rfind('/'));
+  }
+}
+
+}  // namespace
+
+int64_t parameter_count(const TransformerConfig& model) {
+  const auto d = [](int64_t size) { return static_cast<double>(size); };
+  const int64_t channels = model.kv_channels.value_or(
+      model.num_attention_heads > 0 ? model.hidden_size / model.num_attention_heads : 0);
+  const bool gated = model.hidden_act == "swiglu";
+  const double hidden = d(model.hidden_size);
+  const double queries = d(model.num_attention_heads) * d(channels);
+  const double keys = d(model.num_query_groups) * d(channels);
+  const double up = d(model.ffn_hidden_size) * (gated ? 2 : 1);
+  const double norm_size = model.normalization == "LayerNorm" ? 2 : 1;
+
+  double layer = hidden * (queries + 2 * keys) + (model.qkv_has_bias ? queries + 2 * keys : 0);
+  layer += queries * hidden + (model.out_proj_has_bias ? hidden : 0);
+  layer += hidden * up + d(model.ffn_hidden_size) * hidden + (model.mlp_has_bias ? up + hidden : 0);
+  layer += 2 * norm_size * hidden;
+  layer += model.qk_layernorm ? 2 * norm_size * d(channels) : 0;
+
+  double total = d(model.vocab_size) * hidden + d(model.num_layers) * layer;
+  if (model.position_embedding_type == "learned_absolute") {
+    total += d(model.max_position_embeddings.value_or(model.seq_length)) * hidden;
+  }
+  total += model.use_final_norm ? norm_size * hidden : 0;
+  total += model.untie_embeddings_and_output_weights ? d(model.vocab_size) * hidden : 0;
+  check<ValueError>(total < 9007199254740992.0,  // 2^53: every step above is exact below it
+                    "the model would have about ", total, " parameters; check vocab_size, ",
+                    "num_layers, hidden_size and ffn_hidden_size");
+  return static_cast<int64_t>(total);
+}
+
+int64_t MemoryEstimate::total() const {
+  double sum = 0;
+  for (const int64_t kind :
+       {parameters, weight_copies, gradients, optimizer, activations, logits, workspace}) {
+    sum += static_cast<double>(kind);
+  }
+  return bytes_of(sum);
+}
+
+MemoryEstimate estimate_memory(const AllConfig& config) {
+  const TransformerConfig& model = config.model_config;
+  const auto d = [](int64_t size) { return static_cast<double>(size); };
+  MemoryEstimate estimate;
+  estimate.parameter_count = parameter_count(model);
+  const double count = d(estimate.parameter_count);
+  const double element = d(size_of(model.compute_dtype));
+  estimate.parameters = bytes_of(count * d(size_of(model.params_dtype)));
+  if (model.compute_dtype != model.params_dtype) {
+    estimate.weight_copies = bytes_of(count * element);
+  }
+  estimate.gradients = bytes_of(count * 4);
+  const OptimizerConfig& optimizer = config.optimizer_config;
+  const double moments = optimizer.optimizer_type == "SGD" ? (optimizer.momentum > 0 ? 1 : 0) : 2;
+  const double masters = model.params_dtype == kFloat32 ? 0 : 1;
+  estimate.optimizer = bytes_of(count * 4 * (moments + masters));
+
+  const double tokens = d(config.dataset_config.batch_size) * d(model.seq_length);
+  const double hidden = d(model.hidden_size);
+  const double channels = d(model.kv_channels.value_or(0));
+  const double queries = d(model.num_attention_heads) * channels;
+  const double keys = d(model.num_query_groups) * channels;
+  const double ffn = d(model.ffn_hidden_size);
+  const double mlp = ffn * (model.hidden_act == "swiglu" ? 3 : 2);
+  double per_token = element * (4 * hidden + 2 * queries + 2 * keys + mlp);
+  per_token += 4 * d(model.num_attention_heads);
+  per_token += model.hidden_dropout > 0 ? 2 * hidden : 0;
+  estimate.activations =
+      bytes_of(tokens * (d(model.num_layers) * per_token + element * 2 * hidden));
+  estimate.logits = bytes_of(tokens * d(model.vocab_size) * 4 * 2);
+  estimate.workspace = bytes_of(tokens * element *
+                                std::max(2 * hidden + mlp, 2 * hidden + 2 * (queries + 2 * keys)));
+  return estimate;
+}
+
+std::string size_text(int64_t bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto size = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (size >= 1024 && unit + 1 < kUnits.size()) {
+    size /= 1024;
+    ++unit;
+  }
+  std::array<char, 48> text{};
+  std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f %s" : "%.1f %s", size, kUnits[unit]);
+  return text.data();
+}
+
+std::string memory_text(const MemoryEstimate& estimate) {
+  std::string text = "parameters (" + std::to_string(estimate.parameter_count) +
+                     "): " + size_text(estimate.parameters) + "\n";
+  if (estimate.weight_copies > 0) {
+    text += "16-bit copies of weights: " + size_text(estimate.weight_copies) + "\n";
+  }
+  return text + "gradients: " + size_text(estimate.gradients) +
+         "\noptimizer state: " + size_text(estimate.optimizer) +
+         "\nactivations of one micro-batch: " + size_text(estimate.activations) +
+         "\nlogits and their gradient: " + size_text(estimate.logits) +
+         "\nworkspace: " + size_text(estimate.workspace) +
+         "\ntotal: " + size_text(estimate.total());
+}
+
+int64_t available_memory(const std::string& root) {
+  const std::string base = root.ends_with('/') ? root.substr(0, root.size() - 1) : root;
+  int64_t available = kUnlimited;
+  if (const int64_t kib = field_in(base + "/proc/meminfo", "MemAvailable:"); kib > 0) {
+    available = kib * 1024;
+  }
+  // Lines "id:controllers:/group"; version 2 has the id 0 and no controllers.
+  std::ifstream groups(base + "/proc/self/cgroup");
+  std::string line;
+  while (std::getline(groups, line)) {
+    const size_t first = line.find(':');
+    const size_t second = line.find(':', first == std::string::npos ? first : first + 1);
+    if (second == std::string::npos) {
+      continue;
+    }
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    std::string group = line.substr(second + 1);
+    if (group == "/") {
+      group.clear();
+    }
+    if (controllers == ",,") {
+      for (const char* mount : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
+        available = std::min(available, group_headroom(base + mount, group, kVersion2));
+      }
+    } else if (controllers.find(",memory,") != std::string::npos) {
+      available =
+          std::min(available, group_headroom(base + "/sys/fs/cgroup/memory", group, kVersion1));
+    }
+  }
+  return available;
+}
+
+void check_fits(const MemoryEstimate& estimate, int64_t available) {
+  check<ValueError>(
+      estimate.total() <= available, "this configuration needs about ", size_text(estimate.total()),
+      " of memory, but ", size_text(available), " are available:\n", memory_text(estimate),
+      "\nWhat would help: ",
+      estimate.activations + estimate.logits + estimate.workspace > estimate.total() / 2
+          ? "a smaller dataset_config.batch_size (with more micro_batch_num) or "
+            "model_config.seq_length"
+          : "fewer model_config.num_layers or a smaller hidden_size and ffn_hidden_size",
+      ", a machine with more memory, or a smaller preset: try "
+      "examples/gpt/pretrain_gpt_tiny.yaml");
+}
+
+}  // namespace tapestry

@@ -1,0 +1,48 @@
+// How much memory a configuration needs, before any is allocated.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "parallel_core/config/config.h"
+
+namespace tapestry {
+
+/// Parameters of the dense model in one process, exactly; a tied output matrix counts once.
+/// ValueError if the number does not fit 62 bits.
+int64_t parameter_count(const TransformerConfig& model);
+
+/// Bytes by kind in one process.
+struct MemoryEstimate {
+  int64_t parameter_count = 0;
+  int64_t parameters = 0;
+  int64_t weight_copies = 0;  // 16-bit copies of the weights, with 16-bit compute only
+  int64_t gradients = 0;      // float32
+  int64_t optimizer = 0;      // float32 moments, and masters of 16-bit parameters
+  int64_t activations = 0;    // kept for the backward pass of one micro-batch
+  int64_t logits = 0;         // logits and their gradient, float32
+  int64_t workspace = 0;      // temporaries of the largest layer's backward pass
+
+  int64_t total() const;
+};
+
+/// What is kept per token and layer: the two norms' inputs and outputs (4 hidden), q, k, v and the
+/// attention output with one float32 per head, the MLP's values before and after the activation,
+/// and one byte per dropout decision. ValueError as parameter_count.
+MemoryEstimate estimate_memory(const AllConfig& config);
+
+/// The estimate as lines "kind: size".
+std::string memory_text(const MemoryEstimate& estimate);
+
+/// Bytes that a new process could use: the kernel's MemAvailable, and less where a control group
+/// (version 1 or 2) sets a limit. `root` is the file system's root, another one in tests. A huge
+/// number if nothing can be read.
+int64_t available_memory(const std::string& root = "/");
+
+/// ValueError with each kind and what would help, if the estimate exceeds `available` bytes.
+void check_fits(const MemoryEstimate& estimate, int64_t available);
+
+/// "1.5 GiB".
+std::string size_text(int64_t bytes);
+
+}  // namespace tapestry

@@ -1,0 +1,276 @@
+#include "parallel_core/config/parse_value.h"
+
+#include <charconv>
+#include <cmath>
+
+namespace tapestry::config {
+namespace {
+
+std::string describe(const RawNode& node) {
+  switch (node.kind) {
+    case RawNode::Kind::kNull:
+      return "null";
+    case RawNode::Kind::kList:
+      return "a list";
+    case RawNode::Kind::kMap:
+      return "a mapping";
+    case RawNode::Kind::kScalar:
+      break;
+  }
+  std::string shown = node.scalar.size() > 60 ? node.scalar.substr(0, 60) + "..." : node.scalar;
+  if (node.quoted) {
+    return "the string \"" + shown + "\"";
+  }
+  switch (scalar_kind(node.scalar)) {
+    case ScalarKind::kBool:
+      return "the boolean " + shown;
+    case ScalarKind::kInt:
+    case ScalarKind::kFloat:
+      return "the number " + shown;
+    default:
+      return "the string '" + shown + "'";
+  }
+}
+
+// Reads nodes; the first thing that does not fit is kept in error.
+class Reader {
+ public:
+  Reader(const Key& key, std::string& error) : key_(key), error_(error) {}
+
+  Value fail(std::string_view expected, const RawNode& node) {
+    if (error_.empty()) {
+      error_ = "expected " + std::string(expected) + ", got " + describe(node);
+    }
+    return {};
+  }
+
+  ScalarKind kind(const RawNode& node) const {
+    return node.kind != RawNode::Kind::kScalar || node.quoted ? ScalarKind::kString
+                                                              : scalar_kind(node.scalar);
+  }
+
+  Value boolean(const RawNode& node) {
+    if (kind(node) != ScalarKind::kBool) {
+      return fail("a boolean (True or False)", node);
+    }
+    const char first = node.scalar[0];
+    const char second = node.scalar[1];
+    return {first == 't' || first == 'T' || first == 'y' || first == 'Y' ||
+            ((first == 'o' || first == 'O') && (second == 'n' || second == 'N'))};
+  }
+
+  Value integer(const RawNode& node) {
+    if (kind(node) != ScalarKind::kInt) {
+      return fail("an integer", node);
+    }
+    const char* begin = node.scalar.data() + (node.scalar[0] == '+' ? 1 : 0);
+    int64_t number = 0;
+    if (std::from_chars(begin, node.scalar.data() + node.scalar.size(), number).ec != std::errc()) {
+      return fail("an integer of at most 64 bits", node);
+    }
+    return {number};
+  }
+
+  Value floating(const RawNode& node) {
+    const ScalarKind type = kind(node);
+    if (type != ScalarKind::kInt && type != ScalarKind::kFloat) {
+      return fail("a number", node);
+    }
+    const char* begin = node.scalar.data() + (node.scalar[0] == '+' ? 1 : 0);
+    const char* end = node.scalar.data() + node.scalar.size();
+    double number = 0;
+    const auto result = std::from_chars(begin, end, number);
+    if (result.ec != std::errc() || result.ptr != end || !std::isfinite(number)) {
+      return fail("a finite number that a double can hold", node);
+    }
+    return {number};
+  }
+
+  Value string(const RawNode& node) {
+    if (node.kind != RawNode::Kind::kScalar) {
+      return fail("a string", node);
+    }
+    if (kind(node) != ScalarKind::kString) {
+      return fail("a string (write \"" + node.scalar + "\" if that text is meant)", node);
+    }
+    for (const std::string_view alias : split_text(key_.value_aliases, '|')) {
+      const size_t equals = alias.find('=');
+      if (alias.substr(0, equals) == node.scalar) {
+        return {std::string(alias.substr(equals + 1))};
+      }
+    }
+    return {node.scalar};
+  }
+
+  Value dtype(const RawNode& node) {
+    if (node.kind == RawNode::Kind::kScalar &&
+        (node.scalar == "float16" || node.scalar == "bfloat16" || node.scalar == "float32")) {
+      return {node.scalar};
+    }
+    return fail("one of float16, bfloat16, float32", node);
+  }
+
+  // A list may also be written as a text: "[1, 2]".
+  RawNode unquoted(const RawNode& node) {
+    if (node.kind == RawNode::Kind::kScalar && !node.scalar.empty() && node.scalar[0] == '[') {
+      std::vector<std::string> errors;
+      RawNode list = parse_yaml(node.scalar, node.place, /*fixed_place=*/true, errors);
+      if (errors.empty()) {
+        return list;
+      }
+    }
+    return node;
+  }
+
+  template <class Item>
+  Value list(const RawNode& text, std::string_view expected, Item item) {
+    const RawNode node = unquoted(text);
+    Value::List items;
+    if (node.kind == RawNode::Kind::kScalar) {
+      items.push_back(item(node));
+    } else if (node.kind == RawNode::Kind::kList) {
+      for (const RawNode& entry : node.items) {
+        items.push_back(item(entry));
+      }
+    } else {
+      return fail(expected, node);
+    }
+    return {std::move(items)};
+  }
+
+  Value layer_table(const RawNode& node) {
+    const std::string expected = type_text(key_);
+    return list(node, expected, [&](const RawNode& entry) {
+      if (entry.kind != RawNode::Kind::kList) {
+        return integer(entry);
+      }
+      return list(entry, expected, [this](const RawNode& number) { return integer(number); });
+    });
+  }
+
+  // Prefixes and weights, also as pairs: [[0.3, a], [0.7, b]].
+  Value string_list(const RawNode& text) {
+    const RawNode node = unquoted(text);
+    Value::List items;
+    const auto add = [&](const RawNode& entry) {
+      if (entry.kind != RawNode::Kind::kScalar) {
+        fail("strings", entry);
+        return;
+      }
+      items.push_back({entry.scalar});
+    };
+    if (node.kind == RawNode::Kind::kScalar) {
+      return {Value::List{string(node)}};
+    }
+    if (node.kind != RawNode::Kind::kList) {
+      return fail(type_text(key_), node);
+    }
+    for (const RawNode& entry : node.items) {
+      if (entry.kind == RawNode::Kind::kList) {
+        if (entry.items.size() != 2) {
+          return fail("pairs of a weight and a prefix", entry);
+        }
+        add(entry.items[0]);
+        add(entry.items[1]);
+      } else {
+        add(entry);
+      }
+    }
+    return {std::move(items)};
+  }
+
+  Value initializer(const RawNode& node) {
+    const ScalarKind type = kind(node);
+    return type == ScalarKind::kInt || type == ScalarKind::kFloat ? floating(node) : string(node);
+  }
+
+  Value lora_targets(const RawNode& node) {
+    if (node.kind != RawNode::Kind::kList || node.items.empty()) {
+      return fail("a list of mappings", node);
+    }
+    Value::List list;
+    int patterns = 0;
+    for (const RawNode& item : node.items) {
+      if (item.kind != RawNode::Kind::kMap || item.entries.empty()) {
+        return fail("a mapping", item);
+      }
+      Value::Map map;
+      bool has_cell = false;
+      for (const auto& [name, value] : item.entries) {
+        if (name.scalar == "target_cells" && item.entries.size() == 1) {
+          ++patterns;
+          map.emplace_back(name.scalar, string_list(value));
+          if (value.items.empty()) {
+            return fail("a list of regular expressions in target_cells", value);
+          }
+        } else if (name.scalar == "cell") {
+          has_cell = true;
+          map.emplace_back(name.scalar, string(value));
+        } else if (name.scalar == "rank" || name.scalar == "alpha") {
+          map.emplace_back(name.scalar, integer(value));
+        } else {
+          return fail("the entries target_cells (alone), cell, rank, alpha", name);
+        }
+      }
+      if (!has_cell && map.front().first != "target_cells") {
+        return fail("an entry `cell` beside rank and alpha", item);
+      }
+      list.push_back({std::move(map)});
+    }
+    if (patterns != 1) {
+      return fail("exactly one entry {target_cells: [...]}", node);
+    }
+    return {std::move(list)};
+  }
+
+ private:
+  const Key& key_;
+  std::string& error_;
+};
+
+}  // namespace
+
+Value parse_value(const Key& key, const RawNode& node, std::string& error) {
+  Reader reader(key, error);
+  if (node.kind == RawNode::Kind::kNull) {
+    if (key.null == Null::kDefault) {
+      return default_value(key);
+    }
+    return key.field.nullable ? Value{} : reader.fail(type_text(key), node);
+  }
+  const auto read = [&]() -> Value {
+    switch (key.field.type) {
+      case Type::kBool:
+        return reader.boolean(node);
+      case Type::kInt:
+        return reader.integer(node);
+      case Type::kFloat:
+        return reader.floating(node);
+      case Type::kString:
+        return reader.string(node);
+      case Type::kDType:
+        return reader.dtype(node);
+      case Type::kIntList:
+        return reader.list(node, type_text(key),
+                           [&](const RawNode& n) { return reader.integer(n); });
+      case Type::kFloatList:
+        return reader.list(node, type_text(key),
+                           [&](const RawNode& n) { return reader.floating(n); });
+      case Type::kStringList:
+        return reader.string_list(node);
+      case Type::kLayerTable:
+        return reader.layer_table(node);
+      case Type::kInitializer:
+        return reader.initializer(node);
+      case Type::kLoraTargets:
+        return reader.lora_targets(node);
+      case Type::kMapping:
+        return {Value::Map{}};
+    }
+    return {};
+  };
+  Value value = read();
+  return error.empty() ? value : Value{};
+}
+
+}  // namespace tapestry::config

@@ -1,0 +1,47 @@
+// YAML text as a tree of our own that knows the place of every node. Nothing is interpreted yet.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tapestry::config {
+
+/// A place in a file (line and column count from 1), or an override on the command line.
+struct Place {
+  std::string source;  // file name, or "--set section.key=value"
+  int line = 0;        // 0: the source as a whole
+  int column = 0;
+
+  std::string text() const;  // "gpt.yaml:12:3"
+};
+
+struct RawNode {
+  enum class Kind { kNull, kScalar, kList, kMap };
+  Kind kind = Kind::kNull;
+  std::string scalar;
+  bool quoted = false;  // a quoted scalar is a string whatever it looks like
+  Place place;
+  std::vector<RawNode> items;
+  std::vector<std::pair<RawNode, RawNode>> entries;  // keys are scalars
+};
+
+/// What a plain (unquoted) scalar is. `1e-6` is a number; yes/no/on/off are booleans.
+enum class ScalarKind { kNull, kBool, kInt, kFloat, kString };
+ScalarKind scalar_kind(std::string_view text);
+
+/// Nesting deeper than this is refused.
+inline constexpr int kMaxYamlDepth = 16;
+
+/// Parses one YAML document. Appends to `errors` (with places) for: malformed YAML, more than one
+/// document, a key that is given twice, keys that are not scalars, nesting deeper than
+/// kMaxYamlDepth, more than 100,000 nodes, aliases that repeat a mapping endlessly. The result is
+/// what could be read. `place` names the source; with `fixed_place` every node carries it
+/// unchanged.
+RawNode parse_yaml(const std::string& text,
+                   const Place& place,
+                   bool fixed_place,
+                   std::vector<std::string>& errors);
+
+}  // namespace tapestry::config

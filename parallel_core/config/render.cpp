@@ -1,0 +1,169 @@
+#include "parallel_core/config/render.h"
+
+#include <algorithm>
+
+#include "parallel_core/config/schema.h"
+
+namespace tapestry {
+namespace {
+
+using config::Key;
+using config::Section;
+
+size_t depth_of(const Key& key) {
+  return static_cast<size_t>(std::count(key.name.begin(), key.name.end(), '.'));
+}
+
+std::string_view last_name(const Key& key) {
+  const size_t dot = key.name.rfind('.');
+  return dot == std::string_view::npos ? key.name : key.name.substr(dot + 1);
+}
+
+// True if the key is an entry of a mapping that is null.
+bool is_absent(const AllConfig& config, const Section& section, const Key& key) {
+  const size_t dot = key.name.rfind('.');
+  return dot != std::string_view::npos &&
+         config::find_key(section.name, key.name.substr(0, dot))->field.get(config).is_null();
+}
+
+std::string section_name(const AllConfig& config, const Section& section) {
+  return section.name == "model_config" ? config.model_section : std::string(section.name);
+}
+
+// "key:" of a mapping that is there, "key: value" of everything else.
+std::string line_of(const AllConfig& config, const Key& key) {
+  const config::Value value = key.field.get(config);
+  const bool opens = key.field.type == config::Type::kMapping && !value.is_null();
+  return std::string(last_name(key)) + (opens ? ":" : ": " + config::to_yaml(value));
+}
+
+std::string default_text(const Key& key) {
+  if (key.required) {
+    return "required";
+  }
+  if (!key.default_text.empty()) {
+    return std::string(key.default_text);
+  }
+  const config::Value value = config::default_value(key);
+  return key.field.type == config::Type::kMapping && !value.is_null() ? "its entries' defaults"
+                                                                      : config::to_yaml(value);
+}
+
+std::string aliases_text(const Key& key) {
+  std::string text;
+  for (const std::string_view alias : config::split_text(key.aliases, '|')) {
+    text += text.empty() ? "Also written " : ", ";
+    text += alias.front() == '/' ? "`" + std::string(alias.substr(1)) + "` at top level"
+                                 : "`" + std::string(alias) + "`";
+  }
+  return text.empty() ? text : " " + text + ".";
+}
+
+std::string support_text(const Key& key) {
+  if (key.accepted.empty()) {
+    return {};
+  }
+  std::string accepted;
+  for (const std::string_view value : config::split_text(key.accepted, '|')) {
+    accepted += (accepted.empty() ? "`" : ", `") + std::string(value) + "`";
+  }
+  return " **Not supported yet** except " + accepted + ": " + std::string(key.reason) + ".";
+}
+
+// Markdown and help share one sentence; the help shows it without marks.
+std::string without_marks(const std::string& text) {
+  std::string plain;
+  for (const char c : text) {
+    if (c != '`' && c != '*') {
+      plain += c;
+    }
+  }
+  return plain;
+}
+
+std::string comment_of(const AllConfig& config, const std::string& path) {
+  const auto origin = config.origins.find(path);
+  std::string text = origin == config.origins.end() || origin->second.text.empty()
+                         ? "default"
+                         : origin->second.text;
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
+  return text;
+}
+
+}  // namespace
+
+std::string resolved_yaml(const AllConfig& config) {
+  std::string text;
+  for (const Section& section : config::schema()) {
+    text += section_name(config, section) + ":\n";
+    for (const Key& key : section.keys) {
+      if (!is_absent(config, section, key)) {
+        const std::string path = std::string(section.name) + "." + std::string(key.name);
+        text += std::string(2 + 2 * depth_of(key), ' ') + line_of(config, key) + "  # " +
+                comment_of(config, path) + "\n";
+      }
+    }
+  }
+  return text;
+}
+
+std::string config_log_text(const AllConfig& config) {
+  std::string text;
+  for (const Section& section : config::schema()) {
+    text += section_name(config, section) + "\n";
+    for (const Key& key : section.keys) {
+      if (!is_absent(config, section, key)) {
+        text += std::string(4 + 4 * depth_of(key), ' ') + line_of(config, key) + "\n";
+      }
+    }
+  }
+  return text;
+}
+
+std::string render_configuration_help() {
+  std::string text;
+  for (const Section& section : config::schema()) {
+    text += (text.empty() ? "" : "\n") + std::string(section.name) + ": " +
+            without_marks(std::string(section.doc)) + "\n";
+    for (const Key& key : section.keys) {
+      const std::string check = config::check_text(key);
+      text += "  " + std::string(key.name) + " (" + config::type_text(key) +
+              (check.empty() ? "" : ", " + check) +
+              (key.required ? ", required" : ", default " + default_text(key)) + ")\n      " +
+              without_marks(std::string(key.doc) + aliases_text(key) + support_text(key)) + "\n";
+    }
+  }
+  return text;
+}
+
+std::string render_configuration_markdown() {
+  std::string text =
+      "# Configuration\n\n"
+      "<!-- Generated by the program config_doc from the table in parallel_core/config/schema*.cpp;"
+      " a test compares. -->\n\n"
+      "A run is described by one YAML file, given to `pretrain_gpt --config_path FILE`. "
+      "`--set section.key=value` replaces single values, also inside mappings "
+      "(`--set model_config.rotary_config.rotary_base=500000`). Unknown sections and keys, wrong "
+      "types, bad values and combinations that cannot stand together are errors, all reported at "
+      "once with file, line and column. A value that belongs to a feature that is not built yet is "
+      "refused by a run and listed by `--dry_run`.\n\n"
+      "Numbers may be written `1e-6`, booleans `True`, `true`, `yes` or `on` (and their "
+      "opposites), "
+      "null as `null`, `~` or nothing. Paths are relative to the current directory. The complete "
+      "configuration of a run, with the origin of each value, is saved as `config.yaml` in its "
+      "output folder and can be used as the next run's file.\n";
+  for (const Section& section : config::schema()) {
+    text += "\n## " + std::string(section.title) + ": `" + std::string(section.name) + "`\n\n" +
+            std::string(section.doc) +
+            "\n\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n";
+    for (const Key& key : section.keys) {
+      text += "| `" + std::string(key.name) + "` | " + config::type_text(key) + " | " +
+              default_text(key) + " | " + config::check_text(key) + " | " + std::string(key.doc) +
+              aliases_text(key) + support_text(key) + " |\n";
+    }
+  }
+  return text;
+}
+
+}  // namespace tapestry

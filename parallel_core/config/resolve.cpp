@@ -1,0 +1,363 @@
+#include "parallel_core/config/resolve.h"
+
+#include <cmath>
+
+#include "parallel_core/config/value.h"
+
+namespace tapestry::config {
+namespace {
+
+constexpr const char* kHeads = "model_config.num_attention_heads";
+constexpr const char* kGroups = "model_config.num_query_groups";
+constexpr const char* kHidden = "model_config.hidden_size";
+constexpr const char* kSeq = "model_config.seq_length";
+constexpr const char* kCompute = "model_config.compute_dtype";
+
+void set_compute_dtype(Resolution& r, const char* flag, DType dtype) {
+  if (r.given(kCompute) && r.config().model_config.compute_dtype != dtype) {
+    r.error(kCompute, concat("is ", name_of(r.config().model_config.compute_dtype), ", but ", flag,
+                             ": True sets ", name_of(dtype), "; keep one of them"));
+    return;
+  }
+  r.config().model_config.compute_dtype = dtype;
+  r.derived(kCompute, flag);
+}
+
+void resolve_dtypes(Resolution& r) {
+  const auto& training = r.config().training_config;
+  auto& model = r.config().model_config;
+  if (r.sound({"training_config.fp16", "training_config.bf16", kCompute})) {
+    if (training.fp16 && training.bf16) {
+      r.error("training_config.fp16", "fp16 and bf16 cannot both be True; choose one");
+    } else if (training.bf16) {
+      set_compute_dtype(r, "training_config.bf16", kBFloat16);
+    } else if (training.fp16) {
+      set_compute_dtype(r, "training_config.fp16", kFloat16);
+    }
+  }
+  auto& recv = r.config().parallel_config.recv_dtype;
+  if (recv != model.compute_dtype) {
+    if (r.given("parallel_config.recv_dtype")) {
+      r.note("parallel_config.recv_dtype", concat(name_of(recv), " replaced by the compute dtype ",
+                                                  name_of(model.compute_dtype)));
+    }
+    recv = model.compute_dtype;
+    r.derived("parallel_config.recv_dtype", kCompute);
+  }
+  if (!r.given("model_config.embedding_init_dtype") &&
+      model.embedding_init_dtype != model.params_dtype) {
+    model.embedding_init_dtype = model.params_dtype;
+    r.derived("model_config.embedding_init_dtype", "model_config.params_dtype");
+  }
+}
+
+void resolve_heads(Resolution& r) {
+  auto& model = r.config().model_config;
+  if (!r.sound({kHeads, kGroups, "model_config.group_query_attention"})) {
+    return;
+  }
+  if (!model.group_query_attention && model.num_query_groups != model.num_attention_heads) {
+    if (r.given(kGroups) && !r.given("model_config.group_query_attention")) {
+      r.error(kGroups, concat("is ", model.num_query_groups, " for ", model.num_attention_heads,
+                              " heads, which needs group_query_attention: True"));
+      return;
+    }
+    if (r.given(kGroups)) {
+      r.note(kGroups, concat(model.num_query_groups, " has no effect with group_query_attention: ",
+                             "False; every head has keys and values of its own"));
+    }
+    model.num_query_groups = model.num_attention_heads;
+    r.derived(kGroups, kHeads);
+  }
+  if (model.num_attention_heads % model.num_query_groups != 0) {
+    r.error(kGroups, concat(model.num_query_groups, r.given(kGroups) ? "" : " (the default)",
+                            " does not divide num_attention_heads ", model.num_attention_heads));
+  }
+  if (!model.kv_channels && r.sound({kHidden, "model_config.kv_channels"})) {
+    if (model.hidden_size % model.num_attention_heads != 0) {
+      r.error(kHeads, concat(model.num_attention_heads, " does not divide hidden_size ",
+                             model.hidden_size, "; change one of them or set kv_channels"));
+      return;
+    }
+    model.kv_channels = model.hidden_size / model.num_attention_heads;
+    r.derived("model_config.kv_channels", "hidden_size / num_attention_heads");
+  }
+}
+
+void resolve_positions(Resolution& r) {
+  auto& model = r.config().model_config;
+  constexpr const char* kMax = "model_config.max_position_embeddings";
+  constexpr const char* kType = "model_config.position_embedding_type";
+  if (r.sound({kSeq, kMax})) {
+    if (!model.max_position_embeddings) {
+      model.max_position_embeddings = model.seq_length;
+      r.derived(kMax, kSeq);
+    }
+    if (r.sound({kType}) && model.position_embedding_type == "learned_absolute" &&
+        *model.max_position_embeddings < model.seq_length) {
+      r.error(kMax, concat("is ", *model.max_position_embeddings, ", less than seq_length ",
+                           model.seq_length, ": the last positions would have no row"));
+    }
+  }
+  constexpr const char* kPercent = "model_config.rotary_config.rotary_percent";
+  if (model.kv_channels && r.sound({kType, kPercent, "model_config.kv_channels"}) &&
+      model.position_embedding_type == "rope") {
+    const auto rotated = static_cast<int64_t>(static_cast<double>(*model.kv_channels) *
+                                              model.rotary_config.rotary_percent);
+    if (rotated < 2 || rotated % 2 != 0) {
+      r.error(r.given(kPercent) ? kPercent : kHeads,
+              concat("rotary_percent ", number_text(model.rotary_config.rotary_percent), " of ",
+                     *model.kv_channels, " channels a head gives ", rotated,
+                     " rotated channels; an even number above 0 is needed"));
+    }
+  }
+}
+
+void resolve_mlp(Resolution& r) {
+  auto& model = r.config().model_config;
+  constexpr const char* kGated = "model_config.gated_linear_unit";
+  if (r.sound({"model_config.hidden_act", kGated})) {
+    const bool gated = model.hidden_act == "swiglu";
+    if (model.gated_linear_unit != gated) {
+      if (r.given(kGated)) {
+        r.error(kGated, concat("is ", gated ? "False" : "True", ", but hidden_act ",
+                               model.hidden_act, gated ? " is gated" : " has no gate",
+                               "; the gated activation is swiglu. Leave this key out"));
+      }
+      model.gated_linear_unit = gated;
+      r.derived(kGated, "model_config.hidden_act");
+    }
+    if (model.apply_swiglu_fusion && !gated) {
+      r.error("model_config.apply_swiglu_fusion",
+              concat("needs hidden_act: swiglu, got ", model.hidden_act));
+    }
+  }
+  if (model.add_bias_linear) {
+    const auto follow = [&](const char* key, bool& member) {
+      if (!r.given(key)) {
+        member = *model.add_bias_linear;
+        r.derived(key, "model_config.add_bias_linear");
+      }
+    };
+    follow("model_config.qkv_has_bias", model.qkv_has_bias);
+    follow("model_config.out_proj_has_bias", model.out_proj_has_bias);
+    follow("model_config.mlp_has_bias", model.mlp_has_bias);
+  }
+}
+
+void resolve_attention(Resolution& r) {
+  auto& model = r.config().model_config;
+  if (!model.fa_config) {
+    return;
+  }
+  constexpr const char* kPre = "model_config.fa_config.pre_tokens";
+  constexpr const char* kKeep = "model_config.fa_config.keep_prob";
+  constexpr const char* kWindow = "model_config.window_size";
+  constexpr const char* kDropout = "model_config.attention_dropout";
+  if (r.sound({kPre, kWindow, kSeq})) {
+    auto& pre = model.fa_config->pre_tokens;
+    const auto is_all = [&](int64_t tokens) { return tokens >= model.seq_length - 1; };
+    if (model.window_size && !r.given(kPre)) {
+      pre = model.window_size->front();
+      r.derived(kPre, kWindow);
+    } else if (model.window_size) {
+      const int64_t window = model.window_size->front();
+      if (pre != window && !(is_all(pre) && is_all(window))) {
+        r.error(kPre, concat("is ", pre, ", but window_size is [", window,
+                             ", 0]; both name the tokens before the own one, give one of them"));
+      }
+    } else if (!is_all(pre)) {
+      model.window_size = {pre, 0};
+      r.derived(kWindow, kPre);
+    }
+  }
+  if (r.sound({kKeep, kDropout})) {
+    auto& keep = model.fa_config->keep_prob;
+    if (!r.given(kKeep)) {
+      keep = 1 - model.attention_dropout;
+      if (model.attention_dropout > 0) {
+        r.derived(kKeep, kDropout);
+      }
+    } else if (!r.given(kDropout)) {
+      model.attention_dropout = std::round((1 - keep) * 1e12) / 1e12;  // 1 - 0.9 is not 0.1
+      if (keep < 1) {
+        r.derived(kDropout, kKeep);
+      }
+    } else if (std::abs(1 - keep - model.attention_dropout) > 1e-9) {
+      r.error(kKeep, concat("is ", number_text(keep), ", but attention_dropout is ",
+                            number_text(model.attention_dropout), "; their sum must be 1"));
+    }
+  }
+}
+
+int64_t sum_of(const LayerTable& table) {
+  int64_t sum = 0;
+  for (const auto& row : table) {
+    for (const int64_t count : row) {
+      sum += count;
+    }
+  }
+  return sum;
+}
+
+void check_layer_table(Resolution& r, const char* key, const LayerTable& table, int64_t expected) {
+  const auto& parallel = r.config().parallel_config;
+  const auto stages = static_cast<size_t>(parallel.pipeline_model_parallel_size);
+  const auto chunks =
+      static_cast<size_t>(parallel.virtual_pipeline_model_parallel_size.value_or(1));
+  if (table.front().size() != stages || (table.size() != chunks)) {
+    r.error(key, concat("has ", table.size(), " row(s) of ", table.front().size(),
+                        "; the pipeline needs ", chunks, " of ", stages));
+  } else if (sum_of(table) != expected) {
+    r.error(key, concat("adds up to ", sum_of(table), "; expected ", expected, " for ",
+                        r.config().model_config.num_layers, " layers"));
+  }
+}
+
+void check_layout(Resolution& r) {
+  const auto& parallel = r.config().parallel_config;
+  const auto& model = r.config().model_config;
+  constexpr const char* kPp = "parallel_config.pipeline_model_parallel_size";
+  constexpr const char* kVpp = "parallel_config.virtual_pipeline_model_parallel_size";
+  constexpr const char* kTp = "parallel_config.tensor_model_parallel_size";
+  constexpr const char* kList = "parallel_config.num_layer_list";
+  constexpr const char* kOffset = "parallel_config.offset";
+  const int64_t pp = parallel.pipeline_model_parallel_size;
+  const int64_t vpp = parallel.virtual_pipeline_model_parallel_size.value_or(1);
+  const int64_t tp = parallel.tensor_model_parallel_size;
+  if (r.sound({kPp, kVpp})) {
+    if (vpp > 1 && pp < 2) {
+      r.error(kVpp, concat("is ", vpp, "; interleaving needs pipeline_model_parallel_size >= 2"));
+    } else if (r.sound({"model_config.num_layers"}) && model.num_layers < pp * vpp) {
+      r.error(kPp, concat(pp * vpp, " pipeline chunks for num_layers ", model.num_layers,
+                          ": every chunk needs a layer"));
+    }
+  }
+  if (parallel.num_layer_list && parallel.offset) {
+    r.error(kOffset, "num_layer_list and offset both give the layers of a stage; keep one");
+  } else if (r.sound({kPp, kVpp, kList, kOffset, "model_config.num_layers"})) {
+    if (parallel.num_layer_list) {
+      check_layer_table(r, kList, *parallel.num_layer_list, model.num_layers);
+    } else if (parallel.offset) {
+      check_layer_table(r, kOffset, *parallel.offset, model.num_layers % (pp * vpp));
+    }
+  }
+  if (r.sound({kTp}) && tp > 1) {
+    const auto divides = [&](const char* key, int64_t size) {
+      if (r.sound({key}) && size % tp != 0) {
+        r.error(key, concat(size, " is not divisible by tensor_model_parallel_size ", tp));
+      }
+    };
+    divides(kHeads, model.num_attention_heads);
+    divides(kGroups, model.num_query_groups);
+    divides("model_config.ffn_hidden_size", model.ffn_hidden_size);
+    divides("model_config.vocab_size", model.vocab_size);
+  } else if (parallel.sequence_parallel) {
+    r.note("parallel_config.sequence_parallel", "has no effect with tensor_model_parallel_size 1");
+  }
+  if (parallel.context_parallel_size > 1 && parallel.expert_model_parallel_size > 1) {
+    r.error("parallel_config.expert_model_parallel_size",
+            "cannot be combined with context_parallel_size > 1");
+  }
+}
+
+void check_moe(Resolution& r) {
+  auto& moe = r.config().moe_config;
+  const auto& parallel = r.config().parallel_config;
+  if (moe.moe_expert_capacity_factor && *moe.moe_expert_capacity_factor < 0) {
+    moe.moe_expert_capacity_factor.reset();
+  }
+  if (!r.sound({"moe_config.num_experts"}) || moe.num_experts == 1) {
+    return;
+  }
+  if (r.sound({"moe_config.moe_router_topk"}) && moe.moe_router_topk > moe.num_experts) {
+    r.error("moe_config.moe_router_topk",
+            concat("is ", moe.moe_router_topk, ", more than num_experts ", moe.num_experts));
+  }
+  if (moe.num_experts % parallel.expert_model_parallel_size != 0) {
+    r.error("moe_config.num_experts",
+            concat(moe.num_experts, " is not divisible by ", "expert_model_parallel_size ",
+                   parallel.expert_model_parallel_size));
+  }
+  if (parallel.tensor_model_parallel_size > 1 && !parallel.sequence_parallel) {
+    r.error("moe_config.num_experts",
+            "experts with tensor_model_parallel_size > 1 need sequence_parallel: True");
+  }
+  const auto& freq = moe.moe_layer_freq;
+  const int64_t layers = r.config().model_config.num_layers;
+  if (r.sound({"moe_config.moe_layer_freq", "model_config.num_layers"}) && freq.size() > 1 &&
+      static_cast<int64_t>(freq.size()) != layers) {
+    r.error("moe_config.moe_layer_freq",
+            concat("has ", freq.size(), " entries for ", layers, " layers"));
+  }
+}
+
+}  // namespace
+
+bool Resolution::sound(std::initializer_list<const char*> keys) const {
+  for (const char* key : keys) {
+    if (faulty_.count(key) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Resolution::given(const std::string& key) const {
+  const auto origin = config_.origins.find(key);
+  return origin != config_.origins.end() && !origin->second.place.empty();
+}
+
+void Resolution::derived(const std::string& key, const std::string& from) {
+  config_.origins[key] = {ConfigOrigin::Kind::kDerived, "derived from " + from, ""};
+}
+
+std::string Resolution::shown(const std::string& key) const {
+  constexpr std::string_view kModel = "model_config.";
+  return place_of_(key) + ": " +
+         (key.starts_with(kModel) ? config_.model_section + key.substr(kModel.size() - 1) : key) +
+         ": ";
+}
+
+void Resolution::error(const std::string& key, const std::string& message) {
+  errors_.push_back(shown(key) + message);
+}
+
+void Resolution::unsupported(const std::string& key, const std::string& message) {
+  config_.unsupported.push_back(shown(key) + message);
+}
+
+void Resolution::note(const std::string& key, const std::string& message) {
+  config_.notes.push_back(shown(key) + message);
+}
+
+void resolve_model(Resolution& r) {
+  resolve_dtypes(r);
+  resolve_heads(r);
+  resolve_positions(r);
+  resolve_mlp(r);
+  resolve_attention(r);
+  const auto& model = r.config().model_config;
+  const auto& data = r.config().dataset_config;
+  if (data.seq_length && r.sound({kSeq, "dataset_config.seq_length"}) &&
+      *data.seq_length != model.seq_length) {
+    r.error("dataset_config.seq_length",
+            concat("is ", *data.seq_length, ", but the model's is ", model.seq_length));
+  }
+  if (model.recompute_num_layers && *model.recompute_num_layers > model.num_layers &&
+      r.sound({"model_config.num_layers"})) {
+    r.error("model_config.recompute_num_layers",
+            concat("is ", *model.recompute_num_layers, " of ", model.num_layers, " layers"));
+  }
+  check_layout(r);
+  check_moe(r);
+}
+
+void resolve(Resolution& r) {
+  resolve_model(r);
+  resolve_training(r);
+  resolve_optimizer(r);
+  resolve_schedule(r);
+}
+
+}  // namespace tapestry::config

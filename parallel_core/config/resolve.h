@@ -1,0 +1,53 @@
+// What follows from other keys, and what cannot stand together.
+#pragma once
+
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "parallel_core/config/config.h"
+
+namespace tapestry::config {
+
+/// Access to the configuration while it is completed. Keys are "section.key".
+class Resolution {
+ public:
+  /// `faulty` holds the keys that are wrong by themselves already: rules that read one are passed
+  /// over, so that one mistake gives one message. `place_of` gives the place for messages.
+  Resolution(AllConfig& config,
+             const std::set<std::string>& faulty,
+             std::function<std::string(const std::string&)> place_of,
+             std::vector<std::string>& errors)
+      : config_(config), faulty_(faulty), place_of_(std::move(place_of)), errors_(errors) {}
+
+  AllConfig& config() { return config_; }
+  /// True if none of the keys is faulty.
+  bool sound(std::initializer_list<const char*> keys) const;
+  /// True if the key was written in the file or on the command line.
+  bool given(const std::string& key) const;
+  /// Records that the key's value follows from others.
+  void derived(const std::string& key, const std::string& from);
+  void error(const std::string& key, const std::string& message);
+  void unsupported(const std::string& key, const std::string& message);
+  void note(const std::string& key, const std::string& message);
+
+ private:
+  std::string shown(const std::string& key) const;  // "place: section.key: "
+
+  AllConfig& config_;
+  const std::set<std::string>& faulty_;
+  std::function<std::string(const std::string&)> place_of_;
+  std::vector<std::string>& errors_;
+};
+
+/// Completes derived values and checks all combinations.
+void resolve(Resolution& resolution);
+
+/// The parts of resolve, by subject.
+void resolve_model(Resolution& resolution);
+void resolve_training(Resolution& resolution);
+void resolve_optimizer(Resolution& resolution);
+void resolve_schedule(Resolution& resolution);
+
+}  // namespace tapestry::config

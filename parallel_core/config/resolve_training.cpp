@@ -1,0 +1,323 @@
+// Rules of training, data and optimizer. The schedule's errors are those of the original's
+// OptimizerParamScheduler, found before any work.
+#include <array>
+
+#include "parallel_core/config/resolve.h"
+#include "parallel_core/config/schema.h"
+
+namespace tapestry::config {
+namespace {
+
+constexpr const char* kIters = "training_config.training_iters";
+constexpr const char* kSamples = "dataset_config.train_samples";
+
+bool differs_from_default(const AllConfig& config, const char* section, const char* name) {
+  const Key* key = find_key(section, name);
+  return to_yaml(key->field.get(config)) != to_yaml(default_value(*key));
+}
+
+void resolve_length(Resolution& r) {
+  const auto& training = r.config().training_config;
+  const auto& data = r.config().dataset_config;
+  if (!r.sound({kIters, kSamples, "training_config.epochs", "dataset_config.batch_size",
+                "dataset_config.micro_batch_num"})) {
+    return;
+  }
+  if (training.training_iters > 0 && data.train_samples > 0) {
+    r.error(kSamples, concat("is ", data.train_samples, " beside training_config.training_iters ",
+                             training.training_iters, "; one of them gives the length of the run"));
+  } else if (training.training_iters == 0 && data.train_samples == 0 && !training.epochs) {
+    r.error(kIters,
+            "training_iters is 0 and nothing else gives the length of the run; set it, "
+            "training_config.epochs or dataset_config.train_samples");
+  } else if (data.train_samples > 0 && data.train_samples < global_batch_size(r.config())) {
+    r.error(kSamples, concat("is ", data.train_samples, ", less than one global batch of ",
+                             global_batch_size(r.config())));
+  }
+  const auto within = [&](const char* key, const std::vector<int64_t>& steps) {
+    for (const int64_t step : steps) {
+      if (training.training_iters > 0 && step > training.training_iters) {
+        r.error(key, concat("step ", step, " is beyond training_iters ", training.training_iters));
+      }
+    }
+  };
+  within("training_config.dump_grad_steps", training.dump_grad_steps);
+  within("training_config.dump_weight_steps", training.dump_weight_steps);
+}
+
+void resolve_wrapper(Resolution& r) {
+  auto& training = r.config().training_config;
+  constexpr const char* kWrap = "training_config.wrap_with_ddp";
+  if (training.use_distributed_optimizer && !training.wrap_with_ddp) {
+    if (r.given(kWrap)) {
+      r.error(kWrap, "is False, but use_distributed_optimizer: True needs it; leave this key out");
+    } else {
+      r.derived(kWrap, "training_config.use_distributed_optimizer");
+    }
+    training.wrap_with_ddp = true;
+  }
+  const auto needs = [&](bool used, const char* key, bool base, const char* base_name) {
+    if (used && !base) {
+      r.error(key, concat("needs ", base_name, ": True"));
+    } else if (used) {
+      r.note(key, "with one rank there is nothing to reduce or gather: results are the same");
+    }
+  };
+  needs(training.overlap_grad_reduce, "training_config.overlap_grad_reduce", training.wrap_with_ddp,
+        "wrap_with_ddp");
+  needs(training.delay_grad_reduce, "training_config.delay_grad_reduce",
+        training.overlap_grad_reduce, "overlap_grad_reduce");
+  needs(training.bucket_size.has_value(), "training_config.bucket_size", training.wrap_with_ddp,
+        "wrap_with_ddp");
+  needs(r.config().optimizer_config.overlap_param_gather, "optimizer_config.overlap_param_gather",
+        training.use_distributed_optimizer, "training_config.use_distributed_optimizer");
+  if (training.wrap_with_ddp) {
+    r.note(kWrap, "with one rank there is nothing to reduce or gather: results are the same");
+  }
+}
+
+void resolve_data(Resolution& r) {
+  const auto& data = r.config().dataset_config;
+  if (data.data_path && data.step_data_dir) {
+    r.error("dataset_config.step_data_dir", "given beside data_path; keep the one that is meant");
+  }
+  if (data.step_data_dir && data.step_data_dir->empty()) {
+    r.error("dataset_config.step_data_dir", "is empty; give a folder or leave the key out");
+  }
+  if (data.tokenizer_type == "byte" && data.tokenizer_model) {
+    r.error("dataset_config.tokenizer_model", "the byte tokenizer has no model file");
+  }
+  if (data.shuffle && *data.shuffle == data.step_data_dir.has_value()) {
+    r.unsupported("dataset_config.shuffle",
+                  data.step_data_dir
+                      ? "True is not supported yet: step_data_dir is read in order"
+                      : "False is not supported yet: samples are drawn in Megatron's shuffled "
+                        "order (works now: null, True)");
+  }
+}
+
+struct Schedule {
+  double decay = 0;  // all in steps, or all in sequences
+  double warmup = 0;
+  std::optional<int64_t> wsd;
+  const char* warmup_key = "optimizer_config.lr_warmup_iters";
+  const char* wsd_key = "optimizer_config.lr_wsd_decay_iters";
+};
+
+Schedule schedule_of(const AllConfig& config) {
+  const auto& optimizer = config.optimizer_config;
+  Schedule s;
+  if (config.dataset_config.train_samples > 0) {
+    s.decay = static_cast<double>(
+        optimizer.lr_decay_samples.value_or(config.dataset_config.train_samples));
+    s.warmup = static_cast<double>(optimizer.lr_warmup_samples);
+    s.wsd = optimizer.lr_wsd_decay_samples;
+    s.warmup_key = "optimizer_config.lr_warmup_samples";
+    s.wsd_key = "optimizer_config.lr_wsd_decay_samples";
+  } else {
+    s.decay = static_cast<double>(
+        optimizer.lr_decay_iters.value_or(config.training_config.training_iters));
+    s.warmup = static_cast<double>(optimizer.lr_warmup_iters);
+    s.wsd = optimizer.lr_wsd_decay_iters;
+  }
+  if (optimizer.lr_warmup_fraction) {
+    s.warmup = *optimizer.lr_warmup_fraction * s.decay;
+    s.warmup_key = "optimizer_config.lr_warmup_fraction";
+  }
+  return s;
+}
+
+// Keys that count the other unit would have no effect.
+void check_units(Resolution& r) {
+  const bool samples = r.config().dataset_config.train_samples > 0;
+  constexpr std::array<std::array<const char*, 2>, 3> kPairs = {{
+      {"lr_decay_iters", "lr_decay_samples"},
+      {"lr_wsd_decay_iters", "lr_wsd_decay_samples"},
+      {"lr_warmup_iters", "lr_warmup_samples"},
+  }};
+  for (const auto& pair : kPairs) {
+    const char* wrong = pair[samples ? 0 : 1];
+    if (differs_from_default(r.config(), "optimizer_config", wrong)) {
+      r.error(concat("optimizer_config.", wrong),
+              concat("has no effect: the run is counted in ", samples ? "sequences" : "steps",
+                     "; use ", pair[samples ? 1 : 0]));
+    }
+  }
+}
+
+void check_decay(Resolution& r) {
+  const auto& optimizer = r.config().optimizer_config;
+  const std::string style = optimizer.lr_decay_style.value_or("constant");
+  if (optimizer.min_lr > optimizer.learning_rate) {
+    r.error("optimizer_config.min_lr",
+            concat("is ", number_text(optimizer.min_lr), ", more than learning_rate ",
+                   number_text(optimizer.learning_rate)));
+  }
+  if (optimizer.lr_warmup_init > optimizer.learning_rate) {
+    r.error("optimizer_config.lr_warmup_init",
+            concat("is ", number_text(optimizer.lr_warmup_init), ", more than learning_rate ",
+                   number_text(optimizer.learning_rate)));
+  }
+  check_units(r);
+  const Schedule s = schedule_of(r.config());
+  if (s.decay <= 0) {
+    if (r.config().training_config.epochs && style != "constant") {
+      r.error("optimizer_config.lr_decay_iters",
+              concat("is needed for lr_decay_style ", style,
+                     ": with epochs alone the number of steps is not known here"));
+    }
+    return;  // otherwise training_iters has been reported
+  }
+  if (s.warmup >= s.decay) {
+    r.error(s.warmup_key, concat("the warm-up of ", s.warmup, " must be shorter than the decay of ",
+                                 s.decay, " (lr_decay_iters or the length of the run)"));
+  }
+  if (style == "WSD" && !s.wsd) {
+    r.error(s.wsd_key, "is required by lr_decay_style WSD");
+  } else if (style == "WSD" && static_cast<double>(*s.wsd) > s.decay) {
+    r.error(s.wsd_key, concat("is ", *s.wsd, ", longer than the decay of ", s.decay));
+  }
+}
+
+// With learning_rate_scheduler_kwargs none of the other family's keys has an effect.
+void check_single_family(Resolution& r) {
+  constexpr const char* kOthers[] = {
+      "lr_decay_style",       "lr_decay_iters",  "lr_decay_samples",  "lr_wsd_decay_iters",
+      "lr_wsd_decay_samples", "lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction",
+      "lr_warmup_init",       "min_lr"};
+  for (const char* name : kOthers) {
+    if (differs_from_default(r.config(), "optimizer_config", name)) {
+      r.error(concat("optimizer_config.", name),
+              "belongs to another schedule than learning_rate_scheduler_kwargs; keep one of them");
+    }
+  }
+}
+
+void resolve_weight_decay(Resolution& r) {
+  auto& optimizer = r.config().optimizer_config;
+  constexpr const char* kStart = "optimizer_config.start_weight_decay";
+  constexpr const char* kEnd = "optimizer_config.end_weight_decay";
+  constexpr const char* kStyle = "optimizer_config.weight_decay_incr_style";
+  if (!r.sound({"optimizer_config.weight_decay", kStart, kEnd, kStyle})) {
+    return;
+  }
+  if (!optimizer.start_weight_decay) {
+    optimizer.start_weight_decay = optimizer.weight_decay;
+    r.derived(kStart, "optimizer_config.weight_decay");
+  }
+  if (!optimizer.end_weight_decay) {
+    optimizer.end_weight_decay = optimizer.weight_decay;
+    r.derived(kEnd, "optimizer_config.weight_decay");
+  }
+  const double start = *optimizer.start_weight_decay;
+  const double end = *optimizer.end_weight_decay;
+  if (optimizer.learning_rate_scheduler_kwargs) {
+    for (const auto& [key, value] : {std::pair{kStart, start}, std::pair{kEnd, end}}) {
+      if (value != optimizer.weight_decay) {
+        r.error(key, concat("is ", number_text(value), ", but weight decay is constant (",
+                            number_text(optimizer.weight_decay),
+                            ") with learning_rate_scheduler_kwargs"));
+      }
+    }
+  } else if (end < start) {
+    r.error(kEnd, concat("end_weight_decay is ", number_text(end),
+                         ", less than start_weight_decay ", number_text(start)));
+  } else if (optimizer.weight_decay_incr_style == "constant" && start != end) {
+    r.error(kStyle, concat("is constant, but weight decay goes from ", number_text(start), " to ",
+                           number_text(end), "; choose linear or cosine"));
+  }
+}
+
+}  // namespace
+
+void resolve_training(Resolution& r) {
+  const auto& training = r.config().training_config;
+  resolve_length(r);
+  resolve_wrapper(r);
+  resolve_data(r);
+  if (training.grad_clip_kwargs && r.config().optimizer_config.clip_grad > 0) {
+    r.error("optimizer_config.clip_grad",
+            "given beside training_config.grad_clip_kwargs; keep one of them");
+  }
+  if (training.loss_scale_factor && !training.loss_scale_value &&
+      r.sound({"training_config.loss_scale_value"})) {
+    r.error("training_config.loss_scale_factor", "needs loss_scale_value");
+  }
+  if (training.loss_scale_window && (!training.loss_scale_value || !training.loss_scale_factor) &&
+      r.sound({"training_config.loss_scale_value", "training_config.loss_scale_factor"})) {
+    r.error("training_config.loss_scale_window", "needs loss_scale_value and loss_scale_factor");
+  }
+  if (training.profile_step_start > training.profile_step_end) {
+    r.error("training_config.profile_step_start",
+            concat("is ", training.profile_step_start, ", after profile_step_end ",
+                   training.profile_step_end));
+  }
+}
+
+void resolve_optimizer(Resolution& r) {
+  auto& optimizer = r.config().optimizer_config;
+  constexpr const char* kBetas = "optimizer_config.betas";
+  const auto beta = [&](const char* key, const std::optional<double>& value, size_t index) {
+    if (!value || !r.sound({key, kBetas}) || optimizer.betas[index] == *value) {
+      return;
+    }
+    if (r.given(kBetas)) {
+      r.error(key, concat("is ", number_text(*value), ", but betas has ",
+                          number_text(optimizer.betas[index])));
+      return;
+    }
+    optimizer.betas[index] = *value;
+  };
+  beta("optimizer_config.beta1", optimizer.beta1, 0);
+  beta("optimizer_config.beta2", optimizer.beta2, 1);
+  if (!r.given(kBetas) && (optimizer.beta1 || optimizer.beta2)) {
+    r.derived(kBetas, "beta1 and beta2");
+  }
+  if (!r.sound({"optimizer_config.optimizer_type"})) {
+    return;
+  }
+  const bool sgd = optimizer.optimizer_type == "SGD";
+  constexpr const char* kSgd[] = {"momentum", "dampening", "nesterov"};
+  constexpr const char* kAdam[] = {"betas", "eps"};
+  for (const char* name : sgd ? std::span<const char* const>(kAdam) : std::span(kSgd)) {
+    if (differs_from_default(r.config(), "optimizer_config", name)) {
+      r.error(concat("optimizer_config.", name),
+              concat("has no effect with optimizer_type ", optimizer.optimizer_type));
+    }
+  }
+  if (sgd && optimizer.nesterov && (optimizer.momentum == 0 || optimizer.dampening != 0)) {
+    r.error("optimizer_config.nesterov", "needs momentum > 0 and dampening 0");
+  }
+  if (optimizer.use_checkpoint_opt_param_scheduler && optimizer.override_opt_param_scheduler) {
+    r.error("optimizer_config.override_opt_param_scheduler",
+            "and use_checkpoint_opt_param_scheduler cannot both be True; the latter is so by "
+            "default");
+  }
+}
+
+void resolve_schedule(Resolution& r) {
+  auto& optimizer = r.config().optimizer_config;
+  resolve_weight_decay(r);
+  if (!r.sound({"optimizer_config.learning_rate_scheduler_kwargs"})) {
+    return;
+  }
+  if (optimizer.learning_rate_scheduler_kwargs) {
+    check_single_family(r);
+    return;
+  }
+  if (!r.sound({"optimizer_config.lr_decay_style", "optimizer_config.learning_rate",
+                "optimizer_config.min_lr", "optimizer_config.lr_warmup_init",
+                "optimizer_config.lr_warmup_iters", "optimizer_config.lr_warmup_samples",
+                "optimizer_config.lr_warmup_fraction", "optimizer_config.lr_decay_iters",
+                "optimizer_config.lr_decay_samples", "optimizer_config.lr_wsd_decay_iters",
+                "optimizer_config.lr_wsd_decay_samples", kIters, kSamples})) {
+    return;
+  }
+  check_decay(r);
+  if (!optimizer.lr_decay_style) {
+    optimizer.lr_decay_style = "constant";
+    r.derived("optimizer_config.lr_decay_style", "absent learning_rate_scheduler_kwargs");
+  }
+}
+
+}  // namespace tapestry::config

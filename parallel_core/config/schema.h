@@ -1,0 +1,106 @@
+// The table of all configuration keys. It drives parsing, checking, the help text and
+// docs/configuration.md; nothing else knows the keys.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "parallel_core/config/field.h"
+
+namespace tapestry::config {
+
+/// A condition on one value. For lists of numbers a range holds for every element.
+struct Check {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool low_open = false;  // low itself is refused
+  bool high_open = false;
+  std::string_view choices;                          // "a|b|c"
+  std::string (*predicate)(const Value&) = nullptr;  // empty, or what is wrong
+  std::string_view predicate_text;                   // the predicate in words
+};
+
+constexpr Check at_least(double low) { return {.low = low}; }
+constexpr Check above(double low) { return {.low = low, .low_open = true}; }
+constexpr Check between(double low, double high) { return {.low = low, .high = high}; }
+constexpr Check one_of(std::string_view choices) { return {.choices = choices}; }
+constexpr Check satisfies(std::string (*predicate)(const Value&), std::string_view text) {
+  return {.predicate = predicate, .predicate_text = text};
+}
+
+/// What null means for a key.
+enum class Null {
+  kByType,   // a value of its own where the member is optional, else an error
+  kDefault,  // the default
+};
+
+struct Key {
+  /// "hidden_size", or "rotary_config.rotary_base" for an entry of a mapping.
+  std::string_view name;
+  Field field;
+  Check check = {};
+  bool required = false;
+  Null null = Null::kByType;
+  /// Other spellings, separated by '|', in the same section; "/name" stands at top level.
+  std::string_view aliases = {};
+  /// Other spellings of values: "mint.AdamW=AdamW|...".
+  std::string_view value_aliases = {};
+  /// Shown as the default where the member's initialiser does not say it.
+  std::string_view default_text = {};
+  /// Not empty: only these values (YAML text, separated by '|') work in this release ...
+  std::string_view accepted = {};
+  /// ... and why not the others.
+  std::string_view reason = {};
+  std::string_view doc;
+};
+
+struct Section {
+  std::string_view name;
+  std::string_view title;
+  std::string_view doc;
+  std::span<const Key> keys;
+};
+
+/// All sections in the order in which they are shown. The model's is called "model_config" here.
+std::span<const Section> schema();
+
+/// The row of "section.key" with the section's canonical name; nullptr if there is none.
+const Key* find_key(std::string_view section, std::string_view key);
+const Section* find_section(std::string_view name);
+
+/// The default of a key.
+Value default_value(const Key& key);
+
+/// "integer", "float or null", "list of integers", ...
+std::string type_text(const Key& key);
+/// "> 0", "one of a, b", "in [0, 1]"; empty if there is no condition.
+std::string check_text(const Key& key);
+
+/// What is wrong with the value, or an empty text. The value has the key's type.
+std::string complaint(const Key& key, const Value& value);
+
+/// True if this release implements the value.
+bool is_supported(const Key& key, const Value& value);
+
+/// Pieces of a text between separators; none for an empty text.
+std::vector<std::string_view> split_text(std::string_view text, char separator);
+
+/// Edits (insert, delete, replace, swap neighbours) between two names.
+int edit_distance(std::string_view a, std::string_view b);
+/// The name nearest to `name`; an empty view if there are none.
+std::string_view nearest(std::string_view name, std::span<const std::string_view> names);
+
+// The sections, each in a file of its own.
+std::span<const Key> training_keys();
+std::span<const Key> parallel_keys();
+std::span<const Key> dataset_keys();
+std::span<const Key> model_keys();
+std::span<const Key> optimizer_keys();
+std::span<const Key> moe_keys();
+std::span<const Key> lora_keys();
+
+}  // namespace tapestry::config

@@ -1,0 +1,363 @@
+#include "autograd/kernels/attention.h"
+
+#include <limits>
+
+#include "autograd/kernels/philox.h"
+#include "fused_testing.h"
+
+namespace tapestry::testing {
+namespace {
+
+using kernels::AttentionShape;
+using kernels::AttentionStrides;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// Inputs and outputs; channels are contiguous, sizes in the order [B,S,H,D] ("BSH") or [B,H,S,D].
+struct Problem {
+  AttentionShape shape;
+  bool rows_first = false;
+  Array q, k, v, dout;
+  std::vector<char> mask;  // [S,T] or empty
+};
+
+AttentionStrides strides(const Problem& p, int64_t heads, int64_t rows) {
+  const int64_t d = p.shape.head_dim;
+  return p.rows_first ? AttentionStrides{rows * heads * d, d, heads * d}
+                      : AttentionStrides{heads * rows * d, rows * d, d};
+}
+
+Problem make(DType dtype, const AttentionShape& s, bool rows_first = false) {
+  const int64_t q_size = s.batch * s.heads * s.q_len * s.head_dim;
+  const int64_t k_size = s.batch * s.groups * s.kv_len * s.head_dim;
+  return {s,
+          rows_first,
+          random_array(dtype, q_size, 1),
+          random_array(dtype, k_size, 2),
+          random_array(dtype, k_size, 3),
+          random_array(dtype, q_size, 4),
+          {}};
+}
+
+struct Result {
+  Array out, lse, dq, dk, dv;
+};
+
+Result run(const Problem& p) {
+  const AttentionShape& s = p.shape;
+  const DType t = p.q.dtype();
+  const AttentionStrides qs = strides(p, s.heads, s.q_len);
+  const AttentionStrides ks = strides(p, s.groups, s.kv_len);
+  const bool* mask = p.mask.empty() ? nullptr : reinterpret_cast<const bool*>(p.mask.data());
+  Result r{Array(t, p.q.size()), Array(statistics_dtype(t), s.batch * s.heads * s.q_len),
+           Array(t, p.q.size()), Array(t, p.k.size()), Array(t, p.k.size())};
+  kernels::attention(t, s, p.q.data(), qs, p.k.data(), ks, p.v.data(), ks, mask, r.out.data(), qs,
+                     r.lse.data());
+  kernels::attention_backward(t, s, p.q.data(), qs, p.k.data(), ks, p.v.data(), ks, mask,
+                              r.out.data(), qs, p.dout.data(), qs, r.lse.data(), r.dq.data(), qs,
+                              r.dk.data(), ks, r.dv.data(), ks);
+  return r;
+}
+
+struct Expected {
+  Doubles out, lse, dq, dk, dv;
+};
+
+/// Row after row, with the whole row of probabilities in memory.
+Expected reference(const Problem& p) {
+  const AttentionShape& s = p.shape;
+  const AttentionStrides qs = strides(p, s.heads, s.q_len);
+  const AttentionStrides ks = strides(p, s.groups, s.kv_len);
+  Expected e{Doubles(p.q.size()), Doubles(s.batch * s.heads * s.q_len), Doubles(p.q.size()),
+             Doubles(p.k.size()), Doubles(p.k.size())};
+  const int64_t total_heads = s.total_heads > 0 ? s.total_heads : s.heads;
+  const int64_t total_rows = s.total_rows > 0 ? s.total_rows : s.q_len;
+  const int64_t total_cols = s.total_cols > 0 ? s.total_cols : s.kv_len;
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t h = 0; h < s.heads; ++h) {
+      const int64_t g = h / (s.heads / s.groups);
+      for (int64_t i = 0; i < s.q_len; ++i) {
+        const int64_t qi = b * qs.batch + h * qs.head + i * qs.row;
+        const auto kj = [&](int64_t j) { return b * ks.batch + g * ks.head + j * ks.row; };
+        const int64_t position = i + s.q_offset;
+        Doubles prob(s.kv_len, 0.0);
+        Doubles keep(s.kv_len, 1.0);
+        double max = -kInfinity;
+        for (int64_t j = 0; j < s.kv_len; ++j) {
+          bool sees = !s.causal || j <= position;
+          sees = sees && (s.window_left < 0 || j >= position - s.window_left);
+          sees = sees && (p.mask.empty() || p.mask[i * s.kv_len + j] != 0);
+          prob[j] = sees ? 0.0 : -kInfinity;
+          for (int64_t d = 0; sees && d < s.head_dim; ++d) {
+            prob[j] += s.scale * p.q[qi + d] * p.k[kj(j) + d];
+          }
+          max = std::max(max, prob[j]);
+          if (s.dropout_p > 0) {
+            const int64_t sample = s.sample_streams != nullptr ? 0 : s.sample_offset + b;
+            const uint64_t stream =
+                s.sample_streams != nullptr ? s.sample_streams[b] : s.rng_stream;
+            const int64_t index =
+                ((sample * total_heads + s.head_offset + h) * total_rows + position) * total_cols +
+                j;
+            bool kept = false;
+            kernels::fill_bernoulli(1, s.rng_seed, stream, static_cast<uint64_t>(index),
+                                    1 - s.dropout_p, &kept);
+            keep[j] = kept ? 1 / (1 - s.dropout_p) : 0;
+          }
+        }
+        double sum = 0;
+        for (double& x : prob) {
+          x = max == -kInfinity ? 0 : std::exp(x - max);
+          sum += x;
+        }
+        e.lse[(b * s.heads + h) * s.q_len + i] = sum == 0 ? -kInfinity : max + std::log(sum);
+        double delta = 0;
+        Doubles dprob(s.kv_len);
+        for (int64_t j = 0; j < s.kv_len; ++j) {
+          prob[j] = sum == 0 ? 0 : prob[j] / sum;
+          for (int64_t d = 0; d < s.head_dim; ++d) {
+            e.out[qi + d] += prob[j] * keep[j] * p.v[kj(j) + d];
+            e.dv[kj(j) + d] += prob[j] * keep[j] * p.dout[qi + d];
+            dprob[j] += p.dout[qi + d] * p.v[kj(j) + d] * keep[j];
+          }
+          delta += prob[j] * dprob[j];
+        }
+        for (int64_t j = 0; j < s.kv_len; ++j) {
+          const double ds = s.scale * prob[j] * (dprob[j] - delta);
+          for (int64_t d = 0; d < s.head_dim; ++d) {
+            e.dq[qi + d] += ds * p.k[kj(j) + d];
+            e.dk[kj(j) + d] += ds * p.q[qi + d];
+          }
+        }
+      }
+    }
+  }
+  return e;
+}
+
+void expect_matches(const Problem& p) {
+  const Result r = run(p);
+  const Expected e = reference(p);
+  const DType t = p.q.dtype();
+  // The backward pass of 16-bit types starts from a rounded output.
+  const double loose = 3 * tolerance(t);
+  expect_close(r.out, e.out, "out");
+  expect_close(r.lse, e.lse, "lse");
+  expect_close(r.dq, e.dq, "dq", loose, p.shape.scale);
+  expect_close(r.dk, e.dk, "dk", loose, p.shape.scale);
+  expect_close(r.dv, e.dv, "dv", loose);
+}
+
+AttentionShape shape_of(
+    int64_t batch, int64_t heads, int64_t groups, int64_t q_len, int64_t kv_len, int64_t head_dim) {
+  AttentionShape s;
+  s.batch = batch;
+  s.heads = heads;
+  s.groups = groups;
+  s.q_len = q_len;
+  s.kv_len = kv_len;
+  s.head_dim = head_dim;
+  s.scale = 1 / std::sqrt(static_cast<double>(head_dim));
+  return s;
+}
+
+TEST(Attention, MatchesLoops) {
+  for_each_dtype([](DType dtype) {
+    for (const bool rows_first : {false, true}) {
+      for (const bool causal : {false, true}) {
+        for (AttentionShape s : {shape_of(1, 1, 1, 1, 1, 1), shape_of(2, 4, 2, 70, 70, 8),
+                                 shape_of(1, 3, 1, 65, 131, 33), shape_of(1, 2, 2, 130, 67, 32),
+                                 shape_of(1, 2, 1, 64, 128, 64)}) {
+          s.causal = causal;
+          SCOPED_TRACE(::testing::Message() << s.q_len << "x" << s.kv_len << "x" << s.head_dim
+                                            << " causal " << causal << " BSH " << rows_first);
+          expect_matches(make(dtype, s, rows_first));
+        }
+      }
+    }
+  });
+}
+
+TEST(Attention, EmptySizes) {
+  for_each_level([] {
+    for (const AttentionShape& s : {shape_of(0, 2, 1, 3, 3, 4), shape_of(1, 2, 1, 0, 3, 4),
+                                    shape_of(1, 2, 1, 3, 0, 4), shape_of(1, 0, 0, 3, 3, 4)}) {
+      if (s.heads > 0) {
+        expect_matches(make(kFloat32, s));
+      }
+    }
+  });
+}
+
+TEST(Attention, Windows) {
+  for_each_level([] {
+    for (const bool causal : {true, false}) {
+      for (const int64_t window : {0, 1, 7, 63, 64, 100, 1000}) {
+        AttentionShape s = shape_of(1, 2, 1, 150, 150, 16);
+        s.causal = causal;
+        s.window_left = window;
+        SCOPED_TRACE(window);
+        expect_matches(make(kFloat32, s));
+      }
+    }
+  });
+}
+
+TEST(Attention, QueryOffset) {
+  for_each_level([] {
+    for (const int64_t offset : {1, 64, 77, -5}) {
+      AttentionShape s = shape_of(1, 2, 2, 66, 140, 16);
+      s.causal = true;
+      s.window_left = 90;
+      s.q_offset = offset;
+      SCOPED_TRACE(offset);
+      expect_matches(make(kFloat32, s));
+    }
+  });
+}
+
+TEST(Attention, MaskAndRowsWithoutKeys) {
+  for_each_dtype([](DType dtype) {
+    for (const bool causal : {false, true}) {
+      AttentionShape s = shape_of(2, 2, 1, 70, 150, 16);
+      s.causal = causal;
+      Problem p = make(dtype, s);
+      p.mask.resize(70 * 150);
+      for (int64_t i = 0; i < 70; ++i) {
+        for (int64_t j = 0; j < 150; ++j) {
+          p.mask[i * 150 + j] = i % 5 != 3 && (i * 7 + j * 3) % 4 != 0 && !(i == 20 && j < 70);
+        }
+      }
+      expect_matches(p);
+      const Result r = run(p);
+      for (int64_t d = 0; d < 16; ++d) {  // row 3 sees nothing
+        EXPECT_EQ(r.out[3 * 16 + d], 0);
+        EXPECT_EQ(r.dq[3 * 16 + d], 0);
+      }
+      EXPECT_EQ(r.lse[3], -kInfinity);
+    }
+  });
+}
+
+TEST(Attention, WindowLeavesNoKeys) {
+  // Queries far behind the last key.
+  AttentionShape s = shape_of(1, 1, 1, 80, 10, 8);
+  s.causal = true;
+  s.window_left = 3;
+  for_each_level([&] { expect_matches(make(kFloat32, s)); });
+}
+
+TEST(Attention, LargeScores) {
+  for_each_level([] {
+    AttentionShape s = shape_of(1, 1, 1, 70, 140, 8);
+    for (const double scale : {300.0, -300.0, 0.0}) {
+      s.scale = scale;
+      s.causal = true;
+      const Problem p = make(kFloat64, s);
+      const Result r = run(p);
+      const Expected e = reference(p);
+      expect_close(r.out, e.out, "out", 1e-11);
+      // A score near 1000 is off by 1e-13, and so is its probability, times the scale.
+      expect_close(r.dq, e.dq, "dq", 1e-11, std::abs(scale));
+      expect_close(r.dk, e.dk, "dk", 1e-11, std::abs(scale));
+      for (const double x : run(make(kFloat32, s)).out.values()) {
+        ASSERT_TRUE(std::isfinite(x));
+      }
+    }
+  });
+}
+
+TEST(Attention, Dropout) {
+  for_each_dtype([](DType dtype) {
+    AttentionShape s = shape_of(2, 2, 1, 70, 131, 16);
+    s.causal = true;
+    s.dropout_p = 0.3;
+    s.rng_seed = 5;
+    s.rng_stream = 9;
+    s.sample_offset = 3;
+    s.head_offset = 1;
+    s.total_heads = 5;
+    s.total_rows = 100;
+    s.total_cols = 133;
+    s.q_offset = 7;
+    expect_matches(make(dtype, s));
+    const uint64_t streams[] = {11, 12};
+    s.sample_streams = streams;
+    expect_matches(make(dtype, s));
+  });
+}
+
+TEST(Attention, DropoutDoesNotDependOnTheCut) {
+  // The second head alone, told where it belongs, gives what it gave among others.
+  AttentionShape s = shape_of(1, 2, 2, 70, 70, 16);
+  s.dropout_p = 0.5;
+  s.rng_seed = 1;
+  Problem whole = make(kFloat32, s);
+  AttentionShape half = s;
+  half.heads = 1;
+  half.groups = 1;
+  half.head_offset = 1;
+  half.total_heads = 2;
+  Problem part = make(kFloat32, half);
+  const int64_t size = 70 * 16;
+  for (int64_t i = 0; i < size; ++i) {
+    part.q.set(i, whole.q[size + i]);
+    part.k.set(i, whole.k[size + i]);
+    part.v.set(i, whole.v[size + i]);
+  }
+  const Result a = run(whole);
+  const Result b = run(part);
+  for (int64_t i = 0; i < size; ++i) {
+    ASSERT_EQ(a.out[size + i], b.out[i]);
+  }
+}
+
+TEST(Attention, GradientsMatchDifferences) {
+  AttentionShape s = shape_of(1, 2, 1, 5, 6, 3);
+  s.causal = true;
+  s.window_left = 2;
+  s.dropout_p = 0.25;
+  s.rng_seed = 3;
+  Problem p = make(kFloat64, s);
+  const Result r = run(p);
+  const auto loss = [&] {
+    const Result now = run(p);
+    double sum = 0;
+    for (int64_t i = 0; i < now.out.size(); ++i) {
+      sum += now.out[i] * p.dout[i];
+    }
+    return sum;
+  };
+  const auto expect_gradient = [&](Array& x, const Array& gradient) {
+    for (int64_t i = 0; i < x.size(); ++i) {
+      const double before = x[i];
+      x.set(i, before + 1e-6);
+      const double above = loss();
+      x.set(i, before - 1e-6);
+      const double below = loss();
+      x.set(i, before);
+      ASSERT_NEAR(gradient[i], (above - below) / 2e-6, 1e-8);
+    }
+  };
+  expect_gradient(p.q, r.dq);
+  expect_gradient(p.k, r.dk);
+  expect_gradient(p.v, r.dv);
+}
+
+TEST(Attention, SameForAnyTeam) {
+  // One group: with a team of 2 or 3 the backward pass splits keys and queries.
+  for_each_level([] {
+    for (const int64_t groups : {1, 2, 4}) {
+      expect_same_for_any_team([&] {
+        AttentionShape s = shape_of(1, 4, groups, 200, 200, 24);
+        s.causal = true;
+        s.dropout_p = 0.1;
+        const Result r = run(make(kFloat32, s));
+        return std::vector<Array>{r.out, r.lse, r.dq, r.dk, r.dv};
+      });
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tapestry::testing

@@ -1,0 +1,133 @@
+#include "autograd/kernels/cross_entropy.h"
+
+#include <limits>
+
+#include "fused_testing.h"
+
+namespace tapestry::testing {
+namespace {
+
+constexpr int64_t kIgnore = -100;
+
+struct Case {
+  int64_t rows, vocab, valid;
+};
+
+/// Every third label is ignored, the first one and the last valid one occur.
+std::vector<int64_t> labels_of(const Case& c) {
+  std::vector<int64_t> labels(c.rows);
+  for (int64_t i = 0; i < c.rows; ++i) {
+    labels[i] = i % 3 == 2 ? kIgnore : (i % 3 == 1 ? c.valid - 1 : i * 7 % c.valid);
+  }
+  return labels;
+}
+
+void expect_matches(const Case& c, const Array& logits) {
+  const DType dtype = logits.dtype();
+  const DType type = statistics_dtype(dtype);
+  const std::vector<int64_t> labels = labels_of(c);
+  Array loss(type, c.rows);
+  Array lse(type, c.rows);
+  Array dloss = random_array(type, c.rows, 2);
+  for (int64_t i = 2; i < c.rows; i += 3) {
+    dloss.set(i, NAN);  // must not reach the gradient of an ignored row
+  }
+  Array dlogits(dtype, c.rows * c.vocab);
+  kernels::cross_entropy(dtype, c.rows, c.vocab, c.valid, logits.data(), labels.data(), kIgnore,
+                         loss.data(), lse.data());
+  kernels::cross_entropy_backward(dtype, c.rows, c.vocab, c.valid, logits.data(), labels.data(),
+                                  kIgnore, lse.data(), dloss.data(), dlogits.data());
+  Doubles losses(c.rows);
+  Doubles lses(c.rows);
+  Doubles gradients(c.rows * c.vocab);
+  for (int64_t i = 0; i < c.rows; ++i) {
+    double max = -std::numeric_limits<double>::infinity();
+    double sum = 0;
+    for (int64_t j = 0; j < c.valid; ++j) {
+      max = std::max(max, logits[i * c.vocab + j]);
+    }
+    for (int64_t j = 0; j < c.valid; ++j) {
+      sum += std::exp(logits[i * c.vocab + j] - max);
+    }
+    lses[i] = max + std::log(sum);
+    if (labels[i] != kIgnore) {
+      losses[i] = lses[i] - logits[i * c.vocab + labels[i]];
+      for (int64_t j = 0; j < c.valid; ++j) {
+        gradients[i * c.vocab + j] =
+            (std::exp(logits[i * c.vocab + j] - lses[i]) - (j == labels[i] ? 1 : 0)) * dloss[i];
+      }
+    }
+  }
+  expect_close(lse, lses, "lse");
+  expect_close(loss, losses, "loss");
+  expect_close(dlogits, gradients, "dlogits");
+  for (int64_t i = 0; i < c.rows; ++i) {
+    if (labels[i] == kIgnore) {
+      EXPECT_EQ(loss[i], 0);
+    }
+    for (int64_t j = labels[i] == kIgnore ? 0 : c.valid; j < c.vocab; ++j) {
+      ASSERT_EQ(dlogits[i * c.vocab + j], 0);
+    }
+  }
+  Array in_place = logits;
+  kernels::cross_entropy_backward(dtype, c.rows, c.vocab, c.valid, in_place.data(), labels.data(),
+                                  kIgnore, lse.data(), dloss.data(), in_place.data());
+  EXPECT_TRUE(in_place.same_bits(dlogits));
+}
+
+TEST(CrossEntropy, MatchesLoops) {
+  for_each_dtype([](DType dtype) {
+    for (const Case& c :
+         {Case{0, 5, 5}, Case{1, 1, 1}, Case{4, 7, 7}, Case{5, 600, 513}, Case{3, 2000, 1999}}) {
+      SCOPED_TRACE(c.vocab);
+      expect_matches(c, random_array(dtype, c.rows * c.vocab, 1, 3));
+    }
+  });
+}
+
+TEST(CrossEntropy, GrowingAndHugeLogits) {
+  for_each_level([] {
+    // The running maximum rises from block to block, and from -1000 to 1000.
+    const Case c{2, 1500, 1500};
+    Array logits(kFloat64, 3000);
+    for (int64_t i = 0; i < 3000; ++i) {
+      logits.set(i, (i % 1500 - 750) / 0.75);
+    }
+    expect_matches(c, logits);
+  });
+}
+
+TEST(CrossEntropy, MaskedLogits) {
+  for_each_level([] {
+    const Case c{1, 1100, 1100};
+    Array logits = random_array(kFloat32, 1100, 4);
+    for (int64_t i = 1; i < 700; ++i) {  // the whole first block but one, and part of the second
+      logits.set(i, -std::numeric_limits<double>::infinity());
+    }
+    expect_matches(c, logits);
+    logits.set(0, 1e4);  // only one left
+    expect_matches(c, logits);
+  });
+}
+
+TEST(CrossEntropy, SameForAnyTeam) {
+  for_each_level([] {
+    expect_same_for_any_team([] {
+      const Case c{101, 333, 300};
+      const Array logits = random_array(kFloat32, c.rows * c.vocab, 1);
+      const std::vector<int64_t> labels = labels_of(c);
+      Array loss(kFloat32, c.rows);
+      Array lse(kFloat32, c.rows);
+      Array dlogits(kFloat32, c.rows * c.vocab);
+      kernels::cross_entropy(kFloat32, c.rows, c.vocab, c.valid, logits.data(), labels.data(),
+                             kIgnore, loss.data(), lse.data());
+      kernels::cross_entropy_backward(kFloat32, c.rows, c.vocab, c.valid, logits.data(),
+                                      labels.data(), kIgnore, lse.data(), lse.data(),
+                                      dlogits.data());
+      return std::vector<Array>{loss, lse, dlogits};
+    });
+  });
+}
+
+}  // namespace
+}  // namespace tapestry::testing

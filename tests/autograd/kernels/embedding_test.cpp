@@ -1,0 +1,90 @@
+#include "autograd/kernels/embedding.h"
+
+#include "fused_testing.h"
+
+namespace tapestry::testing {
+namespace {
+
+std::vector<int64_t> ids_of(int64_t n, int64_t vocab) {
+  std::vector<int64_t> ids(n);
+  for (int64_t i = 0; i < n; ++i) {
+    ids[i] = i % 4 == 0 ? vocab - 1 : i * 5 % vocab;  // one id is frequent
+  }
+  return ids;
+}
+
+TEST(Embedding, CopiesRows) {
+  for_each_dtype([](DType dtype) {
+    for (const int64_t dim : {0, 1, 7, 600}) {
+      const Array weight = random_array(dtype, 9 * dim, 1);
+      for (const int64_t n : {0, 1, 50}) {
+        const std::vector<int64_t> ids = ids_of(n, 9);
+        Array y(dtype, n * dim);
+        kernels::embedding(dtype, n, dim, weight.data(), ids.data(), y.data());
+        for (int64_t i = 0; i < n * dim; ++i) {
+          ASSERT_EQ(y[i], weight[ids[i / dim] * dim + i % dim]);
+        }
+      }
+    }
+  });
+}
+
+TEST(Embedding, CopiesIntegersAndBool) {
+  const int64_t ids[] = {2, 0, 2};
+  const int64_t longs[] = {1, 2, 3, 4, 5, INT64_MIN};
+  int64_t long_rows[6];
+  kernels::embedding(kInt64, 3, 2, longs, ids, long_rows);
+  EXPECT_TRUE(
+      std::equal(long_rows, long_rows + 6, std::begin({5L, INT64_MIN, 1L, 2L, 5L, INT64_MIN})));
+  const bool bits[] = {true, false, true};
+  bool bit_rows[3];
+  kernels::embedding(kBool, 3, 1, bits, ids, bit_rows);
+  EXPECT_TRUE(bit_rows[0] && bit_rows[1] && bit_rows[2]);
+  const int64_t one[] = {1};
+  kernels::embedding(kBool, 1, 1, bits, one, bit_rows);
+  EXPECT_FALSE(bit_rows[0]);
+}
+
+TEST(Embedding, BackwardAccumulates) {
+  for_each_dtype([](DType dtype) {
+    for (const int64_t dim : {1, 7, 600}) {
+      for (const int64_t n : {0, 1, 300}) {
+        const std::vector<int64_t> ids = ids_of(n, 9);
+        const Array dy = random_array(dtype, n * dim, 1);
+        Array dweight = random_array(dtype, 9 * dim, 2);
+        Doubles expected = dweight.values();
+        for (int64_t i = 0; i < n * dim; ++i) {
+          expected[ids[i / dim] * dim + i % dim] += dy[i];
+        }
+        kernels::embedding_backward(dtype, n, 9, dim, ids.data(), dy.data(), dweight.data());
+        expect_close(dweight, expected, "dweight");
+      }
+    }
+  });
+}
+
+TEST(Embedding, SmallTermsOfBfloat16AreNotLost) {
+  // 256 + 1 is 256 in bfloat16; the 300 terms together are not.
+  for_each_level([] {
+    Array dweight(kBFloat16, Doubles{256});
+    const Array dy(kBFloat16, Doubles(300, 1.0));
+    const std::vector<int64_t> ids(300, 0);
+    kernels::embedding_backward(kBFloat16, 300, 1, 1, ids.data(), dy.data(), dweight.data());
+    EXPECT_EQ(dweight[0], 556);
+  });
+}
+
+TEST(Embedding, SameForAnyTeam) {
+  for_each_level([] {
+    expect_same_for_any_team([] {
+      const std::vector<int64_t> ids = ids_of(2000, 31);
+      const Array dy = random_array(kFloat32, 2000 * 75, 1);
+      Array dweight(kFloat32, Doubles(31 * 75, 0.0));
+      kernels::embedding_backward(kFloat32, 2000, 31, 75, ids.data(), dy.data(), dweight.data());
+      return std::vector<Array>{dweight};
+    });
+  });
+}
+
+}  // namespace
+}  // namespace tapestry::testing

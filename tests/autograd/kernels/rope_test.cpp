@@ -1,0 +1,83 @@
+#include "autograd/kernels/rope.h"
+
+#include "fused_testing.h"
+
+namespace tapestry::testing {
+namespace {
+
+struct Case {
+  int64_t batch, heads, seq, dim, rotary;
+};
+
+struct Tables {
+  Array cos, sin;
+};
+
+Tables tables(DType dtype, const Case& c) {
+  const int64_t pairs = c.rotary / 2;
+  Tables t{Array(statistics_dtype(dtype), c.seq * pairs),
+           Array(statistics_dtype(dtype), c.seq * pairs)};
+  for (int64_t i = 0; i < c.seq * pairs; ++i) {
+    const double angle = (i / pairs) * std::pow(10000.0, -2.0 * (i % pairs) / c.rotary);
+    t.cos.set(i, std::cos(angle));
+    t.sin.set(i, std::sin(angle));
+  }
+  return t;
+}
+
+TEST(Rope, MatchesLoops) {
+  for_each_dtype([](DType dtype) {
+    for (const Case& c : {Case{2, 3, 5, 8, 8}, Case{1, 2, 70, 10, 6}, Case{1, 1, 1, 2, 2},
+                          Case{1, 1, 3, 4, 0}, Case{1, 1, 2, 1300, 1200}, Case{0, 1, 2, 4, 4}}) {
+      const Tables t = tables(dtype, c);
+      const Array x = random_array(dtype, c.batch * c.heads * c.seq * c.dim, 1);
+      // x is [B,H,S,D], y [B,S,H,D].
+      const kernels::RopeStrides xs{c.heads * c.seq * c.dim, c.seq * c.dim, c.dim};
+      const kernels::RopeStrides ys{c.heads * c.seq * c.dim, c.dim, c.heads * c.dim};
+      for (const bool interleaved : {false, true}) {
+        for (const bool inverse : {false, true}) {
+          SCOPED_TRACE(::testing::Message()
+                       << c.dim << " interleaved " << interleaved << " inverse " << inverse);
+          Array y(dtype, x.size());
+          kernels::rope(dtype, c.batch, c.heads, c.seq, c.dim, c.rotary, interleaved, x.data(), xs,
+                        t.cos.data(), t.sin.data(), inverse, y.data(), ys);
+          Doubles expected(x.size());
+          for (int64_t row = 0; row < c.batch * c.heads * c.seq; ++row) {
+            const int64_t s = row % c.seq;
+            const int64_t h = row / c.seq % c.heads;
+            const int64_t b = row / c.seq / c.heads;
+            const int64_t to = b * ys.batch + h * ys.head + s * ys.row;
+            for (int64_t d = 0; d < c.dim; ++d) {
+              expected[to + d] = x[row * c.dim + d];
+            }
+            const int64_t pairs = c.rotary / 2;
+            for (int64_t m = 0; m < pairs; ++m) {
+              const int64_t first = interleaved ? 2 * m : m;
+              const int64_t second = interleaved ? 2 * m + 1 : m + pairs;
+              const double cosine = t.cos[s * pairs + m];
+              const double sine = (inverse ? -1 : 1) * t.sin[s * pairs + m];
+              const double u = x[row * c.dim + first];
+              const double w = x[row * c.dim + second];
+              expected[to + first] = u * cosine - w * sine;
+              expected[to + second] = w * cosine + u * sine;
+            }
+          }
+          expect_close(y, expected, "y");
+          if (c.rotary == 0) {
+            continue;
+          }
+          // Turning back gives x; in place.
+          kernels::rope(dtype, c.batch, c.heads, c.seq, c.dim, c.rotary, interleaved, y.data(), ys,
+                        t.cos.data(), t.sin.data(), !inverse, y.data(), ys);
+          Array back(dtype, x.size());
+          kernels::rope(dtype, c.batch, c.heads, c.seq, c.dim, 0, false, y.data(), ys, nullptr,
+                        nullptr, false, back.data(), xs);
+          expect_close(back, x.values(), "there and back", 3 * tolerance(dtype));
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tapestry::testing
