@@ -96,6 +96,10 @@ class CaseRun {
     const double scale = std::max(magnitude(expected), floor_);
     const Distance distance = compare(actual, expected, scale, bound(key));
     note(quantity, distance.worst);
+    if (const double share = distance.worst / bound(key); share > 0.25) {
+      report_.close_calls.emplace_back(
+          share, concat(file_.op, " ", case_.name, " (", name_of(case_.dtype), ") ", key));
+    }
     if (!distance.problem.empty()) {
       fail(key, distance.problem);
     }
@@ -306,6 +310,9 @@ std::ostream& operator<<(std::ostream& out, const Report& report) {
   }
   row("all", report.cases(), overall);
   out << '\n';
+  for (const auto& [share, what] : report.close_calls) {
+    out << "close: " << what << " used " << std::setprecision(2) << share << " of its bound\n";
+  }
   for (const std::string& skipped : report.skipped) {
     out << "skipped: " << skipped << '\n';
   }

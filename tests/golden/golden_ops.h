@@ -28,6 +28,8 @@ struct OpReport {
 
 struct Report {
   std::vector<OpReport> ops;
+  /// Comparisons that used more than a quarter of their bound: the share, and which one it was.
+  std::vector<std::pair<double, std::string>> close_calls;
   std::vector<std::string> skipped;   ///< with the reason
   std::vector<std::string> failures;  ///< "add case_003 grad.a: ..."
   int64_t cases() const;
