@@ -42,8 +42,9 @@ struct RopeOptions {
 /// x [B,H,S,D], any strides; the table's d channels are rotated, the others (d < D) copied. The
 /// result has x's dtype and its order of axes in memory. 16-bit x is computed in float32. Linear:
 /// saves only the table; its gradient is the rotation backwards. ValueError if x has not four axes,
-/// d > D, or the table has fewer than position_offset + S rows; TypeError if x is not floating or
-/// the table is float64 for another x. Source: Su et al. 2021, arXiv:2104.09864.
+/// the table is incomplete, d > D, or the table has fewer than position_offset + S rows; TypeError
+/// if x is not floating or the table is float64 for another x. Source: Su et al. 2021,
+/// arXiv:2104.09864.
 Tensor rope(const Tensor& x, const RopeTable& table, const RopeOptions& options = {});
 /// The same in elementary ops.
 Tensor composed_rope(const Tensor& x, const RopeTable& table, const RopeOptions& options = {});
