@@ -19,15 +19,16 @@ GradScaler::GradScaler(double initial, double factor, int64_t window)
 }
 
 void GradScaler::update(bool finite) {
+  if (!factor_) {
+    return;  // a static scale never changes
+  }
   if (!finite) {
     good_steps_ = 0;
-    if (factor_) {
-      scale_ = std::max(1.0F, scale_ / *factor_);
-    }
+    scale_ = std::max(1.0F, scale_ / *factor_);
     return;
   }
   ++good_steps_;
-  if (factor_ && good_steps_ >= window_) {
+  if (good_steps_ >= window_) {
     const float grown = scale_ * *factor_;
     scale_ = std::isfinite(grown) ? grown : scale_;
     good_steps_ = 0;

@@ -19,7 +19,7 @@ class GradScaler {
 
   float scale() const { return scale_; }
   bool is_dynamic() const { return factor_.has_value(); }
-  /// Finite steps since the scale last changed.
+  /// Finite steps since the scale last changed; 0 for a static scale.
   int64_t good_steps() const { return good_steps_; }
   /// Tells whether the step that used scale() had only finite gradients.
   void update(bool finite);

@@ -87,7 +87,7 @@ class Loader {
   void choose_model_section(const RawNode& root) {
     const auto has = [&root](const std::string& name) {
       return std::any_of(root.entries.begin(), root.entries.end(),
-                         [&name](const auto& entry) { return entry.first.scalar == name; });
+                         [&name](const auto& entry) { return entry.key.scalar == name; });
     };
     config_.model_section = options_.model_type;
     if (options_.model_type == "model_config" && !has("model_config") && has("gpt_config")) {
@@ -264,8 +264,8 @@ class Loader {
       }
     }
     for (size_t i = 0; i < a.entries.size(); ++i) {
-      if (a.entries[i].first.scalar != b.entries[i].first.scalar ||
-          !same_text(a.entries[i].second, b.entries[i].second)) {
+      if (a.entries[i].key.scalar != b.entries[i].key.scalar ||
+          !same_text(a.entries[i].value, b.entries[i].value)) {
         return false;
       }
     }

@@ -234,7 +234,7 @@ struct TransformerConfig {
   Initializer init_method;
   Initializer bias_init = {"zeros", std::nullopt};
   DType params_dtype = kFloat32;
-  DType embedding_init_dtype = kFloat32;
+  std::optional<DType> embedding_init_dtype;  // empty: params_dtype
   DType compute_dtype = kFloat32;
   DType softmax_compute_dtype = kFloat32;
   bool attention_softmax_in_fp32 = true;

@@ -29,6 +29,7 @@ const std::map<std::string, std::string> kRenamed = {
     {"rotary_base", "model_config.rotary_config.rotary_base"},
     {"rotary_percent", "model_config.rotary_config.rotary_percent"},
     {"num_moe_experts", "moe_config.num_experts"},
+    {"seq_length", "model_config.seq_length"},  // dataset_config has one too
 };
 
 class Converter {
@@ -165,8 +166,8 @@ std::string golden_config_to_yaml(const std::string& json_text,
 
   convert.put("optimizer_config.optimizer_type", "AdamW");
   convert.put("optimizer_config.betas",
-              "[" + config::number_text(convert.get<double>("adam_beta1")) + ", " +
-                  config::number_text(convert.get<double>("adam_beta2")) + "]");
+              concat("[", config::number_text(convert.get<double>("adam_beta1")), ", ",
+                     config::number_text(convert.get<double>("adam_beta2")), "]"));
   if (experts && convert.get<double>("moe_aux_loss_coeff", 0.0) > 0) {
     convert.put("moe_config.moe_router_load_balancing_type", "aux_loss");
   }

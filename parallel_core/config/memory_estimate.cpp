@@ -184,7 +184,7 @@ int64_t available_memory(const std::string& root) {
     if (second == std::string::npos) {
       continue;
     }
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string controllers = concat(",", line.substr(first + 1, second - first - 1), ",");
     std::string group = line.substr(second + 1);
     if (group == "/") {
       group.clear();

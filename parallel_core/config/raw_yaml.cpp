@@ -65,18 +65,18 @@ class Converter {
         }
         continue;
       }
-      const auto same = [&key](const auto& other) { return other.first.scalar == key.scalar; };
+      const auto same = [&key](const auto& other) { return other.key.scalar == key.scalar; };
       const auto first = std::find_if(raw.entries.begin(), raw.entries.end(), same);
       if (first != raw.entries.end()) {
         errors_.push_back(key.place.text() + ": the key '" + key.scalar + "' is given twice" +
-                          (fixed_place_ ? "" : ", first at " + first->first.place.text()));
+                          (fixed_place_ ? "" : ", first at " + first->key.place.text()));
         continue;
       }
       RawNode value = convert(entry.second, depth + 1);
       if (value.kind == RawNode::Kind::kNull) {
         value.place = key.place;  // the parser gives an empty value no place of its own
       }
-      raw.entries.emplace_back(std::move(key), std::move(value));
+      raw.entries.push_back({std::move(key), std::move(value)});
     }
   }
 

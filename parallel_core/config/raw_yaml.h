@@ -3,7 +3,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace tapestry::config {
@@ -17,6 +16,8 @@ struct Place {
   std::string text() const;  // "gpt.yaml:12:3"
 };
 
+struct RawEntry;
+
 struct RawNode {
   enum class Kind { kNull, kScalar, kList, kMap };
   Kind kind = Kind::kNull;
@@ -24,7 +25,13 @@ struct RawNode {
   bool quoted = false;  // a quoted scalar is a string whatever it looks like
   Place place;
   std::vector<RawNode> items;
-  std::vector<std::pair<RawNode, RawNode>> entries;  // keys are scalars
+  std::vector<RawEntry> entries;
+};
+
+/// A key, which is a scalar, and its value.
+struct RawEntry {
+  RawNode key;
+  RawNode value;
 };
 
 /// What a plain (unquoted) scalar is. `1e-6` is a number; yes/no/on/off are booleans.

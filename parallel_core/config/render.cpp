@@ -53,10 +53,10 @@ std::string aliases_text(const Key& key) {
   std::string text;
   for (const std::string_view alias : config::split_text(key.aliases, '|')) {
     text += text.empty() ? "Also written " : ", ";
-    text += alias.front() == '/' ? "`" + std::string(alias.substr(1)) + "` at top level"
-                                 : "`" + std::string(alias) + "`";
+    text += alias.front() == '/' ? concat("`", alias.substr(1), "` at top level")
+                                 : concat("`", alias, "`");
   }
-  return text.empty() ? text : " " + text + ".";
+  return text.empty() ? text : concat(" ", text, ".");
 }
 
 std::string support_text(const Key& key) {
@@ -124,14 +124,13 @@ std::string config_log_text(const AllConfig& config) {
 std::string render_configuration_help() {
   std::string text;
   for (const Section& section : config::schema()) {
-    text += (text.empty() ? "" : "\n") + std::string(section.name) + ": " +
-            without_marks(std::string(section.doc)) + "\n";
+    text += concat(text.empty() ? "" : "\n", section.name, ": ",
+                   without_marks(std::string(section.doc)), "\n");
     for (const Key& key : section.keys) {
       const std::string check = config::check_text(key);
-      text += "  " + std::string(key.name) + " (" + config::type_text(key) +
-              (check.empty() ? "" : ", " + check) +
-              (key.required ? ", required" : ", default " + default_text(key)) + ")\n      " +
-              without_marks(std::string(key.doc) + aliases_text(key) + support_text(key)) + "\n";
+      text += concat("  ", key.name, " (", config::type_text(key), check.empty() ? "" : ", ", check,
+                     key.required ? ", " : ", default ", default_text(key), ")\n      ",
+                     without_marks(concat(key.doc, aliases_text(key), support_text(key))), "\n");
     }
   }
   return text;

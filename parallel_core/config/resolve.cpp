@@ -44,11 +44,6 @@ void resolve_dtypes(Resolution& r) {
     recv = model.compute_dtype;
     r.derived("parallel_config.recv_dtype", kCompute);
   }
-  if (!r.given("model_config.embedding_init_dtype") &&
-      model.embedding_init_dtype != model.params_dtype) {
-    model.embedding_init_dtype = model.params_dtype;
-    r.derived("model_config.embedding_init_dtype", "model_config.params_dtype");
-  }
 }
 
 void resolve_heads(Resolution& r) {

@@ -78,8 +78,7 @@ std::string check_split(const Value& value) {
     if (piece.empty() || piece.find_first_not_of("0123456789.") != std::string_view::npos ||
         piece.find_first_of("0123456789") == std::string_view::npos ||
         piece.find('.') != piece.rfind('.')) {
-      return "'" + std::string(piece) +
-             "' is no share; expected up to three numbers such as 969,30,1";
+      return concat("'", piece, "' is no share; expected up to three numbers such as 969,30,1");
     }
     sum += std::stod(std::string(piece));
   }

@@ -1,0 +1,96 @@
+// Prints text from a trained model.
+#include <boost/program_options.hpp>
+#include <exception>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/config.h"
+#include "parallel_core/data/tokenizer.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/training/generation.h"
+#include "parallel_core/training/training.h"
+
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr int kFinished = 0;
+constexpr int kFailure = 1;
+constexpr int kBadInput = 2;
+
+int run(int argc, char** argv) {
+  po::options_description options("generate --checkpoint DIR --prompt TEXT [options]");
+  options.add_options()("checkpoint", po::value<std::string>(),
+                        "a checkpoint, or a folder of checkpoints (the newest is taken)")(
+      "prompt", po::value<std::string>(), "text to continue")(
+      "max_new_tokens", po::value<int64_t>()->default_value(100), "tokens to add at most")(
+      "temperature", po::value<double>()->default_value(1.0),
+      "divides the logits; 0 takes the likeliest token")(
+      "top_k", po::value<int64_t>()->default_value(0), "only among the k likeliest; 0: all")(
+      "top_p", po::value<double>()->default_value(1.0),
+      "only among the likeliest that together have this probability")(
+      "seed", po::value<uint64_t>()->default_value(0), "of the random numbers")("help",
+                                                                                "print this text");
+  po::variables_map arguments;
+  try {
+    po::store(po::parse_command_line(argc, argv, options), arguments);
+    po::notify(arguments);
+  } catch (const po::error& error) {
+    std::cerr << "generate: " << error.what() << "; see --help\n";
+    return kBadInput;
+  }
+  if (arguments.count("help") != 0) {
+    std::cout << options;
+    return kFinished;
+  }
+  for (const char* needed : {"checkpoint", "prompt"}) {
+    if (arguments.count(needed) == 0) {
+      std::cerr << "generate: --" << needed << " is needed; see --help\n";
+      return kBadInput;
+    }
+  }
+  const std::string folder =
+      tapestry::resolve_checkpoint(arguments["checkpoint"].as<std::string>());
+  const tapestry::AllConfig config = tapestry::init_configs_from_yaml(folder + "/config.yaml");
+  const std::string& type = config.dataset_config.tokenizer_type;
+  const auto tokenizer =
+      tapestry::data::make_tokenizer(type, type == "byte" ? "" : folder + "/tokenizer.model");
+  const auto model = tapestry::get_model(config);
+  tapestry::load_weights(*model, config.model_config, folder);
+
+  const std::string prompt = arguments["prompt"].as<std::string>();
+  const std::vector<int32_t> ids = tokenizer->encode(prompt);
+  const std::vector<int32_t> added =
+      tapestry::generate(*model, ids,
+                         {.max_new_tokens = arguments["max_new_tokens"].as<int64_t>(),
+                          .temperature = arguments["temperature"].as<double>(),
+                          .top_k = arguments["top_k"].as<int64_t>(),
+                          .top_p = arguments["top_p"].as<double>(),
+                          .seed = arguments["seed"].as<uint64_t>(),
+                          .vocab_size = tokenizer->vocab_size(),
+                          .eod_id = tokenizer->eod_id(),
+                          .max_context = config.model_config.seq_length});
+  std::vector<int32_t> all = ids;
+  all.insert(all.end(), added.begin(), added.end());
+  std::cout << tokenizer->decode(all) << "\n";
+  return kFinished;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const tapestry::RuntimeError& error) {
+    std::cerr << "generate: " << error.what() << "\n";
+    return kFailure;
+  } catch (const tapestry::Error& error) {
+    std::cerr << "generate: " << error.what() << "\n";
+    return kBadInput;
+  } catch (const std::exception& error) {
+    std::cerr << "generate: " << error.what() << "\n";
+    return kFailure;
+  }
+}

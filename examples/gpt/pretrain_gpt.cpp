@@ -1,0 +1,127 @@
+// Trains a GPT from a YAML configuration.
+#include <boost/program_options.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "autograd/kernels/cpu.h"
+#include "autograd/kernels/gemm.h"
+#include "examples/gpt/version.h"
+#include "parallel_core/config/config.h"
+#include "parallel_core/config/memory_estimate.h"
+#include "parallel_core/config/render.h"
+#include "parallel_core/training/logging.h"
+#include "parallel_core/training/pretrain.h"
+
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr int kFinished = 0;
+constexpr int kFailure = 1;
+constexpr int kBadInput = 2;
+
+volatile std::sig_atomic_t g_stop_requested = 0;
+
+// The first signal asks for an orderly end, the second one ends the program at once.
+void request_stop(int signal) {
+  g_stop_requested = 1;
+  std::signal(signal, SIG_DFL);
+}
+
+std::string version_text() {
+  return std::string("pretrain_gpt ") + tapestry::kVersion + "\nbuild: " + tapestry::kBuildType +
+         ", " + tapestry::kCompiler +
+         "\nCPU level: " + std::string(name_of(tapestry::cpu_level())) +
+         "\nBLAS: " + std::string(tapestry::kernels::blas_flavour()) + "\nMPI: " + tapestry::kMpi +
+         "\n";
+}
+
+int dry_run(const tapestry::AllConfig& config) {
+  std::cout << tapestry::layout_line(config.parallel_config, 1) << "\n"
+            << tapestry::config_log_text(config) << "\n";
+  const tapestry::MemoryEstimate estimate = tapestry::estimate_memory(config);
+  std::cout << tapestry::memory_text(estimate) << "\n";
+  for (const std::string& note : config.notes) {
+    std::cout << "note: " << note << "\n";
+  }
+  if (!config.unsupported.empty()) {
+    std::cout << "not supported yet:\n";
+    for (const std::string& finding : config.unsupported) {
+      std::cout << "  " << finding << "\n";
+    }
+  }
+  tapestry::check_fits(estimate, tapestry::available_memory());
+  return kFinished;
+}
+
+int run(int argc, char** argv) {
+  po::options_description options("pretrain_gpt --config_path FILE [options]");
+  options.add_options()("config_path", po::value<std::string>(), "YAML file of the run")(
+      "set", po::value<std::vector<std::string>>()->composing(),
+      "section.key=value, goes before the file; may be repeated")(
+      "model_type", po::value<std::string>()->default_value("model_config"),
+      "YAML section that holds the model")("run_cmd", po::value<std::string>()->default_value(""),
+                                           "text that is recorded in the log")(
+      "dry_run", "check the configuration, print layout, parameters and memory, and exit")(
+      "version", "print build, CPU level, BLAS and MPI, and exit")(
+      "help", "print this text and all configuration keys, and exit");
+  po::variables_map arguments;
+  try {
+    po::store(po::parse_command_line(argc, argv, options), arguments);
+    po::notify(arguments);
+  } catch (const po::error& error) {
+    std::cerr << "pretrain_gpt: " << error.what() << "; see --help\n";
+    return kBadInput;
+  }
+  if (arguments.count("help") != 0) {
+    std::cout << options << "\n" << tapestry::render_configuration_help();
+    return kFinished;
+  }
+  if (arguments.count("version") != 0) {
+    std::cout << version_text();
+    return kFinished;
+  }
+  if (arguments.count("config_path") == 0) {
+    std::cerr << "pretrain_gpt: --config_path FILE is needed; the tiny preset is "
+                 "examples/gpt/pretrain_gpt_tiny.yaml\n";
+    return kBadInput;
+  }
+  tapestry::LoadOptions load;
+  load.model_type = arguments["model_type"].as<std::string>();
+  if (arguments.count("set") != 0) {
+    load.overrides = arguments["set"].as<std::vector<std::string>>();
+  }
+  const tapestry::AllConfig config =
+      tapestry::init_configs_from_yaml(arguments["config_path"].as<std::string>(), load);
+  if (arguments.count("dry_run") != 0) {
+    return dry_run(config);
+  }
+  std::signal(SIGINT, request_stop);
+  std::signal(SIGTERM, request_stop);
+  tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
+                              .stop_requested = [] { return g_stop_requested != 0; }});
+  return kFinished;
+}
+
+bool is_bad_input(const std::exception& error) {
+  return dynamic_cast<const tapestry::ValueError*>(&error) != nullptr ||
+         dynamic_cast<const tapestry::TypeError*>(&error) != nullptr ||
+         dynamic_cast<const tapestry::IndexError*>(&error) != nullptr ||
+         dynamic_cast<const tapestry::IoError*>(&error) != nullptr;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    tapestry::log_error(error.what());
+    tapestry::close_logs();
+    return is_bad_input(error) ? kBadInput : kFailure;
+  }
+}

@@ -1,0 +1,44 @@
+// Weights on disk.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "parallel_core/config/config.h"
+#include "parallel_core/dist_checkpointing/logical_state.h"
+
+namespace tapestry {
+
+/// Reads every tensor of a safetensors file, or of a folder with model.safetensors or its index.
+/// IoError for files that are not what they should be.
+LogicalState read_weights(const std::string& path);
+
+/// Loads the weights at `path` (see read_weights; a folder of checkpoints means its newest) into
+/// the model, whichever naming scheme they use: logical, in-memory, or that of Hugging Face.
+/// ValueError with the full report if they do not fit.
+void load_weights(nn::Module& model, const TransformerConfig& config, const std::string& path);
+
+/// The newest "step_%08d" folder below a folder; the folder itself if it holds weights. IoError if
+/// there is neither.
+std::string resolve_checkpoint(const std::string& path);
+
+/// Where checkpoints of a run go, and how many are kept.
+struct CheckpointOptions {
+  std::string directory;  ///< .../checkpoint
+  int64_t keep_max = 5;
+  std::string resolved_config;  ///< content of config.yaml
+  std::string tokenizer_model;  ///< copied beside the weights; may be empty
+};
+
+/// Writes directory/step_%08d with model.safetensors, config.json, config.yaml and the tokenizer.
+/// The folder appears under its name when it is complete and on disk; afterwards the oldest ones
+/// beyond keep_max are removed. Returns its path.
+std::string save_checkpoint(const nn::Module& model,
+                            const TransformerConfig& config,
+                            int64_t step,
+                            const CheckpointOptions& options);
+
+/// Writes tensors under their names to one safetensors file.
+void write_state(const std::string& path, const LogicalState& state);
+
+}  // namespace tapestry

@@ -1,0 +1,108 @@
+#include "parallel_core/optimizer/get_optimizer.h"
+
+#include "autograd/tensor/error.h"
+#include "optim/adam.h"
+#include "optim/sgd.h"
+
+namespace tapestry {
+
+std::vector<optim::ParamGroup> get_param_groups(const nn::Module& model, double weight_decay) {
+  optim::ParamGroup decay;
+  optim::ParamGroup no_decay;
+  decay.weight_decay = weight_decay;
+  no_decay.wd_mult = 0;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    optim::ParamGroup& group = entry.parameter->flags().decay ? decay : no_decay;
+    group.params.push_back(*entry.parameter);
+    group.names.push_back(entry.name);
+  }
+  std::vector<optim::ParamGroup> groups;
+  for (optim::ParamGroup* group : {&decay, &no_decay}) {
+    if (!group->params.empty()) {
+      groups.push_back(std::move(*group));
+    }
+  }
+  return groups;
+}
+
+std::unique_ptr<optim::Optimizer> get_optimizer(const OptimizerConfig& config,
+                                                const nn::Module& model) {
+  std::vector<optim::ParamGroup> groups = get_param_groups(model, config.weight_decay);
+  for (optim::ParamGroup& group : groups) {
+    group.lr = config.learning_rate;
+  }
+  if (config.optimizer_type == "SGD") {
+    return std::make_unique<optim::SGD>(std::move(groups),
+                                        optim::SGDOptions{.lr = config.learning_rate,
+                                                          .momentum = config.momentum,
+                                                          .dampening = config.dampening,
+                                                          .weight_decay = config.weight_decay,
+                                                          .nesterov = config.nesterov});
+  }
+  const optim::AdamOptions adam{.lr = config.learning_rate,
+                                .beta1 = config.betas.at(0),
+                                .beta2 = config.betas.at(1),
+                                .eps = config.eps,
+                                .weight_decay = config.weight_decay};
+  if (config.optimizer_type == "Adam") {
+    return std::make_unique<optim::Adam>(std::move(groups), adam);
+  }
+  check<ValueError>(config.optimizer_type == "AdamW", "optimizer_type '", config.optimizer_type,
+                    "' is not known; choose AdamW, Adam or SGD");
+  return std::make_unique<optim::AdamW>(std::move(groups), adam);
+}
+
+std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& config,
+                                                               int64_t data_parallel_size) {
+  const OptimizerConfig& o = config.optimizer_config;
+  if (o.learning_rate_scheduler_kwargs) {
+    const LearningRateSchedulerConfig& k = *o.learning_rate_scheduler_kwargs;
+    return std::make_unique<optim::LearningRateScheduler>(
+        optim::LearningRateSchedulerOptions{.learning_rate = o.learning_rate,
+                                            .end_learning_rate = k.end_learning_rate,
+                                            .warmup_steps = k.warmup_steps,
+                                            .decay_steps = k.decay_steps,
+                                            .power = k.power,
+                                            .use_cosine = k.use_cosine,
+                                            .weight_decay = o.weight_decay});
+  }
+  const int64_t iterations = total_training_iters(config, data_parallel_size);
+  if (iterations == 0) {
+    // Only `epochs` limits the run, so there is no length to stretch a schedule over.
+    return std::make_unique<optim::ConstantSchedule>(o.learning_rate, o.weight_decay);
+  }
+  return std::make_unique<optim::OptimizerParamScheduler>(optim::OptimizerParamSchedulerOptions{
+      .learning_rate = o.learning_rate,
+      .min_lr = o.min_lr,
+      .lr_warmup_init = o.lr_warmup_init,
+      .lr_decay_style = o.lr_decay_style.value_or("constant"),
+      .lr_wsd_decay_style = o.lr_wsd_decay_style,
+      .weight_decay = o.weight_decay,
+      .start_weight_decay = o.start_weight_decay,
+      .end_weight_decay = o.end_weight_decay,
+      .weight_decay_incr_style = o.weight_decay_incr_style,
+      .lr_warmup_fraction = o.lr_warmup_fraction,
+      .global_batch_size = global_batch_size(config, data_parallel_size),
+      .training_iters = config.training_config.training_iters,
+      .lr_warmup_iters = o.lr_warmup_iters,
+      .lr_decay_iters = o.lr_decay_iters,
+      .lr_wsd_decay_iters = o.lr_wsd_decay_iters,
+      .train_samples = config.dataset_config.train_samples,
+      .lr_warmup_samples = o.lr_warmup_samples,
+      .lr_decay_samples = o.lr_decay_samples,
+      .lr_wsd_decay_samples = o.lr_wsd_decay_samples});
+}
+
+optim::GradScaler get_grad_scaler(const AllConfig& config) {
+  const TrainingConfig& t = config.training_config;
+  if (t.loss_scale) {
+    return optim::GradScaler(*t.loss_scale);
+  }
+  if (config.model_config.compute_dtype == kFloat16 && t.loss_scale_value && t.loss_scale_factor &&
+      t.loss_scale_window) {
+    return {*t.loss_scale_value, static_cast<double>(*t.loss_scale_factor), *t.loss_scale_window};
+  }
+  return optim::GradScaler();
+}
+
+}  // namespace tapestry

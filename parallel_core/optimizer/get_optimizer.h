@@ -1,0 +1,29 @@
+// From a configuration to an optimizer and its schedule.
+#pragma once
+
+#include <memory>
+
+#include "nn/module.h"
+#include "optim/grad_scaler.h"
+#include "optim/lr_scheduler.h"
+#include "optim/optimizer.h"
+#include "parallel_core/config/config.h"
+
+namespace tapestry {
+
+/// Parameters with and without weight decay, by their decay flags; an empty group is left out. The
+/// names in the optimizer's state are the module paths.
+std::vector<optim::ParamGroup> get_param_groups(const nn::Module& model, double weight_decay);
+
+/// The optimizer that optimizer_type names: AdamW, Adam or SGD. ValueError for another name.
+std::unique_ptr<optim::Optimizer> get_optimizer(const OptimizerConfig& config,
+                                                const nn::Module& model);
+
+/// learning_rate_scheduler_kwargs or the lr_decay_style family, whichever is configured.
+std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& config,
+                                                               int64_t data_parallel_size);
+
+/// Static loss_scale, else dynamic for float16 compute, else 1.
+optim::GradScaler get_grad_scaler(const AllConfig& config);
+
+}  // namespace tapestry

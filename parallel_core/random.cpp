@@ -1,0 +1,58 @@
+#include "parallel_core/random.h"
+
+#include "autograd/ops/random.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/rank_context.h"
+
+namespace tapestry {
+
+RandomContext& random_context() { return RankContext::current().slot<RandomContext>(); }
+
+RandomKey initialization_key(std::string_view logical_name) {
+  return {random_context().seed, stream_of(logical_name), 0};
+}
+
+RandomKey dropout_key(int64_t layer, DropoutSite site) {
+  const RandomContext& context = random_context();
+  uint64_t stream = stream_of("dropout");
+  stream = combine(stream, static_cast<uint64_t>(context.step));
+  stream = combine(stream, static_cast<uint64_t>(layer));
+  stream = combine(stream, static_cast<uint64_t>(site));
+  return {context.seed, stream, 0};
+}
+
+std::vector<SampleRun> sample_runs(int64_t rows) {
+  const std::vector<int64_t>& ids = random_context().sample_ids;
+  check<ValueError>(rows == static_cast<int64_t>(ids.size()), "dropout: the tensor has ", rows,
+                    " rows, but the micro-batch has ", ids.size(), " samples");
+  std::vector<SampleRun> runs;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t id = ids[static_cast<size_t>(row)];
+    if (!runs.empty() && id == runs.back().first_sample + row - runs.back().begin) {
+      runs.back().end = row + 1;
+    } else {
+      runs.push_back({row, row + 1, id});
+    }
+  }
+  return runs;
+}
+
+Tensor hidden_dropout(
+    const Tensor& x, double p, int64_t layer, DropoutSite site, int64_t batch_axis) {
+  check<ValueError>(p >= 0 && p < 1, "dropout: the probability must lie in [0, 1), got ", p);
+  if (p == 0) {
+    return x;
+  }
+  const RandomKey key = dropout_key(layer, site);
+  TensorList parts;
+  for (const SampleRun& run : sample_runs(x.size(batch_axis))) {
+    LogicalPlace place{.shape = x.shape(), .start = {0, 0, 0}, .sample_axis = batch_axis};
+    place.shape[batch_axis] = run.first_sample + run.end - run.begin;
+    place.start[batch_axis] = run.first_sample;
+    parts.push_back(dropout(x.slice(batch_axis, run.begin, run.end), p, key, place));
+  }
+  return parts.size() == 1 ? parts[0] : cat(parts, batch_axis);
+}
+
+}  // namespace tapestry

@@ -1,0 +1,58 @@
+// Random numbers that do not depend on how a job is split: every number is a function of the run's
+// seed, of what it is for, and of a position in a global tensor.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "autograd/tensor/generator.h"
+#include "autograd/tensor/tensor.h"
+
+namespace tapestry {
+
+/// Places in a layer where dropout is applied; part of the random stream, so the numbers are fixed.
+enum class DropoutSite : uint64_t {
+  kEmbedding = 0,
+  kAttentionProbs = 1,
+  kAttentionOutput = 2,
+  kMlpOutput = 3,
+};
+
+/// What the current rank's random streams are derived from. The training loop sets it before each
+/// micro-batch.
+struct RandomContext {
+  uint64_t seed = 0;
+  int64_t step = 0;                 ///< optimizer step, from 0
+  std::vector<int64_t> sample_ids;  ///< global sample index of each row of the micro-batch
+};
+
+/// The current rank's context.
+RandomContext& random_context();
+
+/// Stream of a parameter's initial values; the counter is the element's index in the global
+/// logical tensor.
+RandomKey initialization_key(std::string_view logical_name);
+
+/// The stream that one dropout site of a layer has in the current step; each sample's own stream is
+/// combine(stream, global sample index), and the counter is an element's index in that sample's
+/// logical tensor.
+RandomKey dropout_key(int64_t layer, DropoutSite site);
+
+/// Rows [begin, end) of the current micro-batch whose global sample indices are consecutive.
+struct SampleRun {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t first_sample = 0;
+};
+/// The micro-batch as such runs, usually one. ValueError if it does not have `rows` rows.
+std::vector<SampleRun> sample_runs(int64_t rows);
+
+/// Dropout on hidden states: zeroes each element with probability p and scales the others by
+/// 1 / (1 - p). x is [B, S, H], or [S, B, H] with batch_axis 1; the counter of an element is
+/// s * H + h. x itself if p is 0. ValueError unless 0 <= p < 1 and the micro-batch of
+/// random_context() has B rows.
+Tensor hidden_dropout(
+    const Tensor& x, double p, int64_t layer, DropoutSite site, int64_t batch_axis);
+
+}  // namespace tapestry

@@ -1,0 +1,92 @@
+#include "parallel_core/tensor_parallel/layers.h"
+
+#include "autograd/ops/embedding.h"
+#include "autograd/ops/matmul.h"
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+namespace {
+
+using nn::ParameterFlags;
+using nn::TensorParallel;
+
+std::string describe_linear(const nn::Parameter& weight, bool bias) {
+  return concat("in=", weight.size(1), ", out=", weight.size(0), bias ? ", bias" : "");
+}
+
+OutputAndBias run(const Tensor& x,
+                  const nn::Parameter& weight,
+                  const nn::Parameter* bias,
+                  bool skip_bias_add) {
+  if (bias == nullptr) {
+    return {linear(x, weight), {}};
+  }
+  if (skip_bias_add) {
+    return {linear(x, weight), *bias};
+  }
+  return {linear(x, weight, *bias), {}};
+}
+
+}  // namespace
+
+ColumnParallelLinear::ColumnParallelLinear(const ParallelLinearSpec& spec)
+    : weight_(register_parameter("weight",
+                                 initial_value({spec.output_size, spec.input_size}, spec.weight),
+                                 {.tp = TensorParallel::kSharded, .tp_axis = 0})),
+      bias_(nullptr),
+      skip_bias_add_(spec.skip_bias_add) {
+  weight_.set_logical(logical_of(spec.weight));
+  if (!spec.bias.empty()) {
+    bias_ = &register_parameter("bias", initial_value({spec.output_size}, spec.bias),
+                                {.decay = false, .tp = TensorParallel::kSharded, .tp_axis = 0});
+    bias_->set_logical(logical_of(spec.bias));
+  }
+}
+
+std::string ColumnParallelLinear::extra_repr() const {
+  return describe_linear(weight_, bias_ != nullptr);
+}
+
+OutputAndBias ColumnParallelLinear::forward(const Tensor& x) const {
+  return run(x, weight_, bias_, skip_bias_add_);
+}
+
+RowParallelLinear::RowParallelLinear(const ParallelLinearSpec& spec)
+    : weight_(register_parameter("weight",
+                                 initial_value({spec.output_size, spec.input_size}, spec.weight),
+                                 {.tp = TensorParallel::kSharded, .tp_axis = 1})),
+      bias_(nullptr),
+      skip_bias_add_(spec.skip_bias_add) {
+  weight_.set_logical(logical_of(spec.weight));
+  if (!spec.bias.empty()) {
+    bias_ =
+        &register_parameter("bias", initial_value({spec.output_size}, spec.bias), {.decay = false});
+    bias_->set_logical(logical_of(spec.bias));
+  }
+}
+
+std::string RowParallelLinear::extra_repr() const {
+  return describe_linear(weight_, bias_ != nullptr);
+}
+
+OutputAndBias RowParallelLinear::forward(const Tensor& x) const {
+  return run(x, weight_, bias_, skip_bias_add_);
+}
+
+VocabParallelEmbedding::VocabParallelEmbedding(int64_t num_embeddings,
+                                               int64_t embedding_dim,
+                                               const LogicalInit& weight)
+    : weight_(register_parameter("weight",
+                                 initial_value({num_embeddings, embedding_dim}, {weight}),
+                                 {.tp = TensorParallel::kSharded, .tp_axis = 0})) {
+  weight_.set_logical({weight.logical});
+}
+
+std::string VocabParallelEmbedding::extra_repr() const {
+  return concat("vocabulary=", weight_.size(0), ", hidden=", weight_.size(1));
+}
+
+Tensor VocabParallelEmbedding::forward(const Tensor& ids) const { return embedding(weight_, ids); }
+
+}  // namespace tapestry

@@ -1,0 +1,100 @@
+#include "parallel_core/training/generation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "autograd/ops/random.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+
+namespace tapestry {
+
+namespace {
+
+void check_options(const GenerationOptions& o) {
+  check<ValueError>(o.max_new_tokens >= 0, "max_new_tokens must not be negative, got ",
+                    o.max_new_tokens);
+  check<ValueError>(o.temperature >= 0, "temperature must not be negative, got ", o.temperature);
+  check<ValueError>(o.top_k >= 0, "top_k must not be negative, got ", o.top_k);
+  check<ValueError>(o.top_p > 0 && o.top_p <= 1, "top_p must lie in (0, 1], got ", o.top_p);
+}
+
+}  // namespace
+
+int64_t sample_token(std::span<const float> logits, const GenerationOptions& options, double draw) {
+  const size_t vocab = options.vocab_size > 0
+                           ? std::min(logits.size(), static_cast<size_t>(options.vocab_size))
+                           : logits.size();
+  std::vector<int64_t> order(vocab);
+  std::iota(order.begin(), order.end(), 0);
+  const auto likelier = [&](int64_t a, int64_t b) {
+    const float x = logits[static_cast<size_t>(a)];
+    const float y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  };
+  if (options.temperature == 0) {
+    return *std::min_element(order.begin(), order.end(), likelier);
+  }
+  std::sort(order.begin(), order.end(), likelier);
+  if (options.top_k > 0) {
+    order.resize(std::min(order.size(), static_cast<size_t>(options.top_k)));
+  }
+  std::vector<double> weights;
+  const double highest = logits[static_cast<size_t>(order[0])];
+  for (const int64_t id : order) {
+    weights.push_back(std::exp((logits[static_cast<size_t>(id)] - highest) / options.temperature));
+  }
+  double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  // The shortest list of the likeliest that reaches top_p.
+  double kept = 0;
+  size_t count = 0;
+  while (count < weights.size() && (count == 0 || kept < options.top_p * total)) {
+    kept += weights[count++];
+  }
+  double left = draw * kept;
+  for (size_t i = 0; i + 1 < count; ++i) {
+    left -= weights[i];
+    if (left < 0) {
+      return order[i];
+    }
+  }
+  return order[count - 1];
+}
+
+std::vector<int32_t> generate(GPTModel& model,
+                              std::span<const int32_t> prompt,
+                              const GenerationOptions& options,
+                              const std::function<void(int32_t)>& on_token) {
+  check_options(options);
+  check<ValueError>(!prompt.empty(), "generate: the prompt has no tokens");
+  const NoGradGuard guard;
+  model.eval();
+  std::vector<int64_t> context(prompt.begin(), prompt.end());
+  std::vector<int32_t> generated;
+  for (int64_t i = 0; i < options.max_new_tokens; ++i) {
+    const auto length = static_cast<int64_t>(context.size());
+    const int64_t seen = options.max_context > 0 ? std::min(length, options.max_context) : length;
+    const Tensor ids =
+        tensor(std::span<const int64_t>(context).last(static_cast<size_t>(seen)), {1, seen});
+    const Tensor logits = model.forward({.tokens = ids}).logits;
+    // The last position stands last in either data layout, since there is one row.
+    const std::vector<float> last =
+        logits.reshape({seen, logits.size(2)}).select(0, seen - 1).to_vector<float>();
+    const RandomKey key{options.seed, stream_of("generate"), static_cast<uint64_t>(i)};
+    const double draw = rand({1}, kFloat64, key).item();
+    const int64_t next = sample_token(last, options, draw);
+    if (next == options.eod_id) {
+      break;
+    }
+    context.push_back(next);
+    generated.push_back(static_cast<int32_t>(next));
+    if (on_token) {
+      on_token(generated.back());
+    }
+  }
+  return generated;
+}
+
+}  // namespace tapestry

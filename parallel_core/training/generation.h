@@ -1,0 +1,36 @@
+// Text from a trained model.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "parallel_core/transformer/gpt_model.h"
+
+namespace tapestry {
+
+struct GenerationOptions {
+  int64_t max_new_tokens = 100;
+  double temperature = 1;  ///< divides the logits; 0: always the likeliest token
+  int64_t top_k = 0;       ///< only among the k likeliest; 0: all
+  double top_p = 1;        ///< only among the likeliest that together have this probability
+  uint64_t seed = 0;
+  int64_t vocab_size = 0;   ///< ids at and above are never chosen (padding of the vocabulary)
+  int64_t eod_id = -1;      ///< ends the text; -1: none
+  int64_t max_context = 0;  ///< the model sees at most so many last tokens
+};
+
+/// Chooses the next token from the logits of one position. `draw` in [0, 1) decides.
+int64_t sample_token(std::span<const float> logits, const GenerationOptions& options, double draw);
+
+/// Continues the prompt. Token number i (from 0) uses number i of the stream "generate" of the
+/// seed. `on_token` is called with each new id. ValueError for an empty prompt, ids outside the
+/// vocabulary, or options outside their range.
+std::vector<int32_t> generate(GPTModel& model,
+                              std::span<const int32_t> prompt,
+                              const GenerationOptions& options,
+                              const std::function<void(int32_t)>& on_token = {});
+
+}  // namespace tapestry

@@ -1,0 +1,101 @@
+#include "parallel_core/training/logging.h"
+
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/rank_context.h"
+
+namespace tapestry {
+
+namespace {
+
+constexpr const char* kPattern = "%Y-%m-%d %H:%M:%S.%e %^%l%$ %v";
+
+struct LogState {
+  std::shared_ptr<spdlog::logger> logger;
+  bool progress_shown = false;
+};
+
+LogState& state() { return RankContext::current().slot<LogState>(); }
+
+spdlog::logger& logger() {
+  LogState& current = state();
+  if (current.logger == nullptr) {
+    auto sink = std::make_shared<spdlog::sinks::stdout_color_sink_mt>();
+    current.logger = std::make_shared<spdlog::logger>("terminal", std::move(sink));
+    current.logger->set_pattern(kPattern);
+  }
+  return *current.logger;
+}
+
+void hide_progress() {
+  if (state().progress_shown) {
+    std::fputs("\r\033[K", stderr);
+    std::fflush(stderr);
+    state().progress_shown = false;
+  }
+}
+
+void write(spdlog::level::level_enum level, const std::string& message) {
+  hide_progress();
+  logger().log(level, "{}", message);
+}
+
+}  // namespace
+
+void open_logs(const std::string& output_dir) {
+  const int rank = RankContext::current().rank();
+  const std::filesystem::path folder =
+      std::filesystem::path(output_dir) / "log" / ("rank_" + std::to_string(rank));
+  try {
+    std::filesystem::create_directories(folder);
+    std::vector<spdlog::sink_ptr> sinks;
+    auto info = std::make_shared<spdlog::sinks::basic_file_sink_mt>(folder / "info.log");
+    info->set_level(spdlog::level::info);
+    auto error = std::make_shared<spdlog::sinks::basic_file_sink_mt>(folder / "error.log");
+    error->set_level(spdlog::level::err);
+    sinks = {info, error};
+    if (rank == 0) {
+      sinks.push_back(std::make_shared<spdlog::sinks::stdout_color_sink_mt>());
+    }
+    auto opened = std::make_shared<spdlog::logger>("rank", sinks.begin(), sinks.end());
+    opened->set_pattern(kPattern);
+    opened->flush_on(spdlog::level::info);
+    state().logger = std::move(opened);
+  } catch (const std::exception& error) {
+    throw IoError(concat("training_config.output_dir '", output_dir,
+                         "': the logs cannot be opened: ", error.what()));
+  }
+}
+
+void close_logs() {
+  if (state().logger != nullptr) {
+    state().logger->flush();
+    state().logger.reset();
+  }
+}
+
+void log_info(const std::string& message) { write(spdlog::level::info, message); }
+void log_warning(const std::string& message) { write(spdlog::level::warn, message); }
+void log_error(const std::string& message) { write(spdlog::level::err, message); }
+
+void show_progress(const std::string& line) {
+  static const bool terminal = isatty(STDERR_FILENO) != 0;
+  if (!terminal || RankContext::current().rank() != 0) {
+    return;
+  }
+  std::fprintf(stderr, "\r\033[K%s", line.c_str());
+  std::fflush(stderr);
+  state().progress_shown = true;
+}
+
+void end_progress() { hide_progress(); }
+
+}  // namespace tapestry

@@ -1,0 +1,26 @@
+// The logs of a run: log/rank_N/info.log (information and worse), error.log (errors), and the
+// terminal.
+#pragma once
+
+#include <string>
+
+namespace tapestry {
+
+/// Opens the current rank's log files below `output_dir`, for appending; rank 0 also writes to the
+/// terminal. IoError if they cannot be opened.
+void open_logs(const std::string& output_dir);
+
+/// Flushes and closes them; later messages go to the terminal alone.
+void close_logs();
+
+void log_info(const std::string& message);
+void log_warning(const std::string& message);
+void log_error(const std::string& message);
+
+/// A line of progress that is rewritten in place; nothing where standard error is no terminal.
+/// Messages that come in between appear above it.
+void show_progress(const std::string& line);
+/// Removes the line.
+void end_progress();
+
+}  // namespace tapestry

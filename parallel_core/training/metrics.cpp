@@ -1,0 +1,68 @@
+#include "parallel_core/training/metrics.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+namespace {
+
+nlohmann::ordered_json number(double value) {
+  if (std::isnan(value)) {
+    return "nan";
+  }
+  if (std::isinf(value)) {
+    return value > 0 ? "inf" : "-inf";
+  }
+  return value;
+}
+
+}  // namespace
+
+std::string metrics_line(const StepRecord& record, const StepResult& result) {
+  nlohmann::ordered_json line;
+  line["step"] = record.step;
+  line["epoch"] = record.epoch;
+  line["loss"] = number(result.loss);
+  line["grad_norm"] = number(result.grad_norm);
+  line["lr"] = nlohmann::ordered_json::array();
+  for (const double lr : result.lr) {
+    line["lr"].push_back(number(lr));
+  }
+  line["loss_tokens"] = number(result.loss_tokens);
+  line["tokens"] = result.tokens;
+  line["step_time_ms"] = number(record.step_time_ms);
+  line["peak_bytes"] = record.peak_bytes;
+  line["finite"] = result.finite;
+  line["loss_scale"] = number(result.loss_scale);
+  if (record.eval_loss) {
+    line["eval_loss"] = number(*record.eval_loss);
+    line["eval_perplexity"] = number(std::exp(*record.eval_loss));
+  }
+  if (!result.grad_norms.empty()) {
+    for (const auto& [name, norm] : result.grad_norms) {
+      line["grad_norms"][name] = number(norm);
+    }
+  }
+  return line.dump();
+}
+
+MetricsWriter::MetricsWriter(const std::string& path)
+    : path_(path), file_(std::fopen(path.c_str(), "w")) {
+  check<IoError>(file_ != nullptr, path, ": cannot be written: ", std::strerror(errno));
+}
+
+MetricsWriter::~MetricsWriter() { std::fclose(file_); }
+
+void MetricsWriter::write(const StepRecord& record, const StepResult& result) {
+  const std::string line = metrics_line(record, result) + "\n";
+  const bool written = std::fwrite(line.data(), 1, line.size(), file_) == line.size();
+  check<IoError>(written && std::fflush(file_) == 0, path_,
+                 ": cannot be written: ", std::strerror(errno));
+}
+
+}  // namespace tapestry

@@ -1,0 +1,44 @@
+// metrics.jsonl: one line a step, numbers in full precision.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "parallel_core/training/train_one_step.h"
+
+namespace tapestry {
+
+/// What a step's line holds besides its StepResult.
+struct StepRecord {
+  int64_t step = 0;  ///< from 1 over the whole run
+  int64_t epoch = 0;
+  double step_time_ms = 0;
+  int64_t peak_bytes = 0;  ///< of the allocator so far
+  std::optional<double> eval_loss;
+};
+
+/// One JSON object without a line break. NaN and infinities are written as the strings "nan", "inf"
+/// and "-inf", since JSON has no numbers for them.
+std::string metrics_line(const StepRecord& record, const StepResult& result);
+
+/// Writes the lines of a run.
+class MetricsWriter {
+ public:
+  /// Starts the file anew. IoError if it cannot be written.
+  explicit MetricsWriter(const std::string& path);
+  MetricsWriter(const MetricsWriter&) = delete;
+  MetricsWriter& operator=(const MetricsWriter&) = delete;
+  ~MetricsWriter();
+
+  /// IoError if the disk is full.
+  void write(const StepRecord& record, const StepResult& result);
+
+ private:
+  std::string path_;
+  std::FILE* file_;
+};
+
+}  // namespace tapestry

@@ -1,0 +1,183 @@
+#include "parallel_core/training/pretrain.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "autograd/io/atomic_file.h"
+#include "autograd/kernels/cpu.h"
+#include "autograd/kernels/gemm.h"
+#include "autograd/kernels/parallel_for.h"
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/memory_estimate.h"
+#include "parallel_core/config/render.h"
+#include "parallel_core/data/default_text.h"
+#include "parallel_core/data/step_dataset.h"
+#include "parallel_core/data/tokenizer.h"
+#include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/parallel_state.h"
+#include "parallel_core/training/logging.h"
+
+namespace tapestry {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Samples that the run's length asks for. A run limited by epochs alone takes each epoch's.
+data::SampleCounts wanted_samples(const AllConfig& config) {
+  const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
+  const int64_t iterations = total_training_iters(config, get_data_parallel_world_size());
+  return data::sample_counts(iterations, config.training_config.eval_interval.value_or(0),
+                             config.training_config.eval_iters, batch);
+}
+
+RunData open_text(const AllConfig& config) {
+  const DatasetConfig& d = config.dataset_config;
+  const TransformerConfig& m = config.model_config;
+  RunData run;
+  data::GPTDatasetsConfig datasets;
+  std::string tokenizer_model = d.tokenizer_model.value_or("");
+  if (d.data_path) {
+    datasets.data_path = *d.data_path;
+  } else {
+    const data::PreparedCorpus corpus =
+        data::prepare_default_text({.dataset_dir = d.dataset_dir,
+                                    .tokenizer_type = d.tokenizer_type,
+                                    .vocab_size = std::min(m.vocab_size, kDefaultTextMaxVocab),
+                                    .tokenizer_model = tokenizer_model});
+    datasets.data_path = {corpus.prefix};
+    tokenizer_model = corpus.tokenizer_model;
+    run.description =
+        concat(corpus.prepared ? "prepared" : "found", " the default text: ", corpus.documents,
+               " documents, ", corpus.tokens, " tokens, ");
+  }
+  datasets.split = d.split;
+  datasets.counts = wanted_samples(config);
+  datasets.options.seq_length = m.seq_length;
+  datasets.options.seed = config.training_config.seed;
+  datasets.options.vocab_size = m.vocab_size;
+  datasets.options.eod_id = d.eos_token_id;
+  datasets.options.pad_id = d.pad_token_id.value_or(-1);
+  datasets.options.eod_mask_loss = d.eod_mask_loss;
+  datasets.options.reset_position_ids = d.reset_position_ids;
+  datasets.options.reset_attention_mask = d.reset_attention_mask;
+  if (d.tokenizer_type == "byte" || !tokenizer_model.empty()) {
+    const auto tokenizer = data::make_tokenizer(d.tokenizer_type, tokenizer_model);
+    check<ValueError>(tokenizer->vocab_size() <= m.vocab_size, "model_config.vocab_size is ",
+                      m.vocab_size, ", but the ", tokenizer->describe(), " has ",
+                      tokenizer->vocab_size(), " ids; raise vocab_size or use another tokenizer");
+    datasets.options.eod_id = tokenizer->eod_id();
+    run.description += tokenizer->describe();
+  }
+  data::GPTDatasets built = data::build_gpt_datasets(datasets);
+  check<ValueError>(built.train != nullptr, "dataset_config.split '", d.split,
+                    "' leaves nothing for training");
+  run.train = std::make_unique<data::TokenDataSource>(built.train);
+  if (config.training_config.eval_interval) {
+    check<ValueError>(built.valid != nullptr,
+                      "training_config.eval_interval is set, but "
+                      "dataset_config.split '",
+                      d.split, "' leaves nothing for validation");
+    run.validation = std::make_unique<data::TokenDataSource>(built.valid);
+  }
+  run.tokenizer_model = tokenizer_model;
+  return run;
+}
+
+void log_lines(const std::string& text) {
+  std::istringstream lines(text);
+  std::string line;
+  while (std::getline(lines, line)) {
+    log_info(line);
+  }
+}
+
+}  // namespace
+
+RunData open_data(const AllConfig& config) {
+  const DatasetConfig& d = config.dataset_config;
+  if (!d.step_data_dir) {
+    return open_text(config);
+  }
+  RunData run;
+  auto steps =
+      std::make_unique<data::StepDataSource>(*d.step_data_dir, config.model_config.vocab_size);
+  check<ValueError>(steps->seq_length() == config.model_config.seq_length,
+                    "dataset_config.step_data_dir ", *d.step_data_dir, ": rows have ",
+                    steps->seq_length(), " tokens, model_config.seq_length is ",
+                    config.model_config.seq_length);
+  const int64_t wanted = total_training_iters(config, get_data_parallel_world_size());
+  check<ValueError>(wanted <= steps->num_steps(), "dataset_config.step_data_dir ", *d.step_data_dir,
+                    " holds ", steps->num_steps(), " steps, the run has ", wanted);
+  run.description = concat(steps->num_steps(), " recorded steps");
+  run.train = std::move(steps);
+  return run;
+}
+
+std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel_size) {
+  const auto& vpp = config.virtual_pipeline_model_parallel_size;
+  return concat("dp ", data_parallel_size, " | pp ", config.pipeline_model_parallel_size, " | tp ",
+                config.tensor_model_parallel_size, " | sp ",
+                config.sequence_parallel ? "True" : "False", " | vpp ",
+                vpp ? std::to_string(*vpp) : "None");
+}
+
+TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
+  require_supported(config);
+  if (config.training_config.num_threads) {
+    set_num_threads(static_cast<int>(*config.training_config.num_threads));
+  }
+  check_fits(estimate_memory(config), available_memory());
+  if (!model_parallel_is_initialized()) {
+    const ModelParallelConfig& p = config.parallel_config;
+    initialize_model_parallel(
+        {.tensor_model_parallel_size = static_cast<int>(p.tensor_model_parallel_size),
+         .pipeline_model_parallel_size = static_cast<int>(p.pipeline_model_parallel_size),
+         .context_parallel_size = static_cast<int>(p.context_parallel_size),
+         .expert_model_parallel_size = static_cast<int>(p.expert_model_parallel_size)});
+  }
+
+  const std::string& output = config.training_config.output_dir;
+  open_logs(output);
+  log_info(layout_line(config.parallel_config, get_data_parallel_world_size()));
+  log_info(concat(name_of(cpu_level()), ", ", num_threads(), " threads, OpenBLAS ",
+                  kernels::blas_flavour()));
+  if (!options.run_cmd.empty()) {
+    log_info("run_cmd: " + options.run_cmd);
+  }
+  log_lines(config_log_text(config));
+  for (const std::string& note : config.notes) {
+    log_warning(note);
+  }
+
+  RunData data = open_data(config);
+  log_info("data: " + data.description);
+  const std::unique_ptr<GPTModel> model = get_model(config);
+  if (!config.training_config.load_checkpoint.empty()) {
+    load_weights(*model, config.model_config, config.training_config.load_checkpoint);
+    log_info("loaded " + config.training_config.load_checkpoint);
+  }
+  log_info(concat("model: ", model->num_parameters(), " parameters"));
+
+  const std::string resolved = resolved_yaml(config);
+  write_file_atomically(output + "/config.yaml", resolved);
+  const auto optimizer = get_optimizer(config.optimizer_config, *model);
+  const auto schedule = get_optimizer_param_scheduler(config, get_data_parallel_world_size());
+  TrainOneStepCell cell(*model, *optimizer, *schedule, config);
+  MetricsWriter metrics(output + "/metrics.jsonl");
+  const TrainSummary summary =
+      train(cell, *data.train, config,
+            {.validation = data.validation.get(),
+             .metrics = &metrics,
+             .checkpoint = {.directory = output + "/checkpoint",
+                            .keep_max = config.training_config.keep_checkpoint_max,
+                            .resolved_config = resolved,
+                            .tokenizer_model = data.tokenizer_model},
+             .stop_requested = options.stop_requested});
+  log_info(concat(summary.stopped_on_request ? "stopped on request after " : "finished after ",
+                  summary.steps, " steps: loss ", summary.first_loss, " -> ", summary.last_loss));
+  return summary;
+}
+
+}  // namespace tapestry

@@ -1,0 +1,43 @@
+// A whole run, from a configuration to trained weights.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "parallel_core/config/config.h"
+#include "parallel_core/data/data_source.h"
+#include "parallel_core/training/training.h"
+
+namespace tapestry {
+
+/// Where a run's samples come from.
+struct RunData {
+  std::unique_ptr<data::DataSource> train;
+  std::unique_ptr<data::DataSource> validation;  ///< null if nothing is to be validated
+  std::string tokenizer_model;                   ///< file; empty for bytes and for recorded steps
+  std::string description;                       ///< for the log
+};
+
+/// Largest SentencePiece vocabulary that the default text is cut into; a model's vocabulary may
+/// exceed its tokenizer's.
+inline constexpr int64_t kDefaultTextMaxVocab = 8000;
+
+/// Opens step_data_dir, or data_path, or the default text, which is prepared on first use.
+/// ValueError or IoError for data that do not fit the configuration.
+RunData open_data(const AllConfig& config);
+
+struct PretrainOptions {
+  std::string run_cmd;                   ///< recorded in the log
+  std::function<bool()> stop_requested;  ///< see TrainOptions
+};
+
+/// Does everything that a configuration asks for: groups, logs, data, model, weights, optimizer,
+/// training. The configuration must be supported (require_supported) and fit into memory (both are
+/// checked before anything is allocated or written).
+TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options = {});
+
+/// "dp 1 | pp 1 | tp 1 | sp False | vpp None"
+std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel_size);
+
+}  // namespace tapestry

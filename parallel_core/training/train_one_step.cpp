@@ -1,0 +1,155 @@
+#include "parallel_core/training/train_one_step.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "autograd/kernels/reduce.h"
+#include "autograd/ops/map.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "optim/grad_clip.h"
+#include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/random.h"
+
+namespace tapestry {
+
+namespace {
+
+double token_count(const data::Batch& batch) {
+  return std::accumulate(batch.loss_mask.begin(), batch.loss_mask.end(), 0.0);
+}
+
+// [batch, 1, seq, seq], true = may look, from what hides keys in the data.
+Tensor visibility(const data::Batch& batch) {
+  const int64_t b = batch.batch;
+  const int64_t s = batch.seq;
+  if (batch.attention_mask.empty() && batch.document_starts.empty()) {
+    return {};
+  }
+  Tensor mask = full({b, 1, s, s}, 1, kBool);
+  auto* visible = mask.data<bool>();
+  if (!batch.attention_mask.empty()) {
+    for (int64_t i = 0; i < b * s * s; ++i) {
+      visible[i] = batch.attention_mask[static_cast<size_t>(i)] == 0;
+    }
+  }
+  for (size_t row = 0; row < batch.document_starts.size(); ++row) {
+    for (const int64_t start : batch.document_starts[row]) {
+      for (int64_t query = start; query < s; ++query) {
+        bool* keys = visible + (static_cast<int64_t>(row) * s + query) * s;
+        std::fill(keys, keys + start, false);
+      }
+    }
+  }
+  return mask;
+}
+
+}  // namespace
+
+GPTInput to_model_input(const data::Batch& batch) {
+  const Shape shape = {batch.batch, batch.seq};
+  GPTInput input;
+  input.tokens = tensor(batch.tokens, shape);
+  if (!batch.labels.empty()) {
+    input.labels = tensor(batch.labels, shape);
+  }
+  if (!batch.loss_mask.empty()) {
+    input.loss_mask = tensor(batch.loss_mask, shape);
+  }
+  if (!batch.position_ids.empty()) {
+    input.position_ids = tensor(batch.position_ids, shape);
+  }
+  input.attention_mask = visibility(batch);
+  return input;
+}
+
+std::map<std::string, Tensor> logical_gradients(const nn::Module& model) {
+  std::map<std::string, Tensor> out;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    const Tensor gradient = entry.parameter->grad();
+    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
+      out.emplace(logical.name, gradient.defined()
+                                    ? dense_copy(logical.view_of(gradient)).view(logical.shape)
+                                    : zeros(logical.shape));
+    }
+  }
+  return out;
+}
+
+TrainOneStepCell::TrainOneStepCell(GPTModel& network_with_loss,
+                                   optim::Optimizer& optimizer,
+                                   const optim::Schedule& schedule,
+                                   const AllConfig& config)
+    : network_(network_with_loss),
+      optimizer_(optimizer),
+      schedule_(schedule),
+      scaler_(get_grad_scaler(config)),
+      clip_(gradient_clipping(config)),
+      per_token_(config.training_config.calculate_per_token_loss),
+      mean_(config.training_config.loss_reduction == "mean"),
+      log_grad_norms_(config.training_config.log_param_grad_norms),
+      gradients_(network_with_loss.named_parameters()) {}
+
+double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_batches,
+                                          StepResult& result) {
+  for (const data::Batch& batch : micro_batches) {
+    result.loss_tokens += token_count(batch);
+    result.tokens += batch.batch * batch.seq;
+  }
+  RandomContext& random = random_context();
+  random.step = position_.seen;
+  double loss = 0;
+  for (const data::Batch& batch : micro_batches) {
+    random.sample_ids = batch.sample_ids;
+    const GPTOutput output = network_.forward(to_model_input(batch));
+    // The model's loss is the mean over its micro-batch.
+    double share = mean_ ? 1.0 / static_cast<double>(micro_batches.size()) : 1.0;
+    if (per_token_) {
+      share = output.token_count / std::max(result.loss_tokens, 1.0);
+    }
+    loss += output.loss.item() * share;
+    output.loss.backward(scalar(share * result.loss_scale, output.loss.dtype()));
+  }
+  return loss;
+}
+
+StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_batches) {
+  check<ValueError>(!micro_batches.empty(), "a step needs at least one micro-batch");
+  StepResult result;
+  result.loss_scale = scaler_.scale();
+  network_.train();
+  gradients_.zero();
+  result.loss = forward_backward(micro_batches, result);
+  if (result.loss_scale != 1) {
+    gradients_.scale(1.0 / result.loss_scale);
+  }
+  result.grad_norm = gradients_.norm();
+  result.finite = std::isfinite(result.grad_norm);
+  if (log_grad_norms_) {
+    for (const auto& [name, gradient] : logical_gradients(network_)) {
+      result.grad_norms.emplace(name, optim::global_norm({gradient}));
+    }
+  }
+  if (gradient_observer_) {
+    gradient_observer_(position_.seen + 1);
+  }
+  schedule_.apply(optimizer_, position_);
+  for (const optim::ParamGroup& group : optimizer_.param_groups()) {
+    result.lr.push_back(group.lr);
+  }
+  if (result.finite) {
+    double coefficient = 1;
+    if (clip_ && clip_->grad_clip_type == "ClipGlobalNorm") {
+      coefficient = optim::clip_coefficient(result.grad_norm, clip_->clip_value);
+    } else if (clip_) {
+      optim::clip_grad_value({gradients_.grad_data()}, clip_->clip_value);
+    }
+    optimizer_.step(coefficient);
+    ++position_.applied;
+  }
+  ++position_.seen;
+  scaler_.update(result.finite);
+  return result;
+}
+
+}  // namespace tapestry

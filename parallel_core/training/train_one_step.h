@@ -1,0 +1,79 @@
+// One optimizer step over a list of micro-batches.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "nn/module.h"
+#include "optim/grad_scaler.h"
+#include "optim/lr_scheduler.h"
+#include "optim/optimizer.h"
+#include "parallel_core/config/config.h"
+#include "parallel_core/data/data_source.h"
+#include "parallel_core/distributed/param_and_grad_buffer.h"
+#include "parallel_core/transformer/gpt_model.h"
+
+namespace tapestry {
+
+/// What a step did, measured before its update.
+struct StepResult {
+  double loss = 0;         ///< mean over micro-batches, over tokens with calculate_per_token_loss
+  bool finite = true;      ///< every gradient element was; otherwise nothing was updated
+  double loss_scale = 1;   ///< that the step used
+  double grad_norm = 0;    ///< over all parameters, unscaled, before clipping
+  std::vector<double> lr;  ///< of this update, per group
+  double loss_tokens = 0;  ///< sum of the loss masks
+  int64_t tokens = 0;      ///< tokens that went through the model
+  /// Per logical tensor, when asked for.
+  std::map<std::string, double> grad_norms;
+};
+
+/// A micro-batch as the tensors that the model takes.
+GPTInput to_model_input(const data::Batch& batch);
+
+/// Gradients of all logical tensors, as copies of their own shape.
+std::map<std::string, Tensor> logical_gradients(const nn::Module& model);
+
+/// Forward and backward over the micro-batches, unscale, finite check, clip, update, schedules.
+class TrainOneStepCell {
+ public:
+  /// All arguments outlive the cell. The model's gradients are put into one buffer.
+  TrainOneStepCell(GPTModel& network_with_loss,
+                   optim::Optimizer& optimizer,
+                   const optim::Schedule& schedule,
+                   const AllConfig& config);
+
+  /// Runs step number `position().seen` (from 0). The micro-batches are those of this rank.
+  StepResult operator()(const std::vector<data::Batch>& micro_batches);
+
+  /// Called when the gradients of a step are complete, unscaled, before clipping and update. The
+  /// step counts from 1.
+  void set_gradient_observer(std::function<void(int64_t step)> observer) {
+    gradient_observer_ = std::move(observer);
+  }
+
+  GPTModel& network() { return network_; }
+  optim::Optimizer& optimizer() { return optimizer_; }
+  optim::Schedule::Position position() const { return position_; }
+  void set_position(optim::Schedule::Position position) { position_ = position; }
+  optim::GradScaler& grad_scaler() { return scaler_; }
+
+ private:
+  double forward_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
+
+  GPTModel& network_;
+  optim::Optimizer& optimizer_;
+  const optim::Schedule& schedule_;
+  optim::GradScaler scaler_;
+  std::optional<GradClipConfig> clip_;
+  bool per_token_;
+  bool mean_;
+  bool log_grad_norms_;
+  ParamAndGradBuffer gradients_;
+  optim::Schedule::Position position_;
+  std::function<void(int64_t)> gradient_observer_;
+};
+
+}  // namespace tapestry

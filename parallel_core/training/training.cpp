@@ -1,0 +1,189 @@
+#include "parallel_core/training/training.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "autograd/ops/elementwise.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/error.h"
+#include "parallel_core/dist_checkpointing/logical_state.h"
+#include "parallel_core/parallel_state.h"
+#include "parallel_core/random.h"
+#include "parallel_core/training/logging.h"
+#include "parallel_core/training/progress.h"
+
+namespace tapestry {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+bool contains(const std::vector<int64_t>& steps, int64_t step) {
+  return std::find(steps.begin(), steps.end(), step) != steps.end();
+}
+
+bool is_due(const std::optional<int64_t>& interval, int64_t step) {
+  return interval && step % *interval == 0;
+}
+
+std::vector<data::Batch> step_batches(data::DataSource& source,
+                                      const AllConfig& config,
+                                      int64_t step) {
+  const DatasetConfig& d = config.dataset_config;
+  std::vector<data::Batch> batches;
+  for (int64_t m = 0; m < d.micro_batch_num; ++m) {
+    batches.push_back(source.micro_batch(step, m, d.micro_batch_num, d.batch_size,
+                                         get_data_parallel_rank(), get_data_parallel_world_size()));
+  }
+  return batches;
+}
+
+std::string dump_path(const AllConfig& config, const char* what, int64_t step) {
+  return config.training_config.output_dir + "/" + what + "_step_" + std::to_string(step) +
+         ".safetensors";
+}
+
+}  // namespace
+
+std::unique_ptr<GPTModel> get_model(const AllConfig& config) {
+  random_context().seed = static_cast<uint64_t>(config.training_config.seed);
+  return std::make_unique<GPTModel>(config.model_config, config.dataset_config.data_layout);
+}
+
+double evaluate(GPTModel& model,
+                data::DataSource& source,
+                const AllConfig& config,
+                int64_t iterations) {
+  const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
+  const int64_t available = std::min(iterations, source.size_in_samples() / batch);
+  check<ValueError>(available > 0, "evaluation: the validation data hold ",
+                    source.size_in_samples(), " samples, one global batch needs ", batch,
+                    "; raise its share in dataset_config.split or lower the batch size");
+  const NoGradGuard guard;
+  model.eval();
+  double loss = 0;
+  double tokens = 0;
+  for (int64_t i = 0; i < available; ++i) {
+    for (const data::Batch& micro : step_batches(source, config, i)) {
+      const GPTOutput output = model.forward(to_model_input(micro));
+      loss += output.loss.item() * output.token_count;
+      tokens += output.token_count;
+    }
+  }
+  model.train();
+  return loss / std::max(tokens, 1.0);
+}
+
+std::string train_log_line(const StepRecord& record, const StepResult& result) {
+  char text[160];
+  std::snprintf(text, sizeof(text), "train: Epoch:%lld, Step:%lld, Loss: %.6f, Finite_grads: %s, ",
+                static_cast<long long>(record.epoch), static_cast<long long>(record.step),
+                result.loss, result.finite ? "True" : "False");
+  std::string line = text;
+  // The scale is a power of two or a small number: shown as Python shows a float.
+  std::snprintf(text, sizeof(text),
+                result.loss_scale == std::floor(result.loss_scale) ? "%.1f" : "%.9g",
+                result.loss_scale);
+  line += "Loss_scale: " + std::string(text) + ", Learning_rate: (";
+  for (const double lr : result.lr) {
+    std::snprintf(text, sizeof(text), "%e,", lr);
+    line += text;
+  }
+  std::snprintf(text, sizeof(text), "), Time: %.2f ms", record.step_time_ms);
+  return line + text;
+}
+
+TrainSummary train(TrainOneStepCell& cell,
+                   data::DataSource& source,
+                   const AllConfig& config,
+                   const TrainOptions& options) {
+  const TrainingConfig& t = config.training_config;
+  const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
+  const int64_t total = total_training_iters(config, get_data_parallel_world_size());
+  check<ValueError>(total > 0 || t.epochs,
+                    "training: nothing to do; set training_config.training_iters, "
+                    "training_config.epochs or dataset_config.train_samples");
+  const int64_t last_step = total > 0 ? total : std::numeric_limits<int64_t>::max();
+
+  cell.set_gradient_observer([&](int64_t step) {
+    if (contains(t.dump_grad_steps, step)) {
+      write_state(dump_path(config, "grads", step), logical_gradients(cell.network()));
+    }
+  });
+
+  TrainSummary summary;
+  Progress progress(total);
+  int64_t saved_step = -1;
+  const auto save = [&](int64_t step) {
+    if (saved_step != step) {
+      const std::string folder =
+          save_checkpoint(cell.network(), config.model_config, step, options.checkpoint);
+      log_info("saved " + folder);
+      saved_step = step;
+    }
+  };
+
+  int64_t step = cell.position().seen;
+  while (step < last_step) {
+    const int64_t epoch = source.epoch(step, batch);
+    if (t.epochs && epoch >= *t.epochs) {
+      break;
+    }
+    const auto start = Clock::now();
+    const StepResult result = cell(step_batches(source, config, step));
+    ++step;
+    StepRecord record{.step = step,
+                      .epoch = epoch,
+                      .step_time_ms = milliseconds_since(start),
+                      .peak_bytes = memory_stats().peak_bytes};
+    summary.steps += 1;
+    summary.last_loss = result.loss;
+    if (summary.steps == 1) {
+      summary.first_loss = result.loss;
+    }
+
+    if (options.validation != nullptr && is_due(t.eval_interval, step)) {
+      record.eval_loss = evaluate(cell.network(), *options.validation, config, t.eval_iters);
+    }
+    if (options.metrics != nullptr) {
+      options.metrics->write(record, result);
+    }
+    if (is_due(t.log_interval, step)) {
+      log_info(train_log_line(record, result));
+    }
+    if (!result.finite) {
+      log_warning(concat("step ", step, ": the gradients are not finite, the update was skipped"));
+    }
+    if (record.eval_loss) {
+      char text[120];
+      std::snprintf(text, sizeof(text), "eval: Step:%lld, Loss: %.6f, Perplexity: %.4f",
+                    static_cast<long long>(step), *record.eval_loss, std::exp(*record.eval_loss));
+      log_info(text);
+    }
+    progress.update(record, result);
+    if (contains(t.dump_weight_steps, step)) {
+      write_state(dump_path(config, "weights", step), get_logical_state(cell.network()));
+    }
+    if (is_due(t.save_interval, step)) {
+      save(step);
+    }
+    if (options.stop_requested && options.stop_requested()) {
+      summary.stopped_on_request = true;
+      break;
+    }
+  }
+  end_progress();
+  if (summary.stopped_on_request || t.save_interval) {
+    save(step);
+  }
+  return summary;
+}
+
+}  // namespace tapestry

@@ -1,0 +1,56 @@
+// The training loop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "parallel_core/config/config.h"
+#include "parallel_core/data/data_source.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/training/metrics.h"
+#include "parallel_core/training/train_one_step.h"
+
+namespace tapestry {
+
+/// The model of a configuration, its weights initialised from training_config.seed.
+std::unique_ptr<GPTModel> get_model(const AllConfig& config);
+
+/// Mean loss per token over `iterations` global batches, in evaluation mode. Fewer if the source
+/// ends before; ValueError if it has not even one.
+double evaluate(GPTModel& model,
+                data::DataSource& source,
+                const AllConfig& config,
+                int64_t iterations);
+
+/// The line that log readers know:
+/// "train: Epoch:0, Step:5, Loss: 10.341485, Finite_grads: True, Loss_scale: 4096.0,
+/// Learning_rate: (1.250000e-06,1.250000e-06,), Time: 1403.24 ms".
+std::string train_log_line(const StepRecord& record, const StepResult& result);
+
+/// What the loop does besides stepping.
+struct TrainOptions {
+  data::DataSource* validation = nullptr;  ///< null: no evaluation
+  MetricsWriter* metrics = nullptr;        ///< null: no metrics.jsonl
+  CheckpointOptions checkpoint;            ///< used if save_interval is set, or on request
+  std::function<bool()> stop_requested;    ///< asked after each step; true ends the run
+};
+
+/// How a run ended.
+struct TrainSummary {
+  int64_t steps = 0;
+  double first_loss = 0;
+  double last_loss = 0;
+  bool stopped_on_request = false;
+};
+
+/// Trains until training_iters, epochs or the data are used up; logs, evaluates, saves and dumps as
+/// configured. A requested stop saves a checkpoint.
+TrainSummary train(TrainOneStepCell& cell,
+                   data::DataSource& source,
+                   const AllConfig& config,
+                   const TrainOptions& options);
+
+}  // namespace tapestry

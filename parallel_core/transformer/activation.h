@@ -1,0 +1,20 @@
+// The activations that a configuration can name.
+#pragma once
+
+#include <string>
+
+#include "autograd/tensor/tensor.h"
+
+namespace tapestry {
+
+using Activation = Tensor (*)(const Tensor&);
+
+/// True for "swiglu" and "fused_swiglu", whose input is twice as wide as their output: gate first,
+/// then up.
+bool is_gated(const std::string& hidden_act);
+
+/// gelu (erf form), fast_gelu (tanh form), relu, silu, squared_relu, swiglu, fused_swiglu.
+/// ValueError listing them for another name.
+Activation get_act_func(const std::string& hidden_act);
+
+}  // namespace tapestry

@@ -1,0 +1,158 @@
+#include "parallel_core/transformer/attention.h"
+
+#include <cmath>
+
+#include "autograd/ops/attention.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/tensor/error.h"
+#include "parallel_core/random.h"
+#include "parallel_core/transformer/init_method.h"
+#include "parallel_core/transformer/norm.h"
+
+namespace tapestry {
+
+namespace {
+
+std::string layer_prefix(int64_t layer_number) {
+  return "layers." + std::to_string(layer_number - 1) + ".attention";
+}
+
+// Cuts wq, wk and wv out of the rows [groups, heads per group + 2, D] of the fused projection.
+ParallelLinearSpec qkv_spec(const TransformerConfig& config, const std::string& prefix) {
+  const int64_t hidden = config.hidden_size;
+  const int64_t dim = config.kv_channels.value();
+  const int64_t groups = config.num_query_groups;
+  const int64_t per_group = config.num_attention_heads / groups;
+  ParallelLinearSpec spec{.input_size = hidden, .output_size = groups * (per_group + 2) * dim};
+  const auto cut = [&](const char* name, int64_t begin, int64_t end) {
+    const int64_t rows = groups * (end - begin) * dim;
+    const std::string full_name = prefix + "." + name;
+    spec.weight.push_back({{full_name + ".weight",
+                            {rows, hidden},
+                            {groups, per_group + 2, dim, hidden},
+                            1,
+                            begin,
+                            end},
+                           weight_init(config)});
+    if (config.qkv_has_bias) {
+      spec.bias.push_back(
+          {{full_name + ".bias", {rows}, {groups, per_group + 2, dim}, 1, begin, end},
+           bias_init(config)});
+    }
+  };
+  cut("wq", 0, per_group);
+  cut("wk", per_group, per_group + 1);
+  cut("wv", per_group + 1, per_group + 2);
+  return spec;
+}
+
+ParallelLinearSpec out_spec(const TransformerConfig& config, const std::string& prefix) {
+  const int64_t context = config.num_attention_heads * config.kv_channels.value();
+  ParallelLinearSpec spec{.input_size = context,
+                          .output_size = config.hidden_size,
+                          .weight = {whole(prefix + ".wo.weight", {config.hidden_size, context},
+                                           output_weight_init(config))},
+                          .skip_bias_add = true};
+  if (config.out_proj_has_bias) {
+    spec.bias = {whole(prefix + ".wo.bias", {config.hidden_size}, bias_init(config))};
+  }
+  return spec;
+}
+
+}  // namespace
+
+ParallelAttention::ParallelAttention(const TransformerConfig& config,
+                                     int64_t layer_number,
+                                     bool sequence_first)
+    : layer_(layer_number - 1),
+      sequence_first_(sequence_first),
+      num_heads_(config.num_attention_heads),
+      num_groups_(config.num_query_groups),
+      head_dim_(config.kv_channels.value()),
+      causal_(true),
+      scale_(1.0 / std::sqrt(static_cast<double>(head_dim_))),
+      dropout_(config.attention_dropout) {
+  check<ValueError>(num_groups_ > 0 && num_heads_ % num_groups_ == 0, "attention: ", num_heads_,
+                    " heads are not a multiple of ", num_groups_, " query groups");
+  if (config.window_size.has_value()) {
+    window_left_ = (*config.window_size)[0];
+  }
+  const std::string prefix = layer_prefix(layer_number);
+  qkv_proj_ = &register_module<ColumnParallelLinear>("qkv_proj", qkv_spec(config, prefix));
+  if (config.qk_layernorm) {
+    const auto add_norm = [&](const char* name) {
+      return static_cast<nn::UnaryModule*>(
+          &add_child(name, get_norm(config, head_dim_, prefix + "." + name)));
+    };
+    q_norm_ = add_norm("q_norm");
+    k_norm_ = add_norm("k_norm");
+  }
+  out_proj_ = &register_module<RowParallelLinear>("out_proj", out_spec(config, prefix));
+}
+
+std::string ParallelAttention::extra_repr() const {
+  std::string out = concat("heads=", num_heads_, ", groups=", num_groups_, ", dim=", head_dim_);
+  if (window_left_) {
+    out += concat(", window=", *window_left_);
+  }
+  return out;
+}
+
+// [B, S, n, D] or [S, B, n, D] -> [B, n, S, D]
+Tensor ParallelAttention::heads(const Tensor& x) const {
+  return sequence_first_ ? x.permute({1, 2, 0, 3}) : x.permute({0, 2, 1, 3});
+}
+
+OutputAndBias ParallelAttention::forward(const Tensor& x, const AttentionContext& context) {
+  const int64_t first = x.size(0);
+  const int64_t second = x.size(1);
+  const int64_t per_group = num_heads_ / num_groups_;
+  const Tensor fused =
+      qkv_proj_->forward(x).output.view({first, second, num_groups_, per_group + 2, head_dim_});
+  const TensorList parts = split(fused, Shape{per_group, 1, 1}, 3);
+  const auto shaped = [&](const Tensor& part, int64_t n) {
+    return heads(part.reshape({first, second, n, head_dim_}));
+  };
+  Tensor q = shaped(parts[0], num_heads_);
+  Tensor k = shaped(parts[1], num_groups_);
+  const Tensor v = shaped(parts[2], num_groups_);
+  if (q_norm_ != nullptr) {
+    q = (*q_norm_)(q);
+    k = (*k_norm_)(k);
+  }
+  if (context.rotary != nullptr) {
+    q = context.rotary->apply(q);
+    k = context.rotary->apply(k);
+  }
+  const Tensor attended = attend(q, k, v, context.mask);  // [B, n, S, D]
+  const Tensor merged =
+      (sequence_first_ ? attended.permute({2, 0, 1, 3}) : attended.permute({0, 2, 1, 3}))
+          .reshape({first, second, num_heads_ * head_dim_});
+  return out_proj_->forward(merged);
+}
+
+Tensor ParallelAttention::attend(const Tensor& q,
+                                 const Tensor& k,
+                                 const Tensor& v,
+                                 const Tensor& mask) const {
+  AttentionOptions options{
+      .causal = causal_, .window_left = window_left_, .scale = scale_, .mask = mask};
+  if (dropout_ == 0 || !is_training()) {
+    return scaled_dot_product_attention(q, k, v, options);
+  }
+  options.dropout_p = dropout_;
+  options.dropout_source = dropout_key(layer_, DropoutSite::kAttentionProbs);
+  TensorList parts;
+  for (const SampleRun& run : sample_runs(q.size(0))) {
+    const auto rows = [&](const Tensor& t) { return t.slice(0, run.begin, run.end); };
+    options.mask = mask.defined() ? rows(mask) : mask;
+    options.dropout_place = {
+        .shape = {run.first_sample + run.end - run.begin, q.size(1), q.size(2), k.size(2)},
+        .start = {run.first_sample, 0, 0, 0},
+        .sample_axis = 0};
+    parts.push_back(scaled_dot_product_attention(rows(q), rows(k), rows(v), options));
+  }
+  return parts.size() == 1 ? parts[0] : cat(parts, 0);
+}
+
+}  // namespace tapestry

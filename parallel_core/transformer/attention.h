@@ -1,0 +1,52 @@
+// Self-attention of a parallel model.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "parallel_core/config/config.h"
+#include "parallel_core/tensor_parallel/layers.h"
+#include "parallel_core/transformer/rotary_pos_embedding.h"
+
+namespace tapestry {
+
+/// Which keys a query may see besides what causality and the window allow.
+struct AttentionContext {
+  RotaryEmbedding* rotary = nullptr;  ///< null: no rotation
+  Tensor mask;                        ///< bool [B, 1, S, S], true = may look; undefined: none
+};
+
+/// Fused projection to queries, keys and values, attention per head, output projection.
+///
+/// The rows of qkv_proj are ordered by key/value group: the queries of the group, its key, its
+/// value. Hidden states are [B, S, H] or, with data_layout SBH, [S, B, H].
+class ParallelAttention final : public nn::Module {
+ public:
+  /// `layer_number` counts from 1. ValueError if the heads are not a multiple of the groups.
+  ParallelAttention(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
+
+  std::string type_name() const override { return "ParallelAttention"; }
+  std::string extra_repr() const override;
+  /// x -> output of the same shape and the bias the layer adds (undefined if none).
+  OutputAndBias forward(const Tensor& x, const AttentionContext& context);
+
+ private:
+  Tensor heads(const Tensor& x) const;
+  Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask) const;
+
+  int64_t layer_;  // from 0
+  bool sequence_first_;
+  int64_t num_heads_;
+  int64_t num_groups_;
+  int64_t head_dim_;
+  bool causal_;
+  std::optional<int64_t> window_left_;
+  double scale_;
+  double dropout_;
+  ColumnParallelLinear* qkv_proj_;
+  nn::UnaryModule* q_norm_ = nullptr;
+  nn::UnaryModule* k_norm_ = nullptr;
+  RowParallelLinear* out_proj_;
+};
+
+}  // namespace tapestry

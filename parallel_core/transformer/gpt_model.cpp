@@ -1,0 +1,63 @@
+#include "parallel_core/transformer/gpt_model.h"
+
+#include <algorithm>
+
+#include "autograd/ops/elementwise.h"
+#include "autograd/ops/loss.h"
+#include "autograd/ops/matmul.h"
+#include "autograd/ops/reduction.h"
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+Tensor ParallelLMLogits::forward(const Tensor& hidden, const Tensor& weight) const {
+  return linear(hidden, weight);
+}
+
+Tensor VocabParallelCrossEntropy::forward(const Tensor& logits,
+                                          const Tensor& labels,
+                                          double label_smoothing) const {
+  return cross_entropy(logits, labels,
+                       {.reduction = Reduction::kNone, .label_smoothing = label_smoothing});
+}
+
+GPTModel::GPTModel(const TransformerConfig& config, const std::string& data_layout)
+    : sequence_first_(data_layout == "SBH"),
+      language_model_(static_cast<TransformerLanguageModel*>(
+          &add_child("language_model", get_language_model(config, sequence_first_)))),
+      parallel_lm_logits_(&register_module<ParallelLMLogits>("parallel_lm_logits")),
+      loss_(&register_module<VocabParallelCrossEntropy>("loss")) {
+  check<ValueError>(data_layout == "BSH" || data_layout == "SBH", "data_layout '", data_layout,
+                    "' is not known; choose BSH or SBH");
+}
+
+GPTOutput GPTModel::forward(const GPTInput& input) {
+  check<ValueError>(input.tokens.dim() == 2, "gpt: tokens must be [batch, sequence], got ",
+                    describe(input.tokens));
+  const Tensor hidden =
+      language_model_->forward(input.tokens, input.position_ids, input.attention_mask);
+  GPTOutput out;
+  out.logits = parallel_lm_logits_->forward(hidden, language_model_->output_weight());
+  if (!input.labels.defined()) {
+    return out;
+  }
+  check<ValueError>(input.labels.shape() == input.tokens.shape(), "gpt: labels are ",
+                    describe(input.labels), ", tokens ", describe(input.tokens));
+  const auto in_layout = [&](const Tensor& t) {
+    return sequence_first_ ? t.transpose(0, 1).contiguous() : t;
+  };
+  const Tensor losses = loss_->forward(out.logits, in_layout(input.labels));
+  if (input.loss_mask.defined()) {
+    check<ValueError>(input.loss_mask.shape() == input.tokens.shape(), "gpt: loss_mask is ",
+                      describe(input.loss_mask), ", tokens ", describe(input.tokens));
+    out.token_count = sum(input.loss_mask.to(kFloat64)).item();
+    out.loss = sum(losses * in_layout(input.loss_mask));
+  } else {
+    out.token_count = static_cast<double>(input.tokens.numel());
+    out.loss = sum(losses);
+  }
+  out.loss = out.loss / std::max(out.token_count, 1.0);
+  return out;
+}
+
+}  // namespace tapestry

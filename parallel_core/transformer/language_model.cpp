@@ -1,0 +1,113 @@
+#include "parallel_core/transformer/language_model.h"
+
+#include "autograd/ops/elementwise.h"
+#include "autograd/ops/embedding.h"
+#include "autograd/tensor/error.h"
+#include "parallel_core/transformer/init_method.h"
+
+namespace tapestry {
+
+namespace {
+
+class PositionEmbedding final : public nn::Module {
+ public:
+  explicit PositionEmbedding(const TransformerConfig& config)
+      : table_(
+            register_parameter("embedding_table", initial_value(shape(config), {init(config)}))) {
+    table_.set_logical({init(config).logical});
+  }
+  std::string type_name() const override { return "PositionEmbedding"; }
+  std::string extra_repr() const override { return concat("positions=", table_.size(0)); }
+  nn::Parameter& table() const { return table_; }
+
+ private:
+  static Shape shape(const TransformerConfig& config) {
+    return {config.max_position_embeddings.value(), config.hidden_size};
+  }
+  static LogicalInit init(const TransformerConfig& config) {
+    return whole("pos_embeddings.weight", shape(config), weight_init(config));
+  }
+  nn::Parameter& table_;
+};
+
+class OutputLayer final : public nn::Module {
+ public:
+  explicit OutputLayer(const TransformerConfig& config)
+      : weight_(register_parameter("weight",
+                                   initial_value(init(config).logical.shape, {init(config)}),
+                                   {.tp = nn::TensorParallel::kSharded, .tp_axis = 0})) {
+    weight_.set_logical({init(config).logical});
+  }
+  std::string type_name() const override { return "ColumnParallelLinear"; }
+  std::string extra_repr() const override {
+    return concat("in=", weight_.size(1), ", out=", weight_.size(0));
+  }
+  nn::Parameter& weight() const { return weight_; }
+
+ private:
+  static LogicalInit init(const TransformerConfig& config) {
+    return whole("lm_head.weight", {config.vocab_size, config.hidden_size}, weight_init(config));
+  }
+  nn::Parameter& weight_;
+};
+
+}  // namespace
+
+Embedding::Embedding(const TransformerConfig& config, bool sequence_first)
+    : sequence_first_(sequence_first), dropout_(config.hidden_dropout) {
+  word_embeddings_ = &register_module<VocabParallelEmbedding>(
+      "word_embeddings", config.vocab_size, config.hidden_size,
+      whole("tok_embeddings.weight", {config.vocab_size, config.hidden_size}, weight_init(config)));
+  if (config.position_embedding_type == "learned_absolute") {
+    positions_ = &register_module<PositionEmbedding>("position_embeddings", config).table();
+  }
+}
+
+Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
+  Tensor x = word_embeddings_->forward(ids);
+  if (positions_ != nullptr) {
+    const int64_t length = ids.size(1);
+    check<ValueError>(length <= positions_->size(0), "embedding: the sequence has ", length,
+                      " tokens, the table of positions ", positions_->size(0),
+                      "; raise model_config.max_position_embeddings");
+    x = x + (position_ids.defined() ? embedding(*positions_, position_ids)
+                                    : positions_->slice(0, 0, length));
+  }
+  if (sequence_first_) {
+    x = x.transpose(0, 1).contiguous();
+  }
+  if (is_training()) {
+    x = hidden_dropout(x, dropout_, 0, DropoutSite::kEmbedding, sequence_first_ ? 1 : 0);
+  }
+  return x;
+}
+
+TransformerLanguageModel::TransformerLanguageModel(const TransformerConfig& config,
+                                                   bool sequence_first) {
+  if (config.position_embedding_type == "rope") {
+    rotary_ = std::make_unique<RotaryEmbedding>(config);
+  }
+  embedding_ = &register_module<Embedding>("embedding", config, sequence_first);
+  encoder_ = &register_module<ParallelTransformer>("encoder", config, sequence_first);
+  if (config.untie_embeddings_and_output_weights) {
+    output_weight_ = &register_module<OutputLayer>("output_layer", config).weight();
+  }
+}
+
+Tensor TransformerLanguageModel::forward(const Tensor& ids,
+                                         const Tensor& position_ids,
+                                         const Tensor& mask) {
+  return encoder_->forward(embedding_->forward(ids, position_ids),
+                           {.rotary = rotary_.get(), .mask = mask});
+}
+
+nn::Parameter& TransformerLanguageModel::output_weight() const {
+  return output_weight_ != nullptr ? *output_weight_ : embedding_->word_embeddings();
+}
+
+std::unique_ptr<TransformerLanguageModel> get_language_model(const TransformerConfig& config,
+                                                             bool sequence_first) {
+  return std::make_unique<TransformerLanguageModel>(config, sequence_first);
+}
+
+}  // namespace tapestry

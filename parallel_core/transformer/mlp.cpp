@@ -1,0 +1,59 @@
+#include "parallel_core/transformer/mlp.h"
+
+#include "parallel_core/transformer/init_method.h"
+
+namespace tapestry {
+
+namespace {
+
+ParallelLinearSpec mapping_spec(const TransformerConfig& config, const std::string& prefix) {
+  const int64_t hidden = config.hidden_size;
+  const int64_t ffn = config.ffn_hidden_size;
+  ParallelLinearSpec spec{.input_size = hidden, .output_size = ffn};
+  std::vector<std::string> names = {prefix + "w_up"};
+  if (is_gated(config.hidden_act)) {
+    spec.output_size = 2 * ffn;
+    names.insert(names.begin(), prefix + "w_gate");
+  }
+  int64_t row = 0;
+  for (const std::string& name : names) {
+    spec.weight.push_back(
+        {{name + ".weight", {ffn, hidden}, {spec.output_size, hidden}, 0, row, row + ffn},
+         weight_init(config)});
+    if (config.mlp_has_bias) {
+      spec.bias.push_back(
+          {{name + ".bias", {ffn}, {spec.output_size}, 0, row, row + ffn}, bias_init(config)});
+    }
+    row += ffn;
+  }
+  return spec;
+}
+
+ParallelLinearSpec projection_spec(const TransformerConfig& config, const std::string& prefix) {
+  const int64_t hidden = config.hidden_size;
+  const int64_t ffn = config.ffn_hidden_size;
+  ParallelLinearSpec spec{
+      .input_size = ffn,
+      .output_size = hidden,
+      .weight = {whole(prefix + "w_down.weight", {hidden, ffn}, output_weight_init(config))},
+      .skip_bias_add = true};
+  if (config.mlp_has_bias) {
+    spec.bias = {whole(prefix + "w_down.bias", {hidden}, bias_init(config))};
+  }
+  return spec;
+}
+
+}  // namespace
+
+ParallelMLP::ParallelMLP(const TransformerConfig& config, int64_t layer_number)
+    : hidden_act_(config.hidden_act), activation_(get_act_func(config.hidden_act)) {
+  const std::string prefix = "layers." + std::to_string(layer_number - 1) + ".feed_forward.";
+  mapping_ = &register_module<ColumnParallelLinear>("mapping", mapping_spec(config, prefix));
+  projection_ = &register_module<RowParallelLinear>("projection", projection_spec(config, prefix));
+}
+
+OutputAndBias ParallelMLP::forward(const Tensor& x) {
+  return projection_->forward(activation_(mapping_->forward(x).output));
+}
+
+}  // namespace tapestry

@@ -1,0 +1,38 @@
+// The feed-forward block.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "parallel_core/config/config.h"
+#include "parallel_core/tensor_parallel/layers.h"
+#include "parallel_core/transformer/activation.h"
+
+namespace tapestry {
+
+/// What a transformer layer needs of its feed-forward block. A mixture of experts is another such
+/// block; it may add to the step's auxiliary loss.
+class MlpBlock : public nn::Module {
+ public:
+  /// x [.., H] -> output [.., H] and the bias that the layer adds (undefined if none).
+  virtual OutputAndBias forward(const Tensor& x) = 0;
+};
+
+/// mapping (H -> F, or 2F for a gated activation) -> activation -> projection (F -> H).
+class ParallelMLP final : public MlpBlock {
+ public:
+  /// `layer_number` counts from 1.
+  ParallelMLP(const TransformerConfig& config, int64_t layer_number);
+
+  std::string type_name() const override { return "ParallelMLP"; }
+  std::string extra_repr() const override { return hidden_act_; }
+  OutputAndBias forward(const Tensor& x) override;
+
+ private:
+  std::string hidden_act_;
+  Activation activation_;
+  ColumnParallelLinear* mapping_;
+  RowParallelLinear* projection_;
+};
+
+}  // namespace tapestry

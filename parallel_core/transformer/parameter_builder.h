@@ -1,0 +1,37 @@
+// Parameters of a parallel model: built from logical tensors, initialised by their names.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "nn/parameter.h"
+
+namespace tapestry {
+
+/// How a logical tensor starts.
+struct InitMethod {
+  enum class Kind { kNormal, kConstant };
+  Kind kind = Kind::kNormal;
+  double value = 0;  ///< standard deviation, or the constant
+
+  static InitMethod normal(double std) { return {Kind::kNormal, std}; }
+  static InitMethod constant(double value) { return {Kind::kConstant, value}; }
+};
+
+/// One logical tensor and its start values.
+struct LogicalInit {
+  nn::LogicalTensor logical;
+  InitMethod init;
+};
+
+/// The logical tensor that fills a parameter of the given shape alone.
+LogicalInit whole(std::string name, const Shape& shape, InitMethod init);
+
+/// A float32 tensor of `shape` in which every logical tensor has its start values: element i of a
+/// normal one is number i of the stream of its name, whatever parameter it is cut into.
+Tensor initial_value(const Shape& shape, const std::vector<LogicalInit>& parts);
+
+/// The logical tensors alone, for Parameter::set_logical.
+std::vector<nn::LogicalTensor> logical_of(const std::vector<LogicalInit>& parts);
+
+}  // namespace tapestry

@@ -1,0 +1,28 @@
+// Rotary position embedding: tables by configuration, kept for the lengths in use.
+#pragma once
+
+#include <map>
+
+#include "autograd/ops/rope.h"
+#include "parallel_core/config/config.h"
+
+namespace tapestry {
+
+/// Rotates queries and keys. Source: Su et al. 2021, arXiv:2104.09864.
+class RotaryEmbedding {
+ public:
+  explicit RotaryEmbedding(const TransformerConfig& config);
+
+  /// x [B, n, S, D] -> the same shape, rotated by positions 0 .. S-1 over the first
+  /// rotary_percent * D channels.
+  Tensor apply(const Tensor& x);
+
+ private:
+  int64_t rotary_dim_;
+  bool interleaved_;
+  double base_;
+  double interpolation_factor_;
+  std::map<int64_t, RopeTable> tables_;  // by sequence length
+};
+
+}  // namespace tapestry

@@ -1,0 +1,55 @@
+// The stack of transformer layers.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel_core/config/config.h"
+#include "parallel_core/random.h"
+#include "parallel_core/transformer/attention.h"
+#include "parallel_core/transformer/mlp.h"
+
+namespace tapestry {
+
+/// One pre-norm layer: x + dropout(attention(norm(x))), then the same with the feed-forward block.
+class ParallelTransformerLayer final : public nn::Module {
+ public:
+  /// `layer_number` counts from 1.
+  ParallelTransformerLayer(const TransformerConfig& config,
+                           int64_t layer_number,
+                           bool sequence_first);
+
+  std::string type_name() const override { return "ParallelTransformerLayer"; }
+  Tensor forward(const Tensor& x, const AttentionContext& context);
+
+ private:
+  Tensor finish(const OutputAndBias& block, DropoutSite site, nn::UnaryModule* post_norm) const;
+
+  int64_t layer_;  // from 0
+  int64_t batch_axis_;
+  double dropout_;
+  bool residual_from_norm_;
+  nn::UnaryModule* input_norm_;
+  ParallelAttention* attention_;
+  nn::UnaryModule* attn_post_norm_ = nullptr;
+  nn::UnaryModule* post_attention_norm_;
+  MlpBlock* mlp_;
+  nn::UnaryModule* ffn_post_norm_ = nullptr;
+};
+
+/// All layers and the final norm. Layers are named by their global index.
+class ParallelTransformer final : public nn::Module {
+ public:
+  ParallelTransformer(const TransformerConfig& config, bool sequence_first);
+
+  std::string type_name() const override { return "ParallelTransformer"; }
+  /// Hidden states in, hidden states out: [B, S, H], or [S, B, H] with data_layout SBH.
+  Tensor forward(const Tensor& hidden, const AttentionContext& context);
+
+ private:
+  std::vector<ParallelTransformerLayer*> layers_;
+  nn::UnaryModule* final_norm_ = nullptr;
+};
+
+}  // namespace tapestry

@@ -1,0 +1,261 @@
+// Replays reference trainings through pretrain_gpt itself and compares every step.
+//
+// Reads the directory in TAPESTRY_GOLDEN_MODELS, else the project's own small set. A case whose
+// configuration needs a feature that is not built yet is listed with the reason and passed over.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "parallel_core/config/config.h"
+#include "parallel_core/config/golden.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+
+namespace tapestry {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// Bounds of the reference's documentation: suggested ones for float32 runs, wider ones for runs
+// whose products are rounded to bfloat16.
+struct Bounds {
+  double first_loss = 2e-6;
+  double first_norm = 2e-6;
+  double first_gradients = 5e-5;
+  double loss = 1e-5;
+  double norm = 5e-4;
+  double parameter_norm = 1e-3;
+  double weights = 1e-4;
+  double weights_without_gradient = 5e-2;
+};
+
+std::string read_text(const fs::path& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file) << path;
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::vector<Json> read_lines(const fs::path& path) {
+  std::ifstream file(path);
+  std::vector<Json> lines;
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(Json::parse(line));
+  }
+  return lines;
+}
+
+// The worst distance of each quantity, over all cases.
+std::map<std::string, std::pair<double, std::string>>& worst() {
+  static std::map<std::string, std::pair<double, std::string>> table;
+  return table;
+}
+
+void expect_within(const std::string& quantity,
+                   double distance,
+                   double bound,
+                   const std::string& where) {
+  EXPECT_LE(distance, bound) << quantity << " at " << where;
+  auto& entry = worst()[quantity];
+  if (!(distance <= entry.first)) {
+    entry = {distance, where};
+  }
+}
+
+double relative(double value, double expected) {
+  return std::abs(value - expected) / std::max(std::abs(expected), 1e-300);
+}
+
+// Parameters whose true gradient is zero: a key bias adds the same number to all scores of a query,
+// unless a rotation turns it.
+bool has_zero_gradient(const std::string& name, const Json& config) {
+  const bool fully_rotated = config.at("position_embedding_type") == "rope" &&
+                             config.at("rotary_percent").get<double>() == 1.0;
+  return !fully_rotated &&
+         (name.ends_with("attention.wk.bias") || name.ends_with("attention.k_norm.bias"));
+}
+
+void compare_elements(const LogicalState& found,
+                      const LogicalState& expected,
+                      const Json& config,
+                      double bound,
+                      const std::string& where) {
+  for (const auto& [name, tensor] : expected) {
+    ASSERT_TRUE(found.contains(name)) << where << ": " << name;
+    const std::vector<double> a = found.at(name).to_vector<double>();
+    const std::vector<double> b = tensor.to_vector<double>();
+    ASSERT_EQ(a.size(), b.size()) << where << ": " << name;
+    double difference = 0;
+    double largest = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      difference = std::max(difference, std::abs(a[i] - b[i]));
+      largest = std::max(largest, std::abs(b[i]));
+    }
+    if (has_zero_gradient(name, config) && largest < 1e-6) {
+      continue;
+    }
+    expect_within("gradient elements", difference / std::max(largest, 1e-30), bound,
+                  where + ", " + name);
+  }
+}
+
+void compare_weights(const LogicalState& found,
+                     const LogicalState& expected,
+                     const Json& config,
+                     const Bounds& bounds,
+                     const std::string& where) {
+  ASSERT_EQ(found.size(), expected.size()) << where;
+  for (const auto& [name, tensor] : expected) {
+    ASSERT_TRUE(found.contains(name)) << where << ": " << name;
+    const std::vector<double> a = found.at(name).to_vector<double>();
+    const std::vector<double> b = tensor.to_vector<double>();
+    double difference = 0;
+    double norm = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      difference += (a[i] - b[i]) * (a[i] - b[i]);
+      norm += b[i] * b[i];
+    }
+    const bool loose = has_zero_gradient(name, config);
+    expect_within(loose ? "final weights without gradient" : "final weights",
+                  std::sqrt(difference) / std::max(std::sqrt(norm), 1e-30),
+                  loose ? bounds.weights_without_gradient : bounds.weights, where + ", " + name);
+  }
+}
+
+void compare_step(const Json& found,
+                  const Json& expected,
+                  const Json& config,
+                  const Bounds& bounds,
+                  const std::string& name) {
+  const auto step = expected.at("step").get<int64_t>();
+  const std::string where = name + ", step " + std::to_string(step);
+  ASSERT_EQ(found.at("step").get<int64_t>(), step) << where;
+  const double loss = relative(found.at("loss").get<double>(), expected.at("loss").get<double>());
+  const double global = expected.at("grad_norm").get<double>();
+  const double norm = relative(found.at("grad_norm").get<double>(), global);
+  if (step == 1) {
+    expect_within("loss of step 1", loss, bounds.first_loss, where);
+    expect_within("gradient norm of step 1", norm, bounds.first_norm, where);
+  }
+  expect_within("loss", loss, bounds.loss, where);
+  expect_within("gradient norm", norm, bounds.norm, where);
+  EXPECT_EQ(found.at("loss_tokens").get<double>(), expected.at("loss_tokens").get<double>())
+      << where;
+  EXPECT_TRUE(found.at("finite").get<bool>()) << where;
+  for (const Json& lr : found.at("lr")) {
+    expect_within("learning rate",
+                  std::abs(lr.get<double>() - expected.at("lr").get<double>()) /
+                      config.at("lr").get<double>(),
+                  1e-12, where);
+  }
+  ASSERT_EQ(found.at("grad_norms").size(), expected.at("grad_norms").size()) << where;
+  for (const auto& [parameter, value] : expected.at("grad_norms").items()) {
+    const double reference = value.get<double>();
+    const double ours = found.at("grad_norms").at(parameter).get<double>();
+    if (has_zero_gradient(parameter, config) && reference < 1e-6 && ours < 1e-6) {
+      continue;
+    }
+    expect_within("parameter gradient norm",
+                  std::abs(ours - reference) / std::max(reference, 0.001 * global),
+                  bounds.parameter_norm, where + ", " + parameter);
+  }
+}
+
+// Runs the program; its output goes to a file.
+int run_pretrain(const fs::path& yaml, const fs::path& log) {
+  const std::string command = std::string(TAPESTRY_PRETRAIN_GPT) + " --config_path '" +
+                              yaml.string() + "' > '" + log.string() + "' 2>&1";
+  const int status = std::system(command.c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// Why a configuration cannot be replayed yet; empty if it can.
+std::string missing_feature(const std::string& yaml, const std::string& name) {
+  const AllConfig config = init_configs_from_text(yaml, name + ".yaml");
+  std::string reason;
+  for (const std::string& finding : config.unsupported) {
+    reason += (reason.empty() ? "" : "; ") + finding;
+  }
+  return reason;
+}
+
+void replay(const fs::path& folder, const fs::path& scratch) {
+  const std::string name = folder.filename().string();
+  SCOPED_TRACE(name);
+  const std::string json = read_text(folder / "config.json");
+  const Json config = Json::parse(json);
+  const fs::path output = scratch / name;
+  fs::create_directories(output);
+  const std::string yaml =
+      golden_config_to_yaml(json, fs::absolute(folder).string(), output.string());
+  if (const std::string reason = missing_feature(yaml, name); !reason.empty()) {
+    std::cout << "skipped: " << name << ": " << reason << "\n";
+    return;
+  }
+  const fs::path yaml_path = scratch / (name + ".yaml");
+  std::ofstream(yaml_path) << yaml;
+  const fs::path log = scratch / (name + ".log");
+  ASSERT_EQ(run_pretrain(yaml_path, log), 0) << read_text(log);
+
+  const Bounds bounds;
+  const std::vector<Json> expected = read_lines(folder / "trace.jsonl");
+  const std::vector<Json> found = read_lines(output / "metrics.jsonl");
+  ASSERT_EQ(found.size(), expected.size());
+  ASSERT_FALSE(expected.empty());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    compare_step(found[i], expected[i], config, bounds, name);
+  }
+  for (const Json& step : config.at("dump_grad_steps")) {
+    const std::string file = "grads_step_" + std::to_string(step.get<int64_t>()) + ".safetensors";
+    // Later steps inherit what the steps before them rounded differently.
+    const double bound = step.get<int64_t>() == 1 ? bounds.first_gradients : 1e-3;
+    compare_elements(read_weights((output / file).string()), read_weights((folder / file).string()),
+                     config, bound, name + ", " + file);
+  }
+  const std::string last =
+      "weights_step_" + std::to_string(config.at("train_iters").get<int64_t>()) + ".safetensors";
+  compare_weights(read_weights((output / last).string()),
+                  read_weights((folder / "final.safetensors").string()), config, bounds, name);
+}
+
+TEST(GoldenModels, ReplaysEveryTrace) {
+  const char* given = std::getenv("TAPESTRY_GOLDEN_MODELS");
+  const fs::path root = given != nullptr ? fs::path(given) : fs::path("tests/data/golden_models");
+  ASSERT_TRUE(fs::is_directory(root)) << root;
+  std::vector<fs::path> cases;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
+    if (entry.is_directory() && fs::exists(entry.path() / "config.json")) {
+      cases.push_back(entry.path());
+    }
+  }
+  std::sort(cases.begin(), cases.end());
+  ASSERT_FALSE(cases.empty()) << root << " holds no cases";
+  const fs::path scratch =
+      fs::temp_directory_path() / ("tapestry_golden_" + std::to_string(getpid()));
+  fs::create_directories(scratch);
+  for (const fs::path& folder : cases) {
+    replay(folder, scratch);
+  }
+  if (!::testing::Test::HasFailure()) {
+    fs::remove_all(scratch);
+  }
+  std::cout << cases.size() << " cases in " << root << "; worst distances:\n";
+  for (const auto& [quantity, entry] : worst()) {
+    std::cout << "  " << quantity << ": " << entry.first << " (" << entry.second << ")\n";
+  }
+}
+
+}  // namespace
+}  // namespace tapestry

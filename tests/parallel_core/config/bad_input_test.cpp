@@ -1,0 +1,387 @@
+// Every kind of wrong configuration, with the place and the words of its message.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "parallel_core/config/config.h"
+
+namespace tapestry {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A valid file; cases add lines to its sections or replace it.
+std::string base(const std::string& training = "",
+                 const std::string& data = "",
+                 const std::string& model = "",
+                 const std::string& optimizer = "",
+                 const std::string& more = "") {
+  return "training_config:\n  training_iters: 20\n" + training +  // key lines start at 3
+         "dataset_config:\n  batch_size: 2\n" + data +            // 5
+         "model_config:\n"                                        // 5
+         "  vocab_size: 100\n  num_layers: 2\n  num_attention_heads: 4\n"
+         "  hidden_size: 64\n  ffn_hidden_size: 128\n  seq_length: 32\n" +
+         model +                                                           // 12
+         "optimizer_config:\n  learning_rate: 1e-3\n" + optimizer + more;  // 14
+}
+std::string training(const std::string& lines) { return base(lines); }
+std::string data(const std::string& lines) { return base("", lines); }
+std::string model(const std::string& lines) { return base("", "", lines); }
+std::string optimizer(const std::string& lines) { return base("", "", "", lines); }
+std::string section(const std::string& lines) { return base("", "", "", "", lines); }
+
+struct Case {
+  const char* name;
+  std::string text;
+  std::vector<std::string> fragments;  // all in one message
+  std::vector<std::string> overrides = {};
+  const char* model_type = "model_config";
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+std::string messages_of(const Case& c) {
+  LoadOptions options;
+  options.overrides = c.overrides;
+  options.model_type = c.model_type;
+  try {
+    init_configs_from_text(c.text, "f.yaml", options);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "(accepted)";
+}
+
+class BadInput : public ::testing::TestWithParam<Case> {};
+
+TEST_P(BadInput, SaysWhereAndWhat) {
+  const std::string messages = messages_of(GetParam());
+  for (const std::string& fragment : GetParam().fragments) {
+    EXPECT_THAT(messages, HasSubstr(fragment));
+  }
+}
+
+const std::vector<Case> kCases = {
+    // YAML itself
+    {"Empty", "", {"f.yaml: is empty"}},
+    {"NoMapping", "- 1\n- 2\n", {"f.yaml: expected a mapping of sections"}},
+    {"Malformed", "training_config:\n  a: [1, 2\nb: 1\n", {"f.yaml:", "not valid YAML"}},
+    {"Tab", "training_config:\n\tseed: 1\n", {"f.yaml:2:", "not valid YAML"}},
+    {"TwoDocuments", base() + "---\na: 1\n", {"2 YAML documents"}},
+    {"DuplicateKey",
+     training("  seed: 1\n  seed: 2\n"),
+     {"f.yaml:4:3: the key 'seed' is given twice, first at f.yaml:3:3"}},
+    {"DuplicateSection", section("training_config:\n  seed: 1\n"), {"f.yaml:14:1", "given twice"}},
+    {"ListAsKey", training("  [1]: 2\n"), {"f.yaml:3:", "a key must be a name"}},
+    {"TooDeep",
+     training("  seed: " + std::string(40, '[') + std::string(40, ']') + "\n"),
+     {"f.yaml:3:", "nested deeper than 16 levels"}},
+    {"VeryDeep",
+     training("  seed: " + std::string(100000, '[') + std::string(100000, ']') + "\n"),
+     {"f.yaml:3:", "not valid YAML"}},
+    {"AliasBomb",
+     "a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
+     "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n"
+     "e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\n",
+     {"more than 100000 values"}},
+    // sections and keys
+    {"UnknownSection",
+     section("trainning_config:\n  seed: 1\n"),
+     {"f.yaml:14:1: unknown section 'trainning_config'; did you mean 'training_config'?"}},
+    {"UnknownSectionFar", section("zzzzzzzzzzzzzzzz:\n"), {"f.yaml:14:1", "nearest known name"}},
+    {"KeyAtTopLevel",
+     section("hidden_size: 3\n"),
+     {"f.yaml:14:1", "'hidden_size'; this key belongs in model_config"}},
+    {"UnknownKey",
+     model("  hiden_act: gelu\n"),
+     {"f.yaml:12:3: unknown key 'hiden_act' in model_config; did you mean 'hidden_act'?"}},
+    {"SwappedLetters", training("  sede: 1\n"), {"f.yaml:3:3", "did you mean 'seed'?"}},
+    {"WrongSection",
+     model("  training_iters: 3\n"),
+     {"f.yaml:12:3", "it belongs in training_config"}},
+    {"UnknownEntry",
+     model("  rotary_config:\n    rotary_bass: 3\n"),
+     {"f.yaml:13:5: unknown key 'rotary_bass' in model_config.rotary_config; did you mean "
+      "'rotary_base'?"}},
+    {"DottedKeyInFile", model("  rotary_config.rotary_base: 3\n"), {"f.yaml:12:3", "unknown key"}},
+    {"SectionIsList", section("moe_config: [1]\n"), {"f.yaml:14:", "expected a mapping of keys"}},
+    {"TwoModels",
+     section("gpt_config:\n  num_layers: 1\n"),
+     {"f.yaml:14:1", "the model is in 'model_config' already"}},
+    {"ModelTypeMissing",
+     base(),
+     {"the section llama_config is missing", "--model_type"},
+     {},
+     "llama_config"},
+    {"ModelTypeIsOther", base(), {"does not hold the model"}, {}, "moe_config"},
+    {"NoModel",
+     "training_config:\n  training_iters: 1\n",
+     {"f.yaml: the section model_config is missing"}},
+    {"RequiredKey",
+     "training_config:\n  training_iters: 1\nmodel_config:\n  num_layers: 2\n",
+     {"f.yaml:3:1: model_config.vocab_size is required (integer)",
+      "f.yaml:3:1: model_config.seq_length is required"}},
+    {"AliasDisagrees",
+     model("  qkv_has_bias: True\n  add_qkv_bias: False\n"),
+     {"f.yaml:13:3: model_config.qkv_has_bias: given as 'qkv_has_bias' at f.yaml:12:3 and as "
+      "'add_qkv_bias' here, with different values"}},
+    {"TopLevelAliasDisagrees",
+     section("parallel_config:\n  recompute_config: {recompute: [1]}\n"
+             "recompute_config: {recompute: [2]}\n"),
+     {"f.yaml:16:", "recompute", "different values"}},
+    // types
+    {"StringForInt",
+     training("  log_interval: often\n"),
+     {"f.yaml:3:17: training_config.log_interval: expected an integer, got the string 'often'"}},
+    {"FloatForInt",
+     data("  micro_batch_num: 2.0\n"),
+     {"f.yaml:5:20", "expected an integer, got the number 2.0"}},
+    {"QuotedInt", data("  micro_batch_num: \"2\"\n"), {"f.yaml:5:20", "got the string \"2\""}},
+    {"HugeInt", training("  seed: 99999999999999999999\n"), {"f.yaml:3:9", "at most 64 bits"}},
+    {"StringForFloat",
+     model("  norm_epsilon: tiny\n"),
+     {"f.yaml:12:17", "expected a number, got the string 'tiny'"}},
+    {"NotFinite", model("  norm_epsilon: .inf\n"), {"f.yaml:12:17", "finite number"}},
+    {"HugeFloat", model("  init_method_std: 1e999\n"), {"f.yaml:12:20", "a double can hold"}},
+    {"IntForBool",
+     model("  qkv_has_bias: 1\n"),
+     {"f.yaml:12:17", "expected a boolean (True or False), got the number 1"}},
+    {"StringForBool", model("  qkv_has_bias: maybe\n"), {"f.yaml:12:17", "expected a boolean"}},
+    {"NumberForString", training("  output_dir: 5\n"), {"f.yaml:3:15", "write \"5\""}},
+    {"BoolForString", training("  output_dir: on\n"), {"f.yaml:3:15", "expected a string"}},
+    {"NullForInt", data("  micro_batch_num: ~\n"), {"f.yaml:5:", "expected integer, got null"}},
+    {"ListForInt", training("  seed: [1]\n"), {"f.yaml:3:9", "expected an integer, got a list"}},
+    {"MapForString", training("  output_dir: {a: 1}\n"), {"expected a string, got a mapping"}},
+    {"ScalarForMapping",
+     model("  rotary_config: 3\n"),
+     {"f.yaml:12:18", "rotary_config: expected a mapping, got '3'"}},
+    {"StringInList",
+     training("  dump_grad_steps: [1, x]\n"),
+     {"f.yaml:3:20", "expected an integer, got the string 'x'"}},
+    {"BadDType",
+     model("  compute_dtype: float8\n"),
+     {"f.yaml:12:18", "expected one of float16, bfloat16, float32, got the string 'float8'"}},
+    {"LoraTargetsShape",
+     section("lora_config:\n  target_cells: [{cell: a}]\n"),
+     {"f.yaml:15:17", "exactly one entry {target_cells: [...]}"}},
+    // ranges and choices
+    {"NegativeSeed", training("  seed: -1\n"), {"f.yaml:3:9", "must be >= 0, got -1"}},
+    {"ZeroBatch", data("  micro_batch_num: 0\n"), {"f.yaml:5:20", "in [1, 2147483647], got 0"}},
+    {"HugeVocabulary",
+     base(),
+     {"--set model_config.vocab_size=9000000000", "2147483647"},
+     {"model_config.vocab_size=9000000000"}},
+    {"ZeroLearningRate",
+     base(),
+     {"learning_rate: must be > 0"},
+     {"optimizer_config.learning_rate=0"}},
+    {"DropoutRange", model("  hidden_dropout: 1.5\n"), {"f.yaml:12:19", "in [0, 1], got 1.5"}},
+    {"Activation",
+     model("  hidden_act: gellu\n"),
+     {"f.yaml:12:15", "unknown value 'gellu'", "squared_relu", "the nearest is 'gelu'"}},
+    {"Optimizer", optimizer("  optimizer_type: adamw\n"), {"f.yaml:14:19", "nearest is 'AdamW'"}},
+    {"Betas", optimizer("  betas: [0.9]\n"), {"f.yaml:14:10", "must be two numbers"}},
+    {"BetaRange", optimizer("  betas: [0.9, 1.0]\n"), {"must be in [0, 1), got 1.0"}},
+    {"EmptyOutput", training("  output_dir: ''\n"), {"f.yaml:3:15", "must not be empty"}},
+    {"Split", data("  split: 90,x\n"), {"f.yaml:5:10", "'x' is no share"}},
+    {"SplitZero", data("  split: 0,0,0\n"), {"add up to 0"}},
+    {"SplitFour", data("  split: 1,1,1,1\n"), {"one to three shares"}},
+    {"BlendMixed", data("  data_path: [0.3, a, b, c]\n"), {"f.yaml:5:14", "mixes prefixes"}},
+    {"BlendWeight", data("  data_path: [-1, a, 2, c]\n"), {"the weight -1 must be"}},
+    {"BlendPair", data("  data_path: [[0.3, a, b]]\n"), {"pairs of a weight and a prefix"}},
+    {"DumpStepZero", training("  dump_grad_steps: [0]\n"), {"steps count from 1"}},
+    {"Window", model("  window_size: [7, 1]\n"), {"f.yaml:12:16", "must be [L, 0] with L >= 0"}},
+    // combinations: model
+    {"HeadsDivideHidden",
+     base(),
+     {"does not divide hidden_size 66", "kv_channels"},
+     {"model_config.hidden_size=66"}},
+    {"GroupsDivideHeads",
+     model("  group_query_attention: True\n  num_query_groups: 3\n"),
+     {"f.yaml:13:21: model_config.num_query_groups: 3 does not divide num_attention_heads 4"}},
+    {"GroupsDefault", model("  group_query_attention: True\n"), {"32 (the default) does not"}},
+    {"GroupsWithoutFlag",
+     model("  num_query_groups: 2\n"),
+     {"f.yaml:12:21", "needs group_query_attention: True"}},
+    {"PositionsTooShort",
+     model("  position_embedding_type: learned_absolute\n  max_position_embeddings: 31\n"),
+     {"f.yaml:13:28", "less than seq_length 32"}},
+    {"OddRotary",
+     model("  position_embedding_type: rope\n  rotary_config: {rotary_percent: 0.2}\n"),
+     {"f.yaml:13:", "gives 3 rotated channels"}},
+    {"GateContradicts",
+     model("  gated_linear_unit: True\n"),
+     {"f.yaml:12:22", "hidden_act gelu has no gate", "swiglu"}},
+    {"FusionWithoutSwiglu", model("  apply_swiglu_fusion: True\n"), {"needs hidden_act: swiglu"}},
+    {"WindowTwice",
+     model("  window_size: [7, 0]\n  fa_config: {pre_tokens: 8}\n"),
+     {"f.yaml:13:", "is 8, but window_size is [7, 0]"}},
+    {"KeepProb",
+     model("  attention_dropout: 0.1\n  fa_config: {keep_prob: 0.8}\n"),
+     {"f.yaml:13:", "their sum must be 1"}},
+    {"DataSeqLength", data("  seq_length: 64\n"), {"f.yaml:5:15", "the model's is 32"}},
+    {"BothHalves", training("  bf16: True\n  fp16: True\n"), {"f.yaml:4:9", "choose one"}},
+    {"DTypeAgainstFlag",
+     base("  bf16: True\n", "", "  compute_dtype: float32\n"),
+     {"f.yaml:13:18", "training_config.bf16: True sets bfloat16"}},
+    {"Heads4Tp3",
+     section("parallel_config:\n  tensor_model_parallel_size: 3\n"),
+     {"num_attention_heads: 4 is not divisible by tensor_model_parallel_size 3"}},
+    {"Interleaving",
+     section("parallel_config:\n  virtual_pipeline_model_parallel_size: 2\n"),
+     {"f.yaml:15:41", "needs pipeline_model_parallel_size >= 2"}},
+    {"LayerListAndOffset",
+     section("parallel_config:\n  num_layer_list: [2]\n  offset: [0]\n"),
+     {"f.yaml:16:11", "keep one"}},
+    {"LayerListSum",
+     section("parallel_config:\n  num_layer_list: [3]\n"),
+     {"f.yaml:15:19", "adds up to 3; expected 2"}},
+    {"LayerListShape",
+     section("parallel_config:\n  num_layer_list: \"[1, 1]\"\n"),
+     {"1 row(s) of 2; the pipeline needs 1 of 1"}},
+    {"LayerListRows",
+     section("parallel_config:\n  num_layer_list: [[1, 1], [2]]\n"),
+     {"rows of different lengths"}},
+    {"ExpertsTopk",
+     section("moe_config:\n  num_experts: 4\n  moe_router_topk: 5\n"),
+     {"f.yaml:16:20", "more than num_experts 4"}},
+    // combinations: training and data
+    {"NoLength", base(), {"nothing else gives the length"}, {"training_config.training_iters=0"}},
+    {"TwoLengths", data("  train_samples: 100\n"), {"f.yaml:5:18", "one of them gives"}},
+    {"DumpBeyondEnd", training("  dump_grad_steps: [21]\n"), {"beyond training_iters 20"}},
+    {"ClipTwice",
+     base("  grad_clip_kwargs: {grad_clip_type: ClipGlobalNorm, clip_value: 1}\n",
+          "",
+          "",
+          "  clip_grad: 1.0\n"),
+     {"f.yaml:15:14: optimizer_config.clip_grad", "keep one"}},
+    {"ClipIncomplete",
+     training("  grad_clip_kwargs:\n    clip_value: 1.0\n"),
+     {"f.yaml:3:3: training_config.grad_clip_kwargs.grad_clip_type is required"}},
+    {"ClipType",
+     training("  grad_clip_kwargs: {grad_clip_type: ClipNorm, clip_value: 1}\n"),
+     {"f.yaml:3:", "unknown value 'ClipNorm'", "ClipGlobalNorm"}},
+    {"ScaleFactorAlone", training("  loss_scale_factor: 2\n"), {"needs loss_scale_value"}},
+    {"OverlapWithoutWrapper",
+     training("  overlap_grad_reduce: True\n"),
+     {"f.yaml:3:24", "needs wrap_with_ddp: True"}},
+    {"BucketWithoutWrapper", training("  bucket_size: 10\n"), {"needs wrap_with_ddp: True"}},
+    {"DistributedWithoutWrapper",
+     training("  wrap_with_ddp: False\n  use_distributed_optimizer: True\n"),
+     {"f.yaml:3:18", "use_distributed_optimizer: True needs it"}},
+    {"GatherWithoutDistributed",
+     optimizer("  overlap_param_gather: True\n"),
+     {"needs training_config.use_distributed_optimizer"}},
+    {"TwoDataSources", data("  data_path: a\n  step_data_dir: b\n"), {"f.yaml:6:18", "beside"}},
+    {"ByteModel", data("  tokenizer_type: byte\n  tokenizer_model: m\n"), {"no model file"}},
+    {"ProfileSteps", training("  profile_step_start: 9\n"), {"after profile_step_end 5"}},
+    // combinations: optimizer and schedule
+    {"MomentumOfAdam",
+     optimizer("  momentum: 0.9\n"),
+     {"f.yaml:14:13", "no effect with optimizer_type AdamW"}},
+    {"BetasOfSgd", optimizer("  optimizer_type: SGD\n  betas: [0.8, 0.9]\n"), {"no effect"}},
+    {"Nesterov", optimizer("  optimizer_type: SGD\n  nesterov: True\n"), {"needs momentum > 0"}},
+    {"BetaTwice", optimizer("  betas: [0.9, 0.9]\n  beta2: 0.95\n"), {"betas has 0.9"}},
+    {"TwoSchedules",
+     optimizer("  learning_rate_scheduler_kwargs: {decay_steps: 10}\n"
+               "  lr_decay_style: constant\n"),
+     {"f.yaml:15:19: optimizer_config.lr_decay_style", "keep one"}},
+    {"ScheduleIncomplete",
+     optimizer("  learning_rate_scheduler_kwargs: {warmup_steps: 1}\n"),
+     {"f.yaml:14:3", "decay_steps is required"}},
+    {"MinLr", optimizer("  min_lr: 0.01\n"), {"f.yaml:14:11: optimizer_config.min_lr", "0.001"}},
+    {"NegativeMinLr", optimizer("  min_lr: -0.01\n"), {"optimizer_config.min_lr: must be >= 0"}},
+    {"WarmupInit", optimizer("  lr_warmup_init: 1\n"), {"f.yaml:14:19", "lr_warmup_init"}},
+    {"Warmup",
+     optimizer("  lr_warmup_iters: 20\n"),
+     {"f.yaml:14:20: optimizer_config.lr_warmup_iters", "shorter than the decay of 20"}},
+    {"WarmupOfDecay",
+     optimizer("  lr_warmup_iters: 4\n  lr_decay_iters: 4\n"),
+     {"lr_warmup_iters", "decay of 4"}},
+    {"DecayZero", optimizer("  lr_decay_iters: 0\n"), {"lr_decay_iters: must be > 0"}},
+    {"DecayStyle", optimizer("  lr_decay_style: quadratic\n"), {"lr_decay_style: unknown value"}},
+    {"Wsd", optimizer("  lr_decay_style: WSD\n"), {"lr_wsd_decay_iters: is required"}},
+    {"WsdStyle", optimizer("  lr_wsd_decay_style: sharp\n"), {"lr_wsd_decay_style: unknown"}},
+    {"SamplesInSteps", optimizer("  lr_warmup_samples: 4\n"), {"use lr_warmup_iters"}},
+    {"DecayShrinks",
+     optimizer("  weight_decay_incr_style: linear\n  start_weight_decay: 0.2\n"
+               "  end_weight_decay: 0.1\n"),
+     {"f.yaml:16:21: optimizer_config.end_weight_decay"}},
+    {"DecayConstant",
+     optimizer("  start_weight_decay: 0.1\n  end_weight_decay: 0.2\n"),
+     {"weight_decay_incr_style: is constant"}},
+    {"NegativeDecay", optimizer("  start_weight_decay: -0.1\n"), {"start_weight_decay: must be"}},
+    {"BothSchedulers",
+     optimizer("  override_opt_param_scheduler: True\n"),
+     {"f.yaml:14:33", "cannot both be True"}},
+    {"EpochsNeedDecay",
+     base("  epochs: 2\n", "", "", "  lr_decay_style: cosine\n"),
+     {"lr_decay_iters: is needed"},
+     {"training_config.training_iters=0"}},
+    // overrides
+    {"OverrideForm", base(), {"--set seed: expected section.key=value"}, {"seed"}},
+    {"OverrideNoSection", base(), {"--set a=1: expected section.key=value"}, {"a=1"}},
+    {"OverrideSection",
+     base(),
+     {"--set trainig_config.seed=1: unknown section", "training_config"},
+     {"trainig_config.seed=1"}},
+    {"OverrideKey",
+     base(),
+     {"--set training_config.sed=1: unknown key 'sed'", "'seed'"},
+     {"training_config.sed=1"}},
+    {"OverrideType",
+     base(),
+     {"--set training_config.seed=x: training_config.seed: expected an "
+      "integer, got the string 'x'"},
+     {"training_config.seed=x"}},
+    {"OverrideEntry",
+     base(),
+     {"unknown key 'rotary_bas' in model_config.rotary_config"},
+     {"model_config.rotary_config.rotary_bas=1"}},
+    {"OverrideYaml",
+     base(),
+     {"--set training_config.seed=[1: not valid YAML"},
+     {"training_config.seed=[1"}},
+};
+
+INSTANTIATE_TEST_SUITE_P(All, BadInput, ::testing::ValuesIn(kCases), [](const auto& info) {
+  return std::string(info.param.name);
+});
+
+TEST(ConfigErrors, TheBaseIsValid) {
+  EXPECT_EQ(messages_of({"", base(), {}}), "(accepted)");
+  EXPECT_TRUE(init_configs_from_text(base(), "f.yaml").unsupported.empty());
+}
+
+TEST(ConfigErrors, AreCollected) {
+  try {
+    init_configs_from_text(base("  sed: 1\n  log_interval: x\n", "", "  hidden_act: no\n"),
+                           "f.yaml");
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.findings().size(), 3U) << error.what();
+  }
+}
+
+TEST(ConfigErrors, OneMistakeGivesOneMessage) {
+  for (const char* value : {"0", "x", "-3", "null"}) {
+    LoadOptions options;
+    options.overrides = {std::string("model_config.num_attention_heads=") + value};
+    try {
+      init_configs_from_text(base(), "f.yaml", options);
+      FAIL() << "accepted";
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.findings().size(), 1U) << error.what();
+    }
+  }
+}
+
+TEST(ConfigErrors, FileNames) {
+  EXPECT_THROW(init_configs_from_yaml("config.json"), ConfigError);
+  EXPECT_THROW(init_configs_from_yaml("/nowhere/config.yaml"), IoError);
+  EXPECT_THROW(init_configs_from_yaml(""), ConfigError);
+}
+
+}  // namespace
+}  // namespace tapestry

@@ -1,0 +1,305 @@
+#include "parallel_core/config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "parallel_core/config/render.h"
+
+namespace tapestry {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+const std::string kModel =
+    "model_config:\n  vocab_size: 100\n  num_layers: 2\n  num_attention_heads: 4\n"
+    "  hidden_size: 64\n  ffn_hidden_size: 128\n  seq_length: 32\n";
+const std::string kTraining = "training_config:\n  training_iters: 20\n";
+
+AllConfig load(const std::string& text, std::vector<std::string> overrides = {}) {
+  return init_configs_from_text(text, "f.yaml", {.overrides = std::move(overrides)});
+}
+AllConfig with(std::vector<std::string> overrides) {
+  return load(kTraining + kModel, std::move(overrides));
+}
+
+TEST(Config, DefaultsAndDerivedValues) {
+  const AllConfig config = load(kTraining + kModel);
+  EXPECT_EQ(config.training_config.seed, 1234);
+  EXPECT_EQ(config.model_config.kv_channels, 16);
+  EXPECT_EQ(config.model_config.num_query_groups, 4);
+  EXPECT_EQ(config.model_config.max_position_embeddings, 32);
+  EXPECT_EQ(config.optimizer_config.start_weight_decay, 0.0);
+  EXPECT_EQ(config.optimizer_config.lr_decay_style, "constant");
+  EXPECT_FALSE(config.model_config.gated_linear_unit);
+  EXPECT_FALSE(gradient_clipping(config).has_value());
+  EXPECT_EQ(config.origins.at("model_config.kv_channels").text,
+            "derived from hidden_size / num_attention_heads");
+  EXPECT_EQ(config.origins.at("model_config.vocab_size").text, "f.yaml:4");
+  EXPECT_EQ(config.origins.at("training_config.seed").text, "default");
+  EXPECT_THAT(config.unsupported, IsEmpty());
+  EXPECT_NO_THROW(require_supported(config));
+}
+
+TEST(Config, SpellingsOfScalars) {
+  const auto config = with({"optimizer_config.learning_rate=1e-6", "training_config.seed=0",
+                            "training_config.eval_interval=~", "training_config.log_interval=",
+                            "model_config.qkv_has_bias=off", "model_config.mlp_has_bias=false",
+                            "model_config.scaled_output_init=YES", "optimizer_config.eps=+1.E-5"});
+  EXPECT_EQ(config.optimizer_config.learning_rate, 1e-6);
+  EXPECT_EQ(config.training_config.seed, 0);
+  EXPECT_FALSE(config.training_config.eval_interval);
+  EXPECT_FALSE(config.training_config.log_interval);
+  EXPECT_FALSE(config.model_config.qkv_has_bias);
+  EXPECT_FALSE(config.model_config.mlp_has_bias);
+  EXPECT_TRUE(config.model_config.scaled_output_init);
+  EXPECT_EQ(config.optimizer_config.eps, 1e-5);
+  EXPECT_EQ(with({"optimizer_config.learning_rate=1"}).optimizer_config.learning_rate, 1.0);
+  EXPECT_EQ(with({"training_config.no_load_rng=null"}).training_config.no_load_rng, true);
+}
+
+TEST(Config, OverridesReplaceAndLastOneHolds) {
+  const auto config = with({"model_config.num_layers=3", "model_config.num_layers=5",
+                            "model_config.rotary_config.rotary_base=500000",
+                            "training_config.grad_clip_kwargs.grad_clip_type=GradClipByValue",
+                            "training_config.grad_clip_kwargs.clip_value=2"});
+  EXPECT_EQ(config.model_config.num_layers, 5);
+  EXPECT_EQ(config.model_config.rotary_config.rotary_base, 500000.0);
+  EXPECT_EQ(gradient_clipping(config), (GradClipConfig{"GradClipByValue", 2.0}));
+  EXPECT_EQ(config.origins.at("model_config.num_layers").text, "--set");
+}
+
+TEST(Config, AnOverriddenMappingReplacesTheWholeOfIt) {
+  const std::string text =
+      kTraining + "  grad_clip_kwargs: {grad_clip_type: ClipGlobalNorm, clip_value: 1}\n" + kModel;
+  EXPECT_FALSE(
+      load(text, {"training_config.grad_clip_kwargs=null"}).training_config.grad_clip_kwargs);
+  EXPECT_EQ(load(text, {"training_config.grad_clip_kwargs.clip_value=3"})
+                .training_config.grad_clip_kwargs,
+            (GradClipConfig{"ClipGlobalNorm", 3.0}));
+  EXPECT_THROW(load(text, {"training_config.grad_clip_kwargs={clip_value: 3}"}), ConfigError);
+}
+
+TEST(Config, AliasesOfKeysAndValues) {
+  const auto config = with(
+      {"model_config.add_qkv_bias=False", "model_config.rotary_base=7",
+       "optimizer_config.optimizer_type=mint.AdamW", "model_config.hidden_act=fused_swiglu",
+       "model_config.normalization=FusedRMSNorm", "model_config.position_embedding_type=absolute"});
+  EXPECT_FALSE(config.model_config.qkv_has_bias);
+  EXPECT_EQ(config.model_config.rotary_config.rotary_base, 7.0);
+  EXPECT_EQ(config.optimizer_config.optimizer_type, "AdamW");
+  EXPECT_EQ(config.model_config.hidden_act, "swiglu");
+  EXPECT_TRUE(config.model_config.gated_linear_unit);
+  EXPECT_EQ(config.model_config.normalization, "RMSNorm");
+  EXPECT_EQ(config.model_config.position_embedding_type, "learned_absolute");
+  EXPECT_THAT(config.notes, SizeIs(4));
+  EXPECT_THAT(config.notes, ::testing::Contains(HasSubstr("'absolute' means learned_absolute")));
+  EXPECT_EQ(with({"optimizer_config.optimizer_type=SpeedAdamW"}).optimizer_config.optimizer_type,
+            "AdamW");
+  EXPECT_EQ(
+      with({"optimizer_config.optimizer_type=AdamWeightDecay"}).optimizer_config.optimizer_type,
+      "AdamW");
+}
+
+TEST(Config, BiasesFollowAddBiasLinearUnlessGiven) {
+  const auto config =
+      with({"model_config.add_bias_linear=False", "model_config.qkv_has_bias=True"});
+  EXPECT_TRUE(config.model_config.qkv_has_bias);
+  EXPECT_FALSE(config.model_config.out_proj_has_bias);
+  EXPECT_FALSE(config.model_config.mlp_has_bias);
+}
+
+TEST(Config, WindowAndPreTokensAreOneThing) {
+  EXPECT_THAT(*with({"model_config.fa_config.pre_tokens=7"}).model_config.window_size,
+              ElementsAre(7, 0));
+  EXPECT_EQ(with({"model_config.window_size=[7, 0]", "model_config.fa_config={}"})
+                .model_config.fa_config->pre_tokens,
+            7);
+  EXPECT_FALSE(with({"model_config.fa_config.pre_tokens=31"}).model_config.window_size);
+  EXPECT_NO_THROW(with({"model_config.fa_config.pre_tokens=7", "model_config.window_size=[7, 0]"}));
+  EXPECT_EQ(with({"model_config.fa_config.keep_prob=0.9"}).model_config.attention_dropout, 0.1);
+}
+
+TEST(Config, ReducedPrecisionSetsComputeTypeAlone) {
+  const auto config = with({"training_config.bf16=True"});
+  EXPECT_EQ(config.model_config.compute_dtype, kBFloat16);
+  EXPECT_EQ(config.model_config.params_dtype, kFloat32);
+  EXPECT_EQ(config.parallel_config.recv_dtype, kBFloat16);
+  ASSERT_THAT(config.unsupported, SizeIs(1));
+  EXPECT_THAT(config.unsupported[0],
+              HasSubstr("model_config.compute_dtype: bfloat16 is not supported yet"));
+  EXPECT_THROW(require_supported(config), ConfigError);
+  EXPECT_EQ(with({"training_config.fp16=True"}).model_config.compute_dtype, kFloat16);
+}
+
+TEST(Config, LaterFeaturesAreNamedWithReasonAndPlace) {
+  const char* const kLater[] = {
+      "parallel_config.tensor_model_parallel_size=2",
+      "parallel_config.context_parallel_size=2",
+      "parallel_config.recompute_config={recompute: [1]}",
+      "parallel_config.recompute=[1]",
+      "recompute_config.select_recompute=[1]",
+      "parallel_config.zero_level=z1",
+      "model_config.compute_dtype=float16",
+      "model_config.params_dtype=bfloat16",
+      "model_config.use_sandwich_norm=True",
+      "model_config.recompute_granularity=full",
+      "model_config.init_method=xavier_uniform",
+      "moe_config.num_experts=4",
+      "moe_config.moe_router_topk=1",
+      "lora_config.use_lora=True",
+      "lora_config.target_cells=[{target_cells: [\"a.*\"]}, {cell: ab, rank: 4}]",
+      "training_config.profile=True",
+      "training_config.resume_training=True",
+      "training_config.loss_scale_value=1024",
+      "training_config.ckpt_format=ckpt",
+      "optimizer_config.optimizer_type=Came",
+      "dataset_config.shuffle=False",
+      "dataset_config.eod_mask_loss=True",
+      "optimizer_config.zero_config={cpu_offload: True}"};
+  for (const char* text : kLater) {
+    const auto config = with({text});
+    ASSERT_THAT(config.unsupported, SizeIs(1)) << text;
+    EXPECT_THAT(config.unsupported[0], HasSubstr(std::string("--set ") + text));
+    EXPECT_THAT(config.unsupported[0], HasSubstr("not supported yet"));
+  }
+}
+
+TEST(Config, NeutralValuesOfLaterFeaturesAreAccepted) {
+  const auto config =
+      with({"parallel_config.recompute_config=null", "parallel_config.sequence_parallel=True",
+            "parallel_config.virtual_pipeline_model_parallel_size=1",
+            "parallel_config.num_layer_list=[2]", "training_config.use_distributed_optimizer=True",
+            "model_config.use_flash_attention=True", "moe_config.moe_expert_capacity_factor=-1",
+            "model_config.bias_init=0", "parallel_config.recompute_config.recompute=[0]"});
+  EXPECT_THAT(config.unsupported, IsEmpty());
+  EXPECT_TRUE(config.training_config.wrap_with_ddp);
+  EXPECT_THAT(config.notes, ::testing::Contains(HasSubstr("sequence_parallel")));
+}
+
+TEST(Config, ModelSectionMayHaveAnotherName) {
+  std::string text = kTraining + kModel;
+  text.replace(text.find("model_config"), 12, "gpt_config");
+  const AllConfig config = load(text, {"model_config.num_layers=3", "gpt_config.vocab_size=7"});
+  EXPECT_EQ(config.model_section, "gpt_config");
+  EXPECT_EQ(config.model_config.num_layers, 3);
+  EXPECT_EQ(config.model_config.vocab_size, 7);
+  text.replace(text.find("gpt_config"), 10, "my_config");
+  EXPECT_THROW(load(text), ConfigError);
+  EXPECT_EQ(
+      init_configs_from_text(text, "f.yaml", {.model_type = "my_config"}).model_config.num_layers,
+      2);
+}
+
+TEST(Config, RecomputeConfigAtTopLevel) {
+  const auto config = load(kTraining + kModel + "recompute_config:\n  recompute: [1]\n");
+  EXPECT_EQ(config.parallel_config.recompute_config->recompute, (LayerTable{{1}}));
+  EXPECT_THAT(config.unsupported[0], HasSubstr("f.yaml:11:14"));
+}
+
+TEST(Config, Blends) {
+  EXPECT_THAT(*with({"dataset_config.data_path=a/b"}).dataset_config.data_path, ElementsAre("a/b"));
+  EXPECT_THAT(*with({"dataset_config.data_path=[0.30, a, 0.7, b]"}).dataset_config.data_path,
+              ElementsAre("0.30", "a", "0.7", "b"));
+  EXPECT_THAT(*with({"dataset_config.data_path=[[0.3, a], [0.7, b]]"}).dataset_config.data_path,
+              ElementsAre("0.3", "a", "0.7", "b"));
+  EXPECT_THAT(*with({"dataset_config.data_path=[a, b]"}).dataset_config.data_path,
+              ElementsAre("a", "b"));
+}
+
+TEST(Config, LengthOfARun) {
+  EXPECT_EQ(total_training_iters(with({})), 20);
+  const auto samples =
+      with({"training_config.training_iters=0", "dataset_config.train_samples=25",
+            "dataset_config.batch_size=2", "dataset_config.micro_batch_num=2",
+            "optimizer_config.lr_warmup_samples=4", "optimizer_config.lr_decay_style=cosine"});
+  EXPECT_EQ(global_batch_size(samples), 4);
+  EXPECT_EQ(total_training_iters(samples), 6);
+  EXPECT_EQ(total_training_iters(samples, 2), 3);
+  EXPECT_EQ(
+      total_training_iters(with({"training_config.training_iters=0", "training_config.epochs=2"})),
+      0);
+}
+
+TEST(Config, ResolvedYamlReadsBackTheSame) {
+  const std::vector<std::vector<std::string>> cases = {
+      {},
+      {"training_config.bf16=True", "parallel_config.recv_dtype=float16"},
+      {"training_config.use_distributed_optimizer=True", "training_config.bucket_size=5"},
+      {"training_config.grad_clip_kwargs={grad_clip_type: ClipGlobalNorm, clip_value: 1}",
+       "optimizer_config.learning_rate_scheduler_kwargs={decay_steps: 2000, warmup_steps: 200}"},
+      {"model_config.fa_config.pre_tokens=7", "model_config.fa_config.keep_prob=0.7"},
+      {"model_config.window_size=[3, 0]", "model_config.fa_config={}",
+       "model_config.attention_dropout=0.1"},
+      {"model_config.add_bias_linear=True", "model_config.qkv_has_bias=False"},
+      {"model_config.group_query_attention=False", "model_config.num_query_groups=2"},
+      {"optimizer_config.beta1=0.8", "optimizer_config.weight_decay=0.1",
+       "optimizer_config.lr_decay_style=WSD", "optimizer_config.lr_wsd_decay_iters=5"},
+      {"dataset_config.data_path=[0.30, 'a b: c # d', 1, \"q\\\"\\n\"]",
+       "training_config.output_dir='12'"},
+      {"lora_config.target_cells=[{target_cells: [\"a.*\", b]}, {cell: ab, rank: 4}]"},
+      {"parallel_config.pipeline_model_parallel_size=2",
+       "parallel_config.virtual_pipeline_model_parallel_size=2",
+       "parallel_config.num_layer_list=[[1, 1], [1, 1]]", "model_config.num_layers=4",
+       "parallel_config.recompute=[[1, 0], [0, 0]]"},
+      {"training_config.training_iters=0", "dataset_config.train_samples=40",
+       "optimizer_config.lr_warmup_samples=3"},
+      {"model_config.init_method=0.25", "moe_config.num_experts=4",
+       "moe_config.moe_layer_freq=[0, 1]", "model_config.fp8_format=e4m3"}};
+  for (const auto& overrides : cases) {
+    const AllConfig config = with(overrides);
+    const std::string text = resolved_yaml(config);
+    AllConfig again;
+    ASSERT_NO_THROW(again = load(text)) << text;
+    EXPECT_TRUE(again.same_values(config)) << text << "\n---\n" << resolved_yaml(again);
+    EXPECT_EQ(again.unsupported.size(), config.unsupported.size());
+  }
+}
+
+TEST(Config, ResolvedYamlNamesOrigins) {
+  const std::string text =
+      resolved_yaml(with({"model_config.norm_epsilon=1e-6", "training_config.bf16=True"}));
+  EXPECT_THAT(text, HasSubstr("\n  training_iters: 20  # f.yaml:2\n"));
+  EXPECT_THAT(text, HasSubstr("\n  norm_epsilon: 1e-06  # --set\n"));
+  EXPECT_THAT(text, HasSubstr("\n  eps: 1e-08  # default\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\n  compute_dtype: bfloat16  # derived from training_config.bf16\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\n  rotary_config:  # default\n    rotary_percent: 1.0  # default\n"));
+  EXPECT_THAT(config_log_text(with({})), HasSubstr("model_config\n    vocab_size: 100\n"));
+}
+
+TEST(Config, PresetsLoadAndOnlyTheLargeOnesWaitForReducedPrecision) {
+  const std::map<std::string, size_t> presets = {{"tiny", 0}, {"124M", 0}, {"110M_llama", 0},
+                                                 {"7B", 1},   {"13B", 1},  {"70B", 1}};
+  for (const auto& [name, unsupported] : presets) {
+    const auto config = init_configs_from_yaml("examples/gpt/pretrain_gpt_" + name + ".yaml");
+    EXPECT_THAT(config.unsupported, SizeIs(unsupported)) << name;
+    EXPECT_THAT(config.notes, IsEmpty()) << name;
+    EXPECT_FALSE(config.dataset_config.data_path) << name;
+  }
+  const auto config = init_configs_from_yaml("examples/gpt/pretrain_gpt_70B.yaml");
+  EXPECT_EQ(config.model_config.num_query_groups, 8);
+  EXPECT_EQ(config.training_config.loss_scale, 4096.0);
+  EXPECT_EQ(config.optimizer_config.learning_rate_scheduler_kwargs->end_learning_rate, 1.25e-7);
+}
+
+TEST(Config, ReadsAFile) {
+  const auto path = std::filesystem::temp_directory_path() / "tapestry_config_test.yml";
+  std::ofstream(path) << kTraining << kModel;
+  EXPECT_EQ(init_configs_from_yaml(path.string()).model_config.num_layers, 2);
+  std::filesystem::remove(path);
+  const auto folder = std::filesystem::temp_directory_path() / "tapestry_config_test.yaml";
+  std::filesystem::create_directories(folder);
+  EXPECT_THROW(init_configs_from_yaml(folder.string()), IoError);
+  std::filesystem::remove(folder);
+}
+
+}  // namespace
+}  // namespace tapestry

@@ -1,0 +1,161 @@
+#include "parallel_core/config/memory_estimate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+namespace tapestry {
+namespace {
+
+using ::testing::HasSubstr;
+
+AllConfig preset(const std::string& name, std::vector<std::string> overrides = {}) {
+  return init_configs_from_yaml("examples/gpt/pretrain_gpt_" + name + ".yaml",
+                                {.overrides = std::move(overrides)});
+}
+
+TEST(ParameterCount, KnownModels) {
+  EXPECT_EQ(parameter_count(preset("124M").model_config), 124'475'904);
+  EXPECT_EQ(parameter_count(preset("110M_llama").model_config), 134'105'856);
+  EXPECT_EQ(parameter_count(preset("7B", {"model_config.num_layers=32"}).model_config),
+            6'738'415'616);
+  EXPECT_EQ(parameter_count(preset("13B").model_config), 13'015'864'320);
+  EXPECT_EQ(parameter_count(preset("70B").model_config), 68'976'648'192);
+}
+
+// Counted by hand: 2 layers, hidden 8, ffn 12, 4 heads of 3 on 2 groups, vocabulary 10.
+TEST(ParameterCount, EveryPart) {
+  TransformerConfig model;
+  model.vocab_size = 10;
+  model.num_layers = 2;
+  model.num_attention_heads = 4;
+  model.num_query_groups = 2;
+  model.kv_channels = 3;
+  model.hidden_size = 8;
+  model.ffn_hidden_size = 12;
+  model.seq_length = 5;
+  model.max_position_embeddings = 6;
+  model.position_embedding_type = "none";
+  const int64_t weights = 8 * 12 + 2 * 8 * 6 + 12 * 8 + 2 * 8 * 12;
+  const int64_t biases = 12 + 2 * 6 + 8 + 12 + 8;
+  const int64_t plain = 10 * 8 + 2 * (weights + biases + 4 * 8) + 2 * 8;
+  EXPECT_EQ(parameter_count(model), plain);
+  model.position_embedding_type = "learned_absolute";
+  EXPECT_EQ(parameter_count(model), plain + 6 * 8);
+  model.untie_embeddings_and_output_weights = true;
+  EXPECT_EQ(parameter_count(model), plain + 6 * 8 + 10 * 8);
+  model.qk_layernorm = true;
+  EXPECT_EQ(parameter_count(model), plain + 6 * 8 + 10 * 8 + 2 * 4 * 3);
+  model.hidden_act = "swiglu";
+  model.mlp_has_bias = false;
+  EXPECT_EQ(parameter_count(model), plain + 6 * 8 + 10 * 8 + 2 * 4 * 3 + 2 * (8 * 12 - 12 - 8));
+}
+
+TEST(ParameterCount, AbsurdSizesAreAnError) {
+  TransformerConfig model = preset("tiny").model_config;
+  model.hidden_size = 2147483647;
+  model.vocab_size = 2147483647;
+  EXPECT_THROW(parameter_count(model), ValueError);
+}
+
+TEST(MemoryEstimate, Kinds) {
+  const MemoryEstimate adam = estimate_memory(preset("124M"));
+  EXPECT_EQ(adam.parameters, 4 * 124'475'904LL);
+  EXPECT_EQ(adam.gradients, adam.parameters);
+  EXPECT_EQ(adam.optimizer, 2 * adam.parameters);
+  EXPECT_EQ(adam.weight_copies, 0);
+  EXPECT_EQ(adam.logits, 2 * 4 * 1024LL * 50304);
+  const std::vector<std::string> sgd = {"optimizer_config.optimizer_type=SGD",
+                                        "optimizer_config.betas=[0.9, 0.999]"};
+  EXPECT_EQ(estimate_memory(preset("124M", sgd)).optimizer, 0);
+  const MemoryEstimate twice = estimate_memory(preset("124M", {"dataset_config.batch_size=2"}));
+  EXPECT_EQ(twice.activations, 2 * adam.activations);
+  EXPECT_EQ(twice.parameters, adam.parameters);
+  const MemoryEstimate half = estimate_memory(preset("7B"));
+  EXPECT_EQ(half.weight_copies, half.parameters / 2);
+}
+
+TEST(MemoryEstimate, TooLittleMemoryIsExplained) {
+  const MemoryEstimate estimate = estimate_memory(preset("70B"));
+  EXPECT_NO_THROW(check_fits(estimate, estimate.total()));
+  try {
+    check_fits(estimate, int64_t{8} << 30U);
+    FAIL() << "fits";
+  } catch (const ValueError& error) {
+    for (const char* part : {"8.0 GiB are available", "parameters (68976648192): 257.0 GiB",
+                             "gradients:", "optimizer state:", "activations", "logits", "workspace",
+                             "num_layers", "examples/gpt/pretrain_gpt_tiny.yaml"}) {
+      EXPECT_THAT(error.what(), HasSubstr(part));
+    }
+  }
+  const auto long_batch = preset("tiny", {"dataset_config.batch_size=100000"});
+  try {
+    check_fits(estimate_memory(long_batch), 1 << 30);
+    FAIL() << "fits";
+  } catch (const ValueError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("a smaller dataset_config.batch_size"));
+  }
+}
+
+TEST(SizeText, Units) {
+  EXPECT_EQ(size_text(0), "0 B");
+  EXPECT_EQ(size_text(1023), "1023 B");
+  EXPECT_EQ(size_text(1536), "1.5 KiB");
+  EXPECT_EQ(size_text(int64_t{3} << 40U), "3.0 TiB");
+}
+
+class AvailableMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = std::filesystem::temp_directory_path() / "tapestry_available_memory";
+    std::filesystem::remove_all(root_);
+    write("proc/meminfo", "MemTotal: 4000 kB\nMemAvailable:    1000 kB\n");
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+  void write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text;
+  }
+  int64_t available() const { return available_memory(root_.string()); }
+  std::filesystem::path root_;
+};
+
+TEST_F(AvailableMemory, KernelAlone) { EXPECT_EQ(available(), 1000 * 1024); }
+
+TEST_F(AvailableMemory, NothingToRead) {
+  std::filesystem::remove_all(root_);
+  EXPECT_EQ(available(), std::numeric_limits<int64_t>::max());
+}
+
+TEST_F(AvailableMemory, Version2TakesTheTightestGroupAndGivesBackCache) {
+  write("proc/self/cgroup", "0::/a/b\n");
+  write("sys/fs/cgroup/a/b/memory.max", "max\n");
+  write("sys/fs/cgroup/a/b/memory.current", "5\n");
+  EXPECT_EQ(available(), 1000 * 1024);
+  write("sys/fs/cgroup/a/memory.max", "500000\n");
+  write("sys/fs/cgroup/a/memory.current", "300000\n");
+  EXPECT_EQ(available(), 200000);
+  write("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 100000\n");
+  EXPECT_EQ(available(), 300000);
+  write("sys/fs/cgroup/memory.max", "100\n");
+  write("sys/fs/cgroup/memory.current", "200\n");
+  EXPECT_EQ(available(), 0);
+}
+
+TEST_F(AvailableMemory, Version1) {
+  write("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/1\n");
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  write("sys/fs/cgroup/memory/memory.usage_in_bytes", "1000\n");
+  EXPECT_EQ(available(), 1000 * 1024);
+  write("sys/fs/cgroup/memory/docker/1/memory.limit_in_bytes", "70000\n");
+  write("sys/fs/cgroup/memory/docker/1/memory.usage_in_bytes", "20000\n");
+  EXPECT_EQ(available(), 50000);
+}
+
+TEST(AvailableMemoryHere, IsPlausible) { EXPECT_GT(available_memory(), int64_t{1} << 20U); }
+
+}  // namespace
+}  // namespace tapestry
