@@ -341,37 +341,34 @@ struct QueryBlock {
 };
 
 /// delta_i = dout_i . out_i. A query without a visible key gets lse = +inf: its probabilities
-/// e^(score - lse) become 0.
+/// e^(score - lse) become 0. `scratch` has room for a block of transposed rows.
+///
+/// The sum runs over d in the order and with the rounding of dout v^T. So a query with one visible
+/// key, where out is that key's value, has delta = dout . v to the bit, and the gradient of its
+/// score, which is 0, does not come out as the rounding of large numbers.
 template <class T, class C = compute_t<T>>
 void load_row_constants(const AttentionCall& call,
                         int64_t sample,
                         int64_t head,
                         const Queries& q,
-                        const QueryBlock<C>& block) {
+                        const QueryBlock<C>& block,
+                        C* scratch) {
   const AttentionShape& s = call.shape;
-  const T* out = at<T>(call.out, call.out_strides, sample, head);
-  const T* dout = at<T>(call.dout, call.dout_strides, sample, head);
   const C* lse = static_cast<const C*>(call.lse) + (sample * s.heads + head) * s.q_len + q.begin;
-  C a_block[kBlock];
-  C b_block[kBlock];
   for (int64_t i = 0; i < kB; ++i) {
-    block.lse[i] = 0;
-    block.delta[i] = 0;
-    if (i >= q.count) {
-      continue;
+    const bool hidden = i < q.count && lse[i] == -static_cast<C>(__builtin_inf());
+    block.lse[i] = i >= q.count ? 0 : hidden ? -lse[i] : lse[i];
+  }
+  const T* out = at<T>(call.out, call.out_strides, sample, head) + q.begin * call.out_strides.row;
+  transpose_rows(out, call.out_strides.row, q.count, s.head_dim, C(1), scratch);
+  using S = Simd<C>;
+  for (int64_t i = 0; i < kB; i += kLanes<C>) {
+    typename S::V sum = S::set(0);
+    for (int64_t d = 0; d < s.head_dim; ++d) {
+      sum = S::multiply_add(S::load(scratch + d * kB + i),
+                            S::load(block.dout_transposed + d * kB + i), sum);
     }
-    block.lse[i] = lse[i] == -static_cast<C>(__builtin_inf()) ? -lse[i] : lse[i];
-    double sum = 0;
-    for (int64_t done = 0; done < s.head_dim; done += kBlock) {
-      const int64_t m = block_size(s.head_dim - done);
-      const C* a = read_block(m, out + (q.begin + i) * call.out_strides.row + done, a_block);
-      const C* b = read_block(m, dout + (q.begin + i) * call.dout_strides.row + done, b_block);
-#pragma omp simd reduction(+ : sum)
-      for (int64_t d = 0; d < m; ++d) {
-        sum += a[d] * b[d];
-      }
-    }
-    block.delta[i] = static_cast<C>(sum);
+    S::store(block.delta + i, sum);
   }
 }
 
@@ -432,7 +429,7 @@ void backward_part(const AttentionCall& call, const AttentionPart& part, void* s
                                 q_buffer);
       block.dout = rows_as_compute(dout_rows, call.dout_strides.row, q.count, dim, padded,
                                    dim == padded, dout_buffer);
-      load_row_constants<T>(call, part.sample, head, q, block);
+      load_row_constants<T>(call, part.sample, head, q, block, k_buffer);
       for (int64_t i = 0; i < kB * padded; ++i) {
         block.dq[i] = 0;
       }

@@ -106,6 +106,24 @@ TEST(Attention, WindowOfLSeesLPlusOneKeys) {
   expect_close(out.reshape({6}), tensor<double>({0, 0.5, 1, 2, 3, 4}, {6}), 1e-15);
 }
 
+TEST(Attention, OneVisibleKeyHasNoGradientOfItsScore) {
+  // The softmax of one score is constant. Rounding must not make a gradient out of that.
+  for (const DType dtype : {kFloat32, kBFloat16, kFloat64}) {
+    for (const int64_t dim : {5, 8, 64, 80}) {
+      const Tensor q = input({1, 2, 70, dim}, 1).to(dtype);
+      const Tensor k = input({1, 2, 70, dim}, 2).to(dtype);
+      const Tensor v = input({1, 2, 70, dim}, 3).to(dtype);
+      const auto attention = [](const Tensor& a, const Tensor& b, const Tensor& c) {
+        return scaled_dot_product_attention(a, b, c, {.causal = true, .window_left = 0});
+      };
+      const Gradients g = run(attention, q, k, v);
+      EXPECT_EQ(amax(abs(g.dq)).item(), 0) << name_of(dtype) << " " << dim;
+      EXPECT_EQ(amax(abs(g.dk)).item(), 0) << name_of(dtype) << " " << dim;
+      EXPECT_EQ(g.out.to_vector<float>(), v.to_vector<float>());
+    }
+  }
+}
+
 TEST(Attention, RowsWithoutKeysGiveZero) {
   const Tensor q = input({1, 2, 4, 3}, 1);
   const Tensor visible = ne(arange(4).unsqueeze(1).expand({4, 4}), 2.0);  // query 2 sees nothing
