@@ -26,6 +26,25 @@ class GeneratorGuard {
   Generator::State previous_;
 };
 
+// grad() for those inputs that want one; undefined for the others.
+TensorList input_gradients(const Tensor& output, const TensorList& inputs, const Tensor& dy) {
+  TensorList wanted;
+  for (const Tensor& input : inputs) {
+    if (input.defined() && input.requires_grad()) {
+      wanted.push_back(input);
+    }
+  }
+  const TensorList found = grad(output, wanted, dy, {}, /*allow_unused=*/true);
+  TensorList out(inputs.size());
+  size_t next = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].defined() && inputs[i].requires_grad()) {
+      out[i] = found[next++];
+    }
+  }
+  return out;
+}
+
 struct Checkpoint {
   static constexpr std::string_view name = "checkpoint";
   std::shared_ptr<TensorFunction> function;
@@ -62,12 +81,15 @@ struct Checkpoint {
       const EnableGradGuard recording;
       return (*function)(leaves);
     }();
-    if (output.requires_grad()) {
+    TensorList gradients(leaves.size());
+    if (output.requires_grad() && detail::accumulating()) {
+      // Reaches the parameters that the function uses, too.
       tapestry::backward(std::span(&output, 1), std::span(&dy, 1));
-    }
-    TensorList gradients;
-    for (const Tensor& leaf : leaves) {
-      gradients.push_back(leaf.defined() ? leaf.grad() : leaf);
+      for (size_t i = 0; i < leaves.size(); ++i) {
+        gradients[i] = leaves[i].defined() ? leaves[i].grad() : Tensor();
+      }
+    } else if (output.requires_grad()) {
+      gradients = input_gradients(output, leaves, dy);
     }
     gradients.emplace_back();  // the anchor's
     return gradients;

@@ -376,9 +376,30 @@ void start(BackwardPass& pass,
 
 }  // namespace
 
+namespace {
+
+thread_local bool accumulating_now = true;
+
+// Says for its scope whether the running pass accumulates into leaves.
+class AccumulationScope {
+ public:
+  explicit AccumulationScope(bool value) : previous_(accumulating_now) { accumulating_now = value; }
+  AccumulationScope(const AccumulationScope&) = delete;
+  AccumulationScope& operator=(const AccumulationScope&) = delete;
+  ~AccumulationScope() { accumulating_now = previous_; }
+
+ private:
+  bool previous_;
+};
+
+}  // namespace
+
+bool detail::accumulating() { return accumulating_now; }
+
 void backward(std::span<const Tensor> roots,
               std::span<const Tensor> gradients,
               BackwardOptions options) {
+  const AccumulationScope scope(true);
   const GradModeGuard mode(options.create_graph);
   BackwardPass pass(options);
   start(pass, "backward", roots, gradients);
@@ -390,6 +411,7 @@ TensorList grad(std::span<const Tensor> roots,
                 std::span<const Tensor> gradients,
                 BackwardOptions options,
                 bool allow_unused) {
+  const AccumulationScope scope(false);
   const GradModeGuard mode(options.create_graph);
   std::vector<Edge> edges;
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -51,6 +51,8 @@ TensorList vjp(const F& f, const Tensor& dy, const TensorList& inputs);
 Tensor accumulate(const Tensor& a, const Tensor& b);
 
 namespace detail {
+/// False while grad() is running on this thread: leaves must not be touched.
+bool accumulating();
 /// A separate handle of each input on the tape, so that one tensor in two places gets two
 /// gradients.
 TensorList separate(const TensorList& inputs);

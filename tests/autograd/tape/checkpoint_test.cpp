@@ -129,6 +129,30 @@ TEST(Checkpoint, Nests) {
   EXPECT_THAT(values(x.grad()), ElementsAre(36));
 }
 
+TEST(Checkpoint, GradTouchesNoLeaf) {
+  const Tensor x = leaf({2});
+  const Tensor w = leaf({3});
+  const auto body = [&](const TensorList& in) { return in[0] * in[0] * w; };
+  const Tensor y = sum(checkpoint(body, {x}));
+  EXPECT_THAT(values(grad(y, {x}, {}, {.retain_graph = true})[0]), ElementsAre(12));
+  EXPECT_FALSE(w.grad().defined());
+  EXPECT_FALSE(x.grad().defined());
+  // The graph does not know of w, and says so.
+  EXPECT_THROW(grad(y, {w}, {}, {.retain_graph = true}), RuntimeError);
+  y.backward();
+  EXPECT_THAT(values(w.grad()), ElementsAre(4));
+}
+
+TEST(Checkpoint, PostAccumulateHooksFireOncePerRecomputedFunction) {
+  const Tensor w = leaf({3});
+  std::vector<float> seen;
+  w.register_post_accumulate_grad_hook(
+      [&](const Tensor& p) { seen.push_back(static_cast<float>(p.grad().item())); });
+  const auto body = [&](const TensorList& in) { return in[0] + w; };
+  sum(checkpoint(body, {checkpoint(body, {tensor({1})})})).backward();
+  EXPECT_THAT(seen, ElementsAre(1, 2));
+}
+
 TEST(Checkpoint, UsedTwiceWithRetainGraph) {
   const Tensor x = leaf({2});
   const Tensor y = sum(checkpoint([](const TensorList& in) { return in[0] * in[0]; }, {x}));
