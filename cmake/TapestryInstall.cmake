@@ -36,5 +36,5 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/TapestryConfigVersion.cm
 install(FILES
   "${PROJECT_BINARY_DIR}/TapestryConfig.cmake"
   "${PROJECT_BINARY_DIR}/TapestryConfigVersion.cmake"
-  "${PROJECT_SOURCE_DIR}/cmake/TapestryOpenBLAS.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/TapestryBlas.cmake"
   DESTINATION "${TAPESTRY_CMAKE_DIR}")

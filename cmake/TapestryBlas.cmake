@@ -12,3 +12,15 @@ if(TAPESTRY_OPENBLAS_LIBRARY AND NOT TARGET Tapestry::openblas)
   set_target_properties(Tapestry::openblas PROPERTIES
     IMPORTED_LOCATION "${TAPESTRY_OPENBLAS_LIBRARY}")
 endif()
+
+# Tapestry::onednn, by its library and header: Debian's own CMake file for oneDNN also asks for the
+# development files of OpenCL, which nothing here needs.
+find_library(TAPESTRY_ONEDNN_LIBRARY NAMES dnnl)
+find_path(TAPESTRY_ONEDNN_INCLUDE NAMES dnnl.hpp)
+mark_as_advanced(TAPESTRY_ONEDNN_LIBRARY TAPESTRY_ONEDNN_INCLUDE)
+if(TAPESTRY_ONEDNN_LIBRARY AND TAPESTRY_ONEDNN_INCLUDE AND NOT TARGET Tapestry::onednn)
+  add_library(Tapestry::onednn SHARED IMPORTED GLOBAL)
+  set_target_properties(Tapestry::onednn PROPERTIES
+    IMPORTED_LOCATION "${TAPESTRY_ONEDNN_LIBRARY}"
+    INTERFACE_INCLUDE_DIRECTORIES "${TAPESTRY_ONEDNN_INCLUDE}")
+endif()
