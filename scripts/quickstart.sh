@@ -72,11 +72,13 @@ if ((${#texts[@]} > 0)); then
   fi
 fi
 
+# Checkpoints that are newer than this file are this run's; an earlier one may have left higher steps.
+started="$(mktemp)"
+trap 'rm -f "$started"' EXIT
 "$programs/pretrain_gpt" --config_path examples/gpt/pretrain_gpt_tiny.yaml "${options[@]}"
 
-# Not by number: an earlier run with more steps may have left higher ones.
 checkpoint="$(find "$output_dir/checkpoint" -mindepth 1 -maxdepth 1 -type d -name 'step_*' \
-  -printf '%T@ %p\n' 2>/dev/null | sort -g | tail -n 1 | cut -d' ' -f2-)" || true
+  -newer "$started" 2>/dev/null | sort | tail -n 1)" || true
 if [[ -n "$checkpoint" ]]; then
   printf '\n%s continues "%s":\n\n' "$checkpoint" "$prompt"
   "$programs/generate" --checkpoint "$checkpoint" --prompt "$prompt" --max_new_tokens 100 \

@@ -1,6 +1,7 @@
 // Prints text from a trained model.
 #include <boost/program_options.hpp>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 
 namespace {
 
+namespace fs = std::filesystem;
 namespace po = boost::program_options;
 
 constexpr int kFinished = 0;
@@ -53,10 +55,21 @@ int run(int argc, char** argv) {
   }
   const std::string folder =
       tapestry::resolve_checkpoint(arguments["checkpoint"].as<std::string>());
+  tapestry::check<tapestry::IoError>(
+      fs::exists(folder + "/config.yaml"), folder,
+      ": has no config.yaml; --checkpoint names a checkpoint folder of pretrain_gpt");
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(folder + "/config.yaml");
   const std::string& type = config.dataset_config.tokenizer_type;
-  const auto tokenizer =
-      tapestry::data::make_tokenizer(type, type == "byte" ? "" : folder + "/tokenizer.model");
+  const std::string tokenizer_file = type == "byte" ? "" : folder + "/tokenizer.model";
+  tapestry::check<tapestry::IoError>(
+      type == "byte" || fs::exists(tokenizer_file), tokenizer_file,
+      ": is missing; the run that saved the checkpoint had no dataset_config.tokenizer_model, put "
+      "the tokenizer of its text there");
+  const auto tokenizer = tapestry::data::make_tokenizer(type, tokenizer_file);
+  tapestry::check<tapestry::ValueError>(
+      tokenizer->vocab_size() <= config.model_config.vocab_size, folder, ": the ",
+      tokenizer->describe(), " has ", tokenizer->vocab_size(), " ids, but the model only ",
+      config.model_config.vocab_size, "; it is not the tokenizer of this model");
   const auto model = tapestry::get_model(config);
   tapestry::load_weights(*model, config.model_config, folder);
 

@@ -28,7 +28,9 @@ programs="$scratch/clone/build/release/examples/gpt"
 stub "$programs/preprocess_data" 'exit 0'
 stub "$programs/generate" 'echo "let there be light"'
 stub "$programs/pretrain_gpt" 'mkdir -p output/checkpoint/step_00000009; touch -d yesterday output/checkpoint/step_00000009
-  mkdir -p output/checkpoint/step_00000003'
+  mkdir -p output/checkpoint/step_00000002 output/checkpoint/step_00000003
+  sleep 0.05  # longer than a tick of file times
+  touch output/checkpoint/step_00000003 output/checkpoint/step_00000002'
 
 user=1000
 works=yes
@@ -83,7 +85,7 @@ expect "test.sh hands its arguments on" called "-R some"
 run quickstart.sh
 expect "quickstart.sh succeeds" exits 0
 expect "quickstart.sh trains the preset" called "pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml"
-expect "the newest checkpoint, not the highest, writes text" called "generate --checkpoint ./output/checkpoint/step_00000003 "
+expect "the highest checkpoint of this run writes text" called "generate --checkpoint ./output/checkpoint/step_00000003 "
 expect "the text is shown" says "let there be light"
 expect "no text is prepared" not_called "preprocess_data --input"
 
