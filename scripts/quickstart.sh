@@ -63,7 +63,13 @@ if ((${#texts[@]} > 0)); then
   readonly prefix=dataset/user_text/user
   mkdir -p "$(dirname "$prefix")"
   "$programs/preprocess_data" --input "${texts[@]}" --output_prefix "$prefix" \
-    --tokenizer_type sentencepiece --train_tokenizer --vocab_size 512 --append_eod
+    --tokenizer_type sentencepiece --train_tokenizer --vocab_size 512 --append_eod \
+    --split_documents blank_line | tee "$(dirname "$prefix")/prepared.txt"
+  documents="$(sed -n 's/^\([0-9]*\) documents .*/\1/p' "$(dirname "$prefix")/prepared.txt")"
+  if ((${documents:-0} < 100)); then
+    echo "Too few paragraphs to set some aside for validation: there will be no evaluation."
+    options=(--set training_config.eval_interval=null "${options[@]}")
+  fi
   options=(--set "dataset_config.data_path=${prefix}_text_document"
     --set "dataset_config.tokenizer_model=${prefix}.model" "${options[@]}")
   # The first words of the user's own text.

@@ -33,11 +33,19 @@ int run(int argc, char** argv) {
       "top_k", po::value<int64_t>()->default_value(0), "only among the k likeliest; 0: all")(
       "top_p", po::value<double>()->default_value(1.0),
       "only among the likeliest that together have this probability")(
-      "seed", po::value<uint64_t>()->default_value(0), "of the random numbers")("help",
-                                                                                "print this text");
+      "seed", po::value<int64_t>()->default_value(0), "of the random numbers, from 0")(
+      "help", "print this text");
   po::variables_map arguments;
   try {
-    po::store(po::parse_command_line(argc, argv, options), arguments);
+    // Abbreviated options would change their meaning when an option is added.
+    constexpr int kStyle =
+        po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
+    po::store(po::command_line_parser(argc, argv)
+                  .options(options)
+                  .positional(po::positional_options_description())
+                  .style(kStyle)
+                  .run(),
+              arguments);
     po::notify(arguments);
   } catch (const po::error& error) {
     std::cerr << "generate: " << error.what() << "; see --help\n";
@@ -53,6 +61,11 @@ int run(int argc, char** argv) {
       return kBadInput;
     }
   }
+  const auto seed = arguments["seed"].as<int64_t>();
+  tapestry::check<tapestry::ValueError>(seed >= 0, "--seed must not be negative, got ", seed);
+  const auto prompt = arguments["prompt"].as<std::string>();
+  tapestry::check<tapestry::ValueError>(!prompt.empty(),
+                                        "--prompt is empty, expected a text to continue");
   const std::string folder =
       tapestry::resolve_checkpoint(arguments["checkpoint"].as<std::string>());
   tapestry::check<tapestry::IoError>(
@@ -73,7 +86,6 @@ int run(int argc, char** argv) {
   const auto model = tapestry::get_model(config);
   tapestry::load_weights(*model, config.model_config, folder);
 
-  const std::string prompt = arguments["prompt"].as<std::string>();
   const std::vector<int32_t> ids = tokenizer->encode(prompt);
   const std::vector<int32_t> added =
       tapestry::generate(*model, ids,
@@ -81,7 +93,7 @@ int run(int argc, char** argv) {
                           .temperature = arguments["temperature"].as<double>(),
                           .top_k = arguments["top_k"].as<int64_t>(),
                           .top_p = arguments["top_p"].as<double>(),
-                          .seed = arguments["seed"].as<uint64_t>(),
+                          .seed = static_cast<uint64_t>(seed),
                           .vocab_size = tokenizer->vocab_size(),
                           .eod_id = tokenizer->eod_id(),
                           .max_context = config.model_config.seq_length});

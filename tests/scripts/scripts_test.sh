@@ -25,7 +25,7 @@ stub dpkg-query 'for last; do :; done
 stub cmake 'exit 0'
 stub ctest 'exit 7'
 programs="$scratch/clone/build/release/examples/gpt"
-stub "$programs/preprocess_data" 'exit 0'
+stub "$programs/preprocess_data" 'echo "$documents documents (0 empty), 9000 tokens"'
 stub "$programs/generate" 'echo "let there be light"'
 stub "$programs/pretrain_gpt" 'mkdir -p output/checkpoint/step_00000009; touch -d yesterday output/checkpoint/step_00000009
   mkdir -p output/checkpoint/step_00000002 output/checkpoint/step_00000003
@@ -34,6 +34,7 @@ stub "$programs/pretrain_gpt" 'mkdir -p output/checkpoint/step_00000009; touch -
 
 user=1000
 works=yes
+export documents=100
 failures=0
 run() {  # run SCRIPT ARGUMENT...: sets code and out
   : >"$calls"
@@ -95,6 +96,10 @@ expect "--text succeeds" exits 0
 expect "--text prepares the file" called "preprocess_data --input $scratch/home/my book.txt --output_prefix dataset/user_text/user"
 expect "--text trains on it" called "dataset_config.data_path=dataset/user_text/user_text_document --set dataset_config.tokenizer_model=dataset/user_text/user.model --set training_config.training_iters=5"
 expect "--text prompts with it" called "--prompt Call me Ishmael. Some "
+expect "--text evaluates" not_called "eval_interval"
+documents=3
+run quickstart.sh --text "my book.txt"
+expect "a short --text is not evaluated" called "--set training_config.eval_interval=null"
 run quickstart.sh --text
 expect "--text without a file exits with 2" exits 2
 run quickstart.sh --text missing.txt

@@ -97,7 +97,12 @@ TEST_F(ProgramTest, TheTinyRunItselfIsGood) {
 }
 
 const std::vector<Case> kConfiguration = {
-    {"MissingFile", {}, "--config_path none.yaml", {"config_path"}},
+    {"MissingFile",
+     {},
+     "",
+     {"run.yaml: cannot be read"},
+     [](const TempDir& d) { fs::remove(d.file("run.yaml")); }},
+    {"FileGivenTwice", {}, "--config_path none.yaml", {"--config_path", "more than once"}},
     {"NotYaml",
      {},
      "",
@@ -208,14 +213,14 @@ const std::vector<Case> kTextData = {
        const std::string bytes = d.read("text_text_document.bin");
        d.write("text_text_document.bin", std::string(bytes.size(), '\xff'));
      }},
-    {"TextShorterThanASample",
-     {{"seq_length: 16", "seq_length: 4000"}},
-     "",
-     {"text_text_document", "4000"}},
     {"NoPrefixOfABlend",
      {{"data_path: text_text_document", "data_path: [0.5, text_text_document, 0.5, none]"}},
      "",
      {"none.idx"}},
+    {"TooFewDocumentsToValidate",
+     {},
+     "--set training_config.eval_interval=1",
+     {"text_text_document", "valid part", "90,10,0"}},
     {"NothingToTrainOn", {{"90,10,0", "0,100,0"}}, "", {"split", "0,100,0", "training"}},
     {"NothingToValidate",
      {{"90,10,0", "100,0,0"}},
@@ -508,7 +513,7 @@ TEST_F(GenerateBadInput, Options) {
   ASSERT_EQ(generate(good), 0) << said();
   expect_bad("", "--checkpoint is needed");
   expect_bad("--checkpoint run", "--prompt is needed");
-  expect_bad("--checkpoint run --prompt ''", "prompt");
+  expect_bad("--checkpoint run --prompt ''", "--prompt is empty");
   expect_bad("--checkpoint none --prompt And", "none: there is no such file or folder");
   expect_bad("--checkpoint text.txt --prompt And", "text.txt");
   expect_bad("--checkpoint run/log --prompt And", "run/log: holds neither");
@@ -519,7 +524,9 @@ TEST_F(GenerateBadInput, Options) {
   expect_bad(good + "--top_k -2", "top_k must not be negative, got -2");
   expect_bad(good + "--top_p 0", "top_p must lie in (0, 1], got 0");
   expect_bad(good + "--top_p 1.5", "top_p must lie in (0, 1], got 1.5");
-  expect_bad(good + "--seed -1", "seed");
+  expect_bad(good + "--seed -1", "--seed must not be negative, got -1");
+  expect_bad(good + "--temp 0.5", "temp");
+  expect_bad(good + "more", "--help");
   expect_bad(good + "--tokens 3", "tokens");
 }
 
