@@ -80,9 +80,9 @@ int run(int argc, char** argv) {
       "the tokenizer of its text there");
   const auto tokenizer = tapestry::data::make_tokenizer(type, tokenizer_file);
   tapestry::check<tapestry::ValueError>(
-      tokenizer->vocab_size() <= config.model_config.vocab_size, folder, ": the ",
-      tokenizer->describe(), " has ", tokenizer->vocab_size(), " ids, but the model only ",
-      config.model_config.vocab_size, "; it is not the tokenizer of this model");
+      tokenizer->vocab_size() <= config.model_config.vocab_size, folder,
+      ": the model's vocab_size is ", config.model_config.vocab_size, ", but beside it is the ",
+      tokenizer->describe(), "; it is not the tokenizer of this model");
   const auto model = tapestry::get_model(config);
   tapestry::load_weights(*model, config.model_config, folder);
 

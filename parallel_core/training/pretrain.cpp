@@ -93,8 +93,8 @@ RunData open_text(const AllConfig& config) {
   if (d.tokenizer_type == "byte" || !tokenizer_model.empty()) {
     const auto tokenizer = data::make_tokenizer(d.tokenizer_type, tokenizer_model);
     check<ValueError>(tokenizer->vocab_size() <= m.vocab_size, "model_config.vocab_size is ",
-                      m.vocab_size, ", but the ", tokenizer->describe(), " has ",
-                      tokenizer->vocab_size(), " ids; raise vocab_size or use another tokenizer");
+                      m.vocab_size, ", but the text's is the ", tokenizer->describe(),
+                      "; raise vocab_size or use another tokenizer");
     datasets.options.eod_id = tokenizer->eod_id();
     run.description += tokenizer->describe();
   }

@@ -216,7 +216,7 @@ const std::vector<Case> kTextData = {
     {"NoPrefixOfABlend",
      {{"data_path: text_text_document", "data_path: [0.5, text_text_document, 0.5, none]"}},
      "",
-     {"none.idx"}},
+     {"none."}},
     {"TooFewDocumentsToValidate",
      {},
      "--set training_config.eval_interval=1",
