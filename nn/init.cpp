@@ -1,5 +1,6 @@
 #include "nn/init.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/ops/map.h"
@@ -13,6 +14,11 @@ namespace {
 void assign(const Tensor& values, const Tensor& t) {
   copy_values(values, t);
   t.bump_version();
+}
+
+// Root of a variance over a number of units; an empty weight counts as one.
+double root_over(double variance, int64_t units) {
+  return std::sqrt(variance / static_cast<double>(std::max<int64_t>(units, 1)));
 }
 
 double normal_cdf(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
@@ -45,10 +51,15 @@ void trunc_normal_(
     const Tensor& t, double mean, double std, double low, double high, const RandomSource& source) {
   check<ValueError>(low < high, "trunc_normal_: the lower cut ", low,
                     " is not below the upper cut ", high);
-  const Tensor values = uniform(normal_cdf(low), normal_cdf(high), t.shape(), kFloat64, source);
+  check<ValueError>(std >= 0, "trunc_normal_: std must not be negative, got ", std);
+  // Above 0 the distribution function is too close to 1 to tell the cuts apart: mirrored.
+  const double sign = low > 0 ? -1 : 1;
+  const double from = low > 0 ? -high : low;
+  const double to = low > 0 ? -low : high;
+  const Tensor values = uniform(normal_cdf(from), normal_cdf(to), t.shape(), kFloat64, source);
   auto* data = values.data<double>();
   for (int64_t i = 0; i < values.numel(); ++i) {
-    data[i] = mean + std * std::min(std::max(normal_quantile(data[i]), low), high);
+    data[i] = mean + sign * std * std::clamp(normal_quantile(data[i]), from, to);
   }
   assign(values, t);
 }
@@ -65,22 +76,22 @@ Fans fans_of(const Tensor& weight) {
 
 void xavier_uniform_(const Tensor& weight, double gain, const RandomSource& source) {
   const Fans fans = fans_of(weight);
-  const double a = gain * std::sqrt(6.0 / static_cast<double>(fans.in + fans.out));
+  const double a = gain * root_over(6, fans.in + fans.out);
   uniform_(weight, -a, a, source);
 }
 
 void xavier_normal_(const Tensor& weight, double gain, const RandomSource& source) {
   const Fans fans = fans_of(weight);
-  normal_(weight, 0, gain * std::sqrt(2.0 / static_cast<double>(fans.in + fans.out)), source);
+  normal_(weight, 0, gain * root_over(2, fans.in + fans.out), source);
 }
 
 void kaiming_uniform_(const Tensor& weight, double gain, const RandomSource& source) {
-  const double a = gain * std::sqrt(3.0 / static_cast<double>(fans_of(weight).in));
+  const double a = gain * root_over(3, fans_of(weight).in);
   uniform_(weight, -a, a, source);
 }
 
 void kaiming_normal_(const Tensor& weight, double gain, const RandomSource& source) {
-  normal_(weight, 0, gain / std::sqrt(static_cast<double>(fans_of(weight).in)), source);
+  normal_(weight, 0, gain * root_over(1, fans_of(weight).in), source);
 }
 
 }  // namespace tapestry::nn::init

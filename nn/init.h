@@ -13,7 +13,7 @@ inline void ones_(const Tensor& t) { constant_(t, 1); }
 void normal_(const Tensor& t, double mean = 0, double std = 1, const RandomSource& source = {});
 void uniform_(const Tensor& t, double low = 0, double high = 1, const RandomSource& source = {});
 /// Normal, cut off outside [low, high] (in units of std around the mean) by the inverse of the
-/// distribution function. ValueError unless low < high.
+/// distribution function. ValueError unless low < high, or if std is negative.
 void trunc_normal_(const Tensor& t,
                    double mean = 0,
                    double std = 1,

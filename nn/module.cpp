@@ -136,7 +136,7 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
   LoadReport report;
   for (const auto& [name, tensor] : own) {
     const auto found = state.find(name);
-    if (found == state.end()) {
+    if (found == state.end() || !found->second.defined()) {
       report.missing.push_back(name);
     } else if (found->second.shape() != tensor.shape()) {
       report.mismatched.push_back({name, tensor.shape(), found->second.shape()});
@@ -150,7 +150,7 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
   check<ValueError>(report.mismatched.empty() && (!strict || report.empty()),
                     "load_state_dict: the state does not fit the module\n", report.str());
   for (const auto& [name, tensor] : own) {
-    if (const auto found = state.find(name); found != state.end()) {
+    if (const auto found = state.find(name); found != state.end() && found->second.defined()) {
       copy_values(found->second, tensor);
       tensor.bump_version();
     }
@@ -171,18 +171,21 @@ void Module::check_name(const std::string& name) const {
 
 Parameter& Module::register_parameter(std::string name, const Tensor& value, ParameterFlags flags) {
   check_name(name);
+  check<ValueError>(value.defined(), type_name(), ": the parameter '", name, "' is undefined");
   parameters_.emplace_back(std::move(name), std::make_unique<Parameter>(value, flags));
   return *parameters_.back().second;
 }
 
 Tensor Module::register_buffer(std::string name, const Tensor& value) {
   check_name(name);
+  check<ValueError>(value.defined(), type_name(), ": the buffer '", name, "' is undefined");
   buffers_.emplace_back(std::move(name), value);
   return value;
 }
 
 Module& Module::add_child(std::string name, std::unique_ptr<Module> child) {
   check_name(name);
+  check<ValueError>(child != nullptr, type_name(), ": the child '", name, "' is null");
   child_list_.push_back({std::move(name), child.get()});
   children_.push_back(std::move(child));
   return *children_.back();

@@ -25,7 +25,7 @@ struct LoadReport {
     Shape expected;
     Shape found;
   };
-  std::vector<std::string> missing;     ///< in the module, not in the dictionary
+  std::vector<std::string> missing;     ///< in the module, not (or undefined) in the dictionary
   std::vector<std::string> unexpected;  ///< in the dictionary, not in the module
   std::vector<Mismatch> mismatched;     ///< in both, with different shapes
 
@@ -86,6 +86,8 @@ class Module {
   LoadReport load_state_dict(const StateDict& state, bool strict = true);
 
  protected:
+  // A name is not empty, has no dot and is used once among parameters, buffers and children; what
+  // is registered is not undefined or null. ValueError otherwise.
   Parameter& register_parameter(std::string name, const Tensor& value, ParameterFlags flags = {});
   /// A tensor that belongs to the state but is not trained.
   Tensor register_buffer(std::string name, const Tensor& value);

@@ -28,7 +28,9 @@ struct LogicalTensor {
   int64_t end = 0;
 
   /// The piece of `whole` (the parameter, its gradient, a moment: any tensor of its shape) as a
-  /// view whose elements, in order, are those of the logical tensor. Shares storage.
+  /// view whose elements, in order, are those of the logical tensor. Shares storage. ValueError,
+  /// with the name, unless `whole` is contiguous with as many elements as view_shape, axis is one
+  /// of view_shape and 0 <= begin <= end <= its size.
   Tensor view_of(const Tensor& whole) const;
 };
 

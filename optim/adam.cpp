@@ -10,7 +10,12 @@ AdamBase::AdamBase(std::vector<ParamGroup> groups, AdamOptions options, bool dec
   check<ValueError>(
       options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
       "Adam: betas must lie in [0, 1), got ", options.beta1, " and ", options.beta2);
-  check<ValueError>(options.eps >= 0, "Adam: eps must not be negative, got ", options.eps);
+  const auto not_negative = [](const char* key, double value) {
+    check<ValueError>(value >= 0, "Adam: ", key, " must not be negative, got ", value);
+  };
+  not_negative("lr", options.lr);
+  not_negative("eps", options.eps);
+  not_negative("weight_decay", options.weight_decay);
 }
 
 std::vector<std::string> AdamBase::state_names() const { return {"exp_avg", "exp_avg_sq"}; }

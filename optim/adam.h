@@ -16,7 +16,7 @@ struct AdamOptions {
 /// m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p = p - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) +
 /// eps). Adam couples the decay (g = g + wd p; Kingma & Ba 2015, algorithm 1); AdamW decays the
 /// parameter (p = p (1 - lr wd); Loshchilov & Hutter 2019). States: exp_avg, exp_avg_sq. ValueError
-/// for betas outside [0, 1) or a negative eps.
+/// for betas outside [0, 1) or a negative lr, eps or weight_decay.
 class AdamBase : public Optimizer {
  protected:
   AdamBase(std::vector<ParamGroup> groups, AdamOptions options, bool decoupled);

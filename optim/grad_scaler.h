@@ -12,9 +12,9 @@ namespace tapestry::optim {
 /// original's dynamic scaler.
 class GradScaler {
  public:
-  /// Static; 1 means no scaling. ValueError unless scale > 0.
+  /// Static; 1 means no scaling. ValueError unless scale > 0 and finite in float32.
   explicit GradScaler(double scale = 1);
-  /// Dynamic. ValueError unless initial >= 1, factor > 1 and window > 0.
+  /// Dynamic. ValueError unless initial >= 1, factor > 1 (both finite in float32) and window > 0.
   GradScaler(double initial, double factor, int64_t window);
 
   float scale() const { return scale_; }
@@ -29,6 +29,7 @@ class GradScaler {
     int64_t good_steps = 0;
   };
   State state() const { return {scale_, good_steps_}; }
+  /// ValueError unless the scale is above 0 and finite, and good_steps not negative.
   void set_state(State state);
 
  private:

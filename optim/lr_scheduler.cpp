@@ -34,6 +34,8 @@ LearningRateScheduler::LearningRateScheduler(LearningRateSchedulerOptions option
   check<ValueError>(options.decay_steps > 0, "decay_steps must be above 0, got ",
                     options.decay_steps);
   check<ValueError>(options.power > 0, "power must be above 0, got ", options.power);
+  check<ValueError>(options.weight_decay >= 0, "weight_decay must not be negative, got ",
+                    options.weight_decay);
 }
 
 double LearningRateScheduler::learning_rate(Position position) const {

@@ -25,6 +25,9 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups) : groups_(std::move(groups)
       const Tensor& p = group.params[i];
       check<ValueError>(p.defined() && p.is_contiguous() && p.is_leaf(), "optimizer: parameter '",
                         group.names[i], "' must be a contiguous leaf, got ", describe(p));
+      check<TypeError>(p.dtype() == kFloat32 || p.dtype() == kFloat64, "optimizer: parameter '",
+                       group.names[i], "' is ", describe(p),
+                       "; train a float32 copy of 16-bit weights");
       check<ValueError>(seen.insert(p.impl()).second, "optimizer: parameter '", group.names[i],
                         "' appears twice");
       check<ValueError>(names.insert(group.names[i]).second, "optimizer: the name '",
@@ -55,9 +58,6 @@ void Optimizer::step(double grad_scale) {
       if (!grad.defined()) {
         continue;
       }
-      check<RuntimeError>(grad.shape() == parameter.shape(), "optimizer: the gradient of '",
-                          group.names[i], "' is ", describe(grad), ", the parameter ",
-                          describe(parameter));
       ParamState& state = state_of(group.names[i], parameter);
       ++state.step;
       update(group, parameter, dense(grad), grad_scale, state);
@@ -103,31 +103,44 @@ void Optimizer::load_state_dict(const nn::StateDict& state) {
   std::map<std::string, ParamState> loaded;
   nn::LoadReport report;
   std::set<std::string> used;
+  const auto find = [&](const std::string& key) {  // an undefined tensor counts as none
+    const auto found = state.find(key);
+    return found != state.end() && found->second.defined() ? found : state.end();
+  };
   for (const ParamGroup& group : groups_) {
     for (size_t i = 0; i < group.params.size(); ++i) {
       const std::string& name = group.names[i];
-      const auto step = state.find(name + ".step");
+      const auto step = find(name + ".step");
       if (step == state.end()) {
         // Without a step the parameter has never been updated: it must have no state at all.
+        bool has_state = false;
         for (const std::string& state_name : state_names()) {
-          if (state.contains(name + "." + state_name)) {
-            report.missing.push_back(name + ".step");
-            break;
-          }
+          used.insert(name + "." + state_name);
+          has_state = has_state || state.contains(name + "." + state_name);
+        }
+        if (has_state || state.contains(name + ".step")) {
+          used.insert(name + ".step");
+          report.missing.push_back(name + ".step");
         }
         continue;
       }
       used.insert(step->first);
       ParamState& entry = loaded[name];
-      entry.step = static_cast<int64_t>(step->second.item());
+      if (step->second.numel() != 1) {
+        report.mismatched.push_back({step->first, Shape{}, step->second.shape()});
+      } else {
+        entry.step = static_cast<int64_t>(step->second.item());
+        check<ValueError>(entry.step >= 0, type_name(), ": ", step->first,
+                          " must not be negative, got ", entry.step);
+      }
       for (const std::string& state_name : state_names()) {
         const std::string key = name + "." + state_name;
-        const auto found = state.find(key);
+        used.insert(key);
+        const auto found = find(key);
         if (found == state.end()) {
           report.missing.push_back(key);
           continue;
         }
-        used.insert(key);
         if (found->second.shape() != group.params[i].shape()) {
           report.mismatched.push_back({key, group.params[i].shape(), found->second.shape()});
           continue;

@@ -32,7 +32,7 @@ class Optimizer {
   virtual std::string type_name() const = 0;
 
   /// One update with gradients multiplied by grad_scale as they are read (for unscaling and
-  /// clipping in the same pass). RuntimeError if a parameter's gradient has another shape.
+  /// clipping in the same pass).
   void step(double grad_scale = 1.0);
   /// Drops all gradients; a main_grad is filled with zeros instead.
   void zero_grad();
@@ -48,8 +48,9 @@ class Optimizer {
 
   /// Every state as "<parameter>.<state>" and "<parameter>.step" (int64).
   nn::StateDict state_dict() const;
-  /// Puts a saved state back. ValueError, naming every missing, unexpected and mis-shaped entry,
-  /// and then nothing is changed.
+  /// Puts a saved state back, converting dtypes; a parameter without any entry is one that has had
+  /// no update. ValueError, naming every missing, unexpected and mis-shaped entry, or a step that
+  /// is negative, and then nothing is changed.
   void load_state_dict(const nn::StateDict& state);
 
  protected:
@@ -58,7 +59,9 @@ class Optimizer {
     std::map<std::string, Tensor> tensors;
   };
 
-  /// ValueError if a parameter appears twice or names do not match parameters.
+  /// ValueError if there are no parameters, one is not a contiguous leaf, or one or its name
+  /// appears twice, or if names do not match parameters; TypeError unless all are float32 or
+  /// float64.
   explicit Optimizer(std::vector<ParamGroup> groups);
 
   /// Names of the state tensors that a parameter has; all of its shape and dtype, zero at first.

@@ -10,8 +10,13 @@ SGD::SGD(const TensorList& params, SGDOptions options)
 
 SGD::SGD(std::vector<ParamGroup> groups, SGDOptions options)
     : Optimizer(std::move(groups)), options_(options) {
-  check<ValueError>(options.momentum >= 0, "SGD: momentum must not be negative, got ",
-                    options.momentum);
+  const auto not_negative = [](const char* key, double value) {
+    check<ValueError>(value >= 0, "SGD: ", key, " must not be negative, got ", value);
+  };
+  not_negative("lr", options.lr);
+  not_negative("momentum", options.momentum);
+  not_negative("dampening", options.dampening);
+  not_negative("weight_decay", options.weight_decay);
   check<ValueError>(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
                     "SGD: nesterov needs a momentum above 0 and no dampening, got momentum ",
                     options.momentum, " and dampening ", options.dampening);

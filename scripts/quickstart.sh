@@ -63,7 +63,13 @@ if ((${#texts[@]} > 0)); then
   readonly prefix=dataset/user_text/user
   mkdir -p "$(dirname "$prefix")"
   "$programs/preprocess_data" --input "${texts[@]}" --output_prefix "$prefix" \
-    --tokenizer_type sentencepiece --train_tokenizer --vocab_size 512 --append_eod
+    --tokenizer_type sentencepiece --train_tokenizer --vocab_size 512 --append_eod \
+    --split_documents blank_line | tee "$(dirname "$prefix")/prepared.txt"
+  documents="$(sed -n 's/^\([0-9]*\) documents .*/\1/p' "$(dirname "$prefix")/prepared.txt")"
+  if ((${documents:-0} < 100)); then
+    echo "Too few paragraphs to set some aside for validation: there will be no evaluation."
+    options=(--set training_config.eval_interval=null "${options[@]}")
+  fi
   options=(--set "dataset_config.data_path=${prefix}_text_document"
     --set "dataset_config.tokenizer_model=${prefix}.model" "${options[@]}")
   # The first words of the user's own text.
@@ -72,11 +78,13 @@ if ((${#texts[@]} > 0)); then
   fi
 fi
 
+# Checkpoints that are newer than this file are this run's; an earlier one may have left higher steps.
+started="$(mktemp)"
+trap 'rm -f "$started"' EXIT
 "$programs/pretrain_gpt" --config_path examples/gpt/pretrain_gpt_tiny.yaml "${options[@]}"
 
-# Not by number: an earlier run with more steps may have left higher ones.
 checkpoint="$(find "$output_dir/checkpoint" -mindepth 1 -maxdepth 1 -type d -name 'step_*' \
-  -printf '%T@ %p\n' 2>/dev/null | sort -g | tail -n 1 | cut -d' ' -f2-)" || true
+  -newer "$started" 2>/dev/null | sort | tail -n 1)" || true
 if [[ -n "$checkpoint" ]]; then
   printf '\n%s continues "%s":\n\n' "$checkpoint" "$prompt"
   "$programs/generate" --checkpoint "$checkpoint" --prompt "$prompt" --max_new_tokens 100 \

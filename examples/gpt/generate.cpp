@@ -1,6 +1,7 @@
 // Prints text from a trained model.
 #include <boost/program_options.hpp>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 
 namespace {
 
+namespace fs = std::filesystem;
 namespace po = boost::program_options;
 
 constexpr int kFinished = 0;
@@ -31,11 +33,19 @@ int run(int argc, char** argv) {
       "top_k", po::value<int64_t>()->default_value(0), "only among the k likeliest; 0: all")(
       "top_p", po::value<double>()->default_value(1.0),
       "only among the likeliest that together have this probability")(
-      "seed", po::value<uint64_t>()->default_value(0), "of the random numbers")("help",
-                                                                                "print this text");
+      "seed", po::value<int64_t>()->default_value(0), "of the random numbers, from 0")(
+      "help", "print this text");
   po::variables_map arguments;
   try {
-    po::store(po::parse_command_line(argc, argv, options), arguments);
+    // Abbreviated options would change their meaning when an option is added.
+    constexpr int kStyle =
+        po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
+    po::store(po::command_line_parser(argc, argv)
+                  .options(options)
+                  .positional(po::positional_options_description())
+                  .style(kStyle)
+                  .run(),
+              arguments);
     po::notify(arguments);
   } catch (const po::error& error) {
     std::cerr << "generate: " << error.what() << "; see --help\n";
@@ -51,16 +61,31 @@ int run(int argc, char** argv) {
       return kBadInput;
     }
   }
+  const auto seed = arguments["seed"].as<int64_t>();
+  tapestry::check<tapestry::ValueError>(seed >= 0, "--seed must not be negative, got ", seed);
+  const auto prompt = arguments["prompt"].as<std::string>();
+  tapestry::check<tapestry::ValueError>(!prompt.empty(),
+                                        "--prompt is empty, expected a text to continue");
   const std::string folder =
       tapestry::resolve_checkpoint(arguments["checkpoint"].as<std::string>());
+  tapestry::check<tapestry::IoError>(
+      fs::exists(folder + "/config.yaml"), folder,
+      ": has no config.yaml; --checkpoint names a checkpoint folder of pretrain_gpt");
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(folder + "/config.yaml");
   const std::string& type = config.dataset_config.tokenizer_type;
-  const auto tokenizer =
-      tapestry::data::make_tokenizer(type, type == "byte" ? "" : folder + "/tokenizer.model");
+  const std::string tokenizer_file = type == "byte" ? "" : folder + "/tokenizer.model";
+  tapestry::check<tapestry::IoError>(
+      type == "byte" || fs::exists(tokenizer_file), tokenizer_file,
+      ": is missing; the run that saved the checkpoint had no dataset_config.tokenizer_model, put "
+      "the tokenizer of its text there");
+  const auto tokenizer = tapestry::data::make_tokenizer(type, tokenizer_file);
+  tapestry::check<tapestry::ValueError>(
+      tokenizer->vocab_size() <= config.model_config.vocab_size, folder,
+      ": the model's vocab_size is ", config.model_config.vocab_size, ", but beside it is the ",
+      tokenizer->describe(), "; it is not the tokenizer of this model");
   const auto model = tapestry::get_model(config);
   tapestry::load_weights(*model, config.model_config, folder);
 
-  const std::string prompt = arguments["prompt"].as<std::string>();
   const std::vector<int32_t> ids = tokenizer->encode(prompt);
   const std::vector<int32_t> added =
       tapestry::generate(*model, ids,
@@ -68,7 +93,7 @@ int run(int argc, char** argv) {
                           .temperature = arguments["temperature"].as<double>(),
                           .top_k = arguments["top_k"].as<int64_t>(),
                           .top_p = arguments["top_p"].as<double>(),
-                          .seed = arguments["seed"].as<uint64_t>(),
+                          .seed = static_cast<uint64_t>(seed),
                           .vocab_size = tokenizer->vocab_size(),
                           .eod_id = tokenizer->eod_id(),
                           .max_context = config.model_config.seq_length});

@@ -52,7 +52,15 @@ int main(int argc, char** argv) {
       "output", po::value(&output), "file to write; standard output if absent");
   try {
     po::variables_map values;
-    po::store(po::parse_command_line(argc, argv, options), values);
+    // Abbreviated options would change their meaning when an option is added.
+    constexpr int kStyle =
+        po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
+    po::store(po::command_line_parser(argc, argv)
+                  .options(options)
+                  .positional(po::positional_options_description())
+                  .style(kStyle)
+                  .run(),
+              values);
     if (values.count("help") != 0) {
       std::cout << options;
       return 0;

@@ -71,7 +71,15 @@ int run(int argc, char** argv) {
       "help", "print this text and all configuration keys, and exit");
   po::variables_map arguments;
   try {
-    po::store(po::parse_command_line(argc, argv, options), arguments);
+    // Abbreviated options would change their meaning when an option is added.
+    constexpr int kStyle =
+        po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
+    po::store(po::command_line_parser(argc, argv)
+                  .options(options)
+                  .positional(po::positional_options_description())
+                  .style(kStyle)
+                  .run(),
+              arguments);
     po::notify(arguments);
   } catch (const po::error& error) {
     std::cerr << "pretrain_gpt: " << error.what() << "; see --help\n";

@@ -13,8 +13,9 @@ Tensor Sequential::forward(const Tensor& x) {
 }
 
 void Sequential::append(std::unique_ptr<UnaryModule> module) {
-  modules_.push_back(module.get());
-  add_child(std::to_string(modules_.size() - 1), std::move(module));
+  UnaryModule* const added = module.get();
+  add_child(std::to_string(modules_.size()), std::move(module));
+  modules_.push_back(added);
 }
 
 UnaryModule& Sequential::operator[](size_t index) const {

@@ -22,6 +22,7 @@ class Sequential final : public UnaryModule {
 
   std::string type_name() const override { return "Sequential"; }
   Tensor forward(const Tensor& x) override;
+  /// ValueError for a null module.
   void append(std::unique_ptr<UnaryModule> module);
   size_t size() const { return modules_.size(); }
   /// IndexError if there is no such module.

@@ -137,10 +137,12 @@ std::string save_checkpoint(const nn::Module& model,
     fs::remove_all(temporary, ignored);
     throw;
   }
-  const std::vector<fs::path> all = checkpoints_in(options.directory);
-  for (size_t i = 0; i + static_cast<size_t>(options.keep_max) < all.size(); ++i) {
+  // An earlier run may have left higher steps; the one just written stays in any case.
+  std::vector<fs::path> others = checkpoints_in(options.directory);
+  others.erase(std::remove(others.begin(), others.end(), folder), others.end());
+  for (size_t i = 0; i + static_cast<size_t>(options.keep_max) < others.size() + 1; ++i) {
     std::error_code ignored;
-    fs::remove_all(all[i], ignored);
+    fs::remove_all(others[i], ignored);
   }
   return folder.string();
 }

@@ -18,6 +18,35 @@ namespace {
 
 constexpr const char* kPattern = "%Y-%m-%d %H:%M:%S.%e %^%l%$ %v";
 
+// Errors go to standard error, everything else to standard output.
+class TerminalSink final : public spdlog::sinks::sink {
+ public:
+  void log(const spdlog::details::log_msg& message) override {
+    if (message.level >= spdlog::level::err) {
+      output_.flush();  // in the order of events where both are one file
+      errors_.log(message);
+    } else {
+      output_.log(message);
+    }
+  }
+  void flush() override {
+    output_.flush();
+    errors_.flush();
+  }
+  void set_pattern(const std::string& pattern) override {
+    output_.set_pattern(pattern);
+    errors_.set_pattern(pattern);
+  }
+  void set_formatter(std::unique_ptr<spdlog::formatter> formatter) override {
+    errors_.set_formatter(formatter->clone());
+    output_.set_formatter(std::move(formatter));
+  }
+
+ private:
+  spdlog::sinks::stdout_color_sink_mt output_;
+  spdlog::sinks::stderr_color_sink_mt errors_;
+};
+
 struct LogState {
   std::shared_ptr<spdlog::logger> logger;
   bool progress_shown = false;
@@ -28,7 +57,7 @@ LogState& state() { return RankContext::current().slot<LogState>(); }
 spdlog::logger& logger() {
   LogState& current = state();
   if (current.logger == nullptr) {
-    auto sink = std::make_shared<spdlog::sinks::stdout_color_sink_mt>();
+    auto sink = std::make_shared<TerminalSink>();
     current.logger = std::make_shared<spdlog::logger>("terminal", std::move(sink));
     current.logger->set_pattern(kPattern);
   }
@@ -63,7 +92,7 @@ void open_logs(const std::string& output_dir) {
     error->set_level(spdlog::level::err);
     sinks = {info, error};
     if (rank == 0) {
-      sinks.push_back(std::make_shared<spdlog::sinks::stdout_color_sink_mt>());
+      sinks.push_back(std::make_shared<TerminalSink>());
     }
     auto opened = std::make_shared<spdlog::logger>("rank", sinks.begin(), sinks.end());
     opened->set_pattern(kPattern);

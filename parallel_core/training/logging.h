@@ -1,5 +1,5 @@
 // The logs of a run: log/rank_N/info.log (information and worse), error.log (errors), and the
-// terminal.
+// terminal (errors on standard error, the rest on standard output).
 #pragma once
 
 #include <string>

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
+#include <string_view>
+#include <vector>
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/kernels/cpu.h"
@@ -32,6 +34,29 @@ data::SampleCounts wanted_samples(const AllConfig& config) {
                              config.training_config.eval_iters, batch);
 }
 
+// The tokenizer that preprocess_data left beside PREFIX_KEY_document: PREFIX.model. Empty if there
+// is none, or if the parts of a blend have different ones.
+std::string tokenizer_beside(const std::vector<std::string>& data_path) {
+  constexpr std::string_view kEnding = "_document";
+  std::string found;
+  for (const std::string& entry : data_path) {
+    if (!fs::exists(entry + ".idx")) {
+      continue;  // a weight; a missing prefix is reported by the dataset
+    }
+    std::string prefix = entry;
+    if (prefix.ends_with(kEnding)) {
+      prefix.resize(prefix.size() - kEnding.size());
+    }
+    prefix.resize(std::min(prefix.rfind('_'), prefix.size()));
+    const std::string model = prefix + ".model";
+    if (!fs::is_regular_file(model) || (!found.empty() && found != model)) {
+      return "";
+    }
+    found = model;
+  }
+  return found;
+}
+
 RunData open_text(const AllConfig& config) {
   const DatasetConfig& d = config.dataset_config;
   const TransformerConfig& m = config.model_config;
@@ -40,6 +65,9 @@ RunData open_text(const AllConfig& config) {
   std::string tokenizer_model = d.tokenizer_model.value_or("");
   if (d.data_path) {
     datasets.data_path = *d.data_path;
+    if (d.tokenizer_type == "sentencepiece" && tokenizer_model.empty()) {
+      tokenizer_model = tokenizer_beside(*d.data_path);
+    }
   } else {
     const data::PreparedCorpus corpus =
         data::prepare_default_text({.dataset_dir = d.dataset_dir,
@@ -65,8 +93,8 @@ RunData open_text(const AllConfig& config) {
   if (d.tokenizer_type == "byte" || !tokenizer_model.empty()) {
     const auto tokenizer = data::make_tokenizer(d.tokenizer_type, tokenizer_model);
     check<ValueError>(tokenizer->vocab_size() <= m.vocab_size, "model_config.vocab_size is ",
-                      m.vocab_size, ", but the ", tokenizer->describe(), " has ",
-                      tokenizer->vocab_size(), " ids; raise vocab_size or use another tokenizer");
+                      m.vocab_size, ", but the text's is the ", tokenizer->describe(),
+                      "; raise vocab_size or use another tokenizer");
     datasets.options.eod_id = tokenizer->eod_id();
     run.description += tokenizer->describe();
   }
@@ -91,6 +119,36 @@ void log_lines(const std::string& text) {
   while (std::getline(lines, line)) {
     log_info(line);
   }
+}
+
+// Finds what would stop the run at its first written file, or hours later at its first checkpoint.
+void check_output_paths(const TrainingConfig& training) {
+  const fs::path output = training.output_dir;
+  for (const char* name : {"metrics.jsonl", "config.yaml"}) {
+    check<IoError>(!fs::is_directory(output / name), (output / name).string(),
+                   ": is a folder, but the run writes a file of this name; move it away or choose "
+                   "another training_config.output_dir");
+  }
+  const fs::path checkpoints = output / "checkpoint";
+  check<IoError>(!fs::exists(checkpoints) || fs::is_directory(checkpoints), checkpoints.string(),
+                 ": is a file, but the run writes a folder of this name; move it away or choose "
+                 "another training_config.output_dir");
+}
+
+// Reads the first step's batch, so that wrong data are found before anything is written.
+void check_first_step(data::DataSource& source, const DatasetConfig& d) {
+  for (int64_t micro = 0; micro < d.micro_batch_num; ++micro) {
+    source.micro_batch(0, micro, d.micro_batch_num, d.batch_size, get_data_parallel_rank(),
+                       get_data_parallel_world_size());
+  }
+}
+
+// One comment line, whatever the text holds.
+std::string comment_line(const std::string& text) {
+  std::string line = "# " + text;
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < ' '; }, ' ');
+  return line + "\n";
 }
 
 }  // namespace
@@ -139,6 +197,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   }
 
   const std::string& output = config.training_config.output_dir;
+  check_output_paths(config.training_config);
   open_logs(output);
   log_info(layout_line(config.parallel_config, get_data_parallel_world_size()));
   log_info(concat(name_of(cpu_level()), ", ", num_threads(), " threads, OpenBLAS ",
@@ -152,6 +211,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   }
 
   RunData data = open_data(config);
+  check_first_step(*data.train, config.dataset_config);
   log_info("data: " + data.description);
   const std::unique_ptr<GPTModel> model = get_model(config);
   if (!config.training_config.load_checkpoint.empty()) {
@@ -160,7 +220,10 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   }
   log_info(concat("model: ", model->num_parameters(), " parameters"));
 
-  const std::string resolved = resolved_yaml(config);
+  std::string resolved = resolved_yaml(config);
+  if (!options.run_cmd.empty()) {
+    resolved = comment_line("run_cmd: " + options.run_cmd) + resolved;
+  }
   write_file_atomically(output + "/config.yaml", resolved);
   const auto optimizer = get_optimizer(config.optimizer_config, *model);
   const auto schedule = get_optimizer_param_scheduler(config, get_data_parallel_world_size());

@@ -28,7 +28,7 @@ inline constexpr int64_t kDefaultTextMaxVocab = 8000;
 RunData open_data(const AllConfig& config);
 
 struct PretrainOptions {
-  std::string run_cmd;                   ///< recorded in the log
+  std::string run_cmd;                   ///< recorded in the log and config.yaml
   std::function<bool()> stop_requested;  ///< see TrainOptions
 };
 

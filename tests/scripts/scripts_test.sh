@@ -25,13 +25,16 @@ stub dpkg-query 'for last; do :; done
 stub cmake 'exit 0'
 stub ctest 'exit 7'
 programs="$scratch/clone/build/release/examples/gpt"
-stub "$programs/preprocess_data" 'exit 0'
+stub "$programs/preprocess_data" 'echo "$documents documents (0 empty), 9000 tokens"'
 stub "$programs/generate" 'echo "let there be light"'
 stub "$programs/pretrain_gpt" 'mkdir -p output/checkpoint/step_00000009; touch -d yesterday output/checkpoint/step_00000009
-  mkdir -p output/checkpoint/step_00000003'
+  mkdir -p output/checkpoint/step_00000002 output/checkpoint/step_00000003
+  sleep 0.05  # longer than a tick of file times
+  touch output/checkpoint/step_00000003 output/checkpoint/step_00000002'
 
 user=1000
 works=yes
+export documents=100
 failures=0
 run() {  # run SCRIPT ARGUMENT...: sets code and out
   : >"$calls"
@@ -83,7 +86,7 @@ expect "test.sh hands its arguments on" called "-R some"
 run quickstart.sh
 expect "quickstart.sh succeeds" exits 0
 expect "quickstart.sh trains the preset" called "pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml"
-expect "the newest checkpoint, not the highest, writes text" called "generate --checkpoint ./output/checkpoint/step_00000003 "
+expect "the highest checkpoint of this run writes text" called "generate --checkpoint ./output/checkpoint/step_00000003 "
 expect "the text is shown" says "let there be light"
 expect "no text is prepared" not_called "preprocess_data --input"
 
@@ -93,6 +96,10 @@ expect "--text succeeds" exits 0
 expect "--text prepares the file" called "preprocess_data --input $scratch/home/my book.txt --output_prefix dataset/user_text/user"
 expect "--text trains on it" called "dataset_config.data_path=dataset/user_text/user_text_document --set dataset_config.tokenizer_model=dataset/user_text/user.model --set training_config.training_iters=5"
 expect "--text prompts with it" called "--prompt Call me Ishmael. Some "
+expect "--text evaluates" not_called "eval_interval"
+documents=3
+run quickstart.sh --text "my book.txt"
+expect "a short --text is not evaluated" called "--set training_config.eval_interval=null"
 run quickstart.sh --text
 expect "--text without a file exits with 2" exits 2
 run quickstart.sh --text missing.txt

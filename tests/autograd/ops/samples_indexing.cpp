@@ -197,7 +197,7 @@ OP_SAMPLES(index_copy) {
 }
 
 OP_SAMPLES(nonzero) {
-  const auto fn = [](const Tensor& x) { return nonzero(x); };
+  const auto fn = [](const Tensor& x) { return tapestry::nonzero(x); };
   for (const Shape& shape : {Shape{5}, Shape{3, 4}, Shape{}, Shape{0, 2}}) {
     add(fn, {integers_as_floats(shape)});
     add(fn, {bools(shape)});
