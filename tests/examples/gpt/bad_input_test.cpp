@@ -1,12 +1,10 @@
 // Wrong input of every kind, through the programs: exit code 2, a message that names the thing, and
 // nothing written besides the log.
-#include <fstream>
 #include <functional>
 #include <random>
 
 #include "autograd/io/npy.h"
-#include "autograd/io/safetensors.h"
-#include "autograd/ops/map.h"
+#include "autograd/tensor/factory.h"
 #include "parallel_core/data/step_dataset.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "tests/examples/gpt/run_program.h"
