@@ -198,7 +198,7 @@ TEST_F(StoryTest, ASignalSavesAndEndsWithZero) {
     ::dup2(log, STDERR_FILENO);
     if (::chdir(dir_.path().c_str()) == 0) {
       ::execl(TAPESTRY_PRETRAIN_GPT, "pretrain_gpt", "--config_path", "run.yaml", "--set",
-              "training_config.training_iters=100000000", nullptr);
+              "training_config.training_iters=200000", nullptr);
     }
     ::_exit(127);
   }
