@@ -130,7 +130,10 @@ TEST_P(ModelDropout, LayoutAndThreadsDoNotMatter) {
 
 TEST_P(ModelDropout, ActsInTrainingOnlyAndDiffersBetweenSteps) {
   const Trainer trainer(GetParam());
-  const Trainer plain;
+  Overrides without = GetParam();
+  without.insert(without.end(),
+                 {"model_config.hidden_dropout=0", "model_config.attention_dropout=0"});
+  const Trainer plain(without);
   const data::Batch batch = make_batch(trainer.config, 2);
   const auto loss = [&](const Trainer& t) {
     return t.model->forward(to_model_input(batch)).loss.item();
