@@ -36,7 +36,7 @@ def run(name, command, environment):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = (done.stderr.strip() or f"signal or status {done.returncode}").splitlines()
-        raise Failed(f"{name}: {reason[-1]}")
+        raise Failed(f"{name}: {reason[-1].strip()}")
     return done.stdout
 
 
