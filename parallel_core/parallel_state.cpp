@@ -36,11 +36,21 @@ void initialize_model_parallel(const ModelParallelSizes& sizes,
   check<RuntimeError>(!slot().has_value(),
                       "initialize_model_parallel: the groups exist already; call "
                       "destroy_model_parallel() first");
+  check<RuntimeError>(world != nullptr, "initialize_model_parallel: the world is a null pointer");
+  const auto check_size = [](const char* axis, int size) {
+    check<RuntimeError>(size >= 1, "initialize_model_parallel: ", axis,
+                        " parallel size must be at least 1, got ", size);
+  };
+  check_size("tensor", sizes.tensor_model_parallel_size);
+  check_size("pipeline", sizes.pipeline_model_parallel_size);
+  check_size("virtual pipeline", sizes.virtual_pipeline_model_parallel_size.value_or(1));
+  check_size("context", sizes.context_parallel_size);
+  check_size("expert", sizes.expert_model_parallel_size);
   const int model = sizes.tensor_model_parallel_size * sizes.pipeline_model_parallel_size *
                     sizes.context_parallel_size;
-  check<RuntimeError>(model >= 1 && world->size() % model == 0,
-                      "initialize_model_parallel: tensor ", sizes.tensor_model_parallel_size,
-                      " x pipeline ", sizes.pipeline_model_parallel_size, " x context ",
+  check<RuntimeError>(world->size() % model == 0, "initialize_model_parallel: tensor ",
+                      sizes.tensor_model_parallel_size, " x pipeline ",
+                      sizes.pipeline_model_parallel_size, " x context ",
                       sizes.context_parallel_size, " parallel does not divide a world of ",
                       world->size(), " ranks");
   const int data = world->size() / model;
@@ -52,7 +62,9 @@ void initialize_model_parallel(const ModelParallelSizes& sizes,
                           sizes.pipeline_model_parallel_size >= 2,
                       "initialize_model_parallel: a virtual pipeline needs a pipeline parallel "
                       "size of at least 2");
-  // All axes have size one here: every group is the group of this process.
+  check<RuntimeError>(world->size() == 1, "initialize_model_parallel: the world has ",
+                      world->size(), " ranks; only a world of one is supported so far");
+  // All axes have size one: every group is the group of this process.
   slot() = ParallelState{world, world, world, world};
 }
 

@@ -21,8 +21,8 @@ struct ModelParallelSizes {
   int expert_model_parallel_size = 1;
 };
 
-/// Splits the world into groups for the current rank. RuntimeError if it was split already or if
-/// the sizes do not divide the world.
+/// Splits the world into groups for the current rank. RuntimeError if it was split already, if a
+/// size is below 1, if the sizes do not divide the world, or if that has more than one rank.
 void initialize_model_parallel(const ModelParallelSizes& sizes = {},
                                std::shared_ptr<ProcessGroup> world = single_process_group());
 bool model_parallel_is_initialized();

@@ -3,6 +3,7 @@
 #include "autograd/kernels/embedding.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/rows.h"
+#include "autograd/tape/engine.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
@@ -17,7 +18,9 @@ struct Embedding {
   static constexpr std::string_view name = "embedding";
   int64_t vocabulary;
   SavedTensor ids;
+  Tensor leaf;  // the table itself, whose main_grad may take the gradient
   Tensor forward(const Tensor& weight, const Tensor& ids_) {
+    leaf = weight;
     const Tensor dense_ids = dense(ids_);
     ids.save(dense_ids);
     const Tensor table = dense(weight);
@@ -29,6 +32,14 @@ struct Embedding {
     return y;
   }
   std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad /*needs*/) const {
+    const Tensor target = main_grad_target(leaf);
+    if (target.defined() && target.dtype() == dy.dtype()) {
+      const Tensor rows = dense(dy);
+      const Tensor positions = ids;
+      kernels::embedding_backward(dy.dtype(), positions.numel(), vocabulary, dy.shape().back(),
+                                  positions.data<int64_t>(), rows.raw(), target.raw());
+      return {target, Tensor()};
+    }
     return {add_rows(dy, ids, vocabulary), Tensor()};
   }
 };
@@ -47,7 +58,7 @@ struct EmbeddingBackward {
     return dweight;
   }
   std::array<Tensor, 2> backward(const Tensor& ddweight, NeedsGrad /*needs*/) const {
-    return {apply_op(Embedding{vocabulary, {}}, ddweight, ids.get()), Tensor()};
+    return {apply_op(Embedding{vocabulary, {}, {}}, ddweight, ids.get()), Tensor()};
   }
 };
 
@@ -70,7 +81,7 @@ Tensor embedding(const Tensor& weight, const Tensor& ids) {
                       position_in(ids.shape(), i), " is outside [0, ", vocabulary,
                       "); check tokenizer and vocabulary size");
   }
-  return apply_op(Embedding{vocabulary, {}}, weight, wide_ids);
+  return apply_op(Embedding{vocabulary, {}, {}}, weight, wide_ids);
 }
 
 }  // namespace tapestry

@@ -7,6 +7,7 @@
 #include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/tape/engine.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
@@ -233,9 +234,11 @@ struct MatMul {
 struct Linear {
   static constexpr std::string_view name = "linear";
   SavedTensor x, weight;
+  Tensor leaf;  // the weight itself, whose main_grad may take the gradient
   Tensor forward(const Tensor& x_, const Tensor& weight_, const Tensor& bias) {
     if (weight_.requires_grad()) {
       x.save(x_);
+      leaf = weight_;
     }
     if (x_.requires_grad()) {
       weight.save(weight_);
@@ -259,10 +262,13 @@ struct Linear {
     }
     const Tensor rows = fold(dy);
     if (needs[1]) {
-      // The one product whose result only accumulates: with the weight's main_grad at hand it can
-      // be the C of this GEMM (beta 1, float32 C also for bfloat16 operands) and the entry stay
-      // undefined.
-      out[1] = matmul(rows.t(), fold(x.get()));
+      // The one product whose result only accumulates: main_grad is the C of this GEMM.
+      out[1] = main_grad_target(leaf);
+      if (out[1].defined()) {
+        multiply(rows.t(), fold(x.get()), 1, out[1]);
+      } else {
+        out[1] = matmul(rows.t(), fold(x.get()));
+      }
     }
     if (needs[2]) {
       out[2] = sum(rows, {0});

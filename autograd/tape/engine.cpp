@@ -93,9 +93,23 @@ class AccumulateGrad final : public Node {
   std::string_view name() const override { return "accumulate_grad"; }
   void release_saved() override {}
 
+  bool has_received(const Tensor& gradient) const override {
+    const AutogradMeta* meta = autograd_meta(leaf_);
+    return meta->main_grad.defined() && meta->main_grad.is_same(gradient);
+  }
+
   void run(std::span<Tensor> grad_outputs, std::span<Tensor> /*grad_inputs*/) override {
-    Tensor gradient = std::move(grad_outputs[0]);
     AutogradMeta& meta = *autograd_meta(leaf_);
+    if (grad_outputs[0].defined()) {  // else every op has added its part to main_grad itself
+      accumulate_into(meta, std::move(grad_outputs[0]));
+    }
+    for (const auto& hook : meta.post_accumulate_hooks) {
+      hook(leaf_);
+    }
+  }
+
+ private:
+  static void accumulate_into(AutogradMeta& meta, Tensor gradient) {
     for (const Node::Hook& hook : meta.hooks) {
       if (const Tensor replaced = hook(gradient); replaced.defined()) {
         check<ValueError>(replaced.shape() == gradient.shape(),
@@ -117,12 +131,8 @@ class AccumulateGrad final : public Node {
       sum_into(meta.grad, gradient, meta.grad);
       meta.grad.bump_version();
     }
-    for (const auto& hook : meta.post_accumulate_hooks) {
-      hook(leaf_);
-    }
   }
 
- private:
   Tensor leaf_;
 };
 
@@ -174,7 +184,6 @@ class BackwardPass {
 
  private:
   void run_node(PendingGradients& pending);
-  void prepare_gradient(const Node& from, const Node& to, uint32_t output, Tensor& gradient) const;
   bool is_needed(Node* node) const { return !restricted_ || needed_.contains(node); }
 
   bool retain_;
@@ -190,6 +199,17 @@ class BackwardPass {
 };
 
 namespace {
+
+// A wrong gradient is reported where it is made, not where it is first used.
+void check_gradient(const Node& from, const Node& to, uint32_t output, const Tensor& gradient) {
+  const OutputInfo& info = to.output(output);
+  check<RuntimeError>(gradient.shape() == info.shape, from.name(),
+                      ": backward returned a gradient ", describe(gradient),
+                      " for an input of shape ", info.shape);
+  check<RuntimeError>(gradient.dtype() == info.dtype, from.name(),
+                      ": backward returned a gradient ", describe(gradient),
+                      " for an input of dtype ", name_of(info.dtype));
+}
 
 bool older(const PendingGradients* a, const PendingGradients* b) {
   return a->node->sequence_number() < b->node->sequence_number();
@@ -254,6 +274,9 @@ void BackwardPass::send(const Edge& edge, Tensor&& gradient) {
     node->pending_ = pending;
     heap_.push_back(pending);
     std::push_heap(heap_.begin(), heap_.end(), older);
+  }
+  if (node->has_received(gradient)) {
+    return;
   }
   if (edge.output == 0) {
     add_gradient(pending->first, std::move(gradient));
@@ -324,25 +347,14 @@ void BackwardPass::run_node(PendingGradients& pending) {
   for (size_t i = 0; i < grad_inputs.size(); ++i) {
     const Edge& edge = node.edges()[i];
     if (edge && grad_inputs[i].defined()) {
-      prepare_gradient(node, *edge.node, edge.output, grad_inputs[i]);
+      if (!edge.node->has_received(grad_inputs[i])) {
+        check_gradient(node, *edge.node, edge.output, grad_inputs[i]);
+      }
       send(edge, std::move(grad_inputs[i]));
     }
   }
   grad_inputs.clear();
   inputs_scratch_ = std::move(grad_inputs);
-}
-
-void BackwardPass::prepare_gradient(const Node& from,
-                                    const Node& to,
-                                    uint32_t output,
-                                    Tensor& gradient) const {
-  const OutputInfo& info = to.output(output);
-  check<RuntimeError>(gradient.shape() == info.shape, from.name(),
-                      ": backward returned a gradient ", describe(gradient),
-                      " for an input of shape ", info.shape);
-  check<RuntimeError>(gradient.dtype() == info.dtype, from.name(),
-                      ": backward returned a gradient ", describe(gradient),
-                      " for an input of dtype ", name_of(info.dtype));
 }
 
 namespace {
@@ -439,6 +451,14 @@ TensorList grad(const Tensor& root,
                 BackwardOptions options,
                 bool allow_unused) {
   return grad(std::span(&root, 1), inputs, std::span(&gradient, 1), options, allow_unused);
+}
+
+Tensor main_grad_target(const Tensor& leaf) {
+  if (!leaf.defined() || !leaf.requires_grad() || grad_enabled() || !detail::accumulating()) {
+    return {};
+  }
+  const AutogradMeta* meta = autograd_meta(leaf);
+  return meta != nullptr && !meta->grad_fn && meta->hooks.empty() ? meta->main_grad : Tensor();
 }
 
 Tensor accumulate(const Tensor& a, const Tensor& b) {

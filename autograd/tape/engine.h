@@ -47,6 +47,12 @@ TensorList grad(const Tensor& root,
 template <class F>
 TensorList vjp(const F& f, const Tensor& dy, const TensorList& inputs);
 
+/// The main_grad of a leaf, into which an op's backward may add its contribution itself, sparing a
+/// temporary and a pass; the op then returns this very tensor as the leaf's gradient. Undefined
+/// where that is not possible: no main_grad, hooks that want to see the gradient, a pass that
+/// returns gradients (grad()) or is recorded (create_graph).
+Tensor main_grad_target(const Tensor& leaf);
+
 /// Sum of two gradients of one shape and dtype, recorded if grad mode is on.
 Tensor accumulate(const Tensor& a, const Tensor& b);
 

@@ -59,6 +59,9 @@ class Node : public RefCounted {
   /// Drops what was saved for backward. Running the node afterwards is an error.
   virtual void release_saved() = 0;
 
+  /// True if `gradient` stands for a contribution that is already where this node would put it.
+  virtual bool has_received(const Tensor& /*gradient*/) const { return false; }
+
   uint64_t sequence_number() const { return sequence_number_; }
   /// Makes this the newest node. An op calls it when its edges are known: asking a leaf for its
   /// edge may create a node, which has to be older than its user.

@@ -83,7 +83,7 @@ int64_t parameter_count(const TransformerConfig& model) {
   double layer = hidden * (queries + 2 * keys) + (model.qkv_has_bias ? queries + 2 * keys : 0);
   layer += queries * hidden + (model.out_proj_has_bias ? hidden : 0);
   layer += hidden * up + d(model.ffn_hidden_size) * hidden + (model.mlp_has_bias ? up + hidden : 0);
-  layer += 2 * norm_size * hidden;
+  layer += (model.use_sandwich_norm ? 4 : 2) * norm_size * hidden;
   layer += model.qk_layernorm ? 2 * norm_size * d(channels) : 0;
 
   double total = d(model.vocab_size) * hidden + d(model.num_layers) * layer;

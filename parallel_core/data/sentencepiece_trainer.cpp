@@ -120,6 +120,12 @@ void train_sentencepiece(const std::vector<std::string>& files,
       }
     });
   });
+  const bool has_text = std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
+    return line.find_first_not_of(" \t\r\n") != std::string::npos;
+  });
+  check<ValueError>(has_text, files.empty() ? "no file" : files.front(),
+                    files.size() > 1 ? " and the other files: " : ": ",
+                    "has no text to train a tokenizer on");
   write_file_atomically(model_file, train_sentencepiece(lines, options.vocab_size));
 }
 

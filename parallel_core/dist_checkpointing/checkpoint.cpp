@@ -1,8 +1,16 @@
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "autograd/io/atomic_file.h"
@@ -20,24 +28,67 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kWeightsFile = "model.safetensors";
+constexpr const char* kPickleFile = "pytorch_model.bin";
 
 bool holds_weights(const fs::path& folder) {
   return fs::exists(folder / kWeightsFile) ||
          fs::exists(folder / (std::string(kWeightsFile) + ".index.json"));
 }
 
-// Complete checkpoints below a folder, oldest first.
+// N of "step_N"; empty for any other name.
+std::optional<int64_t> step_of(const std::string& name) {
+  constexpr std::string_view kPrefix = "step_";
+  int64_t step = 0;
+  const char* end = name.data() + name.size();
+  if (name.compare(0, kPrefix.size(), kPrefix) != 0) {
+    return std::nullopt;
+  }
+  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
+  return error == std::errc() && stop == end && step >= 0 ? std::optional(step) : std::nullopt;
+}
+
+// Complete checkpoints below a folder, in the order of their steps.
 std::vector<fs::path> checkpoints_in(const fs::path& folder) {
-  std::vector<fs::path> found;
+  std::vector<std::pair<int64_t, fs::path>> found;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_directory() && name.rfind("step_", 0) == 0 && holds_weights(entry.path())) {
-      found.push_back(entry.path());
+    const std::optional<int64_t> step = step_of(entry.path().filename().string());
+    if (step && entry.is_directory() && holds_weights(entry.path())) {
+      found.emplace_back(*step, entry.path());
     }
   }
   std::sort(found.begin(), found.end());
-  return found;
+  std::vector<fs::path> paths;
+  for (auto& [step, path] : found) {
+    paths.push_back(std::move(path));
+  }
+  return paths;
+}
+
+// Unlike a plain copy, on disk when it returns.
+void copy_to_disk(const std::string& from, const fs::path& to) {
+  std::ifstream file(from, std::ios::binary);
+  std::stringstream content;
+  content << file.rdbuf();
+  check<IoError>(file.good() && content.good(), from, ": cannot be read");
+  write_file_atomically(to, content.str());
+}
+
+// Gives a complete folder its name. What an earlier run left under that name is never missing: the
+// two names are exchanged at once, or where the file system cannot do that, one after the other.
+void put_in_place(const fs::path& temporary, const fs::path& folder) {
+  if (!fs::exists(folder)) {
+    fs::rename(temporary, folder);
+    return;
+  }
+  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0) {
+    return;
+  }
+  const fs::path aside = folder.string() + ".old";
+  fs::remove_all(aside);
+  fs::rename(folder, aside);
+  fs::rename(temporary, folder);
+  fs::remove_all(aside);
 }
 
 // Parameters under their module paths, as an alternative to logical names.
@@ -80,6 +131,8 @@ std::string resolve_checkpoint(const std::string& path) {
   if (found.empty()) {
     found = checkpoints_in(fs::path(path) / "checkpoint");
   }
+  check<IoError>(!found.empty() || !fs::exists(fs::path(path) / kPickleFile), path, ": holds ",
+                 kPickleFile, ", a pickle, which is not read; save the model as safetensors");
   check<IoError>(!found.empty(), path, ": holds neither ", kWeightsFile,
                  " nor folders step_N with one");
   return found.back().string();
@@ -121,13 +174,12 @@ std::string save_checkpoint(const nn::Module& model,
     write_file_atomically(temporary / "config.json", model_config_json(config));
     write_file_atomically(temporary / "config.yaml", options.resolved_config);
     if (!options.tokenizer_model.empty()) {
-      fs::copy_file(options.tokenizer_model, temporary / "tokenizer.model");
+      copy_to_disk(options.tokenizer_model, temporary / "tokenizer.model");
     }
     sync_directory(temporary);
-    // A folder of that name is from an earlier run of the same step: it is replaced whole.
-    fs::remove_all(folder);
-    fs::rename(temporary, folder);
+    put_in_place(temporary, folder);
     sync_directory(options.directory);
+    fs::remove_all(temporary);
   } catch (const fs::filesystem_error& error) {
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
@@ -137,12 +189,15 @@ std::string save_checkpoint(const nn::Module& model,
     fs::remove_all(temporary, ignored);
     throw;
   }
-  // An earlier run may have left higher steps; the one just written stays in any case.
-  std::vector<fs::path> others = checkpoints_in(options.directory);
-  others.erase(std::remove(others.begin(), others.end(), folder), others.end());
-  for (size_t i = 0; i + static_cast<size_t>(options.keep_max) < others.size() + 1; ++i) {
-    std::error_code ignored;
-    fs::remove_all(others[i], ignored);
+  const std::vector<fs::path> all = checkpoints_in(options.directory);
+  auto surplus = static_cast<int64_t>(all.size()) - std::max<int64_t>(options.keep_max, 1);
+  for (auto old = all.begin(); old != all.end() && surplus > 0; ++old) {
+    // A run that started again from an early step may find later ones of its predecessor.
+    if (*old != folder) {
+      std::error_code ignored;
+      fs::remove_all(*old, ignored);
+      --surplus;
+    }
   }
   return folder.string();
 }

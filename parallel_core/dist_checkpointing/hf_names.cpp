@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "autograd/ops/elementwise.h"
+#include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"
 
@@ -170,6 +172,18 @@ bool any_name(const LogicalState& tensors, const char* prefix) {
   return found != tensors.end() && starts_with(found->first, prefix);
 }
 
+// True if the output matrix is the embeddings once more. One of its own cannot be dropped: the
+// model that it belongs to is not tied.
+bool repeats_embeddings(const LogicalState& state) {
+  const auto head = state.find("lm_head.weight");
+  const auto table = state.find("tok_embeddings.weight");
+  if (head == state.end() || table == state.end() ||
+      head->second.shape() != table->second.shape()) {
+    return false;
+  }
+  return all(eq(head->second, table->second)).item() != 0;
+}
+
 bool has_plain_structure(const TransformerConfig& c) {
   return !c.qk_layernorm && !c.window_size && !c.use_sandwich_norm && c.use_final_norm &&
          !c.apply_residual_connection_post_norm && !c.out_hidden_size;
@@ -212,7 +226,7 @@ LogicalState from_file_names(const TransformerConfig& config, const LogicalState
                      : any_name(tensors, "transformer.") || any_name(tensors, "wte.")
                          ? from_gpt2(tensors)
                          : tensors;
-  if (!config.untie_embeddings_and_output_weights) {
+  if (!config.untie_embeddings_and_output_weights && repeats_embeddings(out)) {
     out.erase("lm_head.weight");
   }
   return out;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "autograd/ops/random.h"
@@ -12,6 +13,21 @@
 namespace tapestry {
 
 namespace {
+
+// Dropout off; afterwards the model is in the mode that it had, also after an error.
+class EvaluationGuard {
+ public:
+  explicit EvaluationGuard(nn::Module& model) : model_(model), training_(model.is_training()) {
+    model_.eval();
+  }
+  EvaluationGuard(const EvaluationGuard&) = delete;
+  EvaluationGuard& operator=(const EvaluationGuard&) = delete;
+  ~EvaluationGuard() { model_.train(training_); }
+
+ private:
+  nn::Module& model_;
+  bool training_;
+};
 
 void check_options(const GenerationOptions& o) {
   check<ValueError>(o.max_new_tokens >= 0, "max_new_tokens must not be negative, got ",
@@ -27,6 +43,12 @@ int64_t sample_token(std::span<const float> logits, const GenerationOptions& opt
   const size_t vocab = options.vocab_size > 0
                            ? std::min(logits.size(), static_cast<size_t>(options.vocab_size))
                            : logits.size();
+  check<ValueError>(vocab > 0, "sample_token: there are no logits to choose from");
+  for (size_t i = 0; i < vocab; ++i) {
+    // -inf is a token that must not be chosen; anything else that is not finite has no order.
+    check<ValueError>(logits[i] < std::numeric_limits<float>::infinity(), "sample_token: logit ", i,
+                      " is ", logits[i], "; are the weights finite?");
+  }
   std::vector<int64_t> order(vocab);
   std::iota(order.begin(), order.end(), 0);
   const auto likelier = [&](int64_t a, int64_t b) {
@@ -70,7 +92,7 @@ std::vector<int32_t> generate(GPTModel& model,
   check_options(options);
   check<ValueError>(!prompt.empty(), "generate: the prompt has no tokens");
   const NoGradGuard guard;
-  model.eval();
+  const EvaluationGuard evaluation(model);
   std::vector<int64_t> context(prompt.begin(), prompt.end());
   std::vector<int32_t> generated;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {

@@ -22,12 +22,13 @@ struct GenerationOptions {
   int64_t max_context = 0;  ///< the model sees at most so many last tokens
 };
 
-/// Chooses the next token from the logits of one position. `draw` in [0, 1) decides.
+/// Chooses the next token from the logits of one position. `draw` in [0, 1) decides. ValueError if
+/// there are no logits or one of those looked at is NaN or +infinity.
 int64_t sample_token(std::span<const float> logits, const GenerationOptions& options, double draw);
 
 /// Continues the prompt. Token number i (from 0) uses number i of the stream "generate" of the
-/// seed. `on_token` is called with each new id. ValueError for an empty prompt, ids outside the
-/// vocabulary, or options outside their range.
+/// seed. `on_token` is called with each new id. The model is left in the mode it was in. ValueError
+/// for an empty prompt or options outside their range, IndexError for ids outside the vocabulary.
 std::vector<int32_t> generate(GPTModel& model,
                               std::span<const int32_t> prompt,
                               const GenerationOptions& options,

@@ -1,5 +1,7 @@
 #include "parallel_core/transformer/rotary_pos_embedding.h"
 
+#include <algorithm>
+
 namespace tapestry {
 
 RotaryEmbedding::RotaryEmbedding(const TransformerConfig& config)
@@ -11,14 +13,13 @@ RotaryEmbedding::RotaryEmbedding(const TransformerConfig& config)
 
 Tensor RotaryEmbedding::apply(const Tensor& x) {
   const int64_t length = x.size(2);
-  auto found = tables_.find(length);
-  if (found == tables_.end()) {
-    const RopeTable table =
-        rope_table(length, rotary_dim_,
-                   {.base = base_, .seq_len_interpolation_factor = interpolation_factor_});
-    found = tables_.emplace(length, table).first;
+  if (length > length_) {
+    // Growing by doubling: generation asks for one more position each time.
+    length_ = length_ == 0 ? length : std::max(length, 2 * length_);
+    table_ = rope_table(length_, rotary_dim_,
+                        {.base = base_, .seq_len_interpolation_factor = interpolation_factor_});
   }
-  return rope(x, found->second, {.interleaved = interleaved_});
+  return rope(x, table_, {.interleaved = interleaved_});
 }
 
 }  // namespace tapestry

@@ -1,7 +1,5 @@
-// Rotary position embedding: tables by configuration, kept for the lengths in use.
+// Rotary position embedding: one table, as long as the longest sequence so far.
 #pragma once
-
-#include <map>
 
 #include "autograd/ops/rope.h"
 #include "parallel_core/config/config.h"
@@ -22,7 +20,8 @@ class RotaryEmbedding {
   bool interleaved_;
   double base_;
   double interpolation_factor_;
-  std::map<int64_t, RopeTable> tables_;  // by sequence length
+  RopeTable table_;
+  int64_t length_ = 0;  // rows of the table
 };
 
 }  // namespace tapestry

@@ -223,7 +223,7 @@ void replay(const fs::path& folder, const fs::path& scratch) {
     // Later steps inherit what the steps before them rounded differently.
     const double bound = step.get<int64_t>() == 1 ? bounds.first_gradients : 1e-3;
     compare_elements(read_weights((output / file).string()), read_weights((folder / file).string()),
-                     config, bound, name + ", " + file);
+                     bound, name + ", " + file);
   }
   const std::string last =
       "weights_step_" + std::to_string(config.at("train_iters").get<int64_t>()) + ".safetensors";

@@ -1,12 +1,10 @@
 // Wrong input of every kind, through the programs: exit code 2, a message that names the thing, and
 // nothing written besides the log.
-#include <fstream>
 #include <functional>
 #include <random>
 
 #include "autograd/io/npy.h"
-#include "autograd/io/safetensors.h"
-#include "autograd/ops/map.h"
+#include "autograd/tensor/factory.h"
 #include "parallel_core/data/step_dataset.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "tests/examples/gpt/run_program.h"
@@ -571,8 +569,11 @@ TEST_F(ProgramTest, GoldenToYamlBadInput) {
   dir_.write("case/config.json", "{\"num_layers\": ");
   bad("--case case", "JSON");
   dir_.write("case/config.json", "{\"num_layers\": 2}");
-  bad("--case case", "vocab_size");
-  bad("--case case --output no/where.yaml", "");
+  bad("--case case", "'train_iters' is missing");
+  fs::copy_file(TAPESTRY_SOURCE_DIR "/tests/data/golden_models/llama_tiny/config.json",
+                dir_.file("case/config.json"), fs::copy_options::overwrite_existing);
+  bad("--case case --output no/where.yaml", "no/where.yaml: cannot be written");
+  bad("--case case --data_parallel_size 3", "is not a multiple of");
 }
 
 TEST_F(ProgramTest, TextWithoutTokens) {

@@ -1,5 +1,6 @@
 // Whole runs: text, tokens, training, evaluation, checkpoint, generation, and the files of a run.
 #include <fcntl.h>
+#include <pty.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): kill
 #include <unistd.h>
 
@@ -198,7 +199,7 @@ TEST_F(StoryTest, ASignalSavesAndEndsWithZero) {
     ::dup2(log, STDERR_FILENO);
     if (::chdir(dir_.path().c_str()) == 0) {
       ::execl(TAPESTRY_PRETRAIN_GPT, "pretrain_gpt", "--config_path", "run.yaml", "--set",
-              "training_config.training_iters=100000000", nullptr);
+              "training_config.training_iters=200000", nullptr);
     }
     ::_exit(127);
   }
@@ -218,6 +219,32 @@ TEST_F(StoryTest, ASignalSavesAndEndsWithZero) {
   EXPECT_TRUE(fs::exists(dir_.file(name + "/model.safetensors"))) << dir_.read("log");
   EXPECT_THAT(dir_.read("output/log/rank_0/info.log"), HasSubstr("stopped on request after"));
   EXPECT_EQ(generate("--checkpoint output --prompt And --max_new_tokens 3"), 0) << said();
+}
+
+// Elsewhere there is none: see FromTextToTextAndOn.
+TEST_F(StoryTest, ATerminalShowsABar) {
+  ASSERT_NO_FATAL_FAILURE(prepare_text());
+  dir_.write("run.yaml", kTinyRun);
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (::chdir(dir_.path().c_str()) == 0) {
+      ::execl(TAPESTRY_PRETRAIN_GPT, "pretrain_gpt", "--config_path", "run.yaml", nullptr);
+    }
+    ::_exit(127);
+  }
+  std::string shown;
+  char buffer[4096];
+  for (ssize_t got = 0; (got = ::read(terminal, buffer, sizeof(buffer))) > 0;) {
+    shown.append(buffer, static_cast<size_t>(got));
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ::close(terminal);
+  EXPECT_EQ(status, 0) << shown;
+  EXPECT_THAT(shown, HasSubstr("[##########....................] 1/3  loss 5."));
+  EXPECT_THAT(shown, HasSubstr("tokens/s  ETA 0:00"));
 }
 
 TEST_F(StoryTest, ADryRunWritesNothing) {

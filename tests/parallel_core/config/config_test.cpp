@@ -148,7 +148,6 @@ TEST(Config, LaterFeaturesAreNamedWithReasonAndPlace) {
       "parallel_config.zero_level=z1",
       "model_config.compute_dtype=float16",
       "model_config.params_dtype=bfloat16",
-      "model_config.use_sandwich_norm=True",
       "model_config.recompute_granularity=full",
       "model_config.init_method=xavier_uniform",
       "moe_config.num_experts=4",

@@ -1,0 +1,347 @@
+#!/usr/bin/env python3
+"""Runs PyTorch and Tapestry in turn on this machine and prints what came out as Markdown tables.
+
+Needs only the standard library; the PyTorch side runs in another interpreter, Debian's
+/usr/bin/python3 with the package python3-torch. Without it only Tapestry's figures are printed.
+
+    cmake --preset release -DTAPESTRY_BUILD_BENCH=ON && cmake --build build/release
+    bench/compare.py --ops --steps --rounds 3 > table.md
+"""
+import argparse
+import json
+import math
+import os
+import pathlib
+import platform
+import re
+import statistics
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+OPENBLAS_OPENMP = pathlib.Path("/usr/lib") / f"{platform.machine()}-linux-gnu" / "openblas-openmp"
+NOT_MEASURED = "-"
+
+
+def log(*parts):
+    print("compare:", *parts, file=sys.stderr, flush=True)
+
+
+class Failed(Exception):
+    """A program ended with an error; the text says which and why."""
+
+
+def run(name, command, environment):
+    log(name, *command[1:])
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        reason = (done.stderr.strip() or f"signal or status {done.returncode}").splitlines()
+        raise Failed(f"{name}: {reason[-1]}")
+    return done.stdout
+
+
+class Programs:
+    """The commands of both sides, and the environment that gives them the same threads."""
+
+    def __init__(self, build_dir, python, threads):
+        self.build_dir = build_dir
+        self.python = python
+        self.environment = dict(os.environ, OMP_NUM_THREADS=str(threads))
+        # PyTorch takes whichever OpenBLAS the alternatives name; the pthread flavour beside
+        # PyTorch's own OpenMP team would slow it down several times.
+        self.peer_environment = dict(self.environment)
+        if OPENBLAS_OPENMP.is_dir():
+            paths = [str(OPENBLAS_OPENMP), os.environ.get("LD_LIBRARY_PATH", "")]
+            self.peer_environment["LD_LIBRARY_PATH"] = ":".join(filter(None, paths))
+        for program in ("machine_bench", "ops_bench", "step_bench"):
+            if not (build_dir / program).is_file():
+                sys.exit(
+                    f"compare: {build_dir / program} is missing; build it with\n"
+                    "  cmake --preset release -DTAPESTRY_BUILD_BENCH=ON && "
+                    f"cmake --build build/release --target {program}\n"
+                    "or name its folder with --build-dir"
+                )
+
+    def torch_version(self):
+        """None, with a message, where PyTorch cannot be run."""
+        command = [self.python, "-c", "import torch; print(torch.__version__)"]
+        try:
+            return run(self.python, command, self.peer_environment).strip()
+        except (Failed, OSError) as error:
+            log(
+                f"no PyTorch ({error}): only Tapestry is measured. For the "
+                "comparison: apt-get install python3-torch, or --python INTERPRETER"
+            )
+            return None
+
+    def project(self, program, *arguments):
+        return run(program, [str(self.build_dir / program), *arguments], self.environment)
+
+    def peer(self, program, *arguments):
+        command = [self.python, str(HERE / "peer" / program), *arguments]
+        return run(program, command, self.peer_environment)
+
+
+class Limits:
+    """The best of what machine_bench saw over the whole comparison."""
+
+    def __init__(self):
+        self.gemm = {}
+        self.bandwidth = 0.0
+        self.native = False
+
+    def add(self, text):
+        seen = json.loads(text)
+        for dtype in ("float32", "bfloat16"):
+            peak = seen["gemm"][dtype]["peak_gflops"]
+            self.gemm[dtype] = max(peak, self.gemm.get(dtype, 0.0))
+        self.native = seen["gemm"]["bfloat16"]["native"]
+        self.bandwidth = max(self.bandwidth, seen["memory"]["peak_gbs"])
+        self.about = f"{seen['threads']} threads, CPU level {seen['cpu_level']}, {seen['blas']}"
+
+
+class Samples:
+    """Values of each quantity of each case, one per round; read as medians."""
+
+    def __init__(self):
+        self.values = {}
+
+    def add(self, case, quantity, value):
+        self.values.setdefault(case, {}).setdefault(quantity, []).append(value)
+
+    def median(self, case, quantity):
+        found = self.values.get(case, {}).get(quantity)
+        return statistics.median(found) if found else None
+
+
+def number(value, digits=1):
+    return NOT_MEASURED if value is None else f"{value:,.{digits}f}"
+
+
+def quotient(a, b):
+    return None if a is None or not b else a / b
+
+
+def ratio(value):
+    return NOT_MEASURED if value is None else f"{value:.2f}x"
+
+
+def percent(value):
+    return NOT_MEASURED if value is None else f"{100 * value:.0f} %"
+
+
+def geometric_mean(values):
+    return math.exp(statistics.fmean(math.log(v) for v in values))
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * 3 + "---:|" * (len(head) - 3)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def project_ops(programs, args, samples, cases):
+    """One run of ops_bench. With one repetition there is no median row, but a plain one."""
+    arguments = [
+        "--benchmark_format=json",
+        f"--benchmark_filter={re.escape(args.filter) or '.'}",
+        f"--benchmark_repetitions={args.repetitions}",
+        f"--benchmark_min_time={args.min_time}",
+    ]
+    for entry in json.loads(programs.project("ops_bench", *arguments))["benchmarks"]:
+        name = entry["run_name"].removesuffix("/real_time")
+        if name not in cases:
+            cases.append(name)
+        if entry.get("error_occurred"):
+            log(f"{name}: {entry['error_message']}")
+        elif entry.get("aggregate_name", "median") == "median":
+            samples.add(name, "us", entry["real_time"])
+            for counter in ("GFLOP/s", "GB/s"):
+                if counter in entry:
+                    samples.add(name, counter, entry[counter])
+
+
+def peer_ops(programs, args, samples, cases):
+    arguments = ["--repeats", str(args.repetitions)]
+    if args.filter:
+        arguments += ["--only", args.filter]
+    for line in programs.peer("torch_ops.py", *arguments).splitlines():
+        seen = json.loads(line)
+        name = "/".join((seen["op"], seen["shape"], seen["dtype"]))
+        if name not in cases:
+            cases.append(name)
+        samples.add(name, "us", seen["us"])
+
+
+def ops_table(cases, ours, theirs, limits):
+    rows, ratios = [], []
+    for name in cases:
+        us, peer_us = ours.median(name, "us"), theirs.median(name, "us")
+        speedup = quotient(peer_us, us)
+        if speedup is not None:
+            ratios.append(speedup)
+        flops, bandwidth = ours.median(name, "GFLOP/s"), ours.median(name, "GB/s")
+        op, shape, dtype = name.split("/")
+        rows.append(
+            [op, shape, dtype, number(peer_us), number(us), ratio(speedup), number(flops)]
+            + [percent(quotient(flops, limits.gemm.get(dtype))), number(bandwidth)]
+            + [percent(quotient(bandwidth, limits.bandwidth))]
+        )
+    head = "op|shape|dtype|PyTorch us|Tapestry us|ratio|GFLOP/s|of peak|GB/s|of bandwidth"
+    text = table(head.split("|"), rows)
+    if ratios:
+        slowest = min(ratios)
+        text += f"\n\nGeometric mean of {len(ratios)} ratios: {geometric_mean(ratios):.2f}x; "
+        text += f"lowest {slowest:.2f}x."
+    return text
+
+
+STEP_QUANTITIES = ("step_ms", "min_ms", "gflops", "peak_rss_mib", "tokens_per_s", "loss",
+                   "page_faults_per_step")  # fmt: skip
+
+
+def add_step(samples, case, text):
+    seen = json.loads(text.strip().splitlines()[-1])
+    for quantity in STEP_QUANTITIES:
+        samples.add(case, quantity, seen[quantity])
+
+
+def step_arguments(args, preset, dtype):
+    values = {"preset": preset, "dtype": dtype, "batch": args.batch, "seq": args.seq}
+    values |= {"steps": args.timed_steps, "warmup": args.warmup, "threads": args.threads}
+    return [part for key, value in values.items() for part in ("--" + key, str(value))]
+
+
+def steps_round(programs, args, has_peer, ours, theirs, failures):
+    for preset in args.presets:
+        for dtype in args.dtypes:
+            case = (preset, dtype)
+            arguments = step_arguments(args, preset, dtype)
+            sides = [(theirs, lambda a: programs.peer("torch_gpt.py", *a), "PyTorch")]
+            overrides = [part for o in args.set for part in ("--set", o)]
+            sides.append((ours, lambda a: programs.project("step_bench", *a, *overrides), "Tapestry"))
+            for samples, program, side in sides if has_peer else sides[1:]:
+                if (side, case) in failures:
+                    continue
+                try:
+                    add_step(samples, case, program(arguments))
+                except Failed as error:
+                    log(f"{side} {preset} {dtype}: {error}")
+                    failures[side, case] = str(error)
+
+
+def steps_table(args, ours, theirs, limits):
+    rows = []
+    for preset in args.presets:
+        for dtype in args.dtypes:
+            case = (preset, dtype)
+            ms, peer_ms = ours.median(case, "step_ms"), theirs.median(case, "step_ms")
+            rss, peer_rss = ours.median(case, "peak_rss_mib"), theirs.median(case, "peak_rss_mib")
+            flops = ours.median(case, "gflops")
+            rows.append(
+                [preset, dtype, f"{args.batch} x {args.seq}", number(peer_ms), number(ms)]
+                + [ratio(quotient(peer_ms, ms)), number(ours.median(case, "tokens_per_s"), 0)]
+                + [number(flops), percent(quotient(flops, limits.gemm.get(dtype)))]
+                + [number(peer_rss, 0), number(rss, 0), percent(quotient(rss, peer_rss))]
+                + [number(ours.median(case, "page_faults_per_step"), 0)]
+            )
+    head = "preset|dtype|batch x seq|PyTorch ms|Tapestry ms|ratio|tokens/s|GFLOP/s|of peak|"
+    head += "PyTorch MiB|Tapestry MiB|memory|page faults"
+    return table(head.split("|"), rows)
+
+
+def processor():
+    try:
+        for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--ops", action="store_true", help="compare op by op (both, if neither is named)")
+    add("--steps", action="store_true", help="compare whole training steps")
+    add("--rounds", type=int, default=3, help="times that both sides run, in turn")
+    add("--filter", default="", help="only ops whose op/shape/dtype contains this")
+    add("--presets", default="tiny,gpt2_124m,llama_110m", help="models, separated by commas")
+    add("--dtypes", default="float32,bfloat16", help="of the steps, separated by commas")
+    add("--batch", type=int, default=4)
+    add("--seq", type=int, default=256)
+    add("--timed-steps", type=int, default=5, help="steps of a run that are timed")
+    add("--warmup", type=int, default=2, help="steps of a run before them")
+    add("--repetitions", type=int, default=7, help="measurements of an op in a run")
+    add("--min-time", type=float, default=0.05, help="seconds of one of Tapestry's measurements")
+    threads = int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
+    add("--threads", type=int, default=threads, help="of both sides")
+    add("--set", action="append", default=[], help="section.key=value for step_bench")
+    add("--build-dir", type=pathlib.Path, default=HERE.parent / "build" / "release" / "bench")
+    add("--python", default="/usr/bin/python3", help="interpreter that has PyTorch")
+    add("--no-peer", action="store_true", help="measure Tapestry only")
+    add("--json", type=pathlib.Path, help="also write every single value to this file")
+    add("--smoke", action="store_true", help="tiny run of everything, to see that it works")
+    args = parser.parse_args()
+    if not args.ops and not args.steps:
+        args.ops = args.steps = True
+    if args.smoke:
+        args.no_peer, args.rounds, args.presets, args.dtypes = True, 1, "tiny", "float32"
+        args.batch, args.seq, args.timed_steps, args.warmup = 1, 16, 2, 1
+        args.repetitions, args.min_time, args.filter = 1, 0.001, "1000_adds"
+    args.presets, args.dtypes = args.presets.split(","), args.dtypes.split(",")
+    if min(args.rounds, args.timed_steps, args.repetitions, args.threads) < 1:
+        parser.error("--rounds, --timed-steps, --repetitions and --threads must be above 0")
+    return args
+
+
+def main():
+    args = parse_arguments()
+    programs = Programs(args.build_dir, args.python, args.threads)
+    torch = None if args.no_peer else programs.torch_version()
+    limits, failures, op_names = Limits(), {}, []
+    ops, peer_of_ops, steps, peer_of_steps = Samples(), Samples(), Samples(), Samples()
+    machine = ["--quick"] if args.smoke else []
+
+    # The limits are measured in every round too, so that a slow spell of the machine shows.
+    for number_of_round in range(args.rounds):
+        log(f"round {number_of_round + 1} of {args.rounds}")
+        limits.add(programs.project("machine_bench", *machine))
+        if args.ops:
+            if torch:
+                peer_ops(programs, args, peer_of_ops, op_names)
+            project_ops(programs, args, ops, op_names)
+        if args.steps:
+            steps_round(programs, args, bool(torch), steps, peer_of_steps, failures)
+
+    print(f"{processor()}, {limits.about}; PyTorch {torch or 'not measured'}; medians of ", end="")
+    print(f"{args.rounds} rounds.\n")
+    print(f"GEMM peak: float32 {limits.gemm['float32']:,.0f} GFLOP/s, bfloat16 ", end="")
+    print(f"{limits.gemm['bfloat16']:,.0f} GFLOP/s", end="")
+    print(f"{'' if limits.native else ' (without 16-bit units)'}; ", end="")
+    print(f"memory bandwidth {limits.bandwidth:.1f} GB/s.")
+    if args.ops:
+        print("\n" + ops_table(op_names, ops, peer_of_ops, limits))
+    if args.steps:
+        print("\n" + steps_table(args, steps, peer_of_steps, limits))
+    for (side, (preset, dtype)), reason in failures.items():
+        print(f"\n{side}, {preset} in {dtype}: {reason}")
+    if args.json:
+        everything = {"ops": ops.values, "peer_ops": peer_of_ops.values}
+        everything |= {
+            name: {"/".join(case): values for case, values in samples.values.items()}
+            for name, samples in (("steps", steps), ("peer_steps", peer_of_steps))
+        }
+        everything["limits"] = {"gflops": limits.gemm, "gbs": limits.bandwidth}
+        args.json.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
+    return 1 if any(side == "Tapestry" for side, _ in failures) and args.smoke else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Failed as failure:
+        sys.exit(f"compare: {failure}")

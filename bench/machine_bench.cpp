@@ -1,0 +1,172 @@
+// Measures the two limits that the other figures are held against: the rate of matrix products
+// through the library's own seam (kernels::gemm), and the memory bandwidth. Prints one JSON object.
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "autograd/kernels/cpu.h"
+#include "autograd/kernels/gemm.h"
+#include "autograd/kernels/parallel_for.h"
+#include "autograd/ops/random.h"
+#include "autograd/tensor/factory.h"
+
+namespace tapestry {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+/// Shortest time of one call in seconds: at least three calls, more until `budget` is used up.
+double best_seconds(const std::function<void()>& work, double budget) {
+  work();  // warms caches, pages and the library's own set-up
+  double best = std::numeric_limits<double>::infinity();
+  double total = 0;
+  for (int calls = 0; calls < 3 || total < budget; ++calls) {
+    const auto start = Clock::now();
+    work();
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    best = std::min(best, seconds);
+    total += seconds;
+  }
+  return best;
+}
+
+struct GemmShape {
+  int64_t m, n, k;
+};
+
+/// y = x weight^T in GFLOP/s, as a linear layer of `shape.k` inputs and `shape.n` outputs.
+double gemm_rate(DType dtype, const GemmShape& shape, double budget) {
+  const Tensor x = randn({shape.m, shape.k}).to(dtype);
+  const Tensor weight = randn({shape.n, shape.k}).to(dtype);
+  const Tensor y = empty({shape.m, shape.n}, dtype);
+  const double seconds = best_seconds(
+      [&] {
+        kernels::gemm(dtype, dtype, false, true, shape.m, shape.n, shape.k, 1.0, x.raw(), shape.k,
+                      weight.raw(), shape.k, 0.0, y.raw(), shape.n);
+      },
+      budget);
+  return 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
+         static_cast<double>(shape.k) / seconds / 1e9;
+}
+
+Json gemm_rates(DType dtype, const std::vector<GemmShape>& shapes, double budget) {
+  Json rates;
+  double peak = 0;
+  for (const GemmShape& shape : shapes) {
+    const double rate = gemm_rate(dtype, shape, budget);
+    rates[std::to_string(shape.m) + "x" + std::to_string(shape.n) + "x" + std::to_string(shape.k)] =
+        rate;
+    peak = std::max(peak, rate);
+  }
+  return {{"peak_gflops", peak}, {"gflops", rates}};
+}
+
+constexpr double kFactor = 1e-3;
+
+// a = b + s c: two arrays are read and one is written (and, by most processors, read before).
+void triad(int64_t n, const double* b, const double* c, double* a) {
+  kernels::parallel_for(n, kernels::kGrainSize, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      a[i] = b[i] + kFactor * c[i];
+    }
+  });
+}
+
+// a = a + s b: what is written was needed anyway, as in an optimizer's update.
+void update(int64_t n, const double* b, double* a) {
+  kernels::parallel_for(n, kernels::kGrainSize, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      a[i] += kFactor * b[i];
+    }
+  });
+}
+
+int64_t last_level_cache_bytes() {
+  const int64_t bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return bytes > 0 ? bytes : int64_t{32} << 20;
+}
+
+Json bandwidth(int64_t array_bytes, double budget) {
+  const int64_t n = array_bytes / static_cast<int64_t>(sizeof(double));
+  const Tensor a = ones({n}, kFloat64);
+  const Tensor b = ones({n}, kFloat64);
+  const Tensor c = ones({n}, kFloat64);
+  const auto moved = 3.0 * static_cast<double>(n) * sizeof(double) / 1e9;
+  auto* pa = a.data<double>();
+  const auto* pb = b.data<double>();
+  const auto* pc = c.data<double>();
+  const double triad_rate = moved / best_seconds([=] { triad(n, pb, pc, pa); }, budget);
+  const double update_rate = moved / best_seconds([=] { update(n, pb, pa); }, budget);
+  return {{"peak_gbs", std::max(triad_rate, update_rate)},
+          {"triad_gbs", triad_rate},
+          {"update_gbs", update_rate},
+          {"array_bytes", array_bytes},
+          {"last_level_cache_bytes", last_level_cache_bytes()}};
+}
+
+int run(int argc, char** argv) {
+  namespace po = boost::program_options;
+  po::options_description options("machine_bench");
+  options.add_options()("help", "print this text")("quick", "small shapes, to see that it works")(
+      "threads", po::value<int>(), "team size; default: all processors or OMP_NUM_THREADS")(
+      "array_mib", po::value<int64_t>(),
+      "size of each of the three arrays of the bandwidth test; default: the last-level cache's, at "
+      "least 256");
+  po::variables_map arguments;
+  po::store(po::parse_command_line(argc, argv, options), arguments);
+  po::notify(arguments);
+  if (arguments.count("help") != 0) {
+    std::cout << options;
+    return 0;
+  }
+  if (arguments.count("threads") != 0) {
+    set_num_threads(arguments["threads"].as<int>());
+  }
+  const bool quick = arguments.count("quick") != 0;
+  int64_t array_bytes = std::max(last_level_cache_bytes(), int64_t{256} << 20);
+  if (arguments.count("array_mib") != 0) {
+    array_bytes = arguments["array_mib"].as<int64_t>() << 20;
+  } else if (quick) {
+    array_bytes = int64_t{16} << 20;
+  }
+  const double budget = quick ? 0.0 : 1.0;
+  const std::vector<GemmShape> shapes = quick ? std::vector<GemmShape>{{256, 256, 256}}
+                                              : std::vector<GemmShape>{{1024, 3072, 768},
+                                                                       {1024, 768, 3072},
+                                                                       {1024, 50304, 768},
+                                                                       {2048, 2048, 2048},
+                                                                       {4096, 4096, 4096}};
+  Json out;
+  out["tapestry"] = TAPESTRY_VERSION;
+  out["threads"] = num_threads();
+  out["cpu_level"] = name_of(cpu_level());
+  out["blas"] = kernels::blas_flavour();
+  out["gemm"]["float32"] = gemm_rates(kFloat32, shapes, budget);
+  out["gemm"]["bfloat16"] = gemm_rates(kBFloat16, shapes, budget);
+  out["gemm"]["bfloat16"]["native"] = kernels::has_native_gemm(kBFloat16);
+  out["memory"] = bandwidth(array_bytes, budget);
+  std::cout << out.dump() << "\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace tapestry
+
+int main(int argc, char** argv) {
+  try {
+    return tapestry::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "machine_bench: " << error.what() << "\n";
+    return 2;
+  }
+}

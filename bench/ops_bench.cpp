@@ -1,0 +1,286 @@
+// Times the ops that a GPT step is made of, forward and backward, through the public API.
+//
+// A benchmark's name is op/shape/dtype, the same as in peer/torch_ops.py, and one iteration is the
+// work that the peer times. Counters: GFLOP/s where arithmetic is the limit, GB/s where memory is,
+// from the bytes that the op must move at least (each operand once per pass), so that a fused and
+// an unfused version are measured against the same work.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "autograd/kernels/cpu.h"
+#include "autograd/kernels/gemm.h"
+#include "autograd/kernels/parallel_for.h"
+#include "autograd/ops/ops.h"
+#include "autograd/tape/engine.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/factory.h"
+#include "optim/adam.h"
+#include "optim/grad_clip.h"
+
+namespace tapestry {
+namespace {
+
+using Work = std::function<void()>;
+
+/// One benchmark. `prepare` makes the operands and returns what is timed.
+struct Case {
+  std::string name;  ///< op/shape/dtype
+  std::function<Work()> prepare;
+  double flops = 0;  ///< of one iteration; 0: not reported
+  double bytes = 0;  ///< that one iteration moves at least; 0: not reported
+};
+
+constexpr int kWarmupCalls = 2;
+constexpr double kLogitRows = 1024;
+constexpr double kVocab = 50304;
+
+Tensor values(const Shape& shape, DType dtype, bool requires_grad = true) {
+  const Tensor t = (randn(shape) * 0.5).to(dtype);
+  return t.set_requires_grad(requires_grad);
+}
+
+Tensor gradient(const Shape& shape, DType dtype) { return randn(shape).to(dtype); }
+
+void keep(const TensorList& results) { benchmark::DoNotOptimize(results.data()); }
+
+Work tape_1000_adds() {
+  return [] {
+    const Tensor x = ones({8}).set_requires_grad();
+    Tensor y = x;
+    for (int i = 0; i < 1000; ++i) {
+      y = y + x;
+    }
+    sum(y).backward();
+  };
+}
+
+Work eager_1000_adds_no_grad() {
+  return [] {
+    const NoGradGuard guard;
+    const Tensor x = ones({8});
+    Tensor y = x;
+    for (int i = 0; i < 1000; ++i) {
+      y = y + x;
+    }
+    keep({y});
+  };
+}
+
+Work linear_case(DType dtype) {
+  const Tensor x = values({1024, 768}, dtype);
+  const Tensor weight = values({3072, 768}, dtype);
+  const Tensor dy = gradient({1024, 3072}, dtype);
+  return [=] { keep(grad(linear(x, weight), {x, weight}, dy)); };
+}
+
+Work gelu_case(DType dtype) {
+  const Tensor x = values({1024, 3072}, dtype);
+  const Tensor dy = gradient({1024, 3072}, dtype);
+  return [=] { keep(grad(gelu(x), {x}, dy)); };
+}
+
+Work swiglu_case(DType dtype) {
+  const Tensor gate = values({1024, 3072}, dtype);
+  const Tensor up = values({1024, 3072}, dtype);
+  const Tensor dy = gradient({1024, 3072}, dtype);
+  return [=] { keep(grad(swiglu(gate, up), {gate, up}, dy)); };
+}
+
+Work layer_norm_case(DType dtype) {
+  const Tensor x = values({4096, 768}, dtype);
+  const Tensor weight = values({768}, dtype);
+  const Tensor bias = values({768}, dtype);
+  const Tensor dy = gradient({4096, 768}, dtype);
+  return [=] { keep(grad(layer_norm(x, weight, bias), {x, weight, bias}, dy)); };
+}
+
+Work rms_norm_case(DType dtype) {
+  const Tensor x = values({4096, 768}, dtype);
+  const Tensor weight = values({768}, dtype);
+  const Tensor dy = gradient({4096, 768}, dtype);
+  return [=] { keep(grad(rms_norm(x, weight), {x, weight}, dy)); };
+}
+
+Work causal_attention_case(DType dtype) {
+  const Shape shape = {4, 12, 1024, 64};
+  const Tensor q = values(shape, dtype);
+  const Tensor k = values(shape, dtype);
+  const Tensor v = values(shape, dtype);
+  const Tensor dy = gradient(shape, dtype);
+  return [=] {
+    keep(grad(scaled_dot_product_attention(q, k, v, {.causal = true}), {q, k, v}, dy));
+  };
+}
+
+Work cross_entropy_case(DType dtype) {
+  const Tensor logits = values({1024, 50304}, dtype);
+  const Tensor labels = randint(0, 50304, {1024});
+  return [=] { keep(grad(cross_entropy(logits, labels), {logits})); };
+}
+
+Work embedding_case() {
+  const Tensor weight = values({50304, 768}, kFloat32);
+  const Tensor ids = randint(0, 50304, {4, 1024});
+  const Tensor dy = gradient({4, 1024, 768}, kFloat32);
+  return [=] { keep(grad(embedding(weight, ids), {weight}, dy)); };
+}
+
+TensorList matrices(int count, bool with_gradients) {
+  TensorList out;
+  for (int i = 0; i < count; ++i) {
+    const Tensor p = randn({768, 3072});
+    if (with_gradients) {
+      p.set_requires_grad();
+      p.set_grad(randn({768, 3072}));
+    }
+    out.push_back(p);
+  }
+  return out;
+}
+
+Work adamw_case() {
+  const auto optimizer = std::make_shared<optim::AdamW>(
+      matrices(24, true), optim::AdamOptions{.lr = 1e-3, .weight_decay = 0.1});
+  return [optimizer] { optimizer->step(); };
+}
+
+// The limit follows just below the norm, so that every call both measures and scales.
+Work clip_grad_norm_case() {
+  const TensorList gradients = matrices(24, false);
+  return [gradients, limit = 1.0]() mutable {
+    limit = 0.999 * std::min(limit, optim::clip_grad_norm(gradients, limit));
+  };
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> out = {
+      {.name = "tape_1000_adds/8/float32", .prepare = tape_1000_adds},
+      {.name = "eager_1000_adds_no_grad/8/float32", .prepare = eager_1000_adds_no_grad},
+  };
+  const double mlp = 1024.0 * 3072;
+  const double rows = 4096.0 * 768;
+  for (const DType dtype : {kFloat32, kBFloat16}) {
+    const auto size = static_cast<double>(size_of(dtype));
+    const auto add = [&](const std::string& op, Work (*prepare)(DType), double flops,
+                         double bytes) {
+      out.push_back(
+          {op + "/" + std::string(name_of(dtype)), [=] { return prepare(dtype); }, flops, bytes});
+    };
+    add("linear/1024x768x3072", linear_case, 6.0 * 1024 * 768 * 3072, 0);
+    // Forward reads x and writes y, backward reads x and dy and writes dx.
+    add("gelu/1024x3072", gelu_case, 0, 5 * mlp * size);
+    // Forward reads two and writes one, backward reads three and writes two.
+    add("swiglu/1024x3072", swiglu_case, 0, 8 * mlp * size);
+    add("layer_norm/4096x768", layer_norm_case, 0, 5 * rows * size);
+    add("rms_norm/4096x768", rms_norm_case, 0, 5 * rows * size);
+    // Two products forward and four backward over the visible half of the scores.
+    add("causal_attention/4x12x1024x64", causal_attention_case, 6.0 * 4 * 12 * 1024 * 1024 * 64, 0);
+    // Forward reads the logits, backward reads them and writes their gradient.
+    add("cross_entropy/1024x50304", cross_entropy_case, 0, 3 * kLogitRows * kVocab * size);
+  }
+  // The rows of the batch are read, written, and read again as gradients; the table's gradient is
+  // written whole and its rows of the batch added to.
+  out.push_back({.name = "embedding/50304x768[4096]/float32",
+                 .prepare = embedding_case,
+                 .bytes = 4 * (kVocab * 768 + 3 * rows)});
+  const double parameters = 24.0 * 768 * 3072;
+  // Parameter and two moments are read and written, the gradient is read.
+  out.push_back(
+      {.name = "adamw/24x768x3072/float32", .prepare = adamw_case, .bytes = 7 * 4 * parameters});
+  // One pass for the norm; one that reads and writes.
+  out.push_back({.name = "clip_grad_norm/24x768x3072/float32",
+                 .prepare = clip_grad_norm_case,
+                 .bytes = 3 * 4 * parameters});
+  return out;
+}
+
+/// Keeps the operands of one case at a time: the benchmark library calls a case many times.
+class Operands {
+ public:
+  const Work& of(const Case& c) {
+    if (name_ != c.name) {
+      work_ = nullptr;
+      work_ = c.prepare();
+      name_ = c.name;
+      for (int i = 0; i < kWarmupCalls; ++i) {
+        work_();
+      }
+    }
+    return work_;
+  }
+
+ private:
+  std::string name_;
+  Work work_;
+};
+
+void run(benchmark::State& state, const Case& c, Operands& operands) {
+  try {
+    const Work& work = operands.of(c);
+    for (auto _ : state) {
+      work();
+    }
+  } catch (const std::exception& error) {
+    state.SkipWithError(error.what());  // such as a dtype that the op does not take yet
+    return;
+  }
+  const auto rate = [](double amount) {
+    return benchmark::Counter(amount / 1e9, benchmark::Counter::kIsIterationInvariantRate);
+  };
+  if (c.flops > 0) {
+    state.counters["GFLOP/s"] = rate(c.flops);
+  }
+  if (c.bytes > 0) {
+    state.counters["GB/s"] = rate(c.bytes);
+  }
+}
+
+int main_of(int argc, char** argv) {
+  // The library's own flags come later and go before these.
+  std::vector<std::string> arguments = {argv[0], "--benchmark_repetitions=7",
+                                        "--benchmark_min_time=0.05",
+                                        "--benchmark_report_aggregates_only=true"};
+  arguments.insert(arguments.end(), argv + 1, argv + argc);
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) {
+    pointers.push_back(argument.data());
+  }
+  int count = static_cast<int>(pointers.size());
+  benchmark::Initialize(&count, pointers.data());
+  if (benchmark::ReportUnrecognizedArguments(count, pointers.data())) {
+    return 2;
+  }
+  benchmark::AddCustomContext("tapestry", TAPESTRY_VERSION);
+  benchmark::AddCustomContext("threads", std::to_string(num_threads()));
+  benchmark::AddCustomContext("cpu_level", std::string(name_of(cpu_level())));
+  benchmark::AddCustomContext("blas", std::string(kernels::blas_flavour()));
+
+  RankContext::current().default_generator().manual_seed(0);
+  const std::vector<Case> all = cases();
+  Operands operands;
+  for (const Case& c : all) {
+    benchmark::RegisterBenchmark(c.name.c_str(),
+                                 [&](benchmark::State& state) { run(state, c, operands); })
+        ->UseRealTime()
+        ->Unit(benchmark::kMicrosecond);
+  }
+  if (benchmark::RunSpecifiedBenchmarks() == 0) {
+    std::fprintf(stderr, "ops_bench: no benchmark has a name like that; --benchmark_list_tests\n");
+    return 2;
+  }
+  benchmark::Shutdown();
+  return 0;
+}
+
+}  // namespace
+}  // namespace tapestry
+
+int main(int argc, char** argv) { return tapestry::main_of(argc, argv); }

@@ -1,0 +1,241 @@
+// Times whole training steps: gradients to zero, forward, backward, norm and clip, AdamW.
+//
+// The models, options and printed fields are those of peer/torch_gpt.py; the step is the one that
+// pretrain_gpt runs (TrainOneStepCell). Prints one JSON object.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "autograd/kernels/parallel_for.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/rank_context.h"
+#include "parallel_core/config/config.h"
+#include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/parallel_state.h"
+#include "parallel_core/training/train_one_step.h"
+#include "parallel_core/training/training.h"
+
+namespace tapestry {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// A model's shape. Llama-like: RMSNorm, rotary positions, SwiGLU, no biases, an output matrix of
+/// its own. Otherwise as GPT-2: LayerNorm, learned positions, GELU, biases, tied output.
+struct Preset {
+  int64_t layers, hidden, ffn, heads, kv_heads, vocab;
+  bool llama;
+};
+
+const std::map<std::string, Preset>& presets() {
+  static const std::map<std::string, Preset> table = {
+      {"tiny", {4, 256, 1024, 4, 4, 512, false}},
+      {"llama_15m", {6, 288, 768, 6, 6, 32000, true}},
+      {"gpt2_124m", {12, 768, 3072, 12, 12, 50304, false}},
+      {"llama_110m", {12, 768, 2048, 12, 12, 32000, true}},
+      {"llama_gqa", {8, 1024, 2816, 16, 4, 32000, true}},
+      {"layer_7b", {1, 4096, 11008, 32, 32, 32000, true}},
+  };
+  return table;
+}
+
+struct Options {
+  std::string preset;
+  std::string dtype;
+  int64_t batch = 0;
+  int64_t seq = 0;
+  int64_t steps = 0;
+  int64_t warmup = 0;
+  std::vector<std::string> overrides;
+};
+
+std::string yaml_of(const Preset& p, const Options& o) {
+  const char* biases = p.llama ? "False" : "True";
+  std::ostringstream yaml;
+  yaml << "training_config:\n  seed: 42\n  training_iters: " << o.warmup + o.steps << "\n"
+       << (o.dtype == "bfloat16" ? "  bf16: True\n" : "")  //
+       << "dataset_config:\n  batch_size: " << o.batch << "\n  micro_batch_num: 1\n"
+       << "model_config:\n  num_layers: " << p.layers << "\n  hidden_size: " << p.hidden
+       << "\n  ffn_hidden_size: " << p.ffn << "\n  num_attention_heads: " << p.heads
+       << "\n  vocab_size: " << p.vocab << "\n  seq_length: " << o.seq
+       << "\n  position_embedding_type: " << (p.llama ? "rope" : "learned_absolute")
+       << "\n  normalization: " << (p.llama ? "RMSNorm" : "LayerNorm")
+       << "\n  hidden_act: " << (p.llama ? "swiglu" : "gelu")  //
+       << "\n  qkv_has_bias: " << biases << "\n  out_proj_has_bias: " << biases
+       << "\n  mlp_has_bias: " << biases
+       << "\n  untie_embeddings_and_output_weights: " << (p.llama ? "True" : "False")
+       << "\n  init_method_std: 0.02\n";
+  if (p.kv_heads != p.heads) {
+    yaml << "  group_query_attention: True\n  num_query_groups: " << p.kv_heads << "\n";
+  }
+  yaml << "optimizer_config:\n  optimizer_type: AdamW\n  learning_rate: 3.0e-4\n"
+       << "  lr_decay_style: constant\n  weight_decay: 0.1\n  betas: [0.9, 0.95]\n"
+       << "  eps: 1.0e-8\n  clip_grad: 1.0\n";
+  return yaml.str();
+}
+
+data::Batch random_batch(const Options& o, int64_t vocab) {
+  std::mt19937_64 engine(42);
+  std::uniform_int_distribution<int64_t> token(0, vocab - 1);
+  data::Batch batch;
+  batch.batch = o.batch;
+  batch.seq = o.seq;
+  const auto count = static_cast<size_t>(o.batch * o.seq);
+  for (size_t i = 0; i < count; ++i) {
+    batch.tokens.push_back(token(engine));
+    batch.labels.push_back(token(engine));
+  }
+  batch.loss_mask.assign(count, 1.0F);
+  for (int64_t row = 0; row < o.batch; ++row) {
+    batch.sample_ids.push_back(row);
+  }
+  return batch;
+}
+
+/// Arithmetic of a step: six operations per weight of a matrix product and token (the output matrix
+/// counts once, tables that are only looked up do not), and attention over the visible half.
+double step_flops(const Preset& p, const Options& o, int64_t parameters) {
+  const int64_t looked_up = p.llama ? p.vocab * p.hidden : o.seq * p.hidden;
+  return static_cast<double>(o.batch * o.seq) *
+         (6.0 * static_cast<double>(parameters - looked_up) +
+          6.0 * static_cast<double>(p.layers * p.hidden * o.seq));
+}
+
+rusage usage() {
+  rusage out = {};
+  getrusage(RUSAGE_SELF, &out);
+  return out;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+double rounded(double value, double per_unit) { return std::round(value * per_unit) / per_unit; }
+
+int measure(const Options& o) {
+  const Preset& preset = presets().at(o.preset);
+  AllConfig config = init_configs_from_text(yaml_of(preset, o), "step_bench " + o.preset,
+                                            {.overrides = o.overrides});
+  if (!config.unsupported.empty()) {
+    std::cerr << "step_bench: --preset " << o.preset << " --dtype " << o.dtype
+              << " is not supported yet\n";
+    for (const std::string& finding : config.unsupported) {
+      std::cerr << "  " << finding << "\n";
+    }
+    return 2;
+  }
+  initialize_model_parallel();
+  const auto model = get_model(config);
+  const auto optimizer = get_optimizer(config.optimizer_config, *model);
+  const auto schedule = get_optimizer_param_scheduler(config, 1);
+  TrainOneStepCell cell(*model, *optimizer, *schedule, config);
+  const std::vector<data::Batch> batches = {random_batch(o, preset.vocab)};
+
+  std::vector<double> seconds;
+  StepResult result;
+  rusage before = {};
+  int64_t system_allocations = 0;
+  for (int64_t i = 0; i < o.warmup + o.steps; ++i) {
+    if (i == o.warmup) {
+      before = usage();
+      system_allocations = memory_stats().system_allocations;
+    }
+    const auto start = Clock::now();
+    result = cell(batches);
+    if (i >= o.warmup) {
+      seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    }
+  }
+  const rusage after = usage();
+  const double middle = median(seconds);
+  const int64_t parameters = model->num_parameters();
+  const auto steps = static_cast<double>(o.steps);
+
+  nlohmann::ordered_json out;
+  out["peer"] = std::string("tapestry ") + TAPESTRY_VERSION;
+  out["preset"] = o.preset;
+  out["dtype"] = o.dtype;
+  out["threads"] = num_threads();
+  out["batch"] = o.batch;
+  out["seq"] = o.seq;
+  out["params"] = parameters;
+  out["step_ms"] = rounded(middle * 1e3, 10);
+  out["min_ms"] = rounded(*std::min_element(seconds.begin(), seconds.end()) * 1e3, 10);
+  out["tokens_per_s"] = rounded(static_cast<double>(o.batch * o.seq) / middle, 10);
+  out["gflops"] = rounded(step_flops(preset, o, parameters) / middle / 1e9, 10);
+  out["peak_rss_mib"] = after.ru_maxrss / 1024;
+  out["loss"] = rounded(result.loss, 1e4);
+  out["page_faults_per_step"] =
+      rounded(static_cast<double>(after.ru_minflt - before.ru_minflt) / steps, 10);
+  out["system_allocations_per_step"] =
+      static_cast<double>(memory_stats().system_allocations - system_allocations) / steps;
+  out["allocator_peak_mib"] = memory_stats().peak_bytes / (1 << 20);
+  std::cout << out.dump() << "\n";
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  namespace po = boost::program_options;
+  std::string names;
+  for (const auto& [name, preset] : presets()) {
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  Options o;
+  po::options_description options("step_bench");
+  options.add_options()("help", "print this text")(
+      "preset", po::value(&o.preset)->default_value("gpt2_124m"), names.c_str())(
+      "dtype", po::value(&o.dtype)->default_value("float32"), "float32 or bfloat16")(
+      "batch", po::value(&o.batch)->default_value(4), "sequences of a step")(
+      "seq", po::value(&o.seq)->default_value(256), "tokens of a sequence")(
+      "steps", po::value(&o.steps)->default_value(5), "steps that are timed")(
+      "warmup", po::value(&o.warmup)->default_value(2), "steps before them")(
+      "threads", po::value<int>(), "team size; default: all processors or OMP_NUM_THREADS")(
+      "set", po::value(&o.overrides)->composing(),
+      "section.key=value of the configuration, for example to switch a fusion off");
+  po::variables_map arguments;
+  po::store(po::parse_command_line(argc, argv, options), arguments);
+  po::notify(arguments);
+  if (arguments.count("help") != 0) {
+    std::cout << options;
+    return 0;
+  }
+  check<ValueError>(presets().contains(o.preset), "--preset '", o.preset,
+                    "' is not known; choose one of ", names);
+  check<ValueError>(o.dtype == "float32" || o.dtype == "bfloat16", "--dtype '", o.dtype,
+                    "' is not known; choose float32 or bfloat16");
+  check<ValueError>(o.batch > 0 && o.seq > 0 && o.steps > 0 && o.warmup >= 0,
+                    "--batch, --seq and --steps must be above 0 and --warmup not below, got ",
+                    o.batch, ", ", o.seq, ", ", o.steps, " and ", o.warmup);
+  if (arguments.count("threads") != 0) {
+    const int threads = arguments["threads"].as<int>();
+    check<ValueError>(threads > 0, "--threads must be above 0, got ", threads);
+    set_num_threads(threads);
+  }
+  return measure(o);
+}
+
+}  // namespace
+}  // namespace tapestry
+
+int main(int argc, char** argv) {
+  try {
+    return tapestry::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "step_bench: " << error.what() << "\n";
+    return 2;
+  }
+}

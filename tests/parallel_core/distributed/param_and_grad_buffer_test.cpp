@@ -1,0 +1,95 @@
+#include "parallel_core/distributed/param_and_grad_buffer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "autograd/ops/ops.h"
+#include "tests/parallel_core/small_model.h"
+
+namespace tapestry {
+namespace {
+
+class Three final : public nn::Module {
+ public:
+  Three() {
+    for (const auto& [name, size] : {std::pair{"a", 17}, std::pair{"b", 16}, std::pair{"c", 3}}) {
+      register_parameter(name, ones({size}));
+    }
+  }
+  std::string type_name() const override { return "Three"; }
+};
+
+int64_t offset_of(const nn::Module::NamedParameter& entry) {
+  return entry.parameter->main_grad().offset();
+}
+
+TEST(ParamAndGradBuffer, LaysParametersOutFromTheLast) {
+  const Three module;
+  const ParamAndGradBuffer buffer(module.named_parameters());
+  EXPECT_EQ(buffer.grad_data().numel(), 16 + 16 + 32);
+  EXPECT_EQ(buffer.grad_data().dtype(), kFloat32);
+  const auto parameters = module.named_parameters();
+  EXPECT_EQ(offset_of(parameters[2]), 0);
+  EXPECT_EQ(offset_of(parameters[1]), 16);
+  EXPECT_EQ(offset_of(parameters[0]), 32);
+  for (const auto& entry : parameters) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(entry.parameter->main_grad().raw()) % 64, 0U);
+  }
+}
+
+TEST(ParamAndGradBuffer, GradIsAPieceOfTheBuffer) {
+  const Three module;
+  ParamAndGradBuffer buffer(module.named_parameters());
+  for (int pass = 0; pass < 2; ++pass) {
+    Tensor total = scalar(0);
+    for (const auto& entry : module.named_parameters()) {
+      total = total + sum(*entry.parameter * static_cast<double>(entry.parameter->numel()));
+    }
+    total.backward();
+  }
+  for (const auto& entry : module.named_parameters()) {
+    EXPECT_EQ(entry.parameter->grad().raw(), entry.parameter->main_grad().raw());
+    for (const float value : entry.parameter->grad().to_vector<float>()) {
+      EXPECT_EQ(value, 2.0F * static_cast<float>(entry.parameter->numel()));
+    }
+  }
+  const double expected = 2 * std::sqrt(17.0 * 17 * 17 + 16.0 * 16 * 16 + 27);
+  EXPECT_NEAR(buffer.norm(), expected, 1e-12 * expected);
+  buffer.scale(0.5);
+  EXPECT_NEAR(buffer.norm(), expected / 2, 1e-12 * expected);
+  // The gaps between the parameters stay zero.
+  const std::vector<float> all = buffer.grad_data().to_vector<float>();
+  for (size_t i = 0; i < all.size(); ++i) {
+    const bool gap = (i >= 3 && i < 16) || i >= 49;
+    EXPECT_EQ(all[i], gap ? 0.0F : i < 3 ? 3.0F : i < 32 ? 16.0F : 17.0F) << i;
+  }
+  buffer.zero();
+  EXPECT_EQ(buffer.norm(), 0);
+}
+
+TEST(ParamAndGradBuffer, NormFindsWhatIsNotFinite) {
+  const Three module;
+  const ParamAndGradBuffer buffer(module.named_parameters());
+  auto* data = buffer.grad_data().data<float>();
+  data[1] = 3e38F;
+  data[2] = 3e38F;
+  EXPECT_NEAR(buffer.norm(), 3e38 * std::sqrt(2.0), 1e32);
+  data[40] = std::numeric_limits<float>::infinity();
+  EXPECT_TRUE(std::isinf(buffer.norm()));
+  data[17] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(buffer.norm()));
+}
+
+TEST(ParamAndGradBuffer, TiedWeightsHaveOnePlace) {
+  const auto tied = get_model(testing::small_config());
+  const auto untied =
+      get_model(testing::small_config({"model_config.untie_embeddings_and_output_weights=True"}));
+  const ParamAndGradBuffer one(tied->named_parameters());
+  const ParamAndGradBuffer two(untied->named_parameters());
+  EXPECT_EQ(two.grad_data().numel() - one.grad_data().numel(), 31 * 32);
+}
+
+}  // namespace
+}  // namespace tapestry

@@ -1,0 +1,100 @@
+#include "parallel_core/training/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "autograd/tensor/error.h"
+#include "tests/parallel_core/data/temp_dir.h"
+
+namespace tapestry {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+StepResult some_result() {
+  StepResult result;
+  result.loss = 0.1 + 0.2;
+  result.grad_norm = 1.0 / 3;
+  result.lr = {1.25e-06, 1e-300};
+  result.loss_tokens = 511;
+  result.tokens = 1024;
+  result.loss_scale = 4096;
+  return result;
+}
+
+std::vector<std::string> keys_of(const Json& json) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json.items()) {
+    keys.push_back(key);
+  }
+  return keys;
+}
+
+TEST(MetricsLine, HasTheKeysAndEveryDigit) {
+  const StepRecord record{
+      .step = 5, .epoch = 1, .step_time_ms = 12.3456789, .peak_bytes = 1LL << 40};
+  const std::string line = metrics_line(record, some_result());
+  EXPECT_EQ(line.find('\n'), std::string::npos);
+  const Json json = Json::parse(line);
+  EXPECT_THAT(keys_of(json), ::testing::ElementsAre("step", "epoch", "loss", "grad_norm", "lr",
+                                                    "loss_tokens", "tokens", "step_time_ms",
+                                                    "peak_bytes", "finite", "loss_scale"));
+  EXPECT_EQ(json["step"], 5);
+  EXPECT_EQ(json["epoch"], 1);
+  EXPECT_EQ(json["loss"].get<double>(), 0.1 + 0.2);
+  EXPECT_EQ(json["grad_norm"].get<double>(), 1.0 / 3);
+  EXPECT_EQ(json["lr"].get<std::vector<double>>(), (std::vector<double>{1.25e-06, 1e-300}));
+  EXPECT_EQ(json["loss_tokens"].get<double>(), 511);
+  EXPECT_EQ(json["tokens"], 1024);
+  EXPECT_EQ(json["step_time_ms"].get<double>(), 12.3456789);
+  EXPECT_EQ(json["peak_bytes"], 1LL << 40);
+  EXPECT_EQ(json["finite"], true);
+  EXPECT_EQ(json["loss_scale"], 4096.0);
+}
+
+TEST(MetricsLine, OptionalKeys) {
+  StepResult result = some_result();
+  result.grad_norms = {{"layers.0.attention.wq.weight", 0.7}, {"tok_embeddings.weight", 0.1}};
+  const Json json = Json::parse(metrics_line({.step = 1, .eval_loss = 2.5}, result));
+  EXPECT_EQ(json["eval_loss"], 2.5);
+  EXPECT_EQ(json["eval_perplexity"].get<double>(), std::exp(2.5));
+  EXPECT_EQ(json["grad_norms"]["layers.0.attention.wq.weight"].get<double>(), 0.7);
+  EXPECT_EQ(json["grad_norms"].size(), 2U);
+}
+
+TEST(MetricsLine, SpellsWhatIsNotFinite) {
+  StepResult result = some_result();
+  result.loss = std::numeric_limits<double>::quiet_NaN();
+  result.grad_norm = std::numeric_limits<double>::infinity();
+  result.lr = {-std::numeric_limits<double>::infinity()};
+  result.finite = false;
+  const Json json = Json::parse(metrics_line({}, result));
+  EXPECT_EQ(json["loss"], "nan");
+  EXPECT_EQ(json["grad_norm"], "inf");
+  EXPECT_EQ(json["lr"][0], "-inf");
+  EXPECT_EQ(json["finite"], false);
+}
+
+TEST(MetricsWriter, OneLineAStepReadableAtOnce) {
+  const data::TempDir dir;
+  const std::string path = dir.write("metrics.jsonl", "of an earlier run\n");
+  MetricsWriter writer(path);
+  writer.write({.step = 1}, some_result());
+  EXPECT_EQ(dir.read("metrics.jsonl"), metrics_line({.step = 1}, some_result()) + "\n");
+  writer.write({.step = 2}, some_result());
+  EXPECT_EQ(dir.read("metrics.jsonl"), metrics_line({.step = 1}, some_result()) + "\n" +
+                                           metrics_line({.step = 2}, some_result()) + "\n");
+}
+
+TEST(MetricsWriter, SaysWhatCannotBeWritten) {
+  const data::TempDir dir;
+  EXPECT_ERROR(MetricsWriter(dir.file("missing/metrics.jsonl")), IoError, "missing/metrics.jsonl");
+  MetricsWriter full("/dev/full");
+  EXPECT_ERROR(full.write({.step = 1}, some_result()), IoError, "/dev/full");
+}
+
+}  // namespace
+}  // namespace tapestry

@@ -1,0 +1,256 @@
+#include "parallel_core/training/train_one_step.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "autograd/tensor/error.h"
+#include "optim/grad_clip.h"
+#include "parallel_core/dist_checkpointing/logical_state.h"
+#include "tests/parallel_core/small_model.h"
+
+namespace tapestry {
+namespace {
+
+using testing::Gradients;
+using testing::make_batch;
+using testing::Overrides;
+using testing::run_step;
+using testing::State;
+using testing::Trainer;
+
+const std::string kTraining = "training_config.";
+const std::string kOptimizer = "optimizer_config.";
+
+// Two micro-batches with different numbers of tokens that count.
+std::vector<data::Batch> uneven(const AllConfig& config) {
+  std::vector<data::Batch> out = {make_batch(config, 2, 0, true), make_batch(config, 2, 2, true)};
+  std::fill(out[1].loss_mask.begin(), out[1].loss_mask.begin() + 13, 0.0F);
+  return out;
+}
+
+Gradients gradients_of(const std::vector<data::Batch>& batches, const Overrides& overrides = {}) {
+  Trainer trainer(overrides);
+  return run_step(trainer, batches);
+}
+
+State combined(double a, const State& x, double b, const State& y) {
+  State out;
+  for (const auto& [name, tensor] : x) {
+    out[name] = tensor.to(kFloat64) * a + y.at(name).to(kFloat64) * b;
+  }
+  return out;
+}
+
+TEST(TrainOneStepCell, HowMicroBatchesAddUp) {
+  const std::vector<data::Batch> batches = uneven(testing::small_config());
+  const Gradients first = gradients_of({batches[0]});
+  const Gradients second = gradients_of({batches[1]});
+  struct Case {
+    Overrides overrides;
+    double a, b;
+  };
+  const std::vector<Case> cases = {
+      {{}, 0.5, 0.5},
+      {{kTraining + "calculate_per_token_loss=True"}, 16.0 / 19, 3.0 / 19},
+      {{kTraining + "loss_reduction=sum"}, 1, 1}};
+  for (const auto& [overrides, a, b] : cases) {
+    const Gradients found = gradients_of(batches, overrides);
+    EXPECT_NEAR(found.result.loss, a * first.result.loss + b * second.result.loss,
+                1e-6 * found.result.loss);
+    EXPECT_EQ(found.result.loss_tokens, 19);
+    EXPECT_EQ(found.result.tokens, 32);
+    const State expected = combined(a, first.tensors, b, second.tensors);
+    testing::expect_states_close(found.tensors, expected, 2e-6);
+    TensorList all;
+    for (const auto& [name, tensor] : expected) {
+      all.push_back(tensor);
+    }
+    EXPECT_NEAR(found.result.grad_norm, optim::global_norm(all), 2e-6 * found.result.grad_norm);
+  }
+}
+
+TEST(TrainOneStepCell, StaticLossScaleChangesNothing) {
+  const auto weights_after = [](const Overrides& overrides) {
+    Trainer trainer(overrides);
+    for (int step = 0; step < 3; ++step) {
+      trainer.cell({make_batch(trainer.config, 2, 2 * step)});
+    }
+    return get_logical_state(*trainer.model);
+  };
+  const std::string clip = kOptimizer + "clip_grad=0.5";
+  const State plain = weights_after({clip});
+  testing::expect_states_equal(weights_after({clip, kTraining + "loss_scale=4096"}), plain);
+  testing::expect_states_equal(weights_after({clip, kTraining + "loss_scale=0.125"}), plain);
+  testing::expect_states_close(weights_after({clip, kTraining + "loss_scale=1000"}), plain, 1e-3);
+  Trainer scaled({kTraining + "loss_scale=4096"});
+  Trainer unscaled;
+  const Gradients a = run_step(scaled, {make_batch(scaled.config, 2)});
+  const Gradients b = run_step(unscaled, {make_batch(scaled.config, 2)});
+  EXPECT_EQ(a.result.loss_scale, 4096);
+  EXPECT_EQ(b.result.loss_scale, 1);
+  EXPECT_EQ(a.result.loss, b.result.loss);
+  EXPECT_EQ(a.result.grad_norm, b.result.grad_norm);
+  testing::expect_states_equal(a.tensors, b.tensors);
+}
+
+TEST(TrainOneStepCell, AStepThatIsNotFiniteChangesNothing) {
+  Trainer trainer({kOptimizer + "clip_grad=1", kOptimizer + "weight_decay=0.1"});
+  data::Batch batch = make_batch(trainer.config, 2);
+  trainer.cell({batch});
+  const State weights = get_logical_state(*trainer.model);
+  const nn::StateDict optimizer = trainer.optimizer->state_dict();
+  State copies;
+  for (const auto& [name, tensor] : optimizer) {
+    copies[name] = tensor.clone();
+  }
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    data::Batch poisoned = batch;
+    poisoned.loss_mask[3] = bad;
+    const StepResult result = trainer.cell({batch, poisoned});
+    EXPECT_FALSE(result.finite);
+    EXPECT_FALSE(std::isfinite(result.grad_norm));
+    testing::expect_states_equal(get_logical_state(*trainer.model), weights);
+    testing::expect_states_equal(trainer.optimizer->state_dict(), copies);
+  }
+  EXPECT_EQ(trainer.cell.position().applied, 1);
+  EXPECT_EQ(trainer.cell.position().seen, 3);
+  EXPECT_TRUE(trainer.cell({batch}).finite);
+  EXPECT_EQ(trainer.cell.position().applied, 2);
+}
+
+TEST(TrainOneStepCell, AnOverflowOfTheScaledLossIsSkipped) {
+  Trainer trainer({kTraining + "loss_scale=3e38"});
+  const State before = get_logical_state(*trainer.model);
+  data::Batch batch = make_batch(trainer.config, 2, 0, true);
+  for (float& weight : batch.loss_mask) {
+    weight = 1e3F;
+  }
+  batch.loss_mask[0] = -1.5e4F;  // The sum of the mask is 0, so that the loss is not divided.
+  const StepResult result = trainer.cell({batch});
+  EXPECT_FALSE(result.finite);
+  testing::expect_states_equal(get_logical_state(*trainer.model), before);
+}
+
+// With SGD, learning rate 1 and no decay the weights move by the clipped gradient.
+State movement(const Overrides& more, const data::Batch& batch, Gradients& gradients) {
+  Overrides overrides = {kOptimizer + "optimizer_type=SGD", kOptimizer + "learning_rate=1"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  Trainer trainer(overrides);
+  const State before = get_logical_state(*trainer.model);
+  gradients = run_step(trainer, {batch});
+  return combined(1, before, -1, get_logical_state(*trainer.model));
+}
+
+TEST(TrainOneStepCell, ClipsByNorm) {
+  const data::Batch batch = make_batch(testing::small_config(), 2);
+  Gradients gradients;
+  const State free = movement({}, batch, gradients);
+  testing::expect_states_close(free, gradients.tensors, 1e-4);
+  const double norm = gradients.result.grad_norm;
+  ASSERT_GT(norm, 0.2);
+  const State clipped = movement({kOptimizer + "clip_grad=0.1"}, batch, gradients);
+  EXPECT_EQ(gradients.result.grad_norm, norm);  // that before clipping
+  testing::expect_states_close(
+      clipped, combined(0.1 / (norm + 1e-6), gradients.tensors, 0, gradients.tensors), 1e-3);
+  const State kwargs =
+      movement({kTraining + "grad_clip_kwargs={grad_clip_type: ClipGlobalNorm, clip_value: 0.1}"},
+               batch, gradients);
+  testing::expect_states_equal(kwargs, clipped);
+  testing::expect_states_equal(movement({kOptimizer + "clip_grad=1e3"}, batch, gradients), free);
+}
+
+TEST(TrainOneStepCell, ClipsByValue) {
+  const data::Batch batch = make_batch(testing::small_config(), 2);
+  Gradients gradients;
+  const State clipped = movement(
+      {kTraining + "grad_clip_kwargs={grad_clip_type: GradClipByValue, clip_value: 0.004}"}, batch,
+      gradients);
+  State expected;
+  int64_t limited = 0;
+  for (const auto& [name, tensor] : gradients.tensors) {
+    expected[name] = clamp(tensor, -0.004, 0.004);
+    for (const float value : tensor.to_vector<float>()) {
+      limited += std::abs(value) > 0.004F ? 1 : 0;
+    }
+  }
+  EXPECT_GT(limited, 100);
+  testing::expect_states_close(clipped, expected, 1e-3);
+}
+
+TEST(TrainOneStepCell, ReportsTheLearningRateOfThisUpdate) {
+  Trainer trainer({kOptimizer + "lr_warmup_iters=4", kOptimizer + "lr_decay_style=linear"});
+  const State before = get_logical_state(*trainer.model);
+  const std::vector<double> expected = {0, 0.0025, 0.005, 0.0075, 0.01, 0.01 * 15 / 16};
+  for (size_t step = 0; step < expected.size(); ++step) {
+    const StepResult result = trainer.cell({make_batch(trainer.config, 1)});
+    ASSERT_EQ(result.lr.size(), 2U);  // with decay, and without
+    EXPECT_NEAR(result.lr[0], expected[step], 1e-15);
+    EXPECT_EQ(result.lr[1], result.lr[0]);
+    const State now = get_logical_state(*trainer.model);
+    const bool moved =
+        !testing::same_bits(now.at("tok_embeddings.weight"), before.at("tok_embeddings.weight"));
+    EXPECT_EQ(moved, step > 0);
+  }
+}
+
+TEST(TrainOneStepCell, NormsPerLogicalTensor) {
+  Trainer trainer({kTraining + "log_param_grad_norms=True"});
+  const Gradients found = run_step(trainer, {make_batch(trainer.config, 2)});
+  double squares = 0;
+  ASSERT_EQ(found.result.grad_norms.size(), found.tensors.size());
+  for (const auto& [name, norm] : found.result.grad_norms) {
+    EXPECT_EQ(norm, optim::global_norm({found.tensors.at(name)})) << name;
+    squares += norm * norm;
+  }
+  EXPECT_NEAR(std::sqrt(squares), found.result.grad_norm, 1e-12);
+  EXPECT_TRUE(Trainer().cell({make_batch(trainer.config, 2)}).grad_norms.empty());
+}
+
+TEST(TrainOneStepCell, RepeatsBitForBit) {
+  const auto weights = [] {
+    Trainer trainer({"model_config.hidden_dropout=0.1"});
+    for (int step = 0; step < 3; ++step) {
+      trainer.cell({make_batch(trainer.config, 3, 3 * step)});
+    }
+    return get_logical_state(*trainer.model);
+  };
+  testing::expect_states_equal(weights(), weights());
+}
+
+TEST(TrainOneStepCell, TurnsDropoutOnAgainAfterAnEvaluation) {
+  Trainer trainer({"model_config.hidden_dropout=0.3"});
+  trainer.model->eval();
+  trainer.cell({make_batch(trainer.config, 1)});
+  EXPECT_TRUE(trainer.model->is_training());
+}
+
+TEST(TrainOneStepCell, NeedsAMicroBatch) {
+  Trainer trainer;
+  EXPECT_THROW(trainer.cell({}), ValueError);
+  EXPECT_EQ(trainer.cell.position().seen, 0);
+}
+
+TEST(ToModelInput, LeavesOutWhatTheDataLeaveOut) {
+  data::Batch batch = make_batch(testing::small_config(), 2);
+  GPTInput input = to_model_input(batch);
+  EXPECT_FALSE(input.attention_mask.defined());
+  EXPECT_FALSE(input.position_ids.defined());
+  EXPECT_EQ(input.tokens.shape(), Shape({2, 8}));
+  batch.document_starts = {{}, {2, 5}};
+  const Tensor mask = to_model_input(batch).attention_mask;
+  EXPECT_EQ(mask.shape(), Shape({2, 1, 8, 8}));
+  EXPECT_EQ(mask.dtype(), kBool);
+  for (int64_t query = 0; query < 8; ++query) {
+    for (int64_t key = 0; key <= query; ++key) {
+      EXPECT_EQ(mask.at({0, 0, query, key}), 1.0);
+      const auto document = [](int64_t i) { return i < 2 ? 0 : i < 5 ? 1 : 2; };
+      EXPECT_EQ(mask.at({1, 0, query, key}), document(query) == document(key) ? 1.0 : 0.0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tapestry

@@ -1,0 +1,218 @@
+#include "parallel_core/training/training.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/dist_checkpointing/logical_state.h"
+#include "parallel_core/parallel_state.h"
+#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/parallel_core/small_model.h"
+
+namespace tapestry {
+namespace {
+
+using data::TempDir;
+using testing::make_batch;
+using testing::Overrides;
+using testing::State;
+using testing::Trainer;
+
+StepResult result_of_issue() {
+  StepResult result;
+  result.loss = 10.3414851;
+  result.loss_scale = 4096;
+  result.lr = {1.25e-6, 1.25e-6};
+  return result;
+}
+
+TEST(TrainLogLine, IsTheLineThatLogReadersKnow) {
+  EXPECT_EQ(train_log_line({.step = 5, .step_time_ms = 1403.2449}, result_of_issue()),
+            "train: Epoch:0, Step:5, Loss: 10.341485, Finite_grads: True, Loss_scale: 4096.0, "
+            "Learning_rate: (1.250000e-06,1.250000e-06,), Time: 1403.24 ms");
+}
+
+TEST(TrainLogLine, OtherValues) {
+  StepResult result = result_of_issue();
+  result.loss = std::numeric_limits<double>::quiet_NaN();
+  result.finite = false;
+  result.loss_scale = 1;
+  result.lr = {0};
+  EXPECT_EQ(train_log_line({.step = 123456, .epoch = 2, .step_time_ms = 0.5}, result),
+            "train: Epoch:2, Step:123456, Loss: nan, Finite_grads: False, Loss_scale: 1.0, "
+            "Learning_rate: (0.000000e+00,), Time: 0.50 ms");
+  result.loss_scale = 0.125;
+  EXPECT_THAT(train_log_line({}, result), ::testing::HasSubstr("Loss_scale: 0.125, "));
+}
+
+// Numbered samples, of which an epoch has ten.
+class Samples final : public data::DataSource {
+ public:
+  explicit Samples(const AllConfig& config, int64_t size = 1000) : config_(config), size_(size) {}
+  data::Batch micro_batch(int64_t step,
+                          int64_t micro_index,
+                          int64_t micro_batch_num,
+                          int64_t micro_batch_size,
+                          int64_t /*dp_rank*/,
+                          int64_t /*dp_size*/) override {
+    const int64_t first = (step * micro_batch_num + micro_index) * micro_batch_size;
+    drawn.push_back(first);
+    return make_batch(config_, micro_batch_size, first);
+  }
+  int64_t seq_length() const override { return config_.model_config.seq_length; }
+  int64_t size_in_samples() const override { return size_; }
+  int64_t epoch(int64_t step, int64_t global_batch_size) const override {
+    return step * global_batch_size / 10;
+  }
+  std::vector<int64_t> drawn;
+
+ private:
+  AllConfig config_;
+  int64_t size_;
+};
+
+class Train : public ::testing::Test {
+ protected:
+  Train() { initialize_model_parallel(); }
+  ~Train() override { destroy_model_parallel(); }
+
+  // A run in the temporary folder.
+  TrainSummary run(Overrides overrides, TrainOptions options = {}) {
+    overrides.push_back("training_config.output_dir=" + dir_.path());
+    Trainer trainer(overrides);
+    Samples samples(trainer.config);
+    options.checkpoint.directory = dir_.file("checkpoint");
+    options.checkpoint.keep_max = trainer.config.training_config.keep_checkpoint_max;
+    const TrainSummary summary = train(trainer.cell, samples, trainer.config, options);
+    drawn_ = samples.drawn;
+    weights_ = get_logical_state(*trainer.model);
+    return summary;
+  }
+  std::vector<std::string> checkpoints() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(dir_.file("checkpoint"))) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  int64_t metric_lines() const {
+    const std::string text = dir_.read("metrics.jsonl");
+    return std::count(text.begin(), text.end(), '\n');
+  }
+
+  TempDir dir_;
+  std::vector<int64_t> drawn_;
+  State weights_;
+};
+
+TEST_F(Train, RunsTheStepsOverTheMicroBatches) {
+  const TrainSummary summary =
+      run({"training_config.training_iters=3", "dataset_config.batch_size=2",
+           "dataset_config.micro_batch_num=2"});
+  EXPECT_EQ(summary.steps, 3);
+  EXPECT_FALSE(summary.stopped_on_request);
+  EXPECT_EQ(drawn_, (std::vector<int64_t>{0, 2, 4, 6, 8, 10}));
+  EXPECT_TRUE(std::isfinite(summary.first_loss));
+  EXPECT_NE(summary.first_loss, summary.last_loss);
+}
+
+TEST_F(Train, EndsWithTheEpochs) {
+  // Five steps of two samples are an epoch.
+  EXPECT_EQ(run({"training_config.training_iters=0", "training_config.epochs=2",
+                 "dataset_config.batch_size=2"})
+                .steps,
+            10);
+  EXPECT_EQ(run({"training_config.training_iters=7", "training_config.epochs=2",
+                 "dataset_config.batch_size=2"})
+                .steps,
+            7);
+}
+
+TEST_F(Train, SavesAtTheIntervalAndAtTheEnd) {
+  run({"training_config.training_iters=5", "training_config.save_interval=2"});
+  EXPECT_THAT(checkpoints(),
+              ::testing::ElementsAre("step_00000002", "step_00000004", "step_00000005"));
+  Trainer other;
+  load_weights(*other.model, other.config.model_config, dir_.path());
+  testing::expect_states_equal(get_logical_state(*other.model), weights_);
+}
+
+TEST_F(Train, StopsAndSavesOnRequest) {
+  int asked = 0;
+  const TrainSummary summary =
+      run({"training_config.training_iters=9"}, {.stop_requested = [&] { return ++asked == 3; }});
+  EXPECT_TRUE(summary.stopped_on_request);
+  EXPECT_EQ(summary.steps, 3);
+  EXPECT_THAT(checkpoints(), ::testing::ElementsAre("step_00000003"));
+}
+
+TEST_F(Train, WritesMetricsAndDumps) {
+  MetricsWriter metrics(dir_.file("metrics.jsonl"));
+  run({"training_config.training_iters=3", "training_config.dump_grad_steps=[2]",
+       "training_config.dump_weight_steps=[1, 3]"},
+      {.metrics = &metrics});
+  EXPECT_EQ(metric_lines(), 3);
+  EXPECT_THAT(dir_.names(),
+              ::testing::ElementsAre("grads_step_2.safetensors", "metrics.jsonl",
+                                     "weights_step_1.safetensors", "weights_step_3.safetensors"));
+  testing::expect_states_equal(read_weights(dir_.file("weights_step_3.safetensors")), weights_);
+  const LogicalState gradients = read_weights(dir_.file("grads_step_2.safetensors"));
+  EXPECT_EQ(gradients.size(), weights_.size());
+  EXPECT_GT(testing::largest(gradients.at("layers.1.attention.wo.weight")), 0);
+}
+
+TEST_F(Train, EvaluatesWithoutTouchingTheRun) {
+  run({"training_config.training_iters=4", "model_config.hidden_dropout=0.2"});
+  const State expected = weights_;
+  const AllConfig config = testing::small_config();
+  Samples validation(config);
+  MetricsWriter metrics(dir_.file("metrics.jsonl"));
+  run({"training_config.training_iters=4", "model_config.hidden_dropout=0.2",
+       "training_config.eval_interval=2", "training_config.eval_iters=3"},
+      {.validation = &validation, .metrics = &metrics});
+  testing::expect_states_equal(weights_, expected);
+  EXPECT_EQ(validation.drawn, (std::vector<int64_t>{0, 1, 2, 0, 1, 2}));
+  const std::string text = dir_.read("metrics.jsonl");
+  size_t found = 0;
+  for (size_t at = text.find("eval_loss"); at != std::string::npos;
+       at = text.find("eval_loss", at + 1)) {
+    ++found;
+  }
+  EXPECT_EQ(found, 2U);
+}
+
+TEST_F(Train, NeedsALength) {
+  AllConfig config = testing::small_config();
+  config.training_config.training_iters = 0;
+  Trainer trainer;
+  Samples samples(config);
+  EXPECT_THROW(train(trainer.cell, samples, config, {}), ValueError);
+}
+
+TEST_F(Train, EvaluationIsTheMeanPerToken) {
+  const Trainer trainer({"dataset_config.batch_size=2", "dataset_config.micro_batch_num=2"});
+  Samples samples(trainer.config);
+  double loss = 0;
+  double tokens = 0;
+  for (int64_t first = 0; first < 12; first += 2) {
+    const NoGradGuard guard;
+    const GPTOutput out =
+        trainer.model->forward(to_model_input(make_batch(trainer.config, 2, first)));
+    loss += out.loss.item() * out.token_count;
+    tokens += out.token_count;
+  }
+  EXPECT_NEAR(evaluate(*trainer.model, samples, trainer.config, 3), loss / tokens, 1e-12);
+  EXPECT_TRUE(trainer.model->is_training());
+  Samples few(trainer.config, 11);  // two global batches of four
+  EXPECT_NO_THROW(evaluate(*trainer.model, few, trainer.config, 3));
+  EXPECT_EQ(few.drawn.size(), 4U);
+  Samples none(trainer.config, 3);
+  EXPECT_ERROR(evaluate(*trainer.model, none, trainer.config, 3), ValueError,
+               "one global batch needs 4");
+}
+
+}  // namespace
+}  // namespace tapestry

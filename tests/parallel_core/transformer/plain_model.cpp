@@ -1,0 +1,231 @@
+#include "tests/parallel_core/transformer/plain_model.h"
+
+#include <cmath>
+#include <numbers>
+
+namespace tapestry::testing {
+
+namespace {
+
+class PlainModel {
+ public:
+  PlainModel(const TransformerConfig& config, const State& weights, const data::Batch& batch)
+      : c_(config), batch_(batch), b_(batch.batch), s_(batch.seq) {
+    for (const auto& [name, tensor] : weights) {
+      weights_[name] = tensor.to(kFloat64).clone().detach();
+      weights_[name].set_requires_grad();
+    }
+  }
+
+  PlainResult run() {
+    Tensor x = rows_of("tok_embeddings.weight", batch_.tokens);
+    if (c_.position_embedding_type == "learned_absolute") {
+      std::vector<int64_t> positions = batch_.position_ids;
+      for (int64_t i = 0; positions.size() < batch_.tokens.size(); ++i) {
+        positions.push_back(i % s_);
+      }
+      x = x + rows_of("pos_embeddings.weight", positions);
+    }
+    for (int64_t layer = 0; layer < c_.num_layers; ++layer) {
+      x = run_layer(x, "layers." + std::to_string(layer) + ".");
+    }
+    if (c_.use_final_norm) {
+      x = norm(x, "final_norm");
+    }
+    const bool untied = c_.untie_embeddings_and_output_weights;
+    PlainResult out;
+    out.logits = matmul(x, weights_.at(untied ? "lm_head.weight" : "tok_embeddings.weight").t());
+    const Tensor top = amax(out.logits.detach(), {-1}, true);
+    const Tensor log_sum =
+        log(tapestry::sum(exp(out.logits - top), {-1}, true)) + top;  // [B, S, 1]
+    const Tensor losses = tapestry::sum((log_sum - out.logits) * one_hot(), {-1});
+    const Tensor mask = tensor(batch_.loss_mask, {b_, s_}).to(kFloat64);
+    const Tensor loss = tapestry::sum(losses * mask) / tapestry::sum(mask);
+    loss.backward();
+    out.loss = loss.item();
+    for (const auto& [name, tensor] : weights_) {
+      out.gradients[name] = tensor.grad().defined() ? tensor.grad() : zeros_like(tensor);
+    }
+    return out;
+  }
+
+ private:
+  // A table's rows, chosen by multiplication with rows of the unit matrix.
+  Tensor rows_of(const std::string& name, const std::vector<int64_t>& ids) const {
+    const Tensor& table = weights_.at(name);
+    Tensor choice = zeros({b_, s_, table.size(0)}, kFloat64);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      choice.data<double>()[static_cast<int64_t>(i) * table.size(0) + ids[i]] = 1;
+    }
+    return matmul(choice, table);
+  }
+  Tensor one_hot() const {
+    Tensor out = zeros({b_, s_, c_.vocab_size}, kFloat64);
+    for (size_t i = 0; i < batch_.labels.size(); ++i) {
+      out.data<double>()[static_cast<int64_t>(i) * c_.vocab_size + batch_.labels[i]] = 1;
+    }
+    return out;
+  }
+
+  Tensor norm(const Tensor& x, const std::string& name) const {
+    const Tensor& gain = weights_.at(name + ".weight");
+    if (c_.normalization == "RMSNorm") {
+      return x / sqrt(mean(x * x, {-1}, true) + c_.norm_epsilon) * gain;
+    }
+    const Tensor centred = x - mean(x, {-1}, true);
+    return centred / sqrt(mean(centred * centred, {-1}, true) + c_.norm_epsilon) * gain +
+           weights_.at(name + ".bias");
+  }
+
+  Tensor linear_layer(const Tensor& x, const std::string& name, bool has_bias) const {
+    const Tensor y = matmul(x, weights_.at(name + ".weight").t());
+    return has_bias ? y + weights_.at(name + ".bias") : y;
+  }
+
+  Tensor activate(const Tensor& x) const {
+    const std::string& act = c_.hidden_act;
+    if (act == "gelu") {
+      return x * (erf(x / std::numbers::sqrt2) + 1.0) * 0.5;
+    }
+    if (act == "fast_gelu") {
+      const double scale = std::sqrt(2.0 / std::numbers::pi);
+      return x * 0.5 * (tanh((x + x * x * x * 0.044715) * scale) + 1.0);
+    }
+    if (act == "silu") {
+      return x / (exp(neg(x)) + 1.0);
+    }
+    const Tensor positive = x * gt(x, 0).to(kFloat64);
+    EXPECT_TRUE(act == "relu" || act == "squared_relu") << act;
+    return act == "relu" ? positive : positive * positive;
+  }
+
+  // Positions count from 0 in every row. x [B, n, S, D].
+  Tensor rotate(const Tensor& x) const {
+    const int64_t dim = x.size(3);
+    const auto rotated =
+        static_cast<int64_t>(static_cast<double>(dim) * c_.rotary_config.rotary_percent);
+    const int64_t half = rotated / 2;
+    Tensor cosine = zeros({s_, half}, kFloat64);
+    Tensor sine = zeros({s_, half}, kFloat64);
+    for (int64_t i = 0; i < s_; ++i) {
+      for (int64_t m = 0; m < half; ++m) {
+        const double position =
+            static_cast<double>(i) / c_.rotary_config.seq_len_interpolation_factor.value_or(1.0);
+        const double angle =
+            position * std::pow(c_.rotary_config.rotary_base,
+                                -2.0 * static_cast<double>(m) / static_cast<double>(rotated));
+        cosine.data<double>()[i * half + m] = std::cos(angle);
+        sine.data<double>()[i * half + m] = std::sin(angle);
+      }
+    }
+    const bool interleaved = c_.rotary_config.rotary_interleaved;
+    const Tensor first = interleaved ? x.slice(3, 0, rotated, 2) : x.slice(3, 0, half);
+    const Tensor second = interleaved ? x.slice(3, 1, rotated, 2) : x.slice(3, half, rotated);
+    const Tensor a = first * cosine - second * sine;
+    const Tensor b = second * cosine + first * sine;
+    const Tensor turned =
+        interleaved ? stack({a, b}, -1).reshape({b_, x.size(1), s_, rotated}) : cat({a, b}, 3);
+    return rotated == dim ? turned : cat({turned, x.slice(3, rotated, dim)}, 3);
+  }
+
+  bool sees(int64_t row, int64_t query, int64_t key) const {
+    if (key > query || (c_.window_size && key < query - (*c_.window_size)[0])) {
+      return false;
+    }
+    if (!batch_.attention_mask.empty() &&
+        batch_.attention_mask[static_cast<size_t>((row * s_ + query) * s_ + key)] != 0) {
+      return false;
+    }
+    if (!batch_.document_starts.empty()) {
+      for (const int64_t start : batch_.document_starts[static_cast<size_t>(row)]) {
+        if (key < start && start <= query) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  Tensor attention(const Tensor& x, const std::string& name) const {
+    const int64_t heads = c_.num_attention_heads;
+    const int64_t groups = c_.num_query_groups;
+    const int64_t dim = c_.kv_channels.value();
+    const auto project = [&](const char* which, int64_t n) {
+      return linear_layer(x, name + which, c_.qkv_has_bias)
+          .reshape({b_, s_, n, dim})
+          .permute({0, 2, 1, 3});
+    };
+    Tensor q = project("wq", heads);
+    Tensor k = project("wk", groups);
+    Tensor v = project("wv", groups);
+    if (c_.qk_layernorm) {
+      q = norm(q, name + "q_norm");
+      k = norm(k, name + "k_norm");
+    }
+    if (c_.position_embedding_type == "rope") {
+      q = rotate(q);
+      k = rotate(k);
+    }
+    Tensor hidden = full({b_, 1, s_, s_}, 0, kFloat64);
+    for (int64_t i = 0; i < hidden.numel(); ++i) {
+      const bool visible = sees(i / (s_ * s_), i / s_ % s_, i % s_);
+      hidden.data<double>()[i] = visible ? 0 : -1e30;
+    }
+    TensorList contexts;
+    for (int64_t head = 0; head < heads; ++head) {
+      const int64_t group = head / (heads / groups);
+      const Tensor scores = matmul(q.slice(1, head, head + 1), k.slice(1, group, group + 1).t()) /
+                                std::sqrt(static_cast<double>(dim)) +
+                            hidden;
+      const Tensor weights = exp(scores - amax(scores.detach(), {-1}, true));
+      contexts.push_back(
+          matmul(weights / tapestry::sum(weights, {-1}, true), v.slice(1, group, group + 1))
+              .squeeze(1));
+    }
+    return linear_layer(cat(contexts, -1), name + "wo", c_.out_proj_has_bias);
+  }
+
+  Tensor feed_forward(const Tensor& x, const std::string& name) const {
+    const Tensor up = linear_layer(x, name + "w_up", c_.mlp_has_bias);
+    Tensor inner;
+    if (c_.hidden_act == "swiglu") {
+      const Tensor gate = linear_layer(x, name + "w_gate", c_.mlp_has_bias);
+      inner = gate / (exp(neg(gate)) + 1.0) * up;
+    } else {
+      inner = activate(up);
+    }
+    return linear_layer(inner, name + "w_down", c_.mlp_has_bias);
+  }
+
+  Tensor run_layer(const Tensor& x, const std::string& name) const {
+    const bool from_norm = c_.apply_residual_connection_post_norm;
+    const Tensor normed = norm(x, name + "attention_norm");
+    Tensor attended = attention(normed, name + "attention.");
+    if (c_.use_sandwich_norm) {
+      attended = norm(attended, name + "attention_post_norm");
+    }
+    const Tensor middle = (from_norm ? normed : x) + attended;
+    const Tensor middle_normed = norm(middle, name + "ffn_norm");
+    Tensor fed = feed_forward(middle_normed, name + "feed_forward.");
+    if (c_.use_sandwich_norm) {
+      fed = norm(fed, name + "ffn_post_norm");
+    }
+    return (from_norm ? middle_normed : middle) + fed;
+  }
+
+  const TransformerConfig& c_;
+  const data::Batch& batch_;
+  int64_t b_;
+  int64_t s_;
+  State weights_;
+};
+
+}  // namespace
+
+PlainResult run_plain_model(const TransformerConfig& config,
+                            const State& weights,
+                            const data::Batch& batch) {
+  return PlainModel(config, weights, batch).run();
+}
+
+}  // namespace tapestry::testing

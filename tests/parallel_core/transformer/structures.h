@@ -1,0 +1,67 @@
+// The model structures that the tests of this folder go through.
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace tapestry::testing {
+
+struct Structure {
+  std::string name;
+  std::vector<std::string> overrides;
+};
+inline std::ostream& operator<<(std::ostream& out, const Structure& s) { return out << s.name; }
+
+inline std::vector<Structure> structures() {
+  const std::string m = "model_config.";
+  const std::string rope = m + "position_embedding_type=rope";
+  const std::string rms = m + "normalization=RMSNorm";
+  const std::string swiglu = m + "hidden_act=swiglu";
+  const std::string grouped = m + "group_query_attention=True";
+  const std::string untied = m + "untie_embeddings_and_output_weights=True";
+  const std::string no_bias = m + "add_bias_linear=False";
+  const std::string sandwich = m + "use_sandwich_norm=True";
+  const std::string post_norm = m + "apply_residual_connection_post_norm=True";
+  return {
+      {"gpt2", {}},
+      {"llama", {rope, rms, swiglu, no_bias, untied}},
+      {"qwen2",
+       {rope, rms, swiglu, no_bias, m + "qkv_has_bias=True", grouped, m + "num_query_groups=2"}},
+      {"rope_interleaved", {rope, m + "rotary_config.rotary_interleaved=True"}},
+      {"rope_half_the_channels", {rope, m + "rotary_config.rotary_percent=0.5"}},
+      {"rope_interleaved_half_the_channels",
+       {rope, m + "rotary_config.rotary_percent=0.5", m + "rotary_config.rotary_interleaved=True"}},
+      {"rope_interpolated", {rope, m + "rotary_config.seq_len_interpolation_factor=4"}},
+      {"rope_base", {rope, m + "rotary_config.rotary_base=500"}},
+      {"more_positions_than_tokens", {m + "max_position_embeddings=13"}},
+      {"no_positions", {m + "position_embedding_type=none"}},
+      {"gqa", {rope, grouped, m + "num_query_groups=2"}},
+      {"mqa", {rope, grouped, m + "num_query_groups=1"}},
+      {"window", {rope, m + "window_size=[3, 0]"}},
+      {"window_of_one", {m + "window_size=[0, 0]"}},
+      {"qk_layernorm", {rope, m + "qk_layernorm=True"}},
+      {"qk_rmsnorm", {rope, rms, m + "qk_layernorm=True", grouped, m + "num_query_groups=2"}},
+      {"fast_gelu", {m + "hidden_act=fast_gelu"}},
+      {"relu", {m + "hidden_act=relu"}},
+      {"silu", {m + "hidden_act=silu"}},
+      {"squared_relu", {m + "hidden_act=squared_relu"}},
+      {"swiglu_with_bias", {swiglu}},
+      {"untied", {untied}},
+      {"no_qkv_bias", {m + "qkv_has_bias=False"}},
+      {"no_out_proj_bias", {m + "out_proj_has_bias=False"}},
+      {"no_mlp_bias", {m + "mlp_has_bias=False"}},
+      {"sandwich", {sandwich, m + "attn_post_norm_scale=0.5", m + "ffn_post_norm_scale=0.25"}},
+      {"residual_from_norm", {post_norm, rms, rope}},
+      {"sandwich_residual_from_norm_window",
+       {sandwich, post_norm, m + "window_size=[2, 0]", untied}},
+      {"no_final_norm", {m + "use_final_norm=False", rms}},
+      {"wide_heads", {rope, m + "kv_channels=12"}},
+      {"wide_heads_grouped",
+       {rope, m + "kv_channels=12", grouped, m + "num_query_groups=2", no_bias, swiglu}},
+      {"epsilon", {rms, m + "norm_epsilon=0.1"}},
+      {"one_layer", {m + "num_layers=1"}},
+  };
+}
+
+}  // namespace tapestry::testing
