@@ -102,6 +102,7 @@ void backward_row(int64_t n,
   C x_block[kBlock];
   C dy_block[kBlock];
   C dx_block[kBlock];
+  C gw_block[kBlock];
   double sum_g = 0;
   double sum_gx = 0;
   for (int64_t done = 0; done < n; done += kBlock) {
@@ -149,17 +150,18 @@ void backward_row(int64_t n,
     const C* g = read_block(m, dy + done, dy_block);
     C* out = output_block(dx + done, dx_block);
     if (weight != nullptr) {
+      // In a loop of its own, so that the product is rounded as it was for the average and not
+      // fused into the difference: in a row of one element that has to be exactly 0.
       TAPESTRY_VECTOR_LOOP
       for (int64_t i = 0; i < m; ++i) {
-        const C xhat = (in[i] - mean) * rstd;
-        out[i] = rstd * (g[i] * weight[done + i] - average_g - xhat * average_gx);
+        gw_block[i] = g[i] * weight[done + i];
       }
-    } else {
-      TAPESTRY_VECTOR_LOOP
-      for (int64_t i = 0; i < m; ++i) {
-        const C xhat = (in[i] - mean) * rstd;
-        out[i] = rstd * (g[i] - average_g - xhat * average_gx);
-      }
+      g = gw_block;
+    }
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t i = 0; i < m; ++i) {
+      const C xhat = (in[i] - mean) * rstd;
+      out[i] = rstd * (g[i] - average_g - xhat * average_gx);
     }
     write_block(m, out, dx + done);
   }

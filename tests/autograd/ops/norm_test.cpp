@@ -51,6 +51,15 @@ TEST(Norm, FusedFormsEqualTheirTwins) {
   expect_close(dr[1], ds[1], 1e-13);
 }
 
+TEST(Norm, ARowOfOneElementHasNoGradient) {
+  // Whatever x is, layer_norm gives the bias.
+  const TensorList in = leaves({input({70, 1}, 1, kFloat32), input({1}, 2, kFloat32), zeros({1})});
+  const Tensor y = layer_norm(in[0], in[1], in[2]);
+  const Tensor dx = grad(y, {in[0]}, input({70, 1}, 4, kFloat32))[0];
+  EXPECT_EQ(amax(abs(y)).item(), 0);
+  EXPECT_EQ(amax(abs(dx)).item(), 0);
+}
+
 TEST(Norm, RowsHaveMeanZeroAndVarianceOne) {
   const Tensor y = layer_norm(input({5, 400}, 1), {}, {}, 0);
   expect_close(mean(y, {-1}), zeros({5}, kFloat64), 1e-14);

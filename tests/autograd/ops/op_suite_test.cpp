@@ -228,6 +228,10 @@ class ThreadsGuard {
 
 class OpSuite : public ::testing::TestWithParam<OpSampleSet*> {
  protected:
+  /// Samples are small: a team costs more than it gains, above all on a busy machine. The test of
+  /// threads chooses its own numbers.
+  const ThreadsGuard one_thread_{1};
+
   const std::vector<OpSample>& samples() const { return GetParam()->samples(); }
   bool is_differentiable() const {
     for (const OpInfo& info : registered_ops()) {

@@ -52,9 +52,10 @@ OP_SAMPLES(matmul) {
       .tolerance(2);
   add([](const Tensor& a, const Tensor& b) { return dot(a, b); }, {randn({4}), randn({4})})
       .tolerance(2);
-  add_large(fn, {randn({150, 130}), randn({130, 140})}).no_half();
+  // BLAS cuts one large product for its team, and the edges of the pieces round otherwise.
+  add_large(fn, {randn({150, 130}), randn({130, 140})}).no_half().threads_may_round();
   add_large(fn, {randn({20, 40, 30}), randn({20, 30, 40})}).no_half();
-  add_large(fn, {randn({20, 40, 30}), randn({30, 40})}).no_half();
+  add_large(fn, {randn({20, 40, 30}), randn({30, 40})}).no_half().threads_may_round();
 
   add_error<ValueError>(fn, {randn({4, 3}), randn({5, 2})},
                         "matmul: inner sizes differ: a [4, 3], b [5, 2]");
@@ -105,7 +106,7 @@ OP_SAMPLES(linear) {
       },
       {randn({2, 3, 4}), randn({4, 2})})
       .tolerance(2);
-  add_large(fn, {randn({20, 40, 50}), randn({60, 50}), randn({60})}).no_half();
+  add_large(fn, {randn({20, 40, 50}), randn({60, 50}), randn({60})}).no_half().threads_may_round();
 
   add_error<ValueError>(fn, {randn({4, 3}), randn({2, 4}), randn({2})}, "linear: the last axis");
   add_error<ValueError>(fn, {randn({4, 3}), randn({3}), randn({2})}, "weight must be [out, in]");
