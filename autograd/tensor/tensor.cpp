@@ -1,5 +1,7 @@
 #include "autograd/tensor/tensor.h"
 
+#include <ostream>
+
 #include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/error.h"
 
@@ -120,8 +122,12 @@ Tensor alias(const Tensor& base) {
   return alias(base, base.shape(), base.strides(), base.offset());
 }
 
-std::string describe(const Tensor& tensor) {
-  return tensor.defined() ? concat(name_of(tensor.dtype()), " ", tensor.shape()) : "undefined";
+Description::operator std::string() const { return concat(*this); }
+
+std::ostream& operator<<(std::ostream& out, const Description& description) {
+  const Tensor& tensor = description.tensor_;
+  return tensor.defined() ? out << name_of(tensor.dtype()) << " " << tensor.shape()
+                          : out << "undefined";
 }
 
 }  // namespace tapestry

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <iosfwd>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "autograd/kernels/dtype.h"
@@ -149,7 +151,17 @@ Tensor alias(const Tensor& base, const Shape& shape, const Strides& strides, int
 /// An unrecorded handle with the same layout and storage as `base`.
 Tensor alias(const Tensor& base);
 
-/// "float32 [4, 3]", for messages.
-std::string describe(const Tensor& tensor);
+/// "float32 [4, 3]" or "undefined", for messages. The text is made only when it is printed, so that
+/// a check that holds costs nothing; use it within the expression that makes it.
+class Description {
+ public:
+  explicit Description(const Tensor& tensor) : tensor_(tensor) {}
+  operator std::string() const;  // NOLINT(google-explicit-constructor): it is a text
+  friend std::ostream& operator<<(std::ostream& out, const Description& description);
+
+ private:
+  const Tensor& tensor_;
+};
+inline Description describe(const Tensor& tensor) { return Description(tensor); }
 
 }  // namespace tapestry

@@ -1,4 +1,6 @@
 // Trains a GPT from a YAML configuration.
+#include <tapestry_version.h>
+
 #include <boost/program_options.hpp>
 #include <csignal>
 #include <cstdlib>
@@ -9,7 +11,6 @@
 
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
-#include "examples/gpt/version.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/memory_estimate.h"
 #include "parallel_core/config/render.h"
