@@ -38,14 +38,14 @@ Tensor counting(const Shape& shape, DType dtype = kFloat32) {
 TEST(Tensor, HandlesShareTheTensor) {
   const Tensor undefined;
   EXPECT_FALSE(undefined.defined());
-  EXPECT_EQ(describe(undefined), "undefined");
+  EXPECT_EQ(std::string(describe(undefined)), "undefined");
   const Tensor a = counting({2, 3});
   const Tensor b = a;  // NOLINT(performance-unnecessary-copy-initialization): the copy is the test
   EXPECT_TRUE(a.is_same(b));
   EXPECT_FALSE(a.is_same(alias(a)));
   b.data<float>()[4] = 40;
   EXPECT_EQ(a.at({1, 1}), 40);
-  EXPECT_EQ(describe(a), "float32 [2, 3]");
+  EXPECT_EQ(std::string(describe(a)), "float32 [2, 3]");
 }
 
 TEST(Tensor, Sizes) {
