@@ -1,6 +1,5 @@
 # Third-party libraries, all from Debian 12. Each becomes one imported target.
 find_package(Threads REQUIRED)
-find_package(Eigen3 3.4 REQUIRED NO_MODULE)
 if(TAPESTRY_OPENMP)
   find_package(OpenMP REQUIRED COMPONENTS CXX)
 endif()
