@@ -192,9 +192,10 @@ TEST_F(StoryTest, ASignalSavesAndEndsWithZero) {
   ASSERT_NO_FATAL_FAILURE(prepare_text());
   dir_.write("run.yaml", kTinyRun);
   const pid_t child = fork();
-  if (child < 0) {
+  if (child < 0 && ::access("/dev/pts/ptmx", F_OK) != 0) {
     GTEST_SKIP() << "this machine has no pseudo-terminals";
   }
+  ASSERT_GE(child, 0);
   if (child == 0) {
     const int log = ::open(dir_.file("log").c_str(), O_WRONLY | O_CREAT, 0600);
     ::dup2(log, STDOUT_FILENO);
