@@ -292,6 +292,24 @@ TEST(InPlace, ASavedInputIsNoticedInBackward) {
   EXPECT_THAT(message_of<RuntimeError>([&] { sum(y).backward(); }), HasSubstr("in place"));
 }
 
+TEST(InPlace, ASavedInputCannotJoinTheGraphThatSavedIt) {
+  RankContext context;
+  const RankContextGuard guard(context);
+  {
+    const Tensor w = leaf({1, 2});
+    const Tensor x = mul(w, 3);
+    const Tensor constant = tensor({3.0F, 4.0F});
+    const Tensor y = mul(mul(w, x), constant);
+    // x and the constant would own the graph that owns them.
+    EXPECT_THAT(message_of<RuntimeError>([&] { add_(x, y); }), HasSubstr("kept for backward"));
+    EXPECT_THROW(add_(constant, y), RuntimeError);
+    sum(y).backward();
+    EXPECT_THAT(floats(w.grad()), ElementsAre(18, 48));
+    add_(x, y);  // the graph has been released
+  }
+  EXPECT_EQ(memory_stats().current_bytes, 0);
+}
+
 TEST(InPlace, RecordedIntegersAreRefused) {
   const Tensor w = leaf({1, 2});
   EXPECT_THAT(message_of<TypeError>([&] { copy_(zeros({2}, kInt64), w); }),

@@ -11,8 +11,8 @@ namespace tapestry {
 
 namespace {
 
-std::vector<OpSampleSet*>& registered_sets() {
-  static std::vector<OpSampleSet*> sets;
+std::vector<std::unique_ptr<OpSampleSet>>& registered_sets() {
+  static std::vector<std::unique_ptr<OpSampleSet>> sets;
   return sets;
 }
 
@@ -144,23 +144,23 @@ Tensor OpSampleSet::bools(const Shape& shape) {
   return out;
 }
 
-bool register_op_samples(OpSampleSet* set) {
-  registered_sets().push_back(set);
+bool register_op_samples(std::unique_ptr<OpSampleSet> set) {
+  registered_sets().push_back(std::move(set));
   return true;
 }
 
 const std::vector<OpSampleSet*>& op_sample_sets() {
-  static const bool defined = [] {
-    auto& sets = registered_sets();
+  static const std::vector<OpSampleSet*> sorted = [] {
+    std::vector<OpSampleSet*> sets;
+    for (const auto& set : registered_sets()) {
+      set->define();
+      sets.push_back(set.get());
+    }
     std::sort(sets.begin(), sets.end(),
               [](const OpSampleSet* a, const OpSampleSet* b) { return a->op() < b->op(); });
-    for (OpSampleSet* set : sets) {
-      set->define();
-    }
-    return true;
+    return sets;
   }();
-  (void)defined;
-  return registered_sets();
+  return sorted;
 }
 
 }  // namespace tapestry

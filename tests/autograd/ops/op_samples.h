@@ -12,6 +12,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -153,7 +154,7 @@ class OpSampleSet {
 };
 
 /// Adds a set; its define() runs when the samples are first asked for.
-bool register_op_samples(OpSampleSet* set);
+bool register_op_samples(std::unique_ptr<OpSampleSet> set);
 
 /// All sets, sorted by op.
 const std::vector<OpSampleSet*>& op_sample_sets();
@@ -168,6 +169,6 @@ const std::vector<OpSampleSet*>& op_sample_sets();
     void define() override;                                         \
   };                                                                \
   [[maybe_unused]] const bool op_samples_of_##op_name =             \
-      ::tapestry::register_op_samples(new OpSamplesOf_##op_name()); \
+      ::tapestry::register_op_samples(std::make_unique<OpSamplesOf_##op_name>()); \
   }                                                                 \
   void OpSamplesOf_##op_name::define()
