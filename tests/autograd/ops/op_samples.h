@@ -162,13 +162,13 @@ const std::vector<OpSampleSet*>& op_sample_sets();
 }  // namespace tapestry
 
 /// Defines the samples of the op registered as `op_name`. Use it inside namespace tapestry.
-#define OP_SAMPLES(op_name)                                         \
-  namespace {                                                       \
-  struct OpSamplesOf_##op_name final : ::tapestry::OpSampleSet {    \
-    OpSamplesOf_##op_name() : OpSampleSet(#op_name) {}              \
-    void define() override;                                         \
-  };                                                                \
-  [[maybe_unused]] const bool op_samples_of_##op_name =             \
+#define OP_SAMPLES(op_name)                                                       \
+  namespace {                                                                     \
+  struct OpSamplesOf_##op_name final : ::tapestry::OpSampleSet {                  \
+    OpSamplesOf_##op_name() : OpSampleSet(#op_name) {}                            \
+    void define() override;                                                       \
+  };                                                                              \
+  [[maybe_unused]] const bool op_samples_of_##op_name =                           \
       ::tapestry::register_op_samples(std::make_unique<OpSamplesOf_##op_name>()); \
-  }                                                                 \
+  }                                                                               \
   void OpSamplesOf_##op_name::define()
