@@ -59,6 +59,21 @@ void call_gemv(bool trans,
   }
 }
 
+/// OpenBLAS chooses its kernels by the processor's model and gives an AVX-512 processor that it
+/// does not know kernels for AVX2, half as fast. oneDNN goes by the instruction set.
+bool openblas_lacks_avx512() {
+#if defined(_OPENMP)
+  static const bool lacks = [] {
+    constexpr std::string_view kCoresWithAvx512[] = {"SkylakeX", "Cooperlake", "SapphireRapids"};
+    const auto* const end = std::end(kCoresWithAvx512);
+    return std::find(std::begin(kCoresWithAvx512), end, openblas_get_corename()) == end;
+  }();
+  return lacks && cpu_level() >= CpuLevel::kAvx512;
+#else
+  return false;  // oneDNN would bring its own team
+#endif
+}
+
 /// float and double by BLAS; m, n, k > 0.
 template <class T>
 void gemm_blas(bool trans_a,
@@ -104,6 +119,10 @@ void gemm_blas(bool trans_a,
   const auto ni = static_cast<blasint>(n);
   const auto ki = static_cast<blasint>(k);
   if constexpr (std::is_same_v<T, float>) {
+    if (openblas_lacks_avx512()) {
+      onednn_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+      return;
+    }
     cblas_sgemm(CblasRowMajor, op_a, op_b, mi, ni, ki, alpha, a, lda, b, ldb, beta, c, ldc);
   } else {
     cblas_dgemm(CblasRowMajor, op_a, op_b, mi, ni, ki, alpha, a, lda, b, ldb, beta, c, ldc);
@@ -376,7 +395,10 @@ std::string_view blas_flavour() {
     constexpr std::string_view kParallel[] = {"serial", "pthread", "openmp"};
     const int parallel = std::clamp(openblas_get_parallel(), 0, 2);
     return std::string(kParallel[parallel]) + ": " + openblas_get_config() + " on " +
-           openblas_get_corename();
+           openblas_get_corename() +
+           (openblas_lacks_avx512() ? "; float32 products by oneDNN, which has AVX-512 kernels for "
+                                      "this processor"
+                                    : "");
   }();
   return flavour;
 }

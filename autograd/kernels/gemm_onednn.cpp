@@ -1,5 +1,6 @@
 #include "autograd/kernels/gemm_onednn.h"
 
+#include <cassert>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 #include <string_view>
@@ -105,6 +106,25 @@ bool has_native_gemm(DType dtype) {
   (void)dtype;
   return false;
 #endif
+}
+
+void onednn_sgemm(bool trans_a,
+                  bool trans_b,
+                  int64_t m,
+                  int64_t n,
+                  int64_t k,
+                  float alpha,
+                  const float* a,
+                  int64_t lda,
+                  const float* b,
+                  int64_t ldb,
+                  float beta,
+                  float* c,
+                  int64_t ldc) {
+  (void)engine();  // limits the instruction set
+  [[maybe_unused]] const dnnl::status status = dnnl::sgemm(
+      trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  assert(status == dnnl::status::success);
 }
 
 bool onednn_gemm(const GemmShape& shape, const void* a, const void* b, void* c) {
