@@ -1,6 +1,10 @@
 #include "nn/parameter.h"
 
+#include "autograd/ops/map.h"
+#include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 
 namespace tapestry::nn {
 
@@ -15,6 +19,21 @@ Tensor LogicalTensor::view_of(const Tensor& whole) const {
   Shape piece = view_shape;
   piece[axis] = end - begin;
   return alias(whole, piece, strides, whole.offset() + begin * strides[axis]);
+}
+
+Tensor Parameter::compute_copy(DType wanted) const {
+  if (dtype() == wanted) {
+    return *this;
+  }
+  if (!copy_.defined() || copy_.dtype() != wanted) {
+    const MemoryKindGuard kind(MemoryKind::kParameter);
+    copy_ = empty(shape(), wanted);
+  } else if (copy_version_ == version()) {
+    return copy_;
+  }
+  copy_values(detach(), copy_);
+  copy_version_ = version();
+  return copy_;
 }
 
 }  // namespace tapestry::nn

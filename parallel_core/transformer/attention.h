@@ -43,6 +43,7 @@ class ParallelAttention final : public nn::Module {
   std::optional<int64_t> window_left_;
   double scale_;
   double dropout_;
+  Precision precision_;
   ColumnParallelLinear* qkv_proj_;
   nn::UnaryModule* q_norm_ = nullptr;
   nn::UnaryModule* k_norm_ = nullptr;
