@@ -119,10 +119,6 @@ void gemm_blas(bool trans_a,
   const auto ni = static_cast<blasint>(n);
   const auto ki = static_cast<blasint>(k);
   if constexpr (std::is_same_v<T, float>) {
-    if (openblas_lacks_avx512()) {
-      onednn_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-      return;
-    }
     cblas_sgemm(CblasRowMajor, op_a, op_b, mi, ni, ki, alpha, a, lda, b, ldb, beta, c, ldc);
   } else {
     cblas_dgemm(CblasRowMajor, op_a, op_b, mi, ni, ki, alpha, a, lda, b, ldb, beta, c, ldc);
@@ -332,8 +328,12 @@ void gemm_batched(DType dtype,
   if (batch <= 0 || m <= 0 || n <= 0) {
     return;
   }
+  // A vector has no use for blocks, and for the smallest products a call costs more than the work.
+  constexpr int64_t kLeastProduct = 1 << 15;
+  const bool float32_by_onednn =
+      dtype == kFloat32 && m > 1 && n > 1 && m * n * k >= kLeastProduct && openblas_lacks_avx512();
   // With alpha = 0 oneDNN 2.6 scales accumulators that it never set.
-  if (narrow && k > 0 && alpha != 0 && has_native_gemm(dtype) &&
+  if (k > 0 && alpha != 0 && (float32_by_onednn || (narrow && has_native_gemm(dtype))) &&
       onednn_gemm({dtype, c_dtype, trans_a, trans_b, batch, m, n, k, lda, stride_a, ldb, stride_b,
                    ldc, stride_c, static_cast<float>(alpha), static_cast<float>(beta)},
                   a, b, c)) {

@@ -30,22 +30,8 @@ struct GemmShape {
   bool operator==(const GemmShape&) const = default;
 };
 
-/// False, with c untouched, if oneDNN has no fast product of that shape.
+/// bfloat16 or float32 operands. False, with c untouched, if oneDNN has no fast product of that
+/// shape.
 bool onednn_gemm(const GemmShape& shape, const void* a, const void* b, void* c);
-
-/// float32 C[m,n] = alpha op(A) op(B) + beta C, row-major.
-void onednn_sgemm(bool trans_a,
-                  bool trans_b,
-                  int64_t m,
-                  int64_t n,
-                  int64_t k,
-                  float alpha,
-                  const float* a,
-                  int64_t lda,
-                  const float* b,
-                  int64_t ldb,
-                  float beta,
-                  float* c,
-                  int64_t ldc);
 
 }  // namespace tapestry::kernels
