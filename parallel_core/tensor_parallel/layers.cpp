@@ -34,7 +34,6 @@ ColumnParallelLinear::ColumnParallelLinear(const ParallelLinearSpec& spec)
     : weight_(register_parameter("weight",
                                  initial_value({spec.output_size, spec.input_size}, spec.weight),
                                  {.tp = TensorParallel::kSharded, .tp_axis = 0})),
-      bias_(nullptr),
       skip_bias_add_(spec.skip_bias_add) {
   weight_.set_logical(logical_of(spec.weight));
   if (!spec.bias.empty()) {
@@ -56,7 +55,6 @@ RowParallelLinear::RowParallelLinear(const ParallelLinearSpec& spec)
     : weight_(register_parameter("weight",
                                  initial_value({spec.output_size, spec.input_size}, spec.weight),
                                  {.tp = TensorParallel::kSharded, .tp_axis = 1})),
-      bias_(nullptr),
       skip_bias_add_(spec.skip_bias_add) {
   weight_.set_logical(logical_of(spec.weight));
   if (!spec.bias.empty()) {

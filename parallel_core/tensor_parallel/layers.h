@@ -36,7 +36,7 @@ class ColumnParallelLinear final : public nn::Module {
 
  private:
   nn::Parameter& weight_;
-  nn::Parameter* bias_;
+  nn::Parameter* bias_ = nullptr;
   bool skip_bias_add_;
 };
 
@@ -52,7 +52,7 @@ class RowParallelLinear final : public nn::Module {
 
  private:
   nn::Parameter& weight_;
-  nn::Parameter* bias_;
+  nn::Parameter* bias_ = nullptr;
   bool skip_bias_add_;
 };
 

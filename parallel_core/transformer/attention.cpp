@@ -69,7 +69,6 @@ ParallelAttention::ParallelAttention(const TransformerConfig& config,
       num_heads_(config.num_attention_heads),
       num_groups_(config.num_query_groups),
       head_dim_(config.kv_channels.value()),
-      causal_(true),
       scale_(1.0 / std::sqrt(static_cast<double>(head_dim_))),
       dropout_(config.attention_dropout) {
   check<ValueError>(num_groups_ > 0 && num_heads_ % num_groups_ == 0, "attention: ", num_heads_,
