@@ -7,26 +7,10 @@
 #include <numeric>
 #include <vector>
 
+#include "tests/autograd/kernels/numbers.h"
+
 namespace tapestry::kernels {
 namespace {
-
-template <class T>
-T make(int value) {
-  if constexpr (sizeof(T) == 2) {
-    return T(static_cast<float>(value));
-  } else {
-    return static_cast<T>(value);
-  }
-}
-
-template <class T>
-double number(T x) {
-  if constexpr (sizeof(T) == 2) {
-    return static_cast<float>(x);
-  } else {
-    return static_cast<double>(x);
-  }
-}
 
 template <class T>
 void check(DType dtype, int modulus) {
