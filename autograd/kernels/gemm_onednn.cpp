@@ -103,7 +103,7 @@ Memory::desc describe(DType dtype,
 
 bool has_native_gemm(DType dtype) {
 #if defined(_OPENMP) && defined(__x86_64__)
-  static const bool bf16_units = __builtin_cpu_supports("avx512bf16") != 0;
+  static const bool bf16_units = static_cast<bool>(__builtin_cpu_supports("avx512bf16"));
   return dtype == kBFloat16 && cpu_level() >= CpuLevel::kAvx512 &&
          (cpu_level() == CpuLevel::kAmx || bf16_units);
 #else

@@ -305,7 +305,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
                     b.shape());
   const bool row = a.dim() == 1;
   const bool column = b.dim() == 1;
-  const Tensor y = apply_op(MatMul{}, row ? unsqueeze(a, 0) : a, column ? unsqueeze(b, 1) : b);
+  Tensor y = apply_op(MatMul{}, row ? unsqueeze(a, 0) : a, column ? unsqueeze(b, 1) : b);
   if (!row && !column) {
     return y;
   }

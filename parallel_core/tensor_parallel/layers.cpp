@@ -31,7 +31,6 @@ ColumnParallelLinear::ColumnParallelLinear(const ParallelLinearSpec& spec)
     : weight_(register_parameter("weight",
                                  initial_value({spec.output_size, spec.input_size}, spec.weight),
                                  {.tp = TensorParallel::kSharded, .tp_axis = 0})),
-      bias_(nullptr),
       skip_bias_add_(spec.skip_bias_add),
       precision_(spec.precision) {
   weight_.set_logical(logical_of(spec.weight));
@@ -54,7 +53,6 @@ RowParallelLinear::RowParallelLinear(const ParallelLinearSpec& spec)
     : weight_(register_parameter("weight",
                                  initial_value({spec.output_size, spec.input_size}, spec.weight),
                                  {.tp = TensorParallel::kSharded, .tp_axis = 1})),
-      bias_(nullptr),
       skip_bias_add_(spec.skip_bias_add),
       precision_(spec.precision) {
   weight_.set_logical(logical_of(spec.weight));

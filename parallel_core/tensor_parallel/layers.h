@@ -38,7 +38,7 @@ class ColumnParallelLinear final : public nn::Module {
 
  private:
   nn::Parameter& weight_;
-  nn::Parameter* bias_;
+  nn::Parameter* bias_ = nullptr;
   bool skip_bias_add_;
   Precision precision_;
 };
@@ -55,7 +55,7 @@ class RowParallelLinear final : public nn::Module {
 
  private:
   nn::Parameter& weight_;
-  nn::Parameter* bias_;
+  nn::Parameter* bias_ = nullptr;
   bool skip_bias_add_;
   Precision precision_;
 };

@@ -73,7 +73,6 @@ ParallelAttention::ParallelAttention(const TransformerConfig& config,
       num_heads_(config.num_attention_heads),
       num_groups_(config.num_query_groups),
       head_dim_(config.kv_channels.value()),
-      causal_(true),
       scale_(1.0 / std::sqrt(static_cast<double>(head_dim_))),
       dropout_(config.attention_dropout),
       precision_(precision_of(config)) {
