@@ -2,10 +2,8 @@
 #include <iostream>
 
 #include "autograd/ops/ops.h"
-#include "nn/layers/activation.h"
-#include "nn/layers/container.h"
-#include "nn/layers/linear.h"
-#include "optim/adam.h"
+#include "nn/nn.h"
+#include "optim/optim.h"
 
 using namespace tapestry;
 

@@ -14,6 +14,7 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "tests/message_of.h"
 
 namespace tapestry {
 namespace {
@@ -24,16 +25,6 @@ using ::testing::HasSubstr;
 std::vector<float> floats(const Tensor& x) { return x.to_vector<float>(); }
 
 Tensor leaf(std::initializer_list<float> values) { return tensor(values).set_requires_grad(); }
-
-template <class E, class F>
-std::string message_of(const F& f) {
-  try {
-    f();
-  } catch (const E& e) {
-    return e.what();
-  }
-  return "nothing of that type was thrown";
-}
 
 struct Pair {
   const char* name;

@@ -114,8 +114,9 @@ Tensor OpSampleSet::distinct(const Shape& shape) {
   std::sort(order.begin(), order.end(),
             [&](int64_t a, int64_t b) { return unit(stream, a) < unit(stream, b); });
   // An odd multiple of an eighth, so that no value is zero.
+  const int64_t middle = count / 2;
   return fill(shape, [&](int64_t i) {
-    return 0.25 * static_cast<double>(order[static_cast<size_t>(i)] - count / 2) + 0.125;
+    return 0.25 * static_cast<double>(order[static_cast<size_t>(i)] - middle) + 0.125;
   });
 }
 
