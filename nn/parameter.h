@@ -39,6 +39,7 @@ struct ParameterFlags {
   bool decay = true;    ///< weight decay applies
   bool shared = false;  ///< a further copy of a tensor that another stage owns (tied embeddings)
   bool expert = false;  ///< belongs to one expert of a mixture
+  bool matmul = false;  ///< used as an operand of matrix products and in no other way
   TensorParallel tp = TensorParallel::kReplicated;
   int64_t tp_axis = 0;  ///< where tp is kSharded
 };
