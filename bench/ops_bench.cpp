@@ -152,6 +152,26 @@ Work adamw_case() {
   return [optimizer] { optimizer->step(); };
 }
 
+// Weights as bfloat16 halves with remainders, moments and gradients in bfloat16: see
+// docs/memory.md.
+Work lean_adamw_case() {
+  const TensorList weights = matrices(24, false);
+  for (const Tensor& weight : weights) {
+    weight.set_requires_grad();
+  }
+  const auto optimizer = std::make_shared<optim::AdamW>(
+      weights, optim::AdamOptions{.lr = 1e-3,
+                                  .weight_decay = 0.1,
+                                  .storage = {.exp_avg_dtype = kBFloat16,
+                                              .exp_avg_sq_dtype = kBFloat16,
+                                              .store_param_remainders = true}});
+  for (size_t i = 0; i < weights.size(); ++i) {
+    optimizer->store_parameter_as("0." + std::to_string(i), kBFloat16);
+    weights[i].set_grad(gradient({768, 3072}, kBFloat16));
+  }
+  return [optimizer] { optimizer->step(); };
+}
+
 // The limit follows just below the norm, so that every call both measures and scales.
 Work clip_grad_norm_case() {
   const TensorList gradients = matrices(24, false);
@@ -195,6 +215,10 @@ std::vector<Case> cases() {
   // Parameter and two moments are read and written, the gradient is read.
   out.push_back(
       {.name = "adamw/24x768x3072/float32", .prepare = adamw_case, .bytes = 7 * 4 * parameters});
+  // Both halves and both moments are read and written, the gradient is read.
+  out.push_back({.name = "adamw_lean/24x768x3072/bfloat16",
+                 .prepare = lean_adamw_case,
+                 .bytes = 9 * 2 * parameters});
   // One pass for the norm; one that reads and writes.
   out.push_back({.name = "clip_grad_norm/24x768x3072/float32",
                  .prepare = clip_grad_norm_case,

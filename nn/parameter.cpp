@@ -1,7 +1,7 @@
 #include "nn/parameter.h"
 
 #include "autograd/ops/map.h"
-#include "autograd/tape/grad_mode.h"
+#include "autograd/tape/autograd_meta.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
@@ -25,15 +25,16 @@ Tensor Parameter::compute_copy(DType wanted) const {
   if (dtype() == wanted) {
     return *this;
   }
-  if (!copy_.defined() || copy_.dtype() != wanted) {
+  Tensor copy = compute_copy_buffer(*this);
+  if (!copy.defined() || copy.dtype() != wanted) {
     const MemoryKindGuard kind(MemoryKind::kParameter);
-    copy_ = empty(shape(), wanted);
-  } else if (copy_version_ == version()) {
-    return copy_;
+    copy = empty(shape(), wanted);
+  } else if (autograd_meta(*this)->compute_copy_version == version()) {
+    return copy;
   }
-  copy_values(detach(), copy_);
-  copy_version_ = version();
-  return copy_;
+  copy_values(detach(), copy);
+  set_compute_copy(*this, copy);
+  return copy;
 }
 
 }  // namespace tapestry::nn

@@ -39,6 +39,7 @@ struct ParameterFlags {
   bool decay = true;    ///< weight decay applies
   bool shared = false;  ///< a further copy of a tensor that another stage owns (tied embeddings)
   bool expert = false;  ///< belongs to one expert of a mixture
+  bool matmul = false;  ///< used as an operand of matrix products and in no other way
   TensorParallel tp = TensorParallel::kReplicated;
   int64_t tp_axis = 0;  ///< where tp is kSharded
 };
@@ -57,7 +58,7 @@ class Parameter : public Tensor {
 
   /// The values in another floating dtype, for matrix products in reduced precision: the parameter
   /// itself if it has that dtype, else a copy that is kept, and made again only after the parameter
-  /// has changed in place. Not part of the graph.
+  /// has changed in place. Not part of the graph. An optimizer keeps it up to date.
   Tensor compute_copy(DType dtype) const;
 
   /// The logical tensors it is built from; empty for a parameter outside a parallel model.
@@ -67,8 +68,6 @@ class Parameter : public Tensor {
  private:
   ParameterFlags flags_;
   std::vector<LogicalTensor> logical_;
-  mutable Tensor copy_;
-  mutable uint32_t copy_version_ = 0;  // of the parameter when the copy was made
 };
 
 }  // namespace tapestry::nn

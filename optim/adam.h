@@ -11,6 +11,7 @@ struct AdamOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  StateStorage storage = {};
 };
 
 /// m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p = p - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) +
@@ -22,11 +23,7 @@ class AdamBase : public Optimizer {
   AdamBase(std::vector<ParamGroup> groups, AdamOptions options, bool decoupled);
 
   std::vector<std::string> state_names() const override;
-  void update(const ParamGroup& group,
-              const Tensor& parameter,
-              const Tensor& grad,
-              double grad_scale,
-              ParamState& state) override;
+  void update(std::span<const Update> updates, const GradTransform& transform) override;
 
  private:
   AdamOptions options_;

@@ -1,17 +1,43 @@
 #include "optim/optimizer.h"
 
 #include <set>
+#include <utility>
 
+#include "autograd/kernels/optimizer.h"
 #include "autograd/ops/map.h"
+#include "autograd/tape/autograd_meta.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/generator.h"
 #include "autograd/tensor/rank_context.h"
 
 namespace tapestry::optim {
 
-Optimizer::Optimizer(std::vector<ParamGroup> groups) : groups_(std::move(groups)) {
+namespace {
+
+// Its signs belong to the parameter's low bits where there are some (split_float32).
+constexpr const char* kSecondMoment = "exp_avg_sq";
+
+bool is_half(DType dtype) { return dtype == kFloat16 || dtype == kBFloat16; }
+
+Tensor copy_as(DType dtype, const Tensor& x) {
+  const Tensor out = empty(x.shape(), dtype);
+  copy_values(x, out);
+  return out;
+}
+
+uint16_t* bits_of(const Tensor& low_bits) { return static_cast<uint16_t*>(low_bits.raw()); }
+
+}  // namespace
+
+Optimizer::Optimizer(std::vector<ParamGroup> groups, StateStorage storage)
+    : groups_(std::move(groups)), storage_(storage) {
+  for (const auto& [key, dtype] : {std::pair{"exp_avg_dtype", storage.exp_avg_dtype},
+                                   std::pair{"exp_avg_sq_dtype", storage.exp_avg_sq_dtype}}) {
+    check<ValueError>(dtype == kFloat32 || dtype == kBFloat16, "optimizer: ", key,
+                      " must be float32 or bfloat16, got ", name_of(dtype));
+  }
   std::set<const TensorImpl*> seen;
-  std::set<std::string> names;
   for (size_t g = 0; g < groups_.size(); ++g) {
     ParamGroup& group = groups_[g];
     if (group.names.empty()) {
@@ -25,44 +51,199 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups) : groups_(std::move(groups)
       const Tensor& p = group.params[i];
       check<ValueError>(p.defined() && p.is_contiguous() && p.is_leaf(), "optimizer: parameter '",
                         group.names[i], "' must be a contiguous leaf, got ", describe(p));
-      check<TypeError>(p.dtype() == kFloat32 || p.dtype() == kFloat64, "optimizer: parameter '",
-                       group.names[i], "' is ", describe(p),
-                       "; train a float32 copy of 16-bit weights");
+      check<TypeError>(is_floating(p.dtype()), "optimizer: parameter '", group.names[i], "' is ",
+                       describe(p), "; only floating tensors are trained");
       check<ValueError>(seen.insert(p.impl()).second, "optimizer: parameter '", group.names[i],
                         "' appears twice");
-      check<ValueError>(names.insert(group.names[i]).second, "optimizer: the name '",
+      check<ValueError>(slots_.emplace(group.names[i], Slot{g, i}).second, "optimizer: the name '",
                         group.names[i], "' appears twice");
     }
   }
   check<ValueError>(!seen.empty(), "optimizer: no parameters");
+  for (const auto& [name, slot] : slots_) {
+    const Tensor& parameter = groups_[slot.group].params[slot.index];
+    if (!is_half(parameter.dtype())) {
+      continue;
+    }
+    ParamState& state = states_[name];
+    if (storage_.store_param_remainders && parameter.dtype() == kBFloat16) {
+      add_low_bits(parameter, state);  // of values that are their upper half already: zeros
+    } else {
+      const MemoryKindGuard kind(MemoryKind::kOptimizer);
+      state.main_param = copy_as(kFloat32, parameter);
+    }
+  }
 }
 
 Optimizer::~Optimizer() = default;
 
-Optimizer::ParamState& Optimizer::state_of(const std::string& name, const Tensor& parameter) {
-  const auto [entry, is_new] = states_.try_emplace(name);
-  if (is_new) {
-    const MemoryKindGuard kind(MemoryKind::kOptimizer);
-    for (const std::string& state_name : state_names()) {
-      entry->second.tensors.emplace(state_name, zeros_like(parameter));
-    }
-  }
-  return entry->second;
+const Optimizer::Slot& Optimizer::slot_of(const std::string& name) const {
+  const auto found = slots_.find(name);
+  check<ValueError>(found != slots_.end(), type_name(), ": there is no parameter '", name, "'");
+  return found->second;
 }
 
-void Optimizer::step(double grad_scale) {
-  for (const ParamGroup& group : groups_) {
-    for (size_t i = 0; i < group.params.size(); ++i) {
-      const Tensor& parameter = group.params[i];
-      const Tensor grad = parameter.grad();
-      if (!grad.defined()) {
-        continue;
-      }
-      ParamState& state = state_of(group.names[i], parameter);
-      ++state.step;
-      update(group, parameter, dense(grad), grad_scale, state);
-      parameter.bump_version();
+const Tensor& Optimizer::parameter_of(const std::string& name) const {
+  const Slot& slot = slot_of(name);
+  return groups_[slot.group].params[slot.index];
+}
+
+DType Optimizer::state_dtype(const std::string& state_name, const Tensor& parameter) const {
+  if (parameter.dtype() == kFloat64) {
+    return kFloat64;
+  }
+  if (state_name == "exp_avg") {
+    return storage_.exp_avg_dtype;
+  }
+  return state_name == kSecondMoment ? storage_.exp_avg_sq_dtype : kFloat32;
+}
+
+void Optimizer::add_low_bits(const Tensor& parameter, ParamState& state) const {
+  const MemoryKindGuard kind(MemoryKind::kOptimizer);
+  state.low_bits = zeros(parameter.shape(), kBFloat16);
+  state.tensors[kSecondMoment] = zeros(parameter.shape(), state_dtype(kSecondMoment, parameter));
+}
+
+void Optimizer::add_states(const Tensor& parameter, ParamState& state) const {
+  const MemoryKindGuard kind(MemoryKind::kOptimizer);
+  for (const std::string& name : state_names()) {
+    if (!state.tensors.contains(name)) {
+      state.tensors.emplace(name, zeros(parameter.shape(), state_dtype(name, parameter)));
     }
+  }
+}
+
+Tensor Optimizer::logical_state(const std::string& state_name, const ParamState& state) const {
+  const Tensor& stored = state.tensors.at(state_name);
+  const bool has_marks = state.low_bits.defined() && state_name == kSecondMoment;
+  if (!is_half(stored.dtype()) && !has_marks) {
+    return stored;
+  }
+  const Tensor out = copy_as(kFloat32, stored);
+  return has_marks ? map_unary("optimizer", kernels::UnaryOp::kAbs, out) : out;
+}
+
+Tensor Optimizer::joined(const Tensor& parameter, const ParamState& state) const {
+  const Tensor& marks = state.tensors.at(kSecondMoment);
+  const Tensor out = empty(parameter.shape());
+  kernels::join_float32(parameter.numel(), parameter.data<BFloat16>(), bits_of(state.low_bits),
+                        marks.dtype(), marks.raw(), out.data<float>());
+  return out;
+}
+
+void Optimizer::split(const Tensor& values,
+                      const Tensor& parameter,
+                      const ParamState& state) const {
+  const Tensor& marks = state.tensors.at(kSecondMoment);
+  kernels::split_float32(parameter.numel(), values.data<float>(), parameter.data<BFloat16>(),
+                         bits_of(state.low_bits), marks.dtype(), marks.raw());
+}
+
+void Optimizer::prepare(const Slot& slot, std::vector<Update>& updates) {
+  const ParamGroup& group = groups_[slot.group];
+  const Tensor& parameter = group.params[slot.index];
+  const Tensor grad = parameter.grad();
+  if (!grad.defined()) {
+    return;
+  }
+  const std::string& name = group.names[slot.index];
+  ParamState& state = states_[name];
+  add_states(parameter, state);
+  state.has_states = true;
+  ++state.step;
+  const bool has_master = state.main_param.defined();
+  Tensor copy = has_master ? parameter : compute_copy_buffer(parameter);
+  const bool fits = has_master || parameter.dtype() == kFloat32;
+  if (copy.defined() && !(fits && is_half(copy.dtype()) && copy.is_contiguous())) {
+    copy = Tensor();
+  }
+  updates.push_back({.group = &group,
+                     .values = has_master ? state.main_param : parameter,
+                     .grad = dense(grad),
+                     .copy = copy,
+                     .state = &state,
+                     .stream = combine(stream_of(name), static_cast<uint64_t>(state.step))});
+}
+
+void Optimizer::run(const std::vector<Update>& updates, const GradTransform& transform) {
+  update(updates, transform);
+  for (const Update& u : updates) {
+    const bool has_master = u.state->main_param.defined();
+    (has_master ? u.copy : u.values).bump_version();
+    if (!has_master && u.copy.defined()) {
+      set_compute_copy(u.values, u.copy);
+    }
+  }
+}
+
+void Optimizer::step(const GradTransform& transform) {
+  std::vector<Update> updates;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (size_t i = 0; i < groups_[g].params.size(); ++i) {
+      prepare({g, i}, updates);
+    }
+  }
+  run(updates, transform);
+}
+
+void Optimizer::step_parameter(const std::string& parameter_name, const GradTransform& transform) {
+  std::vector<Update> updates;
+  prepare(slot_of(parameter_name), updates);
+  run(updates, transform);
+}
+
+Tensor Optimizer::main_param(const std::string& parameter_name) const {
+  const Tensor& parameter = parameter_of(parameter_name);
+  const auto found = states_.find(parameter_name);
+  if (found == states_.end()) {
+    return parameter;
+  }
+  const ParamState& state = found->second;
+  if (state.low_bits.defined()) {
+    return joined(parameter, state);
+  }
+  return state.main_param.defined() ? state.main_param : parameter;
+}
+
+void Optimizer::set_main_param(const std::string& parameter_name, const Tensor& value) {
+  const Tensor& parameter = parameter_of(parameter_name);
+  check<ValueError>(value.defined() && value.shape() == parameter.shape(), type_name(),
+                    ": the values for '", parameter_name, "' are ", describe(value),
+                    ", the parameter is ", describe(parameter));
+  const auto found = states_.find(parameter_name);
+  if (found != states_.end() && found->second.low_bits.defined()) {
+    split(copy_as(kFloat32, value), parameter, found->second);
+  } else {
+    if (found != states_.end() && found->second.main_param.defined()) {
+      copy_values(value, found->second.main_param);
+    }
+    copy_values(value, parameter);
+  }
+  parameter.bump_version();
+}
+
+void Optimizer::store_parameter_as(const std::string& parameter_name, DType dtype) {
+  const Tensor& parameter = parameter_of(parameter_name);
+  check<TypeError>(parameter.dtype() == kFloat32 && is_half(dtype), type_name(), ": '",
+                   parameter_name, "' is ", describe(parameter), "; only a float32 parameter can ",
+                   "be stored as float16 or bfloat16, not one as ", name_of(dtype));
+  const Tensor values = alias(parameter);
+  Tensor narrow;
+  {
+    const MemoryKindGuard kind(MemoryKind::kParameter);
+    narrow = empty(parameter.shape(), dtype);
+  }
+  TensorImpl& impl = *parameter.impl();
+  impl.storage = narrow.storage();
+  impl.offset = 0;
+  impl.dtype = dtype;
+  ParamState& state = states_[parameter_name];
+  if (storage_.store_param_remainders && dtype == kBFloat16) {
+    add_low_bits(parameter, state);
+    split(values, parameter, state);
+  } else {
+    state.main_param = values;
+    copy_values(values, parameter);
   }
 }
 
@@ -79,8 +260,14 @@ void Optimizer::zero_grad() {
 }
 
 std::map<std::string, Tensor> Optimizer::state(const std::string& parameter_name) const {
+  std::map<std::string, Tensor> out;
   const auto found = states_.find(parameter_name);
-  return found == states_.end() ? std::map<std::string, Tensor>() : found->second.tensors;
+  if (found != states_.end() && found->second.has_states) {
+    for (const auto& [name, stored] : found->second.tensors) {
+      out.emplace(name, logical_state(name, found->second));
+    }
+  }
+  return out;
 }
 
 int64_t Optimizer::steps_done(const std::string& parameter_name) const {
@@ -91,8 +278,11 @@ int64_t Optimizer::steps_done(const std::string& parameter_name) const {
 nn::StateDict Optimizer::state_dict() const {
   nn::StateDict out;
   for (const auto& [name, state] : states_) {
+    if (!state.has_states) {
+      continue;
+    }
     for (const auto& [state_name, tensor] : state.tensors) {
-      out.emplace(name + "." + state_name, tensor);
+      out.emplace(name + "." + state_name, logical_state(state_name, state));
     }
     out.emplace(name + ".step", full({}, static_cast<double>(state.step), kInt64));
   }
@@ -126,6 +316,7 @@ void Optimizer::load_state_dict(const nn::StateDict& state) {
       }
       used.insert(step->first);
       ParamState& entry = loaded[name];
+      entry.has_states = true;
       if (step->second.numel() != 1) {
         report.mismatched.push_back({step->first, Shape{}, step->second.shape()});
       } else {
@@ -146,7 +337,7 @@ void Optimizer::load_state_dict(const nn::StateDict& state) {
           continue;
         }
         const MemoryKindGuard kind(MemoryKind::kOptimizer);
-        const Tensor own = empty_like(group.params[i]);
+        const Tensor own = empty(found->second.shape(), state_dtype(state_name, group.params[i]));
         copy_values(found->second, own);
         entry.tensors.emplace(state_name, own);
       }
@@ -159,6 +350,20 @@ void Optimizer::load_state_dict(const nn::StateDict& state) {
   }
   check<ValueError>(report.empty(), type_name(), ": the state does not fit the parameters\n",
                     report.str());
+  for (const auto& [name, old] : states_) {  // masters stay as they are
+    if (old.low_bits.defined()) {
+      const Tensor& parameter = parameter_of(name);
+      const Tensor values = joined(parameter, old);
+      ParamState& entry = loaded[name];
+      if (!entry.has_states) {
+        add_low_bits(parameter, entry);
+      }
+      entry.low_bits = old.low_bits;
+      split(values, parameter, entry);
+    } else if (old.main_param.defined()) {
+      loaded[name].main_param = old.main_param;
+    }
+  }
   states_ = std::move(loaded);
 }
 

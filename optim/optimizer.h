@@ -1,7 +1,9 @@
 // What all optimizers share: parameter groups, state by parameter, saving and loading.
 #pragma once
 
+#include <limits>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,8 +23,31 @@ struct ParamGroup {
   double wd_mult = 1;       ///< the same for weight decay; 0 for a group without decay
 };
 
+/// How an optimizer holds what it keeps for each parameter. All states of a float64 parameter are
+/// float64, whatever is written here.
+struct StateStorage {
+  /// Adam's moments: float32 or bfloat16. A bfloat16 moment is rounded stochastically after each
+  /// step: rounded to nearest, it would stop where a step changes it by less than half a unit.
+  DType exp_avg_dtype = kFloat32;
+  DType exp_avg_sq_dtype = kFloat32;
+  /// Of a bfloat16 parameter, keep the 16 bits that it lacks in place of a whole float32 master
+  /// (kernels/optimizer.h, split_float32): 4 bytes for both instead of 6, and the same values.
+  bool store_param_remainders = false;
+  uint64_t seed = 0;  ///< of the stochastic rounding
+};
+
+/// What happens to gradients as they are read.
+struct GradTransform {
+  double scale = 1;  ///< first multiplied by this: clipping, 1 / loss scale
+  double limit = std::numeric_limits<double>::infinity();  ///< then clamped to +-limit
+};
+
 /// Base of optimizers. Reads a parameter's grad() (which is its main_grad where it has one) and
 /// changes the parameter in place; a parameter without a gradient is left alone, moments included.
+///
+/// A 16-bit parameter has a float32 master that the update works on; the parameter is the master
+/// rounded to nearest even. A float32 parameter with a compute copy (tape/autograd_meta.h) has that
+/// copy written in the same pass.
 class Optimizer {
  public:
   Optimizer(const Optimizer&) = delete;
@@ -31,9 +56,12 @@ class Optimizer {
 
   virtual std::string type_name() const = 0;
 
-  /// One update with gradients multiplied by grad_scale as they are read (for unscaling and
-  /// clipping in the same pass).
-  void step(double grad_scale = 1.0);
+  /// One update of all parameters.
+  void step(const GradTransform& transform = {});
+  void step(double grad_scale) { step(GradTransform{.scale = grad_scale}); }
+  /// The same for one parameter, in the middle of a backward pass for example. ValueError for an
+  /// unknown name.
+  void step_parameter(const std::string& parameter_name, const GradTransform& transform = {});
   /// Drops all gradients; a main_grad is filled with zeros instead.
   void zero_grad();
 
@@ -41,12 +69,23 @@ class Optimizer {
   const std::vector<ParamGroup>& param_groups() const { return groups_; }
 
   /// The state tensors of one parameter by their names in the literature ("exp_avg", ...); empty
-  /// before the parameter's first step.
+  /// before the parameter's first step. float32 (float64 parameters: float64), whatever they are
+  /// stored in: then a copy.
   std::map<std::string, Tensor> state(const std::string& parameter_name) const;
   /// Updates that the parameter has had.
   int64_t steps_done(const std::string& parameter_name) const;
 
-  /// Every state as "<parameter>.<state>" and "<parameter>.step" (int64).
+  /// The values that training goes by: the float32 master of a 16-bit parameter (a copy where it is
+  /// stored as remainders), else the parameter itself. ValueError for an unknown name.
+  Tensor main_param(const std::string& parameter_name) const;
+  /// Sets master and parameter. ValueError for an unknown name or another shape.
+  void set_main_param(const std::string& parameter_name, const Tensor& value);
+  /// Turns a float32 parameter into a 16-bit one whose master has its values. All handles of the
+  /// parameter change with it. ValueError for an unknown name, TypeError for other dtypes.
+  void store_parameter_as(const std::string& parameter_name, DType dtype);
+
+  /// Every state as "<parameter>.<state>" (see state()) and "<parameter>.step" (int64). Masters are
+  /// not in it: they are saved as the weights.
   nn::StateDict state_dict() const;
   /// Puts a saved state back, converting dtypes; a parameter without any entry is one that has had
   /// no update. ValueError, naming every missing, unexpected and mis-shaped entry, or a step that
@@ -55,28 +94,54 @@ class Optimizer {
 
  protected:
   struct ParamState {
-    int64_t step = 0;  ///< updates done, this one included while it runs
+    int64_t step = 0;         ///< updates done, this one included while it runs
+    bool has_states = false;  ///< there has been a step, or a saved state was loaded
     std::map<std::string, Tensor> tensors;
+    Tensor main_param;  ///< float32 master of a 16-bit parameter
+    Tensor low_bits;    ///< or its 16 lower bits; the dtype says nothing
+  };
+
+  /// One parameter's part of a step; tensors are contiguous.
+  struct Update {
+    const ParamGroup* group;
+    Tensor values;  ///< to be changed: float32, float64, or the bfloat16 half beside low_bits
+    Tensor grad;    ///< any floating dtype
+    Tensor copy;    ///< gets the new values too, 16 bits; may be undefined
+    ParamState* state;
+    uint64_t stream;  ///< of random numbers, different for each parameter and step
   };
 
   /// ValueError if there are no parameters, one is not a contiguous leaf, or one or its name
-  /// appears twice, or if names do not match parameters; TypeError unless all are float32 or
-  /// float64.
-  explicit Optimizer(std::vector<ParamGroup> groups);
+  /// appears twice, or if names do not match parameters, or for storage that does not exist;
+  /// TypeError unless all are floating.
+  explicit Optimizer(std::vector<ParamGroup> groups, StateStorage storage = {});
 
-  /// Names of the state tensors that a parameter has; all of its shape and dtype, zero at first.
+  /// Names of the state tensors that a parameter has; all of its shape, zero at first.
   virtual std::vector<std::string> state_names() const = 0;
-  /// Changes one contiguous parameter. grad is contiguous.
-  virtual void update(const ParamGroup& group,
-                      const Tensor& parameter,
-                      const Tensor& grad,
-                      double grad_scale,
-                      ParamState& state) = 0;
+  virtual void update(std::span<const Update> updates, const GradTransform& transform) = 0;
+
+  const StateStorage& storage() const { return storage_; }
 
  private:
-  ParamState& state_of(const std::string& name, const Tensor& parameter);
+  struct Slot {
+    size_t group;
+    size_t index;
+  };
+
+  const Slot& slot_of(const std::string& name) const;
+  const Tensor& parameter_of(const std::string& name) const;
+  DType state_dtype(const std::string& state_name, const Tensor& parameter) const;
+  Tensor logical_state(const std::string& state_name, const ParamState& state) const;
+  Tensor joined(const Tensor& parameter, const ParamState& state) const;
+  void split(const Tensor& values, const Tensor& parameter, const ParamState& state) const;
+  void add_low_bits(const Tensor& parameter, ParamState& state) const;
+  void add_states(const Tensor& parameter, ParamState& state) const;
+  void prepare(const Slot& slot, std::vector<Update>& updates);
+  void run(const std::vector<Update>& updates, const GradTransform& transform);
 
   std::vector<ParamGroup> groups_;
+  StateStorage storage_;
+  std::map<std::string, Slot> slots_;
   std::map<std::string, ParamState> states_;
 };
 

@@ -27,15 +27,28 @@ std::vector<std::string> SGD::state_names() const {
                                 : std::vector<std::string>{"momentum_buffer"};
 }
 
-void SGD::update(const ParamGroup& group,
-                 const Tensor& parameter,
-                 const Tensor& grad,
-                 double grad_scale,
-                 ParamState& state) {
-  void* buffer = options_.momentum == 0 ? nullptr : state.tensors.at("momentum_buffer").raw();
-  kernels::sgd(parameter.dtype(), grad.dtype(), parameter.numel(), parameter.raw(), grad.raw(),
-               buffer, group.lr, options_.momentum, options_.dampening, group.weight_decay,
-               options_.nesterov, state.step == 1, grad_scale);
+void SGD::update(std::span<const Update> updates, const GradTransform& transform) {
+  std::vector<kernels::SgdTensor> tensors;
+  for (const Update& u : updates) {
+    const bool has_buffer = options_.momentum != 0;
+    tensors.push_back(
+        {.n = u.values.numel(),
+         .param_dtype = u.values.dtype(),
+         .p = u.values.raw(),
+         .grad_dtype = u.grad.dtype(),
+         .g = u.grad.raw(),
+         .momentum_buffer = has_buffer ? u.state->tensors.at("momentum_buffer").raw() : nullptr,
+         .first_step = u.state->step == 1,
+         .copy_dtype = u.copy.defined() ? u.copy.dtype() : kBFloat16,
+         .copy = u.copy.defined() ? u.copy.raw() : nullptr,
+         .lr = u.group->lr,
+         .weight_decay = u.group->weight_decay});
+  }
+  kernels::sgd(tensors, {.momentum = options_.momentum,
+                         .dampening = options_.dampening,
+                         .nesterov = options_.nesterov,
+                         .grad_scale = transform.scale,
+                         .grad_limit = transform.limit});
 }
 
 }  // namespace tapestry::optim

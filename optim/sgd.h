@@ -27,11 +27,7 @@ class SGD final : public Optimizer {
 
  protected:
   std::vector<std::string> state_names() const override;
-  void update(const ParamGroup& group,
-              const Tensor& parameter,
-              const Tensor& grad,
-              double grad_scale,
-              ParamState& state) override;
+  void update(std::span<const Update> updates, const GradTransform& transform) override;
 
  private:
   SGDOptions options_;

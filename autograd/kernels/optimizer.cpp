@@ -1,7 +1,9 @@
 #include "autograd/kernels/optimizer.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <vector>
 
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/isa/optimizer_constants.h"
@@ -9,106 +11,172 @@
 
 namespace tapestry::kernels {
 
-TAPESTRY_DECLARE_PER_ISA(void adamw_range(DType param_dtype,
-                                          DType grad_dtype,
-                                          int64_t begin,
-                                          int64_t end,
-                                          void* p,
-                                          const void* g,
-                                          void* exp_avg,
-                                          void* exp_avg_sq,
-                                          const AdamConstants& constants))
-TAPESTRY_DECLARE_PER_ISA(void sgd_range(DType param_dtype,
-                                        DType grad_dtype,
-                                        int64_t begin,
-                                        int64_t end,
-                                        void* p,
-                                        const void* g,
-                                        void* buffer,
-                                        const SgdConstants& constants))
+TAPESTRY_DECLARE_PER_ISA(
+    void adamw_range(const AdamTensor& t, const AdamConstants& k, int64_t begin, int64_t end);
+    void sgd_range(const SgdTensor& t, const SgdConstants& k, int64_t begin, int64_t end);
+    void split_range(int64_t begin,
+                     int64_t end,
+                     const float* x,
+                     BFloat16* high,
+                     uint16_t* low_bits,
+                     DType exp_avg_sq_dtype,
+                     void* exp_avg_sq);
+    void join_range(int64_t begin,
+                    int64_t end,
+                    const BFloat16* high,
+                    const uint16_t* low_bits,
+                    DType exp_avg_sq_dtype,
+                    const void* exp_avg_sq,
+                    float* x);
+    void add_stochastic_range(DType dtype,
+                              int64_t begin,
+                              int64_t end,
+                              const void* x,
+                              uint64_t seed,
+                              uint64_t stream,
+                              BFloat16* sum))
 
 namespace {
 
-constexpr int64_t kBlock = 512;  // elements
+// Vector code and the scalar code of its remainder may round differently, so parts begin at
+// multiples of this many elements, whatever the team.
+constexpr int64_t kBlock = 512;
 
-/// Calls body on ranges of elements that begin at multiples of kBlock: vector code and the scalar
-/// code of its remainder may round differently, so a place must not change with the team.
+int64_t blocks_of(int64_t n) { return (n + kBlock - 1) / kBlock; }
+
+/// Calls body(begin, end) on ranges of elements in [0, n).
 template <class Body>
 void for_elements(int64_t n, const Body& body) {
-  parallel_for((n + kBlock - 1) / kBlock, kGrainSize / kBlock, [&](int64_t begin, int64_t end) {
+  parallel_for(blocks_of(n), kGrainSize / kBlock, [&](int64_t begin, int64_t end) {
     body(begin * kBlock, std::min(end * kBlock, n));
   });
 }
 
-[[maybe_unused]] bool dtypes_fit(DType param_dtype, DType grad_dtype) {
-  return (param_dtype == kFloat32 || param_dtype == kFloat64) && is_floating(grad_dtype);
+/// Calls body(index, begin, end) on ranges of the elements of all tensors, shared out evenly.
+template <class T, class Body>
+void for_all_elements(std::span<const T> tensors, const Body& body) {
+  std::vector<int64_t> ends(tensors.size());  // in blocks, of all tensors up to this one
+  int64_t total = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    total += blocks_of(tensors[i].n);
+    ends[i] = total;
+  }
+  parallel_for(total, kGrainSize / kBlock, [&](int64_t begin, int64_t end) {
+    auto i = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin());
+    for (; begin < end; ++i) {
+      const int64_t first = ends[i] - blocks_of(tensors[i].n);
+      const int64_t last = std::min(end, ends[i]);
+      body(i, (begin - first) * kBlock, std::min((last - first) * kBlock, tensors[i].n));
+      begin = last;
+    }
+  });
+}
+
+[[maybe_unused]] bool is_valid(const AdamTensor& t) {
+  const bool split = t.param_dtype == kBFloat16 && t.low_bits != nullptr;
+  const DType compute = t.param_dtype == kFloat64 ? kFloat64 : kFloat32;
+  const auto moment = [&](DType dtype) {
+    return dtype == compute || (dtype == kBFloat16 && compute == kFloat32);
+  };
+  return (split || t.param_dtype == compute) && is_floating(t.grad_dtype) &&
+         moment(t.exp_avg_dtype) && moment(t.exp_avg_sq_dtype) && t.step >= 1 &&
+         (t.copy == nullptr || compute == kFloat32);
+}
+
+[[maybe_unused]] bool is_valid(const SgdTensor& t) {
+  return (t.param_dtype == kFloat32 || t.param_dtype == kFloat64) && is_floating(t.grad_dtype) &&
+         (t.copy == nullptr || t.param_dtype == kFloat32);
+}
+
+AdamConstants constants_of(const AdamTensor& t, const AdamSettings& s) {
+  const auto count = static_cast<double>(t.step);
+  return {
+      .grad_scale = s.grad_scale,
+      .grad_limit = s.grad_limit,
+      .coupled_decay = s.decoupled ? 0.0 : t.weight_decay,
+      .decoupled_decay = s.decoupled ? t.lr * t.weight_decay : 0.0,
+      .beta1 = s.beta1,
+      .rest1 = 1.0 - s.beta1,
+      .beta2 = s.beta2,
+      .rest2 = 1.0 - s.beta2,
+      .step_size = t.lr / (1.0 - std::pow(s.beta1, count)),
+      .root_scale = 1.0 / std::sqrt(1.0 - std::pow(s.beta2, count)),
+      .eps = s.eps,
+      .seed = s.seed,
+  };
+}
+
+SgdConstants constants_of(const SgdTensor& t, const SgdSettings& s) {
+  return {
+      .grad_scale = s.grad_scale,
+      .grad_limit = s.grad_limit,
+      .decay = t.weight_decay,
+      .keep = s.momentum,
+      .take = 1.0 - s.dampening,
+      .from_grad = s.nesterov ? 1.0 : 0.0,
+      .from_buffer = s.nesterov ? s.momentum : 1.0,
+      .lr = t.lr,
+  };
 }
 
 }  // namespace
 
-void adamw(DType param_dtype,
-           DType grad_dtype,
-           int64_t n,
-           void* p,
-           const void* g,
-           void* exp_avg,
-           void* exp_avg_sq,
-           double lr,
-           double beta1,
-           double beta2,
-           double eps,
-           double weight_decay,
-           bool decoupled,
-           int64_t step,
-           double grad_scale) {
-  assert(dtypes_fit(param_dtype, grad_dtype) && step >= 1);
-  const auto count = static_cast<double>(step);
-  const AdamConstants constants{
-      .grad_scale = grad_scale,
-      .coupled_decay = decoupled ? 0.0 : weight_decay,
-      .decoupled_decay = decoupled ? lr * weight_decay : 0.0,
-      .beta1 = beta1,
-      .rest1 = 1.0 - beta1,
-      .beta2 = beta2,
-      .rest2 = 1.0 - beta2,
-      .step_size = lr / (1.0 - std::pow(beta1, count)),
-      .root_scale = 1.0 / std::sqrt(1.0 - std::pow(beta2, count)),
-      .eps = eps,
-  };
+void adamw(std::span<const AdamTensor> tensors, const AdamSettings& settings) {
+  std::vector<AdamConstants> constants;
+  for (const AdamTensor& t : tensors) {
+    assert(is_valid(t));
+    constants.push_back(constants_of(t, settings));
+  }
   const auto run = TAPESTRY_DISPATCH(adamw_range);
-  for_elements(n, [&](int64_t begin, int64_t end) {
-    run(param_dtype, grad_dtype, begin, end, p, g, exp_avg, exp_avg_sq, constants);
+  for_all_elements(tensors, [&](size_t i, int64_t begin, int64_t end) {
+    run(tensors[i], constants[i], begin, end);
   });
 }
 
-void sgd(DType param_dtype,
-         DType grad_dtype,
-         int64_t n,
-         void* p,
-         const void* g,
-         void* momentum_buffer,
-         double lr,
-         double momentum,
-         double dampening,
-         double weight_decay,
-         bool nesterov,
-         bool first_step,
-         double grad_scale) {
-  assert(dtypes_fit(param_dtype, grad_dtype));
-  const SgdConstants constants{
-      .grad_scale = grad_scale,
-      .decay = weight_decay,
-      .keep = momentum,
-      .take = 1.0 - dampening,
-      .from_grad = nesterov ? 1.0 : 0.0,
-      .from_buffer = nesterov ? momentum : 1.0,
-      .lr = lr,
-      .first_step = first_step,
-  };
+void sgd(std::span<const SgdTensor> tensors, const SgdSettings& settings) {
+  std::vector<SgdConstants> constants;
+  for (const SgdTensor& t : tensors) {
+    assert(is_valid(t));
+    constants.push_back(constants_of(t, settings));
+  }
   const auto run = TAPESTRY_DISPATCH(sgd_range);
-  for_elements(n, [&](int64_t begin, int64_t end) {
-    run(param_dtype, grad_dtype, begin, end, p, g, momentum_buffer, constants);
+  for_all_elements(tensors, [&](size_t i, int64_t begin, int64_t end) {
+    run(tensors[i], constants[i], begin, end);
   });
+}
+
+void split_float32(int64_t n,
+                   const float* x,
+                   BFloat16* high,
+                   uint16_t* low_bits,
+                   DType exp_avg_sq_dtype,
+                   void* exp_avg_sq) {
+  assert(exp_avg_sq_dtype == kFloat32 || exp_avg_sq_dtype == kBFloat16);
+  const auto run = TAPESTRY_DISPATCH(split_range);
+  for_elements(n, [&](int64_t begin, int64_t end) {
+    run(begin, end, x, high, low_bits, exp_avg_sq_dtype, exp_avg_sq);
+  });
+}
+
+void join_float32(int64_t n,
+                  const BFloat16* high,
+                  const uint16_t* low_bits,
+                  DType exp_avg_sq_dtype,
+                  const void* exp_avg_sq,
+                  float* x) {
+  assert(exp_avg_sq_dtype == kFloat32 || exp_avg_sq_dtype == kBFloat16);
+  const auto run = TAPESTRY_DISPATCH(join_range);
+  for_elements(n, [&](int64_t begin, int64_t end) {
+    run(begin, end, high, low_bits, exp_avg_sq_dtype, exp_avg_sq, x);
+  });
+}
+
+void add_stochastic(
+    DType dtype, int64_t n, const void* x, uint64_t seed, uint64_t stream, BFloat16* sum) {
+  assert(is_floating(dtype));
+  const auto run = TAPESTRY_DISPATCH(add_stochastic_range);
+  for_elements(n,
+               [&](int64_t begin, int64_t end) { run(dtype, begin, end, x, seed, stream, sum); });
 }
 
 }  // namespace tapestry::kernels

@@ -1,52 +1,120 @@
-// One fused pass of an optimizer over a parameter.
+// One fused pass of an optimizer over the arrays of its parameters.
 //
-// Parameter and states are float32 or float64 (param_dtype), the gradient any floating dtype; the
-// gradient is multiplied by grad_scale (clipping, 1 / loss scale) as it is read. Numbers are
-// computed in param_dtype, constants that depend on the step in float64. Arrays are contiguous and
-// do not overlap. Results do not depend on the number of threads.
+// A step over many parameters is one parallel loop over all their elements, so that small ones cost
+// no team of their own. Values are read in blocks, widened to float32 (float64 parameters:
+// float64), updated and stored; gradients are multiplied by grad_scale (clipping, 1 / loss scale)
+// and limited to +-grad_limit as they are read. Constants that depend on the step are computed in
+// float64. Arrays are contiguous and do not overlap. Results do not depend on the number of
+// threads, nor on which parameters share a call.
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <span>
 
 #include "autograd/kernels/dtype.h"
 
 namespace tapestry::kernels {
 
-/// Adam (Kingma & Ba 2015, algorithm 1) and AdamW (Loshchilov & Hutter 2019); step counts from 1:
+inline constexpr double kNoGradLimit = std::numeric_limits<double>::infinity();
+
+/// One parameter in a step of Adam or AdamW.
+struct AdamTensor {
+  int64_t n = 0;
+  /// float32 or float64; or bfloat16, the upper half of a float32 whose rest is in low_bits.
+  DType param_dtype = kFloat32;
+  void* p = nullptr;
+  uint16_t* low_bits = nullptr;  ///< see split_float32
+  DType grad_dtype = kFloat32;   ///< any floating dtype
+  const void* g = nullptr;
+  /// The type of computation, or bfloat16 beside float32: then rounded stochastically, with the
+  /// halves of 32-bit word i of (seed, stream): exp_avg takes the lower, exp_avg_sq the upper.
+  DType exp_avg_dtype = kFloat32;
+  void* exp_avg = nullptr;
+  DType exp_avg_sq_dtype = kFloat32;
+  void* exp_avg_sq = nullptr;
+  uint64_t stream = 0;
+  /// A further array that gets the new values of float32 parameters rounded to nearest even:
+  /// float16 or bfloat16. Null: none.
+  DType copy_dtype = kBFloat16;
+  void* copy = nullptr;
+  double lr = 0;
+  double weight_decay = 0;
+  int64_t step = 1;  ///< counts from 1
+};
+
+/// What the parameters of one step have in common.
+struct AdamSettings {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  bool decoupled = true;
+  double grad_scale = 1;
+  double grad_limit = kNoGradLimit;
+  uint64_t seed = 0;
+};
+
+/// Adam (Kingma & Ba 2015, algorithm 1) and AdamW (Loshchilov & Hutter 2019):
 ///   decoupled: p -= lr wd p;  else: g += wd p
 ///   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 ///   p -= lr (m / (1 - b1^step)) / (sqrt(v / (1 - b2^step)) + eps)
-void adamw(DType param_dtype,
-           DType grad_dtype,
-           int64_t n,
-           void* p,
-           const void* g,
-           void* exp_avg,
-           void* exp_avg_sq,
-           double lr,
-           double beta1,
-           double beta2,
-           double eps,
-           double weight_decay,
-           bool decoupled,
-           int64_t step,
-           double grad_scale);
+void adamw(std::span<const AdamTensor> tensors, const AdamSettings& settings);
+
+/// One parameter in a step of stochastic gradient descent; the members are those of AdamTensor.
+struct SgdTensor {
+  int64_t n = 0;
+  DType param_dtype = kFloat32;  ///< float32 or float64
+  void* p = nullptr;
+  DType grad_dtype = kFloat32;
+  const void* g = nullptr;
+  void* momentum_buffer = nullptr;  ///< of param_dtype; null without momentum
+  bool first_step = false;          ///< the buffer may hold anything
+  DType copy_dtype = kBFloat16;
+  void* copy = nullptr;
+  double lr = 0;
+  double weight_decay = 0;
+};
+
+struct SgdSettings {
+  double momentum = 0;
+  double dampening = 0;
+  bool nesterov = false;
+  double grad_scale = 1;
+  double grad_limit = kNoGradLimit;
+};
 
 /// g += wd p;  buf = g at the first step, else momentum buf + (1 - dampening) g;
-/// p -= lr (g + momentum buf) with nesterov, else p -= lr buf. momentum_buffer null (momentum 0):
-/// p -= lr g.
-void sgd(DType param_dtype,
-         DType grad_dtype,
-         int64_t n,
-         void* p,
-         const void* g,
-         void* momentum_buffer,
-         double lr,
-         double momentum,
-         double dampening,
-         double weight_decay,
-         bool nesterov,
-         bool first_step,
-         double grad_scale);
+/// p -= lr (g + momentum buf) with nesterov, else p -= lr buf; without a buffer p -= lr g.
+void sgd(std::span<const SgdTensor> tensors, const SgdSettings& settings);
+
+/// A float32 x as a bfloat16 and 16 bits: high is x rounded to nearest even, so that computing in
+/// bfloat16 can use it as it is, and low_bits are the lower half of x. They give back every x but
+/// for one doubt: where low_bits is 0x8000 (x lay half way) an even `high` may have been rounded up
+/// or down. The bit that decides is the sign of exp_avg_sq, which has no other use for it: negative
+/// means up. A NaN stays a NaN, but becomes a quiet one.
+///
+/// exp_avg_sq (float32 or bfloat16) keeps its magnitudes and takes the signs.
+void split_float32(int64_t n,
+                   const float* x,
+                   BFloat16* high,
+                   uint16_t* low_bits,
+                   DType exp_avg_sq_dtype,
+                   void* exp_avg_sq);
+/// x from its parts.
+void join_float32(int64_t n,
+                  const BFloat16* high,
+                  const uint16_t* low_bits,
+                  DType exp_avg_sq_dtype,
+                  const void* exp_avg_sq,
+                  float* x);
+
+/// sum += x in a bfloat16 sum of many terms: added in float32 and rounded stochastically, so that
+/// terms too small to change a bfloat16 are not lost on average. x is of any floating dtype.
+///
+/// Element i uses the lower half of 32-bit word i of (seed, stream): with r in [0, 2^16) it adds r
+/// to the float32's bits and keeps the upper half; infinities, NaN, and values that this could make
+/// infinite are cut off instead.
+void add_stochastic(
+    DType dtype, int64_t n, const void* x, uint64_t seed, uint64_t stream, BFloat16* sum);
 
 }  // namespace tapestry::kernels

@@ -32,13 +32,17 @@ struct Embedding {
     return y;
   }
   std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad /*needs*/) const {
-    const Tensor target = main_grad_target(leaf);
-    if (target.defined() && target.dtype() == dy.dtype()) {
-      const Tensor rows = dense(dy);
-      const Tensor positions = ids;
-      kernels::embedding_backward(dy.dtype(), positions.numel(), vocabulary, dy.shape().back(),
-                                  positions.data<int64_t>(), rows.raw(), target.raw());
-      return {target, Tensor()};
+    if (dy.dtype() == kFloat32) {
+      if (const auto [buffer, overwrite] = main_grad_target(leaf); buffer.defined()) {
+        if (overwrite) {  // only some rows get anything below
+          copy_values(broadcast_view(scalar(0, kFloat32), buffer.shape()), buffer);
+        }
+        const Tensor rows = dense(dy);
+        const Tensor positions = ids;
+        kernels::embedding_backward(kFloat32, positions.numel(), vocabulary, dy.shape().back(),
+                                    positions.data<int64_t>(), rows.raw(), buffer.raw());
+        return {buffer, Tensor()};
+      }
     }
     return {add_rows(dy, ids, vocabulary), Tensor()};
   }

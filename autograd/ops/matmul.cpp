@@ -277,9 +277,10 @@ struct Linear {
     const Tensor rows = fold(dy);
     if (needs[1]) {
       // The one product whose result only accumulates: main_grad is the C of this GEMM.
-      out[1] = main_grad_target(leaf);
-      if (out[1].defined()) {
-        multiply(rows.t(), fold(x.get()), 1, out[1]);
+      const MainGradTarget target = main_grad_target(leaf);
+      if (target.buffer.defined()) {
+        out[1] = target.buffer;
+        multiply(rows.t(), fold(x.get()), target.overwrite ? 0 : 1, out[1]);
       } else if (rounded.defined() && !grad_enabled()) {
         out[1] = empty(leaf.shape(), leaf.dtype());
         multiply(rows.t(), fold(x.get()), 0, out[1]);

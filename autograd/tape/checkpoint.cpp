@@ -79,6 +79,7 @@ struct Checkpoint {
     const Tensor output = [&] {
       const GeneratorGuard replay(generator);
       const EnableGradGuard recording;
+      const MemoryKindGuard kind(MemoryKind::kActivation);
       return (*function)(leaves);
     }();
     TensorList gradients(leaves.size());

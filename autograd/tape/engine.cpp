@@ -4,12 +4,15 @@
 #include <cstring>
 #include <deque>
 #include <unordered_map>
+#include <utility>
 
+#include "autograd/kernels/optimizer.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/kernels/strided.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
 
@@ -65,18 +68,32 @@ void add_gradient(Tensor& sum, Tensor&& gradient) {
   }
 }
 
-// float32 += gradient of any floating dtype.
-void add_to_main_grad(const Tensor& main_grad, const Tensor& gradient) {
-  if (gradient.dtype() == kFloat32) {
+// out = x in another floating dtype.
+void convert_into(const Tensor& x, const Tensor& out) {
+  kernels::apply_unary(kernels::cast_row(x.dtype(), out.dtype()), static_cast<int>(out.dim()),
+                       out.shape().begin(), x.raw(), x.strides().begin(), size_of(x.dtype()),
+                       out.raw(), out.strides().begin(), size_of(out.dtype()));
+}
+
+// main_grad += gradient of any floating dtype.
+void add_to_main_grad(AutogradMeta& meta, const Tensor& gradient) {
+  const Tensor& main_grad = meta.main_grad;
+  if (meta.main_grad_is_fresh) {
+    meta.main_grad_is_fresh = false;
+    convert_into(gradient, main_grad);
+  } else if (main_grad.dtype() == kBFloat16) {
+    const Tensor term = gradient.is_contiguous() ? gradient : contiguous_copy(gradient);
+    const RandomKey& key = meta.main_grad_rounding;
+    kernels::add_stochastic(term.dtype(), term.numel(), term.raw(), key.seed,
+                            combine(key.stream, meta.main_grad_rounding.offset++),
+                            main_grad.data<BFloat16>());
+  } else if (gradient.dtype() == kFloat32) {
     sum_into(main_grad, gradient, main_grad);
-    return;
+  } else {
+    const Tensor wide = empty(gradient.shape(), kFloat32);
+    convert_into(gradient, wide);
+    sum_into(main_grad, wide, main_grad);
   }
-  const Tensor wide = empty(gradient.shape(), kFloat32);
-  kernels::apply_unary(kernels::cast_row(gradient.dtype(), kFloat32),
-                       static_cast<int>(gradient.dim()), gradient.shape().begin(), gradient.raw(),
-                       gradient.strides().begin(), size_of(gradient.dtype()), wide.raw(),
-                       wide.strides().begin(), size_of(kFloat32));
-  sum_into(main_grad, wide, main_grad);
 }
 
 // Where the gradient of a leaf ends: in its main_grad or grad. Lives as long as a graph uses the
@@ -119,7 +136,7 @@ class AccumulateGrad final : public Node {
       }
     }
     if (meta.main_grad.defined()) {
-      add_to_main_grad(meta.main_grad, gradient);
+      add_to_main_grad(meta, gradient);
     } else if (!meta.grad.defined()) {
       // A gradient that only this pass can see is taken over; any other is copied, so that later
       // accumulation in place cannot change somebody else's tensor.
@@ -413,6 +430,7 @@ void backward(std::span<const Tensor> roots,
               std::span<const Tensor> gradients,
               BackwardOptions options) {
   const AccumulationScope scope(true);
+  const MemoryKindGuard kind(MemoryKind::kWorkspace);
   const GradModeGuard mode(options.create_graph);
   BackwardPass pass(options);
   start(pass, "backward", roots, gradients);
@@ -425,6 +443,7 @@ TensorList grad(std::span<const Tensor> roots,
                 BackwardOptions options,
                 bool allow_unused) {
   const AccumulationScope scope(false);
+  const MemoryKindGuard kind(MemoryKind::kWorkspace);
   const GradModeGuard mode(options.create_graph);
   std::vector<Edge> edges;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -454,12 +473,24 @@ TensorList grad(const Tensor& root,
   return grad(std::span(&root, 1), inputs, std::span(&gradient, 1), options, allow_unused);
 }
 
-Tensor main_grad_target(const Tensor& leaf) {
+MainGradTarget main_grad_target(const Tensor& leaf) {
   if (!leaf.defined() || !leaf.requires_grad() || grad_enabled() || !detail::accumulating()) {
     return {};
   }
-  const AutogradMeta* meta = autograd_meta(leaf);
-  return meta != nullptr && !meta->grad_fn && meta->hooks.empty() ? meta->main_grad : Tensor();
+  AutogradMeta* meta = autograd_meta(leaf);
+  if (meta == nullptr || meta->grad_fn || !meta->hooks.empty() || !meta->main_grad.defined() ||
+      meta->main_grad.dtype() != kFloat32) {
+    return {};
+  }
+  return {meta->main_grad, std::exchange(meta->main_grad_is_fresh, false)};
+}
+
+void reset_main_grad(const Tensor& leaf, const RandomKey& rounding) {
+  AutogradMeta* meta = leaf.defined() ? autograd_meta(leaf) : nullptr;
+  check<RuntimeError>(meta != nullptr && meta->main_grad.defined(),
+                      "reset_main_grad: the tensor has no main_grad");
+  meta->main_grad_is_fresh = true;
+  meta->main_grad_rounding = rounding;
 }
 
 Tensor accumulate(const Tensor& a, const Tensor& b) {

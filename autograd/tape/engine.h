@@ -4,6 +4,7 @@
 #include <span>
 
 #include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/generator.h"
 #include "autograd/tensor/tensor.h"
 
 namespace tapestry {
@@ -47,11 +48,24 @@ TensorList grad(const Tensor& root,
 template <class F>
 TensorList vjp(const F& f, const Tensor& dy, const TensorList& inputs);
 
-/// The main_grad of a leaf, into which an op's backward may add its contribution itself, sparing a
-/// temporary and a pass; the op then returns this very tensor as the leaf's gradient. Undefined
-/// where that is not possible: no main_grad, hooks that want to see the gradient, a pass that
-/// returns gradients (grad()) or is recorded (create_graph).
-Tensor main_grad_target(const Tensor& leaf);
+/// Where an op's backward may put its contribution to a leaf's gradient itself.
+struct MainGradTarget {
+  Tensor buffer;           ///< float32, of the leaf's shape; undefined: there is none
+  bool overwrite = false;  ///< it holds no contribution yet: write all of it instead of adding
+};
+
+/// The main_grad of a leaf, into which an op's backward puts its contribution itself, sparing a
+/// temporary and a pass; it then returns that very tensor as the leaf's gradient. Asking counts as
+/// contributing: the op must do so. Undefined where that is not possible: no main_grad or not a
+/// float32 one, hooks that want to see the gradient, a pass that returns gradients (grad()) or is
+/// recorded (create_graph).
+MainGradTarget main_grad_target(const Tensor& leaf);
+
+/// Makes a leaf's main_grad stand for zeros without writing them: the next contribution overwrites
+/// it, and where none comes, grad() and main_grad() write the zeros when they are asked. Sums in a
+/// bfloat16 main_grad are rounded stochastically with numbers of `rounding`. RuntimeError if the
+/// leaf has no main_grad.
+void reset_main_grad(const Tensor& leaf, const RandomKey& rounding = {});
 
 /// Sum of two gradients of one shape and dtype, recorded if grad mode is on.
 Tensor accumulate(const Tensor& a, const Tensor& b);

@@ -1,10 +1,26 @@
 // The autograd methods of Tensor.
+#include <cstring>
+
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {
+
+namespace {
+
+// The main_grad, with the zeros written that it may only stand for.
+Tensor settled_main_grad(AutogradMeta& meta) {
+  if (meta.main_grad.defined() && meta.main_grad_is_fresh) {
+    meta.main_grad_is_fresh = false;
+    std::memset(meta.main_grad.raw(), 0,
+                static_cast<size_t>(meta.main_grad.numel() * size_of(meta.main_grad.dtype())));
+  }
+  return meta.main_grad;
+}
+
+}  // namespace
 
 const Tensor& Tensor::set_requires_grad(bool value) const {
   check<TypeError>(!value || is_floating(dtype()),
@@ -20,14 +36,14 @@ const Tensor& Tensor::set_requires_grad(bool value) const {
 bool Tensor::is_leaf() const { return grad_fn(*this) == nullptr; }
 
 Tensor Tensor::grad() const {
-  const AutogradMeta* meta = autograd_meta(*this);
+  AutogradMeta* meta = autograd_meta(*this);
   if (meta == nullptr) {
     return {};
   }
   if (meta->retained) {
     return meta->retained->grad;
   }
-  return meta->main_grad.defined() ? meta->main_grad : meta->grad;
+  return meta->main_grad.defined() ? settled_main_grad(*meta) : meta->grad;
 }
 
 void Tensor::set_grad(const Tensor& grad) const {
@@ -41,16 +57,22 @@ void Tensor::set_grad(const Tensor& grad) const {
 }
 
 Tensor Tensor::main_grad() const {
-  const AutogradMeta* meta = autograd_meta(*this);
-  return meta == nullptr ? Tensor() : meta->main_grad;
+  AutogradMeta* meta = autograd_meta(*this);
+  return meta == nullptr ? Tensor() : settled_main_grad(*meta);
 }
 
 void Tensor::set_main_grad(const Tensor& buffer) const {
   check<ValueError>(!buffer.defined() || buffer.shape() == shape(), "set_main_grad: the buffer is ",
                     describe(buffer), ", the tensor ", describe(*this));
-  check<TypeError>(!buffer.defined() || buffer.dtype() == kFloat32,
-                   "set_main_grad: the buffer must be float32, it is ", describe(buffer));
-  ensure_autograd_meta(*this).main_grad = buffer;
+  check<ValueError>(!buffer.defined() || buffer.is_contiguous(),
+                    "set_main_grad: the buffer must be contiguous, it is ", describe(buffer));
+  check<TypeError>(!buffer.defined() || buffer.dtype() == kFloat32 || buffer.dtype() == kBFloat16,
+                   "set_main_grad: the buffer must be float32 or bfloat16, it is ",
+                   describe(buffer));
+  AutogradMeta& meta = ensure_autograd_meta(*this);
+  meta.main_grad = buffer;
+  meta.main_grad_is_fresh = false;
+  meta.main_grad_rounding = {};
 }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {

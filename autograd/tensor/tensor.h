@@ -114,8 +114,9 @@ class Tensor {
   /// Accumulated gradient; undefined before the first backward.
   Tensor grad() const;
   void set_grad(const Tensor& grad) const;
-  /// A float32 buffer of the tensor's shape into which gradients are accumulated instead; grad()
-  /// is then a view of it. Undefined by default. ValueError if the shape differs.
+  /// A buffer of the tensor's shape into which gradients are accumulated instead; grad() is then a
+  /// view of it. float32; or bfloat16, whose sums are rounded stochastically. Undefined by default.
+  /// ValueError if the shape differs or it is not contiguous, TypeError for another dtype.
   Tensor main_grad() const;
   void set_main_grad(const Tensor& buffer) const;
   /// Backpropagates from this tensor and accumulates into the leaves' gradients.

@@ -326,6 +326,11 @@ struct OptimizerConfig {
   bool use_checkpoint_opt_param_scheduler = true;
   bool override_opt_param_scheduler = false;
   bool overlap_param_gather = false;
+  DType exp_avg_dtype = kFloat32;     // float32 | bfloat16
+  DType exp_avg_sq_dtype = kFloat32;  // float32 | bfloat16
+  DType main_grads_dtype = kFloat32;  // float32 | bfloat16
+  bool store_param_remainders = false;
+  bool optimizer_in_backward = false;
   bool operator==(const OptimizerConfig&) const = default;
 };
 

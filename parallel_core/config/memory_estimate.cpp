@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <fstream>
 #include <limits>
+#include <optional>
 #include <sstream>
+#include <utility>
 
 namespace tapestry {
 namespace {
@@ -107,6 +109,80 @@ int64_t MemoryEstimate::total() const {
   return bytes_of(sum);
 }
 
+namespace {
+
+// Elements of the largest parameter, whose gradient exists alone with optimizer_in_backward.
+double largest_parameter(const TransformerConfig& model) {
+  const auto hidden = static_cast<double>(model.hidden_size);
+  const double up =
+      static_cast<double>(model.ffn_hidden_size) * (model.hidden_act == "swiglu" ? 2 : 1);
+  return hidden * std::max(static_cast<double>(model.vocab_size), up);
+}
+
+// Parameters, gradients and optimizer, and what could be had for less.
+void estimate_states(const AllConfig& config, double count, MemoryEstimate& estimate) {
+  const TransformerConfig& model = config.model_config;
+  const OptimizerConfig& o = config.optimizer_config;
+  const auto save = [&](const char* setting, double bytes_per_parameter) {
+    estimate.savings.push_back({setting, bytes_of(count * bytes_per_parameter)});
+  };
+  const bool adam = o.optimizer_type != "SGD";
+  const bool half_params = model.params_dtype != kFloat32;
+  double per_parameter = 0;  // in the optimizer
+  if (o.store_param_remainders) {
+    estimate.parameters = bytes_of(count * 2);
+    per_parameter += 2;
+  } else {
+    const auto size = static_cast<double>(size_of(model.params_dtype));
+    estimate.parameters = bytes_of(count * size);
+    if (model.compute_dtype != model.params_dtype) {
+      estimate.weight_copies = bytes_of(count * static_cast<double>(size_of(model.compute_dtype)));
+    }
+    per_parameter += half_params ? 4 : 0;
+    if (adam && model.compute_dtype == kBFloat16) {
+      save("optimizer_config.store_param_remainders: True", 2);
+    }
+  }
+  if (o.optimizer_in_backward) {
+    estimate.gradients = bytes_of(largest_parameter(model) * 4);
+  } else {
+    const auto size = static_cast<double>(size_of(o.main_grads_dtype));
+    estimate.gradients = bytes_of(count * size);
+    if (o.main_grads_dtype == kFloat32) {
+      save("optimizer_config.main_grads_dtype: bfloat16", 2);
+    }
+    const std::optional<GradClipConfig> clip = gradient_clipping(config);
+    if (config.dataset_config.micro_batch_num == 1 && model.compute_dtype != kFloat16 &&
+        !(clip && clip->grad_clip_type == "ClipGlobalNorm")) {
+      save("optimizer_config.optimizer_in_backward: True", size);
+    }
+  }
+  if (adam) {
+    for (const auto& [setting, dtype] :
+         {std::pair{"optimizer_config.exp_avg_dtype: bfloat16", o.exp_avg_dtype},
+          std::pair{"optimizer_config.exp_avg_sq_dtype: bfloat16", o.exp_avg_sq_dtype}}) {
+      per_parameter += static_cast<double>(size_of(dtype));
+      if (dtype == kFloat32) {
+        save(setting, 2);
+      }
+    }
+  } else if (o.momentum > 0) {
+    per_parameter += 4;
+  }
+  estimate.optimizer = bytes_of(count * per_parameter);
+}
+
+// The settings of `estimate.savings` as lines; empty if there are none.
+std::string savings_text(const MemoryEstimate& estimate) {
+  std::string text;
+  for (const MemoryEstimate::Saving& saving : estimate.savings) {
+    text += concat("\n  ", saving.setting, " (", size_text(saving.bytes), " less)");
+  }
+  return text.empty() ? text : "\nThese need less for nearly the same training:" + text;
+}
+
+}  // namespace
+
 MemoryEstimate estimate_memory(const AllConfig& config) {
   const TransformerConfig& model = config.model_config;
   const auto d = [](int64_t size) { return static_cast<double>(size); };
@@ -114,15 +190,7 @@ MemoryEstimate estimate_memory(const AllConfig& config) {
   estimate.parameter_count = parameter_count(model);
   const double count = d(estimate.parameter_count);
   const double element = d(size_of(model.compute_dtype));
-  estimate.parameters = bytes_of(count * d(size_of(model.params_dtype)));
-  if (model.compute_dtype != model.params_dtype) {
-    estimate.weight_copies = bytes_of(count * element);
-  }
-  estimate.gradients = bytes_of(count * 4);
-  const OptimizerConfig& optimizer = config.optimizer_config;
-  const double moments = optimizer.optimizer_type == "SGD" ? (optimizer.momentum > 0 ? 1 : 0) : 2;
-  const double masters = model.params_dtype == kFloat32 ? 0 : 1;
-  estimate.optimizer = bytes_of(count * 4 * (moments + masters));
+  estimate_states(config, count, estimate);
 
   const double tokens = d(config.dataset_config.batch_size) * d(model.seq_length);
   const double hidden = d(model.hidden_size);
@@ -211,7 +279,8 @@ void check_fits(const MemoryEstimate& estimate, int64_t available) {
             "model_config.seq_length"
           : "fewer model_config.num_layers or a smaller hidden_size and ffn_hidden_size",
       ", a machine with more memory, or a smaller preset: try "
-      "examples/gpt/pretrain_gpt_tiny.yaml");
+      "examples/gpt/pretrain_gpt_tiny.yaml",
+      savings_text(estimate));
 }
 
 }  // namespace tapestry

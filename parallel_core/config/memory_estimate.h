@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "parallel_core/config/config.h"
 
@@ -12,16 +13,23 @@ namespace tapestry {
 /// ValueError if the number does not fit 62 bits.
 int64_t parameter_count(const TransformerConfig& model);
 
-/// Bytes by kind in one process.
+/// Bytes by kind in one process. docs/memory.md has the table of bytes per parameter.
 struct MemoryEstimate {
   int64_t parameter_count = 0;
   int64_t parameters = 0;
   int64_t weight_copies = 0;  // 16-bit copies of the weights, with 16-bit compute only
-  int64_t gradients = 0;      // float32
-  int64_t optimizer = 0;      // float32 moments, and masters of 16-bit parameters
+  int64_t gradients = 0;      // of all parameters; of the largest with optimizer_in_backward
+  int64_t optimizer = 0;      // moments, and masters or remainders of 16-bit parameters
   int64_t activations = 0;    // kept for the backward pass of one micro-batch
   int64_t logits = 0;         // logits and their gradient, float32
   int64_t workspace = 0;      // temporaries of the largest layer's backward pass
+
+  /// Settings that this configuration does not use, and the bytes that each would spare.
+  struct Saving {
+    std::string setting;  // "optimizer_config.exp_avg_dtype: bfloat16"
+    int64_t bytes = 0;
+  };
+  std::vector<Saving> savings;
 
   int64_t total() const;
 };

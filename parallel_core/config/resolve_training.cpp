@@ -282,6 +282,52 @@ void resolve_training(Resolution& r) {
   }
 }
 
+namespace {
+
+// What an update in the middle of the backward pass cannot have seen yet.
+void check_optimizer_in_backward(Resolution& r) {
+  constexpr const char* kKey = "optimizer_config.optimizer_in_backward";
+  const auto& config = r.config();
+  if (!config.optimizer_config.optimizer_in_backward) {
+    return;
+  }
+  if (config.dataset_config.micro_batch_num != 1 && r.sound({"dataset_config.micro_batch_num"})) {
+    r.error(kKey, concat("needs micro_batch_num: 1, it is ", config.dataset_config.micro_batch_num,
+                         ": gradients of several micro-batches must be added up before the "
+                         "update"));
+  }
+  const std::optional<GradClipConfig> clip = gradient_clipping(config);
+  if (clip && clip->grad_clip_type == "ClipGlobalNorm") {
+    r.error(kKey,
+            "cannot stand beside clipping by norm, which needs all gradients before the first "
+            "update; use GradClipByValue or none");
+  }
+  if (config.model_config.compute_dtype == kFloat16) {
+    r.error(kKey,
+            "cannot stand beside float16: a step that overflows could not be skipped any more");
+  }
+  if (!config.training_config.dump_grad_steps.empty()) {
+    r.error(kKey,
+            "cannot stand beside training_config.dump_grad_steps: the gradients never exist "
+            "together");
+  }
+  if (config.optimizer_config.main_grads_dtype != kFloat32) {
+    r.error("optimizer_config.main_grads_dtype",
+            "has no effect with optimizer_in_backward: gradients are not accumulated");
+  }
+}
+
+void check_param_remainders(Resolution& r) {
+  if (r.config().optimizer_config.store_param_remainders &&
+      r.config().model_config.compute_dtype != kBFloat16) {
+    r.error("optimizer_config.store_param_remainders",
+            concat("needs compute_dtype bfloat16 (training_config.bf16: True), it is ",
+                   name_of(r.config().model_config.compute_dtype)));
+  }
+}
+
+}  // namespace
+
 void resolve_optimizer(Resolution& r) {
   auto& optimizer = r.config().optimizer_config;
   constexpr const char* kBetas = "optimizer_config.betas";
@@ -301,12 +347,15 @@ void resolve_optimizer(Resolution& r) {
   if (!r.given(kBetas) && (optimizer.beta1 || optimizer.beta2)) {
     r.derived(kBetas, "beta1 and beta2");
   }
+  check_optimizer_in_backward(r);
+  check_param_remainders(r);
   if (!r.sound({"optimizer_config.optimizer_type"})) {
     return;
   }
   const bool sgd = optimizer.optimizer_type == "SGD";
   constexpr const char* kSgd[] = {"momentum", "dampening", "nesterov"};
-  constexpr const char* kAdam[] = {"betas", "eps"};
+  constexpr const char* kAdam[] = {"betas", "eps", "exp_avg_dtype", "exp_avg_sq_dtype",
+                                   "store_param_remainders"};
   for (const char* name : sgd ? std::span<const char* const>(kAdam) : std::span(kSgd)) {
     if (differs_from_default(r.config(), "optimizer_config", name)) {
       r.error(concat("optimizer_config.", name),

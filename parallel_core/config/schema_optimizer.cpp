@@ -34,6 +34,12 @@ std::string check_betas(const Value& value) {
   return {};
 }
 
+std::string check_state_dtype(const Value& value) {
+  const std::string dtype = to_yaml(value);
+  return dtype == "float32" || dtype == "bfloat16" ? ""
+                                                   : "must be float32 or bfloat16, got " + dtype;
+}
+
 std::string check_layer_freq(const Value& value) {
   const auto& list = value.as<Value::List>();
   if (list.empty()) {
@@ -188,6 +194,29 @@ constexpr Key kOptimizerKeys[] = {
      .field = o<&O::overlap_param_gather>,
      .doc = "Gather parameters during the forward pass; needs `use_distributed_optimizer`. With "
             "one rank there is nothing to gather."},
+    {.name = "exp_avg_dtype",
+     .field = o<&O::exp_avg_dtype>,
+     .check = satisfies(check_state_dtype, "float32 or bfloat16"),
+     .doc = "Type in which the first moment is kept (Adam, AdamW); bfloat16 is rounded "
+            "stochastically. See `docs/memory.md` for this and the next four keys."},
+    {.name = "exp_avg_sq_dtype",
+     .field = o<&O::exp_avg_sq_dtype>,
+     .check = satisfies(check_state_dtype, "float32 or bfloat16"),
+     .doc = "The same for the second moment."},
+    {.name = "main_grads_dtype",
+     .field = o<&O::main_grads_dtype>,
+     .check = satisfies(check_state_dtype, "float32 or bfloat16"),
+     .doc = "Type in which gradients are accumulated; sums in bfloat16 are rounded "
+            "stochastically."},
+    {.name = "store_param_remainders",
+     .field = o<&O::store_param_remainders>,
+     .doc = "Hold a float32 weight as the bfloat16 that computing uses and the 16 bits that it "
+            "lacks, so that the bfloat16 costs nothing; the values are the same. Needs "
+            "`compute_dtype: bfloat16`, and AdamW or Adam."},
+    {.name = "optimizer_in_backward",
+     .field = o<&O::optimizer_in_backward>,
+     .doc = "Update each parameter during the backward pass and drop its gradient at once. Only "
+            "with `micro_batch_num: 1`, without clipping by norm and without float16."},
     {.name = "zero_without_ddp",
      .field = o<&O::zero_without_ddp>,
      .accepted = "False",

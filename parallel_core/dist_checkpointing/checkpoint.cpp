@@ -162,7 +162,8 @@ void write_state(const std::string& path, const LogicalState& state) {
 std::string save_checkpoint(const nn::Module& model,
                             const TransformerConfig& config,
                             int64_t step,
-                            const CheckpointOptions& options) {
+                            const CheckpointOptions& options,
+                            const optim::Optimizer* optimizer) {
   char name[32];
   std::snprintf(name, sizeof(name), "step_%08lld", static_cast<long long>(step));
   const fs::path folder = fs::path(options.directory) / name;
@@ -171,7 +172,8 @@ std::string save_checkpoint(const nn::Module& model,
     fs::create_directories(options.directory);
     fs::remove_all(temporary);
     fs::create_directory(temporary);
-    write_state(temporary / kWeightsFile, to_file_names(config, get_logical_state(model)));
+    write_state(temporary / kWeightsFile,
+                to_file_names(config, get_logical_state(model, optimizer)));
     write_file_atomically(temporary / "config.json", model_config_json(config));
     write_file_atomically(temporary / "config.yaml", options.resolved_config);
     if (!options.tokenizer_model.empty()) {

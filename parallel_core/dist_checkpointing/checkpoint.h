@@ -32,11 +32,13 @@ struct CheckpointOptions {
 
 /// Writes directory/step_%08d with model.safetensors, config.json, config.yaml and the tokenizer.
 /// The folder appears under its name when it is complete and on disk; afterwards the oldest ones
-/// beyond keep_max are removed. Returns its path.
+/// beyond keep_max are removed. Returns its path. With an optimizer its masters are written in
+/// place of 16-bit parameters.
 std::string save_checkpoint(const nn::Module& model,
                             const TransformerConfig& config,
                             int64_t step,
-                            const CheckpointOptions& options);
+                            const CheckpointOptions& options,
+                            const optim::Optimizer* optimizer = nullptr);
 
 /// Writes tensors under their names to one safetensors file.
 void write_state(const std::string& path, const LogicalState& state);

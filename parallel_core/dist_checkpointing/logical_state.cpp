@@ -8,13 +8,14 @@
 
 namespace tapestry {
 
-LogicalState get_logical_state(const nn::Module& model) {
+LogicalState get_logical_state(const nn::Module& model, const optim::Optimizer* optimizer) {
   const NoGradGuard guard;
   LogicalState state;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    const Tensor values =
+        optimizer != nullptr ? optimizer->main_param(entry.name) : Tensor(*entry.parameter);
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
-      state.emplace(logical.name,
-                    dense_copy(logical.view_of(*entry.parameter)).view(logical.shape));
+      state.emplace(logical.name, dense_copy(logical.view_of(values)).view(logical.shape));
     }
   }
   return state;

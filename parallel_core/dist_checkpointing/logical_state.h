@@ -6,14 +6,18 @@
 #include <vector>
 
 #include "nn/module.h"
+#include "optim/optimizer.h"
 
 namespace tapestry {
 
 /// Logical name to tensor.
 using LogicalState = std::map<std::string, Tensor>;
 
-/// Copies of all logical tensors of the model's parameters, [out, in], in the parameters' dtype.
-LogicalState get_logical_state(const nn::Module& model);
+/// Copies of all logical tensors of the model's parameters, [out, in], in the parameters' dtype;
+/// with an optimizer, of its masters (Optimizer::main_param), which are float32 for 16-bit
+/// parameters.
+LogicalState get_logical_state(const nn::Module& model,
+                               const optim::Optimizer* optimizer = nullptr);
 
 /// What is missing from, unexpected in, or of another shape in `state`.
 nn::LoadReport compare_logical_state(const nn::Module& model, const LogicalState& state);

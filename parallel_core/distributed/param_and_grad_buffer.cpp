@@ -1,10 +1,9 @@
 #include "parallel_core/distributed/param_and_grad_buffer.h"
 
 #include <cmath>
-#include <cstring>
 
-#include "autograd/kernels/parallel_for.h"
 #include "autograd/kernels/reduce.h"
+#include "autograd/tape/engine.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 
@@ -12,41 +11,61 @@ namespace tapestry {
 
 namespace {
 
-constexpr int64_t kAlignment = 16;  // float32 elements, 64 bytes
+constexpr int64_t kAlignment = 64;  // bytes
 
 }  // namespace
 
-ParamAndGradBuffer::ParamAndGradBuffer(const std::vector<nn::Module::NamedParameter>& parameters) {
+ParamAndGradBuffer::ParamAndGradBuffer(const std::vector<nn::Module::NamedParameter>& parameters,
+                                       DType dtype,
+                                       uint64_t seed)
+    : seed_(seed) {
+  const int64_t unit = kAlignment / size_of(dtype);
+  const auto padded = [&](const nn::Parameter& p) { return (p.numel() + unit - 1) / unit * unit; };
   int64_t total = 0;
   for (const auto& entry : parameters) {
-    total += (entry.parameter->numel() + kAlignment - 1) / kAlignment * kAlignment;
+    total += padded(*entry.parameter);
   }
   {
     const MemoryKindGuard kind(MemoryKind::kGradient);
-    grad_data_ = zeros({total});
+    grad_data_ = zeros({total}, dtype);
   }
   int64_t offset = 0;
   for (auto entry = parameters.rbegin(); entry != parameters.rend(); ++entry) {
     const nn::Parameter& parameter = *entry->parameter;
     parameter.set_main_grad(
         alias(grad_data_, parameter.shape(), contiguous_strides(parameter.shape()), offset));
-    offset += (parameter.numel() + kAlignment - 1) / kAlignment * kAlignment;
+    offset += padded(parameter);
+    pieces_.push_back({parameter, combine(stream_of("main_grad"), stream_of(entry->name))});
   }
 }
 
-void ParamAndGradBuffer::zero() {
-  auto* data = grad_data_.data<float>();
-  kernels::parallel_for(grad_data_.numel(), kernels::kGrainSize, [&](int64_t begin, int64_t end) {
-    std::memset(data + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
-  });
+void ParamAndGradBuffer::settle() const {
+  for (const Piece& piece : pieces_) {
+    piece.parameter.main_grad();
+  }
+}
+
+const Tensor& ParamAndGradBuffer::grad_data() const {
+  settle();
+  return grad_data_;
+}
+
+void ParamAndGradBuffer::zero(int64_t step) {
+  for (const Piece& piece : pieces_) {
+    reset_main_grad(piece.parameter,
+                    {seed_, combine(piece.stream, static_cast<uint64_t>(step)), 0});
+  }
 }
 
 void ParamAndGradBuffer::scale(double factor) {
-  kernels::scale_inplace(kFloat32, grad_data_.numel(), factor, grad_data_.raw());
+  settle();
+  kernels::scale_inplace(grad_data_.dtype(), grad_data_.numel(), factor, grad_data_.raw());
 }
 
 double ParamAndGradBuffer::norm() const {
-  return std::sqrt(kernels::sum_of_squares(kFloat32, grad_data_.numel(), grad_data_.raw()));
+  settle();
+  return std::sqrt(
+      kernels::sum_of_squares(grad_data_.dtype(), grad_data_.numel(), grad_data_.raw()));
 }
 
 }  // namespace tapestry

@@ -1,23 +1,31 @@
-// One float32 buffer behind the gradients of all parameters.
+// One buffer behind the gradients of all parameters.
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "nn/module.h"
 
 namespace tapestry {
 
-/// Gives every parameter a main_grad that is a piece of one flat buffer, so that zeroing, unscaling
-/// and the finite check are single passes. Parameters lie in reverse order of their making, which
-/// is about the order in which backward finishes them. Each piece starts on a 64-byte boundary; the
-/// gaps hold zeros.
+/// Gives every parameter a main_grad that is a piece of one flat buffer, so that the finite check
+/// and the norm are single passes. Parameters lie in reverse order of their making, which is about
+/// the order in which backward finishes them. Each piece starts on a 64-byte boundary; the gaps
+/// hold zeros.
 class ParamAndGradBuffer {
  public:
-  explicit ParamAndGradBuffer(const std::vector<nn::Module::NamedParameter>& parameters);
+  /// A bfloat16 buffer rounds its sums stochastically with numbers of (seed, parameter, step,
+  /// contribution). TypeError unless dtype is float32 or bfloat16.
+  explicit ParamAndGradBuffer(const std::vector<nn::Module::NamedParameter>& parameters,
+                              DType dtype = kFloat32,
+                              uint64_t seed = 0);
 
-  /// The whole buffer, float32 [n].
-  const Tensor& grad_data() const { return grad_data_; }
-  void zero();
+  /// The whole buffer [n].
+  const Tensor& grad_data() const;
+  /// Makes all gradients zero at the start of a step. The zeros are written only where they are
+  /// read before something is added, which otherwise overwrites what is there.
+  void zero(int64_t step = 0);
   /// Multiplies every gradient.
   void scale(double factor);
   /// Euclidean norm of all gradients, squares summed in double precision. NaN or infinity exactly
@@ -25,7 +33,16 @@ class ParamAndGradBuffer {
   double norm() const;
 
  private:
+  struct Piece {
+    Tensor parameter;
+    uint64_t stream;
+  };
+
+  void settle() const;
+
   Tensor grad_data_;
+  uint64_t seed_;
+  std::vector<Piece> pieces_;
 };
 
 }  // namespace tapestry

@@ -1,6 +1,7 @@
 #include "parallel_core/optimizer/get_optimizer.h"
 
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/rank_context.h"
 #include "optim/adam.h"
 #include "optim/sgd.h"
 
@@ -25,8 +26,11 @@ std::vector<optim::ParamGroup> get_param_groups(const nn::Module& model, double 
   return groups;
 }
 
-std::unique_ptr<optim::Optimizer> get_optimizer(const OptimizerConfig& config,
-                                                const nn::Module& model) {
+namespace {
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
+                                                 const nn::Module& model,
+                                                 uint64_t seed) {
   std::vector<optim::ParamGroup> groups = get_param_groups(model, config.weight_decay);
   for (optim::ParamGroup& group : groups) {
     group.lr = config.learning_rate;
@@ -43,13 +47,34 @@ std::unique_ptr<optim::Optimizer> get_optimizer(const OptimizerConfig& config,
                                 .beta1 = config.betas.at(0),
                                 .beta2 = config.betas.at(1),
                                 .eps = config.eps,
-                                .weight_decay = config.weight_decay};
+                                .weight_decay = config.weight_decay,
+                                .storage = {.exp_avg_dtype = config.exp_avg_dtype,
+                                            .exp_avg_sq_dtype = config.exp_avg_sq_dtype,
+                                            .store_param_remainders = config.store_param_remainders,
+                                            .seed = seed}};
   if (config.optimizer_type == "Adam") {
     return std::make_unique<optim::Adam>(std::move(groups), adam);
   }
   check<ValueError>(config.optimizer_type == "AdamW", "optimizer_type '", config.optimizer_type,
                     "' is not known; choose AdamW, Adam or SGD");
   return std::make_unique<optim::AdamW>(std::move(groups), adam);
+}
+
+}  // namespace
+
+std::unique_ptr<optim::Optimizer> get_optimizer(const OptimizerConfig& config,
+                                                const nn::Module& model,
+                                                uint64_t seed) {
+  auto optimizer = make_optimizer(config, model, seed);
+  if (config.store_param_remainders) {
+    for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+      if (entry.parameter->flags().matmul && entry.parameter->dtype() == kFloat32) {
+        optimizer->store_parameter_as(entry.name, kBFloat16);
+      }
+    }
+    RankContext::current().allocator().release_cache();  // the float32 weights that were
+  }
+  return optimizer;
 }
 
 std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& config,

@@ -1,15 +1,21 @@
 #include "parallel_core/training/metrics.h"
 
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/memory_estimate.h"
 
 namespace tapestry {
 
 namespace {
+
+constexpr std::array<MemoryKind, kNumMemoryKinds> kKinds = {
+    MemoryKind::kParameter, MemoryKind::kGradient, MemoryKind::kOptimizer, MemoryKind::kActivation,
+    MemoryKind::kWorkspace};
 
 nlohmann::ordered_json number(double value) {
   if (std::isnan(value)) {
@@ -36,9 +42,15 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
   line["loss_tokens"] = number(result.loss_tokens);
   line["tokens"] = result.tokens;
   line["step_time_ms"] = number(record.step_time_ms);
-  line["peak_bytes"] = record.peak_bytes;
+  line["peak_bytes"] = record.memory.peak_bytes;
   line["finite"] = result.finite;
   line["loss_scale"] = number(result.loss_scale);
+  for (const MemoryKind kind : kKinds) {
+    const auto i = static_cast<size_t>(kind);
+    line["memory"][std::string(name_of(kind))] = {
+        {"current_bytes", record.memory.current_by_kind[i]},
+        {"peak_bytes", record.memory.peak_by_kind[i]}};
+  }
   if (record.eval_loss) {
     line["eval_loss"] = number(*record.eval_loss);
     line["eval_perplexity"] = number(std::exp(*record.eval_loss));
@@ -49,6 +61,17 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
     }
   }
   return line.dump();
+}
+
+std::string memory_line(const MemoryStats& stats) {
+  std::string line;
+  for (const MemoryKind kind : kKinds) {
+    const auto i = static_cast<size_t>(kind);
+    line += concat(line.empty() ? "memory: " : ", ", name_of(kind), " ",
+                   size_text(stats.current_by_kind[i]), " (peak ", size_text(stats.peak_by_kind[i]),
+                   ")");
+  }
+  return line + "; peak together " + size_text(stats.peak_bytes);
 }
 
 MetricsWriter::MetricsWriter(const std::string& path)

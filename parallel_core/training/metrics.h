@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "autograd/tensor/allocator.h"
 #include "parallel_core/training/train_one_step.h"
 
 namespace tapestry {
@@ -16,13 +17,16 @@ struct StepRecord {
   int64_t step = 0;  ///< from 1 over the whole run
   int64_t epoch = 0;
   double step_time_ms = 0;
-  int64_t peak_bytes = 0;  ///< of the allocator so far
+  MemoryStats memory;  ///< of the rank's allocator after the step
   std::optional<double> eval_loss;
 };
 
 /// One JSON object without a line break. NaN and infinities are written as the strings "nan", "inf"
 /// and "-inf", since JSON has no numbers for them.
 std::string metrics_line(const StepRecord& record, const StepResult& result);
+
+/// "memory: parameters 1.2 GiB (peak 1.2 GiB), gradients ...": bytes of every kind, for the log.
+std::string memory_line(const MemoryStats& stats);
 
 /// Writes the lines of a run.
 class MetricsWriter {

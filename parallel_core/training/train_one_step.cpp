@@ -2,8 +2,8 @@
 
 #include <cmath>
 #include <numeric>
+#include <utility>
 
-#include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -87,8 +87,14 @@ TrainOneStepCell::TrainOneStepCell(GPTModel& network_with_loss,
       clip_(gradient_clipping(config)),
       per_token_(config.training_config.calculate_per_token_loss),
       mean_(config.training_config.loss_reduction == "mean"),
-      log_grad_norms_(config.training_config.log_param_grad_norms),
-      gradients_(network_with_loss.named_parameters()) {}
+      log_grad_norms_(config.training_config.log_param_grad_norms) {
+  if (config.optimizer_config.optimizer_in_backward) {
+    backward_update_.emplace(network_, optimizer_, log_grad_norms_);
+  } else {
+    gradients_.emplace(network_.named_parameters(), config.optimizer_config.main_grads_dtype,
+                       static_cast<uint64_t>(config.training_config.seed));
+  }
+}
 
 double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_batches,
                                           StepResult& result) {
@@ -113,39 +119,75 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
   return loss;
 }
 
+void TrainOneStepCell::apply_schedule(StepResult& result) {
+  schedule_.apply(optimizer_, position_);
+  for (const optim::ParamGroup& group : optimizer_.param_groups()) {
+    result.lr.push_back(group.lr);
+  }
+}
+
+void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro_batches,
+                                           StepResult& result) {
+  gradients_->zero(position_.seen);
+  result.loss = forward_backward(micro_batches, result);
+  // Unscaling is left to the pass that updates, unless somebody wants to see the gradients.
+  double unscale = 1.0 / result.loss_scale;
+  const int64_t step = position_.seen + 1;
+  const bool observed = gradient_observer_ && (!observer_wanted_ || observer_wanted_(step));
+  if (observed && unscale != 1) {
+    gradients_->scale(unscale);
+    unscale = 1;
+  }
+  result.grad_norm = gradients_->norm() * unscale;
+  result.finite = std::isfinite(result.grad_norm);
+  if (log_grad_norms_) {
+    for (const auto& [name, gradient] : logical_gradients(network_)) {
+      result.grad_norms.emplace(name, optim::global_norm({gradient}) * unscale);
+    }
+  }
+  if (observed) {
+    gradient_observer_(step);
+  }
+  apply_schedule(result);
+  if (result.finite) {
+    optim::GradTransform transform{.scale = unscale};
+    if (clip_ && clip_->grad_clip_type == "ClipGlobalNorm") {
+      transform.scale *= optim::clip_coefficient(result.grad_norm, clip_->clip_value);
+    } else if (clip_) {
+      transform.limit = clip_->clip_value;
+    }
+    optimizer_.step(transform);
+    ++position_.applied;
+  }
+}
+
+void TrainOneStepCell::step_in_backward(const std::vector<data::Batch>& micro_batches,
+                                        StepResult& result) {
+  check<ValueError>(micro_batches.size() == 1,
+                    "optimizer_in_backward: a step has one micro-batch, ", "got ",
+                    micro_batches.size());
+  apply_schedule(result);
+  optim::GradTransform transform{.scale = 1.0 / result.loss_scale};
+  if (clip_) {
+    transform.limit = clip_->clip_value;  // by value: the configuration refuses the other
+  }
+  backward_update_->start(transform);
+  result.loss = forward_backward(micro_batches, result);
+  BackwardUpdate::Norms norms = backward_update_->finish();
+  result.grad_norm = norms.total;
+  result.grad_norms = std::move(norms.logical);
+  ++position_.applied;
+}
+
 StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_batches) {
   check<ValueError>(!micro_batches.empty(), "a step needs at least one micro-batch");
   StepResult result;
   result.loss_scale = scaler_.scale();
   network_.train();
-  gradients_.zero();
-  result.loss = forward_backward(micro_batches, result);
-  if (result.loss_scale != 1) {
-    gradients_.scale(1.0 / result.loss_scale);
-  }
-  result.grad_norm = gradients_.norm();
-  result.finite = std::isfinite(result.grad_norm);
-  if (log_grad_norms_) {
-    for (const auto& [name, gradient] : logical_gradients(network_)) {
-      result.grad_norms.emplace(name, optim::global_norm({gradient}));
-    }
-  }
-  if (gradient_observer_) {
-    gradient_observer_(position_.seen + 1);
-  }
-  schedule_.apply(optimizer_, position_);
-  for (const optim::ParamGroup& group : optimizer_.param_groups()) {
-    result.lr.push_back(group.lr);
-  }
-  if (result.finite) {
-    double coefficient = 1;
-    if (clip_ && clip_->grad_clip_type == "ClipGlobalNorm") {
-      coefficient = optim::clip_coefficient(result.grad_norm, clip_->clip_value);
-    } else if (clip_) {
-      optim::clip_grad_value({gradients_.grad_data()}, clip_->clip_value);
-    }
-    optimizer_.step(coefficient);
-    ++position_.applied;
+  if (backward_update_) {
+    step_in_backward(micro_batches, result);
+  } else {
+    step_after_backward(micro_batches, result);
   }
   ++position_.seen;
   scaler_.update(result.finite);

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/distributed/param_and_grad_buffer.h"
+#include "parallel_core/optimizer/backward_update.h"
 #include "parallel_core/transformer/gpt_model.h"
 
 namespace tapestry {
@@ -39,7 +41,8 @@ std::map<std::string, Tensor> logical_gradients(const nn::Module& model);
 /// Forward and backward over the micro-batches, unscale, finite check, clip, update, schedules.
 class TrainOneStepCell {
  public:
-  /// All arguments outlive the cell. The model's gradients are put into one buffer.
+  /// All arguments outlive the cell. The model's gradients are put into one buffer,
+  /// or with optimizer_in_backward used up one by one.
   TrainOneStepCell(GPTModel& network_with_loss,
                    optim::Optimizer& optimizer,
                    const optim::Schedule& schedule,
@@ -49,9 +52,12 @@ class TrainOneStepCell {
   StepResult operator()(const std::vector<data::Batch>& micro_batches);
 
   /// Called when the gradients of a step are complete, unscaled, before clipping and update. The
-  /// step counts from 1.
-  void set_gradient_observer(std::function<void(int64_t step)> observer) {
+  /// step counts from 1. `wanted` says for which steps; left out, for all. Never called with
+  /// optimizer_in_backward.
+  void set_gradient_observer(std::function<void(int64_t step)> observer,
+                             std::function<bool(int64_t step)> wanted = {}) {
     gradient_observer_ = std::move(observer);
+    observer_wanted_ = std::move(wanted);
   }
 
   GPTModel& network() { return network_; }
@@ -62,6 +68,9 @@ class TrainOneStepCell {
 
  private:
   double forward_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
+  void apply_schedule(StepResult& result);
+  void step_after_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
+  void step_in_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
 
   GPTModel& network_;
   optim::Optimizer& optimizer_;
@@ -71,9 +80,11 @@ class TrainOneStepCell {
   bool per_token_;
   bool mean_;
   bool log_grad_norms_;
-  ParamAndGradBuffer gradients_;
+  std::optional<ParamAndGradBuffer> gradients_;  // one of the two
+  std::optional<BackwardUpdate> backward_update_;
   optim::Schedule::Position position_;
   std::function<void(int64_t)> gradient_observer_;
+  std::function<bool(int64_t)> observer_wanted_;
 };
 
 }  // namespace tapestry

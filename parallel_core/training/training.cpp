@@ -114,19 +114,19 @@ TrainSummary train(TrainOneStepCell& cell,
                     "training_config.epochs or dataset_config.train_samples");
   const int64_t last_step = total > 0 ? total : std::numeric_limits<int64_t>::max();
 
-  cell.set_gradient_observer([&](int64_t step) {
-    if (contains(t.dump_grad_steps, step)) {
-      write_state(dump_path(config, "grads", step), logical_gradients(cell.network()));
-    }
-  });
+  cell.set_gradient_observer(
+      [&](int64_t step) {
+        write_state(dump_path(config, "grads", step), logical_gradients(cell.network()));
+      },
+      [&](int64_t step) { return contains(t.dump_grad_steps, step); });
 
   TrainSummary summary;
   Progress progress(total);
   int64_t saved_step = -1;
   const auto save = [&](int64_t step) {
     if (saved_step != step) {
-      const std::string folder =
-          save_checkpoint(cell.network(), config.model_config, step, options.checkpoint);
+      const std::string folder = save_checkpoint(cell.network(), config.model_config, step,
+                                                 options.checkpoint, &cell.optimizer());
       log_info("saved " + folder);
       saved_step = step;
     }
@@ -151,7 +151,7 @@ TrainSummary train(TrainOneStepCell& cell,
     StepRecord record{.step = step,
                       .epoch = epoch,
                       .step_time_ms = milliseconds_since(start),
-                      .peak_bytes = memory_stats().peak_bytes};
+                      .memory = memory_stats()};
     summary.steps += 1;
     summary.last_loss = result.loss;
     if (summary.steps == 1) {
@@ -167,6 +167,9 @@ TrainSummary train(TrainOneStepCell& cell,
     if (is_due(t.log_interval, step)) {
       log_info(train_log_line(record, result));
     }
+    if (summary.steps == 1) {
+      log_info(memory_line(record.memory));
+    }
     if (!result.finite) {
       log_warning(concat("step ", step, ": the gradients are not finite, the update was skipped"));
     }
@@ -178,7 +181,8 @@ TrainSummary train(TrainOneStepCell& cell,
     }
     progress.update(record, result);
     if (contains(t.dump_weight_steps, step)) {
-      write_state(dump_path(config, "weights", step), get_logical_state(cell.network()));
+      write_state(dump_path(config, "weights", step),
+                  get_logical_state(cell.network(), &cell.optimizer()));
     }
     if (is_due(t.save_interval, step)) {
       save(step);
@@ -189,6 +193,9 @@ TrainSummary train(TrainOneStepCell& cell,
     }
   }
   end_progress();
+  if (summary.steps > 1) {
+    log_info(memory_line(memory_stats()));
+  }
   if (summary.stopped_on_request || t.save_interval) {
     save(step);
   }

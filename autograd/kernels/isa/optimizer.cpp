@@ -4,33 +4,59 @@
 
 #include "autograd/kernels/isa/optimizer_constants.h"
 #include "autograd/kernels/isa/row_io.h"
+#include "autograd/kernels/isa/split_float32.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
-void adamw_range(DType param_dtype,
-                 DType grad_dtype,
-                 int64_t begin,
+void adamw_range(const AdamTensor& t, const AdamConstants& k, int64_t begin, int64_t end);
+void sgd_range(const SgdTensor& t, const SgdConstants& k, int64_t begin, int64_t end);
+void split_range(int64_t begin,
                  int64_t end,
-                 void* p,
-                 const void* g,
-                 void* exp_avg,
-                 void* exp_avg_sq,
-                 const AdamConstants& constants);
-void sgd_range(DType param_dtype,
-               DType grad_dtype,
-               int64_t begin,
-               int64_t end,
-               void* p,
-               const void* g,
-               void* buffer,
-               const SgdConstants& constants);
+                 const float* x,
+                 BFloat16* high,
+                 uint16_t* low_bits,
+                 DType exp_avg_sq_dtype,
+                 void* exp_avg_sq);
+void join_range(int64_t begin,
+                int64_t end,
+                const BFloat16* high,
+                const uint16_t* low_bits,
+                DType exp_avg_sq_dtype,
+                const void* exp_avg_sq,
+                float* x);
+void add_stochastic_range(DType dtype,
+                          int64_t begin,
+                          int64_t end,
+                          const void* x,
+                          uint64_t seed,
+                          uint64_t stream,
+                          BFloat16* sum);
+// philox.cpp
+void philox_blocks(
+    uint64_t seed, uint64_t stream, uint64_t first_block, int64_t count, uint32_t* words);
 
 namespace {
+
+template <class C>
+[[gnu::always_inline]] inline C root_of(C x) {
+  if constexpr (sizeof(C) == 4) {
+    return __builtin_sqrtf(x);
+  } else {
+    return __builtin_sqrt(x);
+  }
+}
+
+template <class C>
+[[gnu::always_inline]] inline C limited(C x, C limit) {
+  const C below = x > limit ? limit : x;  // a comparison with NaN is false: it passes through
+  return below < -limit ? -limit : below;
+}
 
 template <class C>
 [[gnu::always_inline]] inline void adamw_block(
     int64_t n, C* p, const C* grad, C* exp_avg, C* exp_avg_sq, const AdamConstants& k) {
   const auto grad_scale = static_cast<C>(k.grad_scale);
+  const auto grad_limit = static_cast<C>(k.grad_limit);
   const auto coupled_decay = static_cast<C>(k.coupled_decay);
   const auto decoupled_decay = static_cast<C>(k.decoupled_decay);
   const auto beta1 = static_cast<C>(k.beta1);
@@ -42,26 +68,21 @@ template <class C>
   const auto eps = static_cast<C>(k.eps);
   TAPESTRY_VECTOR_LOOP
   for (int64_t i = 0; i < n; ++i) {
-    const C g = grad[i] * grad_scale + coupled_decay * p[i];
+    const C g = limited(grad[i] * grad_scale, grad_limit) + coupled_decay * p[i];
     const C m = beta1 * exp_avg[i] + rest1 * g;
     const C v = beta2 * exp_avg_sq[i] + rest2 * (g * g);
     exp_avg[i] = m;
     exp_avg_sq[i] = v;
-    C root;
-    if constexpr (sizeof(C) == 4) {
-      root = __builtin_sqrtf(v);
-    } else {
-      root = __builtin_sqrt(v);
-    }
-    const C update = step_size * m / (root * root_scale + eps);
+    const C update = step_size * m / (root_of(v) * root_scale + eps);
     p[i] -= decoupled_decay * p[i] + update;
   }
 }
 
 template <class C>
 [[gnu::always_inline]] inline void sgd_block(
-    int64_t n, C* p, const C* grad, C* buffer, const SgdConstants& k) {
+    int64_t n, C* p, const C* grad, C* buffer, bool first_step, const SgdConstants& k) {
   const auto grad_scale = static_cast<C>(k.grad_scale);
+  const auto grad_limit = static_cast<C>(k.grad_limit);
   const auto decay = static_cast<C>(k.decay);
   const auto keep = static_cast<C>(k.keep);
   const auto take = static_cast<C>(k.take);
@@ -71,19 +92,19 @@ template <class C>
   if (buffer == nullptr) {
     TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < n; ++i) {
-      p[i] -= lr * (grad[i] * grad_scale + decay * p[i]);
+      p[i] -= lr * (limited(grad[i] * grad_scale, grad_limit) + decay * p[i]);
     }
-  } else if (k.first_step) {  // the buffer may hold anything
+  } else if (first_step) {
     TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < n; ++i) {
-      const C g = grad[i] * grad_scale + decay * p[i];
+      const C g = limited(grad[i] * grad_scale, grad_limit) + decay * p[i];
       buffer[i] = g;
       p[i] -= lr * (from_grad * g + from_buffer * g);
     }
   } else {
     TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < n; ++i) {
-      const C g = grad[i] * grad_scale + decay * p[i];
+      const C g = limited(grad[i] * grad_scale, grad_limit) + decay * p[i];
       const C b = keep * buffer[i] + take * g;
       buffer[i] = b;
       p[i] -= lr * (from_grad * g + from_buffer * b);
@@ -91,74 +112,164 @@ template <class C>
   }
 }
 
-/// f(first element, count, gradient in the parameter's type) for the blocks of a range.
-template <class P, class F>
-[[gnu::always_inline]] inline void for_blocks(
-    DType grad_dtype, int64_t begin, int64_t end, const void* g, const F& f) {
-  for_floating(grad_dtype, [&](auto* tag) {
-    using G = std::remove_pointer_t<decltype(tag)>;
-    P block[kBlock];
-    for (int64_t done = begin; done < end; done += kBlock) {
-      const int64_t m = block_size(end - done);
-      f(done, m, read_block(m, static_cast<const G*>(g) + done, block));
+/// n elements of any floating dtype in the type C: in place, or widened into `block`.
+template <class C>
+[[gnu::always_inline]] inline const C* read_any(
+    DType dtype, int64_t n, const void* x, int64_t at, C* block) {
+  const C* out = nullptr;
+  for_floating(dtype, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    out = read_block(n, static_cast<const T*>(x) + at, block);
+  });
+  return out;
+}
+
+/// n elements to be changed, of type C or bfloat16: in place, or widened into `block`.
+template <class C>
+[[gnu::always_inline]] inline C* open_state(DType dtype, int64_t n, void* x, int64_t at, C* block) {
+  if (dtype != kBFloat16) {
+    return static_cast<C*>(x) + at;
+  }
+  load_row(n, static_cast<const BFloat16*>(x) + at, block);
+  return block;
+}
+
+[[gnu::always_inline]] inline void store_copy(
+    DType dtype, int64_t n, const float* p, void* copy, int64_t at) {
+  if (copy == nullptr) {
+    return;
+  }
+  if (dtype == kBFloat16) {
+    store_row(n, p, static_cast<BFloat16*>(copy) + at);
+  } else {
+    store_row(n, p, static_cast<Float16*>(copy) + at);
+  }
+}
+
+void adamw_float64(const AdamTensor& t, const AdamConstants& k, int64_t begin, int64_t end) {
+  double g_block[kBlock];
+  for (int64_t at = begin; at < end; at += kBlock) {
+    const int64_t n = block_size(end - at);
+    double* p = static_cast<double*>(t.p) + at;
+    adamw_block(n, p, read_any(t.grad_dtype, n, t.g, at, g_block),
+                static_cast<double*>(t.exp_avg) + at, static_cast<double*>(t.exp_avg_sq) + at, k);
+  }
+}
+
+void adamw_float32(const AdamTensor& t, const AdamConstants& k, int64_t begin, int64_t end) {
+  float p_block[kBlock];
+  float g_block[kBlock];
+  float m_block[kBlock];
+  float v_block[kBlock];
+  uint32_t words[kBlock];
+  const bool split = t.low_bits != nullptr;
+  const bool narrow_m = t.exp_avg_dtype == kBFloat16;
+  const bool narrow_v = t.exp_avg_sq_dtype == kBFloat16;
+  for (int64_t at = begin; at < end; at += kBlock) {
+    const int64_t n = block_size(end - at);
+    const float* g = read_any(t.grad_dtype, n, t.g, at, g_block);
+    float* m = open_state(t.exp_avg_dtype, n, t.exp_avg, at, m_block);
+    float* v = open_state(t.exp_avg_sq_dtype, n, t.exp_avg_sq, at, v_block);
+    float* p = split ? p_block : static_cast<float*>(t.p) + at;
+    if (split) {
+      join_block(n, static_cast<const BFloat16*>(t.p) + at, t.low_bits + at, v, p);
+      clear_signs(n, v);
     }
-  });
+    adamw_block(n, p, g, m, v, k);
+    if (split) {
+      split_block(n, p, static_cast<BFloat16*>(t.p) + at, t.low_bits + at, v);
+    }
+    if (narrow_m || narrow_v) {
+      philox_blocks(k.seed, t.stream, static_cast<uint64_t>(at) / 4, (n + 3) / 4, words);
+    }
+    if (narrow_m) {
+      store_stochastic(n, m, words, 0, static_cast<BFloat16*>(t.exp_avg) + at);
+    }
+    if (narrow_v) {
+      store_stochastic(n, v, words, 16, static_cast<BFloat16*>(t.exp_avg_sq) + at);
+    }
+    store_copy(t.copy_dtype, n, p, t.copy, at);
+  }
 }
 
-template <class P>
-void adamw_typed(DType grad_dtype,
-                 int64_t begin,
-                 int64_t end,
-                 void* p,
-                 const void* g,
-                 void* exp_avg,
-                 void* exp_avg_sq,
-                 const AdamConstants& k) {
-  for_blocks<P>(grad_dtype, begin, end, g, [&](int64_t at, int64_t m, const P* grad) {
-    adamw_block(m, static_cast<P*>(p) + at, grad, static_cast<P*>(exp_avg) + at,
-                static_cast<P*>(exp_avg_sq) + at, k);
-  });
-}
-
-template <class P>
-void sgd_typed(DType grad_dtype,
-               int64_t begin,
-               int64_t end,
-               void* p,
-               const void* g,
-               void* buffer,
-               const SgdConstants& k) {
-  for_blocks<P>(grad_dtype, begin, end, g, [&](int64_t at, int64_t m, const P* grad) {
-    sgd_block(m, static_cast<P*>(p) + at, grad,
-              buffer != nullptr ? static_cast<P*>(buffer) + at : nullptr, k);
-  });
+template <class C>
+void sgd_typed(const SgdTensor& t, const SgdConstants& k, int64_t begin, int64_t end) {
+  C block[kBlock];
+  for (int64_t at = begin; at < end; at += kBlock) {
+    const int64_t n = block_size(end - at);
+    C* p = static_cast<C*>(t.p) + at;
+    C* buffer = t.momentum_buffer != nullptr ? static_cast<C*>(t.momentum_buffer) + at : nullptr;
+    sgd_block(n, p, read_any(t.grad_dtype, n, t.g, at, block), buffer, t.first_step, k);
+    if constexpr (kSame<C, float>) {
+      store_copy(t.copy_dtype, n, p, t.copy, at);
+    }
+  }
 }
 
 }  // namespace
 
-void adamw_range(DType param_dtype,
-                 DType grad_dtype,
-                 int64_t begin,
-                 int64_t end,
-                 void* p,
-                 const void* g,
-                 void* exp_avg,
-                 void* exp_avg_sq,
-                 const AdamConstants& constants) {
-  const auto run = param_dtype == kFloat64 ? &adamw_typed<double> : &adamw_typed<float>;
-  run(grad_dtype, begin, end, p, g, exp_avg, exp_avg_sq, constants);
+void adamw_range(const AdamTensor& t, const AdamConstants& k, int64_t begin, int64_t end) {
+  (t.param_dtype == kFloat64 ? &adamw_float64 : &adamw_float32)(t, k, begin, end);
 }
 
-void sgd_range(DType param_dtype,
-               DType grad_dtype,
-               int64_t begin,
-               int64_t end,
-               void* p,
-               const void* g,
-               void* buffer,
-               const SgdConstants& constants) {
-  const auto run = param_dtype == kFloat64 ? &sgd_typed<double> : &sgd_typed<float>;
-  run(grad_dtype, begin, end, p, g, buffer, constants);
+void sgd_range(const SgdTensor& t, const SgdConstants& k, int64_t begin, int64_t end) {
+  (t.param_dtype == kFloat64 ? &sgd_typed<double> : &sgd_typed<float>)(t, k, begin, end);
+}
+
+void split_range(int64_t begin,
+                 int64_t end,
+                 const float* x,
+                 BFloat16* high,
+                 uint16_t* low_bits,
+                 DType exp_avg_sq_dtype,
+                 void* exp_avg_sq) {
+  float block[kBlock];
+  for (int64_t at = begin; at < end; at += kBlock) {
+    const int64_t n = block_size(end - at);
+    float* v = open_state(exp_avg_sq_dtype, n, exp_avg_sq, at, block);
+    split_block(n, x + at, high + at, low_bits + at, v);
+    if (exp_avg_sq_dtype == kBFloat16) {
+      store_row(n, v, static_cast<BFloat16*>(exp_avg_sq) + at);
+    }
+  }
+}
+
+void join_range(int64_t begin,
+                int64_t end,
+                const BFloat16* high,
+                const uint16_t* low_bits,
+                DType exp_avg_sq_dtype,
+                const void* exp_avg_sq,
+                float* x) {
+  float block[kBlock];
+  for (int64_t at = begin; at < end; at += kBlock) {
+    const int64_t n = block_size(end - at);
+    join_block(n, high + at, low_bits + at, read_any(exp_avg_sq_dtype, n, exp_avg_sq, at, block),
+               x + at);
+  }
+}
+
+void add_stochastic_range(DType dtype,
+                          int64_t begin,
+                          int64_t end,
+                          const void* x,
+                          uint64_t seed,
+                          uint64_t stream,
+                          BFloat16* sum) {
+  float x_block[kBlock];
+  float block[kBlock];
+  uint32_t words[kBlock];
+  for (int64_t at = begin; at < end; at += kBlock) {
+    const int64_t n = block_size(end - at);
+    const float* term = read_any(dtype, n, x, at, x_block);
+    load_row(n, sum + at, block);
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t i = 0; i < n; ++i) {
+      block[i] += term[i];
+    }
+    philox_blocks(seed, stream, static_cast<uint64_t>(at) / 4, (n + 3) / 4, words);
+    store_stochastic(n, block, words, 0, sum + at);
+  }
 }
 
 }  // namespace tapestry::kernels::TAPESTRY_ISA

@@ -1,5 +1,9 @@
 #include "autograd/kernels/optimizer.h"
 
+#include <bit>
+#include <limits>
+
+#include "autograd/kernels/philox.h"
 #include "fused_testing.h"
 
 namespace tapestry::testing {
@@ -9,6 +13,33 @@ constexpr double kLr = 0.01;
 constexpr double kScale = 0.5;
 
 double tolerance_of(DType dtype) { return dtype == kFloat64 ? 1e-13 : 1e-6; }
+
+kernels::AdamTensor adam_tensor(Array& p, const Array& g, Array& m, Array& v, int64_t step) {
+  return {.n = p.size(),
+          .param_dtype = p.dtype(),
+          .p = p.data(),
+          .grad_dtype = g.dtype(),
+          .g = g.data(),
+          .exp_avg_dtype = m.dtype(),
+          .exp_avg = m.data(),
+          .exp_avg_sq_dtype = v.dtype(),
+          .exp_avg_sq = v.data(),
+          .lr = kLr,
+          .weight_decay = 0.1,
+          .step = step};
+}
+
+kernels::SgdTensor sgd_tensor(Array& p, const Array& g, Array& buffer, bool first_step) {
+  return {.n = p.size(),
+          .param_dtype = p.dtype(),
+          .p = p.data(),
+          .grad_dtype = g.dtype(),
+          .g = g.data(),
+          .momentum_buffer = buffer.data(),
+          .first_step = first_step,
+          .lr = kLr,
+          .weight_decay = 0.1};
+}
 
 /// Parameter and gradient types that go together, at every level.
 template <class Body>
@@ -35,8 +66,8 @@ TEST(AdamW, MatchesFormulaOverSteps) {
         Doubles ve(n);
         for (int64_t step = 1; step <= 5; ++step) {
           const Array g = random_array(grad, n, 10 + step);
-          kernels::adamw(param, grad, n, p.data(), g.data(), m.data(), v.data(), kLr, 0.9, 0.95,
-                         1e-8, 0.1, decoupled, step, kScale);
+          kernels::adamw(std::vector{adam_tensor(p, g, m, v, step)},
+                         {.beta2 = 0.95, .decoupled = decoupled, .grad_scale = kScale});
           for (int64_t i = 0; i < n; ++i) {
             double gi = g[i] * kScale;
             if (decoupled) {
@@ -64,8 +95,10 @@ TEST(AdamW, EpsilonIsOutsideTheRoot) {
     Array m(kFloat32, Doubles{0.0});
     Array v(kFloat32, Doubles{0.0});
     const Array g(kFloat32, Doubles{1e-6});
-    kernels::adamw(kFloat32, kFloat32, 1, p.data(), g.data(), m.data(), v.data(), 1.0, 0.9, 0.999,
-                   1e-6, 0, true, 1, 1);
+    kernels::AdamTensor tensor = adam_tensor(p, g, m, v, 1);
+    tensor.lr = 1;
+    tensor.weight_decay = 0;
+    kernels::adamw(std::vector{tensor}, {.eps = 1e-6});
     EXPECT_NEAR(p[0], 0.5, 1e-6);  // 1 - 1e-6 / (1e-6 + 1e-6)
   });
 }
@@ -85,9 +118,12 @@ TEST(Sgd, MatchesFormulaOverSteps) {
           Doubles be(n);
           for (int64_t step = 1; step <= 4; ++step) {
             const Array g = random_array(grad, n, 10 + step);
-            kernels::sgd(param, grad, n, p.data(), g.data(),
-                         momentum == 0 ? nullptr : buffer.data(), kLr, momentum, dampening, 0.1,
-                         nesterov, step == 1, kScale);
+            kernels::SgdTensor tensor = sgd_tensor(p, g, buffer, step == 1);
+            tensor.momentum_buffer = momentum == 0 ? nullptr : buffer.data();
+            kernels::sgd(std::vector{tensor}, {.momentum = momentum,
+                                               .dampening = dampening,
+                                               .nesterov = nesterov,
+                                               .grad_scale = kScale});
             for (int64_t i = 0; i < n; ++i) {
               const double gi = g[i] * kScale + 0.1 * pe[i];
               be[i] = step == 1 ? gi : momentum * be[i] + (1 - dampening) * gi;
@@ -105,6 +141,247 @@ TEST(Sgd, MatchesFormulaOverSteps) {
   });
 }
 
+TEST(Optimizer, GradientsAreLimitedAfterScaling) {
+  for_each_level([] {
+    const Array g(kFloat32, Doubles{8, -8, 1, -1});
+    Array p(kFloat32, Doubles(4, 0.0));
+    Array m(kFloat32, Doubles(4, 0.0));
+    Array v(kFloat32, Doubles(4, 0.0));
+    kernels::adamw(std::vector{adam_tensor(p, g, m, v, 1)},
+                   {.beta1 = 0, .grad_scale = 0.5, .grad_limit = 2});
+    expect_close(m, {2, -2, 0.5, -0.5}, "exp_avg", 1e-6);
+    Array q(kFloat32, Doubles(4, 0.0));
+    kernels::SgdTensor tensor = sgd_tensor(q, g, m, true);
+    tensor.momentum_buffer = nullptr;
+    tensor.lr = 1;
+    kernels::sgd(std::vector{tensor}, {.grad_scale = 0.5, .grad_limit = 2});
+    expect_close(q, {-2, 2, -0.5, 0.5}, "p", 1e-6);
+  });
+}
+
+TEST(Optimizer, ManyTensorsAtOnceAreEachAsAlone) {
+  for_each_level([] {
+    const std::vector<int64_t> sizes = {1, 40000, 0, 513, 7, 70001};
+    std::vector<std::vector<Array>> together;
+    std::vector<std::vector<Array>> alone;
+    for (const int64_t n : sizes) {
+      const auto seed = static_cast<int>(n % 97);
+      together.push_back({random_array(kFloat32, n, seed), random_array(kBFloat16, n, seed + 1),
+                          Array(kFloat32, Doubles(n, 0.0)), Array(kFloat32, Doubles(n, 0.5))});
+    }
+    alone = together;
+    std::vector<kernels::AdamTensor> tensors;
+    int64_t step = 0;
+    for (auto& arrays : together) {
+      tensors.push_back(adam_tensor(arrays[0], arrays[1], arrays[2], arrays[3], ++step));
+    }
+    kernels::adamw(tensors, {});
+    step = 0;
+    for (auto& arrays : alone) {
+      kernels::adamw(std::vector{adam_tensor(arrays[0], arrays[1], arrays[2], arrays[3], ++step)},
+                     {});
+    }
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      for (const size_t a : {0, 2, 3}) {
+        EXPECT_TRUE(together[i][a].same_bits(alone[i][a])) << "tensor " << i << " array " << a;
+      }
+    }
+  });
+}
+
+TEST(Optimizer, TheCopyIsTheNewValueRounded) {
+  for_each_level([] {
+    for (const DType dtype : {kBFloat16, kFloat16}) {
+      for (const bool adam : {true, false}) {
+        const int64_t n = 1031;
+        Array p = random_array(kFloat32, n, 1);
+        Array m(kFloat32, Doubles(n, 0.0));
+        Array v(kFloat32, Doubles(n, 0.0));
+        Array copy(dtype, n);
+        const Array g = random_array(kFloat32, n, 2);
+        if (adam) {
+          kernels::AdamTensor tensor = adam_tensor(p, g, m, v, 1);
+          tensor.copy_dtype = dtype;
+          tensor.copy = copy.data();
+          kernels::adamw(std::vector{tensor}, {});
+        } else {
+          kernels::SgdTensor tensor = sgd_tensor(p, g, m, true);
+          tensor.copy_dtype = dtype;
+          tensor.copy = copy.data();
+          kernels::sgd(std::vector{tensor}, {.momentum = 0.9});
+        }
+        EXPECT_TRUE(copy.same_bits(Array(dtype, p.values())));
+      }
+    }
+  });
+}
+
+// Every upper half, with the lower halves where rounding changes its mind.
+std::vector<float> all_exponents() {
+  std::vector<float> out;
+  for (uint32_t upper = 0; upper < 0x10000U; ++upper) {
+    for (const uint32_t lower : {0x0000U, 0x0001U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU}) {
+      out.push_back(std::bit_cast<float>((upper << 16U) | lower));
+    }
+  }
+  return out;
+}
+
+TEST(SplitFloat32, GivesBackEveryValueAndRoundsToNearestEven) {
+  for_each_level([] {
+    const std::vector<float> x = all_exponents();
+    const auto n = static_cast<int64_t>(x.size());
+    for (const DType dtype : {kFloat32, kBFloat16}) {
+      Doubles magnitudes(x.size());
+      for (size_t i = 0; i < x.size(); ++i) {
+        magnitudes[i] = static_cast<double>(i % 5) * 0.25;  // zeros among them: -0 is a mark too
+      }
+      Array v(dtype, magnitudes);
+      std::vector<BFloat16> high(x.size());
+      std::vector<uint16_t> low(x.size());
+      std::vector<float> back(x.size());
+      for (int round = 0; round < 2; ++round) {  // marks left from before do no harm
+        kernels::split_float32(n, x.data(), high.data(), low.data(), dtype, v.data());
+        kernels::join_float32(n, high.data(), low.data(), dtype, v.data(), back.data());
+      }
+      int64_t wrong = 0;
+      for (size_t i = 0; i < x.size(); ++i) {
+        const BFloat16 expected(x[i]);
+        const bool same = std::isnan(x[i])
+                              ? std::isnan(back[i])
+                              : std::bit_cast<uint32_t>(back[i]) == std::bit_cast<uint32_t>(x[i]);
+        if (!same || high[i].bits != expected.bits ||
+            std::abs(v[static_cast<int64_t>(i)]) != magnitudes[i]) {
+          wrong += 1;
+          ADD_FAILURE() << "value " << std::hex << std::bit_cast<uint32_t>(x[i]) << " came back as "
+                        << std::bit_cast<uint32_t>(back[i]) << ", half " << high[i].bits;
+        }
+        ASSERT_LT(wrong, 5);
+      }
+    }
+  });
+}
+
+TEST(SplitFloat32, TrainsExactlyAsTheWholeFloat32) {
+  for_each_level([] {
+    for (const DType moments : {kFloat32, kBFloat16}) {
+      const int64_t n = 200003;  // enough for ties to occur
+      Array whole = random_array(kFloat32, n, 1);
+      Array m1(moments, Doubles(n, 0.0));
+      Array v1(moments, Doubles(n, 0.0));
+      Array m2 = m1;
+      Array v2 = v1;
+      Array copy(kBFloat16, n);
+      std::vector<BFloat16> high(n);
+      std::vector<uint16_t> low(n);
+      kernels::split_float32(n, whole.as<float>(), high.data(), low.data(), moments, v2.data());
+      for (int64_t step = 1; step <= 4; ++step) {
+        const Array g = random_array(kFloat32, n, 10 + static_cast<int>(step));
+        kernels::AdamTensor tensor = adam_tensor(whole, g, m1, v1, step);
+        tensor.copy = copy.data();
+        tensor.stream = static_cast<uint64_t>(step);
+        kernels::AdamTensor split = adam_tensor(whole, g, m2, v2, step);
+        split.param_dtype = kBFloat16;
+        split.p = high.data();
+        split.low_bits = low.data();
+        split.stream = tensor.stream;
+        kernels::adamw(std::vector{tensor}, {.seed = 3});
+        kernels::adamw(std::vector{split}, {.seed = 3});
+        std::vector<float> joined(n);
+        kernels::join_float32(n, high.data(), low.data(), moments, v2.data(), joined.data());
+        EXPECT_EQ(std::memcmp(joined.data(), whole.data(), n * sizeof(float)), 0);
+        EXPECT_EQ(std::memcmp(high.data(), copy.data(), n * sizeof(BFloat16)), 0);
+        EXPECT_TRUE(m1.same_bits(m2));
+      }
+    }
+  });
+}
+
+TEST(StochasticRounding, IsRightOnAverageAndKeepsWhatFits) {
+  for_each_level([] {
+    const int64_t n = 1 << 16;
+    const BFloat16 below(1.0F);
+    const float step = 0.0078125F;  // to the next bfloat16 above 1
+    for (const double part : {0.0, 0.25, 0.75}) {
+      std::vector<BFloat16> sum(n, below);
+      const Array x(kFloat32, Doubles(n, part * step));
+      kernels::add_stochastic(kFloat32, n, x.data(), 5, 6, sum.data());
+      int64_t up = 0;
+      for (const BFloat16 s : sum) {
+        const float value = static_cast<float>(s);
+        ASSERT_TRUE(value == 1.0F || value == 1.0F + step) << value;
+        up += value > 1 ? 1 : 0;
+      }
+      // Six standard deviations of a binomial.
+      EXPECT_NEAR(static_cast<double>(up) / n, part, 6 * std::sqrt(part * (1 - part) / n));
+    }
+  });
+}
+
+TEST(StochasticRounding, NeverMakesInfinitiesAndKeepsThem) {
+  for_each_level([] {
+    const float largest = std::numeric_limits<float>::max();
+    const float inf = std::numeric_limits<float>::infinity();
+    const std::vector<float> x = {largest, -largest, inf, -inf, std::nanf("")};
+    std::vector<BFloat16> sum(x.size(), BFloat16(0.0F));
+    for (uint64_t stream = 0; stream < 8; ++stream) {
+      std::fill(sum.begin(), sum.end(), BFloat16(0.0F));
+      kernels::add_stochastic(kFloat32, 5, x.data(), 1, stream, sum.data());
+      EXPECT_TRUE(std::isfinite(static_cast<float>(sum[0])));
+      EXPECT_TRUE(std::isfinite(static_cast<float>(sum[1])));
+      EXPECT_EQ(static_cast<float>(sum[2]), inf);
+      EXPECT_EQ(static_cast<float>(sum[3]), -inf);
+      EXPECT_TRUE(std::isnan(static_cast<float>(sum[4])));
+    }
+  });
+}
+
+// What the words of Philox say, element by element.
+TEST(StochasticRounding, UsesTheWordOfTheElement) {
+  for_each_level([] {
+    const int64_t n = 1029;
+    const Array x = random_array(kFloat32, n, 4);
+    std::vector<BFloat16> sum(n, BFloat16(0.0F));
+    kernels::add_stochastic(kFloat32, n, x.data(), 11, 12, sum.data());
+    for (int64_t i = 0; i < n; ++i) {
+      const auto words = kernels::philox(11, static_cast<uint64_t>(i) / 4, 12);
+      const auto bits = std::bit_cast<uint32_t>(static_cast<float>(x[i]));
+      const uint32_t expected = (bits + (words[static_cast<size_t>(i % 4)] & 0xffffU)) >> 16U;
+      ASSERT_EQ(sum[static_cast<size_t>(i)].bits, expected) << i;
+    }
+  });
+}
+
+TEST(AdamW, MomentsInBFloat16FollowTheExactOnes) {
+  for_each_level([] {
+    const int64_t n = 4096;
+    const int64_t steps = 400;
+    Array p(kFloat32, Doubles(n, 0.0));
+    Array m(kBFloat16, Doubles(n, 0.0));
+    Array v(kBFloat16, Doubles(n, 0.0));
+    double me = 0;
+    double ve = 0;
+    for (int64_t step = 1; step <= steps; ++step) {
+      const double gradient = step % 2 == 0 ? 1.5 : 0.5;
+      const Array g(kFloat32, Doubles(n, gradient));
+      kernels::AdamTensor tensor = adam_tensor(p, g, m, v, step);
+      tensor.stream = static_cast<uint64_t>(step);
+      kernels::adamw(std::vector{tensor}, {.seed = 9});
+      me = 0.9 * me + 0.1 * gradient;
+      ve = 0.999 * ve + 0.001 * gradient * gradient;
+    }
+    double mean_m = 0;
+    double mean_v = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      mean_m += m[i] / n;
+      mean_v += v[i] / n;
+    }
+    EXPECT_NEAR(mean_m, me, 2e-3 * me);
+    // To nearest, v would stop growing once 0.001 v is below half a unit, far from here.
+    EXPECT_NEAR(mean_v, ve, 2e-3 * ve);
+  });
+}
+
 TEST(Optimizer, SameForAnyTeam) {
   for_each_level([] {
     expect_same_for_any_team([] {
@@ -113,11 +390,15 @@ TEST(Optimizer, SameForAnyTeam) {
       Array m = random_array(kFloat32, n, 2);
       Array v(kFloat32, Doubles(n, 0.25));
       const Array g = random_array(kFloat32, n, 3);
-      kernels::adamw(kFloat32, kFloat32, n, p.data(), g.data(), m.data(), v.data(), kLr, 0.9, 0.95,
-                     1e-8, 0.1, true, 3, 1);
-      kernels::sgd(kFloat32, kFloat32, n, p.data(), g.data(), m.data(), kLr, 0.9, 0, 0.1, true,
-                   false, 1);
-      return std::vector<Array>{p, m, v};
+      kernels::adamw(std::vector{adam_tensor(p, g, m, v, 3)}, {});
+      kernels::sgd(std::vector{sgd_tensor(p, g, m, false)}, {.momentum = 0.9, .nesterov = true});
+      Array q = random_array(kFloat32, n, 1);
+      Array narrow_m(kBFloat16, m.values());
+      Array narrow_v(kBFloat16, v.values());
+      kernels::adamw(std::vector{adam_tensor(q, g, narrow_m, narrow_v, 3)}, {.seed = 1});
+      Array sum(kBFloat16, p.values());
+      kernels::add_stochastic(kFloat32, n, g.data(), 1, 2, sum.as<BFloat16>());
+      return std::vector<Array>{p, m, v, q, narrow_m, narrow_v, sum};
     });
   });
 }

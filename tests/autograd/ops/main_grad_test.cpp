@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "autograd/ops/ops.h"
 #include "autograd/tape/engine.h"
+#include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 
 namespace tapestry {
@@ -82,6 +85,93 @@ TEST(MainGrad, GradAndCreateGraphLeaveItAlone) {
   const TensorList second = grad(sum(square(first[0])), {weight});
   EXPECT_TRUE(second[0].defined());
   EXPECT_THAT(weight.main_grad().to_vector<float>(), ElementsAreArray(untouched));
+}
+
+Tensor garbage(const Shape& shape) { return full(shape, std::nan("")); }
+
+TEST(FreshMainGrad, HasTheBitsOfAddingToZeros) {
+  const auto gradients = [](bool fresh) {
+    const Tensor table = leaf({3, 2}, -0.2);
+    const Tensor weight = leaf({2, 2}, 0.3);
+    const Tensor scale = leaf({2}, 1.5);  // its gradient comes through AccumulateGrad
+    TensorList found;
+    for (const Tensor& t : {table, weight, scale}) {
+      t.set_main_grad(fresh ? garbage(t.shape()) : zeros(t.shape()));
+      if (fresh) {
+        reset_main_grad(t);
+      }
+    }
+    for (int pass = 0; pass < 2; ++pass) {
+      (tied_loss(table, weight) + sum(square(scale))).backward();
+    }
+    return std::vector<std::vector<float>>{table.grad().to_vector<float>(),
+                                           weight.grad().to_vector<float>(),
+                                           scale.grad().to_vector<float>()};
+  };
+  EXPECT_EQ(gradients(true), gradients(false));
+}
+
+TEST(FreshMainGrad, ARowThatNoIdNamesIsZero) {
+  const Tensor table = leaf({4, 2}, 1);
+  table.set_main_grad(garbage({4, 2}));
+  reset_main_grad(table);
+  sum(embedding(table, tensor(std::vector<int64_t>{2, 2}, {2}))).backward();
+  EXPECT_THAT(table.grad().to_vector<float>(), ElementsAreArray({0, 0, 0, 0, 2, 2, 0, 0}));
+}
+
+TEST(FreshMainGrad, ReadsAsZeroWithoutContributions) {
+  const Tensor a = leaf({3}, 1);
+  a.set_main_grad(garbage({3}));
+  reset_main_grad(a);
+  EXPECT_THAT(a.grad().to_vector<float>(), ElementsAreArray({0, 0, 0}));
+  sum(a).backward();  // added to the zeros that were read
+  EXPECT_THAT(a.main_grad().to_vector<float>(), ElementsAreArray({1, 1, 1}));
+}
+
+TEST(FreshMainGrad, NeedsAMainGrad) {
+  EXPECT_THROW(reset_main_grad(leaf({2}, 1)), RuntimeError);
+  EXPECT_THROW(reset_main_grad(Tensor()), RuntimeError);
+}
+
+TEST(MainGrad, RefusesBuffersThatDoNotFit) {
+  const Tensor a = leaf({2, 3}, 1);
+  EXPECT_THROW(a.set_main_grad(zeros({3, 2})), ValueError);
+  EXPECT_THROW(a.set_main_grad(zeros({3, 2}).t()), ValueError);
+  EXPECT_THROW(a.set_main_grad(zeros({2, 3}, kFloat16)), TypeError);
+}
+
+// Many contributions, each too small to change the sum if it were rounded to nearest.
+TEST(BFloat16MainGrad, SmallContributionsAreNotLost) {
+  const Tensor a = leaf({4096}, 1);
+  a.set_main_grad(zeros({4096}, kBFloat16));
+  reset_main_grad(a, {3, 4, 0});
+  const auto mean_of = [&] { return sum(a.main_grad().to(kFloat32)).item() / 4096; };
+  sum(a).backward();
+  EXPECT_EQ(mean_of(), 1);
+  const auto add = [&] {
+    for (int i = 0; i < 64; ++i) {
+      sum(a * (1.0 / 1024)).backward();
+    }
+  };
+  add();
+  EXPECT_NEAR(mean_of(), 1 + 64.0 / 1024, 2e-3);
+  const std::vector<float> first = a.main_grad().to(kFloat32).to_vector<float>();
+  reset_main_grad(a, {3, 4, 0});  // the same numbers again
+  sum(a).backward();
+  add();
+  EXPECT_EQ(a.main_grad().to(kFloat32).to_vector<float>(), first);
+}
+
+TEST(BFloat16MainGrad, TakesTheFirstContributionRoundedToNearest) {
+  const Tensor weight = leaf({2, 3}, 0.5);
+  weight.set_main_grad(zeros({2, 3}, kBFloat16));
+  reset_main_grad(weight);
+  const Tensor x = filled({4, 3}, 1.37);
+  sum(linear(x, weight)).backward();
+  const Tensor plain = leaf({2, 3}, 0.5);
+  sum(linear(x, plain)).backward();
+  EXPECT_EQ(weight.grad().to(kFloat32).to_vector<float>(),
+            plain.grad().to(kBFloat16).to(kFloat32).to_vector<float>());
 }
 
 }  // namespace

@@ -59,6 +59,35 @@ TEST_F(DeterminismTest, TwoRunsWithOneSeedAreIdentical) {
   }
 }
 
+// The states in fewer bytes, whose rounding draws random numbers, and updates during backward.
+TEST_F(DeterminismTest, LeanStatesRepeatAndTrainAlike) {
+  const std::string lean =
+      kSaving +
+      "--set optimizer_config.exp_avg_dtype=bfloat16 --set "
+      "optimizer_config.exp_avg_sq_dtype=bfloat16 --set optimizer_config.main_grads_dtype=bfloat16";
+  const std::string early =
+      "--set training_config.save_interval=3 --set optimizer_config.exp_avg_dtype=bfloat16 --set "
+      "optimizer_config.optimizer_in_backward=True --set optimizer_config.clip_grad=0 --set "
+      "dataset_config.micro_batch_num=1";
+  ASSERT_NO_FATAL_FAILURE(train("plain", kSaving));
+  const double expected = step("plain", 3).at("loss").get<double>();
+  for (const std::string& arguments : {lean, early}) {
+    ASSERT_NO_FATAL_FAILURE(train("a", arguments));
+    ASSERT_NO_FATAL_FAILURE(train("b", arguments));
+    EXPECT_EQ(metrics("a"), metrics("b"));
+    EXPECT_TRUE(dir_.read(std::string("a") + kWeights) == dir_.read(std::string("b") + kWeights));
+    EXPECT_NEAR(step("a", 3).at("loss").get<double>(), expected, 0.02 * expected);
+    EXPECT_NE(step("a", 3).at("loss").get<double>(), expected);
+    const Json memory = step("a", 3).at("memory");
+    const Json plain = step("plain", 3).at("memory");
+    EXPECT_LT(memory.at("optimizer").at("current_bytes").get<int64_t>(),
+              plain.at("optimizer").at("current_bytes").get<int64_t>());
+    EXPECT_LT(memory.at("gradients").at("current_bytes").get<int64_t>(),
+              plain.at("gradients").at("current_bytes").get<int64_t>());
+  }
+  EXPECT_THAT(dir_.read("a/log/rank_0/info.log"), ::testing::HasSubstr("memory: parameters "));
+}
+
 TEST_F(DeterminismTest, AnotherSeedGivesAnotherRun) {
   ASSERT_NO_FATAL_FAILURE(train("a", kSaving));
   ASSERT_NO_FATAL_FAILURE(train("b", kSaving + "--set training_config.seed=8"));

@@ -78,6 +78,50 @@ TEST(MemoryEstimate, Kinds) {
   EXPECT_EQ(half.weight_copies, half.parameters / 2);
 }
 
+TEST(MemoryEstimate, OptionsThatTakeFewerBytesPerParameter) {
+  const AllConfig plain = preset("7B");
+  AllConfig lean = plain;
+  lean.optimizer_config.store_param_remainders = true;
+  lean.optimizer_config.exp_avg_dtype = kBFloat16;
+  lean.optimizer_config.exp_avg_sq_dtype = kBFloat16;
+  lean.optimizer_config.main_grads_dtype = kBFloat16;
+  const MemoryEstimate before = estimate_memory(plain);
+  const MemoryEstimate after = estimate_memory(lean);
+  const auto states = [](const MemoryEstimate& e) {
+    return e.parameters + e.weight_copies + e.gradients + e.optimizer;
+  };
+  EXPECT_EQ(states(before), (4 + 2 + 4 + 8) * before.parameter_count);
+  EXPECT_EQ(states(after), (2 + 2 + 2 + 4) * before.parameter_count);
+  EXPECT_EQ(after.activations, before.activations);
+  int64_t saved = 0;
+  for (const MemoryEstimate::Saving& saving : before.savings) {
+    saved += saving.bytes;
+  }
+  EXPECT_EQ(before.total() - after.total(), saved);
+  EXPECT_TRUE(after.savings.empty());
+}
+
+TEST(MemoryEstimate, UpdatingInBackwardHoldsOneGradient) {
+  AllConfig config =
+      preset("tiny", {"optimizer_config.optimizer_in_backward=True", "optimizer_config.clip_grad=0",
+                      "training_config.grad_clip_kwargs=null", "dataset_config.micro_batch_num=1"});
+  EXPECT_EQ(estimate_memory(config).gradients, 4 * 256 * 1024);
+}
+
+TEST(MemoryEstimate, TooLittleMemoryNamesTheOptions) {
+  try {
+    check_fits(estimate_memory(preset("7B")), int64_t{22} << 30U);
+    FAIL() << "fits";
+  } catch (const ValueError& error) {
+    for (const char* part :
+         {"optimizer_config.store_param_remainders: True (2.8 GiB less)",
+          "optimizer_config.main_grads_dtype: bfloat16 (2.8 GiB less)",
+          "optimizer_config.exp_avg_dtype: bfloat16", "optimizer_config.exp_avg_sq_dtype"}) {
+      EXPECT_THAT(error.what(), HasSubstr(part));
+    }
+  }
+}
+
 TEST(MemoryEstimate, TooLittleMemoryIsExplained) {
   const MemoryEstimate estimate = estimate_memory(preset("70B"));
   EXPECT_NO_THROW(check_fits(estimate, estimate.total()));

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "autograd/kernels/elementwise.h"
 #include "autograd/ops/ops.h"
+#include "autograd/tensor/error.h"
 #include "tests/parallel_core/small_model.h"
 
 namespace tapestry {
@@ -27,7 +29,7 @@ int64_t offset_of(const nn::Module::NamedParameter& entry) {
 
 TEST(ParamAndGradBuffer, LaysParametersOutFromTheLast) {
   const Three module;
-  const ParamAndGradBuffer buffer(module.named_parameters());
+  ParamAndGradBuffer buffer(module.named_parameters());
   EXPECT_EQ(buffer.grad_data().numel(), 16 + 16 + 32);
   EXPECT_EQ(buffer.grad_data().dtype(), kFloat32);
   const auto parameters = module.named_parameters();
@@ -89,6 +91,41 @@ TEST(ParamAndGradBuffer, TiedWeightsHaveOnePlace) {
   const ParamAndGradBuffer one(tied->named_parameters());
   const ParamAndGradBuffer two(untied->named_parameters());
   EXPECT_EQ(two.grad_data().numel() - one.grad_data().numel(), 31 * 32);
+}
+
+TEST(ParamAndGradBuffer, ZeroHoldsForWhateverWasThere) {
+  const Three module;
+  ParamAndGradBuffer buffer(module.named_parameters());
+  for (const auto& entry : module.named_parameters()) {
+    kernels::fill_row(kFloat32, entry.parameter->numel(), 7, entry.parameter->main_grad().raw(), 1);
+  }
+  buffer.zero();
+  const nn::Parameter& a = *module.named_parameters()[0].parameter;
+  sum(a * 3.0).backward();
+  EXPECT_NEAR(buffer.norm(), 3 * std::sqrt(17.0), 1e-12);
+  buffer.zero();
+  EXPECT_EQ(buffer.norm(), 0);
+  for (const float value : buffer.grad_data().to_vector<float>()) {
+    EXPECT_EQ(value, 0);
+  }
+}
+
+TEST(ParamAndGradBuffer, InBFloat16) {
+  const Three module;
+  ParamAndGradBuffer buffer(module.named_parameters(), kBFloat16, 5);
+  EXPECT_EQ(buffer.grad_data().dtype(), kBFloat16);
+  EXPECT_EQ(buffer.grad_data().numel(), 3 * 32);
+  const nn::Parameter& a = *module.named_parameters()[0].parameter;
+  const auto two_passes = [&](int64_t step) {
+    buffer.zero(step);
+    sum(a * 1.0).backward();
+    sum(a * 0.003).backward();
+    return a.grad().to(kFloat32).to_vector<float>();
+  };
+  const std::vector<float> first = two_passes(1);
+  EXPECT_NE(two_passes(2), first);  // other numbers round otherwise
+  EXPECT_EQ(two_passes(1), first);
+  EXPECT_THROW(ParamAndGradBuffer(module.named_parameters(), kFloat16), TypeError);
 }
 
 }  // namespace

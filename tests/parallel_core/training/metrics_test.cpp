@@ -34,14 +34,25 @@ std::vector<std::string> keys_of(const Json& json) {
 }
 
 TEST(MetricsLine, HasTheKeysAndEveryDigit) {
-  const StepRecord record{
-      .step = 5, .epoch = 1, .step_time_ms = 12.3456789, .peak_bytes = 1LL << 40};
+  StepRecord record{.step = 5, .epoch = 1, .step_time_ms = 12.3456789};
+  record.memory.peak_bytes = 1LL << 40;
+  record.memory.current_by_kind = {1, 2, 3, 4, 5};  // in the order of MemoryKind
+  record.memory.peak_by_kind = {10, 20, 30, 40, 50};
   const std::string line = metrics_line(record, some_result());
   EXPECT_EQ(line.find('\n'), std::string::npos);
   const Json json = Json::parse(line);
-  EXPECT_THAT(keys_of(json), ::testing::ElementsAre("step", "epoch", "loss", "grad_norm", "lr",
-                                                    "loss_tokens", "tokens", "step_time_ms",
-                                                    "peak_bytes", "finite", "loss_scale"));
+  EXPECT_THAT(
+      keys_of(json),
+      ::testing::ElementsAre("step", "epoch", "loss", "grad_norm", "lr", "loss_tokens", "tokens",
+                             "step_time_ms", "peak_bytes", "finite", "loss_scale", "memory"));
+  EXPECT_THAT(
+      keys_of(json["memory"]),
+      ::testing::ElementsAre("parameters", "gradients", "optimizer", "activations", "workspace"));
+  EXPECT_EQ(json["memory"]["activations"]["current_bytes"], 1);
+  EXPECT_EQ(json["memory"]["parameters"]["current_bytes"], 2);
+  EXPECT_EQ(json["memory"]["gradients"]["peak_bytes"], 30);
+  EXPECT_EQ(json["memory"]["optimizer"]["peak_bytes"], 40);
+  EXPECT_EQ(json["memory"]["workspace"]["peak_bytes"], 50);
   EXPECT_EQ(json["step"], 5);
   EXPECT_EQ(json["epoch"], 1);
   EXPECT_EQ(json["loss"].get<double>(), 0.1 + 0.2);
@@ -53,6 +64,17 @@ TEST(MetricsLine, HasTheKeysAndEveryDigit) {
   EXPECT_EQ(json["peak_bytes"], 1LL << 40);
   EXPECT_EQ(json["finite"], true);
   EXPECT_EQ(json["loss_scale"], 4096.0);
+}
+
+TEST(MemoryLine, SaysEveryKind) {
+  MemoryStats stats;
+  stats.peak_bytes = 3 << 20;
+  stats.current_by_kind = {0, 1024, 2048, 3072, 0};
+  stats.peak_by_kind = {1 << 20, 1024, 2048, 3072, 512};
+  EXPECT_EQ(memory_line(stats),
+            "memory: parameters 1.0 KiB (peak 1.0 KiB), gradients 2.0 KiB (peak 2.0 KiB), "
+            "optimizer 3.0 KiB (peak 3.0 KiB), activations 0 B (peak 1.0 MiB), "
+            "workspace 0 B (peak 512 B); peak together 3.0 MiB");
 }
 
 TEST(MetricsLine, OptionalKeys) {

@@ -229,6 +229,97 @@ TEST(TrainOneStepCell, TurnsDropoutOnAgainAfterAnEvaluation) {
   EXPECT_TRUE(trainer.model->is_training());
 }
 
+// Losses of 30 steps on batches that repeat, so that they can be learned.
+std::vector<double> curve(const Overrides& overrides, int64_t micro_batches = 2) {
+  Trainer trainer(overrides);
+  std::vector<double> losses;
+  for (int step = 0; step < 30; ++step) {
+    std::vector<data::Batch> batches;
+    for (int64_t m = 0; m < micro_batches; ++m) {
+      batches.push_back(make_batch(trainer.config, 4, 4 * m, true));
+    }
+    losses.push_back(trainer.cell(batches).loss);
+  }
+  return losses;
+}
+
+TEST(TrainOneStepCell, MomentsAndGradientsInBFloat16KeepTheCurve) {
+  const std::vector<double> plain = curve({kOptimizer + "clip_grad=1"});
+  const std::vector<double> lean =
+      curve({kOptimizer + "clip_grad=1", kOptimizer + "exp_avg_dtype=bfloat16",
+             kOptimizer + "exp_avg_sq_dtype=bfloat16", kOptimizer + "main_grads_dtype=bfloat16"});
+  ASSERT_LT(plain.back(), 0.7 * plain.front());
+  EXPECT_EQ(lean[0], plain[0]);
+  EXPECT_NE(lean, plain);
+  for (size_t step = 0; step < plain.size(); ++step) {
+    EXPECT_NEAR(lean[step], plain[step], 0.01 * plain[step]) << step;
+  }
+}
+
+TEST(TrainOneStepCell, BFloat16StatesRepeatBitForBitOnAnyTeam) {
+  const Overrides lean = {kOptimizer + "exp_avg_dtype=bfloat16",
+                          kOptimizer + "exp_avg_sq_dtype=bfloat16",
+                          kOptimizer + "main_grads_dtype=bfloat16"};
+  EXPECT_EQ(curve(lean), curve(lean));
+}
+
+TEST(TrainOneStepCell, UpdatingInBackwardIsTheSameTraining) {
+  const Overrides value_clip = {
+      kTraining + "grad_clip_kwargs={grad_clip_type: GradClipByValue, clip_value: 0.01}",
+      kTraining + "loss_scale=8", kTraining + "log_param_grad_norms=True",
+      // With rotation no gradient is mere rounding, of which AdamW would make whole steps.
+      "model_config.position_embedding_type=rope"};
+  Overrides in_backward = value_clip;
+  in_backward.push_back(kOptimizer + "optimizer_in_backward=True");
+  Trainer plain(value_clip);
+  Trainer early(in_backward);
+  for (int step = 0; step < 5; ++step) {
+    const data::Batch batch = make_batch(plain.config, 4, 4 * step);
+    const StepResult a = plain.cell({batch});
+    const StepResult b = early.cell({batch});
+    EXPECT_NEAR(b.loss, a.loss, 1e-5 * a.loss);
+    EXPECT_NEAR(b.grad_norm, a.grad_norm, 1e-4 * a.grad_norm);
+    EXPECT_EQ(b.lr, a.lr);
+    EXPECT_TRUE(b.finite);
+    ASSERT_EQ(b.grad_norms.size(), a.grad_norms.size());
+    for (const auto& [name, norm] : a.grad_norms) {
+      EXPECT_NEAR(b.grad_norms.at(name), norm, 1e-4 * a.grad_norm) << name;
+    }
+    for (const auto& entry : early.model->named_parameters()) {
+      EXPECT_FALSE(entry.parameter->grad().defined()) << entry.name;
+    }
+  }
+  testing::expect_states_close(get_logical_state(*early.model), get_logical_state(*plain.model),
+                               1e-3);
+  EXPECT_EQ(early.cell.position().applied, 5);
+}
+
+TEST(TrainOneStepCell, UpdatingInBackwardHoldsNoBufferOfGradients) {
+  const auto gradient_bytes = [](const Overrides& overrides) {
+    const int64_t before =
+        memory_stats().current_by_kind[static_cast<size_t>(MemoryKind::kGradient)];
+    Trainer trainer(overrides);
+    trainer.cell({make_batch(trainer.config, 2)});
+    return memory_stats().current_by_kind[static_cast<size_t>(MemoryKind::kGradient)] - before;
+  };
+  EXPECT_GT(gradient_bytes({}), 0);
+  EXPECT_EQ(gradient_bytes({kOptimizer + "optimizer_in_backward=True"}), 0);
+}
+
+TEST(TrainOneStepCell, UpdatingInBackwardCannotSkipAStep) {
+  Trainer trainer({kOptimizer + "optimizer_in_backward=True"});
+  data::Batch batch = make_batch(trainer.config, 2);
+  EXPECT_THROW(trainer.cell({batch, batch}), ValueError);
+  batch.loss_mask[3] = std::numeric_limits<float>::infinity();
+  try {
+    trainer.cell({batch});
+    FAIL() << "no error";
+  } catch (const RuntimeError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("is not finite"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("optimizer_in_backward"));
+  }
+}
+
 TEST(TrainOneStepCell, NeedsAMicroBatch) {
   Trainer trainer;
   EXPECT_THROW(trainer.cell({}), ValueError);
