@@ -10,12 +10,10 @@
 
 namespace tapestry::kernels {
 
-TAPESTRY_DECLARE_PER_ISA(void attention_forward_block(DType dtype,
-                                                      const AttentionCall& call,
-                                                      int64_t sample,
-                                                      int64_t head,
-                                                      int64_t q_begin,
-                                                      void* scratch);
+TAPESTRY_DECLARE_PER_ISA(void attention_forward_rows(DType dtype,
+                                                     const AttentionCall& call,
+                                                     const AttentionRows& rows,
+                                                     void* scratch);
                          void attention_backward_part(DType dtype,
                                                       const AttentionCall& call,
                                                       const AttentionPart& part,
@@ -38,6 +36,17 @@ AttentionShape with_totals(AttentionShape shape) {
 [[maybe_unused]] bool shape_fits(DType dtype, const AttentionShape& s) {
   return is_floating(dtype) && s.groups > 0 && s.heads % s.groups == 0 && s.dropout_p >= 0 &&
          s.dropout_p < 1;
+}
+
+/// Queries of a unit of the forward pass: many, so that keys are packed for many at once, unless
+/// that left threads without work. The results are the same for any number.
+int64_t rows_per_unit(int64_t planes, int64_t q_len) {
+  constexpr int64_t kUnitsPerThread = 4;
+  int64_t rows = kAttentionChunk;
+  while (rows > kB && planes * ((q_len + rows - 1) / rows) < kUnitsPerThread * num_threads()) {
+    rows -= kB;
+  }
+  return rows;
 }
 
 /// Calls body(unit, scratch) for units 0 .. n-1, each by the thread that is free: they differ much
@@ -84,13 +93,20 @@ void attention(DType dtype,
   call.v_strides = v_strides;
   call.out_strides = out_strides;
 
-  const auto run = TAPESTRY_DISPATCH(attention_forward_block);
-  const int64_t blocks = blocks_of(shape.q_len);
+  const auto run = TAPESTRY_DISPATCH(attention_forward_rows);
+  const int64_t planes = shape.batch * shape.heads;
+  const int64_t rows = rows_per_unit(planes, shape.q_len);
+  const int64_t parts = (shape.q_len + rows - 1) / rows;
   const int64_t bytes = attention_forward_scratch(shape.head_dim) * size_of(compute_dtype(dtype));
-  for_units(shape.batch * shape.heads * blocks, bytes, [&](int64_t unit, void* scratch) {
-    const int64_t plane = unit / blocks;
-    const int64_t block = blocks - 1 - unit % blocks;  // the longest causal rows first
-    run(dtype, call, plane / shape.heads, plane % shape.heads, block * kB, scratch);
+  for_units(planes * parts, bytes, [&](int64_t unit, void* scratch) {
+    const int64_t plane = unit % planes;
+    const int64_t begin = (parts - 1 - unit / planes) * rows;  // the longest causal rows first
+    run(dtype, call,
+        {.sample = plane / shape.heads,
+         .head = plane % shape.heads,
+         .q_begin = begin,
+         .q_end = std::min(begin + rows, shape.q_len)},
+        scratch);
   });
 }
 

@@ -4,8 +4,10 @@
 //
 // q [B,H,S,D]; k, v [B,G,T,D], G divides H and query head h looks at group h / (H / G), so K and V
 // are never repeated. Elements along D are contiguous, the other strides are free (in elements).
-// One floating dtype for all; float16 and bfloat16 are computed in float32 and rounded once.
-// Results do not depend on the number of threads.
+// One floating dtype for all; for float16 and bfloat16 sums and softmax are in float32, and outputs
+// are rounded once. At the levels from kAvx512Bf16 on, bfloat16 is multiplied as such: there the
+// probabilities and the gradients of the scores are also rounded to it, as factors of products, and
+// factors below 2^-126 count as 0. Results do not depend on the number of threads.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,8 @@ namespace tapestry {
 
 namespace {
 
-constexpr std::array<std::string_view, 4> kLevelNames = {"portable", "avx2", "avx512", "amx"};
+constexpr std::array<std::string_view, 5> kLevelNames = {"portable", "avx2", "avx512",
+                                                         "avx512_bf16", "amx"};
 
 CpuLevel detect() {
 #if defined(__x86_64__)
@@ -19,8 +20,9 @@ CpuLevel detect() {
   const bool avx512 =
       avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
       __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16") != 0;
   // NOLINTEND(readability-implicit-bool-conversion)
-  if (avx512) {
+  if (bf16) {
     // CPUID leaf 7: EDX bit 22 is AMX-BF16, bit 24 AMX-TILE.
     unsigned eax = 7;
     unsigned ebx = 0;
@@ -28,7 +30,10 @@ CpuLevel detect() {
     unsigned edx = 0;
     __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
     constexpr unsigned kAmxBits = (1U << 22U) | (1U << 24U);
-    return (edx & kAmxBits) == kAmxBits ? CpuLevel::kAmx : CpuLevel::kAvx512;
+    return (edx & kAmxBits) == kAmxBits ? CpuLevel::kAmx : CpuLevel::kAvx512Bf16;
+  }
+  if (avx512) {
+    return CpuLevel::kAvx512;
   }
   return avx2 ? CpuLevel::kAvx2 : CpuLevel::kPortable;
 #else

@@ -18,21 +18,22 @@
 
 namespace tapestry {
 
-/// Instruction-set levels, each containing the ones before it. kAmx changes only which GEMM runs:
-/// the loops compiled for kAvx512 serve it.
-enum class CpuLevel { kPortable, kAvx2, kAvx512, kAmx };
+/// Instruction-set levels, each containing the ones before it. kAvx512Bf16 adds products of
+/// bfloat16 pairs (AVX512-BF16). kAmx changes only which GEMM runs: the loops compiled for
+/// kAvx512Bf16 serve it.
+enum class CpuLevel { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 /// The best level of this processor.
 CpuLevel detected_cpu_level();
 
 /// The level in use: the detected one, or a lower one forced by the environment variable
-/// TAPESTRY_CPU_LEVEL (portable, avx2, avx512, amx; read once) or by set_cpu_level.
+/// TAPESTRY_CPU_LEVEL (portable, avx2, avx512, avx512_bf16, amx; read once) or by set_cpu_level.
 CpuLevel cpu_level();
 
 /// Forces a level; one above the detected level is lowered to it. For tests and measurements.
 void set_cpu_level(CpuLevel level);
 
-/// "portable", "avx2", "avx512" or "amx".
+/// "portable", "avx2", "avx512", "avx512_bf16" or "amx".
 std::string_view name_of(CpuLevel level);
 
 }  // namespace tapestry
@@ -47,10 +48,14 @@ std::string_view name_of(CpuLevel level);
   }                                   \
   namespace avx512 {                  \
   __VA_ARGS__;                        \
+  }                                   \
+  namespace avx512_bf16 {             \
+  __VA_ARGS__;                        \
   }
 
 /// The function of that name for the level in use.
-#define TAPESTRY_DISPATCH(function)                                             \
-  (::tapestry::cpu_level() >= ::tapestry::CpuLevel::kAvx512 ? &avx512::function \
-   : ::tapestry::cpu_level() == ::tapestry::CpuLevel::kAvx2 ? &avx2::function   \
-                                                            : &portable::function)
+#define TAPESTRY_DISPATCH(function)                                                      \
+  (::tapestry::cpu_level() >= ::tapestry::CpuLevel::kAvx512Bf16 ? &avx512_bf16::function \
+   : ::tapestry::cpu_level() == ::tapestry::CpuLevel::kAvx512   ? &avx512::function      \
+   : ::tapestry::cpu_level() == ::tapestry::CpuLevel::kAvx2     ? &avx2::function        \
+                                                                : &portable::function)

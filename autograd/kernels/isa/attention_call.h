@@ -1,4 +1,5 @@
-// What attention.cpp hands to the loops of isa/attention.cpp.
+// What attention.cpp hands to the loops of isa/attention_forward.cpp and
+// isa/attention_backward.cpp.
 #pragma once
 
 #include "autograd/kernels/attention.h"
@@ -30,6 +31,15 @@ struct AttentionCall {
   AttentionStrides dv_strides;
 };
 
+/// A part of the forward pass: neighbouring queries of one head. q_begin is a multiple of
+/// kAttentionBlock, and there are at most kAttentionChunk queries.
+struct AttentionRows {
+  int64_t sample;
+  int64_t head;
+  int64_t q_begin;
+  int64_t q_end;
+};
+
 /// A part of the backward pass: query heads of one group, blocks of queries and of keys. dq is
 /// complete if all keys are in the part, dk and dv if all queries and heads of the group are.
 struct AttentionPart {
@@ -45,21 +55,37 @@ struct AttentionPart {
   bool want_dkv;
 };
 
-/// Queries and keys per block.
+/// Queries and keys per block: the operands of a product of two blocks stay in the first-level
+/// cache.
 inline constexpr int64_t kAttentionBlock = 64;
 
-/// Channels as the working memory holds them: a whole number of the widest tiles.
-inline constexpr int64_t attention_padded(int64_t head_dim) { return (head_dim + 31) / 32 * 32; }
+/// Blocks of queries that pass over the keys together, so that a block of keys is read, converted
+/// and packed once for all of them. What is kept for them stays in the second-level cache.
+inline constexpr int64_t kAttentionBlocks = 4;
+inline constexpr int64_t kAttentionChunk = kAttentionBlocks * kAttentionBlock;
 
-/// Elements of compute type that one thread needs.
-inline constexpr int64_t attention_forward_scratch(int64_t head_dim) {
+/// Channels as the working memory holds them: a whole number of the widest vectors.
+inline constexpr int64_t attention_padded(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
+/// Elements of compute type that one thread needs: `blocks` blocks of queries with their operands
+/// and sums, and the matrices of scores, factors and packed probabilities. No operand has more
+/// than a block of rows padded to 32 channels.
+inline constexpr int64_t attention_scratch(int64_t head_dim,
+                                           int64_t blocks,
+                                           int64_t operands_per_block,
+                                           int64_t operands,
+                                           int64_t score_matrices) {
   constexpr int64_t kB = kAttentionBlock;
-  return kB * (4 * attention_padded(head_dim) + 2 * kB + 8);
+  return kB * ((head_dim + 31) / 32 * 32 * (blocks * operands_per_block + operands) +
+               kB * score_matrices + 3 * (blocks + 1));
+}
+inline constexpr int64_t attention_forward_scratch(int64_t head_dim) {
+  return attention_scratch(head_dim, kAttentionBlocks, 2, 3, 3);
 }
 inline constexpr int64_t attention_backward_scratch(int64_t head_dim, int64_t keys) {
   constexpr int64_t kB = kAttentionBlock;
-  const int64_t padded_keys = (keys + kB - 1) / kB * kB;
-  return attention_padded(head_dim) * (8 * kB + 2 * padded_keys) + kB * (3 * kB + 8);
+  return attention_scratch(head_dim, kAttentionBlocks, 5, 4, 6) +
+         2 * attention_padded(head_dim) * ((keys + kB - 1) / kB * kB);
 }
 
 }  // namespace tapestry::kernels

@@ -1,131 +1,175 @@
-// Products of small matrices that lie in cache: C [m,n] (+)= A [m,k] B [k,n], on one thread.
+// Products of small matrices that lie in cache, C [m,n] = or += A [m,k] B [k,n], on one thread,
+// where only a band of some matrix of scores matters.
 //
 // Registers hold a tile of kTileRows x 2 vectors of C while a column of A is broadcast against a
 // row of B; with AVX-512 that is 16 sums, enough to hide the latency of the multiply-adds.
+//
+// A and B are made of items: a float or double, or a Pair of bfloat16, neighbours in the direction
+// k that is summed over, whose two products one instruction adds to a float.
 //
 // Only for sources in kernels/isa/: everything here has internal linkage, per level.
 #pragma once
 
 #include <cstdint>
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
+#include "autograd/kernels/isa/simd.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 namespace {
 
 #if defined(__AVX512F__)
 inline constexpr int kTileRows = 8;
-template <class C>
-struct Simd;
-template <>
-struct Simd<float> {
-  using V = __m512;
-  static V load(const float* x) { return _mm512_loadu_ps(x); }
-  static void store(float* y, V v) { _mm512_storeu_ps(y, v); }
-  static V set(float x) { return _mm512_set1_ps(x); }
-  static V multiply_add(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
-};
-template <>
-struct Simd<double> {
-  using V = __m512d;
-  static V load(const double* x) { return _mm512_loadu_pd(x); }
-  static void store(double* y, V v) { _mm512_storeu_pd(y, v); }
-  static V set(double x) { return _mm512_set1_pd(x); }
-  static V multiply_add(V a, V b, V c) { return _mm512_fmadd_pd(a, b, c); }
-};
-#elif defined(__AVX2__)
-inline constexpr int kTileRows = 4;
-template <class C>
-struct Simd;
-template <>
-struct Simd<float> {
-  using V = __m256;
-  static V load(const float* x) { return _mm256_loadu_ps(x); }
-  static void store(float* y, V v) { _mm256_storeu_ps(y, v); }
-  static V set(float x) { return _mm256_set1_ps(x); }
-  static V multiply_add(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
-};
-template <>
-struct Simd<double> {
-  using V = __m256d;
-  static V load(const double* x) { return _mm256_loadu_pd(x); }
-  static void store(double* y, V v) { _mm256_storeu_pd(y, v); }
-  static V set(double x) { return _mm256_set1_pd(x); }
-  static V multiply_add(V a, V b, V c) { return _mm256_fmadd_pd(a, b, c); }
-};
 #else
 inline constexpr int kTileRows = 4;
+#endif
+
+/// What a product of items is made of.
 template <class C>
-struct Simd {
-  typedef C V __attribute__((vector_size(16)));  // NOLINT(modernize-use-using): attribute
-  static V load(const C* x) {
-    V v;
-    __builtin_memcpy(&v, x, sizeof(V));
-    return v;
+struct Product {
+  using Sum = C;
+  using SumVector = vector_t<C>;
+  using ItemVector = vector_t<C>;
+  static ItemVector row(const C* b) { return load(b); }
+  static ItemVector all(const C* a) { return broadcast(*a); }
+  static SumVector add(ItemVector a, ItemVector b, SumVector sum) {
+    return multiply_add(a, b, sum);
   }
-  static void store(C* y, V v) { __builtin_memcpy(y, &v, sizeof(V)); }
-  static V set(C x) { return V{} + x; }
-  static V multiply_add(V a, V b, V c) { return a * b + c; }
+};
+
+#if defined(__AVX512BF16__)
+/// Two bfloat16, the first in the low half.
+struct Pair {
+  uint32_t bits;
+};
+template <>
+struct Product<Pair> {
+  using Sum = float;
+  using SumVector = FloatVector;
+  using ItemVector = __m512bh;
+  [[gnu::always_inline]] static ItemVector row(const Pair* b) {
+    return reinterpret_cast<__m512bh>(_mm512_loadu_si512(b));
+  }
+  [[gnu::always_inline]] static ItemVector all(const Pair* a) {
+    return reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a->bits)));
+  }
+  [[gnu::always_inline]] static SumVector add(ItemVector a, ItemVector b, SumVector sum) {
+    return _mm512_dpbf16_ps(sum, a, b);
+  }
 };
 #endif
 
-template <class C>
-inline constexpr int64_t kLanes = sizeof(typename Simd<C>::V) / sizeof(C);
-template <class C>
-inline constexpr int64_t kTileColumns = 2 * kLanes<C>;
+/// A matrix of items; rows are ld items apart.
+template <class Item>
+struct Operand {
+  const Item* data;
+  int64_t ld;
+};
 
-template <class C, bool kTransA>
+template <class Item, int kVectors, bool kTransA>
 [[gnu::always_inline]] inline void multiply_tile(int64_t k,
-                                                 const C* a,
+                                                 const Item* a,
                                                  int64_t lda,
-                                                 const C* b,
+                                                 const Item* b,
                                                  int64_t ldb,
                                                  bool accumulate,
-                                                 C* c,
+                                                 typename Product<Item>::Sum* c,
                                                  int64_t ldc) {
-  using S = Simd<C>;
-  typename S::V sum[kTileRows][2];
+  using P = Product<Item>;
+  using C = typename P::Sum;
+  typename P::SumVector sum[kTileRows][kVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
-    sum[r][0] = accumulate ? S::load(c + r * ldc) : S::set(0);
-    sum[r][1] = accumulate ? S::load(c + r * ldc + kLanes<C>) : S::set(0);
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] = accumulate ? load(c + r * ldc + v * kLanes<C>) : typename P::SumVector{};
+    }
   }
   for (int64_t p = 0; p < k; ++p) {
-    const typename S::V b0 = S::load(b + p * ldb);
-    const typename S::V b1 = S::load(b + p * ldb + kLanes<C>);
+    typename P::ItemVector row[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      row[v] = P::row(b + p * ldb + v * kLanes<C>);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
-      const typename S::V ar = S::set(kTransA ? a[p * lda + r] : a[r * lda + p]);
-      sum[r][0] = S::multiply_add(ar, b0, sum[r][0]);
-      sum[r][1] = S::multiply_add(ar, b1, sum[r][1]);
+      const typename P::ItemVector ar = P::all(kTransA ? a + p * lda + r : a + r * lda + p);
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] = P::add(ar, row[v], sum[r][v]);
+      }
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
-    S::store(c + r * ldc, sum[r][0]);
-    S::store(c + r * ldc + kLanes<C>, sum[r][1]);
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      store(c + r * ldc + v * kLanes<C>, sum[r][v]);
+    }
   }
 }
 
-/// m is rounded up to whole tiles: A and C must have the rows (columns of a transposed A). n is a
-/// multiple of kTileColumns. A is [m,k], or stored as [k,m] if kTransA.
-template <bool kTransA, class C>
-[[gnu::noinline]] void multiply_small(int64_t m,
-                                      int64_t n,
-                                      int64_t k,
-                                      const C* a,
-                                      int64_t lda,
-                                      const C* b,
-                                      int64_t ldb,
-                                      bool accumulate,
-                                      C* c,
-                                      int64_t ldc) {
-  for (int64_t j = 0; j < n; j += kTileColumns<C>) {
+/// c = A B where `wanted(row, column)`, asked once for each tile row and vector, says so; other
+/// elements may or may not be written. m is rounded up to whole tiles, whose rows A and C must
+/// have; n is a multiple of kLanes.
+template <class Item, class Wanted>
+[[gnu::always_inline]] inline void multiply_where(int64_t m,
+                                                  int64_t n,
+                                                  int64_t k,
+                                                  Operand<Item> a,
+                                                  Operand<Item> b,
+                                                  typename Product<Item>::Sum* c,
+                                                  int64_t ldc,
+                                                  const Wanted& wanted) {
+  constexpr int64_t kL = kLanes<typename Product<Item>::Sum>;
+  for (int64_t j = 0; j < n; j += 2 * kL) {
+    const bool two = j + kL < n;
     for (int64_t i = 0; i < m; i += kTileRows) {
-      multiply_tile<C, kTransA>(k, kTransA ? a + i : a + i * lda, lda, b + j, ldb, accumulate,
-                                c + i * ldc + j, ldc);
+      const Item* rows = a.data + i * a.ld;
+      const bool first = wanted(i, j);
+      const bool second = two && wanted(i, j + kL);
+      if (first && second) {
+        multiply_tile<Item, 2, false>(k, rows, a.ld, b.data + j, b.ld, false, c + i * ldc + j, ldc);
+      } else if (first || second) {
+        const int64_t column = first ? j : j + kL;
+        multiply_tile<Item, 1, false>(k, rows, a.ld, b.data + column, b.ld, false,
+                                      c + i * ldc + column, ldc);
+      }
+    }
+  }
+}
+
+/// A range of the items that are summed over.
+struct Span {
+  int64_t begin;
+  int64_t end;
+};
+
+/// c += A B, the tile of rows from i on over the items `span(i)` only. A is [m,k], or stored as
+/// [k,m] if kTransA. m and n as above.
+template <bool kTransA, class Item, class SpanOf>
+[[gnu::always_inline]] inline void multiply_accumulate(int64_t m,
+                                                       int64_t n,
+                                                       Operand<Item> a,
+                                                       Operand<Item> b,
+                                                       typename Product<Item>::Sum* c,
+                                                       int64_t ldc,
+                                                       const SpanOf& span_of) {
+  constexpr int64_t kL = kLanes<typename Product<Item>::Sum>;
+  for (int64_t j = 0; j < n; j += 2 * kL) {
+    for (int64_t i = 0; i < m; i += kTileRows) {
+      const Span span = span_of(i);
+      const int64_t k = span.end - span.begin;
+      if (k <= 0) {
+        continue;
+      }
+      const Item* factors =
+          kTransA ? a.data + span.begin * a.ld + i : a.data + i * a.ld + span.begin;
+      const Item* rows = b.data + span.begin * b.ld + j;
+      if (j + kL < n) {
+        multiply_tile<Item, 2, kTransA>(k, factors, a.ld, rows, b.ld, true, c + i * ldc + j, ldc);
+      } else {
+        multiply_tile<Item, 1, kTransA>(k, factors, a.ld, rows, b.ld, true, c + i * ldc + j, ldc);
+      }
     }
   }
 }

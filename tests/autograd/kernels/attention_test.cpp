@@ -178,6 +178,103 @@ TEST(Attention, MatchesLoops) {
   });
 }
 
+TEST(Attention, AnyHeadSize) {
+  for_each_dtype([](DType dtype) {
+    for (const int64_t dim : {2, 3, 15, 17, 40, 65, 80, 127, 128, 255, 256}) {
+      AttentionShape s = shape_of(1, 2, 1, 35, 70, dim);
+      s.causal = true;
+      s.q_offset = 35;
+      SCOPED_TRACE(dim);
+      expect_matches(make(dtype, s));
+    }
+  });
+}
+
+TEST(Attention, ManyBlocks) {
+  // More queries than pass over the keys together, and diagonals at any place in a block.
+  for_each_dtype([](DType dtype) {
+    for (const int64_t window : {-1, 100}) {
+      for (const int64_t offset : {3, 64}) {
+        AttentionShape s = shape_of(1, 2, 1, 333, 333 + offset, 20);
+        s.causal = true;
+        s.window_left = window;
+        s.q_offset = offset;
+        SCOPED_TRACE(::testing::Message() << "window " << window << " offset " << offset);
+        expect_matches(make(dtype, s));
+      }
+    }
+  });
+}
+
+TEST(Attention, EveryDiagonal) {
+  for_each_level([] {
+    for (const DType dtype : {kFloat32, kBFloat16}) {
+      for (int64_t offset = 0; offset < 66; ++offset) {
+        AttentionShape s = shape_of(1, 1, 1, 66, 135, 4);
+        s.causal = true;
+        s.window_left = 20 + offset % 7;
+        s.q_offset = offset;
+        SCOPED_TRACE(offset);
+        expect_matches(make(dtype, s));
+      }
+    }
+  });
+}
+
+TEST(Attention, RowsOfAFusedProjection) {
+  // [B, S, groups, heads per group + 2, D]: the queries of a group, its key, its value.
+  for_each_dtype([](DType dtype) {
+    AttentionShape s = shape_of(2, 4, 2, 90, 90, 24);
+    s.causal = true;
+    const int64_t per_row = 2 * (2 + 2) * 24;
+    const int64_t item = size_of(dtype);
+    const Array fused = random_array(dtype, 2 * 90 * per_row, 9);
+    const auto* start = static_cast<const char*>(fused.data());
+    Problem p = make(dtype, s);
+    const AttentionStrides qs = strides(p, 4, 90);
+    const AttentionStrides ks = strides(p, 2, 90);
+    for (int64_t b = 0; b < 2; ++b) {
+      for (int64_t i = 0; i < 90; ++i) {
+        for (int64_t d = 0; d < 24; ++d) {
+          const auto from = [&](int64_t group, int64_t part) {
+            return fused[(b * 90 + i) * per_row + (group * 4 + part) * 24 + d];
+          };
+          for (int64_t g = 0; g < 2; ++g) {
+            for (int64_t h = 0; h < 2; ++h) {
+              p.q.set(b * qs.batch + (g * 2 + h) * qs.head + i * qs.row + d, from(g, h));
+            }
+            p.k.set(b * ks.batch + g * ks.head + i * ks.row + d, from(g, 2));
+            p.v.set(b * ks.batch + g * ks.head + i * ks.row + d, from(g, 3));
+          }
+        }
+      }
+    }
+    // Heads of one group are D apart, those of the next group two places further on: one call for
+    // each group.
+    const Result expected = run(p);
+    Array out(dtype, p.q.size());
+    Array lse(statistics_dtype(dtype), 2 * 4 * 90);
+    for (int64_t b = 0; b < 2; ++b) {
+      for (int64_t g = 0; g < 2; ++g) {
+        AttentionShape part = s;
+        part.batch = 1;
+        part.heads = 2;
+        part.groups = 1;
+        const AttentionStrides rows{0, 24, per_row};
+        const auto address = [&](int64_t place) {
+          return start + (b * 90 * per_row + (g * 4 + place) * 24) * item;
+        };
+        kernels::attention(
+            dtype, part, address(0), rows, address(2), rows, address(3), rows, nullptr,
+            static_cast<char*>(out.data()) + (b * qs.batch + g * 2 * qs.head) * item, qs,
+            static_cast<char*>(lse.data()) + (b * 4 + g * 2) * 90 * size_of(lse.dtype()));
+      }
+    }
+    EXPECT_TRUE(out.same_bits(expected.out));
+    EXPECT_TRUE(lse.same_bits(expected.lse));
+  });
+}
+
 TEST(Attention, EmptySizes) {
   for_each_level([] {
     for (const AttentionShape& s : {shape_of(0, 2, 1, 3, 3, 4), shape_of(1, 2, 1, 0, 3, 4),
@@ -349,13 +446,15 @@ TEST(Attention, SameForAnyTeam) {
   // One group: with a team of 2 or 3 the backward pass splits keys and queries.
   for_each_level([] {
     for (const int64_t groups : {1, 2, 4}) {
-      expect_same_for_any_team([&] {
-        AttentionShape s = shape_of(1, 4, groups, 200, 200, 24);
-        s.causal = true;
-        s.dropout_p = 0.1;
-        const Result r = run(make(kFloat32, s));
-        return std::vector<Array>{r.out, r.lse, r.dq, r.dk, r.dv};
-      });
+      for (const DType dtype : {kFloat32, kBFloat16}) {
+        expect_same_for_any_team([&] {
+          AttentionShape s = shape_of(1, 4, groups, 300, 300, 24);
+          s.causal = true;
+          s.dropout_p = 0.1;
+          const Result r = run(make(dtype, s));
+          return std::vector<Array>{r.out, r.lse, r.dq, r.dk, r.dv};
+        });
+      }
     }
   });
 }

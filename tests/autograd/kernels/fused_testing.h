@@ -149,7 +149,8 @@ inline void expect_close(const Array& got, const Doubles& expected, const std::s
 template <class Body>
 void for_each_level(const Body& body) {
   const CpuLevel before = cpu_level();
-  for (const CpuLevel level : {CpuLevel::kPortable, CpuLevel::kAvx2, CpuLevel::kAvx512}) {
+  for (const CpuLevel level :
+       {CpuLevel::kPortable, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Bf16}) {
     if (level <= detected_cpu_level()) {
       set_cpu_level(level);
       SCOPED_TRACE(std::string(name_of(level)));

@@ -1,0 +1,313 @@
+#include <type_traits>
+
+#include "autograd/kernels/attention.h"
+#include "autograd/kernels/isa/attention_block.h"
+
+namespace tapestry::kernels::TAPESTRY_ISA {
+
+void attention_backward_part(DType dtype,
+                             const AttentionCall& call,
+                             const AttentionPart& part,
+                             void* scratch);
+
+namespace {
+
+/// What is kept for a block of queries while the keys go by.
+template <class Item, class C>
+struct QueryBlock {
+  Queries queries;
+  Keys keys;
+  int64_t head;
+  Operand<Item> q_transposed;
+  Operand<Item> q_stacked;
+  Operand<Item> dout_transposed;
+  Operand<Item> dout_stacked;
+  C* shift;  // the probabilities are 2^(factor score - shift)
+  C* delta;
+  C* dq;  // [kB, padded]
+};
+
+/// scores -> probabilities p times `factors` (null: 1), dscores -> p (dscores factors - delta).
+template <class Item, class C>
+[[gnu::noinline]] void softmax_backward(const Block& block,
+                                        C factor,
+                                        const C* factors,
+                                        const QueryBlock<Item, C>& q,
+                                        C* scores,
+                                        C* dscores) {
+  constexpr int64_t kL = kLanes<C>;
+  using V = vector_t<C>;
+  const V exponent = broadcast(factor);
+  for (int64_t i = 0; i < block.columns; i += kL) {
+    const Span keys = block.keys_of(i);
+    const V shift = -load(q.shift + i);
+    const V delta = load(q.delta + i);
+    for (int64_t j = keys.begin; j < keys.end; j += 4) {
+#pragma GCC unroll 4
+      for (int64_t r = 0; r < 4; ++r) {
+        const int64_t at = (j + r) * kB + i;
+        const V p = exp2(multiply_add(load(scores + at), exponent, shift));
+        if (factors != nullptr) {
+          const V kept = load(factors + at);
+          store(dscores + at, p * multiply_add(load(dscores + at), kept, -delta));
+          store(scores + at, p * kept);
+        } else {
+          store(dscores + at, p * (load(dscores + at) - delta));
+          store(scores + at, p);
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+class BackwardPart {
+  using O = operands_for<T>;
+  using C = typename O::C;
+  using Item = typename O::Item;
+
+ public:
+  BackwardPart(const AttentionCall& call, const AttentionPart& part, void* scratch)
+      : call_(call),
+        s_(call.shape),
+        part_(part),
+        exponents_(exponents_of(s_.scale)),
+        arena_(scratch) {
+    left_rows_ = arena_.take<Item>(operand_size());
+    right_rows_ = arena_.take<Item>(operand_size());
+    k_stacked_ = arena_.take<Item>(operand_size());
+    scores_ = arena_.take<C>(kB * kB);
+    dscores_ = arena_.take<C>(kB * kB);
+    factors_ = arena_.take<C>(kB * kB);
+    p_by_key_ = arena_.take<Item>(kB * kB);
+    ds_by_key_ = arena_.take<Item>(kB * kB);
+    ds_by_query_ = arena_.take<Item>(kB * kB);
+    if (part.want_dkv) {
+      const int64_t size = round_up(part.k_end - part.k_begin, kB) * padded_;
+      dk_ = arena_.take<C>(size);
+      dv_ = arena_.take<C>(size);
+      for (int64_t i = 0; i < size; ++i) {
+        dk_[i] = 0;
+        dv_[i] = 0;
+      }
+    }
+  }
+
+  void run() {
+    for (int64_t head = part_.head_begin; head < part_.head_end; ++head) {
+      for (int64_t q = part_.q_begin; q < part_.q_end; q += kAttentionChunk) {
+        add_queries(head, q, smaller(q + kAttentionChunk, part_.q_end));
+      }
+    }
+    if (part_.want_dkv) {
+      const int64_t rows = part_.k_end - part_.k_begin;
+      store_rows(rows, static_cast<C>(s_.scale), dk_,
+                 at<T>(call_.dk, call_.dk_strides, part_.sample, part_.group) +
+                     part_.k_begin * call_.dk_strides.row,
+                 call_.dk_strides.row);
+      store_rows(rows, C(1), dv_,
+                 at<T>(call_.dv, call_.dv_strides, part_.sample, part_.group) +
+                     part_.k_begin * call_.dv_strides.row,
+                 call_.dv_strides.row);
+    }
+  }
+
+ private:
+  int64_t operand_size() const { return kB * round_up(dim_, 32); }
+
+  /// The part of these queries, at most kAttentionChunk of them.
+  void add_queries(int64_t head, int64_t q_begin, int64_t q_end) {
+    Arena arena = arena_;  // everything taken from here on is given back
+    int64_t count = 0;
+    Keys all{part_.k_end, part_.k_begin};
+    for (int64_t begin = q_begin; begin < q_end; begin += kB) {
+      const Queries queries = queries_from(begin, s_.q_len);
+      Keys keys = visible_keys(s_, queries);
+      keys = {larger(keys.begin, part_.k_begin), smaller(keys.end, part_.k_end)};
+      if (!part_.want_dq && keys.begin >= keys.end) {
+        continue;
+      }
+      load_queries(arena, head, queries, keys, blocks_[count++]);
+      if (keys.begin < keys.end) {
+        all = {smaller(all.begin, keys.begin), larger(all.end, keys.end)};
+      }
+    }
+    for (int64_t k_begin = round_down(all.begin, kB); k_begin < all.end; k_begin += kB) {
+      visit(k_begin, count);
+    }
+    for (int64_t n = 0; n < count && part_.want_dq; ++n) {
+      const AttentionStrides& strides = call_.dq_strides;
+      const Queries& queries = blocks_[n].queries;
+      store_rows(queries.count, static_cast<C>(s_.scale), blocks_[n].dq,
+                 at<T>(call_.dq, strides, part_.sample, head) + queries.begin * strides.row,
+                 strides.row);
+    }
+  }
+
+  Operand<Item> query_rows(const void* x,
+                           const AttentionStrides& strides,
+                           int64_t head,
+                           const Queries& q,
+                           Item* buffer) {
+    return O::rows(at<T>(x, strides, part_.sample, head) + q.begin * strides.row, strides.row,
+                   q.count, dim_, false, buffer);
+  }
+
+  void load_queries(
+      Arena& arena, int64_t head, const Queries& q, const Keys& keys, QueryBlock<Item, C>& block) {
+    block.queries = q;
+    block.keys = keys;
+    block.head = head;
+    // Where rows and stacked are the same, the rows are kept and the buffer for stacked ones
+    // unused.
+    Item* q_buffer = arena.take<Item>(operand_size());
+    Item* dout_buffer = arena.take<Item>(operand_size());
+    constexpr bool kSameForm = O::kPerItem == 1;
+    const Operand<Item> q_rows =
+        query_rows(call_.q, call_.q_strides, head, q, kSameForm ? q_buffer : left_rows_);
+    block.q_stacked = O::stacked(q_rows, dim_, q_buffer);
+    block.q_transposed = O::transposed(q_rows, dim_, arena.take<Item>(operand_size()));
+    const Operand<Item> dout_rows =
+        query_rows(call_.dout, call_.dout_strides, head, q, kSameForm ? dout_buffer : left_rows_);
+    block.dout_stacked = O::stacked(dout_rows, dim_, dout_buffer);
+    block.dout_transposed = O::transposed(dout_rows, dim_, arena.take<Item>(operand_size()));
+    block.shift = arena.take<C>(kB);
+    block.delta = arena.take<C>(kB);
+    block.dq = arena.take<C>(kB * padded_);
+    load_row_constants(block);
+    for (int64_t i = 0; i < kB * padded_; ++i) {
+      block.dq[i] = 0;
+    }
+  }
+
+  /// delta_i = dout_i . out_i, and the shifts. A query without a visible key gets the shift +inf:
+  /// its probabilities become 0.
+  ///
+  /// The sum of delta runs over d in the order and with the rounding of dout v^T. So a query with
+  /// one visible key, where out is that key's value, has delta = dout . v to the bit, and the
+  /// gradient of its score, which is 0, does not come out as the rounding of large numbers.
+  void load_row_constants(const QueryBlock<Item, C>& block) {
+    constexpr double kLog2E = 1.4426950408889634;
+    const Queries& q = block.queries;
+    const C* lse = static_cast<const C*>(call_.lse) +
+                   (part_.sample * s_.heads + block.head) * s_.q_len + q.begin;
+    for (int64_t i = 0; i < kB; ++i) {
+      const bool hidden = i < q.count && lse[i] == -static_cast<C>(__builtin_inf());
+      block.shift[i] = i >= q.count ? C(0) : hidden ? -lse[i] : lse[i] * static_cast<C>(kLog2E);
+    }
+    const Operand<Item> rows = query_rows(call_.out, call_.out_strides, block.head, q, left_rows_);
+    const Operand<Item> out = O::transposed(rows, dim_, right_rows_);
+    using P = Product<Item>;
+    const int64_t items = (dim_ + O::kPerItem - 1) / O::kPerItem;
+    for (int64_t i = 0; i < kB; i += kLanes<C>) {
+      vector_t<C> sum = {};
+      for (int64_t d = 0; d < items; ++d) {
+        sum = P::add(P::row(out.data + d * kB + i), P::row(block.dout_transposed.data + d * kB + i),
+                     sum);
+      }
+      store(block.delta + i, sum);
+    }
+  }
+
+  /// A block of keys and values meets the queries that see it.
+  void visit(int64_t k_begin, int64_t count) {
+    const int64_t k_count = smaller(kB, s_.kv_len - k_begin);
+    const AttentionStrides& ks = call_.k_strides;
+    const AttentionStrides& vs = call_.v_strides;
+    const bool once = count == 1;  // a copy would not be used again
+    const Operand<Item> key_rows =
+        O::rows(at<T>(call_.k, ks, part_.sample, part_.group) + k_begin * ks.row, ks.row, k_count,
+                dim_, once, left_rows_);
+    const Operand<Item> value_rows =
+        O::rows(at<T>(call_.v, vs, part_.sample, part_.group) + k_begin * vs.row, vs.row, k_count,
+                dim_, once, right_rows_);
+    const Operand<Item> keys_stacked =
+        part_.want_dq ? O::stacked(key_rows, dim_, k_stacked_) : Operand<Item>{};
+    for (int64_t n = 0; n < count; ++n) {
+      const QueryBlock<Item, C>& q = blocks_[n];
+      if (k_begin < q.keys.end && k_begin + kB > q.keys.begin) {
+        add(q, k_begin, key_rows, value_rows, keys_stacked);
+      }
+    }
+  }
+
+  void add(const QueryBlock<Item, C>& q,
+           int64_t k_begin,
+           Operand<Item> key_rows,
+           Operand<Item> value_rows,
+           Operand<Item> keys_stacked) {
+    const Block block = block_of(s_, q.queries, k_begin);
+    const int64_t items = (dim_ + O::kPerItem - 1) / O::kPerItem;
+    score_product(block, items, key_rows, q.q_transposed, scores_);
+    apply_sign(exponents_, block, scores_);
+    hide_scores(s_, call_.mask, q.queries, block, scores_);
+    score_product(block, items, value_rows, q.dout_transposed, dscores_);
+    const bool drops = s_.dropout_p > 0;
+    if (drops) {
+      for (int64_t i = 0; i < kB * kB; ++i) {
+        factors_[i] = 0;
+      }
+      dropout_factors(s_, part_.sample, q.head, q.queries, block, factors_);
+    }
+    softmax_backward(block, static_cast<C>(exponents_.factor), drops ? factors_ : nullptr, q,
+                     scores_, dscores_);
+    if (part_.want_dkv) {
+      const int64_t offset = (k_begin - part_.k_begin) * padded_;
+      sum_over_queries<O::kPerItem>(block, q.queries.count, padded_,
+                                    O::by_key(scores_, block.k_rows, p_by_key_), q.dout_stacked,
+                                    dv_ + offset);
+      sum_over_queries<O::kPerItem>(block, q.queries.count, padded_,
+                                    O::by_key(dscores_, block.k_rows, ds_by_key_), q.q_stacked,
+                                    dk_ + offset);
+    }
+    if (part_.want_dq) {
+      sum_over_keys<O::kPerItem>(block, q.queries.count, padded_,
+                                 O::by_query(dscores_, block.k_rows, ds_by_query_), keys_stacked,
+                                 q.dq);
+    }
+  }
+
+  void store_rows(int64_t rows, C factor, C* in, T* out, int64_t stride) const {
+    for (int64_t i = 0; i < rows; ++i) {
+      C* row = in + i * padded_;
+      TAPESTRY_VECTOR_LOOP
+      for (int64_t d = 0; d < padded_; ++d) {
+        row[d] *= factor;
+      }
+      store_row(dim_, row, out + i * stride);
+    }
+  }
+
+  const AttentionCall& call_;
+  const AttentionShape& s_;
+  const AttentionPart& part_;
+  const Exponents exponents_;
+  const int64_t dim_ = s_.head_dim;
+  const int64_t padded_ = attention_padded(dim_);
+  Arena arena_;
+  Item* left_rows_;
+  Item* right_rows_;
+  Item* k_stacked_;
+  C* scores_;
+  C* dscores_;
+  C* factors_;
+  Item* p_by_key_;
+  Item* ds_by_key_;
+  Item* ds_by_query_;
+  C* dk_ = nullptr;
+  C* dv_ = nullptr;
+  QueryBlock<Item, C> blocks_[kAttentionBlocks] = {};
+};
+
+}  // namespace
+
+void attention_backward_part(DType dtype,
+                             const AttentionCall& call,
+                             const AttentionPart& part,
+                             void* scratch) {
+  for_floating(dtype, [&](auto* tag) {
+    BackwardPart<std::remove_pointer_t<decltype(tag)>>(call, part, scratch).run();
+  });
+}
+
+}  // namespace tapestry::kernels::TAPESTRY_ISA

@@ -1,0 +1,242 @@
+// A block of scores [keys, queries]: which of them are visible, the products around it, dropout.
+//
+// Scores are kept transposed: so K lies as the left factor of a product wants it, the statistics of
+// the queries are vectors, and of the inputs only a block of Q (and of dout) has to be transposed,
+// once for all its keys.
+//
+// Only for sources in kernels/isa/: everything here has internal linkage, per level.
+#pragma once
+
+#include "autograd/kernels/isa/attention_operands.h"
+#include "autograd/kernels/philox.h"
+
+namespace tapestry::kernels::TAPESTRY_ISA {
+
+void philox_blocks(
+    uint64_t seed, uint64_t stream, uint64_t first_block, int64_t count, uint32_t* words);
+
+namespace {
+
+template <class T>
+[[gnu::always_inline]] inline T* at(void* x, const AttentionStrides& s, int64_t b, int64_t h) {
+  return static_cast<T*>(x) + b * s.batch + h * s.head;
+}
+template <class T>
+[[gnu::always_inline]] inline const T* at(const void* x,
+                                          const AttentionStrides& s,
+                                          int64_t b,
+                                          int64_t h) {
+  return static_cast<const T*>(x) + b * s.batch + h * s.head;
+}
+
+/// Queries are skipped in units of so many: the widest vector, and at any level the same, so that
+/// what one loop writes is what the next one reads.
+inline constexpr int64_t kColumns = 16;
+
+/// A block of queries: the first one, how many, and that number in whole units.
+struct Queries {
+  int64_t begin;
+  int64_t count;
+  int64_t columns;
+};
+
+inline Queries queries_from(int64_t begin, int64_t q_len) {
+  const int64_t count = smaller(kB, q_len - begin);
+  return {begin, count, round_up(count, kColumns)};
+}
+
+struct Keys {
+  int64_t begin;
+  int64_t end;
+};
+
+/// The keys that some query of the block sees, but for the mask; empty if begin >= end.
+inline Keys visible_keys(const AttentionShape& s, const Queries& q) {
+  const int64_t first = q.begin + s.q_offset;
+  const int64_t last = first + q.count - 1;
+  return {s.window_left >= 0 ? larger(first - s.window_left, 0) : 0,
+          s.causal ? smaller(last + 1, s.kv_len) : s.kv_len};
+}
+
+/// A block of scores. Key j of it is visible to query i, but for the mask, if j < k_count and
+/// -below <= j - i <= above.
+///
+/// Loops leave out what is invisible in units: tiles of kTileRows keys by kColumns queries.
+/// `touches` says which units hold a visible score, and all loops agree on it: the scores of the
+/// others are neither written nor read.
+struct Block {
+  int64_t k_begin;
+  int64_t k_count;
+  int64_t k_rows;  // k_count in whole tiles
+  int64_t columns;
+  int64_t above;
+  int64_t below;
+
+  [[gnu::always_inline]] bool touches(int64_t tile, int64_t column) const {
+    const int64_t first = round_down(column, kColumns);
+    return tile - (first + kColumns - 1) <= above && tile + kTileRows - 1 - first >= -below;
+  }
+  /// The keys of the units that hold query `column`, in whole tiles.
+  [[gnu::always_inline]] Span keys_of(int64_t column) const {
+    const int64_t first = round_down(column, kColumns);
+    const int64_t end = first + kColumns + above;
+    return {round_down(larger(first - below, 0), kTileRows),
+            end <= 0 ? 0 : smaller(round_up(end, kTileRows), k_rows)};
+  }
+};
+
+inline Block block_of(const AttentionShape& s, const Queries& q, int64_t k_begin) {
+  constexpr int64_t kAny = int64_t{1} << 40;
+  const int64_t count = smaller(kB, s.kv_len - k_begin);
+  const int64_t shift = q.begin + s.q_offset - k_begin;
+  return {k_begin,
+          count,
+          round_up(count, kTileRows),
+          q.columns,
+          s.causal ? shift : kAny,
+          s.window_left >= 0 ? s.window_left - shift : kAny};
+}
+
+/// scores [keys, queries] = left right, where it matters; k items.
+template <class Item, class C>
+[[gnu::noinline]] void score_product(
+    const Block& block, int64_t k, Operand<Item> left, Operand<Item> right, C* scores) {
+  multiply_where(block.k_rows, block.columns, k, left, right, scores, kB,
+                 [&block](int64_t tile, int64_t column) { return block.touches(tile, column); });
+}
+
+/// Rounds a span of rows outwards to items of kPerItem rows.
+template <int64_t kPerItem>
+[[gnu::always_inline]] inline Span in_items(int64_t begin, int64_t end) {
+  return {begin / kPerItem, (end + kPerItem - 1) / kPerItem};
+}
+
+/// sums [queries, n] += scores^T right, summed over the visible keys.
+template <int64_t kPerItem, class Item, class C>
+[[gnu::noinline]] void sum_over_keys(const Block& block,
+                                     int64_t queries,
+                                     int64_t n,
+                                     Operand<Item> by_query,
+                                     Operand<Item> stacked,
+                                     C* sums) {
+  multiply_accumulate<true>(queries, n, by_query, stacked, sums, n, [&block](int64_t tile) {
+    return in_items<kPerItem>(larger(tile - block.below, 0),
+                              smaller(tile + kTileRows + block.above, block.k_count));
+  });
+}
+
+/// sums [keys, n] += scores right, summed over the queries that see them.
+template <int64_t kPerItem, class Item, class C>
+[[gnu::noinline]] void sum_over_queries(const Block& block,
+                                        int64_t queries,
+                                        int64_t n,
+                                        Operand<Item> by_key,
+                                        Operand<Item> stacked,
+                                        C* sums) {
+  multiply_accumulate<false>(
+      block.k_rows, n, by_key, stacked, sums, n, [&block, queries](int64_t tile) {
+        return in_items<kPerItem>(larger(tile - block.above, 0),
+                                  smaller(tile + kTileRows + block.below, queries));
+      });
+}
+
+/// Sets the scores that are not visible to -inf.
+template <class C>
+void hide_scores(
+    const AttentionShape& s, const bool* mask, const Queries& q, const Block& block, C* scores) {
+  const C hidden = -static_cast<C>(__builtin_inf());
+  for (int64_t j = block.k_count; j < block.k_rows; ++j) {
+    for (int64_t i = 0; i < block.columns; ++i) {
+      scores[j * kB + i] = hidden;
+    }
+  }
+  const bool cut = block.above < block.k_count - 1 || block.below < block.columns - 1;
+  for (int64_t j = 0; j < block.k_count && cut; ++j) {
+    C* row = scores + j * kB;
+    // Visible are queries `from` to `to` - 1 of the block.
+    const int64_t from = smaller(larger(j - block.above, 0), block.columns);
+    const int64_t to = larger(smaller(j + block.below + 1, block.columns), 0);
+    for (int64_t i = 0; i < from; ++i) {
+      row[i] = hidden;
+    }
+    for (int64_t i = to; i < block.columns; ++i) {
+      row[i] = hidden;
+    }
+  }
+  if (mask != nullptr) {
+    for (int64_t i = 0; i < q.count; ++i) {
+      const bool* may_look = mask + (q.begin + i) * s.kv_len + block.k_begin;
+      for (int64_t j = 0; j < block.k_count; ++j) {
+        C& score = scores[j * kB + i];
+        score = may_look[j] ? score : hidden;
+      }
+    }
+  }
+}
+
+/// The exponents of the softmax are binary: e^(scale s) = 2^(factor s), factor > 0, of the scores s
+/// times `sign`, which only a scale that is not positive makes differ from 1.
+struct Exponents {
+  double factor;
+  double sign;
+};
+inline Exponents exponents_of(double scale) {
+  constexpr double kLog2E = 1.4426950408889634;
+  return {scale == 0 ? 1 : __builtin_fabs(scale) * kLog2E, scale > 0 ? 1.0 : scale < 0 ? -1.0 : 0};
+}
+
+template <class C>
+void apply_sign(const Exponents& e, const Block& block, C* scores) {
+  if (e.sign == 1) {
+    return;
+  }
+  for (int64_t j = 0; j < block.k_rows; ++j) {
+    for (int64_t i = 0; i < block.columns; ++i) {
+      scores[j * kB + i] *= static_cast<C>(e.sign);
+    }
+  }
+}
+
+/// factors [keys, queries] = 0 or 1 / (1 - p).
+template <class C>
+void dropout_factors(const AttentionShape& s,
+                     int64_t sample,
+                     int64_t head,
+                     const Queries& q,
+                     const Block& block,
+                     C* factors) {
+  const uint64_t threshold = bernoulli_threshold(1.0 - s.dropout_p);
+  const auto kept = static_cast<C>(1.0 / (1.0 - s.dropout_p));
+  const bool own_stream = s.sample_streams != nullptr;
+  const uint64_t stream = own_stream ? s.sample_streams[sample] : s.rng_stream;
+  const int64_t plane =
+      (own_stream ? 0 : s.sample_offset + sample) * s.total_heads + s.head_offset + head;
+  uint32_t words[kB + 8];
+  for (int64_t i = 0; i < q.count; ++i) {
+    const int64_t row = plane * s.total_rows + s.q_offset + q.begin + i;
+    const auto index = static_cast<uint64_t>(row * s.total_cols + block.k_begin);
+    const auto skip = static_cast<int64_t>(index % 4);
+    philox_blocks(s.rng_seed, stream, index / 4, (skip + block.k_count + 3) / 4, words);
+    for (int64_t j = 0; j < block.k_count; ++j) {
+      factors[j * kB + i] = words[skip + j] < threshold ? kept : C(0);
+    }
+  }
+}
+
+/// Hands out parts of the working memory, each on its own cache lines.
+class Arena {
+ public:
+  explicit Arena(void* memory) : next_(static_cast<char*>(memory)) {}
+  template <class Item>
+  Item* take(int64_t n) {
+    char* out = next_;
+    next_ += round_up(n * static_cast<int64_t>(sizeof(Item)), 64);
+    return reinterpret_cast<Item*>(out);
+  }
+
+ private:
+  char* next_;
+};
+
+}  // namespace
+}  // namespace tapestry::kernels::TAPESTRY_ISA

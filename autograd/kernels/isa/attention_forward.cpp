@@ -1,0 +1,233 @@
+#include <type_traits>
+
+#include "autograd/kernels/attention.h"
+#include "autograd/kernels/isa/attention_block.h"
+#include "autograd/kernels/isa/vector_math.h"
+
+namespace tapestry::kernels::TAPESTRY_ISA {
+
+void attention_forward_rows(DType dtype,
+                            const AttentionCall& call,
+                            const AttentionRows& rows,
+                            void* scratch);
+
+namespace {
+
+/// What is kept for a block of queries while the keys go by. The terms of both sums are
+/// 2^(factor (score - max)) with the maximum so far.
+template <class Item, class C>
+struct QueryBlock {
+  Queries queries;
+  Keys keys;
+  Operand<Item> q_transposed;
+  C* sums;  // [kB, padded]: terms times values
+  C* max;
+  C* sum;  // of the terms
+};
+
+/// scores -> terms, with max and sum brought up to date. `rescale` is what older terms are to be
+/// multiplied by. The term of the maximum is 1 to the bit: one visible key gives its value.
+template <class Item, class C>
+[[gnu::noinline]] void online_softmax(
+    const Block& block, C factor, C* scores, const QueryBlock<Item, C>& q, C* rescale) {
+  constexpr int64_t kL = kLanes<C>;
+  using V = vector_t<C>;
+  const V factors = broadcast(factor);
+  for (int64_t i = 0; i < block.columns; i += kL) {
+    const Span keys = block.keys_of(i);
+    V largest[4];
+    for (V& m : largest) {
+      m = broadcast(-static_cast<C>(__builtin_inf()));
+    }
+    for (int64_t j = keys.begin; j < keys.end; j += 4) {
+#pragma GCC unroll 4
+      for (int64_t r = 0; r < 4; ++r) {
+        largest[r] = larger_of(largest[r], load(scores + (j + r) * kB + i));
+      }
+    }
+    const V before = load(q.max + i);
+    const V max = larger_of(
+        before, larger_of(larger_of(largest[0], largest[1]), larger_of(largest[2], largest[3])));
+    const V older = exp2((before - max) * factors);
+    V partial[2] = {};
+    for (int64_t j = keys.begin; j < keys.end; j += 4) {
+#pragma GCC unroll 4
+      for (int64_t r = 0; r < 4; ++r) {
+        C* x = scores + (j + r) * kB + i;
+        const V term = exp2((load(x) - max) * factors);
+        store(x, term);
+        partial[r % 2] += term;
+      }
+    }
+    store(q.max + i, max);
+    store(q.sum + i, multiply_add(load(q.sum + i), older, partial[0] + partial[1]));
+    store(rescale + i, older);
+  }
+}
+
+template <class C>
+void rescale_rows(int64_t rows, int64_t n, const C* factors, C* sums) {
+  for (int64_t i = 0; i < rows; ++i) {
+    if (factors[i] != 1) {
+      for (int64_t d = 0; d < n; d += kLanes<C>) {
+        store(sums + i * n + d, load(sums + i * n + d) * factors[i]);
+      }
+    }
+  }
+}
+
+template <class T>
+class ForwardRows {
+  using O = operands_for<T>;
+  using C = typename O::C;
+  using Item = typename O::Item;
+
+ public:
+  ForwardRows(const AttentionCall& call, const AttentionRows& rows, void* scratch)
+      : call_(call), s_(call.shape), rows_(rows), exponents_(exponents_of(s_.scale)) {
+    const int64_t operand = kB * round_up(dim_, 32);
+    Arena arena(scratch);
+    k_buffer_ = arena.take<Item>(operand);
+    v_buffer_ = arena.take<Item>(operand);
+    v_stacked_ = arena.take<Item>(operand);
+    scores_ = arena.take<C>(kB * kB);
+    factors_ = arena.take<C>(kB * kB);
+    packed_ = arena.take<Item>(kB * kB);
+    rescale_ = arena.take<C>(kB);
+    for (int64_t begin = rows.q_begin; begin < rows.q_end; begin += kB) {
+      start(arena, queries_from(begin, s_.q_len));
+    }
+  }
+
+  void run() {
+    Keys keys{s_.kv_len, 0};
+    for (int64_t n = 0; n < count_; ++n) {
+      keys = {smaller(keys.begin, blocks_[n].keys.begin), larger(keys.end, blocks_[n].keys.end)};
+    }
+    for (int64_t k_begin = round_down(keys.begin, kB); k_begin < keys.end; k_begin += kB) {
+      visit(k_begin);
+    }
+    for (int64_t n = 0; n < count_; ++n) {
+      finish(blocks_[n]);
+    }
+  }
+
+ private:
+  void start(Arena& arena, const Queries& q) {
+    QueryBlock<Item, C>& block = blocks_[count_++];
+    block.queries = q;
+    block.keys = visible_keys(s_, q);
+    const AttentionStrides& strides = call_.q_strides;
+    const T* x = at<T>(call_.q, strides, rows_.sample, rows_.head) + q.begin * strides.row;
+    block.q_transposed = O::transposed(O::rows(x, strides.row, q.count, dim_, true, k_buffer_),
+                                       dim_, arena.take<Item>(kB * round_up(dim_, 32)));
+    block.sums = arena.take<C>(kB * padded_);
+    block.max = arena.take<C>(kB);
+    block.sum = arena.take<C>(kB);
+    for (int64_t i = 0; i < kB * padded_; ++i) {
+      block.sums[i] = 0;
+    }
+    for (int64_t i = 0; i < kB; ++i) {
+      // Finite: a difference of two infinities would be NaN.
+      block.max[i] = sizeof(C) == 8 ? static_cast<C>(-__DBL_MAX__) : static_cast<C>(-__FLT_MAX__);
+      block.sum[i] = 0;
+    }
+  }
+
+  /// A block of keys and values meets the queries that see it.
+  void visit(int64_t k_begin) {
+    const int64_t k_count = smaller(kB, s_.kv_len - k_begin);
+    const int64_t group = rows_.head / (s_.heads / s_.groups);
+    const T* k = at<T>(call_.k, call_.k_strides, rows_.sample, group);
+    const T* v = at<T>(call_.v, call_.v_strides, rows_.sample, group);
+    const bool once = count_ == 1;  // a copy would not be used again
+    const Operand<Item> key_rows = O::rows(k + k_begin * call_.k_strides.row, call_.k_strides.row,
+                                           k_count, dim_, once, k_buffer_);
+    const Operand<Item> values =
+        O::stacked(O::rows(v + k_begin * call_.v_strides.row, call_.v_strides.row, k_count, dim_,
+                           once, v_buffer_),
+                   dim_, v_stacked_);
+    for (int64_t n = 0; n < count_; ++n) {
+      const QueryBlock<Item, C>& q = blocks_[n];
+      if (k_begin < q.keys.end && k_begin + kB > q.keys.begin) {
+        add(q, k_begin, key_rows, values);
+      }
+    }
+  }
+
+  void add(const QueryBlock<Item, C>& q,
+           int64_t k_begin,
+           Operand<Item> key_rows,
+           Operand<Item> values) {
+    const Block block = block_of(s_, q.queries, k_begin);
+    score_product(block, (dim_ + O::kPerItem - 1) / O::kPerItem, key_rows, q.q_transposed, scores_);
+    apply_sign(exponents_, block, scores_);
+    hide_scores(s_, call_.mask, q.queries, block, scores_);
+    online_softmax(block, static_cast<C>(exponents_.factor), scores_, q, rescale_);
+    if (s_.dropout_p > 0) {
+      dropout_factors(s_, rows_.sample, rows_.head, q.queries, block, factors_);
+      for (int64_t j = 0; j < block.k_count; ++j) {
+        TAPESTRY_VECTOR_LOOP
+        for (int64_t i = 0; i < q.queries.count; ++i) {
+          scores_[j * kB + i] *= factors_[j * kB + i];
+        }
+      }
+    }
+    rescale_rows(q.queries.count, padded_, rescale_, q.sums);
+    sum_over_keys<O::kPerItem>(block, q.queries.count, padded_,
+                               O::by_query(scores_, block.k_rows, packed_), values, q.sums);
+  }
+
+  void finish(const QueryBlock<Item, C>& q) {
+    const auto scale = static_cast<C>(__builtin_fabs(s_.scale));
+    const AttentionStrides& strides = call_.out_strides;
+    T* out = at<T>(call_.forward_out, strides, rows_.sample, rows_.head);
+    C* lse = static_cast<C*>(call_.lse) + (rows_.sample * s_.heads + rows_.head) * s_.q_len +
+             q.queries.begin;
+    C row_lse[kB];
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t i = 0; i < kB; ++i) {
+      const C finite = q.max[i] * scale + log(q.sum[i]);
+      row_lse[i] = q.sum[i] == 0 ? -static_cast<C>(__builtin_inf()) : finite;
+      rescale_[i] = q.sum[i] == 0 ? C(0) : C(1) / q.sum[i];
+    }
+    for (int64_t i = 0; i < q.queries.count; ++i) {
+      lse[i] = row_lse[i];
+      C* row = q.sums + i * padded_;
+      TAPESTRY_VECTOR_LOOP
+      for (int64_t d = 0; d < padded_; ++d) {
+        row[d] *= rescale_[i];
+      }
+      store_row(dim_, row, out + (q.queries.begin + i) * strides.row);
+    }
+  }
+
+  const AttentionCall& call_;
+  const AttentionShape& s_;
+  const AttentionRows& rows_;
+  const Exponents exponents_;
+  const int64_t dim_ = s_.head_dim;
+  const int64_t padded_ = attention_padded(dim_);
+  Item* k_buffer_;
+  Item* v_buffer_;
+  Item* v_stacked_;
+  C* scores_;
+  C* factors_;
+  Item* packed_;
+  C* rescale_;
+  QueryBlock<Item, C> blocks_[kAttentionBlocks] = {};
+  int64_t count_ = 0;
+};
+
+}  // namespace
+
+void attention_forward_rows(DType dtype,
+                            const AttentionCall& call,
+                            const AttentionRows& rows,
+                            void* scratch) {
+  for_floating(dtype, [&](auto* tag) {
+    ForwardRows<std::remove_pointer_t<decltype(tag)>>(call, rows, scratch).run();
+  });
+}
+
+}  // namespace tapestry::kernels::TAPESTRY_ISA
