@@ -21,7 +21,7 @@ constexpr const char* kSecondMoment = "exp_avg_sq";
 bool is_half(DType dtype) { return dtype == kFloat16 || dtype == kBFloat16; }
 
 Tensor copy_as(DType dtype, const Tensor& x) {
-  const Tensor out = empty(x.shape(), dtype);
+  Tensor out = empty(x.shape(), dtype);
   copy_values(x, out);
   return out;
 }
@@ -119,13 +119,13 @@ Tensor Optimizer::logical_state(const std::string& state_name, const ParamState&
   if (!is_half(stored.dtype()) && !has_marks) {
     return stored;
   }
-  const Tensor out = copy_as(kFloat32, stored);
+  Tensor out = copy_as(kFloat32, stored);
   return has_marks ? map_unary("optimizer", kernels::UnaryOp::kAbs, out) : out;
 }
 
 Tensor Optimizer::joined(const Tensor& parameter, const ParamState& state) const {
   const Tensor& marks = state.tensors.at(kSecondMoment);
-  const Tensor out = empty(parameter.shape());
+  Tensor out = empty(parameter.shape());
   kernels::join_float32(parameter.numel(), parameter.data<BFloat16>(), bits_of(state.low_bits),
                         marks.dtype(), marks.raw(), out.data<float>());
   return out;

@@ -8,6 +8,7 @@
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
 #include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/scratch.h"
 
 namespace tapestry::kernels {
 
@@ -45,6 +46,8 @@ struct Product {
   Memory a;
   Memory b;
   Memory c;
+  Memory scratchpad;  // left to itself the library takes fresh pages from the system in each call
+  int64_t scratchpad_bytes;
 };
 
 Memory::data_type type_of(DType dtype) {
@@ -75,6 +78,7 @@ Memory::desc describe(DType dtype,
   const auto b = describe(s.dtype, s.batch, s.stride_b, s.k, s.n, s.ldb, s.trans_b);
   const auto c = describe(s.c_dtype, s.batch, s.stride_c, s.m, s.n, s.ldc, false);
   dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (s.alpha != 1.0F) {
     attr.set_output_scales(0, {s.alpha});
   }
@@ -95,8 +99,12 @@ Memory::desc describe(DType dtype,
   if (name.substr(0, 3) == "ref" || (s.dtype == kFloat32 && name.substr(0, 3) != "brg")) {
     return std::nullopt;
   }
-  return Product{dnnl::matmul(found), Memory(a, engine(), nullptr), Memory(b, engine(), nullptr),
-                 Memory(c, engine(), nullptr)};
+  return Product{dnnl::matmul(found),
+                 Memory(a, engine(), nullptr),
+                 Memory(b, engine(), nullptr),
+                 Memory(c, engine(), nullptr),
+                 Memory(found.scratchpad_desc(), engine(), nullptr),
+                 static_cast<int64_t>(found.scratchpad_desc().get_size())};
 }
 
 }  // namespace
@@ -145,9 +153,13 @@ bool onednn_gemm(const GemmShape& shape, const void* a, const void* b, void* c) 
   product.a.set_data_handle(const_cast<void*>(a), stream);
   product.b.set_data_handle(const_cast<void*>(b), stream);
   product.c.set_data_handle(c, stream);
-  product.primitive.execute(
-      stream,
-      {{DNNL_ARG_SRC, product.a}, {DNNL_ARG_WEIGHTS, product.b}, {DNNL_ARG_DST, product.c}});
+  const Scratch scratchpad =
+      product.scratchpad_bytes > 0 ? Scratch(product.scratchpad_bytes) : Scratch();
+  product.scratchpad.set_data_handle(scratchpad.get(), stream);
+  product.primitive.execute(stream, {{DNNL_ARG_SRC, product.a},
+                                     {DNNL_ARG_WEIGHTS, product.b},
+                                     {DNNL_ARG_DST, product.c},
+                                     {DNNL_ARG_SCRATCHPAD, product.scratchpad}});
   stream.wait();
   return true;
 }

@@ -3,7 +3,6 @@
 
 #include <cassert>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 
 #include "autograd/kernels/cpu.h"
@@ -17,23 +16,30 @@ TAPESTRY_DECLARE_PER_ISA(void to_compute(DType dtype, int64_t n, const void* x, 
 /// float64 computes in float64, every other floating dtype in float32.
 constexpr DType compute_dtype(DType dtype) { return dtype == kFloat64 ? kFloat64 : kFloat32; }
 
-/// Uninitialised bytes, aligned to a cache line; freed at the end of the scope.
+/// Where Scratch takes its memory from: aligned to a cache line, of any thread. The system, unless
+/// a higher layer that keeps freed blocks puts its own functions here before any kernel runs;
+/// memory fresh from the system costs a page fault for every 4 KiB.
+struct ScratchSource {
+  void* (*allocate)(int64_t bytes);
+  void (*release)(void* memory);
+};
+inline constexpr int64_t kScratchAlignment = 64;
+ScratchSource& scratch_source();
+
+/// Uninitialised bytes, aligned to a cache line; released at the end of the scope.
 class Scratch {
  public:
   Scratch() = default;
-  explicit Scratch(int64_t bytes)
-      : memory_(std::aligned_alloc(kAlignment, static_cast<size_t>(rounded(bytes)))) {
+  explicit Scratch(int64_t bytes) : memory_(scratch_source().allocate(bytes)) {
     assert(memory_ != nullptr);
   }
   void* get() const { return memory_.get(); }
 
  private:
-  static constexpr int64_t kAlignment = 64;
-  static constexpr int64_t rounded(int64_t bytes) { return (bytes / kAlignment + 1) * kAlignment; }
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
+  struct Release {
+    void operator()(void* memory) const { scratch_source().release(memory); }
   };
-  std::unique_ptr<void, Free> memory_;
+  std::unique_ptr<void, Release> memory_;
 };
 
 /// n elements in the compute type: the array itself where it is that (or null), else a copy.

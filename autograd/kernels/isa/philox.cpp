@@ -18,16 +18,61 @@ void dropout_range(DType dtype,
                    double scale,
                    void* y);
 
+namespace {
+
+constexpr int64_t kLanes = 16;
+
+/// philox_block for kLanes blocks side by side: compilers make vectors of a loop over lanes, but
+/// not of one over blocks.
+[[gnu::always_inline]] inline void philox_lanes(uint64_t seed,
+                                                uint64_t stream,
+                                                uint64_t first_block,
+                                                uint32_t (&words)[4 * kLanes]) {
+  uint32_t c0[kLanes];
+  uint32_t c1[kLanes];
+  uint32_t c2[kLanes];
+  uint32_t c3[kLanes];
+  for (int64_t l = 0; l < kLanes; ++l) {
+    const uint64_t block = first_block + static_cast<uint64_t>(l);
+    c0[l] = static_cast<uint32_t>(block);
+    c1[l] = static_cast<uint32_t>(block >> 32U);
+    c2[l] = static_cast<uint32_t>(stream);
+    c3[l] = static_cast<uint32_t>(stream >> 32U);
+  }
+  auto k0 = static_cast<uint32_t>(seed);
+  auto k1 = static_cast<uint32_t>(seed >> 32U);
+  for (int round = 0; round < 10; ++round) {
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const uint64_t p0 = uint64_t{0xD2511F53U} * c0[l];
+      const uint64_t p1 = uint64_t{0xCD9E8D57U} * c2[l];
+      c0[l] = static_cast<uint32_t>(p1 >> 32U) ^ c1[l] ^ k0;
+      c1[l] = static_cast<uint32_t>(p1);
+      c2[l] = static_cast<uint32_t>(p0 >> 32U) ^ c3[l] ^ k1;
+      c3[l] = static_cast<uint32_t>(p0);
+    }
+    k0 += 0x9E3779B9U;
+    k1 += 0xBB67AE85U;
+  }
+  for (int64_t l = 0; l < kLanes; ++l) {
+    words[4 * l] = c0[l];
+    words[4 * l + 1] = c1[l];
+    words[4 * l + 2] = c2[l];
+    words[4 * l + 3] = c3[l];
+  }
+}
+
+}  // namespace
+
 void philox_blocks(
     uint64_t seed, uint64_t stream, uint64_t first_block, int64_t count, uint32_t* words) {
-  TAPESTRY_VECTOR_LOOP
-  for (int64_t b = 0; b < count; ++b) {
-    uint32_t block[4];
-    philox_block(seed, first_block + static_cast<uint64_t>(b), stream, block);
-    words[4 * b] = block[0];
-    words[4 * b + 1] = block[1];
-    words[4 * b + 2] = block[2];
-    words[4 * b + 3] = block[3];
+  for (int64_t b = 0; b < count; b += kLanes) {
+    uint32_t lanes[4 * kLanes];
+    philox_lanes(seed, stream, first_block + static_cast<uint64_t>(b), lanes);
+    const int64_t n = 4 * (count - b < kLanes ? count - b : kLanes);
+    for (int64_t i = 0; i < n; ++i) {
+      words[4 * b + i] = lanes[i];
+    }
   }
 }
 

@@ -1,0 +1,23 @@
+#include "autograd/kernels/scratch.h"
+
+#include <cstdlib>
+
+namespace tapestry::kernels {
+
+namespace {
+
+void* from_system(int64_t bytes) {
+  const int64_t rounded = (bytes / kScratchAlignment + 1) * kScratchAlignment;
+  return std::aligned_alloc(kScratchAlignment, static_cast<size_t>(rounded));
+}
+
+void to_system(void* memory) { std::free(memory); }
+
+}  // namespace
+
+ScratchSource& scratch_source() {
+  static constinit ScratchSource source = {&from_system, &to_system};
+  return source;
+}
+
+}  // namespace tapestry::kernels
