@@ -16,8 +16,13 @@ namespace tapestry {
 namespace {
 
 Tensor sum_into(const Tensor& a, const Tensor& b, const Tensor& out) {
-  kernels::apply_binary(kernels::binary_row(kernels::BinaryOp::kAdd, out.dtype()),
-                        static_cast<int>(out.dim()), out.shape().begin(), a.raw(),
+  const kernels::BinaryRow row = kernels::binary_row(kernels::BinaryOp::kAdd, out.dtype());
+  if (a.is_contiguous() && b.is_contiguous() && out.is_contiguous()) {
+    const int64_t item = size_of(out.dtype());
+    kernels::apply_binary_contiguous(row, out.numel(), a.raw(), b.raw(), item, out.raw(), item);
+    return out;
+  }
+  kernels::apply_binary(row, static_cast<int>(out.dim()), out.shape().begin(), a.raw(),
                         a.strides().begin(), size_of(a.dtype()), b.raw(), b.strides().begin(),
                         size_of(b.dtype()), out.raw(), out.strides().begin(), size_of(out.dtype()));
   return out;
