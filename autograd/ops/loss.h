@@ -27,10 +27,11 @@ struct CrossEntropyOptions {
 /// loss = logsumexp(logits) - logits[label] per row; logits [..., V], labels [...] int32 or int64.
 ///
 /// Any strides. Losses are float32 (float64 for float64 logits). Saves logits, labels and one
-/// number per row: probabilities are recomputed, and the only other tensor of the logits' size is
-/// their gradient. ValueError if shapes disagree, if label_smoothing or valid_vocab lies outside
-/// its range; TypeError for other dtypes; IndexError naming label, position and V if a label that
-/// is not ignored lies outside [0, valid_vocab).
+/// number per row: probabilities are recomputed. If nobody else holds the logits when backward
+/// comes to them, and the graph is not kept, their gradient is written in their place; else it is
+/// the only other tensor of their size. ValueError if shapes disagree, if label_smoothing or
+/// valid_vocab lies outside its range; TypeError for other dtypes; IndexError naming label,
+/// position and V if a label that is not ignored lies outside [0, valid_vocab).
 Tensor cross_entropy(const Tensor& logits,
                      const Tensor& labels,
                      const CrossEntropyOptions& options = {});

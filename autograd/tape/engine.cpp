@@ -395,28 +395,36 @@ void start(BackwardPass& pass,
 
 namespace {
 
-thread_local bool accumulating_now = true;
+// What ops may know of the running pass.
+struct PassTraits {
+  bool accumulates = true;  // into leaves
+  bool releases = false;    // what was saved
+};
+thread_local PassTraits running_pass;
 
-// Says for its scope whether the running pass accumulates into leaves.
-class AccumulationScope {
+class PassScope {
  public:
-  explicit AccumulationScope(bool value) : previous_(accumulating_now) { accumulating_now = value; }
-  AccumulationScope(const AccumulationScope&) = delete;
-  AccumulationScope& operator=(const AccumulationScope&) = delete;
-  ~AccumulationScope() { accumulating_now = previous_; }
+  PassScope(bool accumulates, const BackwardOptions& options) : previous_(running_pass) {
+    running_pass = {accumulates, !options.retain_graph && !options.create_graph};
+  }
+  PassScope(const PassScope&) = delete;
+  PassScope& operator=(const PassScope&) = delete;
+  ~PassScope() { running_pass = previous_; }
 
  private:
-  bool previous_;
+  PassTraits previous_;
 };
 
 }  // namespace
 
-bool detail::accumulating() { return accumulating_now; }
+bool detail::accumulating() { return running_pass.accumulates; }
+
+bool releases_graph() { return running_pass.releases; }
 
 void backward(std::span<const Tensor> roots,
               std::span<const Tensor> gradients,
               BackwardOptions options) {
-  const AccumulationScope scope(true);
+  const PassScope scope(true, options);
   const GradModeGuard mode(options.create_graph);
   BackwardPass pass(options);
   start(pass, "backward", roots, gradients);
@@ -428,7 +436,7 @@ TensorList grad(std::span<const Tensor> roots,
                 std::span<const Tensor> gradients,
                 BackwardOptions options,
                 bool allow_unused) {
-  const AccumulationScope scope(false);
+  const PassScope scope(false, options);
   const GradModeGuard mode(options.create_graph);
   std::vector<Edge> edges;
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -53,6 +53,11 @@ TensorList vjp(const F& f, const Tensor& dy, const TensorList& inputs);
 /// returns gradients (grad()) or is recorded (create_graph).
 Tensor main_grad_target(const Tensor& leaf);
 
+/// True while a pass is running that drops what an op saved as soon as its backward returns (no
+/// retain_graph or create_graph): an op may then overwrite a saved tensor of which nobody else has
+/// a handle (SavedTensor::is_only_handle).
+bool releases_graph();
+
 /// Sum of two gradients of one shape and dtype, recorded if grad mode is on.
 Tensor accumulate(const Tensor& a, const Tensor& b);
 

@@ -166,6 +166,70 @@ TEST(CrossEntropy, TheGradientIsTheOnlyOtherTensorOfTheLogitsSize) {
   EXPECT_LT(memory_stats().peak_bytes - before, size + size / 10);
 }
 
+// Logits that nobody holds: their peak in bytes over what was there before, and the gradient that
+// arrives behind them.
+struct Disposed {
+  int64_t peak;
+  Tensor gradient;
+};
+Disposed peak_of_backward(const Tensor& x, bool hold_logits, bool retain_graph, double smoothing) {
+  const Tensor labels = labels_below(4096, {64});
+  RankContext::current().allocator().reset_peak();
+  const int64_t before = memory_stats().current_bytes;
+  Tensor held;
+  Tensor loss;
+  {
+    const Tensor logits = add(x, 1);
+    held = hold_logits ? logits : Tensor();
+    loss = cross_entropy(logits, labels, {.label_smoothing = smoothing});
+  }
+  loss.backward({}, retain_graph);
+  const int64_t peak = memory_stats().peak_bytes - before;
+  if (held.defined()) {
+    expect_close(held, add(x, 1), 0);
+  }
+  const Tensor gradient = x.grad().clone();
+  if (retain_graph) {
+    x.set_grad({});
+    loss.backward();
+    expect_close(x.grad(), gradient, 0);
+  }
+  return {peak, gradient};
+}
+
+TEST(CrossEntropy, TheGradientTakesThePlaceOfLogitsThatNobodyHolds) {
+  constexpr int64_t kSize = 64 * 4096 * 4;
+  for (const double smoothing : {0.0, 0.1}) {
+    const auto leaf = [] { return input({64, 4096}, 1, kFloat32).set_requires_grad(); };
+    const Disposed plain = peak_of_backward(leaf(), false, false, smoothing);
+    EXPECT_LT(plain.peak, kSize + kSize / 10);
+    const Disposed held = peak_of_backward(leaf(), true, false, smoothing);
+    EXPECT_GE(held.peak, 2 * kSize);
+    expect_close(plain.gradient, held.gradient, 0);
+    // The graph is run again, so it needs the logits again.
+    const Disposed kept = peak_of_backward(leaf(), false, true, smoothing);
+    EXPECT_GE(kept.peak, 2 * kSize);
+    expect_close(plain.gradient, kept.gradient, 0);
+  }
+}
+
+TEST(CrossEntropy, LogitsThatAnotherOpKeepsAreLeftAlone) {
+  const Tensor x = input({3, 5}, 1).set_requires_grad();
+  const Tensor labels = labels_below(5, {3});
+  Tensor loss;
+  {
+    const Tensor logits = add(x, 1);
+    const Tensor view = logits.reshape({3, 5});
+    // Newest first: the cross entropy is run before square, which keeps the logits too.
+    loss = sum(square(logits));
+    loss = add(loss, cross_entropy(view, labels));
+  }
+  loss.backward();
+  const Tensor y = x.detach().clone().set_requires_grad();
+  const Tensor twin = add(sum(square(add(y, 1))), composed_cross_entropy(add(y, 1), labels));
+  expect_close(x.grad(), grad(twin, {y})[0], 1e-13);
+}
+
 TEST(NllLoss, EqualsCrossEntropyOfLogSoftmax) {
   const Tensor logits = input({3, 4, 6}, 1);
   const Tensor labels = labels_below(6, {3, 4});
