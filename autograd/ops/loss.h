@@ -40,6 +40,32 @@ Tensor composed_cross_entropy(const Tensor& logits,
                               const Tensor& labels,
                               const CrossEntropyOptions& options = {});
 
+struct LinearCrossEntropyOptions {
+  CrossEntropyOptions loss = {};
+  /// Rows of logits that exist at a time. At least 1.
+  int64_t chunk_rows = 512;
+  /// The weight rounded to hidden's dtype, where the caller has it; see linear().
+  Tensor rounded = {};
+};
+
+/// cross_entropy(linear(hidden, weight), labels) without ever holding the logits: hidden [..., H],
+/// weight [V, H], labels [...]. Dtypes and rounding as in linear(); the logits have hidden's dtype.
+///
+/// Saves hidden, weight, labels and one number per row. Backward makes the logits again, chunk by
+/// chunk, and turns each into its part of both gradients: one matrix product more than with stored
+/// logits, and right for any weighting of the rows. The weight's gradient is summed over chunks in
+/// float32 (float64), straight into main_grad if there is one. Errors as in linear() and
+/// cross_entropy(); ValueError if chunk_rows is not positive.
+Tensor linear_cross_entropy(const Tensor& hidden,
+                            const Tensor& weight,
+                            const Tensor& labels,
+                            const LinearCrossEntropyOptions& options = {});
+/// The same in two ops.
+Tensor composed_linear_cross_entropy(const Tensor& hidden,
+                                     const Tensor& weight,
+                                     const Tensor& labels,
+                                     const LinearCrossEntropyOptions& options = {});
+
 struct NllLossOptions {
   int64_t ignore_index = -100;
   Reduction reduction = Reduction::kMean;
