@@ -84,6 +84,30 @@ def rms_norm(dtype):
     return work
 
 
+def add_layer_norm(dtype):
+    x, residual = values(4096, 768, dtype=dtype), values(4096, 768, dtype=dtype)
+    weight, bias = values(768, dtype=dtype), values(768, dtype=dtype)
+    dys = [gradient(4096, 768, dtype=dtype), gradient(4096, 768, dtype=dtype)]
+
+    def work():
+        total = residual + x
+        normed = F.layer_norm(total, [768], weight, bias)
+        torch.autograd.grad([total, normed], [x, residual, weight, bias], dys)
+
+    return work
+
+
+def bias_gelu(dtype):
+    x, bias = values(1024, 3072, dtype=dtype), values(3072, dtype=dtype)
+    dy = gradient(1024, 3072, dtype=dtype)
+    return lambda: torch.autograd.grad(F.gelu(x + bias), [x, bias], dy)
+
+
+def dropout(dtype):
+    x, dy = values(1024, 3072, dtype=dtype), gradient(1024, 3072, dtype=dtype)
+    return lambda: torch.autograd.grad(F.dropout(x, 0.1), [x], dy)
+
+
 def causal_attention(dtype):
     shape = (4, 12, 1024, 64)
     q, k, v = (values(*shape, dtype=dtype) for _ in range(3))
@@ -142,6 +166,9 @@ CASES = [
     (swiglu, "1024x3072", BOTH),
     (layer_norm, "4096x768", BOTH),
     (rms_norm, "4096x768", BOTH),
+    (add_layer_norm, "4096x768", BOTH),
+    (bias_gelu, "1024x3072", BOTH),
+    (dropout, "1024x3072", BOTH),
     (causal_attention, "4x12x1024x64", BOTH),
     (cross_entropy, "1024x50304", BOTH),
     (embedding, "50304x768[4096]", ("float32",)),
