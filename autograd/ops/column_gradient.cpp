@@ -10,12 +10,12 @@ Tensor column_gradient(
   if (!needed) {
     return {};
   }
-  if (const Tensor target = main_grad_target(parameter);
+  if (Tensor target = main_grad_target(parameter);
       target.defined() && dtype != kFloat64 && target.is_contiguous()) {
     out = {target.raw(), target.dtype(), true};
     return target;
   }
-  const Tensor gradient = empty({n}, dtype);
+  Tensor gradient = empty({n}, dtype);
   out = {gradient.raw(), dtype, false};
   return gradient;
 }

@@ -88,7 +88,7 @@ struct LinearCrossEntropy {
     }
     const Tensor x = dense(hidden_);
     const Tensor w = dense(rounded.defined() ? rounded : weight_);
-    const Tensor loss = empty(y.shape(), wide_dtype(x.dtype()));
+    Tensor loss = empty(y.shape(), wide_dtype(x.dtype()));
     const Tensor row_lse = empty(y.shape(), loss.dtype());
     for_chunks(x, w, y,
                [&](const Tensor& logits, const Tensor& y_part, int64_t begin, int64_t end) {

@@ -41,7 +41,8 @@ std::vector<DType> bias_dtypes(DType dtype) {
 }
 
 void expect_matches(Activation f, DType dtype, DType bias_dtype, Sizes s) {
-  const auto [rows, n] = s;
+  const int64_t rows = s.rows;
+  const int64_t n = s.n;
   const Array x = random_array(dtype, rows * n, 1, 2);
   const Array bias = random_array(bias_dtype, n, 2);
   const Array dy = random_array(dtype, rows * n, 3);
