@@ -120,6 +120,22 @@ Work causal_attention_case(DType dtype) {
   };
 }
 
+// As a layer of 12 heads of 64 channels has it: query, key and value are slices of one projection,
+// and the rows of a head lie 12 * 3 * 64 elements apart.
+Work qkv_attention_case(DType dtype, int64_t batch, int64_t length) {
+  const Tensor fused = values({batch, length, 12, 3, 64}, dtype, false);
+  const auto part = [&](int64_t index) {
+    return select(fused, 3, index).permute({0, 2, 1, 3}).set_requires_grad();
+  };
+  const Tensor q = part(0);
+  const Tensor k = part(1);
+  const Tensor v = part(2);
+  const Tensor dy = gradient({batch, length, 12, 64}, dtype).permute({0, 2, 1, 3});
+  return [=] {
+    keep(grad(scaled_dot_product_attention(q, k, v, {.causal = true}), {q, k, v}, dy));
+  };
+}
+
 Work cross_entropy_case(DType dtype) {
   const Tensor logits = values({1024, 50304}, dtype);
   const Tensor labels = randint(0, 50304, {1024});
@@ -183,6 +199,12 @@ std::vector<Case> cases() {
     add("rms_norm/4096x768", rms_norm_case, 0, 5 * rows * size);
     // Two products forward and four backward over the visible half of the scores.
     add("causal_attention/4x12x1024x64", causal_attention_case, 6.0 * 4 * 12 * 1024 * 1024 * 64, 0);
+    add(
+        "qkv_attention/4x256x12x64", [](DType t) { return qkv_attention_case(t, 4, 256); },
+        6.0 * 4 * 12 * 256 * 256 * 64, 0);
+    add(
+        "qkv_attention/1x1024x12x64", [](DType t) { return qkv_attention_case(t, 1, 1024); },
+        6.0 * 12 * 1024 * 1024 * 64, 0);
     // Forward reads the logits, backward reads them and writes their gradient.
     add("cross_entropy/1024x50304", cross_entropy_case, 0, 3 * kLogitRows * kVocab * size);
   }
