@@ -137,7 +137,7 @@ inline constexpr __mmask16 kAllLanes = 0xffff;
 #else
   const Int32Vector exponent =
       reinterpret_cast<Int32Vector>(shifted) - __builtin_bit_cast(int32_t, kRounder) + 127;
-  const FloatVector power = reinterpret_cast<FloatVector>(exponent << 23);
+  const auto power = reinterpret_cast<FloatVector>(exponent << 23);
   return x < -126.0F ? FloatVector{} : p * power;
 #endif
 }
