@@ -19,13 +19,13 @@ add_library(tapestry_options INTERFACE)
 target_compile_options(tapestry_options INTERFACE
   -Wall -Wextra -Wpedantic -Werror -Wno-missing-field-initializers
   # GCC 12 sees overlapping copies in `"literal" + string` where there are none (GCC bug 105651).
-  -Wno-restrict
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
   # A fused multiply-add would change ties in data blends; the kernels in isa/ ask for it.
   $<$<NOT:$<BOOL:$<TARGET_PROPERTY:TAPESTRY_FUSE_MULTIPLY_ADD>>>:-ffp-contract=off>)
 if(TAPESTRY_SANITIZE)
   # The undefined-behaviour checks make GCC's flow warnings report paths that cannot be taken.
   target_compile_options(tapestry_options INTERFACE
     -fsanitize=${TAPESTRY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
-    -Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-array-bounds)
+    "$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-stringop-overflow;-Wno-array-bounds>")
   target_link_options(tapestry_options INTERFACE -fsanitize=${TAPESTRY_SANITIZE})
 endif()

@@ -93,6 +93,7 @@ class Module {
   Tensor register_buffer(std::string name, const Tensor& value);
   /// Makes a child: register_module<Linear>("fc1", 4, 8).
   template <class M, class... Args>
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): is moved on, which the check misses here
   M& register_module(std::string name, Args&&... args) {
     return static_cast<M&>(
         add_child(std::move(name), std::make_unique<M>(std::forward<Args>(args)...)));

@@ -1,6 +1,10 @@
 #include "nn/parameter.h"
 
+#include "autograd/ops/map.h"
+#include "autograd/tape/autograd_meta.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 
 namespace tapestry::nn {
 
@@ -15,6 +19,22 @@ Tensor LogicalTensor::view_of(const Tensor& whole) const {
   Shape piece = view_shape;
   piece[axis] = end - begin;
   return alias(whole, piece, strides, whole.offset() + begin * strides[axis]);
+}
+
+Tensor Parameter::compute_copy(DType wanted) const {
+  if (dtype() == wanted) {
+    return *this;
+  }
+  Tensor copy = compute_copy_buffer(*this);
+  if (!copy.defined() || copy.dtype() != wanted) {
+    const MemoryKindGuard kind(MemoryKind::kParameter);
+    copy = empty(shape(), wanted);
+  } else if (autograd_meta(*this)->compute_copy_version == version()) {
+    return copy;
+  }
+  copy_values(detach(), copy);
+  set_compute_copy(*this, copy);
+  return copy;
 }
 
 }  // namespace tapestry::nn

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "autograd/tensor/error.h"
 
@@ -50,8 +51,8 @@ double LearningRateScheduler::learning_rate(Position position) const {
   return o.end_learning_rate + (o.learning_rate - o.end_learning_rate) * factor;
 }
 
-OptimizerParamScheduler::OptimizerParamScheduler(const OptimizerParamSchedulerOptions& options)
-    : options_(options) {
+OptimizerParamScheduler::OptimizerParamScheduler(OptimizerParamSchedulerOptions options)
+    : options_(std::move(options)) {
   const auto& o = options_;
   const auto batch = static_cast<double>(o.global_batch_size);
   check<ValueError>(o.global_batch_size > 0, "the global batch size must be above 0, got ",

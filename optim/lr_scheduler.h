@@ -98,7 +98,7 @@ struct OptimizerParamSchedulerOptions {
 /// run. ValueError, naming the key, for values that do not fit together.
 class OptimizerParamScheduler final : public Schedule {
  public:
-  explicit OptimizerParamScheduler(const OptimizerParamSchedulerOptions& options);
+  explicit OptimizerParamScheduler(OptimizerParamSchedulerOptions options);
   double learning_rate(Position position) const override;
   double weight_decay(Position position) const override;
 

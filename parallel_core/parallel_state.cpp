@@ -1,5 +1,7 @@
 #include "parallel_core/parallel_state.h"
 
+#include <utility>
+
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 
@@ -65,7 +67,7 @@ void initialize_model_parallel(const ModelParallelSizes& sizes,
   check<RuntimeError>(world->size() == 1, "initialize_model_parallel: the world has ",
                       world->size(), " ranks; only a world of one is supported so far");
   // All axes have size one: every group is the group of this process.
-  slot() = ParallelState{world, world, world, world};
+  slot() = ParallelState{world, world, world, std::move(world)};
 }
 
 bool model_parallel_is_initialized() { return slot().has_value(); }

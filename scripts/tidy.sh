@@ -43,4 +43,6 @@ for file in "${wanted[@]}"; do
   fi
 done
 ((${#files[@]} > 0)) || exit 0
-printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy -p "$build" --quiet
+# The build may be GCC's, with warning options that clang-tidy does not know.
+printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy -p "$build" --quiet \
+  --extra-arg=-Wno-unknown-warning-option

@@ -59,6 +59,21 @@ void call_gemv(bool trans,
   }
 }
 
+/// OpenBLAS chooses its kernels by the processor's model and gives an AVX-512 processor that it
+/// does not know kernels for AVX2, half as fast. oneDNN goes by the instruction set.
+bool openblas_lacks_avx512() {
+#if defined(_OPENMP)
+  static const bool lacks = [] {
+    constexpr std::string_view kCoresWithAvx512[] = {"SkylakeX", "Cooperlake", "SapphireRapids"};
+    const auto* const end = std::end(kCoresWithAvx512);
+    return std::find(std::begin(kCoresWithAvx512), end, openblas_get_corename()) == end;
+  }();
+  return lacks && cpu_level() >= CpuLevel::kAvx512;
+#else
+  return false;  // oneDNN would bring its own team
+#endif
+}
+
 /// float and double by BLAS; m, n, k > 0.
 template <class T>
 void gemm_blas(bool trans_a,
@@ -313,8 +328,12 @@ void gemm_batched(DType dtype,
   if (batch <= 0 || m <= 0 || n <= 0) {
     return;
   }
+  // A vector has no use for blocks, and for the smallest products a call costs more than the work.
+  constexpr int64_t kLeastProduct = 1 << 15;
+  const bool float32_by_onednn =
+      dtype == kFloat32 && m > 1 && n > 1 && m * n * k >= kLeastProduct && openblas_lacks_avx512();
   // With alpha = 0 oneDNN 2.6 scales accumulators that it never set.
-  if (narrow && k > 0 && alpha != 0 && has_native_gemm(dtype) &&
+  if (k > 0 && alpha != 0 && (float32_by_onednn || (narrow && has_native_gemm(dtype))) &&
       onednn_gemm({dtype, c_dtype, trans_a, trans_b, batch, m, n, k, lda, stride_a, ldb, stride_b,
                    ldc, stride_c, static_cast<float>(alpha), static_cast<float>(beta)},
                   a, b, c)) {
@@ -376,7 +395,10 @@ std::string_view blas_flavour() {
     constexpr std::string_view kParallel[] = {"serial", "pthread", "openmp"};
     const int parallel = std::clamp(openblas_get_parallel(), 0, 2);
     return std::string(kParallel[parallel]) + ": " + openblas_get_config() + " on " +
-           openblas_get_corename();
+           openblas_get_corename() +
+           (openblas_lacks_avx512() ? "; float32 products by oneDNN, which has AVX-512 kernels for "
+                                      "this processor"
+                                    : "");
   }();
   return flavour;
 }

@@ -1,4 +1,5 @@
-// Matrix products: the one seam to OpenBLAS (float32, float64) and oneDNN (bfloat16, float16).
+// Matrix products: the one seam to OpenBLAS (float32, float64) and oneDNN (bfloat16, and float32 on
+// processors with AVX-512 for which OpenBLAS has no kernels).
 //
 // Matrices are row-major with a leading dimension (elements from one row to the next). Called
 // inside an OpenMP parallel region or by a thread with a team of one, a product runs on that thread

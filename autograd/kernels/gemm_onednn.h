@@ -1,4 +1,4 @@
-// 16-bit matrix products by oneDNN; used by gemm.cpp only.
+// Matrix products by oneDNN; used by gemm.cpp only.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,8 @@ struct GemmShape {
   bool operator==(const GemmShape&) const = default;
 };
 
-/// False, with c untouched, if oneDNN has no fast product of that shape.
+/// bfloat16 or float32 operands. False, with c untouched, if oneDNN has no fast product of that
+/// shape.
 bool onednn_gemm(const GemmShape& shape, const void* a, const void* b, void* c);
 
 }  // namespace tapestry::kernels

@@ -44,7 +44,7 @@ void check_range(
 
 // As dense int64, in range.
 Tensor checked_index(std::string_view op, const Tensor& index, int64_t size, int64_t axis) {
-  const Tensor out = integer_index(op, index);
+  Tensor out = integer_index(op, index);
   check_range(op, out, 0, size, axis);
   return out;
 }
@@ -365,7 +365,7 @@ struct NonZero {
     const std::vector<bool> hits = x.to_vector<bool>();
     const auto count = static_cast<int64_t>(std::count(hits.begin(), hits.end(), true));
     Tensor y = empty({count, x.dim()}, kInt64);
-    int64_t* out = y.data<int64_t>();
+    auto* out = y.data<int64_t>();
     for (size_t i = 0; i < hits.size(); ++i) {
       if (hits[i]) {
         const Shape place = coordinates_of(static_cast<int64_t>(i), x.shape());

@@ -39,7 +39,7 @@ Tensor reduce_rows(const Tensor& rows,
                    Reduction reduction) {
   const Tensor kept = ne(labels, static_cast<double>(ignore_index)).to(rows.dtype());
   const Tensor weights = loss_mask.defined() ? mul(kept, loss_mask.to(rows.dtype())) : kept;
-  const Tensor weighted = loss_mask.defined() ? mul(rows, weights) : rows;
+  Tensor weighted = loss_mask.defined() ? mul(rows, weights) : rows;
   switch (reduction) {
     case Reduction::kNone:
       return weighted;
@@ -132,7 +132,7 @@ struct Smoothing {
       for (int64_t j = 0; j < valid; ++j) {
         total += static_cast<double>(static_cast<Loss>(x[j]));
       }
-      const double label_logit = static_cast<double>(static_cast<Loss>(x[label]));
+      const auto label_logit = static_cast<double>(static_cast<Loss>(x[label]));
       Loss& value = loss.data<Loss>()[row];
       value = static_cast<Loss>(static_cast<double>(value) +
                                 amount * (label_logit - total / static_cast<double>(valid)));

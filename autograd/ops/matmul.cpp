@@ -81,7 +81,8 @@ bool stacks(const Matrix& m, int64_t axis, int64_t count) {
                      : m.batch[axis] == m.rows * m.leading;
 }
 
-// out = a b + beta out over the batch; out is contiguous with shape batch + [m, n].
+// out = a b + beta out over the batch; out is contiguous with shape batch + [m, n], of the
+// operands' dtype or, for 16-bit operands, float32.
 void multiply(const Tensor& a_, const Tensor& b_, double beta, const Tensor& out) {
   if (out.numel() == 0) {
     return;
@@ -142,25 +143,26 @@ void multiply(const Tensor& a_, const Tensor& b_, double beta, const Tensor& out
   const int64_t inner = std::distance(batch.begin(), std::max_element(batch.begin(), batch.end()));
   const bool batched = !batch.empty();
   const int64_t count = batched ? batch[inner] : 1;
-  const int64_t item = size_of(out.dtype());
+  const DType dtype = a_.dtype();
   Shape place = Shape::filled(batch.size(), 0);
   const int64_t rounds = batched ? batch.numel() / count : 1;
   for (int64_t round = 0; round < rounds; ++round) {
-    const auto at = [&](const Matrix& m) {
+    const auto at = [&](const Matrix& m, DType item) {
       int64_t offset = 0;
       for (int64_t i = 0; i < batch.size(); ++i) {
         offset += place[i] * m.batch[i];
       }
-      return m.data + offset * item;
+      return m.data + offset * size_of(item);
     };
-    auto* to = const_cast<std::byte*>(at(c));
+    auto* to = const_cast<std::byte*>(at(c, out.dtype()));
     if (batched) {
-      kernels::gemm_batched(out.dtype(), out.dtype(), a.transposed, b.transposed, count, c.rows,
-                            c.columns, a.columns, 1, at(a), a.leading, a.batch[inner], at(b),
-                            b.leading, b.batch[inner], beta, to, c.leading, c.batch[inner]);
+      kernels::gemm_batched(dtype, out.dtype(), a.transposed, b.transposed, count, c.rows,
+                            c.columns, a.columns, 1, at(a, dtype), a.leading, a.batch[inner],
+                            at(b, dtype), b.leading, b.batch[inner], beta, to, c.leading,
+                            c.batch[inner]);
     } else {
-      kernels::gemm(out.dtype(), out.dtype(), a.transposed, b.transposed, c.rows, c.columns,
-                    a.columns, 1, at(a), a.leading, at(b), b.leading, beta, to, c.leading);
+      kernels::gemm(dtype, out.dtype(), a.transposed, b.transposed, c.rows, c.columns, a.columns, 1,
+                    at(a, dtype), a.leading, at(b, dtype), b.leading, beta, to, c.leading);
     }
     for (int64_t i = batch.size() - 1; i >= 0; --i) {
       if (i == inner) {
@@ -233,8 +235,11 @@ struct MatMul {
 
 struct Linear {
   static constexpr std::string_view name = "linear";
-  SavedTensor x, weight;
-  Tensor leaf;  // the weight itself, whose main_grad may take the gradient
+  Tensor rounded;  // the weight in x's dtype, where that differs
+  SavedTensor x = {}, weight = {};
+  Tensor leaf = {};  // the weight itself, whose main_grad may take the gradient
+  DType bias_dtype = kFloat32;
+
   Tensor forward(const Tensor& x_, const Tensor& weight_, const Tensor& bias) {
     if (weight_.requires_grad()) {
       x.save(x_);
@@ -243,22 +248,31 @@ struct Linear {
     if (x_.requires_grad()) {
       weight.save(weight_);
     }
+    if (weight_.dtype() != x_.dtype() && !rounded.defined()) {
+      rounded = weight_.to(x_.dtype());
+    }
     Shape shape = x_.shape();
     shape.back() = weight_.shape()[0];
     Tensor y = empty(shape, x_.dtype());
     if (bias.defined()) {
       // The product is added to the bias inside the kernel, rounded once.
-      copy_values(broadcast_view(bias, shape), y);
+      bias_dtype = bias.dtype();
+      copy_values(broadcast_view(bias.dtype() == x_.dtype() ? bias : bias.to(x_.dtype()), shape),
+                  y);
     }
     const bool vector = x_.dim() == 1;
-    multiply(vector ? x_.unsqueeze(0) : x_, weight_.t(), bias.defined() ? 1 : 0,
-             vector ? y.unsqueeze(0) : y);
+    multiply(vector ? x_.unsqueeze(0) : x_, (rounded.defined() ? rounded : weight_).t(),
+             bias.defined() ? 1 : 0, vector ? y.unsqueeze(0) : y);
     return y;
   }
+
   std::array<Tensor, 3> backward(const Tensor& dy, NeedsGrad needs) const {
     std::array<Tensor, 3> out;
     if (needs[0]) {
-      out[0] = matmul(dy, weight.get());
+      const Tensor exact = weight;  // notices a change in place also where the copy is used
+      // The copy is not part of the graph; second derivatives need the weight itself.
+      const bool copy = rounded.defined() && !grad_enabled();
+      out[0] = matmul(dy, copy ? rounded : exact.to(dy.dtype()));
     }
     const Tensor rows = fold(dy);
     if (needs[1]) {
@@ -267,12 +281,15 @@ struct Linear {
       if (target.buffer.defined()) {
         out[1] = target.buffer;
         multiply(rows.t(), fold(x.get()), target.overwrite ? 0 : 1, out[1]);
+      } else if (rounded.defined() && !grad_enabled()) {
+        out[1] = empty(leaf.shape(), leaf.dtype());
+        multiply(rows.t(), fold(x.get()), 0, out[1]);
       } else {
-        out[1] = matmul(rows.t(), fold(x.get()));
+        out[1] = matmul(rows.t(), fold(x.get())).to(leaf.dtype());
       }
     }
     if (needs[2]) {
-      out[2] = sum(rows, {0});
+      out[2] = sum(rows.to(bias_dtype), {0});
     }
     return out;
   }
@@ -289,7 +306,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
                     b.shape());
   const bool row = a.dim() == 1;
   const bool column = b.dim() == 1;
-  const Tensor y = apply_op(MatMul{}, row ? unsqueeze(a, 0) : a, column ? unsqueeze(b, 1) : b);
+  Tensor y = apply_op(MatMul{}, row ? unsqueeze(a, 0) : a, column ? unsqueeze(b, 1) : b);
   if (!row && !column) {
     return y;
   }
@@ -323,8 +340,12 @@ Tensor outer(const Tensor& a, const Tensor& b) {
   return mul(unsqueeze(a, 1), unsqueeze(b, 0));
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  check_operands("linear", x, weight);
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& rounded) {
+  const bool narrow = x.dtype() == kBFloat16 || x.dtype() == kFloat16;
+  const bool mixed = narrow && weight.dtype() == kFloat32;
+  if (!mixed) {
+    check_operands("linear", x, weight);
+  }
   check<ValueError>(weight.dim() == 2, "linear: weight must be [out, in], it is ", weight.shape());
   check<ValueError>(x.dim() > 0 && x.shape().back() == weight.shape()[1],
                     "linear: the last axis of x ", x.shape(), " must be that of weight ",
@@ -334,7 +355,14 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     check<ValueError>(bias.shape() == Shape{weight.shape()[0]}, "linear: bias ", bias.shape(),
                       " must have one entry per row of weight ", weight.shape());
   }
-  return apply_op(Linear{}, x, weight, bias);
+  if (rounded.defined()) {
+    check<TypeError>(mixed && rounded.dtype() == x.dtype(), "linear: the rounded weight is ",
+                     describe(rounded), "; it stands for a float32 weight in the dtype of x, ",
+                     name_of(x.dtype()), ", and the weight is ", describe(weight));
+    check<ValueError>(rounded.shape() == weight.shape(), "linear: the rounded weight ",
+                      rounded.shape(), " must have the shape of weight ", weight.shape());
+  }
+  return apply_op(Linear{rounded}, x, weight, bias);
 }
 
 }  // namespace tapestry

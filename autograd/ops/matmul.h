@@ -26,7 +26,15 @@ Tensor outer(const Tensor& a, const Tensor& b);
 /// y = x weight^T + bias: x [.., in], weight [out, in], bias [out] or undefined, y [.., out].
 /// Saves x and weight, each where the other wants a gradient: dx = dy weight,
 /// dweight = dy^T x, dbias = sum dy. ValueError if shapes do not fit.
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+///
+/// Mixed precision: x may be bfloat16 or float16 where weight and bias are float32. The product is
+/// then that of x and the weight rounded to x's dtype, y has x's dtype, and the gradients of weight
+/// and bias are float32 sums. A caller that uses one weight often keeps `rounded`, the rounded
+/// weight, and passes it (TypeError, ValueError if it is not that by dtype and shape).
+Tensor linear(const Tensor& x,
+              const Tensor& weight,
+              const Tensor& bias = {},
+              const Tensor& rounded = {});
 
 /// Einstein's summation: "bij,bjk->bik". One letter names one axis; letters that are not in the
 /// result are summed over; a letter twice in one operand takes the diagonal. Without "->" the

@@ -164,7 +164,7 @@ struct ArgExtreme {
   bool keepdim;
   Tensor forward(const Tensor& x) {
     const AxisView view = around_axis(x, axis);
-    const Tensor y =
+    Tensor y =
         empty(reduced_shape(x.shape(), x.dim() > 0 ? Shape{axis} : Shape{}, keepdim), kInt64);
     if (y.numel() > 0) {
       kernels::arg_reduce(kMax, x.dtype(), view.outer, view.n, view.inner, view.tensor.raw(),

@@ -62,15 +62,15 @@ struct Checkpoint {
     return (*function)(inputs_);
   }
 
-  TensorList backward(const Tensor& dy, NeedsGrad /*needs*/) const {
+  TensorList backward(const Tensor& dy, NeedsGrad needs) const {
     check<RuntimeError>(!grad_enabled(),
                         "checkpoint: gradients of gradients are not available through a "
                         "recomputed function; call it directly");
     TensorList leaves;
-    for (const SavedTensor& saved : inputs) {
-      const Tensor input = saved;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const Tensor input = inputs[i];
       leaves.push_back(input.defined() ? input.detach() : input);
-      if (input.defined() && input.requires_grad()) {
+      if (needs[i]) {
         leaves.back().set_requires_grad();
       }
     }

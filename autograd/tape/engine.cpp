@@ -254,6 +254,7 @@ void BackwardPass::capture(std::span<const Tensor> roots, const std::vector<Edge
     starts.push_back(root.defined() ? gradient_edge(root) : Edge{});
     visit(starts.back().node.get());
   }
+  // NOLINTNEXTLINE(modernize-loop-convert): visit() appends to what is looped over
   for (size_t i = 0; i < reachable.size(); ++i) {
     for (const Edge& edge : reachable[i]->edges()) {
       visit(edge.node.get());

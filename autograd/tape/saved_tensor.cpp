@@ -13,9 +13,17 @@ void SavedTensor::keep(const Tensor& value) {
 
 void SavedTensor::save(const Tensor& value) {
   node_ = static_cast<Node*>(RankContext::current().recording_node);
-  if (node_ != nullptr && value.defined()) {
-    keep(value);
+  if (node_ == nullptr || !value.defined()) {
+    return;
   }
+  if (value.requires_grad() && value.is_leaf()) {
+    keep(value);  // no recorded op can change it in place
+    return;
+  }
+  // An op that later changes the tensor in place becomes its producer. If that op depends on this
+  // one, a handle on the tensor itself would close a circle of ownership: keep what it is now.
+  keep(alias(value));
+  source_ = gradient_edge(value);
 }
 
 const Tensor& SavedTensor::save_output(const Tensor& value, uint32_t index) {
@@ -35,11 +43,15 @@ Tensor SavedTensor::get() const {
                       " that backward needs was changed in place: it was saved at version ",
                       version_, " and is now at version ", value_.version(),
                       "; change a clone() instead");
-  if (output_ == kInput || !grad_enabled()) {
+  if (!grad_enabled() || (output_ == kInput && !source_)) {
     return value_;
   }
   Tensor attached = alias(value_);
-  set_gradient_edge(attached, Ref<Node>(node_), output_);
+  if (output_ == kInput) {
+    set_gradient_edge(attached, source_.node, source_.output);
+  } else {
+    set_gradient_edge(attached, Ref<Node>(node_), output_);
+  }
   return attached;
 }
 

@@ -3,11 +3,9 @@
 
 #include <cstdint>
 
-#include "autograd/tensor/tensor.h"
+#include "autograd/tape/node.h"
 
 namespace tapestry {
-
-class Node;
 
 /// A tensor kept for backward together with the version it had. It keeps nothing when its op is
 /// not being recorded. Reading it throws a RuntimeError, naming the op, if the tensor was changed
@@ -33,6 +31,7 @@ class SavedTensor {
   void keep(const Tensor& value);
 
   Tensor value_;
+  Edge source_;           // where the gradient of an input goes, if some op made the input
   Node* node_ = nullptr;  // the op that keeps it; it owns this object
   uint32_t version_ = 0;
   uint32_t output_ = kInput;

@@ -7,7 +7,8 @@
 
 namespace tapestry {
 
-/// Nested brackets with aligned columns, lines of at most 80 characters:
+/// Nested brackets with aligned columns; rows of numbers are broken to lines of at most 80
+/// characters:
 ///
 ///   tensor([[ 1.0000, -0.5000],
 ///           [ 0.2500,  3.0000]])

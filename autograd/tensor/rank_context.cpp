@@ -46,7 +46,7 @@ RankContext::~RankContext() = default;
 
 RankContext& RankContext::process_default() {
   // Never destroyed: tensors with static lifetime may outlive every other static object.
-  static RankContext* const context = new RankContext();
+  static auto* const context = new RankContext();
   return *context;
 }
 

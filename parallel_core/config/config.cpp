@@ -5,6 +5,7 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "parallel_core/config/parse_value.h"
 #include "parallel_core/config/raw_yaml.h"
@@ -49,7 +50,8 @@ std::string hint(std::string_view name, const std::vector<std::string_view>& nam
 
 class Loader {
  public:
-  Loader(const std::string& name, const LoadOptions& options) : name_(name), options_(options) {}
+  Loader(std::string name, const LoadOptions& options)
+      : name_(std::move(name)), options_(options) {}
 
   AllConfig load(const std::string& text) {
     const RawNode root = config::parse_yaml(text, {name_}, /*fixed_place=*/false, errors_);

@@ -81,6 +81,7 @@ struct TrainingConfig {
   bool enable_mem_align = false;
   std::optional<int64_t> num_threads;
   bool log_param_grad_norms = false;
+  std::vector<int64_t> dump_activation_steps;
   std::vector<int64_t> dump_grad_steps;
   std::vector<int64_t> dump_weight_steps;
   bool profile = false;
@@ -227,7 +228,7 @@ struct TransformerConfig {
   double norm_epsilon = 1e-5;
   bool apply_residual_connection_post_norm = false;
   bool use_final_norm = true;
-  DType residual_connection_dtype = kFloat32;
+  std::optional<DType> residual_connection_dtype;  // empty: that of the activations
   bool fp32_residual_connection = false;
   double init_method_std = 0.01;
   bool scaled_output_init = false;
@@ -237,6 +238,8 @@ struct TransformerConfig {
   std::optional<DType> embedding_init_dtype;  // empty: params_dtype
   DType compute_dtype = kFloat32;
   DType softmax_compute_dtype = kFloat32;
+  DType layernorm_compute_dtype = kFloat32;
+  DType rotary_dtype = kFloat32;
   bool attention_softmax_in_fp32 = true;
   bool fp16_lm_cross_entropy = false;
   double hidden_dropout = 0.0;
@@ -263,6 +266,7 @@ struct TransformerConfig {
   std::optional<int64_t> decoder_num_layers;
   std::string model_type = "encoder_or_decoder";
   bool apply_rope_fusion = false;
+  bool use_fused_kernels = true;
   bool use_sandwich_norm = false;
   double attn_post_norm_scale = 1.0;
   double ffn_post_norm_scale = 1.0;

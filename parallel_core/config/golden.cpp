@@ -140,7 +140,7 @@ std::string golden_config_to_yaml(const std::string& json_text,
                                           "adam_beta2",        "add_bias_linear",    "add_qkv_bias",
                                           "dump_weight_steps"};
   for (const auto& [key, value] : json.items()) {
-    if (kReferenceOnly.count(key) == 0 && combined.count(key) == 0 &&
+    if (!kReferenceOnly.contains(key) && !combined.contains(key) &&
         (experts || (!key.starts_with("moe_") && key != "num_moe_experts"))) {
       convert.carry_over(key, value);
     }

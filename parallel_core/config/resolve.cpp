@@ -291,7 +291,7 @@ void check_moe(Resolution& r) {
 
 bool Resolution::sound(std::initializer_list<const char*> keys) const {
   for (const char* key : keys) {
-    if (faulty_.count(key) != 0) {
+    if (faulty_.contains(key)) {
       return false;
     }
   }

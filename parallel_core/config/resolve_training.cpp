@@ -41,6 +41,7 @@ void resolve_length(Resolution& r) {
       }
     }
   };
+  within("training_config.dump_activation_steps", training.dump_activation_steps);
   within("training_config.dump_grad_steps", training.dump_grad_steps);
   within("training_config.dump_weight_steps", training.dump_weight_steps);
 }
@@ -228,6 +229,40 @@ void resolve_weight_decay(Resolution& r) {
   }
 }
 
+void resolve_loss_scale(Resolution& r) {
+  const auto& training = r.config().training_config;
+  constexpr const char* kScale = "training_config.loss_scale";
+  constexpr const char* kValue = "training_config.loss_scale_value";
+  constexpr const char* kFactor = "training_config.loss_scale_factor";
+  constexpr const char* kWindow = "training_config.loss_scale_window";
+  if (!r.sound({kScale, kValue, kFactor, kWindow, "model_config.compute_dtype"})) {
+    return;
+  }
+  if (training.loss_scale_factor && !training.loss_scale_value) {
+    r.error(kFactor, "needs loss_scale_value");
+  }
+  if (training.loss_scale_window && (!training.loss_scale_value || !training.loss_scale_factor)) {
+    r.error(kWindow, "needs loss_scale_value and loss_scale_factor");
+  }
+  const bool half = r.config().model_config.compute_dtype == kFloat16;
+  if (training.loss_scale_value) {
+    if (!training.loss_scale_factor || !training.loss_scale_window) {
+      r.error(kValue,
+              "starts dynamic loss scaling, which needs loss_scale_factor (usually 2) and "
+              "loss_scale_window (usually 1000) as well");
+    } else if (training.loss_scale) {
+      r.note(kValue, "not used: the static loss_scale is set");
+    } else if (!half) {
+      r.note(kValue, "not used: only float16 compute has dynamic loss scaling");
+    }
+  } else if (half && !training.loss_scale) {
+    r.note(
+        "model_config.compute_dtype",
+        "float16 without loss scaling: small gradients become 0; set training_config.loss_scale, "
+        "or loss_scale_value, loss_scale_factor and loss_scale_window");
+  }
+}
+
 }  // namespace
 
 void resolve_training(Resolution& r) {
@@ -239,14 +274,7 @@ void resolve_training(Resolution& r) {
     r.error("optimizer_config.clip_grad",
             "given beside training_config.grad_clip_kwargs; keep one of them");
   }
-  if (training.loss_scale_factor && !training.loss_scale_value &&
-      r.sound({"training_config.loss_scale_value"})) {
-    r.error("training_config.loss_scale_factor", "needs loss_scale_value");
-  }
-  if (training.loss_scale_window && (!training.loss_scale_value || !training.loss_scale_factor) &&
-      r.sound({"training_config.loss_scale_value", "training_config.loss_scale_factor"})) {
-    r.error("training_config.loss_scale_window", "needs loss_scale_value and loss_scale_factor");
-  }
+  resolve_loss_scale(r);
   if (training.profile_step_start > training.profile_step_end) {
     r.error("training_config.profile_step_start",
             concat("is ", training.profile_step_start, ", after profile_step_end ",

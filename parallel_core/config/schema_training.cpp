@@ -23,8 +23,6 @@ constexpr std::string_view kProfiling = "profiling is not built yet";
 constexpr std::string_view kSearch = "the search for a parallel layout is not built yet";
 constexpr std::string_view kFullCheckpoint =
     "checkpoints hold weights only; resuming a run needs optimizer and data state as well";
-constexpr std::string_view kDynamicScale =
-    "dynamic loss scaling comes with float16; a static scale is set by loss_scale";
 
 constexpr Key kKeys[] = {
     {.name = "seed",
@@ -99,20 +97,16 @@ constexpr Key kKeys[] = {
     {.name = "loss_scale_value",
      .field = f<&T::loss_scale_value>,
      .check = at_least(1),
-     .accepted = "null",
-     .reason = kDynamicScale,
-     .doc = "First dynamic loss scale."},
+     .doc = "First scale of dynamic loss scaling, which float16 compute uses where `loss_scale` is "
+            "not "
+            "set."},
     {.name = "loss_scale_factor",
      .field = f<&T::loss_scale_factor>,
-     .check = above(0),
-     .accepted = "null",
-     .reason = kDynamicScale,
+     .check = above(1),
      .doc = "Factor of the dynamic loss scale; needs `loss_scale_value`."},
     {.name = "loss_scale_window",
      .field = f<&T::loss_scale_window>,
      .check = above(0),
-     .accepted = "null",
-     .reason = kDynamicScale,
      .doc = "Finite steps before the scale grows; needs `loss_scale_factor`."},
     {.name = "loss_reduction",
      .field = f<&T::loss_reduction>,
@@ -229,6 +223,12 @@ constexpr Key kKeys[] = {
     {.name = "log_param_grad_norms",
      .field = f<&T::log_param_grad_norms>,
      .doc = "Write the norm of each parameter's gradient to metrics.jsonl."},
+    {.name = "dump_activation_steps",
+     .field = f<&T::dump_activation_steps>,
+     .check = satisfies(positive_steps, "steps from 1"),
+     .null = Null::kDefault,
+     .doc = "Steps whose intermediate values (first row of the first micro-batch) are written as "
+            "safetensors."},
     {.name = "dump_grad_steps",
      .field = f<&T::dump_grad_steps>,
      .check = satisfies(positive_steps, "steps from 1"),

@@ -72,6 +72,7 @@ std::shared_ptr<const TokenDataset> open_blend(DatasetCache& cache,
         std::move(datasets), build_blend_indices(sizes, std::min(num_samples, total)));
   }
   std::vector<double> weights;
+  weights.reserve(entries.size());
   for (const BlendEntry& entry : entries) {
     weights.push_back(*entry.weight);
   }

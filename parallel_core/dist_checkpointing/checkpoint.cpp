@@ -59,6 +59,7 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   }
   std::sort(found.begin(), found.end());
   std::vector<fs::path> paths;
+  paths.reserve(found.size());
   for (auto& [step, path] : found) {
     paths.push_back(std::move(path));
   }

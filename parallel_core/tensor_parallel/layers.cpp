@@ -1,7 +1,6 @@
 #include "parallel_core/tensor_parallel/layers.h"
 
 #include "autograd/ops/embedding.h"
-#include "autograd/ops/matmul.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {
@@ -18,14 +17,12 @@ std::string describe_linear(const nn::Parameter& weight, bool bias) {
 OutputAndBias run(const Tensor& x,
                   const nn::Parameter& weight,
                   const nn::Parameter* bias,
-                  bool skip_bias_add) {
-  if (bias == nullptr) {
-    return {linear(x, weight), {}};
+                  bool skip_bias_add,
+                  const Precision& precision) {
+  if (bias != nullptr && skip_bias_add) {
+    return {project(x, weight, nullptr, precision), *bias};
   }
-  if (skip_bias_add) {
-    return {linear(x, weight), *bias};
-  }
-  return {linear(x, weight, *bias), {}};
+  return {project(x, weight, bias, precision), {}};
 }
 
 }  // namespace
@@ -34,8 +31,8 @@ ColumnParallelLinear::ColumnParallelLinear(const ParallelLinearSpec& spec)
     : weight_(register_parameter("weight",
                                  initial_value({spec.output_size, spec.input_size}, spec.weight),
                                  {.tp = TensorParallel::kSharded, .tp_axis = 0})),
-      bias_(nullptr),
-      skip_bias_add_(spec.skip_bias_add) {
+      skip_bias_add_(spec.skip_bias_add),
+      precision_(spec.precision) {
   weight_.set_logical(logical_of(spec.weight));
   if (!spec.bias.empty()) {
     bias_ = &register_parameter("bias", initial_value({spec.output_size}, spec.bias),
@@ -49,15 +46,15 @@ std::string ColumnParallelLinear::extra_repr() const {
 }
 
 OutputAndBias ColumnParallelLinear::forward(const Tensor& x) const {
-  return run(x, weight_, bias_, skip_bias_add_);
+  return run(x, weight_, bias_, skip_bias_add_, precision_);
 }
 
 RowParallelLinear::RowParallelLinear(const ParallelLinearSpec& spec)
     : weight_(register_parameter("weight",
                                  initial_value({spec.output_size, spec.input_size}, spec.weight),
                                  {.tp = TensorParallel::kSharded, .tp_axis = 1})),
-      bias_(nullptr),
-      skip_bias_add_(spec.skip_bias_add) {
+      skip_bias_add_(spec.skip_bias_add),
+      precision_(spec.precision) {
   weight_.set_logical(logical_of(spec.weight));
   if (!spec.bias.empty()) {
     bias_ =
@@ -71,7 +68,7 @@ std::string RowParallelLinear::extra_repr() const {
 }
 
 OutputAndBias RowParallelLinear::forward(const Tensor& x) const {
-  return run(x, weight_, bias_, skip_bias_add_);
+  return run(x, weight_, bias_, skip_bias_add_, precision_);
 }
 
 VocabParallelEmbedding::VocabParallelEmbedding(int64_t num_embeddings,

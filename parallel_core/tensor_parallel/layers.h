@@ -6,6 +6,7 @@
 
 #include "nn/module.h"
 #include "parallel_core/transformer/parameter_builder.h"
+#include "parallel_core/transformer/precision.h"
 
 namespace tapestry {
 
@@ -16,6 +17,7 @@ struct ParallelLinearSpec {
   std::vector<LogicalInit> weight;  ///< pieces of the weight [output_size, input_size]
   std::vector<LogicalInit> bias;    ///< pieces of the bias [output_size]; empty: no bias
   bool skip_bias_add = false;       ///< return the bias instead of adding it
+  Precision precision;              ///< of the product
 };
 
 /// Output of a layer and the bias that its caller still has to add (undefined if none).
@@ -36,8 +38,9 @@ class ColumnParallelLinear final : public nn::Module {
 
  private:
   nn::Parameter& weight_;
-  nn::Parameter* bias_;
+  nn::Parameter* bias_ = nullptr;
   bool skip_bias_add_;
+  Precision precision_;
 };
 
 /// y = x W^T + b with the columns of W (the input features) split over the group; the bias, which
@@ -52,8 +55,9 @@ class RowParallelLinear final : public nn::Module {
 
  private:
   nn::Parameter& weight_;
-  nn::Parameter* bias_;
+  nn::Parameter* bias_ = nullptr;
   bool skip_bias_add_;
+  Precision precision_;
 };
 
 /// Rows of a table [vocabulary, hidden], split over the group by rows. ids [B, S] -> [B, S,

@@ -64,6 +64,7 @@ int64_t sample_token(std::span<const float> logits, const GenerationOptions& opt
     order.resize(std::min(order.size(), static_cast<size_t>(options.top_k)));
   }
   std::vector<double> weights;
+  weights.reserve(order.size());
   const double highest = logits[static_cast<size_t>(order[0])];
   for (const int64_t id : order) {
     weights.push_back(std::exp((logits[static_cast<size_t>(id)] - highest) / options.temperature));

@@ -1,6 +1,7 @@
 #include "parallel_core/training/progress.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "parallel_core/training/logging.h"
@@ -15,7 +16,7 @@ constexpr int kBarWidth = 30;
 }  // namespace
 
 std::string format_duration(double seconds) {
-  const auto whole = static_cast<int64_t>(std::max(seconds, 0.0) + 0.5);
+  const auto whole = static_cast<int64_t>(std::llround(std::max(seconds, 0.0)));
   char text[40];
   if (whole >= 3600) {
     std::snprintf(text, sizeof(text), "%lld:%02lld:%02lld", static_cast<long long>(whole / 3600),

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <optional>
 
 #include "autograd/ops/elementwise.h"
 #include "autograd/tape/grad_mode.h"
@@ -14,6 +15,7 @@
 #include "parallel_core/random.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/progress.h"
+#include "parallel_core/transformer/activation_recorder.h"
 
 namespace tapestry {
 
@@ -137,8 +139,15 @@ TrainSummary train(TrainOneStepCell& cell,
       break;
     }
     const auto start = Clock::now();
+    std::optional<ActivationRecorder> activations;
+    if (contains(t.dump_activation_steps, step + 1)) {
+      activations.emplace();
+    }
     const StepResult result = cell(step_batches(source, config, step));
     ++step;
+    if (activations) {
+      write_state(dump_path(config, "acts", step), activations->values());
+    }
     StepRecord record{.step = step,
                       .epoch = epoch,
                       .step_time_ms = milliseconds_since(start),

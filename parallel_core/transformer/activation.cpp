@@ -11,24 +11,30 @@ bool is_gated(const std::string& hidden_act) {
   return hidden_act == "swiglu" || hidden_act == "fused_swiglu";
 }
 
-Activation get_act_func(const std::string& hidden_act) {
-  static const std::map<std::string, Activation> table = {
-      {"gelu", [](const Tensor& x) { return gelu(x); }},
-      {"fast_gelu", [](const Tensor& x) { return gelu_tanh(x); }},
-      {"relu", [](const Tensor& x) { return relu(x); }},
-      {"silu", [](const Tensor& x) { return silu(x); }},
-      {"squared_relu", [](const Tensor& x) { return squared_relu(x); }},
-      {"swiglu", [](const Tensor& x) { return swiglu(x); }},
-      {"fused_swiglu", [](const Tensor& x) { return swiglu(x); }},
+Activation get_act_func(const std::string& hidden_act, bool fused) {
+  struct Forms {
+    Activation fused;
+    Activation composed;
+  };
+  static const Forms kSwiglu = {[](const Tensor& x) { return swiglu(x); },
+                                [](const Tensor& x) { return composed_swiglu(x); }};
+  static const std::map<std::string, Forms> table = {
+      {"gelu", {gelu, composed_gelu}},
+      {"fast_gelu", {gelu_tanh, composed_gelu_tanh}},
+      {"relu", {relu, relu}},
+      {"silu", {silu, composed_silu}},
+      {"squared_relu", {squared_relu, squared_relu}},
+      {"swiglu", kSwiglu},
+      {"fused_swiglu", kSwiglu},
   };
   const auto found = table.find(hidden_act);
   std::string known;
-  for (const auto& [name, function] : table) {
+  for (const auto& [name, forms] : table) {
     known += (known.empty() ? "" : ", ") + name;
   }
   check<ValueError>(found != table.end(), "hidden_act '", hidden_act,
                     "' is not known; choose one of ", known);
-  return found->second;
+  return fused ? found->second.fused : found->second.composed;
 }
 
 }  // namespace tapestry

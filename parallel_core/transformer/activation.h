@@ -14,7 +14,7 @@ using Activation = Tensor (*)(const Tensor&);
 bool is_gated(const std::string& hidden_act);
 
 /// gelu (erf form), fast_gelu (tanh form), relu, silu, squared_relu, swiglu, fused_swiglu.
-/// ValueError listing them for another name.
-Activation get_act_func(const std::string& hidden_act);
+/// ValueError listing them for another name. Not fused: made of elementary ops.
+Activation get_act_func(const std::string& hidden_act, bool fused = true);
 
 }  // namespace tapestry

@@ -6,6 +6,7 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/random.h"
+#include "parallel_core/transformer/activation_recorder.h"
 #include "parallel_core/transformer/init_method.h"
 #include "parallel_core/transformer/norm.h"
 
@@ -23,7 +24,9 @@ ParallelLinearSpec qkv_spec(const TransformerConfig& config, const std::string& 
   const int64_t dim = config.kv_channels.value();
   const int64_t groups = config.num_query_groups;
   const int64_t per_group = config.num_attention_heads / groups;
-  ParallelLinearSpec spec{.input_size = hidden, .output_size = groups * (per_group + 2) * dim};
+  ParallelLinearSpec spec{.input_size = hidden,
+                          .output_size = groups * (per_group + 2) * dim,
+                          .precision = precision_of(config)};
   const auto cut = [&](const char* name, int64_t begin, int64_t end) {
     const int64_t rows = groups * (end - begin) * dim;
     const std::string full_name = prefix + "." + name;
@@ -52,7 +55,8 @@ ParallelLinearSpec out_spec(const TransformerConfig& config, const std::string& 
                           .output_size = config.hidden_size,
                           .weight = {whole(prefix + ".wo.weight", {config.hidden_size, context},
                                            output_weight_init(config))},
-                          .skip_bias_add = true};
+                          .skip_bias_add = true,
+                          .precision = precision_of(config)};
   if (config.out_proj_has_bias) {
     spec.bias = {whole(prefix + ".wo.bias", {config.hidden_size}, bias_init(config))};
   }
@@ -69,9 +73,9 @@ ParallelAttention::ParallelAttention(const TransformerConfig& config,
       num_heads_(config.num_attention_heads),
       num_groups_(config.num_query_groups),
       head_dim_(config.kv_channels.value()),
-      causal_(true),
       scale_(1.0 / std::sqrt(static_cast<double>(head_dim_))),
-      dropout_(config.attention_dropout) {
+      dropout_(config.attention_dropout),
+      precision_(precision_of(config)) {
   check<ValueError>(num_groups_ > 0 && num_heads_ % num_groups_ == 0, "attention: ", num_heads_,
                     " heads are not a multiple of ", num_groups_, " query groups");
   if (config.window_size.has_value()) {
@@ -117,17 +121,23 @@ OutputAndBias ParallelAttention::forward(const Tensor& x, const AttentionContext
   Tensor k = shaped(parts[1], num_groups_);
   const Tensor v = shaped(parts[2], num_groups_);
   if (q_norm_ != nullptr) {
-    q = (*q_norm_)(q);
-    k = (*k_norm_)(k);
+    q = apply_norm(*q_norm_, q, precision_);
+    k = apply_norm(*k_norm_, k, precision_);
   }
   if (context.rotary != nullptr) {
     q = context.rotary->apply(q);
     k = context.rotary->apply(k);
   }
-  const Tensor attended = attend(q, k, v, context.mask);  // [B, n, S, D]
+  report_activation(layer_, "attention.q", q);
+  report_activation(layer_, "attention.k", k);
+  report_activation(layer_, "attention.v", v);
+  const DType compute = precision_.compute;
+  const Tensor attended = attend(q.to(compute), k.to(compute), v.to(compute), context.mask)
+                              .to(precision_.activation);  // [B, n, S, D]
   const Tensor merged =
       (sequence_first_ ? attended.permute({2, 0, 1, 3}) : attended.permute({0, 2, 1, 3}))
           .reshape({first, second, num_heads_ * head_dim_});
+  report_activation(layer_, "attention.context", merged, sequence_first_ ? 1 : 0);
   return out_proj_->forward(merged);
 }
 
@@ -137,8 +147,13 @@ Tensor ParallelAttention::attend(const Tensor& q,
                                  const Tensor& mask) const {
   AttentionOptions options{
       .causal = causal_, .window_left = window_left_, .scale = scale_, .mask = mask};
+  const bool fused = precision_.fused && precision_.softmax == kFloat32;
+  const auto weigh = [&](const Tensor& a, const Tensor& b, const Tensor& c) {
+    return fused ? scaled_dot_product_attention(a, b, c, options)
+                 : composed_attention(a, b, c, options);
+  };
   if (dropout_ == 0 || !is_training()) {
-    return scaled_dot_product_attention(q, k, v, options);
+    return weigh(q, k, v);
   }
   options.dropout_p = dropout_;
   options.dropout_source = dropout_key(layer_, DropoutSite::kAttentionProbs);
@@ -150,7 +165,7 @@ Tensor ParallelAttention::attend(const Tensor& q,
         .shape = {run.first_sample + run.end - run.begin, q.size(1), q.size(2), k.size(2)},
         .start = {run.first_sample, 0, 0, 0},
         .sample_axis = 0};
-    parts.push_back(scaled_dot_product_attention(rows(q), rows(k), rows(v), options));
+    parts.push_back(weigh(rows(q), rows(k), rows(v)));
   }
   return parts.size() == 1 ? parts[0] : cat(parts, 0);
 }

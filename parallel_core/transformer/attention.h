@@ -39,10 +39,11 @@ class ParallelAttention final : public nn::Module {
   int64_t num_heads_;
   int64_t num_groups_;
   int64_t head_dim_;
-  bool causal_;
+  bool causal_ = true;
   std::optional<int64_t> window_left_;
   double scale_;
   double dropout_;
+  Precision precision_;
   ColumnParallelLinear* qkv_proj_;
   nn::UnaryModule* q_norm_ = nullptr;
   nn::UnaryModule* k_norm_ = nullptr;

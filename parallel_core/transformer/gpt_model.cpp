@@ -4,20 +4,20 @@
 
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/loss.h"
-#include "autograd/ops/matmul.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/transformer/activation_recorder.h"
 
 namespace tapestry {
 
-Tensor ParallelLMLogits::forward(const Tensor& hidden, const Tensor& weight) const {
-  return linear(hidden, weight);
+Tensor ParallelLMLogits::forward(const Tensor& hidden, const nn::Parameter& weight) const {
+  return project(hidden, weight, nullptr, precision_);
 }
 
 Tensor VocabParallelCrossEntropy::forward(const Tensor& logits,
                                           const Tensor& labels,
                                           double label_smoothing) const {
-  return cross_entropy(logits, labels,
+  return cross_entropy(logits.to(kFloat32), labels,
                        {.reduction = Reduction::kNone, .label_smoothing = label_smoothing});
 }
 
@@ -25,7 +25,8 @@ GPTModel::GPTModel(const TransformerConfig& config, const std::string& data_layo
     : sequence_first_(data_layout == "SBH"),
       language_model_(static_cast<TransformerLanguageModel*>(
           &add_child("language_model", get_language_model(config, sequence_first_)))),
-      parallel_lm_logits_(&register_module<ParallelLMLogits>("parallel_lm_logits")),
+      parallel_lm_logits_(
+          &register_module<ParallelLMLogits>("parallel_lm_logits", precision_of(config))),
       loss_(&register_module<VocabParallelCrossEntropy>("loss")) {
   check<ValueError>(data_layout == "BSH" || data_layout == "SBH", "data_layout '", data_layout,
                     "' is not known; choose BSH or SBH");
@@ -38,6 +39,7 @@ GPTOutput GPTModel::forward(const GPTInput& input) {
       language_model_->forward(input.tokens, input.position_ids, input.attention_mask);
   GPTOutput out;
   out.logits = parallel_lm_logits_->forward(hidden, language_model_->output_weight());
+  report_activation("logits", out.logits, sequence_first_ ? 1 : 0);
   if (!input.labels.defined()) {
     return out;
   }

@@ -10,11 +10,15 @@
 namespace tapestry {
 
 /// Hidden states to logits by a matrix that belongs to somebody else. hidden [.., H], weight
-/// [V, H]; logits [.., V].
+/// [V, H]; logits [.., V] in the activations' dtype.
 class ParallelLMLogits final : public nn::Module {
  public:
+  explicit ParallelLMLogits(const Precision& precision) : precision_(precision) {}
   std::string type_name() const override { return "ParallelLMLogits"; }
-  Tensor forward(const Tensor& hidden, const Tensor& weight) const;
+  Tensor forward(const Tensor& hidden, const nn::Parameter& weight) const;
+
+ private:
+  Precision precision_;
 };
 
 /// Cross entropy over a vocabulary that may be split over the tensor-parallel group.

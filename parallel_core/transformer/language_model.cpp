@@ -3,6 +3,7 @@
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/embedding.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/transformer/activation_recorder.h"
 #include "parallel_core/transformer/init_method.h"
 
 namespace tapestry {
@@ -54,7 +55,9 @@ class OutputLayer final : public nn::Module {
 }  // namespace
 
 Embedding::Embedding(const TransformerConfig& config, bool sequence_first)
-    : sequence_first_(sequence_first), dropout_(config.hidden_dropout) {
+    : sequence_first_(sequence_first),
+      dropout_(config.hidden_dropout),
+      dtype_(precision_of(config).residual) {
   word_embeddings_ = &register_module<VocabParallelEmbedding>(
       "word_embeddings", config.vocab_size, config.hidden_size,
       whole("tok_embeddings.weight", {config.vocab_size, config.hidden_size}, weight_init(config)));
@@ -79,6 +82,8 @@ Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
   if (is_training()) {
     x = hidden_dropout(x, dropout_, 0, DropoutSite::kEmbedding, sequence_first_ ? 1 : 0);
   }
+  x = x.to(dtype_);
+  report_activation("embedding", x, sequence_first_ ? 1 : 0);
   return x;
 }
 

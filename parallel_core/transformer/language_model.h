@@ -25,6 +25,7 @@ class Embedding final : public nn::Module {
  private:
   bool sequence_first_;
   double dropout_;
+  DType dtype_;  // of the residual stream
   VocabParallelEmbedding* word_embeddings_;
   nn::Parameter* positions_ = nullptr;
 };

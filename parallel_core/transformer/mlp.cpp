@@ -9,7 +9,8 @@ namespace {
 ParallelLinearSpec mapping_spec(const TransformerConfig& config, const std::string& prefix) {
   const int64_t hidden = config.hidden_size;
   const int64_t ffn = config.ffn_hidden_size;
-  ParallelLinearSpec spec{.input_size = hidden, .output_size = ffn};
+  ParallelLinearSpec spec{
+      .input_size = hidden, .output_size = ffn, .precision = precision_of(config)};
   std::vector<std::string> names = {prefix + "w_up"};
   if (is_gated(config.hidden_act)) {
     spec.output_size = 2 * ffn;
@@ -36,7 +37,8 @@ ParallelLinearSpec projection_spec(const TransformerConfig& config, const std::s
       .input_size = ffn,
       .output_size = hidden,
       .weight = {whole(prefix + "w_down.weight", {hidden, ffn}, output_weight_init(config))},
-      .skip_bias_add = true};
+      .skip_bias_add = true,
+      .precision = precision_of(config)};
   if (config.mlp_has_bias) {
     spec.bias = {whole(prefix + "w_down.bias", {hidden}, bias_init(config))};
   }
@@ -46,7 +48,8 @@ ParallelLinearSpec projection_spec(const TransformerConfig& config, const std::s
 }  // namespace
 
 ParallelMLP::ParallelMLP(const TransformerConfig& config, int64_t layer_number)
-    : hidden_act_(config.hidden_act), activation_(get_act_func(config.hidden_act)) {
+    : hidden_act_(config.hidden_act),
+      activation_(get_act_func(config.hidden_act, config.use_fused_kernels)) {
   const std::string prefix = "layers." + std::to_string(layer_number - 1) + ".feed_forward.";
   mapping_ = &register_module<ColumnParallelLinear>("mapping", mapping_spec(config, prefix));
   projection_ = &register_module<RowParallelLinear>("projection", projection_spec(config, prefix));

@@ -6,6 +6,7 @@
 
 #include "nn/module.h"
 #include "parallel_core/config/config.h"
+#include "parallel_core/transformer/precision.h"
 
 namespace tapestry {
 
@@ -17,5 +18,9 @@ std::unique_ptr<nn::UnaryModule> get_norm(const TransformerConfig& config,
                                           int64_t size,
                                           const std::string& logical_name,
                                           double scale = 1.0);
+
+/// The norm of x in the activations' dtype. x is first rounded to precision.norm if that is
+/// narrower.
+Tensor apply_norm(nn::UnaryModule& norm, const Tensor& x, const Precision& precision);
 
 }  // namespace tapestry

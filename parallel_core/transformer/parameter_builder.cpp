@@ -31,6 +31,7 @@ Tensor initial_value(const Shape& shape, const std::vector<LogicalInit>& parts) 
 
 std::vector<nn::LogicalTensor> logical_of(const std::vector<LogicalInit>& parts) {
   std::vector<nn::LogicalTensor> out;
+  out.reserve(parts.size());
   for (const LogicalInit& part : parts) {
     out.push_back(part.logical);
   }

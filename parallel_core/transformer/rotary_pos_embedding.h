@@ -12,7 +12,8 @@ class RotaryEmbedding {
   explicit RotaryEmbedding(const TransformerConfig& config);
 
   /// x [B, n, S, D] -> the same shape, rotated by positions 0 .. S-1 over the first
-  /// rotary_percent * D channels.
+  /// rotary_percent * D channels. Computed in float32; with a 16-bit rotary_dtype x and the table
+  /// are first rounded to that.
   Tensor apply(const Tensor& x);
 
  private:
@@ -20,6 +21,8 @@ class RotaryEmbedding {
   bool interleaved_;
   double base_;
   double interpolation_factor_;
+  DType dtype_;
+  bool fused_;
   RopeTable table_;
   int64_t length_ = 0;  // rows of the table
 };

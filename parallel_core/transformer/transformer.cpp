@@ -1,6 +1,7 @@
 #include "parallel_core/transformer/transformer.h"
 
 #include "autograd/ops/elementwise.h"
+#include "parallel_core/transformer/activation_recorder.h"
 #include "parallel_core/transformer/norm.h"
 
 namespace tapestry {
@@ -26,7 +27,8 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
     : layer_(layer_number - 1),
       batch_axis_(sequence_first ? 1 : 0),
       dropout_(config.hidden_dropout),
-      residual_from_norm_(config.apply_residual_connection_post_norm) {
+      residual_from_norm_(config.apply_residual_connection_post_norm),
+      precision_(precision_of(config)) {
   const std::string prefix = "layers." + std::to_string(layer_) + ".";
   const auto add_norm = [&](const char* name, const char* logical, double scale = 1.0) {
     return static_cast<nn::UnaryModule*>(
@@ -49,24 +51,38 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
 Tensor ParallelTransformerLayer::finish(const OutputAndBias& block,
                                         DropoutSite site,
                                         nn::UnaryModule* post_norm) const {
-  Tensor out = block.bias.defined() ? block.output + block.bias : block.output;
+  Tensor out = block.bias.defined() ? add_bias(block.output, block.bias) : block.output;
   if (is_training()) {
     out = hidden_dropout(out, dropout_, layer_, site, batch_axis_);
   }
-  return post_norm != nullptr ? (*post_norm)(out) : out;
+  return post_norm != nullptr ? apply_norm(*post_norm, out, precision_) : out;
+}
+
+Tensor ParallelTransformerLayer::add(const Tensor& residual, const Tensor& block) const {
+  return (residual + block).to(precision_.residual);
 }
 
 Tensor ParallelTransformerLayer::forward(const Tensor& x, const AttentionContext& context) {
-  const Tensor normed = (*input_norm_)(x);
+  const auto report = [&](const char* name, const Tensor& value) {
+    report_activation(layer_, name, value, batch_axis_);
+  };
+  const Tensor normed = apply_norm(*input_norm_, x, precision_);
+  report("attention_norm", normed);
   const Tensor attended =
       finish(attention_->forward(normed, context), DropoutSite::kAttentionOutput, attn_post_norm_);
-  const Tensor middle = (residual_from_norm_ ? normed : x) + attended;
-  const Tensor middle_normed = (*post_attention_norm_)(middle);
+  report("attention", attended);
+  const Tensor middle = add(residual_from_norm_ ? normed : x, attended);
+  const Tensor middle_normed = apply_norm(*post_attention_norm_, middle, precision_);
+  report("ffn_norm", middle_normed);
   const Tensor fed = finish(mlp_->forward(middle_normed), DropoutSite::kMlpOutput, ffn_post_norm_);
-  return (residual_from_norm_ ? middle_normed : middle) + fed;
+  report("mlp", fed);
+  Tensor out = add(residual_from_norm_ ? middle_normed : middle, fed);
+  report("output", out);
+  return out;
 }
 
-ParallelTransformer::ParallelTransformer(const TransformerConfig& config, bool sequence_first) {
+ParallelTransformer::ParallelTransformer(const TransformerConfig& config, bool sequence_first)
+    : batch_axis_(sequence_first ? 1 : 0), precision_(precision_of(config)) {
   auto& list = register_module<LayerList>("layers");
   for (int64_t i = 0; i < config.num_layers; ++i) {
     layers_.push_back(&list.append(config, i, sequence_first));
@@ -82,7 +98,12 @@ Tensor ParallelTransformer::forward(const Tensor& hidden, const AttentionContext
   for (ParallelTransformerLayer* layer : layers_) {
     x = layer->forward(x, context);
   }
-  return final_norm_ != nullptr ? (*final_norm_)(x) : x;
+  if (final_norm_ == nullptr) {
+    return x.to(precision_.activation);
+  }
+  x = apply_norm(*final_norm_, x, precision_);
+  report_activation("final_norm", x, batch_axis_);
+  return x;
 }
 
 }  // namespace tapestry

@@ -25,11 +25,13 @@ class ParallelTransformerLayer final : public nn::Module {
 
  private:
   Tensor finish(const OutputAndBias& block, DropoutSite site, nn::UnaryModule* post_norm) const;
+  Tensor add(const Tensor& residual, const Tensor& block) const;
 
   int64_t layer_;  // from 0
   int64_t batch_axis_;
   double dropout_;
   bool residual_from_norm_;
+  Precision precision_;
   nn::UnaryModule* input_norm_;
   ParallelAttention* attention_;
   nn::UnaryModule* attn_post_norm_ = nullptr;
@@ -50,6 +52,8 @@ class ParallelTransformer final : public nn::Module {
  private:
   std::vector<ParallelTransformerLayer*> layers_;
   nn::UnaryModule* final_norm_ = nullptr;
+  int64_t batch_axis_;
+  Precision precision_;
 };
 
 }  // namespace tapestry

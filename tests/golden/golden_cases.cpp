@@ -169,7 +169,7 @@ std::vector<CaseFile> read_case_files(const std::string& directory) {
 }
 
 Tensor read_tensor(const SafetensorsReader& reader, const std::string& key) {
-  const Tensor out = empty(reader.entry(key).shape, reader.dtype(key));
+  Tensor out = empty(reader.entry(key).shape, reader.dtype(key));
   reader.read(key, out.raw());
   return out;
 }

@@ -131,7 +131,7 @@ TEST(Dropout, ActsOnlyInTraining) {
   double kept = 0;
   for (const float v : y) {
     ASSERT_TRUE(v == 0 || std::abs(v - 4.0F / 3) < 1e-6F) << v;
-    kept += v != 0;
+    kept += v != 0 ? 1 : 0;
   }
   EXPECT_NEAR(kept / 1e4, 0.75, 0.02);  // standard deviation 0.0043
   EXPECT_NE(values(dropout(x)), y);     // the generator moves on
@@ -193,7 +193,7 @@ TEST(Sequential, RunsTheHooksOfItsModules) {
 
 TEST(ModuleList, NumbersItsModules) {
   ModuleList list;
-  Linear& first = list.append<Linear>(2, 2);
+  auto& first = list.append<Linear>(2, 2);
   list.append<Dropout>(0.1);
   EXPECT_EQ(&list[0], &first);
   EXPECT_EQ(list.size(), 2U);

@@ -61,6 +61,7 @@ std::vector<std::string> parameter_names(const Module& module) {
 template <class List>
 std::vector<std::string> names_of(const List& list) {
   std::vector<std::string> out;
+  out.reserve(list.size());
   for (const auto& entry : list) {
     out.push_back(entry.name);
   }

@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 Tensor parameter(std::initializer_list<float> start) {
-  const Tensor p = tensor(start);
+  Tensor p = tensor(start);
   p.set_requires_grad();
   return p;
 }

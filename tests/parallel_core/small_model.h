@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "autograd/ops/map.h"
@@ -72,8 +73,8 @@ inline void jitter(nn::Module& model, double size = 0.1) {
 
 /// Everything that a training step needs.
 struct Trainer {
-  explicit Trainer(const AllConfig& settings)
-      : config(settings),
+  explicit Trainer(AllConfig settings)
+      : config(std::move(settings)),
         model(get_model(config)),
         optimizer(get_optimizer(
             config.optimizer_config, *model, static_cast<uint64_t>(config.training_config.seed))),

@@ -10,11 +10,11 @@
 #include "autograd/io/npy.h"
 #include "autograd/tensor/error.h"
 #include "tests/autograd/io/io_test_util.h"
+#include "tests/message_of.h"
 
 namespace tapestry {
 namespace {
 
-using test::message_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

@@ -75,19 +75,4 @@ inline bool same_bytes(const void* a, const void* b, size_t bytes) {
   return bytes == 0 || std::memcmp(a, b, bytes) == 0;
 }
 
-/// Message of the exception of type E that `call` throws; a failure if it throws another or none.
-template <class E, class F>
-std::string message_of(F&& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another exception type: " << error.what();
-    return {};
-  }
-  ADD_FAILURE() << "no exception";
-  return {};
-}
-
 }  // namespace tapestry::test

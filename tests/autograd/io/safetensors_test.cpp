@@ -8,12 +8,12 @@
 
 #include "autograd/tensor/error.h"
 #include "tests/autograd/io/io_test_util.h"
+#include "tests/message_of.h"
 
 namespace tapestry {
 namespace {
 
 using test::bytes_of;
-using test::message_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

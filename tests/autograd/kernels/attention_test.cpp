@@ -225,7 +225,8 @@ TEST(Attention, MaskAndRowsWithoutKeys) {
       p.mask.resize(70 * 150);
       for (int64_t i = 0; i < 70; ++i) {
         for (int64_t j = 0; j < 150; ++j) {
-          p.mask[i * 150 + j] = i % 5 != 3 && (i * 7 + j * 3) % 4 != 0 && !(i == 20 && j < 70);
+          const bool seen = i % 5 != 3 && (i * 7 + j * 3) % 4 != 0 && !(i == 20 && j < 70);
+          p.mask[i * 150 + j] = seen ? 1 : 0;
         }
       }
       expect_matches(p);

@@ -35,7 +35,8 @@ struct Expected {
 };
 
 Expected reference(const Case& c) {
-  const auto [rows, n] = c.s;
+  const int64_t rows = c.s.rows;
+  const int64_t n = c.s.n;
   Expected e{Doubles(rows * n), Doubles(rows), Doubles(rows),
              Doubles(rows * n), Doubles(n),    Doubles(n)};
   for (int64_t r = 0; r < rows; ++r) {

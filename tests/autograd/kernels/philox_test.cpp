@@ -156,7 +156,7 @@ TEST(Philox, Dropout) {
     Array x = random_array(dtype, n, 1);
     std::vector<char> keep(n);
     for (int64_t i = 0; i < n; ++i) {
-      keep[i] = i % 3 != 0;
+      keep[i] = i % 3 != 0 ? 1 : 0;
     }
     x.set(0, std::numeric_limits<double>::infinity());
     x.set(3, NAN);

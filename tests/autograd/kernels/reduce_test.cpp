@@ -10,6 +10,7 @@
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/kernels/reference.h"
 #include "tests/autograd/kernels/cpu_levels.h"
+#include "tests/autograd/kernels/numbers.h"
 
 namespace tapestry::kernels {
 namespace {
@@ -26,24 +27,6 @@ const std::vector<Size>& sizes() {
                                          {2, 6, 5},     {1, 300, 700}, {40, 9, 33},  {1, 100001, 1},
                                          {1, 20000, 3}, {0, 4, 2},     {2, 4, 0},    {2, 0, 3}};
   return list;
-}
-
-template <class T>
-T make(double value) {
-  if constexpr (sizeof(T) == 2) {
-    return T(static_cast<float>(value));
-  } else {
-    return static_cast<T>(value);
-  }
-}
-
-template <class T>
-double number(T x) {
-  if constexpr (sizeof(T) == 2) {
-    return static_cast<float>(x);
-  } else {
-    return static_cast<double>(x);
-  }
 }
 
 /// Small multiples of 1/4 (of 1 for integers, 0 or 1 for bool).

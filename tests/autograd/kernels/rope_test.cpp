@@ -18,7 +18,8 @@ Tables tables(DType dtype, const Case& c) {
   Tables t{Array(statistics_dtype(dtype), c.seq * pairs),
            Array(statistics_dtype(dtype), c.seq * pairs)};
   for (int64_t i = 0; i < c.seq * pairs; ++i) {
-    const double angle = (i / pairs) * std::pow(10000.0, -2.0 * (i % pairs) / c.rotary);
+    const int64_t position = i / pairs;
+    const double angle = position * std::pow(10000.0, -2.0 * (i % pairs) / c.rotary);
     t.cos.set(i, std::cos(angle));
     t.sin.set(i, std::sin(angle));
   }

@@ -7,26 +7,10 @@
 #include <numeric>
 #include <vector>
 
+#include "tests/autograd/kernels/numbers.h"
+
 namespace tapestry::kernels {
 namespace {
-
-template <class T>
-T make(int value) {
-  if constexpr (sizeof(T) == 2) {
-    return T(static_cast<float>(value));
-  } else {
-    return static_cast<T>(value);
-  }
-}
-
-template <class T>
-double number(T x) {
-  if constexpr (sizeof(T) == 2) {
-    return static_cast<float>(x);
-  } else {
-    return static_cast<double>(x);
-  }
-}
 
 template <class T>
 void check(DType dtype, int modulus) {
@@ -43,7 +27,7 @@ void check(DType dtype, int modulus) {
       std::vector<int64_t> expected(static_cast<size_t>(n));
       for (int64_t r = 0; r < rows; ++r) {
         std::iota(expected.begin(), expected.end(), 0);
-        std::stable_sort(expected.begin(), expected.end(), [&](int64_t a, int64_t b) {
+        std::stable_sort(expected.begin(), expected.end(), [&, n = n](int64_t a, int64_t b) {
           const double left = number(x[r * n + a]);
           const double right = number(x[r * n + b]);
           return descending ? left > right : left < right;

@@ -32,7 +32,7 @@ TEST(Swiglu, MatchesLoops) {
           gradients[r * ld + n + i] = d * gate * s;
         }
       }
-      const auto up_of = [&](Array& x) {
+      const auto up_of = [&, n = n](Array& x) {
         return static_cast<char*>(x.data()) + n * size_of(dtype);
       };
       kernels::swiglu(dtype, rows, n, both.data(), ld, up_of(both), ld, y.data());

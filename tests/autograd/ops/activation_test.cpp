@@ -13,26 +13,13 @@
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 #include "tests/autograd/ops/expect_close.h"
+#include "tests/autograd/ops/same_function.h"
 
 namespace tapestry {
 namespace {
 
 Tensor input(const Shape& shape, uint64_t stream) {
   return normal(0, 1.5, shape, kFloat64, RandomKey{1, stream, 0});
-}
-
-template <class F>
-Tensor gradient_of(const F& f, const Tensor& x, const Tensor& dy) {
-  const Tensor leaf = x.detach().clone().set_requires_grad();
-  return grad(f(leaf), {leaf}, dy)[0];
-}
-
-template <class F, class G>
-void expect_same_function(const F& fused, const G& twin, const Tensor& x) {
-  const Tensor y = twin(x);
-  expect_close(fused(x), y, 1e-14);
-  const Tensor dy = input(y.shape(), 99);
-  expect_close(gradient_of(fused, x, dy), gradient_of(twin, x, dy), 1e-13);
 }
 
 TEST(Activation, FusedFormsEqualTheirTwins) {

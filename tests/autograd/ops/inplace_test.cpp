@@ -14,6 +14,7 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "tests/message_of.h"
 
 namespace tapestry {
 namespace {
@@ -24,16 +25,6 @@ using ::testing::HasSubstr;
 std::vector<float> floats(const Tensor& x) { return x.to_vector<float>(); }
 
 Tensor leaf(std::initializer_list<float> values) { return tensor(values).set_requires_grad(); }
-
-template <class E, class F>
-std::string message_of(const F& f) {
-  try {
-    f();
-  } catch (const E& e) {
-    return e.what();
-  }
-  return "nothing of that type was thrown";
-}
 
 struct Pair {
   const char* name;
@@ -290,6 +281,24 @@ TEST(InPlace, ASavedInputIsNoticedInBackward) {
   const Tensor y = mul(w, x);
   mul_(x, 2);
   EXPECT_THAT(message_of<RuntimeError>([&] { sum(y).backward(); }), HasSubstr("in place"));
+}
+
+TEST(InPlace, ASavedInputCannotJoinTheGraphThatSavedIt) {
+  RankContext context;
+  const RankContextGuard guard(context);
+  {
+    const Tensor w = leaf({1, 2});
+    const Tensor x = mul(w, 3);
+    const Tensor constant = tensor({3.0F, 4.0F});
+    const Tensor y = mul(mul(w, x), constant);
+    // x and the constant would own the graph that owns them.
+    EXPECT_THAT(message_of<RuntimeError>([&] { add_(x, y); }), HasSubstr("kept for backward"));
+    EXPECT_THROW(add_(constant, y), RuntimeError);
+    sum(y).backward();
+    EXPECT_THAT(floats(w.grad()), ElementsAre(18, 48));
+    add_(x, y);  // the graph has been released
+  }
+  EXPECT_EQ(memory_stats().current_bytes, 0);
 }
 
 TEST(InPlace, RecordedIntegersAreRefused) {

@@ -17,6 +17,7 @@
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 #include "tests/autograd/ops/expect_close.h"
+#include "tests/message_of.h"
 
 namespace tapestry {
 namespace {
@@ -28,16 +29,6 @@ Tensor input(const Shape& shape, uint64_t stream, DType dtype = kFloat64) {
 }
 Tensor labels_below(int64_t high, const Shape& shape) {
   return randint(0, high, shape, kInt64, RandomKey{6, 1000, 0});
-}
-
-template <class E, class F>
-std::string message_of(const F& f) {
-  try {
-    f();
-  } catch (const E& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
 }
 
 void expect_equals_twin(const Tensor& logits,

@@ -6,6 +6,7 @@
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/tape/engine.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 
@@ -150,6 +151,69 @@ TEST(Linear, GradientsHaveTheShapesOfTheInputs) {
   EXPECT_EQ(x.grad().shape(), x.shape());
   EXPECT_EQ(weight.grad().shape(), weight.shape());
   expect_same(bias.grad(), full({5}, 8, kFloat64));
+}
+
+// float32 values that bfloat16 cannot hold.
+Tensor unround(const Shape& shape) { return (numbers(shape, kFloat32) * 0.1).clone(); }
+
+TEST(LinearMixed, EqualsTheProductOfRoundedOperands) {
+  const Tensor x = unround({4, 6}).to(kBFloat16).set_requires_grad();
+  const Tensor weight = unround({3, 6}).set_requires_grad();
+  const Tensor bias = unround({3}).set_requires_grad();
+  const Tensor dy = unround({4, 3}).to(kBFloat16);
+  const Tensor y = linear(x, weight, bias);
+  EXPECT_EQ(y.dtype(), kBFloat16);
+  y.backward(dy);
+
+  const auto exact = [](const Tensor& t) { return t.to(kBFloat16).to(kFloat64); };
+  const Tensor wide = matmul(exact(x), exact(weight).t()) + exact(bias);
+  EXPECT_THAT(y.to_vector<float>(),
+              ::testing::Pointwise(::testing::FloatEq(), wide.to(kBFloat16).to_vector<float>()));
+  EXPECT_EQ(x.grad().dtype(), kBFloat16);
+  expect_same(x.grad(), matmul(exact(dy), exact(weight)).to(kBFloat16));
+  // Not rounded to 16 bits on the way into float32.
+  EXPECT_EQ(weight.grad().dtype(), kFloat32);
+  EXPECT_THAT(weight.grad().to_vector<float>(),
+              ::testing::Pointwise(::testing::FloatNear(1e-5F),
+                                   matmul(exact(dy).t(), exact(x)).to_vector<float>()));
+  EXPECT_EQ(bias.grad().dtype(), kFloat32);
+  EXPECT_THAT(
+      bias.grad().to_vector<float>(),
+      ::testing::Pointwise(::testing::FloatNear(1e-5F), sum(exact(dy), {0}).to_vector<float>()));
+}
+
+TEST(LinearMixed, UsesTheGivenCopyAndTheMainGradient) {
+  const Tensor x = unround({4, 6}).to(kBFloat16).set_requires_grad();
+  const Tensor weight = unround({3, 6}).set_requires_grad();
+  weight.set_main_grad(full({3, 6}, 1));
+  const Tensor copy = weight.detach().to(kBFloat16);
+  const Tensor dy = unround({4, 3}).to(kBFloat16);
+  linear(x, weight, {}, copy).backward(dy);
+  const Tensor expected = matmul(dy.to(kFloat64).t(), x.detach().to(kFloat64)) + 1;
+  EXPECT_THAT(weight.main_grad().to_vector<float>(),
+              ::testing::Pointwise(::testing::FloatNear(1e-5F), expected.to_vector<float>()));
+
+  EXPECT_THROW(linear(x, weight, {}, weight), TypeError);
+  EXPECT_THROW(linear(x, weight, {}, copy.t()), ValueError);
+  EXPECT_THROW(linear(x.to(kFloat32), weight, {}, copy), TypeError);
+  EXPECT_THROW(linear(x.to(kFloat64), weight), TypeError);
+}
+
+TEST(LinearMixed, AWeightChangedInPlaceIsNoticed) {
+  const Tensor x = unround({4, 6}).to(kBFloat16).set_requires_grad();
+  const Tensor weight = unround({3, 6}).set_requires_grad();
+  const Tensor y = linear(x, weight, {}, weight.detach().to(kBFloat16));
+  weight.bump_version();
+  EXPECT_THROW(sum(y).backward(), RuntimeError);
+}
+
+TEST(LinearMixed, SecondDerivativesReachTheWeight) {
+  const Tensor x = unround({2, 3}).to(kBFloat16).set_requires_grad();
+  const Tensor weight = unround({2, 3}).set_requires_grad();
+  const TensorList first = grad(sum(square(linear(x, weight))), {x}, {}, {.create_graph = true});
+  const TensorList second = grad(sum(first[0]), {weight});
+  EXPECT_EQ(second[0].dtype(), kFloat32);
+  EXPECT_GT(sum(abs(second[0])).item(), 0);
 }
 
 TEST(Einsum, ImplicitResultIsAlphabetical) {

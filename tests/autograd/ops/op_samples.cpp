@@ -11,8 +11,8 @@ namespace tapestry {
 
 namespace {
 
-std::vector<OpSampleSet*>& registered_sets() {
-  static std::vector<OpSampleSet*> sets;
+std::vector<std::unique_ptr<OpSampleSet>>& registered_sets() {
+  static std::vector<std::unique_ptr<OpSampleSet>> sets;
   return sets;
 }
 
@@ -114,8 +114,9 @@ Tensor OpSampleSet::distinct(const Shape& shape) {
   std::sort(order.begin(), order.end(),
             [&](int64_t a, int64_t b) { return unit(stream, a) < unit(stream, b); });
   // An odd multiple of an eighth, so that no value is zero.
+  const int64_t middle = count / 2;
   return fill(shape, [&](int64_t i) {
-    return 0.25 * static_cast<double>(order[static_cast<size_t>(i)] - count / 2) + 0.125;
+    return 0.25 * static_cast<double>(order[static_cast<size_t>(i)] - middle) + 0.125;
   });
 }
 
@@ -144,23 +145,23 @@ Tensor OpSampleSet::bools(const Shape& shape) {
   return out;
 }
 
-bool register_op_samples(OpSampleSet* set) {
-  registered_sets().push_back(set);
+bool register_op_samples(std::unique_ptr<OpSampleSet> set) {
+  registered_sets().push_back(std::move(set));
   return true;
 }
 
 const std::vector<OpSampleSet*>& op_sample_sets() {
-  static const bool defined = [] {
-    auto& sets = registered_sets();
+  static const std::vector<OpSampleSet*> sorted = [] {
+    std::vector<OpSampleSet*> sets;
+    for (const auto& set : registered_sets()) {
+      set->define();
+      sets.push_back(set.get());
+    }
     std::sort(sets.begin(), sets.end(),
               [](const OpSampleSet* a, const OpSampleSet* b) { return a->op() < b->op(); });
-    for (OpSampleSet* set : sets) {
-      set->define();
-    }
-    return true;
+    return sets;
   }();
-  (void)defined;
-  return registered_sets();
+  return sorted;
 }
 
 }  // namespace tapestry

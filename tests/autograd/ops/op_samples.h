@@ -12,6 +12,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -153,7 +154,7 @@ class OpSampleSet {
 };
 
 /// Adds a set; its define() runs when the samples are first asked for.
-bool register_op_samples(OpSampleSet* set);
+bool register_op_samples(std::unique_ptr<OpSampleSet> set);
 
 /// All sets, sorted by op.
 const std::vector<OpSampleSet*>& op_sample_sets();
@@ -161,13 +162,13 @@ const std::vector<OpSampleSet*>& op_sample_sets();
 }  // namespace tapestry
 
 /// Defines the samples of the op registered as `op_name`. Use it inside namespace tapestry.
-#define OP_SAMPLES(op_name)                                         \
-  namespace {                                                       \
-  struct OpSamplesOf_##op_name final : ::tapestry::OpSampleSet {    \
-    OpSamplesOf_##op_name() : OpSampleSet(#op_name) {}              \
-    void define() override;                                         \
-  };                                                                \
-  [[maybe_unused]] const bool op_samples_of_##op_name =             \
-      ::tapestry::register_op_samples(new OpSamplesOf_##op_name()); \
-  }                                                                 \
+#define OP_SAMPLES(op_name)                                                       \
+  namespace {                                                                     \
+  struct OpSamplesOf_##op_name final : ::tapestry::OpSampleSet {                  \
+    OpSamplesOf_##op_name() : OpSampleSet(#op_name) {}                            \
+    void define() override;                                                       \
+  };                                                                              \
+  [[maybe_unused]] const bool op_samples_of_##op_name =                           \
+      ::tapestry::register_op_samples(std::make_unique<OpSamplesOf_##op_name>()); \
+  }                                                                               \
   void OpSamplesOf_##op_name::define()

@@ -61,8 +61,7 @@ Tensor convert(const Tensor& x, DType dtype) {
 // Fresh inputs for one run, marked as wanting gradients where the sample has them.
 TensorList prepare(const OpSample& sample, DType dtype, Layout layout, bool gradients) {
   TensorList out;
-  for (size_t i = 0; i < sample.inputs.size(); ++i) {
-    const Tensor& x = sample.inputs[i];
+  for (const Tensor& x : sample.inputs) {
     out.push_back(x.defined() ? present(convert(x, dtype), layout) : x);
   }
   if (gradients) {

@@ -38,7 +38,7 @@ class Threads {
 };
 
 void expect_moments(const Tensor& x, double expected_mean, double expected_variance) {
-  const double n = static_cast<double>(x.numel());
+  const auto n = static_cast<double>(x.numel());
   const Tensor wide = x.to(kFloat64);
   const double m = mean(wide).item();
   const double variance = mean(square(sub(wide, m))).item();

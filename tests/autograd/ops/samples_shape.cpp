@@ -203,7 +203,7 @@ OP_SAMPLES(cat) {
 }
 
 OP_SAMPLES(pad) {
-  const auto by = [](std::vector<Padding> padding, double value) {
+  const auto by = [](const std::vector<Padding>& padding, double value) {
     return [=](const Tensor& x) { return pad(x, padding, value); };
   };
   add(by({{1, 2}}, 0), {randn({5})});

@@ -169,6 +169,7 @@ TEST(Threads, RanksRunBackwardAtTheSameTime) {
   std::vector<std::vector<float>> results(kRanks);
   std::vector<int64_t> left(kRanks, -1);
   std::vector<std::thread> threads;
+  threads.reserve(kRanks);
   for (int rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([rank, &results, &left] {
       RankContext context(rank, kRanks);

@@ -13,23 +13,9 @@
 #include "autograd/tape/engine.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "tests/message_of.h"
 
 namespace tapestry {
-
-/// The message of the E that f throws; a test failure if it throws something else or nothing.
-template <class E, class F>
-std::string message_of(const F& f) {
-  try {
-    f();
-  } catch (const E& e) {
-    return e.what();
-  } catch (const std::exception& e) {
-    ADD_FAILURE() << "another type: " << e.what();
-    return {};
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 /// A float32 leaf that wants a gradient.
 inline Tensor leaf(std::initializer_list<float> values) {

@@ -6,26 +6,12 @@
 #include <sstream>
 
 #include "autograd/tensor/error.h"
+#include "tests/message_of.h"
 
 namespace tapestry {
 namespace {
 
 using ::testing::HasSubstr;
-
-// The message of the E that f throws; a test failure if it throws something else or nothing.
-template <class E, class F>
-std::string message_of(const F& f) {
-  try {
-    f();
-  } catch (const E& e) {
-    return e.what();
-  } catch (const std::exception& e) {
-    ADD_FAILURE() << "another type: " << e.what();
-    return {};
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 TEST(Shape, HoldsAFewValues) {
   Shape shape{4, 3};

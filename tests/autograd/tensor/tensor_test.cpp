@@ -9,26 +9,13 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "tests/message_of.h"
 
 namespace tapestry {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-template <class E, class F>
-std::string message_of(const F& f) {
-  try {
-    f();
-  } catch (const E& e) {
-    return e.what();
-  } catch (const std::exception& e) {
-    ADD_FAILURE() << "another type: " << e.what();
-    return {};
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 // 0, 1, 2, ... of a shape.
 Tensor counting(const Shape& shape, DType dtype = kFloat32) {

@@ -74,11 +74,16 @@ TEST(Golden, BatchesAreSharedAmongTheRanksOfTheReplay) {
   EXPECT_THROW(golden_config_to_yaml(reference(), "c", "o", 0), ValueError);
 }
 
-TEST(Golden, FeaturesNotBuiltAreRefusedByTheLoader) {
+TEST(Golden, ReducedPrecisionArrives) {
   std::string bf16 = reference();
   bf16.replace(bf16.find("\"float32\""), 9, "\"bfloat16\"");
-  EXPECT_THAT(convert(bf16).unsupported, Contains(HasSubstr("compute_dtype: bfloat16")));
+  const AllConfig config = convert(bf16);
+  EXPECT_THAT(config.unsupported, IsEmpty());
+  EXPECT_EQ(config.model_config.compute_dtype, kBFloat16);
+  EXPECT_TRUE(config.model_config.fp32_residual_connection);
+}
 
+TEST(Golden, FeaturesNotBuiltAreRefusedByTheLoader) {
   std::string experts = reference(R"(, "moe_aux_loss_coeff": 0.02, "moe_z_loss_coeff": 0.0)");
   experts.replace(experts.find("\"num_moe_experts\": null"), 23, "\"num_moe_experts\": 4");
   const AllConfig config = convert(experts);

@@ -32,7 +32,8 @@ const std::map<std::string, std::string> kOriginalKeys = {
      "profile_data_process profile_data_simplification profile_offline_analyse profile_op_time "
      "profile_aicore_metrics profile_dynamic_profiler_config_path search_parallel "
      "search_parallel_data_path nnodes nproc_per_node loss_func_kwargs "
-     "loss_func_kwargs.loss_func_type eval_iters num_threads log_param_grad_norms dump_grad_steps "
+     "loss_func_kwargs.loss_func_type eval_iters num_threads log_param_grad_norms "
+     "dump_activation_steps dump_grad_steps "
      "dump_weight_steps"},
     {"parallel_config",
      "tensor_model_parallel_size pipeline_model_parallel_size context_parallel_size "

@@ -42,8 +42,8 @@ TEST(BlendIndices, EachDatasetStaysWithinOneSampleOfItsShare) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<double> taken(weights.size(), 0);
   const BlendIndices indices = build_blend_indices(weights, 1000);
-  for (size_t k = 0; k < indices.dataset.size(); ++k) {
-    taken[static_cast<size_t>(indices.dataset[k])] += 1;
+  for (const auto dataset : indices.dataset) {
+    taken[static_cast<size_t>(dataset)] += 1;
   }
   for (size_t i = 0; i < weights.size(); ++i) {
     EXPECT_NEAR(taken[i], 1000 * weights[i] / sum, 1.0) << i;

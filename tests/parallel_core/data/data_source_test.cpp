@@ -19,9 +19,9 @@ class DataSourceTest : public ::testing::Test {
   std::string store(const std::string& name, int32_t documents, int32_t first) {
     IndexedDatasetWriter writer(dir_.file(name), TokenType::kInt32);
     for (int32_t d = 0; d < documents; ++d) {
-      std::vector<int32_t> tokens;
-      for (int32_t i = 0; i < 3 + (d * 5) % 7; ++i) {
-        tokens.push_back(first++);
+      std::vector<int32_t> tokens(static_cast<size_t>(3 + (d * 5) % 7));
+      for (int32_t& token : tokens) {
+        token = first++;
       }
       writer.add_tokens(tokens);
       writer.end_sequence();

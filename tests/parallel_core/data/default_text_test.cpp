@@ -116,6 +116,7 @@ TEST(PrepareCorpus, SeveralAtOnceAgree) {
   const CorpusOptions options{.dataset_dir = dir.file("data"), .tokenizer_type = "byte"};
   std::vector<PreparedCorpus> results(4);
   std::vector<std::thread> threads;
+  threads.reserve(results.size());
   for (PreparedCorpus& result : results) {
     threads.emplace_back([&] { result = prepare_corpus("m", input, options); });
   }

@@ -43,7 +43,7 @@ class StepDatasetTest : public ::testing::Test {
   void replace(const std::string& name, const Shape& shape, const std::vector<T>& values) {
     write_npy(dir_.file(name), dtype_of<T>(), shape, values.data());
   }
-  StepDataSource source() const { return StepDataSource(dir_.path(), 0); }
+  StepDataSource source() const { return {dir_.path(), 0}; }
   TempDir dir_;
 };
 

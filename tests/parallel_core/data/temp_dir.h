@@ -31,7 +31,7 @@ class TempDir {
   std::string file(const std::string& name) const { return path_ + "/" + name; }
   const std::string& path() const { return path_; }
   std::string write(const std::string& name, std::string_view bytes) const {
-    const std::string target = file(name);
+    std::string target = file(name);
     std::filesystem::create_directories(std::filesystem::path(target).parent_path());
     std::ofstream(target, std::ios::binary) << bytes;
     return target;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <utility>
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
@@ -50,7 +51,8 @@ TEST(TrainLogLine, OtherValues) {
 // Numbered samples, of which an epoch has ten.
 class Samples final : public data::DataSource {
  public:
-  explicit Samples(const AllConfig& config, int64_t size = 1000) : config_(config), size_(size) {}
+  explicit Samples(AllConfig config, int64_t size = 1000)
+      : config_(std::move(config)), size_(size) {}
   data::Batch micro_batch(int64_t step,
                           int64_t micro_index,
                           int64_t micro_batch_num,

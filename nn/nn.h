@@ -1,0 +1,11 @@
+// All of nn: modules, layers, losses, initialisers.
+#pragma once
+
+#include "nn/init.h"
+#include "nn/layers/activation.h"
+#include "nn/layers/container.h"
+#include "nn/layers/embedding.h"
+#include "nn/layers/linear.h"
+#include "nn/layers/norm.h"
+#include "nn/losses/losses.h"
+#include "nn/module.h"

@@ -1,0 +1,45 @@
+// Intermediate values of a forward pass under layout-free names, to find where two computations
+// begin to differ.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "autograd/tensor/tensor.h"
+
+namespace tapestry {
+
+/// While it lives, keeps what the model of the current rank reports: of each name the first value,
+/// and of that the first row of the batch, as a float32 copy of the shape [1, ...].
+///
+/// Names: embedding, layers.I.{attention_norm, attention, ffn_norm, mlp, output} and final_norm
+/// [1, S, H]; layers.I.attention.{q, k, v} after the rotation [1, heads or groups, S, D];
+/// layers.I.attention.context, before the output projection [1, S, heads * D]; logits [1, S, V].
+class ActivationRecorder {
+ public:
+  ActivationRecorder();
+  ActivationRecorder(const ActivationRecorder&) = delete;
+  ActivationRecorder& operator=(const ActivationRecorder&) = delete;
+  ~ActivationRecorder();
+
+  const std::map<std::string, Tensor>& values() const { return values_; }
+
+  /// Batch-first or, with batch_axis 1, sequence-first values.
+  void record(const std::string& name, const Tensor& value, int64_t batch_axis);
+
+ private:
+  ActivationRecorder* previous_;
+  std::map<std::string, Tensor> values_;
+};
+
+/// Reports a value of the model; free of cost unless somebody records.
+void report_activation(std::string_view name, const Tensor& value, int64_t batch_axis = 0);
+/// The same for "layers.<layer>.<name>".
+void report_activation(int64_t layer,
+                       std::string_view name,
+                       const Tensor& value,
+                       int64_t batch_axis = 0);
+
+}  // namespace tapestry

@@ -1,0 +1,38 @@
+#include "parallel_core/transformer/precision.h"
+
+#include "autograd/ops/elementwise.h"
+#include "autograd/ops/matmul.h"
+
+namespace tapestry {
+
+Precision precision_of(const TransformerConfig& config) {
+  Precision out;
+  out.fused = config.use_fused_kernels;
+  out.compute = config.compute_dtype;
+  out.activation = out.fused ? out.compute : kFloat32;
+  out.residual = config.fp32_residual_connection
+                     ? kFloat32
+                     : config.residual_connection_dtype.value_or(out.activation);
+  out.norm = config.layernorm_compute_dtype;
+  out.softmax = config.attention_softmax_in_fp32 ? kFloat32 : config.softmax_compute_dtype;
+  out.rotary = config.rotary_dtype;
+  return out;
+}
+
+Tensor project(const Tensor& x,
+               const nn::Parameter& weight,
+               const nn::Parameter* bias,
+               const Precision& precision) {
+  const DType compute = precision.compute;
+  const Tensor operand = x.to(compute);
+  if (!precision.fused) {
+    const Tensor y = linear(operand, weight.to(compute)).to(precision.activation);
+    return bias != nullptr ? y + bias->to(precision.activation) : y;
+  }
+  const Tensor rounded = weight.dtype() == compute ? Tensor() : weight.compute_copy(compute);
+  return linear(operand, weight, bias != nullptr ? Tensor(*bias) : Tensor(), rounded);
+}
+
+Tensor add_bias(const Tensor& x, const Tensor& bias) { return (x + bias).to(x.dtype()); }
+
+}  // namespace tapestry

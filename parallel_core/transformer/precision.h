@@ -1,0 +1,37 @@
+// Which dtype each part of a transformer computes in.
+#pragma once
+
+#include "autograd/tensor/tensor.h"
+#include "nn/parameter.h"
+#include "parallel_core/config/config.h"
+
+namespace tapestry {
+
+/// The dtypes of a model, resolved from its configuration.
+///
+/// With fused kernels, what lies between matrix products is stored in the compute dtype and each
+/// kernel computes in float32 inside. Without, it is float32, and only the operands and the results
+/// of matrix products are rounded: slower, but every rounding is one that can be named.
+struct Precision {
+  DType compute = kFloat32;     ///< operands and results of matrix products
+  DType activation = kFloat32;  ///< between matrix products
+  DType residual = kFloat32;    ///< the sum that layers add to
+  DType norm = kFloat32;        ///< what a norm reads; its sums are float32 in any case
+  DType softmax = kFloat32;     ///< attention's softmax
+  DType rotary = kFloat32;      ///< the rotation of queries and keys
+  bool fused = true;
+};
+
+Precision precision_of(const TransformerConfig& config);
+
+/// y = x weight^T + bias in `precision.compute`, in the activations' dtype. x has any floating
+/// dtype; bias may be null.
+Tensor project(const Tensor& x,
+               const nn::Parameter& weight,
+               const nn::Parameter* bias,
+               const Precision& precision);
+
+/// x + bias in x's dtype, rounded once.
+Tensor add_bias(const Tensor& x, const Tensor& bias);
+
+}  // namespace tapestry

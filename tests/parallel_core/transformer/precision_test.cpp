@@ -1,0 +1,166 @@
+#include "parallel_core/transformer/precision.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "parallel_core/transformer/activation_recorder.h"
+#include "parallel_core/transformer/rotary_pos_embedding.h"
+#include "tests/parallel_core/small_model.h"
+
+namespace tapestry {
+namespace {
+
+using testing::Overrides;
+using testing::small_config;
+
+const Overrides kBf16 = {"training_config.bf16=True"};
+
+Overrides with(Overrides base, const Overrides& more) {
+  base.insert(base.end(), more.begin(), more.end());
+  return base;
+}
+
+Precision precision(const Overrides& overrides) {
+  return precision_of(small_config(overrides).model_config);
+}
+
+TEST(Precision, FollowsTheConfiguration) {
+  const Precision plain = precision({});
+  EXPECT_EQ(plain.compute, kFloat32);
+  EXPECT_EQ(plain.activation, kFloat32);
+  EXPECT_EQ(plain.residual, kFloat32);
+
+  const Precision bf16 = precision(kBf16);
+  EXPECT_EQ(bf16.compute, kBFloat16);
+  EXPECT_EQ(bf16.activation, kBFloat16);
+  EXPECT_EQ(bf16.residual, kBFloat16);
+  EXPECT_EQ(bf16.softmax, kFloat32);
+
+  EXPECT_EQ(precision(with(kBf16, {"model_config.fp32_residual_connection=True"})).residual,
+            kFloat32);
+  EXPECT_EQ(precision(with(kBf16, {"model_config.residual_dtype=float32"})).residual, kFloat32);
+  const Precision elementary = precision(with(kBf16, {"model_config.use_fused_kernels=False"}));
+  EXPECT_EQ(elementary.activation, kFloat32);
+  EXPECT_EQ(elementary.compute, kBFloat16);
+  EXPECT_EQ(precision({"model_config.softmax_compute_dtype=float16"}).softmax, kFloat32);
+  EXPECT_EQ(precision({"model_config.softmax_compute_dtype=float16",
+                       "model_config.attention_softmax_in_fp32=False"})
+                .softmax,
+            kFloat16);
+}
+
+TEST(ComputeCopy, IsMadeOncePerVersion) {
+  nn::Parameter weight(tensor({1.001F, 2.002F}), {});
+  EXPECT_TRUE(weight.compute_copy(kFloat32).is_same(weight));
+  const Tensor first = weight.compute_copy(kBFloat16);
+  EXPECT_EQ(first.dtype(), kBFloat16);
+  EXPECT_FALSE(first.requires_grad());
+  EXPECT_TRUE(weight.compute_copy(kBFloat16).is_same(first));
+  {
+    const NoGradGuard guard;
+    copy_values(tensor({3.0F, 4.0F}), weight);
+    weight.bump_version();
+  }
+  EXPECT_THAT(weight.compute_copy(kBFloat16).to_vector<float>(), ::testing::ElementsAre(3, 4));
+}
+
+// One step of a model in each precision from the same weights: what differs is rounding.
+struct Outcome {
+  double loss = 0;
+  double grad_norm = 0;
+  std::map<std::string, Tensor> values;
+};
+Outcome outcome_of(const Overrides& overrides) {
+  testing::Trainer trainer(small_config(overrides));
+  testing::jitter(*trainer.model);
+  ActivationRecorder recorder;
+  const StepResult result = trainer.cell({testing::make_batch(trainer.config, 2)});
+  return {result.loss, result.grad_norm, recorder.values()};
+}
+
+bool holds_only(const Tensor& x, DType dtype) {
+  return testing::same_bits(x, x.to(dtype).to(kFloat32));
+}
+
+TEST(ReducedPrecision, EveryStructureTrainsCloseToFloat32) {
+  const Overrides structures[] = {
+      {},
+      {"model_config.normalization=RMSNorm", "model_config.hidden_act=swiglu",
+       "model_config.position_embedding_type=rope", "model_config.qk_layernorm=True"},
+      {"model_config.untie_embeddings_and_output_weights=True",
+       "model_config.use_sandwich_norm=True", "dataset_config.data_layout=SBH"},
+      {"model_config.hidden_dropout=0.1", "model_config.attention_dropout=0.1"},
+  };
+  for (const Overrides& structure : structures) {
+    SCOPED_TRACE(structure.empty() ? "" : structure[0]);
+    const Outcome exact = outcome_of(structure);
+    for (const char* dtype : {"bfloat16", "float16"}) {
+      for (const char* fused : {"True", "False"}) {
+        SCOPED_TRACE(std::string(dtype) + ", fused " + fused);
+        const Outcome rounded =
+            outcome_of(with(structure, {std::string("model_config.compute_dtype=") + dtype,
+                                        std::string("model_config.use_fused_kernels=") + fused}));
+        EXPECT_NEAR(rounded.loss, exact.loss, 5e-3 * exact.loss);
+        EXPECT_NEAR(rounded.grad_norm, exact.grad_norm, 3e-2 * exact.grad_norm);
+        EXPECT_NE(rounded.loss, exact.loss);
+      }
+    }
+  }
+}
+
+TEST(ReducedPrecision, RoundsWhereItSays) {
+  const Outcome fused = outcome_of(kBf16);
+  for (const char* name : {"embedding", "layers.0.attention_norm", "layers.0.attention.q",
+                           "layers.0.attention.context", "layers.1.output", "logits"}) {
+    ASSERT_TRUE(fused.values.contains(name)) << name;
+    EXPECT_TRUE(holds_only(fused.values.at(name), kBFloat16)) << name;
+  }
+  const Outcome wide = outcome_of(with(kBf16, {"model_config.fp32_residual_connection=True"}));
+  EXPECT_FALSE(holds_only(wide.values.at("layers.1.output"), kBFloat16));
+  EXPECT_TRUE(holds_only(wide.values.at("layers.1.attention_norm"), kBFloat16));
+  const Outcome elementary = outcome_of(with(kBf16, {"model_config.use_fused_kernels=False"}));
+  EXPECT_FALSE(holds_only(elementary.values.at("layers.0.attention_norm"), kBFloat16));
+  EXPECT_TRUE(holds_only(elementary.values.at("logits"), kBFloat16));
+}
+
+TEST(ReducedPrecision, NarrowNormsAndRotationsAreSeen) {
+  const Overrides rope = {"model_config.position_embedding_type=rope"};
+  const double exact = outcome_of(rope).loss;
+  for (const char* key : {"layernorm_compute_dtype", "rotary_dtype"}) {
+    const double rounded =
+        outcome_of(with(rope, {std::string("model_config.") + key + "=bfloat16"})).loss;
+    EXPECT_NE(rounded, exact) << key;
+    EXPECT_NEAR(rounded, exact, 1e-2 * exact) << key;
+  }
+}
+
+TEST(ReducedPrecision, AnOverflowSkipsTheStepAndLowersTheScale) {
+  testing::Trainer trainer(small_config(
+      {"training_config.fp16=True", "training_config.loss_scale_value=16777216",
+       "training_config.loss_scale_factor=4096", "training_config.loss_scale_window=2"}));
+  testing::jitter(*trainer.model);
+  const data::Batch batch = testing::make_batch(trainer.config, 2);
+  const auto weights = [&] { return get_logical_state(*trainer.model); };
+  const auto before = weights();
+  const StepResult overflow = trainer.cell({batch});
+  EXPECT_FALSE(overflow.finite);
+  EXPECT_EQ(overflow.loss_scale, 16777216);
+  EXPECT_FALSE(std::isfinite(overflow.grad_norm));
+  for (const auto& [name, tensor] : weights()) {
+    EXPECT_EQ(tensor.to_vector<float>(), before.at(name).to_vector<float>()) << name;
+  }
+  EXPECT_EQ(trainer.cell.position().applied, 0);
+  EXPECT_EQ(trainer.cell.position().seen, 1);
+
+  const StepResult first = trainer.cell({batch});
+  EXPECT_EQ(first.loss_scale, 4096);
+  EXPECT_TRUE(first.finite);
+  const StepResult second = trainer.cell({batch});
+  EXPECT_EQ(second.loss_scale, 4096);
+  EXPECT_LT(second.loss, first.loss);
+  EXPECT_EQ(trainer.cell.grad_scaler().scale(), 16777216);  // two finite steps
+  EXPECT_EQ(trainer.cell.position().applied, 2);
+}
+
+}  // namespace
+}  // namespace tapestry
