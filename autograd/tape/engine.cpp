@@ -76,7 +76,7 @@ void convert_into(const Tensor& x, const Tensor& out) {
 }
 
 // main_grad += gradient of any floating dtype.
-void add_to_main_grad(AutogradMeta& meta, const Tensor& gradient) {
+void accumulate_into_main_grad(AutogradMeta& meta, const Tensor& gradient) {
   const Tensor& main_grad = meta.main_grad;
   if (meta.main_grad_is_fresh) {
     meta.main_grad_is_fresh = false;
@@ -136,7 +136,7 @@ class AccumulateGrad final : public Node {
       }
     }
     if (meta.main_grad.defined()) {
-      add_to_main_grad(meta, gradient);
+      accumulate_into_main_grad(meta, gradient);
     } else if (!meta.grad.defined()) {
       // A gradient that only this pass can see is taken over; any other is copied, so that later
       // accumulation in place cannot change somebody else's tensor.
@@ -473,16 +473,36 @@ TensorList grad(const Tensor& root,
   return grad(std::span(&root, 1), inputs, std::span(&gradient, 1), options, allow_unused);
 }
 
-MainGradTarget main_grad_target(const Tensor& leaf) {
+namespace {
+
+// The state of a leaf to whose main_grad an op may contribute, or null.
+AutogradMeta* open_main_grad(const Tensor& leaf) {
   if (!leaf.defined() || !leaf.requires_grad() || grad_enabled() || !detail::accumulating()) {
-    return {};
+    return nullptr;
   }
   AutogradMeta* meta = autograd_meta(leaf);
-  if (meta == nullptr || meta->grad_fn || !meta->hooks.empty() || !meta->main_grad.defined() ||
-      meta->main_grad.dtype() != kFloat32) {
+  const bool open =
+      meta != nullptr && !meta->grad_fn && meta->hooks.empty() && meta->main_grad.defined();
+  return open ? meta : nullptr;
+}
+
+}  // namespace
+
+MainGradTarget main_grad_target(const Tensor& leaf) {
+  AutogradMeta* meta = open_main_grad(leaf);
+  if (meta == nullptr || meta->main_grad.dtype() != kFloat32) {
     return {};
   }
   return {meta->main_grad, std::exchange(meta->main_grad_is_fresh, false)};
+}
+
+Tensor add_to_main_grad(const Tensor& leaf, const Tensor& gradient) {
+  AutogradMeta* meta = open_main_grad(leaf);
+  if (meta == nullptr) {
+    return {};
+  }
+  accumulate_into_main_grad(*meta, gradient);
+  return meta->main_grad;
 }
 
 void reset_main_grad(const Tensor& leaf, const RandomKey& rounding) {
