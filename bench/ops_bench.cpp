@@ -109,12 +109,53 @@ Work rms_norm_case(DType dtype) {
   return [=] { keep(grad(rms_norm(x, weight), {x, weight}, dy)); };
 }
 
+Work add_layer_norm_case(DType dtype) {
+  const Tensor x = values({4096, 768}, dtype);
+  const Tensor residual = values({4096, 768}, dtype);
+  const Tensor weight = values({768}, dtype);
+  const Tensor bias = values({768}, dtype);
+  const TensorList dys = {gradient({4096, 768}, dtype), gradient({4096, 768}, dtype)};
+  return [=] {
+    const AddNorm y = add_layer_norm(x, residual, weight, bias);
+    keep(grad(TensorList{y.sum, y.normed}, TensorList{x, residual, weight, bias}, dys));
+  };
+}
+
+Work bias_gelu_case(DType dtype) {
+  const Tensor x = values({1024, 3072}, dtype);
+  const Tensor bias = values({3072}, dtype);
+  const Tensor dy = gradient({1024, 3072}, dtype);
+  return [=] { keep(grad(bias_gelu(x, bias), {x, bias}, dy)); };
+}
+
+Work dropout_case(DType dtype) {
+  const Tensor x = values({1024, 3072}, dtype);
+  const Tensor dy = gradient({1024, 3072}, dtype);
+  return [=] { keep(grad(dropout(x, 0.1), {x}, dy)); };
+}
+
 Work causal_attention_case(DType dtype) {
   const Shape shape = {4, 12, 1024, 64};
   const Tensor q = values(shape, dtype);
   const Tensor k = values(shape, dtype);
   const Tensor v = values(shape, dtype);
   const Tensor dy = gradient(shape, dtype);
+  return [=] {
+    keep(grad(scaled_dot_product_attention(q, k, v, {.causal = true}), {q, k, v}, dy));
+  };
+}
+
+// As a layer of 12 heads of 64 channels has it: query, key and value are slices of one projection,
+// and the rows of a head lie 12 * 3 * 64 elements apart.
+Work qkv_attention_case(DType dtype, int64_t batch, int64_t length) {
+  const Tensor fused = values({batch, length, 12, 3, 64}, dtype, false);
+  const auto part = [&](int64_t index) {
+    return select(fused, 3, index).permute({0, 2, 1, 3}).set_requires_grad();
+  };
+  const Tensor q = part(0);
+  const Tensor k = part(1);
+  const Tensor v = part(2);
+  const Tensor dy = gradient({batch, length, 12, 64}, dtype).permute({0, 2, 1, 3});
   return [=] {
     keep(grad(scaled_dot_product_attention(q, k, v, {.causal = true}), {q, k, v}, dy));
   };
@@ -201,8 +242,18 @@ std::vector<Case> cases() {
     add("swiglu/1024x3072", swiglu_case, 0, 8 * mlp * size);
     add("layer_norm/4096x768", layer_norm_case, 0, 5 * rows * size);
     add("rms_norm/4096x768", rms_norm_case, 0, 5 * rows * size);
+    // Forward reads two and writes two, backward reads three and writes one.
+    add("add_layer_norm/4096x768", add_layer_norm_case, 0, 8 * rows * size);
+    add("bias_gelu/1024x3072", bias_gelu_case, 0, 5 * mlp * size);
+    add("dropout/1024x3072", dropout_case, 0, 4 * mlp * size);
     // Two products forward and four backward over the visible half of the scores.
     add("causal_attention/4x12x1024x64", causal_attention_case, 6.0 * 4 * 12 * 1024 * 1024 * 64, 0);
+    add(
+        "qkv_attention/4x256x12x64", [](DType t) { return qkv_attention_case(t, 4, 256); },
+        6.0 * 4 * 12 * 256 * 256 * 64, 0);
+    add(
+        "qkv_attention/1x1024x12x64", [](DType t) { return qkv_attention_case(t, 1, 1024); },
+        6.0 * 12 * 1024 * 1024 * 64, 0);
     // Forward reads the logits, backward reads them and writes their gradient.
     add("cross_entropy/1024x50304", cross_entropy_case, 0, 3 * kLogitRows * kVocab * size);
   }

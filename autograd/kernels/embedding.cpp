@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 #include <numeric>
 
 #include "autograd/kernels/cpu.h"
+#include "autograd/kernels/elementwise.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/kernels/scratch.h"
 
 namespace tapestry::kernels {
 
 TAPESTRY_DECLARE_PER_ISA(void embedding_backward_columns(DType dtype,
+                                                         DType dy_dtype,
                                                          int64_t begin,
                                                          int64_t end,
                                                          int64_t dim,
@@ -21,29 +22,38 @@ TAPESTRY_DECLARE_PER_ISA(void embedding_backward_columns(DType dtype,
                                                          const void* dy,
                                                          void* dweight))
 
-void embedding(
-    DType dtype, int64_t rows, int64_t dim, const void* weight, const int64_t* ids, void* y) {
+void embedding(DType dtype,
+               DType y_dtype,
+               int64_t rows,
+               int64_t dim,
+               const void* weight,
+               const int64_t* ids,
+               void* y) {
   const int64_t bytes = dim * size_of(dtype);
+  const int64_t y_bytes = dim * size_of(y_dtype);
   if (bytes == 0) {
     return;
   }
+  const UnaryRow convert = cast_row(dtype, y_dtype);
   const int64_t grain = std::max<int64_t>(4 * kGrainSize / bytes, 1);
   parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      std::memcpy(static_cast<char*>(y) + row * bytes,
-                  static_cast<const char*>(weight) + ids[row] * bytes, static_cast<size_t>(bytes));
+      convert(dim, static_cast<const char*>(weight) + ids[row] * bytes, 1,
+              static_cast<char*>(y) + row * y_bytes, 1);
     }
   });
 }
 
 void embedding_backward(DType dtype,
+                        DType dy_dtype,
                         int64_t n_ids,
                         [[maybe_unused]] int64_t vocab,
                         int64_t dim,
                         const int64_t* ids,
                         const void* dy,
                         void* dweight) {
-  assert(is_floating(dtype));
+  assert(is_floating(dtype) &&
+         (dtype == dy_dtype || (dtype == kFloat32 && size_of(dy_dtype) == 2)));
   assert(std::all_of(ids, ids + n_ids, [&](int64_t id) { return id >= 0 && id < vocab; }));
   if (n_ids == 0 || dim == 0) {
     return;
@@ -60,8 +70,8 @@ void embedding_backward(DType dtype,
   const int64_t grain = std::max<int64_t>(kGrainSize / (n_ids * kColumns), 1);
   const auto run = TAPESTRY_DISPATCH(embedding_backward_columns);
   parallel_for(groups, grain, [&](int64_t begin, int64_t end) {
-    run(dtype, begin * kColumns, std::min(end * kColumns, dim), dim, n_ids, order, ids, dy,
-        dweight);
+    run(dtype, dy_dtype, begin * kColumns, std::min(end * kColumns, dim), dim, n_ids, order, ids,
+        dy, dweight);
   });
 }
 

@@ -9,13 +9,20 @@
 
 namespace tapestry::kernels {
 
-/// y[i] = weight[ids[i]], y [rows, dim]. Any dtype.
-void embedding(
-    DType dtype, int64_t rows, int64_t dim, const void* weight, const int64_t* ids, void* y);
+/// y[i] = weight[ids[i]], y [rows, dim]. Any dtypes; converted as cast_row does where they differ.
+void embedding(DType dtype,
+               DType y_dtype,
+               int64_t rows,
+               int64_t dim,
+               const void* weight,
+               const int64_t* ids,
+               void* y);
 
-/// dweight[ids[i]] += dy[i], dy [n_ids, dim]. Floating dtypes; the terms of one row are added in
-/// float32 (float64) in the order of i and rounded once, for any number of threads.
+/// dweight[ids[i]] += dy[i], dy [n_ids, dim]. Floating dtypes, that of dweight either dy's or, for
+/// 16-bit dy, float32; the terms of one row are added in float32 (float64) in the order of i and
+/// rounded once, for any number of threads.
 void embedding_backward(DType dtype,
+                        DType dy_dtype,
                         int64_t n_ids,
                         int64_t vocab,
                         int64_t dim,

@@ -3,187 +3,92 @@
 #include <cassert>
 #include <cstring>
 
+#include "autograd/kernels/isa/norm_rows.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/kernels/scratch.h"
 
 namespace tapestry::kernels {
 
-TAPESTRY_DECLARE_PER_ISA(void norm_rows(DType dtype,
-                                        int64_t begin,
-                                        int64_t end,
-                                        int64_t n,
-                                        double eps,
-                                        const void* x,
-                                        const void* weight,
-                                        const void* bias,
-                                        void* y,
-                                        void* mean,
-                                        void* rstd))
-TAPESTRY_DECLARE_PER_ISA(void norm_backward_rows(DType dtype,
-                                                 int64_t begin,
-                                                 int64_t end,
-                                                 int64_t n,
-                                                 const void* dy,
-                                                 const void* x,
-                                                 const void* weight,
-                                                 const void* mean,
-                                                 const void* rstd,
-                                                 void* dx,
-                                                 void* dweight,
-                                                 void* dbias))
+TAPESTRY_DECLARE_PER_ISA(
+    void norm_forward_rows(const NormForward& call, int64_t begin, int64_t end, void* buffers);
+    void norm_backward_rows(
+        const NormBackward& call, int64_t begin, int64_t end, const NormSums& sums, void* buffers))
 
 namespace {
 
-constexpr int64_t kMaxRowBlocks = 64;
-constexpr int64_t kMinRowsPerBlock = 16;
-
-[[maybe_unused]] bool dtypes_fit(DType x_dtype, DType w_dtype) {
-  return is_floating(x_dtype) && is_floating(w_dtype) &&
-         (x_dtype == kFloat64) == (w_dtype == kFloat64);
+[[maybe_unused]] bool dtypes_fit(const NormShape& s) {
+  const bool wide = s.sum_dtype == kFloat64;
+  const auto fits = [&](DType dtype) { return is_floating(dtype) && (dtype == kFloat64) == wide; };
+  return is_floating(s.sum_dtype) && fits(s.normed_dtype) && fits(s.weight_dtype) &&
+         fits(s.x_dtype) && fits(s.x_bias_dtype);
 }
 
 int64_t rows_per_thread(int64_t n) {
   return std::max<int64_t>(kGrainSize / 4 / std::max<int64_t>(n, 1), 1);
 }
 
-void forward(DType x_dtype,
-             DType w_dtype,
-             int64_t rows,
-             int64_t n,
-             double eps,
-             const void* x,
-             const void* weight,
-             const void* bias,
-             void* y,
-             void* mean,
-             void* rstd) {
-  assert(dtypes_fit(x_dtype, w_dtype));
-  const ComputeView w(w_dtype, n, weight);
-  const ComputeView b(w_dtype, n, bias);
-  const auto run = TAPESTRY_DISPATCH(norm_rows);
-  parallel_for(rows, rows_per_thread(n), [&](int64_t begin, int64_t end) {
-    run(x_dtype, begin, end, n, eps, x, w.get(), b.get(), y, mean, rstd);
-  });
-}
+int64_t item_of(const NormShape& s) { return size_of(compute_dtype(s.sum_dtype)); }
 
-/// out[n] of dtype w_dtype = the sum over blocks of partial[block][0..n), block after block.
-template <class C>
-void combine(DType w_dtype, int64_t blocks, int64_t stride, int64_t n, C* partial, void* out) {
-  for (int64_t i = 0; i < n; ++i) {
-    double sum = 0;
-    for (int64_t block = 0; block < blocks; ++block) {
-      sum += partial[block * stride + i];
-    }
-    partial[i] = static_cast<C>(sum);
-  }
-  TAPESTRY_DISPATCH(from_compute)(w_dtype, n, partial, out);
-}
-
-void backward(DType x_dtype,
-              DType w_dtype,
-              int64_t rows,
-              int64_t n,
-              const void* dy,
-              const void* x,
-              const void* weight,
-              const void* mean,
-              const void* rstd,
-              void* dx,
-              void* dweight,
-              void* dbias) {
-  assert(dtypes_fit(x_dtype, w_dtype));
-  const ComputeView w(w_dtype, n, weight);
-  const auto run = TAPESTRY_DISPATCH(norm_backward_rows);
-  if (dweight == nullptr && dbias == nullptr) {
-    parallel_for(rows, rows_per_thread(n), [&](int64_t begin, int64_t end) {
-      run(x_dtype, begin, end, n, dy, x, w.get(), mean, rstd, dx, nullptr, nullptr);
-    });
-    return;
-  }
-  // The blocks depend on the number of rows only, so the sums do not depend on the team.
-  const int64_t blocks = std::clamp<int64_t>(rows / kMinRowsPerBlock, 1, kMaxRowBlocks);
-  const int64_t item = size_of(compute_dtype(w_dtype));
-  const Scratch partial(2 * blocks * n * item);
-  char* dweights = static_cast<char*>(partial.get());
-  char* dbiases = dweights + blocks * n * item;
-  std::memset(partial.get(), 0, static_cast<size_t>(2 * blocks * n * item));
-  const int64_t grain =
-      std::max<int64_t>(rows_per_thread(n) * blocks / std::max<int64_t>(rows, 1), 1);
-  parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      run(x_dtype, rows * block / blocks, rows * (block + 1) / blocks, n, dy, x, w.get(), mean,
-          rstd, dx, dweight != nullptr ? dweights + block * n * item : nullptr,
-          dbias != nullptr ? dbiases + block * n * item : nullptr);
-    }
-  });
-  for (const auto& [sums, out] : {std::pair{dweights, dweight}, std::pair{dbiases, dbias}}) {
-    if (out == nullptr) {
-      continue;
-    }
-    if (w_dtype == kFloat64) {
-      combine(w_dtype, blocks, n, n, reinterpret_cast<double*>(sums), out);
-    } else {
-      combine(w_dtype, blocks, n, n, reinterpret_cast<float*>(sums), out);
-    }
-  }
-}
+Scratch row_buffers(const NormShape& s) { return Scratch(kNormRowBuffers * s.n * item_of(s)); }
 
 }  // namespace
 
-void layer_norm(DType x_dtype,
-                DType w_dtype,
-                int64_t rows,
-                int64_t n,
-                double eps,
-                const void* x,
-                const void* weight,
-                const void* bias,
-                void* y,
-                void* mean,
-                void* rstd) {
-  assert(mean != nullptr && rstd != nullptr);
-  forward(x_dtype, w_dtype, rows, n, eps, x, weight, bias, y, mean, rstd);
+void norm_forward(const NormForward& call) {
+  const NormShape& s = call.shape;
+  assert(dtypes_fit(s) && call.rstd != nullptr && (!s.centered || call.mean != nullptr));
+  const ComputeView weight(s.weight_dtype, s.n, call.weight);
+  const ComputeView bias(s.weight_dtype, s.n, call.bias);
+  const ComputeView x_bias(s.x_bias_dtype, s.n, call.x_bias);
+  NormForward rows = call;
+  rows.weight = weight.get();
+  rows.bias = bias.get();
+  rows.x_bias = x_bias.get();
+  const auto run = TAPESTRY_DISPATCH(norm_forward_rows);
+  parallel_for(s.rows, rows_per_thread(s.n), [&](int64_t begin, int64_t end) {
+    const Scratch buffers = row_buffers(s);
+    run(rows, begin, end, buffers.get());
+  });
 }
 
-void layer_norm_backward(DType x_dtype,
-                         DType w_dtype,
-                         int64_t rows,
-                         int64_t n,
-                         const void* dy,
-                         const void* x,
-                         const void* weight,
-                         const void* mean,
-                         const void* rstd,
-                         void* dx,
-                         void* dweight,
-                         void* dbias) {
-  assert(mean != nullptr);
-  backward(x_dtype, w_dtype, rows, n, dy, x, weight, mean, rstd, dx, dweight, dbias);
-}
-
-void rms_norm(DType x_dtype,
-              DType w_dtype,
-              int64_t rows,
-              int64_t n,
-              double eps,
-              const void* x,
-              const void* weight,
-              void* y,
-              void* rstd) {
-  forward(x_dtype, w_dtype, rows, n, eps, x, weight, nullptr, y, nullptr, rstd);
-}
-
-void rms_norm_backward(DType x_dtype,
-                       DType w_dtype,
-                       int64_t rows,
-                       int64_t n,
-                       const void* dy,
-                       const void* x,
-                       const void* weight,
-                       const void* rstd,
-                       void* dx,
-                       void* dweight) {
-  backward(x_dtype, w_dtype, rows, n, dy, x, weight, nullptr, rstd, dx, dweight, nullptr);
+void norm_backward(const NormBackward& call) {
+  const NormShape& s = call.shape;
+  assert(dtypes_fit(s) && (!s.centered || call.mean != nullptr));
+  const ComputeView weight(s.weight_dtype, s.n, call.weight);
+  NormBackward rows = call;
+  rows.weight = weight.get();
+  const auto run = TAPESTRY_DISPATCH(norm_backward_rows);
+  const bool with_dx_bias = call.dx_bias.out != nullptr;
+  const bool with_dbias = call.dbias.out != nullptr;
+  const bool with_dweight = call.dweight.out != nullptr || with_dbias;
+  if (!with_dweight && !with_dx_bias) {
+    parallel_for(s.rows, rows_per_thread(s.n), [&](int64_t begin, int64_t end) {
+      const Scratch buffers = row_buffers(s);
+      run(rows, begin, end, NormSums{nullptr, nullptr, nullptr}, buffers.get());
+    });
+    return;
+  }
+  const int64_t blocks = row_blocks(s.rows);
+  const int64_t row_bytes = s.n * item_of(s);
+  const Scratch partial(3 * blocks * row_bytes);
+  std::memset(partial.get(), 0, static_cast<size_t>(3 * blocks * row_bytes));
+  char* dweights = static_cast<char*>(partial.get());
+  char* dbiases = dweights + blocks * row_bytes;
+  char* dx_biases = dbiases + blocks * row_bytes;
+  const int64_t grain =
+      std::max<int64_t>(rows_per_thread(s.n) * blocks / std::max<int64_t>(s.rows, 1), 1);
+  parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
+    const Scratch buffers = row_buffers(s);
+    for (int64_t block = begin; block < end; ++block) {
+      const NormSums sums = {with_dweight ? dweights + block * row_bytes : nullptr,
+                             with_dbias ? dbiases + block * row_bytes : nullptr,
+                             with_dx_bias ? dx_biases + block * row_bytes : nullptr};
+      run(rows, s.rows * block / blocks, s.rows * (block + 1) / blocks, sums, buffers.get());
+    }
+  });
+  const DType computed = compute_dtype(s.sum_dtype);
+  combine_blocks(computed, blocks, s.n, dweights, call.dweight);
+  combine_blocks(computed, blocks, s.n, dbiases, call.dbias);
+  combine_blocks(computed, blocks, s.n, dx_biases, call.dx_bias);
 }
 
 }  // namespace tapestry::kernels

@@ -1,72 +1,75 @@
 // Layer normalisation (Ba et al. 2016) and root-mean-square normalisation (Zhang & Sennrich 2019)
-// of the rows of a contiguous [rows, n] array.
+// of the rows of contiguous [rows, n] arrays, with the addition of a residual stream in front of it
+// if wanted:
 //
-// x, y, dy and dx have x_dtype, weight, bias and their gradients w_dtype: both floating, float64
-// together or not at all. Statistics are summed in float64 and stored as float32 (float64 where x
-// is float64); everything else is computed in float32 (float64). The gradients of weight and bias
-// are summed over fixed blocks of rows and then over the blocks in order, so no result depends on
-// the number of threads. y may be x, dx may be dy. With n == 0 mean and rstd are NaN.
+//   sum = residual + x + x_bias, normed = (sum - mean(sum)) rstd weight + bias,
+//   rstd = 1 / sqrt(avg((sum - mean)^2) + eps),
+//
+// where mean is 0 unless the norm is centered. Each array has a floating dtype of its own: float64
+// all together or not at all. Statistics are summed in float64 and stored as float32 (float64);
+// everything else is computed in float32 (float64) and rounded once; what is normalised is the sum
+// as it is stored. The gradients of weight and biases are summed over fixed blocks of rows and then
+// over the blocks in order, so no result depends on the number of threads. With n == 0 mean and
+// rstd are NaN.
 #pragma once
 
 #include <cstdint>
 
+#include "autograd/kernels/column_sums.h"
 #include "autograd/kernels/dtype.h"
 
 namespace tapestry::kernels {
 
-/// y = (x - mean) rstd weight + bias, rstd = 1 / sqrt(var + eps), var biased and taken in a second
-/// pass around the mean. weight null: ones; bias null: zeros. mean and rstd: [rows].
-void layer_norm(DType x_dtype,
-                DType w_dtype,
-                int64_t rows,
-                int64_t n,
-                double eps,
-                const void* x,
-                const void* weight,
-                const void* bias,
-                void* y,
-                void* mean,
-                void* rstd);
+/// What both passes share.
+struct NormShape {
+  int64_t rows = 0;
+  int64_t n = 0;
+  bool centered = false;
+  DType sum_dtype = kFloat32;     ///< of residual, sum and their gradients
+  DType normed_dtype = kFloat32;  ///< of normed and its gradient
+  DType weight_dtype = kFloat32;  ///< of weight, bias and their gradients
+  DType x_dtype = kFloat32;       ///< of x and its gradient
+  DType x_bias_dtype = kFloat32;
+};
 
-/// With xhat = (x - mean) rstd and g = dy weight:
-///   dx = rstd (g - avg(g) - xhat avg(g xhat)), dweight = sum over rows of dy xhat,
-///   dbias = sum over rows of dy.
-/// Each output may be null; dweight and dbias are written, not accumulated.
-void layer_norm_backward(DType x_dtype,
-                         DType w_dtype,
-                         int64_t rows,
-                         int64_t n,
-                         const void* dy,
-                         const void* x,
-                         const void* weight,
-                         const void* mean,
-                         const void* rstd,
-                         void* dx,
-                         void* dweight,
-                         void* dbias);
+/// weight null: ones; bias or x_bias null: zeros. With x null (then x_bias is null, too) the sum is
+/// the residual itself, and `sum` is not written. normed may be residual or x, sum may be either.
+struct NormForward {
+  NormShape shape;
+  double eps = 0;
+  const void* residual = nullptr;
+  const void* x = nullptr;
+  const void* x_bias = nullptr;
+  const void* weight = nullptr;
+  const void* bias = nullptr;
+  void* sum = nullptr;
+  void* normed = nullptr;
+  void* mean = nullptr;  ///< [rows], may be null unless centered
+  void* rstd = nullptr;  ///< [rows]
+};
+void norm_forward(const NormForward& call);
 
-/// y = x rstd weight, rstd = 1 / sqrt(avg(x^2) + eps). weight null: ones. rstd: [rows].
-void rms_norm(DType x_dtype,
-              DType w_dtype,
-              int64_t rows,
-              int64_t n,
-              double eps,
-              const void* x,
-              const void* weight,
-              void* y,
-              void* rstd);
-
-/// With xhat = x rstd and g = dy weight: dx = rstd (g - xhat avg(g xhat)),
-/// dweight = sum over rows of dy xhat. Each output may be null; written, not accumulated.
-void rms_norm_backward(DType x_dtype,
-                       DType w_dtype,
-                       int64_t rows,
-                       int64_t n,
-                       const void* dy,
-                       const void* x,
-                       const void* weight,
-                       const void* rstd,
-                       void* dx,
-                       void* dweight);
+/// With xhat = (sum - mean) rstd and g = dnormed weight:
+///   d = dsum + rstd (g - avg(g) - xhat avg(g xhat)), without avg(g) unless centered,
+///   dweight = sum over rows of dnormed xhat, dbias = sum over rows of dnormed,
+///   dx_bias = sum over rows of d.
+/// dsum null: zeros. Each output may be null. d is written in sum_dtype and, if dx is not null,
+/// also in x_dtype. Gradients of parameters are written, or added to what is there if `accumulate`;
+/// d may be dsum, dnormed or sum.
+struct NormBackward {
+  NormShape shape;
+  const void* dsum = nullptr;
+  const void* dnormed = nullptr;
+  const void* sum = nullptr;
+  const void* weight = nullptr;
+  const void* mean = nullptr;
+  const void* rstd = nullptr;
+  void* d = nullptr;
+  void* dx = nullptr;
+  ColumnSums dweight;
+  ColumnSums dbias;
+  ColumnSums dx_bias;
+};
+void norm_backward(const NormBackward& call);
 
 }  // namespace tapestry::kernels

@@ -22,11 +22,13 @@ TAPESTRY_DECLARE_PER_ISA(void philox_blocks(uint64_t seed,
                                               uint64_t threshold,
                                               bool* y);
                          void dropout_range(DType dtype,
-                                            int64_t begin,
-                                            int64_t end,
-                                            const void* x,
-                                            const bool* keep,
+                                            int64_t n,
+                                            uint64_t seed,
+                                            uint64_t stream,
+                                            uint64_t first_index,
+                                            uint64_t threshold,
                                             double scale,
+                                            const void* x,
                                             void* y))
 
 namespace {
@@ -172,11 +174,23 @@ void fill_bernoulli(int64_t n,
   });
 }
 
-void dropout(DType dtype, int64_t n, const void* x, const bool* keep, double scale, void* y) {
+void dropout(DType dtype,
+             int64_t n,
+             uint64_t seed,
+             uint64_t stream,
+             uint64_t first_index,
+             double keep_probability,
+             double scale,
+             const void* x,
+             void* y) {
   assert(is_floating(dtype));
+  const uint64_t threshold = bernoulli_threshold(keep_probability);
   const auto run = TAPESTRY_DISPATCH(dropout_range);
-  parallel_for(n, kGrainSize,
-               [&](int64_t begin, int64_t end) { run(dtype, begin, end, x, keep, scale, y); });
+  parallel_for(n, kGrainSize, [&](int64_t begin, int64_t end) {
+    const int64_t at = begin * size_of(dtype);
+    run(dtype, end - begin, seed, stream, first_index + static_cast<uint64_t>(begin), threshold,
+        scale, static_cast<const char*>(x) + at, static_cast<char*>(y) + at);
+  });
 }
 
 }  // namespace tapestry::kernels

@@ -18,6 +18,21 @@
 
 namespace tapestry::kernels {
 
+/// The key of one round is that of the round before plus these.
+inline constexpr uint32_t kPhiloxKeyStep0 = 0x9E3779B9U;
+inline constexpr uint32_t kPhiloxKeyStep1 = 0xBB67AE85U;
+inline constexpr int kPhiloxRounds = 10;
+
+[[gnu::always_inline]] constexpr inline void philox_round(
+    uint32_t& c0, uint32_t& c1, uint32_t& c2, uint32_t& c3, uint32_t k0, uint32_t k1) {
+  const uint64_t p0 = uint64_t{0xD2511F53U} * c0;
+  const uint64_t p1 = uint64_t{0xCD9E8D57U} * c2;
+  c0 = static_cast<uint32_t>(p1 >> 32U) ^ c1 ^ k0;
+  c1 = static_cast<uint32_t>(p1);
+  c2 = static_cast<uint32_t>(p0 >> 32U) ^ c3 ^ k1;
+  c3 = static_cast<uint32_t>(p0);
+}
+
 /// The four words of one block; counter words 0 and 1 are the halves of counter_low. In place of an
 /// array: constant expressions, and code compiled per CPU level (see cpu.h), need plain memory.
 [[gnu::always_inline]] constexpr inline void philox_block(uint64_t key,
@@ -26,24 +41,15 @@ namespace tapestry::kernels {
                                                           uint32_t* words) {
   auto k0 = static_cast<uint32_t>(key);
   auto k1 = static_cast<uint32_t>(key >> 32U);
-  auto c0 = static_cast<uint32_t>(counter_low);
-  auto c1 = static_cast<uint32_t>(counter_low >> 32U);
-  auto c2 = static_cast<uint32_t>(counter_high);
-  auto c3 = static_cast<uint32_t>(counter_high >> 32U);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xD2511F53U} * c0;
-    const uint64_t p1 = uint64_t{0xCD9E8D57U} * c2;
-    c0 = static_cast<uint32_t>(p1 >> 32U) ^ c1 ^ k0;
-    c1 = static_cast<uint32_t>(p1);
-    c2 = static_cast<uint32_t>(p0 >> 32U) ^ c3 ^ k1;
-    c3 = static_cast<uint32_t>(p0);
-    k0 += 0x9E3779B9U;
-    k1 += 0xBB67AE85U;
+  words[0] = static_cast<uint32_t>(counter_low);
+  words[1] = static_cast<uint32_t>(counter_low >> 32U);
+  words[2] = static_cast<uint32_t>(counter_high);
+  words[3] = static_cast<uint32_t>(counter_high >> 32U);
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    philox_round(words[0], words[1], words[2], words[3], k0, k1);
+    k0 += kPhiloxKeyStep0;
+    k1 += kPhiloxKeyStep1;
   }
-  words[0] = c0;
-  words[1] = c1;
-  words[2] = c2;
-  words[3] = c3;
 }
 
 constexpr std::array<uint32_t, 4> philox(uint64_t key,
@@ -102,7 +108,17 @@ void fill_bernoulli(int64_t n,
                     double keep_probability,
                     bool* y);
 
-/// y = keep ? x * scale : 0, all contiguous, floating; also where x is not finite. y may be x.
-void dropout(DType dtype, int64_t n, const void* x, const bool* keep, double scale, void* y);
+/// y[i] = keep ? x[i] * scale : 0, where keep is what fill_bernoulli gives for that index; also
+/// where x is not finite. Floating; y may be x. The mask is never in memory: backward makes it
+/// again.
+void dropout(DType dtype,
+             int64_t n,
+             uint64_t seed,
+             uint64_t stream,
+             uint64_t first_index,
+             double keep_probability,
+             double scale,
+             const void* x,
+             void* y);
 
 }  // namespace tapestry::kernels

@@ -318,6 +318,22 @@ void apply_binary(BinaryRow row,
   for_each_row(ndim, sizes, 3, operands, /*parallel=*/true, body, &row);
 }
 
+void apply_unary_contiguous(
+    UnaryRow row, int64_t n, const void* x, int64_t x_item, void* y, int64_t y_item) {
+  parallel_for(n, kGrainSize, [&](int64_t begin, int64_t end) {
+    row(end - begin, static_cast<const char*>(x) + begin * x_item, 1,
+        static_cast<char*>(y) + begin * y_item, 1);
+  });
+}
+
+void apply_binary_contiguous(
+    BinaryRow row, int64_t n, const void* a, const void* b, int64_t item, void* y, int64_t y_item) {
+  parallel_for(n, kGrainSize, [&](int64_t begin, int64_t end) {
+    row(end - begin, static_cast<const char*>(a) + begin * item, 1,
+        static_cast<const char*>(b) + begin * item, 1, static_cast<char*>(y) + begin * y_item, 1);
+  });
+}
+
 void apply_ternary(TernaryRow row,
                    int ndim,
                    const int64_t* sizes,

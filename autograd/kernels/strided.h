@@ -61,6 +61,13 @@ void apply_binary(BinaryRow row,
                   const int64_t* y_strides,
                   int64_t y_item);
 
+/// The same for n elements of contiguous operands. What apply_* finds out about strides takes
+/// longer than the work on a small array.
+void apply_unary_contiguous(
+    UnaryRow row, int64_t n, const void* x, int64_t x_item, void* y, int64_t y_item);
+void apply_binary_contiguous(
+    BinaryRow row, int64_t n, const void* a, const void* b, int64_t item, void* y, int64_t y_item);
+
 /// cond has items of one byte, a, b and y of `item`.
 void apply_ternary(TernaryRow row,
                    int ndim,

@@ -2,7 +2,9 @@
 
 #include <numbers>
 
+#include "autograd/kernels/bias_activation.h"
 #include "autograd/kernels/swiglu.h"
+#include "autograd/ops/column_gradient.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/rows.h"
@@ -51,22 +53,89 @@ struct Smooth {
 
 struct Gelu {
   static constexpr std::string_view name = "gelu";
+  static constexpr std::string_view bias_name = "bias_gelu";
+  static constexpr kernels::Activation kActivation = kernels::Activation::kGelu;
   static constexpr UnaryOp kForward = UnaryOp::kGelu;
   static constexpr BinaryOp kBackward = BinaryOp::kGeluBackward;
   static Tensor composed(const Tensor& x) { return composed_gelu(x); }
 };
 struct GeluTanh {
   static constexpr std::string_view name = "gelu_tanh";
+  static constexpr std::string_view bias_name = "bias_gelu_tanh";
+  static constexpr kernels::Activation kActivation = kernels::Activation::kGeluTanh;
   static constexpr UnaryOp kForward = UnaryOp::kGeluTanh;
   static constexpr BinaryOp kBackward = BinaryOp::kGeluTanhBackward;
   static Tensor composed(const Tensor& x) { return composed_gelu_tanh(x); }
 };
 struct Silu {
   static constexpr std::string_view name = "silu";
+  static constexpr std::string_view bias_name = "bias_silu";
+  static constexpr kernels::Activation kActivation = kernels::Activation::kSilu;
   static constexpr UnaryOp kForward = UnaryOp::kSilu;
   static constexpr BinaryOp kBackward = BinaryOp::kSiluBackward;
   static Tensor composed(const Tensor& x) { return composed_silu(x); }
 };
+
+// f(x + bias) for the functions above.
+template <class F>
+Tensor composed_with_bias(const Tensor& x, const Tensor& bias) {
+  return F::composed(add(widen(x), bias.to(wide_dtype(x.dtype())))).to(x.dtype());
+}
+
+template <class F>
+struct WithBias {
+  static constexpr std::string_view name = F::bias_name;
+  SavedTensor x, bias;
+
+  Tensor forward(const Tensor& x_, const Tensor& bias_) {
+    x.save(x_);
+    bias.save(bias_);
+    const Tensor values = dense(x_);
+    const Tensor offset = dense(bias_);
+    Tensor y = empty_like(values);
+    kernels::bias_activation(F::kActivation, values.dtype(), offset.dtype(), rows_in(values),
+                             offset.numel(), values.raw(), offset.raw(), y.raw());
+    return y;
+  }
+
+  TensorList backward(const Tensor& dy, NeedsGrad needs) const {
+    if (grad_enabled()) {
+      return vjp([](const TensorList& in) { return composed_with_bias<F>(in[0], in[1]); }, dy,
+                 {x, bias});
+    }
+    const Tensor parameter = bias;
+    const Tensor values = dense(x.get());
+    const Tensor offset = dense(parameter);
+    const Tensor dense_dy = dense(dy);
+    const Tensor dx = needs[0] ? empty_like(values) : Tensor();
+    kernels::ColumnSums sums;
+    const Tensor dbias = column_gradient(parameter, offset.dtype(), offset.numel(), needs[1], sums);
+    kernels::bias_activation_backward(F::kActivation, values.dtype(), offset.dtype(),
+                                      rows_in(values), offset.numel(), dense_dy.raw(), values.raw(),
+                                      offset.raw(), dx.defined() ? dx.raw() : nullptr, sums);
+    return {dx, dbias};
+  }
+
+ private:
+  static int64_t rows_in(const Tensor& x) {
+    Shape rows = x.shape();
+    rows.pop_back();
+    return rows.numel();
+  }
+};
+
+template <class F>
+Tensor with_bias(const Tensor& x, const Tensor& bias) {
+  constexpr std::string_view op = F::bias_name;
+  check_floating(op, x.dtype());
+  check<ValueError>(x.dim() >= 1 && bias.shape() == Shape{x.shape().back()}, op, ": bias ",
+                    bias.shape(), " must have one entry per column of x ", x.shape());
+  check<TypeError>(
+      bias.dtype() == x.dtype() || (size_of(x.dtype()) == 2 && bias.dtype() == kFloat32), op,
+      ": bias must be ", name_of(x.dtype()), " (x's dtype) or, for 16-bit x, float32; got ",
+      name_of(bias.dtype()));
+  return apply_op(WithBias<F>{}, x, bias);
+}
 
 // log(1 + u) for 0 <= u <= 1. Where 1 + u rounds, the quotient log(w) / (w - 1) is still that of
 // the rounded w, and varies slowly. Source: Kahan; see Goldberg 1991, theorem 4.
@@ -205,6 +274,19 @@ Tensor composed_gelu_tanh(const Tensor& x) {
 }
 
 Tensor composed_silu(const Tensor& x) { return mul(x, sigmoid(x)); }
+
+Tensor bias_gelu(const Tensor& x, const Tensor& bias) { return with_bias<Gelu>(x, bias); }
+Tensor bias_gelu_tanh(const Tensor& x, const Tensor& bias) { return with_bias<GeluTanh>(x, bias); }
+Tensor bias_silu(const Tensor& x, const Tensor& bias) { return with_bias<Silu>(x, bias); }
+Tensor composed_bias_gelu(const Tensor& x, const Tensor& bias) {
+  return composed_with_bias<Gelu>(x, bias);
+}
+Tensor composed_bias_gelu_tanh(const Tensor& x, const Tensor& bias) {
+  return composed_with_bias<GeluTanh>(x, bias);
+}
+Tensor composed_bias_silu(const Tensor& x, const Tensor& bias) {
+  return composed_with_bias<Silu>(x, bias);
+}
 
 Tensor swiglu(const Tensor& gate, const Tensor& up) {
   check_swiglu(gate, up);

@@ -25,6 +25,14 @@ Tensor silu(const Tensor& x);
 /// x.
 Tensor softplus(const Tensor& x);
 
+/// gelu(x + bias) and its like: x [..., H], bias [H] in x's dtype or, for 16-bit x, float32
+/// (ValueError, TypeError). One pass forward; one pass backward gives both gradients, that of bias
+/// added straight into its main_grad if it has one. The sum x + bias is not rounded. Saves x and
+/// bias.
+Tensor bias_gelu(const Tensor& x, const Tensor& bias);
+Tensor bias_gelu_tanh(const Tensor& x, const Tensor& bias);
+Tensor bias_silu(const Tensor& x, const Tensor& bias);
+
 /// silu(gate) * up. Both have one shape and one dtype (ValueError, TypeError); one pass forward and
 /// one backward. Saves gate and up only. Source: Shazeer 2020, arXiv:2002.05202.
 Tensor swiglu(const Tensor& gate, const Tensor& up);
@@ -37,6 +45,9 @@ Tensor swiglu(const Tensor& x);
 Tensor composed_gelu(const Tensor& x);
 Tensor composed_gelu_tanh(const Tensor& x);
 Tensor composed_silu(const Tensor& x);
+Tensor composed_bias_gelu(const Tensor& x, const Tensor& bias);
+Tensor composed_bias_gelu_tanh(const Tensor& x, const Tensor& bias);
+Tensor composed_bias_silu(const Tensor& x, const Tensor& bias);
 Tensor composed_swiglu(const Tensor& gate, const Tensor& up);
 Tensor composed_swiglu(const Tensor& x);
 

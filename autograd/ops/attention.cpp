@@ -11,6 +11,7 @@
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/rows.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/ops/softmax.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/dtype.h"
@@ -129,8 +130,18 @@ Tensor visible(const Problem& problem, int64_t q_len, int64_t kv_len, const Tens
   return keep;
 }
 
-Tensor composed(
-    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Problem& problem) {
+// What the composed form computes in: the products, and between them scale, mask and softmax.
+struct Precision {
+  DType product;
+  DType softmax;
+};
+
+Tensor composed(const Tensor& q,
+                const Tensor& k,
+                const Tensor& v,
+                const Tensor& mask,
+                const Problem& problem,
+                const Precision& precision) {
   const int64_t groups = k.shape()[1];
   const Shape out_shape = q.shape();
   const Shape weights{out_shape[0], out_shape[1], out_shape[2], k.shape()[2]};
@@ -139,23 +150,37 @@ Tensor composed(
   }
   // The heads of a group side by side: [B, G, H / G, S, D] against [B, G, 1, T, D].
   const Tensor grouped =
-      widen(q).reshape({out_shape[0], groups, out_shape[1] / groups, out_shape[2], out_shape[3]});
-  const Tensor keys = widen(k).unsqueeze(2);
-  const Tensor values = widen(v).unsqueeze(2);
-  Tensor scores = mul(matmul(grouped, keys.t()), problem.scale).reshape(weights);
-  const Tensor keep = visible(problem, weights[2], weights[3], mask);
-  if (keep.defined()) {
-    scores = masked_fill(scores, logical_not(keep), -std::numeric_limits<double>::infinity());
+      q.to(precision.product)
+          .reshape({out_shape[0], groups, out_shape[1] / groups, out_shape[2], out_shape[3]});
+  const Tensor keys = k.to(precision.product).unsqueeze(2);
+  const Tensor values = v.to(precision.product).unsqueeze(2);
+  Tensor scores = matmul(grouped, keys.t()).reshape(weights);
+  scores = mul(scores.to(precision.softmax), problem.scale);
+  Tensor p;
+  if (const Tensor keep = visible(problem, weights[2], weights[3], mask); keep.defined()) {
+    const Tensor hidden = logical_not(keep);
+    const Tensor seen = any(keep, {-1}, true);
+    const bool every_query_sees = all(seen).item() != 0;
+    // The softmax of a row of nothing but -inf is NaN: there any weights do, and then become 0.
+    const Tensor filled = every_query_sees ? hidden : logical_and(hidden, seen);
+    p = softmax(masked_fill(scores, filled, -std::numeric_limits<double>::infinity()), -1);
+    p = every_query_sees ? p : masked_fill(p, hidden, 0);
+  } else {
+    p = softmax(scores, -1);
   }
-  // Softmax, but a row without keys is 0.
-  const Tensor e = exp(sub(scores, finite_max(scores, {3})));
-  const Tensor total = sum(e, {3}, true);
-  Tensor p = div(e, masked_fill(total, eq(total, 0), 1));
+  p = p.to(precision.product);
   if (problem.dropout_p > 0) {
     p = dropout(p, problem.dropout_p, problem.key, problem.place);
   }
   const Shape grouped_weights{weights[0], groups, weights[1] / groups, weights[2], weights[3]};
   return matmul(p.reshape(grouped_weights), values).reshape(out_shape).to(q.dtype());
+}
+
+// As the kernel: 16-bit inputs are widened and only the output is rounded.
+Tensor composed_twin(
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Problem& problem) {
+  const DType wide = wide_dtype(q.dtype());
+  return composed(q, k, v, mask, problem, {wide, wide});
 }
 
 kernels::AttentionStrides strides_of(const Tensor& t) {
@@ -204,7 +229,7 @@ struct Attention {
     if (grad_enabled()) {
       const auto twin = [&](const TensorList& in) {
         const Tensor wide = seen.defined() && seen.dim() == 3 ? seen.unsqueeze(1) : seen;
-        return composed(in[0], in[1], in[2], wide, problem);
+        return composed_twin(in[0], in[1], in[2], wide, problem);
       };
       TensorList gradients = vjp(twin, dy, {q, k, v});
       gradients.emplace_back();
@@ -323,7 +348,7 @@ Tensor scaled_dot_product_attention(const Tensor& q,
   const Shape weights{q.shape()[0], q.shape()[1], q.shape()[2], k.shape()[2]};
   const std::optional<Tensor> mask = kernel_mask(options.mask, weights);
   if (!mask) {
-    return composed(q, k, v, options.mask, problem);
+    return composed_twin(q, k, v, options.mask, problem);
   }
   return apply_op(Attention{problem, {}, {}, {}, {}, {}, {}}, q, k, v, *mask);
 }
@@ -331,8 +356,12 @@ Tensor scaled_dot_product_attention(const Tensor& q,
 Tensor composed_attention(const Tensor& q,
                           const Tensor& k,
                           const Tensor& v,
-                          const AttentionOptions& options) {
-  return composed(q, k, v, options.mask, pose(q, k, v, options));
+                          const AttentionOptions& options,
+                          std::optional<DType> softmax_dtype) {
+  const Problem problem = pose(q, k, v, options);
+  const DType softmax = softmax_dtype.value_or(wide_dtype(q.dtype()));
+  check_floating("composed_attention: softmax_dtype", softmax);
+  return composed(q, k, v, options.mask, problem, {q.dtype(), softmax});
 }
 
 }  // namespace tapestry

@@ -48,10 +48,18 @@ Tensor scaled_dot_product_attention(const Tensor& q,
                                     const Tensor& k,
                                     const Tensor& v,
                                     const AttentionOptions& options = {});
-/// The same in elementary ops, with the same numbers for dropout.
+
+/// The same as a chain of ops, each with its own backward, which keep the S x T matrices: scores =
+/// q k^T; scale, mask and softmax in softmax_dtype; dropout; weights times v. Scores and weights
+/// are in the inputs' dtype: 16-bit inputs have them rounded where the fused form does not.
+///
+/// softmax_dtype: float32 for 16-bit inputs, else the inputs' dtype, unless it is given. Dropout
+/// takes the same numbers as the fused form. Errors as above; TypeError if softmax_dtype is not
+/// floating.
 Tensor composed_attention(const Tensor& q,
                           const Tensor& k,
                           const Tensor& v,
-                          const AttentionOptions& options = {});
+                          const AttentionOptions& options = {},
+                          std::optional<DType> softmax_dtype = std::nullopt);
 
 }  // namespace tapestry

@@ -27,10 +27,11 @@ struct CrossEntropyOptions {
 /// loss = logsumexp(logits) - logits[label] per row; logits [..., V], labels [...] int32 or int64.
 ///
 /// Any strides. Losses are float32 (float64 for float64 logits). Saves logits, labels and one
-/// number per row: probabilities are recomputed, and the only other tensor of the logits' size is
-/// their gradient. ValueError if shapes disagree, if label_smoothing or valid_vocab lies outside
-/// its range; TypeError for other dtypes; IndexError naming label, position and V if a label that
-/// is not ignored lies outside [0, valid_vocab).
+/// number per row: probabilities are recomputed. If nobody else holds the logits when backward
+/// comes to them, and the graph is not kept, their gradient is written in their place; else it is
+/// the only other tensor of their size. ValueError if shapes disagree, if label_smoothing or
+/// valid_vocab lies outside its range; TypeError for other dtypes; IndexError naming label,
+/// position and V if a label that is not ignored lies outside [0, valid_vocab).
 Tensor cross_entropy(const Tensor& logits,
                      const Tensor& labels,
                      const CrossEntropyOptions& options = {});
@@ -38,6 +39,32 @@ Tensor cross_entropy(const Tensor& logits,
 Tensor composed_cross_entropy(const Tensor& logits,
                               const Tensor& labels,
                               const CrossEntropyOptions& options = {});
+
+struct LinearCrossEntropyOptions {
+  CrossEntropyOptions loss = {};
+  /// Rows of logits that exist at a time. At least 1.
+  int64_t chunk_rows = 512;
+  /// The weight rounded to hidden's dtype, where the caller has it; see linear().
+  Tensor rounded = {};
+};
+
+/// cross_entropy(linear(hidden, weight), labels) without ever holding the logits: hidden [..., H],
+/// weight [V, H], labels [...]. Dtypes and rounding as in linear(); the logits have hidden's dtype.
+///
+/// Saves hidden, weight, labels and one number per row. Backward makes the logits again, chunk by
+/// chunk, and turns each into its part of both gradients: one matrix product more than with stored
+/// logits, and right for any weighting of the rows. The weight's gradient is summed over chunks in
+/// float32 (float64), straight into main_grad if there is one. Errors as in linear() and
+/// cross_entropy(); ValueError if chunk_rows is not positive.
+Tensor linear_cross_entropy(const Tensor& hidden,
+                            const Tensor& weight,
+                            const Tensor& labels,
+                            const LinearCrossEntropyOptions& options = {});
+/// The same in two ops.
+Tensor composed_linear_cross_entropy(const Tensor& hidden,
+                                     const Tensor& weight,
+                                     const Tensor& labels,
+                                     const LinearCrossEntropyOptions& options = {});
 
 struct NllLossOptions {
   int64_t ignore_index = -100;

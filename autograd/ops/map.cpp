@@ -34,6 +34,11 @@ Tensor map_unary(std::string_view op, UnaryOp kernel, const Tensor& x) {
   const kernels::UnaryRow row = kernels::unary_row(kernel, x.dtype());
   check_row(row, op, x.dtype());
   Tensor y = empty(x.shape(), gives_bool(kernel) ? kBool : x.dtype());
+  if (x.is_contiguous()) {
+    kernels::apply_unary_contiguous(row, x.numel(), x.raw(), size_of(x.dtype()), y.raw(),
+                                    size_of(y.dtype()));
+    return y;
+  }
   kernels::apply_unary(row, axes(x), x.shape().begin(), x.raw(), x.strides().begin(),
                        size_of(x.dtype()), y.raw(), y.strides().begin(), size_of(y.dtype()));
   return y;
@@ -48,6 +53,11 @@ Tensor map_binary(std::string_view op, BinaryOp kernel, const Tensor& a, const T
   const DType out_dtype = gives_bool(kernel) ? kBool : a.dtype();
   if (a.shape() == b.shape()) {
     Tensor y = empty(a.shape(), out_dtype);
+    if (a.is_contiguous() && b.is_contiguous()) {
+      kernels::apply_binary_contiguous(row, y.numel(), a.raw(), b.raw(), item, y.raw(),
+                                       size_of(out_dtype));
+      return y;
+    }
     kernels::apply_binary(row, axes(y), y.shape().begin(), a.raw(), a.strides().begin(), item,
                           b.raw(), b.strides().begin(), item, y.raw(), y.strides().begin(),
                           size_of(out_dtype));

@@ -281,9 +281,13 @@ struct Linear {
       if (target.buffer.defined()) {
         out[1] = target.buffer;
         multiply(rows.t(), fold(x.get()), target.overwrite ? 0 : 1, out[1]);
-      } else if (rounded.defined() && !grad_enabled()) {
-        out[1] = empty(leaf.shape(), leaf.dtype());
-        multiply(rows.t(), fold(x.get()), 0, out[1]);
+      } else if (size_of(rows.dtype()) == 2 && !grad_enabled()) {
+        const Tensor sums = empty(leaf.shape(), kFloat32);
+        multiply(rows.t(), fold(x.get()), 0, sums);
+        out[1] = add_to_main_grad(leaf, sums);  // not rounded to the leaf's dtype on the way
+        if (!out[1].defined()) {
+          out[1] = sums.to(leaf.dtype());
+        }
       } else {
         out[1] = matmul(rows.t(), fold(x.get())).to(leaf.dtype());
       }
@@ -351,7 +355,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const T
                     "linear: the last axis of x ", x.shape(), " must be that of weight ",
                     weight.shape());
   if (bias.defined()) {
-    check_operands("linear", weight, bias);
+    if (!narrow || bias.dtype() != kFloat32) {
+      check_operands("linear", weight, bias);
+    }
     check<ValueError>(bias.shape() == Shape{weight.shape()[0]}, "linear: bias ", bias.shape(),
                       " must have one entry per row of weight ", weight.shape());
   }

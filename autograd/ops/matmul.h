@@ -27,10 +27,11 @@ Tensor outer(const Tensor& a, const Tensor& b);
 /// Saves x and weight, each where the other wants a gradient: dx = dy weight,
 /// dweight = dy^T x, dbias = sum dy. ValueError if shapes do not fit.
 ///
-/// Mixed precision: x may be bfloat16 or float16 where weight and bias are float32. The product is
-/// then that of x and the weight rounded to x's dtype, y has x's dtype, and the gradients of weight
-/// and bias are float32 sums. A caller that uses one weight often keeps `rounded`, the rounded
-/// weight, and passes it (TypeError, ValueError if it is not that by dtype and shape).
+/// Mixed precision: x may be bfloat16 or float16 where weight and bias, or one of them, are
+/// float32. The product is then that of x and the weight rounded to x's dtype, y has x's dtype, and
+/// the gradients of what is float32 are float32 sums. A caller that uses one weight often keeps
+/// `rounded`, the rounded weight, and passes it (TypeError, ValueError if it is not that by dtype
+/// and shape).
 Tensor linear(const Tensor& x,
               const Tensor& weight,
               const Tensor& bias = {},

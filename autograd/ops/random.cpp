@@ -170,8 +170,8 @@ struct CounterRuns {
   }
 };
 
-// Bits of a mask that are alive at a time: the mask itself is never in memory.
-constexpr int64_t kMaskPiece = 4096;
+// Elements that a thread takes at a time.
+constexpr int64_t kPiece = 4096;
 
 struct Dropout {
   static constexpr std::string_view name = "dropout";
@@ -183,24 +183,23 @@ struct Dropout {
     const Tensor values = dense(x);
     Tensor y = empty_like(values);
     const CounterRuns runs(values.shape(), place);
-    const int64_t pieces = (runs.length + kMaskPiece - 1) / kMaskPiece;
+    const int64_t pieces = (runs.length + kPiece - 1) / kPiece;
     const int64_t item = size_of(x.dtype());
     const double scale = p < 1 ? 1 / (1 - p) : 0;
     const auto* source = static_cast<const std::byte*>(values.raw());
     auto* target = static_cast<std::byte*>(y.raw());
     const int64_t grain = std::max<int64_t>(
-        1, kernels::kGrainSize / std::max<int64_t>(1, std::min(runs.length, kMaskPiece)));
+        1, kernels::kGrainSize / std::max<int64_t>(1, std::min(runs.length, kPiece)));
     kernels::parallel_for(runs.sizes.numel() * pieces, grain, [&](int64_t begin, int64_t end) {
-      bool keep[kMaskPiece];
       for (int64_t i = begin; i < end; ++i) {
         const int64_t run = i / pieces;
-        const int64_t start = (i % pieces) * kMaskPiece;
-        const int64_t n = std::min(kMaskPiece, runs.length - start);
+        const int64_t start = (i % pieces) * kPiece;
+        const int64_t n = std::min(kPiece, runs.length - start);
         const RandomKey own = runs.key_of(run, key);
-        kernels::fill_bernoulli(n, own.seed, own.stream, own.offset + static_cast<uint64_t>(start),
-                                1 - p, keep);
         const int64_t at = (run * runs.length + start) * item;
-        kernels::dropout(x.dtype(), n, source + at, keep, scale, target + at);
+        kernels::dropout(x.dtype(), n, own.seed, own.stream,
+                         own.offset + static_cast<uint64_t>(start), 1 - p, scale, source + at,
+                         target + at);
       }
     });
     return y;

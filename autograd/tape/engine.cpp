@@ -19,8 +19,13 @@ namespace tapestry {
 namespace {
 
 Tensor sum_into(const Tensor& a, const Tensor& b, const Tensor& out) {
-  kernels::apply_binary(kernels::binary_row(kernels::BinaryOp::kAdd, out.dtype()),
-                        static_cast<int>(out.dim()), out.shape().begin(), a.raw(),
+  const kernels::BinaryRow row = kernels::binary_row(kernels::BinaryOp::kAdd, out.dtype());
+  if (a.is_contiguous() && b.is_contiguous() && out.is_contiguous()) {
+    const int64_t item = size_of(out.dtype());
+    kernels::apply_binary_contiguous(row, out.numel(), a.raw(), b.raw(), item, out.raw(), item);
+    return out;
+  }
+  kernels::apply_binary(row, static_cast<int>(out.dim()), out.shape().begin(), a.raw(),
                         a.strides().begin(), size_of(a.dtype()), b.raw(), b.strides().begin(),
                         size_of(b.dtype()), out.raw(), out.strides().begin(), size_of(out.dtype()));
   return out;
@@ -76,7 +81,7 @@ void convert_into(const Tensor& x, const Tensor& out) {
 }
 
 // main_grad += gradient of any floating dtype.
-void add_to_main_grad(AutogradMeta& meta, const Tensor& gradient) {
+void accumulate_into_main_grad(AutogradMeta& meta, const Tensor& gradient) {
   const Tensor& main_grad = meta.main_grad;
   if (meta.main_grad_is_fresh) {
     meta.main_grad_is_fresh = false;
@@ -136,7 +141,7 @@ class AccumulateGrad final : public Node {
       }
     }
     if (meta.main_grad.defined()) {
-      add_to_main_grad(meta, gradient);
+      accumulate_into_main_grad(meta, gradient);
     } else if (!meta.grad.defined()) {
       // A gradient that only this pass can see is taken over; any other is copied, so that later
       // accumulation in place cannot change somebody else's tensor.
@@ -408,28 +413,36 @@ void start(BackwardPass& pass,
 
 namespace {
 
-thread_local bool accumulating_now = true;
+// What ops may know of the running pass.
+struct PassTraits {
+  bool accumulates = true;  // into leaves
+  bool releases = false;    // what was saved
+};
+thread_local PassTraits running_pass;
 
-// Says for its scope whether the running pass accumulates into leaves.
-class AccumulationScope {
+class PassScope {
  public:
-  explicit AccumulationScope(bool value) : previous_(accumulating_now) { accumulating_now = value; }
-  AccumulationScope(const AccumulationScope&) = delete;
-  AccumulationScope& operator=(const AccumulationScope&) = delete;
-  ~AccumulationScope() { accumulating_now = previous_; }
+  PassScope(bool accumulates, const BackwardOptions& options) : previous_(running_pass) {
+    running_pass = {accumulates, !options.retain_graph && !options.create_graph};
+  }
+  PassScope(const PassScope&) = delete;
+  PassScope& operator=(const PassScope&) = delete;
+  ~PassScope() { running_pass = previous_; }
 
  private:
-  bool previous_;
+  PassTraits previous_;
 };
 
 }  // namespace
 
-bool detail::accumulating() { return accumulating_now; }
+bool detail::accumulating() { return running_pass.accumulates; }
+
+bool releases_graph() { return running_pass.releases; }
 
 void backward(std::span<const Tensor> roots,
               std::span<const Tensor> gradients,
               BackwardOptions options) {
-  const AccumulationScope scope(true);
+  const PassScope scope(true, options);
   const MemoryKindGuard kind(MemoryKind::kWorkspace);
   const GradModeGuard mode(options.create_graph);
   BackwardPass pass(options);
@@ -442,7 +455,7 @@ TensorList grad(std::span<const Tensor> roots,
                 std::span<const Tensor> gradients,
                 BackwardOptions options,
                 bool allow_unused) {
-  const AccumulationScope scope(false);
+  const PassScope scope(false, options);
   const MemoryKindGuard kind(MemoryKind::kWorkspace);
   const GradModeGuard mode(options.create_graph);
   std::vector<Edge> edges;
@@ -473,16 +486,36 @@ TensorList grad(const Tensor& root,
   return grad(std::span(&root, 1), inputs, std::span(&gradient, 1), options, allow_unused);
 }
 
-MainGradTarget main_grad_target(const Tensor& leaf) {
+namespace {
+
+// The state of a leaf to whose main_grad an op may contribute, or null.
+AutogradMeta* open_main_grad(const Tensor& leaf) {
   if (!leaf.defined() || !leaf.requires_grad() || grad_enabled() || !detail::accumulating()) {
-    return {};
+    return nullptr;
   }
   AutogradMeta* meta = autograd_meta(leaf);
-  if (meta == nullptr || meta->grad_fn || !meta->hooks.empty() || !meta->main_grad.defined() ||
-      meta->main_grad.dtype() != kFloat32) {
+  const bool open =
+      meta != nullptr && !meta->grad_fn && meta->hooks.empty() && meta->main_grad.defined();
+  return open ? meta : nullptr;
+}
+
+}  // namespace
+
+MainGradTarget main_grad_target(const Tensor& leaf) {
+  AutogradMeta* meta = open_main_grad(leaf);
+  if (meta == nullptr || meta->main_grad.dtype() != kFloat32) {
     return {};
   }
   return {meta->main_grad, std::exchange(meta->main_grad_is_fresh, false)};
+}
+
+Tensor add_to_main_grad(const Tensor& leaf, const Tensor& gradient) {
+  AutogradMeta* meta = open_main_grad(leaf);
+  if (meta == nullptr) {
+    return {};
+  }
+  accumulate_into_main_grad(*meta, gradient);
+  return meta->main_grad;
 }
 
 void reset_main_grad(const Tensor& leaf, const RandomKey& rounding) {

@@ -61,11 +61,21 @@ struct MainGradTarget {
 /// recorded (create_graph).
 MainGradTarget main_grad_target(const Tensor& leaf);
 
+/// Adds an op's contribution, of any floating dtype, to the main_grad of a leaf, and returns that
+/// tensor for the op to return: where main_grad has a dtype into which the op cannot write itself.
+/// Undefined, and nothing done, for the other reasons that main_grad_target has.
+Tensor add_to_main_grad(const Tensor& leaf, const Tensor& gradient);
+
 /// Makes a leaf's main_grad stand for zeros without writing them: the next contribution overwrites
 /// it, and where none comes, grad() and main_grad() write the zeros when they are asked. Sums in a
 /// bfloat16 main_grad are rounded stochastically with numbers of `rounding`. RuntimeError if the
 /// leaf has no main_grad.
 void reset_main_grad(const Tensor& leaf, const RandomKey& rounding = {});
+
+/// True while a pass is running that drops what an op saved as soon as its backward returns (no
+/// retain_graph or create_graph): an op may then overwrite a saved tensor of which nobody else has
+/// a handle (SavedTensor::is_only_handle).
+bool releases_graph();
 
 /// Sum of two gradients of one shape and dtype, recorded if grad mode is on.
 Tensor accumulate(const Tensor& a, const Tensor& b);

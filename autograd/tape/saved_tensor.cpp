@@ -35,6 +35,10 @@ const Tensor& SavedTensor::save_output(const Tensor& value, uint32_t index) {
   return value;
 }
 
+bool SavedTensor::is_only_handle() const {
+  return value_.defined() && value_.impl()->use_count() == 1 && value_.storage()->use_count() == 1;
+}
+
 Tensor SavedTensor::get() const {
   if (!value_.defined()) {
     return {};

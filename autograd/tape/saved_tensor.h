@@ -24,6 +24,10 @@ class SavedTensor {
   Tensor get() const;
   operator Tensor() const { return get(); }  // NOLINT(google-explicit-constructor): reads as one
   bool defined() const { return value_.defined(); }
+  /// True if no other handle sees the memory of what is kept, so that backward may write over it
+  /// in a pass that releases the graph (releases_graph() in engine.h). Ask before get(), whose
+  /// result is a handle.
+  bool is_only_handle() const;
 
  private:
   static constexpr uint32_t kInput = UINT32_MAX;

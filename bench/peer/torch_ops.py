@@ -84,19 +84,57 @@ def rms_norm(dtype):
     return work
 
 
+def add_layer_norm(dtype):
+    x, residual = values(4096, 768, dtype=dtype), values(4096, 768, dtype=dtype)
+    weight, bias = values(768, dtype=dtype), values(768, dtype=dtype)
+    dys = [gradient(4096, 768, dtype=dtype), gradient(4096, 768, dtype=dtype)]
+
+    def work():
+        total = residual + x
+        normed = F.layer_norm(total, [768], weight, bias)
+        torch.autograd.grad([total, normed], [x, residual, weight, bias], dys)
+
+    return work
+
+
+def bias_gelu(dtype):
+    x, bias = values(1024, 3072, dtype=dtype), values(3072, dtype=dtype)
+    dy = gradient(1024, 3072, dtype=dtype)
+    return lambda: torch.autograd.grad(F.gelu(x + bias), [x, bias], dy)
+
+
+def dropout(dtype):
+    x, dy = values(1024, 3072, dtype=dtype), gradient(1024, 3072, dtype=dtype)
+    return lambda: torch.autograd.grad(F.dropout(x, 0.1), [x], dy)
+
+
+def attention(q, k, v, hidden):
+    if hasattr(F, "scaled_dot_product_attention"):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    scores = (q @ k.transpose(2, 3)) * q.shape[-1] ** -0.5
+    return scores.masked_fill(hidden, -torch.inf).softmax(dim=-1) @ v
+
+
 def causal_attention(dtype):
     shape = (4, 12, 1024, 64)
     q, k, v = (values(*shape, dtype=dtype) for _ in range(3))
     dy = gradient(*shape, dtype=dtype)
     hidden = torch.ones(1024, 1024).triu(1).bool()
+    return lambda: torch.autograd.grad(attention(q, k, v, hidden), [q, k, v], dy)
 
-    def attention():
-        if hasattr(F, "scaled_dot_product_attention"):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        scores = (q @ k.transpose(2, 3)) * 64**-0.5
-        return scores.masked_fill(hidden, -torch.inf).softmax(dim=-1) @ v
 
-    return lambda: torch.autograd.grad(attention(), [q, k, v], dy)
+def qkv_attention(batch, length):
+    """As a layer has it: query, key and value are slices of one projection."""
+
+    def prepare(dtype):
+        fused = values(batch, length, 12, 3, 64, dtype=dtype).detach()
+        q, k, v = (fused[:, :, :, i].transpose(1, 2).requires_grad_() for i in range(3))
+        dy = gradient(batch, length, 12, 64, dtype=dtype).transpose(1, 2)
+        hidden = torch.ones(length, length).triu(1).bool()
+        return lambda: torch.autograd.grad(attention(q, k, v, hidden), [q, k, v], dy)
+
+    prepare.__name__ = "qkv_attention"
+    return prepare
 
 
 def cross_entropy(dtype):
@@ -142,7 +180,12 @@ CASES = [
     (swiglu, "1024x3072", BOTH),
     (layer_norm, "4096x768", BOTH),
     (rms_norm, "4096x768", BOTH),
+    (add_layer_norm, "4096x768", BOTH),
+    (bias_gelu, "1024x3072", BOTH),
+    (dropout, "1024x3072", BOTH),
     (causal_attention, "4x12x1024x64", BOTH),
+    (qkv_attention(4, 256), "4x256x12x64", BOTH),
+    (qkv_attention(1, 1024), "1x1024x12x64", BOTH),
     (cross_entropy, "1024x50304", BOTH),
     (embedding, "50304x768[4096]", ("float32",)),
     (adamw, "24x768x3072", ("float32",)),

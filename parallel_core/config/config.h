@@ -267,6 +267,7 @@ struct TransformerConfig {
   std::string model_type = "encoder_or_decoder";
   bool apply_rope_fusion = false;
   bool use_fused_kernels = true;
+  bool fused_linear_cross_entropy = false;
   bool use_sandwich_norm = false;
   double attn_post_norm_scale = 1.0;
   double ffn_post_norm_scale = 1.0;

@@ -250,6 +250,10 @@ constexpr Key kKeys[] = {
      .doc = "False: only the operands and results of matrix products are rounded to "
             "`compute_dtype`, everything between them is float32 and made of elementary ops. Slow; "
             "for comparing numbers."},
+    {.name = "fused_linear_cross_entropy",
+     .field = f<&M::fused_linear_cross_entropy>,
+     .doc = "Output layer and loss in one op, chunk by chunk: the logits are never in memory as a "
+            "whole. One more matrix product."},
     {.name = "layernorm_compute_dtype",
      .field = f<&M::layernorm_compute_dtype>,
      .doc = "Type that a norm's input is rounded to; its sums are float32."},

@@ -30,7 +30,7 @@ OutputAndBias run(const Tensor& x,
 ColumnParallelLinear::ColumnParallelLinear(const ParallelLinearSpec& spec)
     : weight_(register_parameter("weight",
                                  initial_value({spec.output_size, spec.input_size}, spec.weight),
-                                 {.tp = TensorParallel::kSharded, .tp_axis = 0})),
+                                 {.matmul = true, .tp = TensorParallel::kSharded, .tp_axis = 0})),
       skip_bias_add_(spec.skip_bias_add),
       precision_(spec.precision) {
   weight_.set_logical(logical_of(spec.weight));
@@ -52,7 +52,7 @@ OutputAndBias ColumnParallelLinear::forward(const Tensor& x) const {
 RowParallelLinear::RowParallelLinear(const ParallelLinearSpec& spec)
     : weight_(register_parameter("weight",
                                  initial_value({spec.output_size, spec.input_size}, spec.weight),
-                                 {.tp = TensorParallel::kSharded, .tp_axis = 1})),
+                                 {.matmul = true, .tp = TensorParallel::kSharded, .tp_axis = 1})),
       skip_bias_add_(spec.skip_bias_add),
       precision_(spec.precision) {
   weight_.set_logical(logical_of(spec.weight));

@@ -20,12 +20,6 @@ struct ParallelLinearSpec {
   Precision precision;              ///< of the product
 };
 
-/// Output of a layer and the bias that its caller still has to add (undefined if none).
-struct OutputAndBias {
-  Tensor output;
-  Tensor bias;
-};
-
 /// y = x W^T + b with the rows of W (the output features) split over the group. x [.., in];
 /// y [.., out].
 class ColumnParallelLinear final : public nn::Module {

@@ -107,7 +107,8 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
   double loss = 0;
   for (const data::Batch& batch : micro_batches) {
     random.sample_ids = batch.sample_ids;
-    const GPTOutput output = network_.forward(to_model_input(batch));
+    GPTOutput output = network_.forward(to_model_input(batch));
+    output.logits = {};  // nobody else holds them: their gradient can take their place
     // The model's loss is the mean over its micro-batch.
     double share = mean_ ? 1.0 / static_cast<double>(micro_batches.size()) : 1.0;
     if (per_token_) {

@@ -4,6 +4,7 @@
 
 #include "autograd/ops/activation.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/transformer/precision.h"
 
 namespace tapestry {
 
@@ -11,19 +12,37 @@ bool is_gated(const std::string& hidden_act) {
   return hidden_act == "swiglu" || hidden_act == "fused_swiglu";
 }
 
-Activation get_act_func(const std::string& hidden_act, bool fused) {
+namespace {
+
+Tensor with_bias(const Tensor& x, const Tensor& bias) {
+  return bias.defined() ? add_bias(x, bias) : x;
+}
+
+// Both in one pass.
+template <Tensor (*f)(const Tensor&), Tensor (*f_of_sum)(const Tensor&, const Tensor&)>
+Tensor fused(const Tensor& x, const Tensor& bias) {
+  return bias.defined() ? f_of_sum(x, bias) : f(x);
+}
+
+template <Tensor (*f)(const Tensor&)>
+Tensor apart(const Tensor& x, const Tensor& bias) {
+  return f(with_bias(x, bias));
+}
+
+}  // namespace
+
+Activation get_act_func(const std::string& hidden_act, bool use_fused) {
   struct Forms {
     Activation fused;
     Activation composed;
   };
-  static const Forms kSwiglu = {[](const Tensor& x) { return swiglu(x); },
-                                [](const Tensor& x) { return composed_swiglu(x); }};
+  static const Forms kSwiglu = {apart<swiglu>, apart<composed_swiglu>};
   static const std::map<std::string, Forms> table = {
-      {"gelu", {gelu, composed_gelu}},
-      {"fast_gelu", {gelu_tanh, composed_gelu_tanh}},
-      {"relu", {relu, relu}},
-      {"silu", {silu, composed_silu}},
-      {"squared_relu", {squared_relu, squared_relu}},
+      {"gelu", {fused<gelu, bias_gelu>, apart<composed_gelu>}},
+      {"fast_gelu", {fused<gelu_tanh, bias_gelu_tanh>, apart<composed_gelu_tanh>}},
+      {"relu", {apart<relu>, apart<relu>}},
+      {"silu", {fused<silu, bias_silu>, apart<composed_silu>}},
+      {"squared_relu", {apart<squared_relu>, apart<squared_relu>}},
       {"swiglu", kSwiglu},
       {"fused_swiglu", kSwiglu},
   };
@@ -34,7 +53,7 @@ Activation get_act_func(const std::string& hidden_act, bool fused) {
   }
   check<ValueError>(found != table.end(), "hidden_act '", hidden_act,
                     "' is not known; choose one of ", known);
-  return fused ? found->second.fused : found->second.composed;
+  return use_fused ? found->second.fused : found->second.composed;
 }
 
 }  // namespace tapestry

@@ -7,7 +7,8 @@
 
 namespace tapestry {
 
-using Activation = Tensor (*)(const Tensor&);
+/// f(x + bias); bias [last axis] may be undefined.
+using Activation = Tensor (*)(const Tensor& x, const Tensor& bias);
 
 /// True for "swiglu" and "fused_swiglu", whose input is twice as wide as their output: gate first,
 /// then up.
@@ -15,6 +16,6 @@ bool is_gated(const std::string& hidden_act);
 
 /// gelu (erf form), fast_gelu (tanh form), relu, silu, squared_relu, swiglu, fused_swiglu.
 /// ValueError listing them for another name. Not fused: made of elementary ops.
-Activation get_act_func(const std::string& hidden_act, bool fused = true);
+Activation get_act_func(const std::string& hidden_act, bool use_fused = true);
 
 }  // namespace tapestry

@@ -29,6 +29,8 @@ void ActivationRecorder::record(const std::string& name, const Tensor& value, in
   values_.emplace(name, dense_copy(row.to(kFloat32)));
 }
 
+bool activations_are_recorded() { return current() != nullptr; }
+
 void report_activation(std::string_view name, const Tensor& value, int64_t batch_axis) {
   if (ActivationRecorder* recorder = current(); recorder != nullptr) {
     recorder->record(std::string(name), value, batch_axis);

@@ -34,6 +34,8 @@ class ActivationRecorder {
   std::map<std::string, Tensor> values_;
 };
 
+/// Whether somebody records: for values that are made only to be reported.
+bool activations_are_recorded();
 /// Reports a value of the model; free of cost unless somebody records.
 void report_activation(std::string_view name, const Tensor& value, int64_t batch_axis = 0);
 /// The same for "layers.<layer>.<name>".

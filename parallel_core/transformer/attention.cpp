@@ -8,7 +8,6 @@
 #include "parallel_core/random.h"
 #include "parallel_core/transformer/activation_recorder.h"
 #include "parallel_core/transformer/init_method.h"
-#include "parallel_core/transformer/norm.h"
 
 namespace tapestry {
 
@@ -85,7 +84,7 @@ ParallelAttention::ParallelAttention(const TransformerConfig& config,
   qkv_proj_ = &register_module<ColumnParallelLinear>("qkv_proj", qkv_spec(config, prefix));
   if (config.qk_layernorm) {
     const auto add_norm = [&](const char* name) {
-      return static_cast<nn::UnaryModule*>(
+      return static_cast<ParallelNorm*>(
           &add_child(name, get_norm(config, head_dim_, prefix + "." + name)));
     };
     q_norm_ = add_norm("q_norm");
@@ -121,8 +120,8 @@ OutputAndBias ParallelAttention::forward(const Tensor& x, const AttentionContext
   Tensor k = shaped(parts[1], num_groups_);
   const Tensor v = shaped(parts[2], num_groups_);
   if (q_norm_ != nullptr) {
-    q = apply_norm(*q_norm_, q, precision_);
-    k = apply_norm(*k_norm_, k, precision_);
+    q = (*q_norm_)(q);
+    k = (*k_norm_)(k);
   }
   if (context.rotary != nullptr) {
     q = context.rotary->apply(q);
@@ -150,7 +149,7 @@ Tensor ParallelAttention::attend(const Tensor& q,
   const bool fused = precision_.fused && precision_.softmax == kFloat32;
   const auto weigh = [&](const Tensor& a, const Tensor& b, const Tensor& c) {
     return fused ? scaled_dot_product_attention(a, b, c, options)
-                 : composed_attention(a, b, c, options);
+                 : composed_attention(a, b, c, options, precision_.softmax);
   };
   if (dropout_ == 0 || !is_training()) {
     return weigh(q, k, v);

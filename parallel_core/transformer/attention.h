@@ -6,6 +6,7 @@
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/tensor_parallel/layers.h"
+#include "parallel_core/transformer/norm.h"
 #include "parallel_core/transformer/rotary_pos_embedding.h"
 
 namespace tapestry {
@@ -45,8 +46,8 @@ class ParallelAttention final : public nn::Module {
   double dropout_;
   Precision precision_;
   ColumnParallelLinear* qkv_proj_;
-  nn::UnaryModule* q_norm_ = nullptr;
-  nn::UnaryModule* k_norm_ = nullptr;
+  ParallelNorm* q_norm_ = nullptr;
+  ParallelNorm* k_norm_ = nullptr;
   RowParallelLinear* out_proj_;
 };
 

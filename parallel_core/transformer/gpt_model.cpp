@@ -17,12 +17,14 @@ Tensor ParallelLMLogits::forward(const Tensor& hidden, const nn::Parameter& weig
 Tensor VocabParallelCrossEntropy::forward(const Tensor& logits,
                                           const Tensor& labels,
                                           double label_smoothing) const {
-  return cross_entropy(logits.to(kFloat32), labels,
+  return cross_entropy(logits, labels,
                        {.reduction = Reduction::kNone, .label_smoothing = label_smoothing});
 }
 
 GPTModel::GPTModel(const TransformerConfig& config, const std::string& data_layout)
     : sequence_first_(data_layout == "SBH"),
+      fused_loss_(config.fused_linear_cross_entropy),
+      precision_(precision_of(config)),
       language_model_(static_cast<TransformerLanguageModel*>(
           &add_child("language_model", get_language_model(config, sequence_first_)))),
       parallel_lm_logits_(
@@ -32,14 +34,27 @@ GPTModel::GPTModel(const TransformerConfig& config, const std::string& data_layo
                     "' is not known; choose BSH or SBH");
 }
 
+Tensor GPTModel::fused_losses(const Tensor& hidden,
+                              const nn::Parameter& weight,
+                              const Tensor& labels) const {
+  LinearCrossEntropyOptions options = {.loss = {.reduction = Reduction::kNone}};
+  if (weight.dtype() != precision_.compute) {
+    options.rounded = weight.compute_copy(precision_.compute);
+  }
+  return linear_cross_entropy(hidden.to(precision_.compute), weight, labels, options);
+}
+
 GPTOutput GPTModel::forward(const GPTInput& input) {
   check<ValueError>(input.tokens.dim() == 2, "gpt: tokens must be [batch, sequence], got ",
                     describe(input.tokens));
   const Tensor hidden =
       language_model_->forward(input.tokens, input.position_ids, input.attention_mask);
+  const nn::Parameter& weight = language_model_->output_weight();
   GPTOutput out;
-  out.logits = parallel_lm_logits_->forward(hidden, language_model_->output_weight());
-  report_activation("logits", out.logits, sequence_first_ ? 1 : 0);
+  if (!fused_loss_ || !input.labels.defined()) {
+    out.logits = parallel_lm_logits_->forward(hidden, weight);
+    report_activation("logits", out.logits, sequence_first_ ? 1 : 0);
+  }
   if (!input.labels.defined()) {
     return out;
   }
@@ -48,7 +63,9 @@ GPTOutput GPTModel::forward(const GPTInput& input) {
   const auto in_layout = [&](const Tensor& t) {
     return sequence_first_ ? t.transpose(0, 1).contiguous() : t;
   };
-  const Tensor losses = loss_->forward(out.logits, in_layout(input.labels));
+  const Tensor labels = in_layout(input.labels);
+  const Tensor losses = fused_loss_ ? fused_losses(hidden, weight, labels)
+                                    : loss_->forward(out.logits, labels);
   if (input.loss_mask.defined()) {
     check<ValueError>(input.loss_mask.shape() == input.tokens.shape(), "gpt: loss_mask is ",
                       describe(input.loss_mask), ", tokens ", describe(input.tokens));

@@ -25,7 +25,8 @@ class ParallelLMLogits final : public nn::Module {
 class VocabParallelCrossEntropy final : public nn::Module {
  public:
   std::string type_name() const override { return "VocabParallelCrossEntropy"; }
-  /// Loss of every token: logits [.., V], labels [..] -> float32 [..]. `label_smoothing` in [0, 1)
+  /// Loss of every token: logits [.., V] of any floating dtype, labels [..] -> float32 [..], computed
+  /// in float32. `label_smoothing` in [0, 1)
   /// spreads that share of the target evenly over the vocabulary.
   Tensor forward(const Tensor& logits, const Tensor& labels, double label_smoothing = 0) const;
 };
@@ -41,8 +42,10 @@ struct GPTInput {
 };
 
 struct GPTOutput {
-  Tensor loss;    ///< scalar: sum(loss * mask) / max(sum(mask), 1); undefined without labels
-  Tensor logits;  ///< [B, S, V], or [S, B, V] with data_layout SBH
+  Tensor loss;  ///< scalar: sum(loss * mask) / max(sum(mask), 1); undefined without labels
+  /// [B, S, V], or [S, B, V] with data_layout SBH. Undefined where labels are given and the head is
+  /// fused with the loss. Dropped before backward, its memory serves for its gradient.
+  Tensor logits;
   double token_count = 0;  ///< sum(mask)
 };
 
@@ -55,7 +58,13 @@ class GPTModel final : public nn::Module {
   TransformerLanguageModel& language_model() { return *language_model_; }
 
  private:
+  Tensor fused_losses(const Tensor& hidden,
+                      const nn::Parameter& weight,
+                      const Tensor& labels) const;
+
   bool sequence_first_;
+  bool fused_loss_;  // head and loss in one op
+  Precision precision_;
   TransformerLanguageModel* language_model_;
   ParallelLMLogits* parallel_lm_logits_;
   VocabParallelCrossEntropy* loss_;

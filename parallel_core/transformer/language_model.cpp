@@ -34,9 +34,10 @@ class PositionEmbedding final : public nn::Module {
 class OutputLayer final : public nn::Module {
  public:
   explicit OutputLayer(const TransformerConfig& config)
-      : weight_(register_parameter("weight",
-                                   initial_value(init(config).logical.shape, {init(config)}),
-                                   {.tp = nn::TensorParallel::kSharded, .tp_axis = 0})) {
+      : weight_(register_parameter(
+            "weight",
+            initial_value(init(config).logical.shape, {init(config)}),
+            {.matmul = true, .tp = nn::TensorParallel::kSharded, .tp_axis = 0})) {
     weight_.set_logical({init(config).logical});
   }
   std::string type_name() const override { return "ColumnParallelLinear"; }

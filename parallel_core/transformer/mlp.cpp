@@ -9,8 +9,10 @@ namespace {
 ParallelLinearSpec mapping_spec(const TransformerConfig& config, const std::string& prefix) {
   const int64_t hidden = config.hidden_size;
   const int64_t ffn = config.ffn_hidden_size;
-  ParallelLinearSpec spec{
-      .input_size = hidden, .output_size = ffn, .precision = precision_of(config)};
+  ParallelLinearSpec spec{.input_size = hidden,
+                          .output_size = ffn,
+                          .skip_bias_add = true,  // added with the activation
+                          .precision = precision_of(config)};
   std::vector<std::string> names = {prefix + "w_up"};
   if (is_gated(config.hidden_act)) {
     spec.output_size = 2 * ffn;
@@ -56,7 +58,8 @@ ParallelMLP::ParallelMLP(const TransformerConfig& config, int64_t layer_number)
 }
 
 OutputAndBias ParallelMLP::forward(const Tensor& x) {
-  return projection_->forward(activation_(mapping_->forward(x).output));
+  const OutputAndBias mapped = mapping_->forward(x);
+  return projection_->forward(activation_(mapped.output, mapped.bias));
 }
 
 }  // namespace tapestry

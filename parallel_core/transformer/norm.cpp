@@ -1,6 +1,8 @@
 #include "parallel_core/transformer/norm.h"
 
-#include "autograd/ops/norm.h"
+#include <utility>
+
+#include "autograd/ops/elementwise.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/transformer/parameter_builder.h"
 
@@ -8,19 +10,30 @@ namespace tapestry {
 
 namespace {
 
-class ParallelLayerNorm final : public nn::UnaryModule {
+// What the two norms share: rounding, and the sum with the residual stream.
+class NormBase : public ParallelNorm {
  public:
-  ParallelLayerNorm(int64_t size, double eps, const std::string& name, double scale, bool fused)
-      : gamma_(make("gamma", whole(name + ".weight", {size}, InitMethod::constant(scale)))),
-        beta_(make("beta", whole(name + ".bias", {size}, InitMethod::constant(0)))),
-        eps_(eps),
-        function_(fused ? layer_norm : composed_layer_norm) {}
+  NormBase(double eps, const Precision& precision) : eps_(eps), precision_(precision) {}
 
-  std::string type_name() const override { return "LayerNorm"; }
-  std::string extra_repr() const override { return concat(gamma_.numel(), ", eps=", eps_); }
-  Tensor forward(const Tensor& x) override { return function_(x, gamma_, beta_, eps_); }
+  Tensor forward(const Tensor& x) override {
+    const Tensor read = precision_.norm == kFloat32 ? x : x.to(precision_.norm);
+    return normalize(read, eps_);
+  }
 
- private:
+  AddNorm add(const OutputAndBias& block, const Tensor& residual) override {
+    const bool one_pass =
+        precision_.fused && precision_.norm == kFloat32 && residual.dtype() == precision_.residual;
+    if (!one_pass) {
+      const Tensor sum = ResidualStream{residual, block}.sum(precision_);
+      return {sum, (*this)(sum)};
+    }
+    return add_and_normalize(block.output, residual,
+                             {.eps = eps_, .x_bias = block.bias, .dtype = precision_.activation});
+  }
+
+ protected:
+  const Precision& precision() const { return precision_; }
+  double eps() const { return eps_; }
   nn::Parameter& make(const char* name, const LogicalInit& init) {
     nn::Parameter& parameter =
         register_parameter(name, initial_value(init.logical.shape, {init}), {.decay = false});
@@ -28,54 +41,96 @@ class ParallelLayerNorm final : public nn::UnaryModule {
     return parameter;
   }
 
-  nn::Parameter& gamma_;
-  nn::Parameter& beta_;
+ private:
+  // The result has the activations' dtype.
+  virtual Tensor normalize(const Tensor& x, double eps) const = 0;
+  virtual AddNorm add_and_normalize(const Tensor& x,
+                                    const Tensor& residual,
+                                    const AddNormOptions& options) const = 0;
+
   double eps_;
-  Tensor (*function_)(const Tensor&, const Tensor&, const Tensor&, double);
+  Precision precision_;
 };
 
-class ParallelRMSNorm final : public nn::UnaryModule {
+class ParallelLayerNorm final : public NormBase {
  public:
-  ParallelRMSNorm(int64_t size, double eps, const std::string& name, double scale, bool fused)
-      : weight_(register_parameter(
-            "weight",
-            initial_value({size}, {whole(name + ".weight", {size}, InitMethod::constant(scale))}),
-            {.decay = false})),
-        eps_(eps),
-        function_(fused ? rms_norm : composed_rms_norm) {
-    weight_.set_logical({whole(name + ".weight", {size}, InitMethod::constant(scale)).logical});
-  }
+  ParallelLayerNorm(
+      int64_t size, double eps, const std::string& name, double scale, const Precision& precision)
+      : NormBase(eps, precision),
+        gamma_(make("gamma", whole(name + ".weight", {size}, InitMethod::constant(scale)))),
+        beta_(make("beta", whole(name + ".bias", {size}, InitMethod::constant(0)))) {}
 
-  std::string type_name() const override { return "RMSNorm"; }
-  std::string extra_repr() const override { return concat(weight_.numel(), ", eps=", eps_); }
-  Tensor forward(const Tensor& x) override { return function_(x, weight_, eps_); }
+  std::string type_name() const override { return "LayerNorm"; }
+  std::string extra_repr() const override { return concat(gamma_.numel(), ", eps=", eps()); }
 
  private:
+  Tensor normalize(const Tensor& x, double eps) const override {
+    const auto norm = precision().fused ? layer_norm : composed_layer_norm;
+    return norm(x, gamma_, beta_, eps, precision().activation);
+  }
+  AddNorm add_and_normalize(const Tensor& x,
+                            const Tensor& residual,
+                            const AddNormOptions& options) const override {
+    return add_layer_norm(x, residual, gamma_, beta_, options);
+  }
+
+  nn::Parameter& gamma_;
+  nn::Parameter& beta_;
+};
+
+class ParallelRMSNorm final : public NormBase {
+ public:
+  ParallelRMSNorm(
+      int64_t size, double eps, const std::string& name, double scale, const Precision& precision)
+      : NormBase(eps, precision),
+        weight_(make("weight", whole(name + ".weight", {size}, InitMethod::constant(scale)))) {}
+
+  std::string type_name() const override { return "RMSNorm"; }
+  std::string extra_repr() const override { return concat(weight_.numel(), ", eps=", eps()); }
+
+ private:
+  Tensor normalize(const Tensor& x, double eps) const override {
+    const auto norm = precision().fused ? rms_norm : composed_rms_norm;
+    return norm(x, weight_, eps, precision().activation);
+  }
+  AddNorm add_and_normalize(const Tensor& x,
+                            const Tensor& residual,
+                            const AddNormOptions& options) const override {
+    return add_rms_norm(x, residual, weight_, options);
+  }
+
   nn::Parameter& weight_;
-  double eps_;
-  Tensor (*function_)(const Tensor&, const Tensor&, double);
 };
 
 }  // namespace
 
-std::unique_ptr<nn::UnaryModule> get_norm(const TransformerConfig& config,
-                                          int64_t size,
-                                          const std::string& logical_name,
-                                          double scale) {
+std::unique_ptr<ParallelNorm> get_norm(const TransformerConfig& config,
+                                       int64_t size,
+                                       const std::string& logical_name,
+                                       double scale) {
+  const Precision precision = precision_of(config);
   if (config.normalization == "LayerNorm") {
     return std::make_unique<ParallelLayerNorm>(size, config.norm_epsilon, logical_name, scale,
-                                               config.use_fused_kernels);
+                                               precision);
   }
   check<ValueError>(config.normalization == "RMSNorm" || config.normalization == "FusedRMSNorm",
                     "normalization '", config.normalization,
                     "' is not known; choose LayerNorm, RMSNorm or FusedRMSNorm");
   return std::make_unique<ParallelRMSNorm>(size, config.norm_epsilon, logical_name, scale,
-                                           config.use_fused_kernels);
+                                           precision);
 }
 
-Tensor apply_norm(nn::UnaryModule& norm, const Tensor& x, const Precision& precision) {
-  const Tensor read = precision.norm == kFloat32 ? x : x.to(precision.norm);
-  return norm(read).to(precision.activation);
+Tensor ResidualStream::sum(const Precision& precision) const {
+  if (!pending.output.defined()) {
+    return value;
+  }
+  const Tensor added =
+      pending.bias.defined() ? add_bias(pending.output, pending.bias) : pending.output;
+  return (value + added).to(precision.residual);
+}
+
+AddNorm ResidualStream::normalize(ParallelNorm& norm) const {
+  return pending.output.defined() ? norm.add(pending, value) : AddNorm{value, norm(value)};
 }
 
 }  // namespace tapestry

@@ -1,26 +1,43 @@
-// The normalisations that a configuration can name.
+// The normalisations that a configuration can name, and the residual stream that they read.
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "autograd/ops/norm.h"
 #include "nn/module.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/transformer/precision.h"
 
 namespace tapestry {
 
-/// A norm over the last axis of `size` elements, by config.normalization: "LayerNorm" (in-memory
-/// parameters gamma and beta) or "RMSNorm", "FusedRMSNorm" (weight). Statistics and parameters are
-/// float32. `logical_name` is the name without ".weight"; `scale` is the initial gain. ValueError
-/// for another name.
-std::unique_ptr<nn::UnaryModule> get_norm(const TransformerConfig& config,
-                                          int64_t size,
-                                          const std::string& logical_name,
-                                          double scale = 1.0);
+/// A norm over the last axis whose result has the activations' dtype. Statistics and parameters are
+/// float32; what it reads is first rounded to `precision.norm` if that is narrower.
+class ParallelNorm : public nn::UnaryModule {
+ public:
+  /// The sum residual + block.output (+ block.bias), in the residual stream's dtype, and its norm;
+  /// one op where kernels are fused.
+  virtual AddNorm add(const OutputAndBias& block, const Tensor& residual) = 0;
+};
 
-/// The norm of x in the activations' dtype. x is first rounded to precision.norm if that is
-/// narrower.
-Tensor apply_norm(nn::UnaryModule& norm, const Tensor& x, const Precision& precision);
+/// By config.normalization: "LayerNorm" (in-memory parameters gamma and beta) or "RMSNorm",
+/// "FusedRMSNorm" (weight), of `size` elements. `logical_name` is the name without ".weight";
+/// `scale` is the initial gain. ValueError for another name.
+std::unique_ptr<ParallelNorm> get_norm(const TransformerConfig& config,
+                                       int64_t size,
+                                       const std::string& logical_name,
+                                       double scale = 1.0);
+
+/// The residual stream between two blocks. The last block's output is not added to it until the
+/// next norm reads the sum, which is then one pass over memory instead of two.
+struct ResidualStream {
+  Tensor value;
+  OutputAndBias pending = {};  ///< output undefined: nothing to add
+
+  /// value + pending in the dtype of the stream.
+  Tensor sum(const Precision& precision) const;
+  /// The same and its norm.
+  AddNorm normalize(ParallelNorm& norm) const;
+};
 
 }  // namespace tapestry

@@ -31,6 +31,12 @@ Tensor project(const Tensor& x,
                const nn::Parameter* bias,
                const Precision& precision);
 
+/// Output of a layer and the bias that its caller still has to add (undefined if none).
+struct OutputAndBias {
+  Tensor output;
+  Tensor bias;
+};
+
 /// x + bias in x's dtype, rounded once.
 Tensor add_bias(const Tensor& x, const Tensor& bias);
 

@@ -1,8 +1,6 @@
 #include "parallel_core/transformer/transformer.h"
 
-#include "autograd/ops/elementwise.h"
 #include "parallel_core/transformer/activation_recorder.h"
-#include "parallel_core/transformer/norm.h"
 
 namespace tapestry {
 
@@ -31,7 +29,7 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
       precision_(precision_of(config)) {
   const std::string prefix = "layers." + std::to_string(layer_) + ".";
   const auto add_norm = [&](const char* name, const char* logical, double scale = 1.0) {
-    return static_cast<nn::UnaryModule*>(
+    return static_cast<ParallelNorm*>(
         &add_child(name, get_norm(config, config.hidden_size, prefix + logical, scale)));
   };
   input_norm_ = add_norm("input_norm", "attention_norm");
@@ -48,36 +46,45 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
   }
 }
 
-Tensor ParallelTransformerLayer::finish(const OutputAndBias& block,
-                                        DropoutSite site,
-                                        nn::UnaryModule* post_norm) const {
+OutputAndBias ParallelTransformerLayer::finish(const OutputAndBias& block,
+                                               DropoutSite site,
+                                               ParallelNorm* post_norm) const {
+  const bool drops = is_training() && dropout_ > 0;
+  if (!drops && post_norm == nullptr) {
+    return block;
+  }
   Tensor out = block.bias.defined() ? add_bias(block.output, block.bias) : block.output;
-  if (is_training()) {
+  if (drops) {
     out = hidden_dropout(out, dropout_, layer_, site, batch_axis_);
   }
-  return post_norm != nullptr ? apply_norm(*post_norm, out, precision_) : out;
+  return {post_norm != nullptr ? (*post_norm)(out) : out, {}};
 }
 
-Tensor ParallelTransformerLayer::add(const Tensor& residual, const Tensor& block) const {
-  return (residual + block).to(precision_.residual);
-}
-
-Tensor ParallelTransformerLayer::forward(const Tensor& x, const AttentionContext& context) {
+ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
+                                                 const AttentionContext& context) {
   const auto report = [&](const char* name, const Tensor& value) {
     report_activation(layer_, name, value, batch_axis_);
   };
-  const Tensor normed = apply_norm(*input_norm_, x, precision_);
-  report("attention_norm", normed);
-  const Tensor attended =
-      finish(attention_->forward(normed, context), DropoutSite::kAttentionOutput, attn_post_norm_);
-  report("attention", attended);
-  const Tensor middle = add(residual_from_norm_ ? normed : x, attended);
-  const Tensor middle_normed = apply_norm(*post_attention_norm_, middle, precision_);
-  report("ffn_norm", middle_normed);
-  const Tensor fed = finish(mlp_->forward(middle_normed), DropoutSite::kMlpOutput, ffn_post_norm_);
-  report("mlp", fed);
-  Tensor out = add(residual_from_norm_ ? middle_normed : middle, fed);
-  report("output", out);
+  const auto report_block = [&](const char* name, const OutputAndBias& block) {
+    if (activations_are_recorded()) {
+      report(name, block.bias.defined() ? add_bias(block.output, block.bias) : block.output);
+    }
+  };
+  const AddNorm before = stream.normalize(*input_norm_);
+  report("attention_norm", before.normed);
+  const OutputAndBias attended = finish(attention_->forward(before.normed, context),
+                                        DropoutSite::kAttentionOutput, attn_post_norm_);
+  report_block("attention", attended);
+  const ResidualStream middle = {residual_from_norm_ ? before.normed : before.sum, attended};
+  const AddNorm between = middle.normalize(*post_attention_norm_);
+  report("ffn_norm", between.normed);
+  const OutputAndBias fed =
+      finish(mlp_->forward(between.normed), DropoutSite::kMlpOutput, ffn_post_norm_);
+  report_block("mlp", fed);
+  ResidualStream out = {residual_from_norm_ ? between.normed : between.sum, fed};
+  if (activations_are_recorded()) {
+    report("output", out.sum(precision_));
+  }
   return out;
 }
 
@@ -88,22 +95,22 @@ ParallelTransformer::ParallelTransformer(const TransformerConfig& config, bool s
     layers_.push_back(&list.append(config, i, sequence_first));
   }
   if (config.use_final_norm) {
-    final_norm_ = static_cast<nn::UnaryModule*>(
+    final_norm_ = static_cast<ParallelNorm*>(
         &add_child("final_norm", get_norm(config, config.hidden_size, "final_norm")));
   }
 }
 
 Tensor ParallelTransformer::forward(const Tensor& hidden, const AttentionContext& context) {
-  Tensor x = hidden;
+  ResidualStream stream = {hidden};
   for (ParallelTransformerLayer* layer : layers_) {
-    x = layer->forward(x, context);
+    stream = layer->forward(stream, context);
   }
   if (final_norm_ == nullptr) {
-    return x.to(precision_.activation);
+    return stream.sum(precision_).to(precision_.activation);
   }
-  x = apply_norm(*final_norm_, x, precision_);
-  report_activation("final_norm", x, batch_axis_);
-  return x;
+  Tensor out = stream.normalize(*final_norm_).normed;
+  report_activation("final_norm", out, batch_axis_);
+  return out;
 }
 
 }  // namespace tapestry

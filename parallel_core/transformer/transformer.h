@@ -9,6 +9,7 @@
 #include "parallel_core/random.h"
 #include "parallel_core/transformer/attention.h"
 #include "parallel_core/transformer/mlp.h"
+#include "parallel_core/transformer/norm.h"
 
 namespace tapestry {
 
@@ -21,23 +22,23 @@ class ParallelTransformerLayer final : public nn::Module {
                            bool sequence_first);
 
   std::string type_name() const override { return "ParallelTransformerLayer"; }
-  Tensor forward(const Tensor& x, const AttentionContext& context);
+  /// The stream that the layer's two blocks have been added to, the second one still pending.
+  ResidualStream forward(const ResidualStream& stream, const AttentionContext& context);
 
  private:
-  Tensor finish(const OutputAndBias& block, DropoutSite site, nn::UnaryModule* post_norm) const;
-  Tensor add(const Tensor& residual, const Tensor& block) const;
+  OutputAndBias finish(const OutputAndBias& block, DropoutSite site, ParallelNorm* post_norm) const;
 
   int64_t layer_;  // from 0
   int64_t batch_axis_;
   double dropout_;
   bool residual_from_norm_;
   Precision precision_;
-  nn::UnaryModule* input_norm_;
+  ParallelNorm* input_norm_;
   ParallelAttention* attention_;
-  nn::UnaryModule* attn_post_norm_ = nullptr;
-  nn::UnaryModule* post_attention_norm_;
+  ParallelNorm* attn_post_norm_ = nullptr;
+  ParallelNorm* post_attention_norm_;
   MlpBlock* mlp_;
-  nn::UnaryModule* ffn_post_norm_ = nullptr;
+  ParallelNorm* ffn_post_norm_ = nullptr;
 };
 
 /// All layers and the final norm. Layers are named by their global index.
@@ -51,7 +52,7 @@ class ParallelTransformer final : public nn::Module {
 
  private:
   std::vector<ParallelTransformerLayer*> layers_;
-  nn::UnaryModule* final_norm_ = nullptr;
+  ParallelNorm* final_norm_ = nullptr;
   int64_t batch_axis_;
   Precision precision_;
 };

@@ -74,14 +74,15 @@ std::vector<Variant> variants_of(const Json& config, bool has_activations) {
   }
   const std::string dump =
       has_activations ? " --set training_config.dump_activation_steps=[1]" : "";
-  std::vector<Variant> out = {{.name = "elementary",
-                               .options = "--set model_config.use_fused_kernels=False" + dump,
-                               .bounds = Bounds::of_bfloat16(),
-                               .rounded_equally = {"layers.0.attention.v"}},
-                              {.name = "fused",
-                               .options = "--set model_config.use_fused_kernels=True" + dump,
-                               .bounds = Bounds::of_bfloat16(),
-                               .rounded_equally = {"layers.0.attention.v"}}};
+  std::vector<Variant> out = {
+      {.name = "elementary",
+       .options = "--set model_config.use_fused_kernels=False" + dump,
+       .bounds = Bounds::of_bfloat16(),
+       .rounded_equally = {"layers.0.attention.v", "layers.0.attention.context", "layers.0.mlp"}},
+      {.name = "fused",
+       .options = "--set model_config.use_fused_kernels=True" + dump,
+       .bounds = Bounds::of_bfloat16(),
+       .rounded_equally = {"layers.0.attention.v"}}};
   if (!has_activations) {
     for (Variant& variant : out) {
       variant.rounded_equally.clear();

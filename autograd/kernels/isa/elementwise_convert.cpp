@@ -53,7 +53,7 @@ void cast_entry(int64_t n, const void* x_, int64_t sx, void* y_, int64_t sy) {
                                                    ToOddFloat, Convert<compute_t<To>>>>;
   const auto* x = static_cast<const From*>(x_);
   auto* y = static_cast<To*>(y_);
-  if constexpr (!kIsNarrow<From> && !kIsNarrow<To>) {
+  if constexpr (kIsDirect<From> && kIsDirect<To>) {
     if (sx == 1 && sy == 1) {
       unary_loop<Op>(n, x, y);
       return;

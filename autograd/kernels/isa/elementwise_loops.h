@@ -1,6 +1,6 @@
-// How element-wise rows are put together. One contiguous loop per operation and arithmetic type
-// does the work; strides and 16-bit floats go through it in chunks on the stack, so that each
-// operation is compiled for float and double (and integers) only.
+// How element-wise rows are put together. One contiguous loop per operation and element type does
+// the work; bfloat16 is converted inside it. Strides and float16 go through the loop of float in
+// chunks on the stack.
 //
 // Only for sources in kernels/isa/: everything here has internal linkage, per level.
 #pragma once
@@ -42,9 +42,31 @@ TAPESTRY_INLINE auto wrapping(T x) {
 // Without branches, unlike the constructor of BFloat16, so that the loop becomes vector code.
 TAPESTRY_INLINE uint16_t bfloat16_bits(float x) {
   const uint32_t u = bits_of(x);
-  const uint32_t rounded = (u + 0x7fffU + ((u >> 16U) & 1U)) >> 16U;
-  const uint32_t nan = (u >> 16U) | 0x40U;
-  return static_cast<uint16_t>((u & 0x7fffffffU) > 0x7f800000U ? nan : rounded);
+  const uint32_t high = u >> 16U;
+  const uint32_t rounded = (u + 0x7fffU + (high & 1U)) >> 16U;
+  return static_cast<uint16_t>(x != x ? high | 0x40U : rounded);
+}
+
+/// Types whose conversion to the compute type can be part of a vector loop.
+template <class T>
+inline constexpr bool kIsDirect = !std::is_same_v<T, Float16>;
+
+/// One element in the compute type, and back.
+template <class T>
+TAPESTRY_INLINE compute_t<T> get(const T& x) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return float_of(static_cast<uint32_t>(x.bits) << 16U);
+  } else {
+    return x;
+  }
+}
+template <class T>
+TAPESTRY_INLINE void put(compute_t<T> value, T& y) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    y.bits = bfloat16_bits(value);
+  } else {
+    y = value;
+  }
 }
 
 /// out[0..n) = x[0], x[sx], ...
@@ -52,11 +74,10 @@ template <class T>
 [[gnu::noinline]] void load(int64_t n, const T* x, int64_t sx, compute_t<T>* out) {
   int64_t i = 0;
   if constexpr (std::is_same_v<T, BFloat16>) {
-    const auto* bits = reinterpret_cast<const uint16_t*>(x);
     if (sx == 1) {
       TAPESTRY_SIMD
       for (int64_t j = 0; j < n; ++j) {
-        out[j] = float_of(static_cast<uint32_t>(bits[j]) << 16U);
+        out[j] = get(x[j]);
       }
       return;
     }
@@ -81,11 +102,10 @@ template <class T>
 [[gnu::noinline]] void store(int64_t n, const compute_t<T>* in, T* y, int64_t sy) {
   int64_t i = 0;
   if constexpr (std::is_same_v<T, BFloat16>) {
-    auto* bits = reinterpret_cast<uint16_t*>(y);
     if (sy == 1) {
       TAPESTRY_SIMD
       for (int64_t j = 0; j < n; ++j) {
-        bits[j] = bfloat16_bits(in[j]);
+        put(in[j], y[j]);
       }
       return;
     }
@@ -107,11 +127,11 @@ template <class T>
 }
 
 /// y = f(x), contiguous.
-template <class Op, class C, class Out>
-[[gnu::noinline]] void unary_loop(int64_t n, const C* x, Out* y) {
+template <class Op, class T, class Out>
+[[gnu::noinline]] void unary_loop(int64_t n, const T* x, Out* y) {
   TAPESTRY_SIMD
   for (int64_t i = 0; i < n; ++i) {
-    y[i] = Op::f(x[i]);
+    put(Op::f(get(x[i])), y[i]);
   }
 }
 
@@ -121,7 +141,7 @@ void unary_entry(int64_t n, const void* x_, int64_t sx, void* y_, int64_t sy) {
   using C = compute_t<T>;
   const auto* x = static_cast<const T*>(x_);
   auto* y = static_cast<Out*>(y_);
-  if constexpr (!kIsNarrow<T>) {
+  if constexpr (kIsDirect<T>) {
     if (sx == 1 && sy == 1) {
       unary_loop<Op>(n, x, y);
       return;
@@ -140,24 +160,24 @@ void unary_entry(int64_t n, const void* x_, int64_t sx, void* y_, int64_t sy) {
 enum class Repeat { kNone, kFirst, kSecond };  // which operand is one element for the whole row
 
 /// y = f(a, b), contiguous.
-template <class Op, Repeat kRepeat, class C, class Out>
-[[gnu::noinline]] void binary_loop(int64_t n, const C* a, const C* b, Out* y) {
+template <class Op, Repeat kRepeat, class T, class Out>
+[[gnu::noinline]] void binary_loop(int64_t n, const T* a, const T* b, Out* y) {
   if constexpr (kRepeat == Repeat::kFirst) {
-    const C first = *a;
+    const auto first = get(*a);
     TAPESTRY_SIMD
     for (int64_t i = 0; i < n; ++i) {
-      y[i] = Op::f(first, b[i]);
+      put(Op::f(first, get(b[i])), y[i]);
     }
   } else if constexpr (kRepeat == Repeat::kSecond) {
-    const C second = *b;
+    const auto second = get(*b);
     TAPESTRY_SIMD
     for (int64_t i = 0; i < n; ++i) {
-      y[i] = Op::f(a[i], second);
+      put(Op::f(get(a[i]), second), y[i]);
     }
   } else {
     TAPESTRY_SIMD
     for (int64_t i = 0; i < n; ++i) {
-      y[i] = Op::f(a[i], b[i]);
+      put(Op::f(get(a[i]), get(b[i])), y[i]);
     }
   }
 }
@@ -170,7 +190,7 @@ void binary_entry(
   const auto* a = static_cast<const T*>(a_);
   const auto* b = static_cast<const T*>(b_);
   auto* y = static_cast<Out*>(y_);
-  if constexpr (!kIsNarrow<T>) {
+  if constexpr (kIsDirect<T>) {
     if (sy == 1 && sa == 1 && sb == 1) {
       return binary_loop<Op, Repeat::kNone>(n, a, b, y);
     }

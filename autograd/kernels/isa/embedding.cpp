@@ -7,6 +7,7 @@
 namespace tapestry::kernels::TAPESTRY_ISA {
 
 void embedding_backward_columns(DType dtype,
+                                DType dy_dtype,
                                 int64_t begin,
                                 int64_t end,
                                 int64_t dim,
@@ -19,14 +20,14 @@ void embedding_backward_columns(DType dtype,
 namespace {
 
 /// `order` lists the places of ids, equal ids together and in ascending places.
-template <class T>
+template <class T, class D>
 void add_columns(int64_t begin,
                  int64_t m,
                  int64_t dim,
                  int64_t n_ids,
                  const int64_t* order,
                  const int64_t* ids,
-                 const T* dy,
+                 const D* dy,
                  T* dweight) {
   using C = compute_t<T>;
   C in_block[kBlock];
@@ -53,6 +54,7 @@ void add_columns(int64_t begin,
 }  // namespace
 
 void embedding_backward_columns(DType dtype,
+                                DType dy_dtype,
                                 int64_t begin,
                                 int64_t end,
                                 int64_t dim,
@@ -61,11 +63,16 @@ void embedding_backward_columns(DType dtype,
                                 const int64_t* ids,
                                 const void* dy,
                                 void* dweight) {
-  for_floating(dtype, [&](auto* tag) {
-    using T = std::remove_pointer_t<decltype(tag)>;
+  for_floating(dy_dtype, [&](auto* tag) {
+    using D = std::remove_pointer_t<decltype(tag)>;
     for (int64_t done = begin; done < end; done += kBlock) {
-      add_columns(done, block_size(end - done), dim, n_ids, order, ids, static_cast<const T*>(dy),
-                  static_cast<T*>(dweight));
+      const int64_t m = block_size(end - done);
+      const auto* rows = static_cast<const D*>(dy);
+      if (dtype == dy_dtype) {
+        add_columns(done, m, dim, n_ids, order, ids, rows, static_cast<D*>(dweight));
+      } else {
+        add_columns(done, m, dim, n_ids, order, ids, rows, static_cast<float*>(dweight));
+      }
     }
   });
 }

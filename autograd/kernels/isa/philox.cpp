@@ -11,67 +11,52 @@ void philox_blocks(
 void bernoulli_range(
     int64_t n, uint64_t seed, uint64_t stream, uint64_t first_index, uint64_t threshold, bool* y);
 void dropout_range(DType dtype,
-                   int64_t begin,
-                   int64_t end,
-                   const void* x,
-                   const bool* keep,
+                   int64_t n,
+                   uint64_t seed,
+                   uint64_t stream,
+                   uint64_t first_index,
+                   uint64_t threshold,
                    double scale,
+                   const void* x,
                    void* y);
-
-namespace {
-
-constexpr int64_t kLanes = 16;
-
-/// philox_block for kLanes blocks side by side: compilers make vectors of a loop over lanes, but
-/// not of one over blocks.
-[[gnu::always_inline]] inline void philox_lanes(uint64_t seed,
-                                                uint64_t stream,
-                                                uint64_t first_block,
-                                                uint32_t (&words)[4 * kLanes]) {
-  uint32_t c0[kLanes];
-  uint32_t c1[kLanes];
-  uint32_t c2[kLanes];
-  uint32_t c3[kLanes];
-  for (int64_t l = 0; l < kLanes; ++l) {
-    const uint64_t block = first_block + static_cast<uint64_t>(l);
-    c0[l] = static_cast<uint32_t>(block);
-    c1[l] = static_cast<uint32_t>(block >> 32U);
-    c2[l] = static_cast<uint32_t>(stream);
-    c3[l] = static_cast<uint32_t>(stream >> 32U);
-  }
-  auto k0 = static_cast<uint32_t>(seed);
-  auto k1 = static_cast<uint32_t>(seed >> 32U);
-  for (int round = 0; round < 10; ++round) {
-    TAPESTRY_VECTOR_LOOP
-    for (int64_t l = 0; l < kLanes; ++l) {
-      const uint64_t p0 = uint64_t{0xD2511F53U} * c0[l];
-      const uint64_t p1 = uint64_t{0xCD9E8D57U} * c2[l];
-      c0[l] = static_cast<uint32_t>(p1 >> 32U) ^ c1[l] ^ k0;
-      c1[l] = static_cast<uint32_t>(p1);
-      c2[l] = static_cast<uint32_t>(p0 >> 32U) ^ c3[l] ^ k1;
-      c3[l] = static_cast<uint32_t>(p0);
-    }
-    k0 += 0x9E3779B9U;
-    k1 += 0xBB67AE85U;
-  }
-  for (int64_t l = 0; l < kLanes; ++l) {
-    words[4 * l] = c0[l];
-    words[4 * l + 1] = c1[l];
-    words[4 * l + 2] = c2[l];
-    words[4 * l + 3] = c3[l];
-  }
-}
-
-}  // namespace
 
 void philox_blocks(
     uint64_t seed, uint64_t stream, uint64_t first_block, int64_t count, uint32_t* words) {
-  for (int64_t b = 0; b < count; b += kLanes) {
-    uint32_t lanes[4 * kLanes];
-    philox_lanes(seed, stream, first_block + static_cast<uint64_t>(b), lanes);
-    const int64_t n = 4 * (count - b < kLanes ? count - b : kLanes);
-    for (int64_t i = 0; i < n; ++i) {
-      words[4 * b + i] = lanes[i];
+  // Round by round for a group of blocks: a loop over blocks with the rounds inside does not become
+  // vector code.
+  constexpr int64_t kGroup = 64;
+  uint32_t c0[kGroup];
+  uint32_t c1[kGroup];
+  uint32_t c2[kGroup];
+  uint32_t c3[kGroup];
+  for (int64_t done = 0; done < count; done += kGroup) {
+    const uint64_t first = first_block + static_cast<uint64_t>(done);
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t b = 0; b < kGroup; ++b) {
+      const uint64_t low = first + static_cast<uint64_t>(b);
+      c0[b] = static_cast<uint32_t>(low);
+      c1[b] = static_cast<uint32_t>(low >> 32U);
+      c2[b] = static_cast<uint32_t>(stream);
+      c3[b] = static_cast<uint32_t>(stream >> 32U);
+    }
+    auto k0 = static_cast<uint32_t>(seed);
+    auto k1 = static_cast<uint32_t>(seed >> 32U);
+    for (int round = 0; round < kPhiloxRounds; ++round) {
+      TAPESTRY_VECTOR_LOOP
+      for (int64_t b = 0; b < kGroup; ++b) {
+        philox_round(c0[b], c1[b], c2[b], c3[b], k0, k1);
+      }
+      k0 += kPhiloxKeyStep0;
+      k1 += kPhiloxKeyStep1;
+    }
+    const int64_t m = count - done < kGroup ? count - done : kGroup;
+    uint32_t* out = words + 4 * done;
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t b = 0; b < m; ++b) {
+      out[4 * b] = c0[b];
+      out[4 * b + 1] = c1[b];
+      out[4 * b + 2] = c2[b];
+      out[4 * b + 3] = c3[b];
     }
   }
 }
@@ -85,35 +70,45 @@ void bernoulli_range(
     const uint64_t index = first_index + static_cast<uint64_t>(done);
     const auto skip = static_cast<int64_t>(index % 4);
     philox_blocks(seed, stream, index / 4, (skip + m + 3) / 4, words);
+    // Compared in 32 bits, which have no room for the threshold of certainty.
+    const auto limit = static_cast<uint32_t>(threshold);
+    const bool always = threshold > UINT32_MAX;
     TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < m; ++i) {
-      y[done + i] = words[skip + i] < threshold;
+      y[done + i] = always | (words[skip + i] < limit);
     }
   }
 }
 
 void dropout_range(DType dtype,
-                   int64_t begin,
-                   int64_t end,
-                   const void* x,
-                   const bool* keep,
+                   int64_t n,
+                   uint64_t seed,
+                   uint64_t stream,
+                   uint64_t first_index,
+                   uint64_t threshold,
                    double scale,
+                   const void* x,
                    void* y) {
   for_floating(dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     using C = compute_t<T>;
     const auto factor = static_cast<C>(scale);
+    const auto limit = static_cast<uint32_t>(threshold);
+    const bool always = threshold > UINT32_MAX;
     C in_block[kBlock];
     C out_block[kBlock];
-    for (int64_t done = begin; done < end; done += kBlock) {
-      const int64_t m = block_size(end - done);
+    uint32_t words[kBlock + 4];
+    for (int64_t done = 0; done < n; done += kBlock) {
+      const int64_t m = block_size(n - done);
+      const uint64_t index = first_index + static_cast<uint64_t>(done);
+      const auto skip = static_cast<int64_t>(index % 4);
+      philox_blocks(seed, stream, index / 4, (skip + m + 3) / 4, words);
       const C* in = read_block(m, static_cast<const T*>(x) + done, in_block);
       C* out = output_block(static_cast<T*>(y) + done, out_block);
-      const bool* k = keep + done;
       TAPESTRY_VECTOR_LOOP
       for (int64_t i = 0; i < m; ++i) {
         const C scaled = in[i] * factor;
-        out[i] = k[i] ? scaled : C(0);
+        out[i] = always | (words[skip + i] < limit) ? scaled : C(0);
       }
       write_block(m, out, static_cast<T*>(y) + done);
     }

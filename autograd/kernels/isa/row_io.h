@@ -85,10 +85,12 @@ template <class T, class C>
   } else if constexpr (kSame<T, Float16>) {
     int64_t i = 0;
 #if defined(__F16C__)
-    for (; i + 8 <= n; i += 8) {
-      const __m256 whole = _mm256_loadu_ps(in + i);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i),
-                       _mm256_cvtps_ph(whole, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    if constexpr (kSame<C, float>) {
+      for (; i + 8 <= n; i += 8) {
+        const __m256 whole = _mm256_loadu_ps(in + i);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i),
+                         _mm256_cvtps_ph(whole, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+      }
     }
 #endif
     for (; i < n; ++i) {

@@ -64,10 +64,12 @@ TAPESTRY_INLINE float polynomial(float x, float c0, C... rest) {
 
 /// NaN stays NaN.
 TAPESTRY_INLINE float clamp(float x, float low, float high) {
-  return x > high ? high : (x < low ? low : x);
+  const float c = x > high ? high : x;  // one choice after the other: two instructions as a vector
+  return c < low ? low : c;
 }
 TAPESTRY_INLINE double clamp(double x, double low, double high) {
-  return x > high ? high : (x < low ? low : x);
+  const double c = x > high ? high : x;  // one choice after the other: two instructions as a vector
+  return c < low ? low : c;
 }
 
 // ln 2 in two parts; the first has few bits, so that its products with exponents are exact.
@@ -90,6 +92,19 @@ TAPESTRY_INLINE float exp(float x) {
   const float scale1 = float_of(static_cast<uint32_t>(half + 127) << 23U);
   const float scale2 = float_of((static_cast<uint32_t>(exponent) - half + 127U) << 23U);
   return p * scale1 * scale2;
+}
+
+/// e^x for x <= 0, where results below 2^-126 may be 0: the exponent fits one factor.
+TAPESTRY_INLINE float exp_of_negative(float x) {
+  constexpr float kShift = 12582912.0F + 127.0F;
+  const float shifted = mul_add(x, 1.44269504F, kShift);
+  const float n = shifted - kShift;
+  const float r = mul_add(n, -kLn2Low, mul_add(n, -kLn2High, x));
+  const float q = polynomial(r, 5.000000097e-01F, 1.666651712e-01F, 4.166620042e-02F,
+                             8.369096263e-03F, 1.395085003e-03F);
+  const float p = 1.0F + mul_add(r * r, q, r);
+  const auto exponent = static_cast<int32_t>(bits_of(shifted) - bits_of(12582912.0F));
+  return p * float_of(static_cast<uint32_t>(exponent > 0 ? exponent : 0) << 23U);
 }
 
 /// log x = n log 2 + log(1 + f), 1 + f in [sqrt(1/2), sqrt(2)); log(1 + f) = f - f^2/2 + f^3 P(f).
@@ -126,7 +141,7 @@ TAPESTRY_INLINE float tanh(float x) {
 /// The error is relative, so that products with the tail lose nothing.
 TAPESTRY_INLINE float normal_tail(float a, float* gaussian) {
   const float s = a * a;
-  const float e = exp(-0.5F * s);
+  const float e = exp_of_negative(-0.5F * s);
   *gaussian = mul_add(e, -0.5F * square_error(a, s), e);
   const float t = 1.0F / mul_add(a, 0.3F, 1.0F);
   return *gaussian * t *
@@ -146,9 +161,15 @@ TAPESTRY_INLINE float erf(float x) {
   return a < 1.0F ? x * p : __builtin_copysignf(1.0F - 2.0F * tail, x);
 }
 
-/// Phi(x): 1/2 + x R(x^2) between -1 and 1, the tail beyond; |x| <= 20, *gaussian = e^(-x^2/2).
-TAPESTRY_INLINE float normal_cdf(float x, float* gaussian) {
+/// |x|, at most 20: beyond that e^(-x^2/2) is 0.
+TAPESTRY_INLINE float normal_argument(float x) {
   const float a = __builtin_fabsf(x);
+  return a > 20.0F ? 20.0F : a;
+}
+
+/// Phi(x): 1/2 + x R(x^2) between -1 and 1, the tail beyond; *gaussian = e^(-x^2/2).
+TAPESTRY_INLINE float normal_cdf(float x, float* gaussian) {
+  const float a = normal_argument(x);
   const float tail = normal_tail(a, gaussian);
   const float r = polynomial(x * x, 3.989422654e-01F, -6.648962086e-02F, 9.967385660e-03F,
                              -1.169653746e-03F, 9.438455192e-05F);
@@ -158,14 +179,14 @@ TAPESTRY_INLINE float normal_cdf(float x, float* gaussian) {
 
 TAPESTRY_INLINE float gelu(float x) {
   float unused = 0;
-  return x * normal_cdf(clamp(x, -20.0F, 20.0F), &unused);
+  return x * normal_cdf(x, &unused);
 }
 
 /// Phi(x) + x phi(x), constant beyond 20.
 TAPESTRY_INLINE float gelu_derivative(float x) {
-  const float c = clamp(x, -20.0F, 20.0F);
+  const float c = __builtin_copysignf(normal_argument(x), x);
   float gaussian = 0;
-  const float cdf = normal_cdf(c, &gaussian);
+  const float cdf = normal_cdf(x, &gaussian);
   return mul_add(c * 0.398942280F, gaussian, cdf);
 }
 

@@ -20,7 +20,7 @@ TEST(Embedding, CopiesRows) {
       for (const int64_t n : {0, 1, 50}) {
         const std::vector<int64_t> ids = ids_of(n, 9);
         Array y(dtype, n * dim);
-        kernels::embedding(dtype, n, dim, weight.data(), ids.data(), y.data());
+        kernels::embedding(dtype, dtype, n, dim, weight.data(), ids.data(), y.data());
         for (int64_t i = 0; i < n * dim; ++i) {
           ASSERT_EQ(y[i], weight[ids[i / dim] * dim + i % dim]);
         }
@@ -33,15 +33,15 @@ TEST(Embedding, CopiesIntegersAndBool) {
   const int64_t ids[] = {2, 0, 2};
   const int64_t longs[] = {1, 2, 3, 4, 5, INT64_MIN};
   int64_t long_rows[6];
-  kernels::embedding(kInt64, 3, 2, longs, ids, long_rows);
+  kernels::embedding(kInt64, kInt64, 3, 2, longs, ids, long_rows);
   EXPECT_TRUE(
       std::equal(long_rows, long_rows + 6, std::begin({5L, INT64_MIN, 1L, 2L, 5L, INT64_MIN})));
   const bool bits[] = {true, false, true};
   bool bit_rows[3];
-  kernels::embedding(kBool, 3, 1, bits, ids, bit_rows);
+  kernels::embedding(kBool, kBool, 3, 1, bits, ids, bit_rows);
   EXPECT_TRUE(bit_rows[0] && bit_rows[1] && bit_rows[2]);
   const int64_t one[] = {1};
-  kernels::embedding(kBool, 1, 1, bits, one, bit_rows);
+  kernels::embedding(kBool, kBool, 1, 1, bits, one, bit_rows);
   EXPECT_FALSE(bit_rows[0]);
 }
 
@@ -56,7 +56,7 @@ TEST(Embedding, BackwardAccumulates) {
         for (int64_t i = 0; i < n * dim; ++i) {
           expected[ids[i / dim] * dim + i % dim] += dy[i];
         }
-        kernels::embedding_backward(dtype, n, 9, dim, ids.data(), dy.data(), dweight.data());
+        kernels::embedding_backward(dtype, dtype, n, 9, dim, ids.data(), dy.data(), dweight.data());
         expect_close(dweight, expected, "dweight");
       }
     }
@@ -69,8 +69,32 @@ TEST(Embedding, SmallTermsOfBfloat16AreNotLost) {
     Array dweight(kBFloat16, Doubles{256});
     const Array dy(kBFloat16, Doubles(300, 1.0));
     const std::vector<int64_t> ids(300, 0);
-    kernels::embedding_backward(kBFloat16, 300, 1, 1, ids.data(), dy.data(), dweight.data());
+    kernels::embedding_backward(kBFloat16, kBFloat16, 300, 1, 1, ids.data(), dy.data(),
+                                dweight.data());
     EXPECT_EQ(dweight[0], 556);
+  });
+}
+
+TEST(Embedding, RowsAndTableOfTwoDtypes) {
+  for_each_level([] {
+    for (const DType dtype : {kBFloat16, kFloat16}) {
+      const std::vector<int64_t> ids = ids_of(50, 9);
+      const Array weight = random_array(kFloat32, 9 * 70, 1);
+      Array y(dtype, 50 * 70);
+      kernels::embedding(kFloat32, dtype, 50, 70, weight.data(), ids.data(), y.data());
+      const Array rounded(dtype, weight.values());
+      const Array dy = random_array(dtype, 50 * 70, 2);
+      Array dweight(kFloat32, Doubles(9 * 70, 1.0));
+      Doubles expected = dweight.values();
+      for (int64_t i = 0; i < 50 * 70; ++i) {
+        const int64_t at = ids[i / 70] * 70 + i % 70;
+        ASSERT_EQ(y[i], rounded[at]);
+        expected[at] += dy[i];
+      }
+      kernels::embedding_backward(kFloat32, dtype, 50, 9, 70, ids.data(), dy.data(),
+                                  dweight.data());
+      expect_close(dweight, expected, "dweight");
+    }
   });
 }
 
@@ -80,7 +104,8 @@ TEST(Embedding, SameForAnyTeam) {
       const std::vector<int64_t> ids = ids_of(2000, 31);
       const Array dy = random_array(kFloat32, 2000 * 75, 1);
       Array dweight(kFloat32, Doubles(31 * 75, 0.0));
-      kernels::embedding_backward(kFloat32, 2000, 31, 75, ids.data(), dy.data(), dweight.data());
+      kernels::embedding_backward(kFloat32, kFloat32, 2000, 31, 75, ids.data(), dy.data(),
+                                  dweight.data());
       return std::vector<Array>{dweight};
     });
   });

@@ -76,6 +76,44 @@ struct Result {
   Array y, mean, rstd, dx, dweight, dbias;
 };
 
+kernels::NormShape shape_of(const Case& c) {
+  return {.rows = c.s.rows,
+          .n = c.s.n,
+          .centered = c.centered,
+          .sum_dtype = c.x.dtype(),
+          .normed_dtype = c.x.dtype(),
+          .weight_dtype = c.weight.dtype(),
+          .x_dtype = c.x.dtype(),
+          .x_bias_dtype = c.weight.dtype()};
+}
+
+kernels::NormForward forward_of(const Case& c, Result& r) {
+  return {.shape = shape_of(c),
+          .eps = kEps,
+          .residual = c.x.data(),
+          .weight = c.affine ? c.weight.data() : nullptr,
+          .bias = c.affine && c.centered ? c.bias.data() : nullptr,
+          .normed = r.y.data(),
+          .mean = c.centered ? r.mean.data() : nullptr,
+          .rstd = r.rstd.data()};
+}
+
+kernels::NormBackward backward_of(const Case& c, Result& r) {
+  const DType parameters = c.weight.dtype();
+  kernels::NormBackward call{.shape = shape_of(c),
+                             .dnormed = c.dy.data(),
+                             .sum = c.x.data(),
+                             .weight = c.affine ? c.weight.data() : nullptr,
+                             .mean = r.mean.data(),
+                             .rstd = r.rstd.data(),
+                             .d = r.dx.data()};
+  call.dweight = {r.dweight.data(), parameters, false};
+  if (c.centered) {
+    call.dbias = {r.dbias.data(), parameters, false};
+  }
+  return call;
+}
+
 Result run(const Case& c) {
   const DType xt = c.x.dtype();
   const DType wt = c.weight.dtype();
@@ -86,18 +124,8 @@ Result run(const Case& c) {
            Array(xt, rows * n),
            Array(wt, n),
            Array(wt, n)};
-  const void* weight = c.affine ? c.weight.data() : nullptr;
-  if (c.centered) {
-    const void* bias = c.affine ? c.bias.data() : nullptr;
-    kernels::layer_norm(xt, wt, rows, n, kEps, c.x.data(), weight, bias, r.y.data(), r.mean.data(),
-                        r.rstd.data());
-    kernels::layer_norm_backward(xt, wt, rows, n, c.dy.data(), c.x.data(), weight, r.mean.data(),
-                                 r.rstd.data(), r.dx.data(), r.dweight.data(), r.dbias.data());
-  } else {
-    kernels::rms_norm(xt, wt, rows, n, kEps, c.x.data(), weight, r.y.data(), r.rstd.data());
-    kernels::rms_norm_backward(xt, wt, rows, n, c.dy.data(), c.x.data(), weight, r.rstd.data(),
-                               r.dx.data(), r.dweight.data());
-  }
+  kernels::norm_forward(forward_of(c, r));
+  kernels::norm_backward(backward_of(c, r));
   return r;
 }
 
@@ -167,29 +195,118 @@ TEST(Norm, OutputsMayBeNullAndInPlace) {
   for_each_dtype([](DType dtype) {
     const Case c = make(dtype, dtype, true, true, {40, 33});
     const Result expected = run(c);
-    const auto backward = [&](Array* dx, Array* dweight, Array* dbias) {
-      kernels::layer_norm_backward(dtype, dtype, 40, 33, c.dy.data(), c.x.data(), c.weight.data(),
-                                   expected.mean.data(), expected.rstd.data(),
-                                   dx != nullptr ? dx->data() : nullptr,
-                                   dweight != nullptr ? dweight->data() : nullptr,
-                                   dbias != nullptr ? dbias->data() : nullptr);
+    const auto only = [&](bool dx, bool dweight, bool dbias) {
+      Result r = expected;
+      kernels::NormBackward call = backward_of(c, r);
+      r.dx = Array(dtype, 40 * 33);
+      r.dweight = Array(dtype, 33);
+      r.dbias = Array(dtype, 33);
+      call.d = dx ? r.dx.data() : nullptr;
+      call.dweight.out = dweight ? r.dweight.data() : nullptr;
+      call.dbias.out = dbias ? r.dbias.data() : nullptr;
+      kernels::norm_backward(call);
+      return r;
     };
-    Array dx(dtype, 40 * 33);
-    Array dweight(dtype, 33);
-    Array dbias(dtype, 33);
-    backward(&dx, nullptr, nullptr);
-    EXPECT_TRUE(dx.same_bits(expected.dx));
-    backward(nullptr, &dweight, nullptr);
-    EXPECT_TRUE(dweight.same_bits(expected.dweight));
-    backward(nullptr, nullptr, &dbias);
-    EXPECT_TRUE(dbias.same_bits(expected.dbias));
+    EXPECT_TRUE(only(true, false, false).dx.same_bits(expected.dx));
+    EXPECT_TRUE(only(false, true, false).dweight.same_bits(expected.dweight));
+    EXPECT_TRUE(only(false, false, true).dbias.same_bits(expected.dbias));
 
-    Array y = c.x;
-    Array mean(statistics_dtype(dtype), 40);
-    Array rstd(statistics_dtype(dtype), 40);
-    kernels::layer_norm(dtype, dtype, 40, 33, kEps, y.data(), c.weight.data(), c.bias.data(),
-                        y.data(), mean.data(), rstd.data());
-    EXPECT_TRUE(y.same_bits(expected.y));
+    Result r = expected;
+    r.y = c.x;
+    kernels::NormForward forward = forward_of(c, r);
+    forward.residual = r.y.data();
+    kernels::norm_forward(forward);
+    EXPECT_TRUE(r.y.same_bits(expected.y));
+    r.dx = c.dy;
+    kernels::NormBackward backward = backward_of(c, r);
+    backward.dnormed = r.dx.data();
+    kernels::norm_backward(backward);
+    EXPECT_TRUE(r.dx.same_bits(expected.dx));
+  });
+}
+
+TEST(Norm, GradientsOfParametersMayBeAddedTo) {
+  for_each_level([] {
+    const Case c = make(kBFloat16, kFloat32, true, true, {40, 33});
+    const Result expected = run(c);
+    Result r = expected;
+    kernels::NormBackward call = backward_of(c, r);
+    call.dweight.accumulate = true;
+    kernels::norm_backward(call);
+    for (int64_t i = 0; i < 33; ++i) {
+      EXPECT_NEAR(r.dweight[i], 2 * expected.dweight[i], 1e-5 * std::abs(expected.dweight[i]));
+      EXPECT_EQ(r.dbias[i], expected.dbias[i]);
+    }
+  });
+}
+
+// sum = residual + x + bias in front of the norm, and both gradients behind it, are what two steps
+// give. c.x is the residual, whose dtype may differ from that of x and of the norm.
+void expect_add_matches(DType sum_dtype, DType x_dtype, DType normed_dtype, bool with_bias) {
+  SCOPED_TRACE(::testing::Message() << name_of(sum_dtype) << " + " << name_of(x_dtype) << " -> "
+                                    << name_of(normed_dtype) << ", bias " << with_bias);
+  constexpr int64_t kRows = 21;
+  constexpr int64_t kN = 130;
+  const DType wide = sum_dtype == kFloat64 ? kFloat64 : kFloat32;
+  const Case c = make(sum_dtype, wide, true, true, {kRows, kN});
+  const Array x = random_array(x_dtype, kRows * kN, 11);
+  const Array bias = random_array(wide, kN, 12);
+  const Array dsum = random_array(sum_dtype, kRows * kN, 13);
+  const Array dy = random_array(normed_dtype, kRows * kN, 14);
+
+  Array sum(sum_dtype, kRows * kN);
+  for (int64_t i = 0; i < kRows * kN; ++i) {
+    sum.set(i, c.x[i] + (x[i] + (with_bias ? bias[i % kN] : 0.0)));
+  }
+  const Case norm{true, true, c.s, sum, c.weight, c.bias, dy};
+  const Expected e = reference(norm);
+  Doubles d(kRows * kN);
+  Doubles dbias(kN);
+  for (int64_t i = 0; i < kRows * kN; ++i) {
+    d[i] = e.dx[i] + dsum[i];
+    dbias[i % kN] += d[i];
+  }
+
+  Result r{Array(normed_dtype, kRows * kN), Array(wide, kRows), Array(wide, kRows),
+           Array(sum_dtype, kRows * kN),    Array(wide, kN),    Array(wide, kN)};
+  Array written(sum_dtype, kRows * kN);
+  Array dx(x_dtype, kRows * kN);
+  Array dx_bias(wide, kN);
+  kernels::NormForward forward = forward_of(c, r);
+  forward.shape.x_dtype = x_dtype;
+  forward.shape.normed_dtype = normed_dtype;
+  forward.x = x.data();
+  forward.x_bias = with_bias ? bias.data() : nullptr;
+  forward.sum = written.data();
+  kernels::norm_forward(forward);
+  const double t = tolerance(sum_dtype);
+  expect_close(written, sum.values(), "sum", t);
+  expect_close(r.y, e.y, "normed", std::max(4 * t, tolerance(normed_dtype)));
+
+  kernels::NormBackward backward = backward_of(c, r);
+  backward.shape = forward.shape;
+  backward.sum = written.data();
+  backward.dsum = dsum.data();
+  backward.dnormed = dy.data();
+  backward.dx = dx.data();
+  backward.dx_bias = {dx_bias.data(), wide, false};
+  kernels::norm_backward(backward);
+  const double td = std::max(4 * t, tolerance(normed_dtype));
+  expect_close(r.dx, d, "d", td);
+  expect_close(dx, d, "dx", std::max(td, tolerance(x_dtype)));
+  expect_close(r.dweight, e.dweight, "dweight", td);
+  expect_close(dx_bias, dbias, "dx_bias", td);
+}
+
+TEST(Norm, WithResidualMatchesLoops) {
+  for_each_level([] {
+    for (const bool with_bias : {true, false}) {
+      expect_add_matches(kFloat64, kFloat64, kFloat64, with_bias);
+      expect_add_matches(kFloat32, kFloat32, kFloat32, with_bias);
+      expect_add_matches(kFloat32, kBFloat16, kBFloat16, with_bias);
+      expect_add_matches(kBFloat16, kBFloat16, kBFloat16, with_bias);
+      expect_add_matches(kFloat32, kFloat16, kFloat32, with_bias);
+    }
   });
 }
 

@@ -152,21 +152,27 @@ TEST(Philox, PartsMakeTheWhole) {
 
 TEST(Philox, Dropout) {
   for_each_dtype([](DType dtype) {
-    const int64_t n = 1029;
-    Array x = random_array(dtype, n, 1);
-    std::vector<char> keep(n);
-    for (int64_t i = 0; i < n; ++i) {
-      keep[i] = i % 3 != 0 ? 1 : 0;
+    for (const uint64_t first : {0, 3}) {
+      const int64_t n = 1029;
+      Array x = random_array(dtype, n, 1);
+      std::vector<char> keep(n);
+      kernels::fill_bernoulli(n, kSeed, kStream, first, 0.75, reinterpret_cast<bool*>(keep.data()));
+      // What is dropped is 0, whatever it was.
+      const auto dropped = std::find(keep.begin(), keep.end(), 0) - keep.begin();
+      const auto kept = std::find(keep.begin(), keep.end(), 1) - keep.begin();
+      x.set(dropped, NAN);
+      x.set(kept, std::numeric_limits<double>::infinity());
+      Doubles expected(n);
+      for (int64_t i = 0; i < n; ++i) {
+        expected[i] = keep[i] != 0 ? x[i] / 0.75 : 0;
+      }
+      kernels::dropout(dtype, n, kSeed, kStream, first, 0.75, 1 / 0.75, x.data(), x.data());
+      expect_close(x, expected, "dropout");
+      Array all = random_array(dtype, n, 2);
+      const Doubles before = all.values();
+      kernels::dropout(dtype, n, kSeed, kStream, first, 1, 1, all.data(), all.data());
+      expect_close(all, before, "nothing dropped", 0);
     }
-    x.set(0, std::numeric_limits<double>::infinity());
-    x.set(3, NAN);
-    Doubles expected(n);
-    for (int64_t i = 0; i < n; ++i) {
-      expected[i] = keep[i] != 0 ? x[i] / 0.75 : 0;
-    }
-    kernels::dropout(dtype, n, x.data(), reinterpret_cast<const bool*>(keep.data()), 1 / 0.75,
-                     x.data());
-    expect_close(x, expected, "dropout");
   });
 }
 

@@ -36,6 +36,36 @@ TEST(Activation, FusedFormsEqualTheirTwins) {
                        [&](const Tensor& t) { return composed_swiglu(up, t); }, x);
 }
 
+TEST(Activation, FormsWithBiasEqualTheirTwins) {
+  const Tensor x = input({5, 8}, 1);
+  const Tensor bias = input({8}, 2);
+  const std::pair<Tensor (*)(const Tensor&, const Tensor&),
+                  Tensor (*)(const Tensor&, const Tensor&)>
+      forms[] = {{bias_gelu, composed_bias_gelu},
+                 {bias_gelu_tanh, composed_bias_gelu_tanh},
+                 {bias_silu, composed_bias_silu}};
+  for (const auto& [fused, twin] : forms) {
+    expect_same_function([&, f = fused](const Tensor& t) { return f(t, bias); },
+                         [&, f = twin](const Tensor& t) { return f(t, bias); }, x);
+    expect_same_function([&, f = fused](const Tensor& t) { return f(x, t); },
+                         [&, f = twin](const Tensor& t) { return f(x, t); }, bias);
+    // A 16-bit x with a float32 bias: the sum is not rounded before the function.
+    const Tensor half = x.to(kBFloat16);
+    const Tensor y = fused(half, bias.to(kFloat32));
+    EXPECT_EQ(y.dtype(), kBFloat16);
+    expect_close(y, twin(half, bias.to(kFloat32)), 1e-6);
+  }
+}
+
+TEST(Activation, ABiasGradientGoesStraightIntoMainGrad) {
+  const Tensor x = input({40, 8}, 1).to(kBFloat16);
+  const Tensor bias = input({8}, 2).to(kFloat32).set_requires_grad();
+  const Tensor expected = grad(sum(bias_gelu(x, bias).to(kFloat32)), {bias})[0];
+  bias.set_main_grad(ones({8}));
+  sum(bias_gelu(x, bias).to(kFloat32)).backward();
+  expect_close(sub(bias.main_grad(), 1), expected, 1e-6);
+}
+
 TEST(Activation, KnownValues) {
   const Tensor x = tensor<double>({-2.0, 0.0, 1.0}, {3});
   expect_close(relu(x), tensor<double>({0, 0, 1}, {3}), 0);

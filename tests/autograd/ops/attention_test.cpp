@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <vector>
+
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
@@ -242,6 +245,76 @@ TEST(Attention, SixteenBits) {
     expect_close(half.dk, exact.dk, bound);
     expect_close(half.dv, exact.dv, bound);
   }
+}
+
+TEST(Attention, FusedFormEqualsItsTwinInEveryDtype) {
+  // bfloat16: the twin rounds scores and weights to 8 bits, the fused form what its products need.
+  const auto bound = [](DType dtype) {
+    return dtype == kBFloat16 ? 0.03 : dtype == kFloat16 ? 0.004 : 1e-5;
+  };
+  for (const DType dtype : {kFloat32, kBFloat16, kFloat16}) {
+    for (const AttentionOptions& options :
+         {AttentionOptions{}, AttentionOptions{.causal = true},
+          AttentionOptions{.causal = true, .window_left = 90},
+          AttentionOptions{
+              .causal = true, .dropout_p = 0.2, .dropout_source = RandomKey{5, 6, 0}}}) {
+      const Tensor q = input({2, 4, 150, 24}, 1).to(dtype);
+      const Tensor k = input({2, 2, 150, 24}, 2).to(dtype);
+      const Tensor v = input({2, 2, 150, 24}, 3).to(dtype);
+      const Gradients one =
+          run([&](const Tensor& a, const Tensor& b,
+                  const Tensor& c) { return scaled_dot_product_attention(a, b, c, options); },
+              q, k, v);
+      const Gradients two =
+          run([&](const Tensor& a, const Tensor& b,
+                  const Tensor& c) { return composed_attention(a, b, c, options); },
+              q, k, v);
+      SCOPED_TRACE(name_of(dtype));
+      EXPECT_EQ(two.out.dtype(), dtype);
+      EXPECT_EQ(two.dk.dtype(), dtype);
+      expect_close(one.out, two.out, bound(dtype));
+      expect_close(one.dq, two.dq, bound(dtype));
+      expect_close(one.dk, two.dk, bound(dtype));
+      expect_close(one.dv, two.dv, bound(dtype));
+    }
+  }
+}
+
+TEST(Attention, ComposedFormRoundsScoresAndWeights) {
+  // 3 * 171 = 513 and 3 * 173 = 519 have ten bits; bfloat16 keeps eight: 512 and 520.
+  const auto vector = [](const std::vector<double>& values) {
+    const auto n = static_cast<int64_t>(values.size());
+    return tensor<double>(values, {1, 1, n, 1}).to(kBFloat16);
+  };
+  const Tensor q = vector({3});
+  const Tensor k = vector({171, 173, 160});
+  const Tensor v = vector({1, 256, -64});
+  const auto rounded = [](double x) {
+    return tensor<double>({x}, {1}).to(kBFloat16).to(kFloat64).item();
+  };
+  const auto expected = [&](const std::vector<double>& scores) {
+    double sum = 0;
+    for (const double score : scores) {
+      sum += std::exp(score);
+    }
+    double out = 0;
+    const std::vector<double> values = {1, 256, -64};
+    for (size_t j = 0; j < scores.size(); ++j) {
+      out += rounded(std::exp(scores[j]) / sum) * values[j];
+    }
+    return rounded(out);
+  };
+  const double scale = 1.0 / 61;
+  const AttentionOptions options{.scale = scale};
+  EXPECT_EQ(composed_attention(q, k, v, options).item(),
+            expected({512 * scale, 520 * scale, 480 * scale}));
+  EXPECT_EQ(composed_attention(q, k, v, options, kFloat32).item(),
+            expected({512 * scale, 520 * scale, 480 * scale}));
+  EXPECT_EQ(composed_attention(q, k, v, options, kBFloat16).item(),
+            expected({rounded(512 * scale), rounded(520 * scale), rounded(480 * scale)}));
+  EXPECT_NE(expected({512 * scale, 520 * scale, 480 * scale}),
+            expected({513 * scale, 519 * scale, 480 * scale}));
+  EXPECT_THROW(composed_attention(q, k, v, options, kInt64), TypeError);
 }
 
 TEST(Attention, ChangedMaskIsNoticed) {

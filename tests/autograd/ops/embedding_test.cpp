@@ -41,6 +41,28 @@ TEST(Embedding, SixteenBitGradientsAreSummedInFloat32) {
   EXPECT_EQ(dx.item(), 320);
 }
 
+TEST(Embedding, SixteenBitRowsOfAFloat32Table) {
+  const Tensor weight = randn({700, 4}, kFloat32, RandomKey{1, 2, 0}).set_requires_grad();
+  const Tensor ids = tensor<int64_t>({1, 3, 1, 600}, {4});
+  const Tensor y = embedding(weight, ids, kBFloat16);
+  EXPECT_EQ(y.dtype(), kBFloat16);
+  expect_close(y, embedding(weight, ids).to(kBFloat16), 0);
+  const Tensor dy = randn({4, 4}, kFloat32, RandomKey{1, 3, 0}).to(kBFloat16);
+  const Tensor dweight = grad(y, {weight}, dy)[0];
+  EXPECT_EQ(dweight.dtype(), kFloat32);
+  expect_close(dweight, grad(embedding(weight, ids), {weight}, dy.to(kFloat32))[0], 0);
+
+  weight.set_main_grad(zeros({700, 4}));
+  const Tensor again = embedding(weight, ids, kBFloat16);
+  RankContext::current().allocator().reset_peak();
+  const int64_t before = memory_stats().current_bytes;
+  again.backward(dy);
+  EXPECT_LE(memory_stats().peak_bytes, before + 1024);  // a list of positions, nothing of a table
+  expect_close(weight.main_grad(), dweight, 0);
+  EXPECT_THROW(embedding(zeros({7, 4}, kFloat64), ids, kBFloat16), TypeError);
+  EXPECT_THROW(embedding(zeros({7, 4}), ids, kFloat64), TypeError);
+}
+
 TEST(Embedding, BackwardAllocatesTheGradientAndAListOfPositions) {
   const Tensor weight = zeros({5000, 64}).set_requires_grad();
   const Tensor ids = randint(0, 5000, {8, 16}, kInt64, RandomKey{1, 1, 0});

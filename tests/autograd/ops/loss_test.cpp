@@ -157,6 +157,146 @@ TEST(CrossEntropy, TheGradientIsTheOnlyOtherTensorOfTheLogitsSize) {
   EXPECT_LT(memory_stats().peak_bytes - before, size + size / 10);
 }
 
+// Logits that nobody holds: their peak in bytes over what was there before, and the gradient that
+// arrives behind them.
+struct Disposed {
+  int64_t peak;
+  Tensor gradient;
+};
+Disposed peak_of_backward(const Tensor& x, bool hold_logits, bool retain_graph, double smoothing) {
+  const Tensor labels = labels_below(4096, {64});
+  RankContext::current().allocator().reset_peak();
+  const int64_t before = memory_stats().current_bytes;
+  Tensor held;
+  Tensor loss;
+  {
+    const Tensor logits = add(x, 1);
+    held = hold_logits ? logits : Tensor();
+    loss = cross_entropy(logits, labels, {.label_smoothing = smoothing});
+  }
+  loss.backward({}, retain_graph);
+  const int64_t peak = memory_stats().peak_bytes - before;
+  if (held.defined()) {
+    expect_close(held, add(x, 1), 0);
+  }
+  const Tensor gradient = x.grad().clone();
+  if (retain_graph) {
+    x.set_grad({});
+    loss.backward();
+    expect_close(x.grad(), gradient, 0);
+  }
+  return {peak, gradient};
+}
+
+TEST(CrossEntropy, TheGradientTakesThePlaceOfLogitsThatNobodyHolds) {
+  constexpr int64_t kSize = 64 * 4096 * 4;
+  for (const double smoothing : {0.0, 0.1}) {
+    const auto leaf = [] { return input({64, 4096}, 1, kFloat32).set_requires_grad(); };
+    const Disposed plain = peak_of_backward(leaf(), false, false, smoothing);
+    EXPECT_LT(plain.peak, kSize + kSize / 10);
+    const Disposed held = peak_of_backward(leaf(), true, false, smoothing);
+    EXPECT_GE(held.peak, 2 * kSize);
+    expect_close(plain.gradient, held.gradient, 0);
+    // The graph is run again, so it needs the logits again.
+    const Disposed kept = peak_of_backward(leaf(), false, true, smoothing);
+    EXPECT_GE(kept.peak, 2 * kSize);
+    expect_close(plain.gradient, kept.gradient, 0);
+  }
+}
+
+TEST(CrossEntropy, LogitsThatAnotherOpKeepsAreLeftAlone) {
+  const Tensor x = input({3, 5}, 1).set_requires_grad();
+  const Tensor labels = labels_below(5, {3});
+  Tensor loss;
+  {
+    const Tensor logits = add(x, 1);
+    const Tensor view = logits.reshape({3, 5});
+    // Newest first: the cross entropy is run before square, which keeps the logits too.
+    loss = sum(square(logits));
+    loss = add(loss, cross_entropy(view, labels));
+  }
+  loss.backward();
+  const Tensor y = x.detach().clone().set_requires_grad();
+  const Tensor twin = add(sum(square(add(y, 1))), composed_cross_entropy(add(y, 1), labels));
+  expect_close(x.grad(), grad(twin, {y})[0], 1e-13);
+}
+
+void expect_linear_equals_twin(const LinearCrossEntropyOptions& options) {
+  const Tensor labels = labels_below(13, {3, 5});
+  const TensorList a = {input({3, 5, 6}, 1).set_requires_grad(),
+                        input({17, 6}, 2).set_requires_grad()};
+  const TensorList b = {a[0].detach().set_requires_grad(), a[1].detach().set_requires_grad()};
+  const Tensor fused = linear_cross_entropy(a[0], a[1], labels, options);
+  const Tensor twin = composed_linear_cross_entropy(b[0], b[1], labels, options);
+  expect_close(fused, twin, 1e-13);
+  // Rows may be weighed by what follows.
+  const Tensor dy = input(fused.shape(), 50);
+  const TensorList da = grad(fused, a, dy);
+  const TensorList db = grad(twin, b, dy);
+  expect_close(da[0], db[0], 1e-13);
+  expect_close(da[1], db[1], 1e-13);
+}
+
+TEST(LinearCrossEntropy, FusedFormEqualsItsTwin) {
+  const Tensor mask = bernoulli(0.7, {3, 5}, RandomKey{6, 3, 0});
+  for (const Reduction reduction : {Reduction::kNone, Reduction::kSum, Reduction::kMean}) {
+    for (const int64_t chunk_rows : {1, 4, 5, 64}) {
+      expect_linear_equals_twin({.loss = {.reduction = reduction}, .chunk_rows = chunk_rows});
+      expect_linear_equals_twin({.loss = {.ignore_index = 4,
+                                          .reduction = reduction,
+                                          .loss_mask = mask,
+                                          .label_smoothing = 0.3,
+                                          .valid_vocab = 13},
+                                 .chunk_rows = chunk_rows});
+    }
+  }
+}
+
+TEST(LinearCrossEntropy, ReducedPrecisionWithAFloat32Weight) {
+  const Tensor labels = labels_below(40, {50});
+  const Tensor hidden = mul(input({50, 16}, 1), 0.3).to(kBFloat16).set_requires_grad();
+  const Tensor weight = mul(input({40, 16}, 2), 0.3).to(kFloat32).set_requires_grad();
+  const Tensor loss = linear_cross_entropy(hidden, weight, labels, {.chunk_rows = 16});
+  EXPECT_EQ(loss.dtype(), kFloat32);
+  const TensorList d = grad(loss, {hidden, weight});
+  EXPECT_EQ(d[0].dtype(), kBFloat16);
+  EXPECT_EQ(d[1].dtype(), kFloat32);
+  const Tensor x = hidden.detach().to(kFloat64).set_requires_grad();
+  const Tensor w = weight.detach().to(kBFloat16).to(kFloat64).set_requires_grad();
+  const Tensor exact = composed_linear_cross_entropy(x, w, labels);
+  const TensorList e = grad(exact, {x, w});
+  expect_close(loss, exact, 0.01);
+  expect_close(mul(d[0].to(kFloat64), 50), mul(e[0], 50), 0.02);
+  expect_close(mul(d[1], 50), mul(e[1], 50), 0.02);
+  // A copy that the caller keeps gives the same.
+  LinearCrossEntropyOptions with_copy;
+  with_copy.chunk_rows = 16;
+  with_copy.rounded = weight.detach().to(kBFloat16);
+  const Tensor again = linear_cross_entropy(hidden, weight, labels, with_copy);
+  EXPECT_EQ(again.item(), loss.item());
+  expect_close(grad(again, {weight})[0], d[1], 0);
+  with_copy.rounded = weight;
+  EXPECT_THROW(linear_cross_entropy(hidden, weight, labels, with_copy), TypeError);
+}
+
+TEST(LinearCrossEntropy, NeverHoldsTheLogits) {
+  constexpr int64_t kRows = 256;
+  constexpr int64_t kVocab = 4096;
+  const Tensor hidden = input({kRows, 8}, 1, kFloat32).set_requires_grad();
+  const Tensor weight = input({kVocab, 8}, 2, kFloat32).set_requires_grad();
+  weight.set_main_grad(zeros({kVocab, 8}));
+  const Tensor labels = labels_below(kVocab, {kRows});
+  RankContext::current().allocator().reset_peak();
+  const int64_t before = memory_stats().current_bytes;
+  linear_cross_entropy(hidden, weight, labels, {.chunk_rows = 32}).backward();
+  // The logits of a chunk, an eighth of all, the gradient of hidden, rows of numbers, and what the
+  // products work in.
+  EXPECT_LT(memory_stats().peak_bytes - before, kRows * kVocab * 4 / 4);
+  const Tensor twin_weight = weight.detach().clone().set_requires_grad();
+  const Tensor twin = composed_linear_cross_entropy(hidden.detach(), twin_weight, labels);
+  expect_close(mul(weight.main_grad(), 100), mul(grad(twin, {twin_weight})[0], 100), 1e-5);
+}
+
 TEST(NllLoss, EqualsCrossEntropyOfLogSoftmax) {
   const Tensor logits = input({3, 4, 6}, 1);
   const Tensor labels = labels_below(6, {3, 4});

@@ -162,6 +162,21 @@ TEST(BFloat16MainGrad, SmallContributionsAreNotLost) {
   EXPECT_EQ(a.main_grad().to(kFloat32).to_vector<float>(), first);
 }
 
+// The weight's own dtype does not matter: sums go into main_grad as float32.
+TEST(BFloat16MainGrad, OfA16BitWeightIsThatOfAFloat32One) {
+  const auto gradient = [](DType dtype) {
+    const Tensor weight = filled({2, 3}, 0.5).to(dtype).set_requires_grad();
+    weight.set_main_grad(zeros({2, 3}, kBFloat16));
+    reset_main_grad(weight, {1, 2, 0});
+    const Tensor x = filled({40, 3}, 1.37).to(kBFloat16);
+    for (int pass = 0; pass < 3; ++pass) {
+      sum(square(linear(x, weight).to(kFloat32))).backward();
+    }
+    return weight.grad().to(kFloat32).to_vector<float>();
+  };
+  EXPECT_EQ(gradient(kBFloat16), gradient(kFloat32));
+}
+
 TEST(BFloat16MainGrad, TakesTheFirstContributionRoundedToNearest) {
   const Tensor weight = leaf({2, 3}, 0.5);
   weight.set_main_grad(zeros({2, 3}, kBFloat16));

@@ -199,6 +199,25 @@ TEST(LinearMixed, UsesTheGivenCopyAndTheMainGradient) {
   EXPECT_THROW(linear(x.to(kFloat64), weight), TypeError);
 }
 
+TEST(LinearMixed, ABiasMayBeFloat32BesideA16BitWeight) {
+  const Tensor x = unround({5, 3}).to(kBFloat16);
+  const Tensor weight = unround({2, 3}).to(kBFloat16);
+  const Tensor whole = weight.to(kFloat32).set_requires_grad();
+  weight.set_requires_grad();
+  const Tensor bias = tensor({0.3F, -1.7F}).set_requires_grad();
+  const Tensor y = linear(x, weight, bias);
+  const Tensor expected = linear(x, whole, bias);
+  EXPECT_EQ(y.to(kFloat32).to_vector<float>(), expected.to(kFloat32).to_vector<float>());
+  const Tensor dy = unround({5, 2}).to(kBFloat16);
+  const TensorList d = grad(y, {weight, bias}, dy);
+  const TensorList de = grad(expected, {whole, bias}, dy);
+  EXPECT_EQ(d[0].dtype(), kBFloat16);
+  EXPECT_EQ(d[0].to(kFloat32).to_vector<float>(),
+            de[0].to(kBFloat16).to(kFloat32).to_vector<float>());
+  EXPECT_EQ(d[1].dtype(), kFloat32);
+  EXPECT_EQ(d[1].to_vector<float>(), de[1].to_vector<float>());
+}
+
 TEST(LinearMixed, AWeightChangedInPlaceIsNoticed) {
   const Tensor x = unround({4, 6}).to(kBFloat16).set_requires_grad();
   const Tensor weight = unround({3, 6}).set_requires_grad();

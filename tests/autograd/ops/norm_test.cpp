@@ -108,6 +108,108 @@ TEST(Norm, MixedParametersMeetInFloat32) {
   EXPECT_EQ(grad(y, wide, ones({6, 8}, kFloat64))[1].dtype(), kFloat32);
 }
 
+// Both results and all gradients of the fused form and of its twin.
+void expect_add_norm_equals_its_twin(const TensorList& in, bool centered, double bound) {
+  const auto results_of = [&](bool fused, const TensorList& at) {
+    const AddNormOptions options{.eps = 1e-3, .x_bias = at[4]};
+    const AddNorm r =
+        centered ? (fused ? add_layer_norm : composed_add_layer_norm)(at[0], at[1], at[2], at[3],
+                                                                      options)
+                 : (fused ? add_rms_norm : composed_add_rms_norm)(at[0], at[1], at[2], options);
+    return TensorList{r.sum, r.normed};
+  };
+  const TensorList a = leaves(in);
+  const TensorList b = leaves(in);
+  const TensorList fused = results_of(true, a);
+  const TensorList twin = results_of(false, b);
+  const TensorList dys = {input(in[1].shape(), 20, fused[0].dtype()),
+                          input(in[1].shape(), 21, fused[1].dtype())};
+  const TensorList da = grad(fused, a, dys, {}, true);
+  const TensorList db = grad(twin, b, dys, {}, true);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(fused[i].dtype(), twin[i].dtype());
+    expect_close(fused[i], twin[i], bound);
+  }
+  for (size_t i = 0; i < in.size(); ++i) {
+    ASSERT_EQ(da[i].defined(), db[i].defined());
+    if (da[i].defined()) {
+      EXPECT_EQ(da[i].dtype(), in[i].dtype());
+      expect_close(da[i], db[i], bound);
+    }
+  }
+}
+
+TEST(AddNorm, FusedFormsEqualTheirTwins) {
+  for (const bool centered : {true, false}) {
+    expect_add_norm_equals_its_twin(
+        {input({4, 3, 9}, 1), input({4, 3, 9}, 2), input({9}, 3), input({9}, 4), input({9}, 5)},
+        centered, 1e-13);
+    // A float32 stream with bfloat16 branches, and everything in bfloat16 but the parameters.
+    expect_add_norm_equals_its_twin(
+        {input({40, 64}, 1, kBFloat16), input({40, 64}, 2, kFloat32), input({64}, 3, kFloat32),
+         input({64}, 4, kFloat32), input({64}, 5, kFloat32)},
+        centered, 0.02);
+    expect_add_norm_equals_its_twin(
+        {input({40, 64}, 1, kBFloat16), input({40, 64}, 2, kBFloat16), input({64}, 3, kFloat32),
+         input({64}, 4, kFloat32), input({64}, 5, kBFloat16)},
+        centered, 0.02);
+  }
+}
+
+TEST(AddNorm, OneTensorIsTheGradientOfBothTerms) {
+  const TensorList in = leaves({input({6, 8}, 1), input({6, 8}, 2), input({8}, 3)});
+  const AddNorm r = add_rms_norm(in[0], in[1], in[2]);
+  const TensorList results = {r.sum, r.normed};
+  const TensorList dys = {input({6, 8}, 4), input({6, 8}, 5)};
+  const TensorList d = grad(results, in, dys);
+  EXPECT_EQ(d[0].raw(), d[1].raw());
+}
+
+TEST(AddNorm, KeepsTheSumAndARowOfStatistics) {
+  const Tensor x = zeros({256, 64}).set_requires_grad();
+  const Tensor residual = zeros({256, 64}).set_requires_grad();
+  const int64_t before = memory_stats().current_bytes;
+  Tensor normed;
+  {
+    AddNorm r = add_rms_norm(x, residual, {});
+    normed = r.normed;
+  }
+  EXPECT_LE(
+      memory_stats().current_bytes - before,
+      2 * CachingAllocator::rounded_size(256 * 64 * 4) + CachingAllocator::rounded_size(256 * 4));
+}
+
+TEST(AddNorm, GradientsOfParametersGoStraightIntoMainGrad) {
+  const TensorList in =
+      leaves({input({40, 16}, 1, kBFloat16), input({40, 16}, 2, kFloat32), input({16}, 3, kFloat32),
+              input({16}, 4, kFloat32), input({16}, 5, kFloat32)});
+  const auto run = [&] {
+    const AddNorm r = add_layer_norm(in[0], in[1], in[2], in[3], {.x_bias = in[4]});
+    backward(std::vector<Tensor>{sum(r.sum), sum(square(r.normed.to(kFloat32)))});
+  };
+  run();
+  TensorList expected;
+  for (size_t i = 2; i < 5; ++i) {
+    expected.push_back(in[i].grad().clone());
+    in[i].set_main_grad(ones({16}));
+  }
+  run();
+  for (size_t i = 2; i < 5; ++i) {
+    expect_close(sub(in[i].main_grad(), 1), expected[i - 2], 1e-5);
+  }
+}
+
+TEST(Norm, TheResultMayHaveAnotherDtype) {
+  const Tensor x = input({6, 8}, 1, kFloat32).set_requires_grad();
+  const Tensor y = layer_norm(x, {}, {}, 1e-5, kBFloat16);
+  EXPECT_EQ(y.dtype(), kBFloat16);
+  expect_close(y, layer_norm(x, {}, {}), 1.0 / 256);
+  const Tensor dy = input({6, 8}, 2, kBFloat16);
+  const Tensor dx = grad(y, {x}, dy)[0];
+  EXPECT_EQ(dx.dtype(), kFloat32);
+  expect_close(dx, grad(layer_norm(x, {}, {}), {x}, dy.to(kFloat32))[0], 1e-6);
+}
+
 TEST(Norm, ParametersOfAnotherDtypeAreRefused) {
   EXPECT_THROW(rms_norm(zeros({2, 4}), zeros({4}, kFloat64)), TypeError);
   EXPECT_THROW(rms_norm(zeros({2, 4}), zeros({4}, kBFloat16)), TypeError);

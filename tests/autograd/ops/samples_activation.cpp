@@ -22,6 +22,28 @@ ACTIVATION_SAMPLES(silu, randn)
 ACTIVATION_SAMPLES(softplus, randn)
 #undef ACTIVATION_SAMPLES
 
+#define BIAS_SAMPLES(op_name)                                                     \
+  OP_SAMPLES(op_name) {                                                           \
+    const auto fn = [](const Tensor& x, const Tensor& bias) {                     \
+      return tapestry::op_name(x, bias);                                          \
+    };                                                                            \
+    for (const Shape& s : {Shape{7}, Shape{2, 3, 5}, Shape{0, 4}, Shape{3, 0}}) { \
+      add(fn, {randn(s), randn({s.back()})});                                     \
+    }                                                                             \
+    add(fn, {randn({2, 3}), randn({3})}).differentiable({0});                     \
+    add(fn, {randn({2, 3}), randn({3})}).differentiable({1});                     \
+    add_large(fn, {randn({130, 300}), randn({300})});                             \
+    add_error<ValueError>(fn, {randn({2, 3}), randn({2})}, "bias [2]");           \
+    add_error<ValueError>(fn, {randn({}), randn({1})}, "bias [1]");               \
+    add_error<TypeError>(fn, {randn({3}), integers({3}, 4)}, "int64");            \
+    add_error<TypeError>(fn, {bools({3}), randn({3})}, #op_name);                 \
+  }
+
+BIAS_SAMPLES(bias_gelu)
+BIAS_SAMPLES(bias_gelu_tanh)
+BIAS_SAMPLES(bias_silu)
+#undef BIAS_SAMPLES
+
 OP_SAMPLES(relu) {
   const auto fn = [](const Tensor& x) { return relu(x); };
   const auto squared = [](const Tensor& x) { return squared_relu(x); };

@@ -263,6 +263,38 @@ TEST(TrainOneStepCell, BFloat16StatesRepeatBitForBitOnAnyTeam) {
   EXPECT_EQ(curve(lean), curve(lean));
 }
 
+// A weight in two halves is the float32 weight whose bfloat16 copy computes, whatever else is set.
+TEST(TrainOneStepCell, RemaindersTrainBitForBitAsFloat32Weights) {
+  for (const Overrides& more : {Overrides{}, Overrides{kOptimizer + "exp_avg_dtype=bfloat16",
+                                                       kOptimizer + "exp_avg_sq_dtype=bfloat16",
+                                                       kOptimizer + "main_grads_dtype=bfloat16"}}) {
+    Overrides plain = {kTraining + "bf16=True", kOptimizer + "clip_grad=1",
+                       "model_config.untie_embeddings_and_output_weights=True"};
+    plain.insert(plain.end(), more.begin(), more.end());
+    Overrides split = plain;
+    split.push_back(kOptimizer + "store_param_remainders=True");
+    Trainer a(plain);
+    Trainer b(split);
+    int64_t narrow = 0;
+    for (const auto& entry : b.model->named_parameters()) {
+      narrow += entry.parameter->dtype() == kBFloat16 ? 1 : 0;
+    }
+    EXPECT_EQ(narrow, 2 * 4 + 1);  // qkv, out, two of the MLP; the output matrix
+    testing::expect_states_equal(get_logical_state(*b.model, b.optimizer.get()),
+                                 get_logical_state(*a.model));
+    for (int step = 0; step < 5; ++step) {
+      const std::vector<data::Batch> batches = {make_batch(a.config, 4, 8 * step),
+                                                make_batch(a.config, 4, 8 * step + 4)};
+      const StepResult from_a = a.cell(batches);
+      const StepResult from_b = b.cell(batches);
+      EXPECT_EQ(from_b.loss, from_a.loss) << step;
+      EXPECT_EQ(from_b.grad_norm, from_a.grad_norm) << step;
+    }
+    testing::expect_states_equal(get_logical_state(*b.model, b.optimizer.get()),
+                                 get_logical_state(*a.model));
+  }
+}
+
 TEST(TrainOneStepCell, UpdatingInBackwardIsTheSameTraining) {
   const Overrides value_clip = {
       kTraining + "grad_clip_kwargs={grad_clip_type: GradClipByValue, clip_value: 0.01}",

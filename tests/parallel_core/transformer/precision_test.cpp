@@ -132,6 +132,11 @@ TEST(ReducedPrecision, NarrowNormsAndRotationsAreSeen) {
     EXPECT_NE(rounded, exact) << key;
     EXPECT_NEAR(rounded, exact, 1e-2 * exact) << key;
   }
+  const double softmax = outcome_of(with(rope, {"model_config.softmax_compute_dtype=bfloat16",
+                                                "model_config.attention_softmax_in_fp32=False"}))
+                             .loss;
+  EXPECT_NE(softmax, exact);
+  EXPECT_NEAR(softmax, exact, 1e-2 * exact);
 }
 
 TEST(ReducedPrecision, AnOverflowSkipsTheStepAndLowersTheScale) {
@@ -160,6 +165,19 @@ TEST(ReducedPrecision, AnOverflowSkipsTheStepAndLowersTheScale) {
   EXPECT_LT(second.loss, first.loss);
   EXPECT_EQ(trainer.cell.grad_scaler().scale(), 16777216);  // two finite steps
   EXPECT_EQ(trainer.cell.position().applied, 2);
+}
+
+TEST(FusedLinearCrossEntropy, GivesTheSameLossAndGradients) {
+  for (const Overrides& base :
+       {Overrides{}, kBf16, Overrides{"model_config.untie_embeddings_and_output_weights=True"}}) {
+    const Outcome plain = outcome_of(base);
+    const Outcome fused = outcome_of(with(base, {"model_config.fused_linear_cross_entropy=True"}));
+    const double bound = base == kBf16 ? 2e-3 : 1e-6;
+    EXPECT_NEAR(fused.loss, plain.loss, bound * plain.loss);
+    EXPECT_NEAR(fused.grad_norm, plain.grad_norm, bound * plain.grad_norm);
+    EXPECT_TRUE(plain.values.contains("logits"));
+    EXPECT_FALSE(fused.values.contains("logits"));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,24 @@
+#include "autograd/ops/column_gradient.h"
+
+#include "autograd/tape/engine.h"
+#include "autograd/tensor/factory.h"
+
+namespace tapestry {
+
+Tensor column_gradient(
+    const Tensor& parameter, DType dtype, int64_t n, bool needed, kernels::ColumnSums& out) {
+  if (!needed) {
+    return {};
+  }
+  if (dtype != kFloat64) {
+    if (const auto [buffer, overwrite] = main_grad_target(parameter); buffer.defined()) {
+      out = {buffer.raw(), buffer.dtype(), !overwrite};
+      return buffer;
+    }
+  }
+  const Tensor gradient = empty({n}, dtype);
+  out = {gradient.raw(), dtype, false};
+  return gradient;
+}
+
+}  // namespace tapestry

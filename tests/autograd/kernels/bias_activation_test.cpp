@@ -1,0 +1,123 @@
+#include "autograd/kernels/bias_activation.h"
+
+#include "fused_testing.h"
+
+namespace tapestry::testing {
+namespace {
+
+using kernels::Activation;
+
+constexpr Activation kAll[] = {Activation::kGelu, Activation::kGeluTanh, Activation::kSilu};
+
+double value(Activation f, double z) {
+  switch (f) {
+    case Activation::kGelu:
+      return 0.5 * z * std::erfc(-z / std::sqrt(2.0));
+    case Activation::kGeluTanh:
+      return z / (1 + std::exp(-1.5957691216057307 * (z + 0.044715 * z * z * z)));
+    case Activation::kSilu:
+      break;
+  }
+  return z / (1 + std::exp(-z));
+}
+
+double slope(Activation f, double z) {
+  const double h = 1e-5;
+  return (value(f, z + h) - value(f, z - h)) / (2 * h);
+}
+
+struct Sizes {
+  int64_t rows;
+  int64_t n;
+};
+constexpr Sizes kSizes[] = {{0, 3}, {1, 1}, {3, 7}, {40, 33}, {2, 1025}};
+
+/// Bias in x's own dtype, and in float32 for 16-bit x.
+std::vector<DType> bias_dtypes(DType dtype) {
+  if (size_of(dtype) == 2) {
+    return {dtype, kFloat32};
+  }
+  return {dtype};
+}
+
+void expect_matches(Activation f, DType dtype, DType bias_dtype, Sizes s) {
+  const int64_t rows = s.rows;
+  const int64_t n = s.n;
+  const Array x = random_array(dtype, rows * n, 1, 2);
+  const Array bias = random_array(bias_dtype, n, 2);
+  const Array dy = random_array(dtype, rows * n, 3);
+  Doubles y(rows * n);
+  Doubles dx(rows * n);
+  Doubles dbias(n);
+  for (int64_t i = 0; i < rows * n; ++i) {
+    const double z = x[i] + bias[i % n];
+    y[i] = value(f, z);
+    dx[i] = dy[i] * slope(f, z);
+    dbias[i % n] += dx[i];
+  }
+  Array got(dtype, rows * n);
+  kernels::bias_activation(f, dtype, bias_dtype, rows, n, x.data(), bias.data(), got.data());
+  // Differences of the reference are exact to about 1e-10.
+  const double t = std::max(tolerance(dtype), 1e-9);
+  expect_close(got, y, "y");
+  Array got_dx(dtype, rows * n);
+  Array got_dbias(bias_dtype, n);
+  const auto backward = [&](void* dx_, const kernels::ColumnSums& sums) {
+    kernels::bias_activation_backward(f, dtype, bias_dtype, rows, n, dy.data(), x.data(),
+                                      bias.data(), dx_, sums);
+  };
+  backward(got_dx.data(), {got_dbias.data(), bias_dtype, false});
+  expect_close(got_dx, dx, "dx", t);
+  const double tb = std::max(t, tolerance(bias_dtype));
+  expect_close(got_dbias, dbias, "dbias", tb, std::sqrt(static_cast<double>(rows)));
+
+  // One of the two alone; dbias added to what is there; dx in the place of dy.
+  Array alone(bias_dtype, n);
+  backward(nullptr, {alone.data(), bias_dtype, false});
+  EXPECT_TRUE(alone.same_bits(got_dbias));
+  Array sums(kernels::ColumnSums{}.dtype, Doubles(n, 1));
+  if (dtype != kFloat64) {
+    backward(nullptr, {sums.data(), kFloat32, true});
+    for (double& d : dbias) {
+      d += 1;
+    }
+    expect_close(sums, dbias, "sums", std::max(t, tolerance(kFloat32)),
+                 std::sqrt(static_cast<double>(rows)));
+  }
+  Array in_place = dy;
+  kernels::bias_activation_backward(f, dtype, bias_dtype, rows, n, in_place.data(), x.data(),
+                                    bias.data(), in_place.data(), {});
+  EXPECT_TRUE(in_place.same_bits(got_dx));
+}
+
+TEST(BiasActivation, MatchesLoops) {
+  for_each_dtype([](DType dtype) {
+    for (const Activation f : kAll) {
+      for (const DType bias_dtype : bias_dtypes(dtype)) {
+        for (const Sizes& s : kSizes) {
+          SCOPED_TRACE(::testing::Message() << static_cast<int>(f) << " of " << s.rows << "x" << s.n
+                                            << ", bias " << name_of(bias_dtype));
+          expect_matches(f, dtype, bias_dtype, s);
+        }
+      }
+    }
+  });
+}
+
+TEST(BiasActivation, SameForAnyTeam) {
+  for_each_level([] {
+    const Array x = random_array(kFloat32, 1111 * 65, 1);
+    const Array bias = random_array(kFloat32, 65, 2);
+    expect_same_for_any_team([&] {
+      Array dx(kFloat32, 1111 * 65);
+      Array dbias(kFloat32, 65);
+      kernels::bias_activation_backward(Activation::kGelu, kFloat32, kFloat32, 1111, 65, x.data(),
+                                        x.data(), bias.data(), dx.data(),
+                                        {dbias.data(), kFloat32, false});
+      return std::vector<Array>{dx, dbias};
+    });
+  });
+}
+
+}  // namespace
+}  // namespace tapestry::testing
