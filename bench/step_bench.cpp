@@ -140,8 +140,7 @@ int measure(const Options& o) {
   }
   initialize_model_parallel();
   const auto model = get_model(config);
-  const auto optimizer = get_optimizer(config.optimizer_config, *model,
-                                       static_cast<uint64_t>(config.training_config.seed));
+  const auto optimizer = get_optimizer(config, *model);
   const auto schedule = get_optimizer_param_scheduler(config, 1);
   TrainOneStepCell cell(*model, *optimizer, *schedule, config);
   const std::vector<data::Batch> batches = {random_batch(o, preset.vocab)};

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "autograd/ops/loss.h"
 namespace tapestry {
 namespace {
 
@@ -204,7 +205,12 @@ MemoryEstimate estimate_memory(const AllConfig& config) {
   per_token += model.hidden_dropout > 0 ? 2 * hidden : 0;
   estimate.activations =
       bytes_of(tokens * (d(model.num_layers) * per_token + element * 2 * hidden));
-  estimate.logits = bytes_of(tokens * d(model.vocab_size) * 4 * 2);
+  // The gradient is written over the logits. In one op with the loss a chunk of rows exists.
+  const double rows = model.fused_linear_cross_entropy
+                          ? std::min(tokens, d(LinearCrossEntropyOptions().chunk_rows))
+                          : tokens;
+  estimate.logits =
+      bytes_of(rows * d(model.vocab_size) * (model.use_fused_kernels ? element : element + 4));
   estimate.workspace = bytes_of(tokens * element *
                                 std::max(2 * hidden + mlp, 2 * hidden + 2 * (queries + 2 * keys)));
   return estimate;
@@ -232,7 +238,7 @@ std::string memory_text(const MemoryEstimate& estimate) {
   return text + "gradients: " + size_text(estimate.gradients) +
          "\noptimizer state: " + size_text(estimate.optimizer) +
          "\nactivations of one micro-batch: " + size_text(estimate.activations) +
-         "\nlogits and their gradient: " + size_text(estimate.logits) +
+         "\nlogits: " + size_text(estimate.logits) +
          "\nworkspace: " + size_text(estimate.workspace) +
          "\ntotal: " + size_text(estimate.total());
 }

@@ -21,7 +21,7 @@ struct MemoryEstimate {
   int64_t gradients = 0;      // of all parameters; of the largest with optimizer_in_backward
   int64_t optimizer = 0;      // moments, and masters or remainders of 16-bit parameters
   int64_t activations = 0;    // kept for the backward pass of one micro-batch
-  int64_t logits = 0;         // logits and their gradient, float32
+  int64_t logits = 0;         // logits, or the chunk of them that exists
   int64_t workspace = 0;      // temporaries of the largest layer's backward pass
 
   /// Settings that this configuration does not use, and the bytes that each would spare.

@@ -35,6 +35,21 @@ void resolve_dtypes(Resolution& r) {
       set_compute_dtype(r, "training_config.fp16", kFloat16);
     }
   }
+  constexpr const char* kParams = "model_config.params_dtype";
+  if (r.sound({kParams, kCompute}) && model.params_dtype != kFloat32) {
+    if (model.params_dtype != model.compute_dtype) {
+      r.error(kParams, concat("is ", name_of(model.params_dtype), ", compute_dtype is ",
+                              name_of(model.compute_dtype),
+                              "; 16-bit parameters need the same compute_dtype"));
+    } else if (!model.use_fused_kernels) {
+      r.error(kParams,
+              concat("is ", name_of(model.params_dtype), ", which needs use_fused_kernels: True"));
+    }
+  }
+  if (model.fp16_lm_cross_entropy && model.compute_dtype != kFloat16) {
+    r.error("model_config.fp16_lm_cross_entropy",
+            concat("needs compute_dtype float16, it is ", name_of(model.compute_dtype)));
+  }
   auto& recv = r.config().parallel_config.recv_dtype;
   if (recv != model.compute_dtype) {
     if (r.given("parallel_config.recv_dtype")) {

@@ -13,7 +13,6 @@ constexpr Field f = field_of<&AllConfig::model_config, Path...>();
 // What 32-bit indices can count.
 constexpr Check kSize = between(1, 2147483647);
 
-constexpr std::string_view kPrecision = "this release computes in float32";
 constexpr std::string_view kRecompute = "recomputation of activations is not built yet";
 constexpr std::string_view kDecoderOnly = "models are decoder-only GPTs";
 constexpr std::string_view kNotBuilt = "this variant is not built yet";
@@ -238,9 +237,8 @@ constexpr Key kKeys[] = {
      .doc = "Initial biases."},
     {.name = "params_dtype",
      .field = f<&M::params_dtype>,
-     .accepted = "float32",
-     .reason = kPrecision,
-     .doc = "Type of the parameters."},
+     .doc = "Type of the parameters. 16 bits, the same as `compute_dtype`: the optimizer keeps a "
+            "float32 master of each."},
     {.name = "compute_dtype",
      .field = f<&M::compute_dtype>,
      .default_text = "float32; see `training_config.bf16` and `fp16`",
@@ -264,7 +262,7 @@ constexpr Key kKeys[] = {
      .field = f<&M::embedding_init_dtype>,
      .default_text = "params_dtype",
      .accepted = "null|float32",
-     .reason = kPrecision,
+     .reason = "the tables have the dtype that params_dtype gives all parameters",
      .doc = "Type of the embedding tables."},
     {.name = "softmax_compute_dtype",
      .field = f<&M::softmax_compute_dtype>,
@@ -283,13 +281,13 @@ constexpr Key kKeys[] = {
      .doc = "Residual stream in float32, whatever the activations are."},
     {.name = "fp16_lm_cross_entropy",
      .field = f<&M::fp16_lm_cross_entropy>,
-     .accepted = "False",
-     .reason = kPrecision,
-     .doc = "Loss in float16."},
+     .doc =
+         "Hand float16 logits to the loss as they are; its sums are float32. Always so with fused "
+         "kernels; needs `compute_dtype: float16`."},
     {.name = "fp8_format",
      .field = f<&M::fp8_format>,
      .accepted = "null",
-     .reason = kPrecision,
+     .reason = "products of 8-bit numbers are not built",
      .doc = "8-bit compute."},
     {.name = "apply_rope_fusion",
      .field = f<&M::apply_rope_fusion>,

@@ -127,7 +127,8 @@ constexpr Key kKeys[] = {
          "Data-parallel wrapper with gradient buckets. With one rank there is nothing to reduce."},
     {.name = "accumulate_allreduce_grads_in_fp32",
      .field = f<&T::accumulate_allreduce_grads_in_fp32>,
-     .doc = "Accumulate and reduce gradients in float32. Always so here."},
+     .doc = "Accumulate and reduce gradients in float32. Always so unless "
+            "`optimizer_config.main_grads_dtype` says otherwise."},
     {.name = "overlap_grad_reduce",
      .field = f<&T::overlap_grad_reduce>,
      .doc = "Reduce gradients during the backward pass; needs `wrap_with_ddp`. With one rank there "

@@ -62,18 +62,18 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
 
 }  // namespace
 
-std::unique_ptr<optim::Optimizer> get_optimizer(const OptimizerConfig& config,
-                                                const nn::Module& model,
-                                                uint64_t seed) {
-  auto optimizer = make_optimizer(config, model, seed);
-  if (config.store_param_remainders) {
-    for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-      if (entry.parameter->flags().matmul && entry.parameter->dtype() == kFloat32) {
-        optimizer->store_parameter_as(entry.name, kBFloat16);
-      }
+std::unique_ptr<optim::Optimizer> get_optimizer(const AllConfig& config, const nn::Module& model) {
+  const DType params = config.model_config.params_dtype;
+  const bool remainders = config.optimizer_config.store_param_remainders;
+  auto optimizer = make_optimizer(config.optimizer_config, model,
+                                  static_cast<uint64_t>(config.training_config.seed));
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    const bool split = remainders && entry.parameter->flags().matmul;
+    if (entry.parameter->dtype() == kFloat32 && (params != kFloat32 || split)) {
+      optimizer->store_parameter_as(entry.name, params != kFloat32 ? params : kBFloat16);
     }
-    RankContext::current().allocator().release_cache();  // the float32 weights that were
   }
+  RankContext::current().allocator().release_cache();  // the float32 weights that were
   return optimizer;
 }
 

@@ -17,12 +17,11 @@ std::vector<optim::ParamGroup> get_param_groups(const nn::Module& model, double 
 
 /// The optimizer that optimizer_type names: AdamW, Adam or SGD. ValueError for another name.
 ///
-/// With store_param_remainders the float32 parameters that serve matrix products alone (their flag
-/// `matmul`) become bfloat16 ones with the rest of their bits in the optimizer, as bfloat16
-/// parameters have anyway. `seed` is that of stochastic rounding.
-std::unique_ptr<optim::Optimizer> get_optimizer(const OptimizerConfig& config,
-                                                const nn::Module& model,
-                                                uint64_t seed = 0);
+/// The model's float32 parameters become 16-bit ones if params_dtype says so, with float32 masters
+/// in the optimizer that have the values of before. With store_param_remainders those that serve
+/// matrix products alone (their flag `matmul`) become bfloat16 ones in any case, with the rest of
+/// their bits in place of a master.
+std::unique_ptr<optim::Optimizer> get_optimizer(const AllConfig& config, const nn::Module& model);
 
 /// learning_rate_scheduler_kwargs or the lr_decay_style family, whichever is configured.
 std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& config,

@@ -225,8 +225,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     resolved = comment_line("run_cmd: " + options.run_cmd) + resolved;
   }
   write_file_atomically(output + "/config.yaml", resolved);
-  const auto optimizer = get_optimizer(config.optimizer_config, *model,
-                                       static_cast<uint64_t>(config.training_config.seed));
+  const auto optimizer = get_optimizer(config, *model);
   const auto schedule = get_optimizer_param_scheduler(config, get_data_parallel_world_size());
   TrainOneStepCell cell(*model, *optimizer, *schedule, config);
   MetricsWriter metrics(output + "/metrics.jsonl");

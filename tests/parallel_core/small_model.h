@@ -76,8 +76,7 @@ struct Trainer {
   explicit Trainer(AllConfig settings)
       : config(std::move(settings)),
         model(get_model(config)),
-        optimizer(get_optimizer(
-            config.optimizer_config, *model, static_cast<uint64_t>(config.training_config.seed))),
+        optimizer(get_optimizer(config, *model)),
         schedule(get_optimizer_param_scheduler(config, 1)),
         cell(*model, *optimizer, *schedule, config) {}
   explicit Trainer(const Overrides& overrides = {}) : Trainer(small_config(overrides)) {}

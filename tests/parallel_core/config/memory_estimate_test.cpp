@@ -17,6 +17,13 @@ AllConfig preset(const std::string& name, std::vector<std::string> overrides = {
                                 {.overrides = std::move(overrides)});
 }
 
+// The 7B preset with every number kept in float32.
+AllConfig plain_7b() {
+  const std::string o = "optimizer_config.";
+  return preset("7B", {o + "store_param_remainders=False", o + "exp_avg_dtype=float32",
+                       o + "exp_avg_sq_dtype=float32", o + "main_grads_dtype=float32"});
+}
+
 TEST(ParameterCount, KnownModels) {
   EXPECT_EQ(parameter_count(preset("124M").model_config), 124'475'904);
   EXPECT_EQ(parameter_count(preset("110M_llama").model_config), 134'105'856);
@@ -67,19 +74,24 @@ TEST(MemoryEstimate, Kinds) {
   EXPECT_EQ(adam.gradients, adam.parameters);
   EXPECT_EQ(adam.optimizer, 2 * adam.parameters);
   EXPECT_EQ(adam.weight_copies, 0);
-  EXPECT_EQ(adam.logits, 2 * 4 * 1024LL * 50304);
+  EXPECT_EQ(adam.logits, 4 * 1024LL * 50304);
+  EXPECT_EQ(estimate_memory(preset("124M", {"training_config.bf16=True"})).logits,
+            2 * 1024LL * 50304);
+  EXPECT_EQ(
+      estimate_memory(preset("124M", {"model_config.fused_linear_cross_entropy=True"})).logits,
+      4 * 512LL * 50304);
   const std::vector<std::string> sgd = {"optimizer_config.optimizer_type=SGD",
                                         "optimizer_config.betas=[0.9, 0.999]"};
   EXPECT_EQ(estimate_memory(preset("124M", sgd)).optimizer, 0);
   const MemoryEstimate twice = estimate_memory(preset("124M", {"dataset_config.batch_size=2"}));
   EXPECT_EQ(twice.activations, 2 * adam.activations);
   EXPECT_EQ(twice.parameters, adam.parameters);
-  const MemoryEstimate half = estimate_memory(preset("7B"));
+  const MemoryEstimate half = estimate_memory(plain_7b());
   EXPECT_EQ(half.weight_copies, half.parameters / 2);
 }
 
 TEST(MemoryEstimate, OptionsThatTakeFewerBytesPerParameter) {
-  const AllConfig plain = preset("7B");
+  const AllConfig plain = plain_7b();
   AllConfig lean = plain;
   lean.optimizer_config.store_param_remainders = true;
   lean.optimizer_config.exp_avg_dtype = kBFloat16;
@@ -99,6 +111,8 @@ TEST(MemoryEstimate, OptionsThatTakeFewerBytesPerParameter) {
   }
   EXPECT_EQ(before.total() - after.total(), saved);
   EXPECT_TRUE(after.savings.empty());
+  EXPECT_EQ(estimate_memory(preset("7B")).total(), after.total());
+  EXPECT_NO_THROW(check_fits(after, int64_t{22} << 30U));
 }
 
 TEST(MemoryEstimate, UpdatingInBackwardHoldsOneGradient) {
@@ -110,7 +124,7 @@ TEST(MemoryEstimate, UpdatingInBackwardHoldsOneGradient) {
 
 TEST(MemoryEstimate, TooLittleMemoryNamesTheOptions) {
   try {
-    check_fits(estimate_memory(preset("7B")), int64_t{22} << 30U);
+    check_fits(estimate_memory(plain_7b()), int64_t{22} << 30U);
     FAIL() << "fits";
   } catch (const ValueError& error) {
     for (const char* part :

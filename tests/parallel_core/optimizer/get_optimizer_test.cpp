@@ -52,14 +52,14 @@ TEST(GetOptimizer, ByName) {
   for (const std::string name : {"AdamW", "Adam", "SGD"}) {
     const AllConfig config =
         small_config({kOptimizer + "optimizer_type=" + name, kOptimizer + "learning_rate=0.25"});
-    const auto optimizer = get_optimizer(config.optimizer_config, *model);
+    const auto optimizer = get_optimizer(config, *model);
     EXPECT_EQ(optimizer->type_name(), name);
     for (const optim::ParamGroup& group : optimizer->param_groups()) {
       EXPECT_EQ(group.lr, 0.25);
     }
   }
-  OptimizerConfig config;
-  config.optimizer_type = "Rprop";
+  AllConfig config;
+  config.optimizer_config.optimizer_type = "Rprop";
   EXPECT_THAT([&] { get_optimizer(config, *model); },
               ::testing::ThrowsMessage<ValueError>(::testing::HasSubstr("Rprop")));
 }

@@ -167,6 +167,32 @@ TEST(ReducedPrecision, AnOverflowSkipsTheStepAndLowersTheScale) {
   EXPECT_EQ(trainer.cell.position().applied, 2);
 }
 
+TEST(ReducedPrecision, SixteenBitParametersHaveFloat32Masters) {
+  for (const std::string dtype : {"bfloat16", "float16"}) {
+    testing::Trainer whole(small_config({"model_config.compute_dtype=" + dtype}));
+    testing::Trainer half(small_config(
+        {"model_config.compute_dtype=" + dtype, "model_config.params_dtype=" + dtype}));
+    for (const auto& entry : half.model->named_parameters()) {
+      EXPECT_EQ(name_of(entry.parameter->dtype()), dtype) << entry.name;
+      EXPECT_EQ(half.optimizer->main_param(entry.name).dtype(), kFloat32) << entry.name;
+    }
+    for (int step = 0; step < 5; ++step) {
+      const data::Batch batch = testing::make_batch(whole.config, 2);
+      const double expected = whole.cell({batch}).loss;
+      EXPECT_NEAR(half.cell({batch}).loss, expected, 1e-2 * expected) << dtype << " " << step;
+    }
+    // A parameter is its master rounded; the master has bits that 16 cannot hold.
+    for (const auto& entry : half.model->named_parameters()) {
+      const Tensor master = half.optimizer->main_param(entry.name);
+      EXPECT_TRUE(testing::same_bits(master.to(entry.parameter->dtype()), *entry.parameter))
+          << entry.name;
+    }
+    EXPECT_FALSE(holds_only(half.optimizer->main_param("language_model.embedding.word_embeddings."
+                                                       "weight"),
+                            half.config.model_config.params_dtype));
+  }
+}
+
 TEST(FusedLinearCrossEntropy, GivesTheSameLossAndGradients) {
   for (const Overrides& base :
        {Overrides{}, kBf16, Overrides{"model_config.untie_embeddings_and_output_weights=True"}}) {
