@@ -41,7 +41,21 @@ namespace {
     }                                          \
   };
 
-TAPESTRY_ACTIVATION(Gelu, gelu)
+struct RoughGelu {
+  TAPESTRY_INLINE static float f(float z) { return rough_gelu(z); }
+  TAPESTRY_INLINE static float derivative(float z) { return rough_gelu_derivative(z); }
+};
+struct Gelu {
+  using ForBFloat16 = RoughGelu;
+  template <class C>
+  TAPESTRY_INLINE static C f(C z) {
+    return gelu(z);
+  }
+  template <class C>
+  TAPESTRY_INLINE static C derivative(C z) {
+    return gelu_derivative(z);
+  }
+};
 TAPESTRY_ACTIVATION(GeluTanh, gelu_tanh)
 TAPESTRY_ACTIVATION(Silu, silu)
 
@@ -117,9 +131,9 @@ void bias_activation_rows(Activation f,
     for_floating(dtype, [&](auto* tag) {
       using T = std::remove_pointer_t<decltype(tag)>;
       for (int64_t row = begin; row < end; ++row) {
-        forward_row<decltype(function)>(n, static_cast<const T*>(x) + row * n,
-                                        static_cast<const compute_t<T>*>(bias),
-                                        static_cast<T*>(y) + row * n);
+        forward_row<function_for<decltype(function), T>>(n, static_cast<const T*>(x) + row * n,
+                                                         static_cast<const compute_t<T>*>(bias),
+                                                         static_cast<T*>(y) + row * n);
       }
     });
   });
@@ -139,11 +153,11 @@ void bias_activation_backward_rows(Activation f,
     for_floating(dtype, [&](auto* tag) {
       using T = std::remove_pointer_t<decltype(tag)>;
       for (int64_t row = begin; row < end; ++row) {
-        backward_row<decltype(function)>(n, static_cast<const T*>(dy) + row * n,
-                                         static_cast<const T*>(x) + row * n,
-                                         static_cast<const compute_t<T>*>(bias),
-                                         dx != nullptr ? static_cast<T*>(dx) + row * n : nullptr,
-                                         static_cast<compute_t<T>*>(dbias));
+        backward_row<function_for<decltype(function), T>>(
+            n, static_cast<const T*>(dy) + row * n, static_cast<const T*>(x) + row * n,
+            static_cast<const compute_t<T>*>(bias),
+            dx != nullptr ? static_cast<T*>(dx) + row * n : nullptr,
+            static_cast<compute_t<T>*>(dbias));
       }
     });
   });

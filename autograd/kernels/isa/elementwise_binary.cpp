@@ -42,11 +42,23 @@ TAPESTRY_BINARY(Div, a / b)
 TAPESTRY_BINARY(Maximum, a != a ? a : (a >= b ? a : b))
 TAPESTRY_BINARY(Minimum, a != a ? a : (a <= b ? a : b))
 TAPESTRY_BINARY(ReluBackward, a <= 0 ? T(0) : b)
-TAPESTRY_BINARY(GeluBackward, b* gelu_derivative(a))
 TAPESTRY_BINARY(GeluTanhBackward, b* gelu_tanh_derivative(a))
 TAPESTRY_BINARY(SiluBackward, b* silu_derivative(a))
 TAPESTRY_BINARY(TanhBackward, b*(T(1) - a * a))
 TAPESTRY_BINARY(SigmoidBackward, b* a*(T(1) - a))
+
+struct RoughGeluBackward {
+  TAPESTRY_INLINE static float f(const float a, const float b) {
+    return b * rough_gelu_derivative(a);
+  }
+};
+struct GeluBackward {
+  using ForBFloat16 = RoughGeluBackward;
+  template <class T>
+  TAPESTRY_INLINE static T f(const T a, const T b) {
+    return b * gelu_derivative(a);
+  }
+};
 
 struct Pow {
   template <class T>

@@ -139,11 +139,12 @@ template <class Op, class T, class Out>
 template <class Op, class T, class Out>
 void unary_entry(int64_t n, const void* x_, int64_t sx, void* y_, int64_t sy) {
   using C = compute_t<T>;
+  using F = function_for<Op, T>;
   const auto* x = static_cast<const T*>(x_);
   auto* y = static_cast<Out*>(y_);
   if constexpr (kIsDirect<T>) {
     if (sx == 1 && sy == 1) {
-      unary_loop<Op>(n, x, y);
+      unary_loop<F>(n, x, y);
       return;
     }
   }
@@ -152,7 +153,7 @@ void unary_entry(int64_t n, const void* x_, int64_t sx, void* y_, int64_t sy) {
   for (int64_t done = 0; done < n; done += kChunk) {
     const int64_t m = chunk_of(n - done);
     load(m, x + done * sx, sx, in);
-    unary_loop<Op>(m, in, out);
+    unary_loop<F>(m, in, out);
     store(m, out, y + done * sy, sy);
   }
 }
@@ -187,18 +188,19 @@ template <class Op, class T, class Out>
 void binary_entry(
     int64_t n, const void* a_, int64_t sa, const void* b_, int64_t sb, void* y_, int64_t sy) {
   using C = compute_t<T>;
+  using F = function_for<Op, T>;
   const auto* a = static_cast<const T*>(a_);
   const auto* b = static_cast<const T*>(b_);
   auto* y = static_cast<Out*>(y_);
   if constexpr (kIsDirect<T>) {
     if (sy == 1 && sa == 1 && sb == 1) {
-      return binary_loop<Op, Repeat::kNone>(n, a, b, y);
+      return binary_loop<F, Repeat::kNone>(n, a, b, y);
     }
     if (sy == 1 && sa == 0 && sb == 1) {
-      return binary_loop<Op, Repeat::kFirst>(n, a, b, y);
+      return binary_loop<F, Repeat::kFirst>(n, a, b, y);
     }
     if (sy == 1 && sa == 1 && sb == 0) {
-      return binary_loop<Op, Repeat::kSecond>(n, a, b, y);
+      return binary_loop<F, Repeat::kSecond>(n, a, b, y);
     }
   }
   C first[kChunk];
@@ -217,11 +219,11 @@ void binary_entry(
       load(m, b + done * sb, sb, second);
     }
     if (sb == 0) {
-      binary_loop<Op, Repeat::kSecond>(m, first, second, out);
+      binary_loop<F, Repeat::kSecond>(m, first, second, out);
     } else if (sa == 0) {
-      binary_loop<Op, Repeat::kFirst>(m, first, second, out);
+      binary_loop<F, Repeat::kFirst>(m, first, second, out);
     } else {
-      binary_loop<Op, Repeat::kNone>(m, first, second, out);
+      binary_loop<F, Repeat::kNone>(m, first, second, out);
     }
     store(m, out, y + done * sy, sy);
   }

@@ -34,7 +34,18 @@ TAPESTRY_UNARY(Cos, cos(x))
 TAPESTRY_UNARY(Tanh, tanh(x))
 TAPESTRY_UNARY(Sigmoid, sigmoid(x))
 TAPESTRY_UNARY(Erf, erf(x))
-TAPESTRY_UNARY(Gelu, gelu(x))
+
+struct RoughGelu {
+  TAPESTRY_INLINE static float f(const float x) { return rough_gelu(x); }
+};
+struct Gelu {
+  using ForBFloat16 = RoughGelu;
+  template <class T>
+  TAPESTRY_INLINE static T f(const T x) {
+    return gelu(x);
+  }
+};
+
 TAPESTRY_UNARY(GeluTanh, gelu_tanh(x))
 TAPESTRY_UNARY(Silu, silu(x))
 

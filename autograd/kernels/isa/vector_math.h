@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "autograd/kernels/dtype.h"
+
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"  // loops that call libm stay scalar
 #endif
@@ -190,6 +192,40 @@ TAPESTRY_INLINE float gelu_derivative(float x) {
   return mul_add(c * 0.398942280F, gaussian, cdf);
 }
 
+/// Phi(x) for bfloat16, whose rounding is a thousand times coarser: within 2e-6 relative for |x| <
+/// 5, 8e-6 beyond, in half the operations. The tail serves all x: what 1 - Phi(-x) loses near 0 is
+/// below the error.
+TAPESTRY_INLINE float rough_normal_cdf(float x, float* gaussian) {
+  constexpr float kShift = 12582912.0F + 127.0F;
+  const float a = normal_argument(x);
+  const float power = -0.5F * (a * a);
+  const float shifted = mul_add(power, 1.44269504F, kShift);
+  const float r = mul_add(shifted - kShift, -0.69314718F, power);
+  const float q =
+      polynomial(r, 4.999923170e-01F, 1.666711479e-01F, 4.189015180e-02F, 8.312480152e-03F);
+  const auto exponent = static_cast<int32_t>(bits_of(shifted) - bits_of(12582912.0F));
+  const float scale = float_of(static_cast<uint32_t>(exponent > 0 ? exponent : 0) << 23U);
+  *gaussian = (1.0F + mul_add(r * r, q, r)) * scale;
+  const float t = 1.0F / mul_add(a, 0.2F, 1.0F);
+  const float tail =
+      *gaussian * t *
+      polynomial(t, 8.035014053e-02F, 7.109270669e-02F, 1.325344177e-01F, -1.231799507e-01F,
+                 4.469310748e-01F, -3.868204492e-01F, 2.790926851e-01F);
+  return x < 0 ? tail : 1.0F - tail;
+}
+
+TAPESTRY_INLINE float rough_gelu(float x) {
+  float unused = 0;
+  return x * rough_normal_cdf(x, &unused);
+}
+
+TAPESTRY_INLINE float rough_gelu_derivative(float x) {
+  const float c = __builtin_copysignf(normal_argument(x), x);
+  float gaussian = 0;
+  const float cdf = rough_normal_cdf(x, &gaussian);
+  return mul_add(c * 0.398942280F, gaussian, cdf);
+}
+
 TAPESTRY_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
 TAPESTRY_INLINE float floor(float x) { return __builtin_floorf(x); }
 TAPESTRY_INLINE float ceil(float x) { return __builtin_ceilf(x); }
@@ -261,6 +297,19 @@ TAPESTRY_INLINE T gelu_tanh_derivative(T x) {
   const T s = T(1) / (T(1) + e);
   return s * (T(1) + c * slope * (e * s));
 }
+
+/// What computes elements stored as T: the function F, or its member type ForBFloat16.
+template <class F, class T>
+struct FunctionFor {
+  using type = F;
+};
+template <class F>
+requires requires { typename F::ForBFloat16; }
+struct FunctionFor<F, BFloat16> {
+  using type = typename F::ForBFloat16;
+};
+template <class F, class T>
+using function_for = typename FunctionFor<F, T>::type;
 
 }  // namespace
 }  // namespace tapestry::kernels::TAPESTRY_ISA
