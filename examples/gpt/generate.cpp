@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "autograd/tensor/error.h"
+#include "examples/gpt/command_line.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
@@ -37,15 +38,7 @@ int run(int argc, char** argv) {
       "help", "print this text");
   po::variables_map arguments;
   try {
-    // Abbreviated options would change their meaning when an option is added.
-    constexpr int kStyle =
-        po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
-    po::store(po::command_line_parser(argc, argv)
-                  .options(options)
-                  .positional(po::positional_options_description())
-                  .style(kStyle)
-                  .run(),
-              arguments);
+    arguments = tapestry::examples::parse_command_line(argc, argv, options);
     po::notify(arguments);
   } catch (const po::error& error) {
     std::cerr << "generate: " << error.what() << "; see --help\n";

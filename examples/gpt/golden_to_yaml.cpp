@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "autograd/tensor/error.h"
+#include "examples/gpt/command_line.h"
 #include "parallel_core/config/golden.h"
 
 namespace {
@@ -51,16 +52,7 @@ int main(int argc, char** argv) {
       "data-parallel ranks of the replay; they share all ranks' batches of the reference")(
       "output", po::value(&output), "file to write; standard output if absent");
   try {
-    po::variables_map values;
-    // Abbreviated options would change their meaning when an option is added.
-    constexpr int kStyle =
-        po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
-    po::store(po::command_line_parser(argc, argv)
-                  .options(options)
-                  .positional(po::positional_options_description())
-                  .style(kStyle)
-                  .run(),
-              values);
+    po::variables_map values = tapestry::examples::parse_command_line(argc, argv, options);
     if (values.count("help") != 0) {
       std::cout << options;
       return 0;

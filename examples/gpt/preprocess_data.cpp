@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "autograd/tensor/error.h"
+#include "examples/gpt/command_line.h"
 #include "parallel_core/data/prepare.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
 #include "parallel_core/data/tokenizer.h"
@@ -137,16 +138,7 @@ int main(int argc, char** argv) {
   Arguments arguments;
   const po::options_description options = describe(arguments);
   try {
-    po::variables_map values;
-    // Abbreviated options would change their meaning when an option is added.
-    constexpr int kStyle =
-        po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
-    po::store(po::command_line_parser(argc, argv)
-                  .options(options)
-                  .positional(po::positional_options_description())
-                  .style(kStyle)
-                  .run(),
-              values);
+    po::variables_map values = tapestry::examples::parse_command_line(argc, argv, options);
     po::notify(values);
     if (arguments.help) {
       std::cout << options;

@@ -11,6 +11,7 @@
 
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
+#include "examples/gpt/command_line.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/memory_estimate.h"
 #include "parallel_core/config/render.h"
@@ -72,15 +73,7 @@ int run(int argc, char** argv) {
       "help", "print this text and all configuration keys, and exit");
   po::variables_map arguments;
   try {
-    // Abbreviated options would change their meaning when an option is added.
-    constexpr int kStyle =
-        po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
-    po::store(po::command_line_parser(argc, argv)
-                  .options(options)
-                  .positional(po::positional_options_description())
-                  .style(kStyle)
-                  .run(),
-              arguments);
+    arguments = tapestry::examples::parse_command_line(argc, argv, options);
     po::notify(arguments);
   } catch (const po::error& error) {
     std::cerr << "pretrain_gpt: " << error.what() << "; see --help\n";
