@@ -64,8 +64,8 @@ GPTOutput GPTModel::forward(const GPTInput& input) {
     return sequence_first_ ? t.transpose(0, 1).contiguous() : t;
   };
   const Tensor labels = in_layout(input.labels);
-  const Tensor losses = fused_loss_ ? fused_losses(hidden, weight, labels)
-                                    : loss_->forward(out.logits, labels);
+  const Tensor losses =
+      fused_loss_ ? fused_losses(hidden, weight, labels) : loss_->forward(out.logits, labels);
   if (input.loss_mask.defined()) {
     check<ValueError>(input.loss_mask.shape() == input.tokens.shape(), "gpt: loss_mask is ",
                       describe(input.loss_mask), ", tokens ", describe(input.tokens));

@@ -25,9 +25,9 @@ class ParallelLMLogits final : public nn::Module {
 class VocabParallelCrossEntropy final : public nn::Module {
  public:
   std::string type_name() const override { return "VocabParallelCrossEntropy"; }
-  /// Loss of every token: logits [.., V] of any floating dtype, labels [..] -> float32 [..], computed
-  /// in float32. `label_smoothing` in [0, 1)
-  /// spreads that share of the target evenly over the vocabulary.
+  /// Loss of every token: logits [.., V] of any floating dtype, labels [..] -> float32 [..],
+  /// computed in float32. `label_smoothing` in [0, 1) spreads that share of the target evenly over
+  /// the vocabulary.
   Tensor forward(const Tensor& logits, const Tensor& labels, double label_smoothing = 0) const;
 };
 
