@@ -223,7 +223,7 @@ struct TransformerConfig {
   std::string mask_func_type = "attn_mask_fill";
   bool gated_linear_unit = false;   // resolved: hidden_act == "swiglu"
   std::string hidden_act = "gelu";  // gelu | fast_gelu | relu | silu | swiglu | squared_relu
-  bool apply_swiglu_fusion = false;
+  std::optional<bool> apply_swiglu_fusion;  // empty: use_fused_kernels
   std::string normalization = "LayerNorm";  // LayerNorm | RMSNorm
   double norm_epsilon = 1e-5;
   bool apply_residual_connection_post_norm = false;
@@ -265,7 +265,7 @@ struct TransformerConfig {
   std::optional<int64_t> encoder_num_layers;
   std::optional<int64_t> decoder_num_layers;
   std::string model_type = "encoder_or_decoder";
-  bool apply_rope_fusion = false;
+  std::optional<bool> apply_rope_fusion;  // empty: use_fused_kernels
   bool use_fused_kernels = true;
   bool fused_linear_cross_entropy = false;
   bool use_sandwich_norm = false;

@@ -137,7 +137,7 @@ void resolve_mlp(Resolution& r) {
       model.gated_linear_unit = gated;
       r.derived(kGated, "model_config.hidden_act");
     }
-    if (model.apply_swiglu_fusion && !gated) {
+    if (model.apply_swiglu_fusion.value_or(false) && !gated) {
       r.error("model_config.apply_swiglu_fusion",
               concat("needs hidden_act: swiglu, got ", model.hidden_act));
     }

@@ -182,9 +182,9 @@ constexpr Key kParallelKeys[] = {
      .doc = "Known for compatibility."},
     {.name = "gradient_accumulation_fusion",
      .field = p<&P::gradient_accumulation_fusion>,
-     .accepted = "False",
-     .reason = "adding weight gradients inside the matrix product is not built yet",
-     .doc = "Add weight gradients straight into the accumulated ones."},
+     .doc =
+         "Known for compatibility: matrix products always add weight gradients straight into the "
+         "accumulated ones."},
     {.name = "overlap_p2p_comm",
      .field = p<&P::overlap_p2p_comm>,
      .doc = "Overlap sends between stages with computation. Has no effect with one stage."},

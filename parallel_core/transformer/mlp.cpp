@@ -6,6 +6,11 @@ namespace tapestry {
 
 namespace {
 
+bool uses_fused_activation(const TransformerConfig& config) {
+  return is_gated(config.hidden_act) ? config.apply_swiglu_fusion.value_or(config.use_fused_kernels)
+                                     : config.use_fused_kernels;
+}
+
 ParallelLinearSpec mapping_spec(const TransformerConfig& config, const std::string& prefix) {
   const int64_t hidden = config.hidden_size;
   const int64_t ffn = config.ffn_hidden_size;
@@ -51,7 +56,7 @@ ParallelLinearSpec projection_spec(const TransformerConfig& config, const std::s
 
 ParallelMLP::ParallelMLP(const TransformerConfig& config, int64_t layer_number)
     : hidden_act_(config.hidden_act),
-      activation_(get_act_func(config.hidden_act, config.use_fused_kernels)) {
+      activation_(get_act_func(config.hidden_act, uses_fused_activation(config))) {
   const std::string prefix = "layers." + std::to_string(layer_number - 1) + ".feed_forward.";
   mapping_ = &register_module<ColumnParallelLinear>("mapping", mapping_spec(config, prefix));
   projection_ = &register_module<RowParallelLinear>("projection", projection_spec(config, prefix));

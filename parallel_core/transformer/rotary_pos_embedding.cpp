@@ -11,7 +11,7 @@ RotaryEmbedding::RotaryEmbedding(const TransformerConfig& config)
       base_(config.rotary_config.rotary_base),
       interpolation_factor_(config.rotary_config.seq_len_interpolation_factor.value_or(1.0)),
       dtype_(config.rotary_dtype),
-      fused_(config.use_fused_kernels) {}
+      fused_(config.apply_rope_fusion.value_or(config.use_fused_kernels)) {}
 
 Tensor RotaryEmbedding::apply(const Tensor& x) {
   const int64_t length = x.size(2);

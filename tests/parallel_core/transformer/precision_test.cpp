@@ -193,6 +193,21 @@ TEST(ReducedPrecision, SixteenBitParametersHaveFloat32Masters) {
   }
 }
 
+TEST(Fusion, EveryKeyGivesTheSameNumbers) {
+  const Overrides llama = {"model_config.normalization=RMSNorm", "model_config.hidden_act=swiglu",
+                           "model_config.position_embedding_type=rope"};
+  const Outcome fused = outcome_of(llama);
+  for (const std::string key : {"use_fused_kernels", "use_fused_rope", "apply_rope_fusion",
+                                "use_fused_swiglu", "apply_swiglu_fusion"}) {
+    const Outcome apart = outcome_of(with(llama, {"model_config." + key + "=False"}));
+    EXPECT_NEAR(apart.loss, fused.loss, 1e-6 * fused.loss) << key;
+    EXPECT_NEAR(apart.grad_norm, fused.grad_norm, 1e-5 * fused.grad_norm) << key;
+    for (const auto& [name, value] : fused.values) {
+      EXPECT_LE(testing::distance(apart.values.at(name), value), 1e-5) << key << ", " << name;
+    }
+  }
+}
+
 TEST(FusedLinearCrossEntropy, GivesTheSameLossAndGradients) {
   for (const Overrides& base :
        {Overrides{}, kBf16, Overrides{"model_config.untie_embeddings_and_output_weights=True"}}) {
