@@ -235,15 +235,20 @@ struct MatMul {
 
 struct Linear {
   static constexpr std::string_view name = "linear";
-  Tensor rounded;  // the weight in x's dtype, where that differs
+  Tensor rounded;                       // the weight in x's dtype, where that differs
+  std::function<Tensor()> recompute_x;  // in place of a saved x
   SavedTensor x = {}, weight = {};
   Tensor leaf = {};  // the weight itself, whose main_grad may take the gradient
+  Shape x_shape = {};
   DType bias_dtype = kFloat32;
 
   Tensor forward(const Tensor& x_, const Tensor& weight_, const Tensor& bias) {
     if (weight_.requires_grad()) {
-      x.save(x_);
       leaf = weight_;
+      x_shape = x_.shape();
+      if (recompute_x == nullptr) {
+        x.save(x_);
+      }
     }
     if (x_.requires_grad()) {
       weight.save(weight_);
@@ -276,26 +281,39 @@ struct Linear {
     }
     const Tensor rows = fold(dy);
     if (needs[1]) {
+      const Tensor columns = fold(input(dy.dtype()));
       // The one product whose result only accumulates: main_grad is the C of this GEMM.
       const MainGradTarget target = main_grad_target(leaf);
       if (target.buffer.defined()) {
         out[1] = target.buffer;
-        multiply(rows.t(), fold(x.get()), target.overwrite ? 0 : 1, out[1]);
+        multiply(rows.t(), columns, target.overwrite ? 0 : 1, out[1]);
       } else if (size_of(rows.dtype()) == 2 && !grad_enabled()) {
         const Tensor sums = empty(leaf.shape(), kFloat32);
-        multiply(rows.t(), fold(x.get()), 0, sums);
+        multiply(rows.t(), columns, 0, sums);
         out[1] = add_to_main_grad(leaf, sums);  // not rounded to the leaf's dtype on the way
         if (!out[1].defined()) {
           out[1] = sums.to(leaf.dtype());
         }
       } else {
-        out[1] = matmul(rows.t(), fold(x.get())).to(leaf.dtype());
+        out[1] = matmul(rows.t(), columns).to(leaf.dtype());
       }
     }
     if (needs[2]) {
       out[2] = sum(rows.to(bias_dtype), {0});
     }
     return out;
+  }
+
+ private:
+  Tensor input(DType dtype) const {
+    if (recompute_x == nullptr) {
+      return x;
+    }
+    const Tensor again = recompute_x();
+    check<ValueError>(again.defined() && again.shape() == x_shape && again.dtype() == dtype,
+                      "linear: recompute_x gave ", describe(again), " for x, which was ",
+                      name_of(dtype), " ", x_shape);
+    return again;
   }
 };
 
@@ -344,7 +362,11 @@ Tensor outer(const Tensor& a, const Tensor& b) {
   return mul(unsqueeze(a, 1), unsqueeze(b, 0));
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& rounded) {
+Tensor linear(const Tensor& x,
+              const Tensor& weight,
+              const Tensor& bias,
+              const Tensor& rounded,
+              std::function<Tensor()> recompute_x) {
   const bool narrow = x.dtype() == kBFloat16 || x.dtype() == kFloat16;
   const bool mixed = narrow && weight.dtype() == kFloat32;
   if (!mixed) {
@@ -368,7 +390,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const T
     check<ValueError>(rounded.shape() == weight.shape(), "linear: the rounded weight ",
                       rounded.shape(), " must have the shape of weight ", weight.shape());
   }
-  return apply_op(Linear{rounded}, x, weight, bias);
+  return apply_op(Linear{rounded, std::move(recompute_x)}, x, weight, bias);
 }
 
 }  // namespace tapestry

@@ -6,6 +6,7 @@
 // lie; any others are copied.
 #pragma once
 
+#include <functional>
 #include <string_view>
 
 #include "autograd/tensor/tensor.h"
@@ -32,10 +33,15 @@ Tensor outer(const Tensor& a, const Tensor& b);
 /// the gradients of what is float32 are float32 sums. A caller that uses one weight often keeps
 /// `rounded`, the rounded weight, and passes it (TypeError, ValueError if it is not that by dtype
 /// and shape).
+///
+/// `recompute_x`, if given, is called in backward and gives x again, which is then not saved: for
+/// an x that is large and cheap to make from what other ops save anyway. It runs in the grad mode
+/// of the backward pass; ValueError there if what it gives has another shape or dtype.
 Tensor linear(const Tensor& x,
               const Tensor& weight,
               const Tensor& bias = {},
-              const Tensor& rounded = {});
+              const Tensor& rounded = {},
+              std::function<Tensor()> recompute_x = nullptr);
 
 /// Einstein's summation: "bij,bjk->bik". One letter names one axis; letters that are not in the
 /// result are summed over; a letter twice in one operand takes the diagonal. Without "->" the

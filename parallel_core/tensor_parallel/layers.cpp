@@ -18,11 +18,12 @@ OutputAndBias run(const Tensor& x,
                   const nn::Parameter& weight,
                   const nn::Parameter* bias,
                   bool skip_bias_add,
-                  const Precision& precision) {
+                  const Precision& precision,
+                  std::function<Tensor()> recompute_x = nullptr) {
   if (bias != nullptr && skip_bias_add) {
-    return {project(x, weight, nullptr, precision), *bias};
+    return {project(x, weight, nullptr, precision, std::move(recompute_x)), *bias};
   }
-  return {project(x, weight, bias, precision), {}};
+  return {project(x, weight, bias, precision, std::move(recompute_x)), {}};
 }
 
 }  // namespace
@@ -67,8 +68,9 @@ std::string RowParallelLinear::extra_repr() const {
   return describe_linear(weight_, bias_ != nullptr);
 }
 
-OutputAndBias RowParallelLinear::forward(const Tensor& x) const {
-  return run(x, weight_, bias_, skip_bias_add_, precision_);
+OutputAndBias RowParallelLinear::forward(const Tensor& x,
+                                         std::function<Tensor()> recompute_x) const {
+  return run(x, weight_, bias_, skip_bias_add_, precision_, std::move(recompute_x));
 }
 
 VocabParallelEmbedding::VocabParallelEmbedding(int64_t num_embeddings,

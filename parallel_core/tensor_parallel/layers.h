@@ -1,6 +1,7 @@
 // Linear layers and embeddings whose weights can be split over a tensor-parallel group.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,8 @@ class RowParallelLinear final : public nn::Module {
 
   std::string type_name() const override { return "RowParallelLinear"; }
   std::string extra_repr() const override;
-  OutputAndBias forward(const Tensor& x) const;
+  /// `recompute_x` as in linear().
+  OutputAndBias forward(const Tensor& x, std::function<Tensor()> recompute_x = nullptr) const;
 
  private:
   nn::Parameter& weight_;

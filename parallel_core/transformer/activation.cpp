@@ -12,6 +12,11 @@ bool is_gated(const std::string& hidden_act) {
   return hidden_act == "swiglu" || hidden_act == "fused_swiglu";
 }
 
+bool keeps_only_input(const std::string& hidden_act) {
+  return is_gated(hidden_act) || hidden_act == "gelu" || hidden_act == "fast_gelu" ||
+         hidden_act == "silu";
+}
+
 namespace {
 
 Tensor with_bias(const Tensor& x, const Tensor& bias) {

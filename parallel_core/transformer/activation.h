@@ -14,6 +14,10 @@ using Activation = Tensor (*)(const Tensor& x, const Tensor& bias);
 /// then up.
 bool is_gated(const std::string& hidden_act);
 
+/// True for the ones whose backward keeps their input alone, so that their output can be made again
+/// from it instead of being kept for the next layer.
+bool keeps_only_input(const std::string& hidden_act);
+
 /// gelu (erf form), fast_gelu (tanh form), relu, silu, squared_relu, swiglu, fused_swiglu.
 /// ValueError listing them for another name. Not fused: made of elementary ops.
 Activation get_act_func(const std::string& hidden_act, bool use_fused = true);

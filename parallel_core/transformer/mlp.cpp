@@ -56,7 +56,8 @@ ParallelLinearSpec projection_spec(const TransformerConfig& config, const std::s
 
 ParallelMLP::ParallelMLP(const TransformerConfig& config, int64_t layer_number)
     : hidden_act_(config.hidden_act),
-      activation_(get_act_func(config.hidden_act, uses_fused_activation(config))) {
+      activation_(get_act_func(config.hidden_act, uses_fused_activation(config))),
+      recomputes_(uses_fused_activation(config) && keeps_only_input(config.hidden_act)) {
   const std::string prefix = "layers." + std::to_string(layer_number - 1) + ".feed_forward.";
   mapping_ = &register_module<ColumnParallelLinear>("mapping", mapping_spec(config, prefix));
   projection_ = &register_module<RowParallelLinear>("projection", projection_spec(config, prefix));
@@ -64,7 +65,14 @@ ParallelMLP::ParallelMLP(const TransformerConfig& config, int64_t layer_number)
 
 OutputAndBias ParallelMLP::forward(const Tensor& x) {
   const OutputAndBias mapped = mapping_->forward(x);
-  return projection_->forward(activation_(mapped.output, mapped.bias));
+  const Tensor active = activation_(mapped.output, mapped.bias);
+  if (!recomputes_) {
+    return projection_->forward(active);
+  }
+  // The widest value of the layer is made from the one before it, which its own backward keeps.
+  return projection_->forward(active, [activation = activation_, mapped] {
+    return activation(mapped.output, mapped.bias);
+  });
 }
 
 }  // namespace tapestry

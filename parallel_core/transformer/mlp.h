@@ -31,6 +31,7 @@ class ParallelMLP final : public MlpBlock {
  private:
   std::string hidden_act_;
   Activation activation_;
+  bool recomputes_;  // the activation, in backward
   ColumnParallelLinear* mapping_;
   RowParallelLinear* projection_;
 };

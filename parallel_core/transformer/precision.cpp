@@ -22,7 +22,8 @@ Precision precision_of(const TransformerConfig& config) {
 Tensor project(const Tensor& x,
                const nn::Parameter& weight,
                const nn::Parameter* bias,
-               const Precision& precision) {
+               const Precision& precision,
+               std::function<Tensor()> recompute_x) {
   const DType compute = precision.compute;
   const Tensor operand = x.to(compute);
   if (!precision.fused) {
@@ -30,7 +31,11 @@ Tensor project(const Tensor& x,
     return bias != nullptr ? y + bias->to(precision.activation) : y;
   }
   const Tensor rounded = weight.dtype() == compute ? Tensor() : weight.compute_copy(compute);
-  return linear(operand, weight, bias != nullptr ? Tensor(*bias) : Tensor(), rounded);
+  if (!operand.is_same(x)) {
+    recompute_x = nullptr;
+  }
+  return linear(operand, weight, bias != nullptr ? Tensor(*bias) : Tensor(), rounded,
+                std::move(recompute_x));
 }
 
 Tensor add_bias(const Tensor& x, const Tensor& bias) { return (x + bias).to(x.dtype()); }

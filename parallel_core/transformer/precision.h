@@ -1,6 +1,8 @@
 // Which dtype each part of a transformer computes in.
 #pragma once
 
+#include <functional>
+
 #include "autograd/tensor/tensor.h"
 #include "nn/parameter.h"
 #include "parallel_core/config/config.h"
@@ -25,11 +27,13 @@ struct Precision {
 Precision precision_of(const TransformerConfig& config);
 
 /// y = x weight^T + bias in `precision.compute`, in the activations' dtype. x has any floating
-/// dtype; bias may be null.
+/// dtype; bias may be null. `recompute_x` as in linear(), used where x has the compute dtype
+/// already and kernels are fused.
 Tensor project(const Tensor& x,
                const nn::Parameter& weight,
                const nn::Parameter* bias,
-               const Precision& precision);
+               const Precision& precision,
+               std::function<Tensor()> recompute_x = nullptr);
 
 /// Output of a layer and the bias that its caller still has to add (undefined if none).
 struct OutputAndBias {

@@ -9,6 +9,7 @@
 #include "autograd/tape/engine.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
 namespace {
@@ -216,6 +217,36 @@ TEST(LinearMixed, ABiasMayBeFloat32BesideA16BitWeight) {
             de[0].to(kBFloat16).to(kFloat32).to_vector<float>());
   EXPECT_EQ(d[1].dtype(), kFloat32);
   EXPECT_EQ(d[1].to_vector<float>(), de[1].to_vector<float>());
+}
+
+TEST(Linear, MakesItsInputAgainInsteadOfKeepingIt) {
+  const Tensor z = numbers({64, 32}).set_requires_grad();
+  const Tensor weight = numbers({8, 32}).set_requires_grad();
+  const auto activate = [&] { return square(z); };
+  const TensorList kept = grad(sum(linear(activate(), weight)), {z, weight});
+  const int64_t before = memory_stats().current_bytes;
+  int calls = 0;
+  const auto again = [&] {
+    ++calls;
+    return activate();
+  };
+  const Tensor y = linear(activate(), weight, {}, {}, again);
+  EXPECT_LE(memory_stats().current_bytes - before, 64 * 8 * 8);
+  EXPECT_EQ(calls, 0);
+  const TensorList made = grad(sum(y), {z, weight});
+  EXPECT_EQ(calls, 1);
+  expect_same(made[0], kept[0]);
+  expect_same(made[1], kept[1]);
+
+  // It is part of the graph of gradients of gradients.
+  const auto second = [&](std::function<Tensor()> recompute) {
+    const Tensor out = linear(activate(), weight, {}, {}, std::move(recompute));
+    const TensorList first = grad(sum(square(out)), {weight}, {}, {.create_graph = true});
+    return grad(sum(first[0]), {z})[0];
+  };
+  expect_same(second(activate), second(nullptr));
+  const Tensor wrong = linear(activate(), weight, {}, {}, [&] { return z.to(kFloat32); });
+  EXPECT_THROW(sum(wrong).backward(), ValueError);
 }
 
 TEST(LinearMixed, AWeightChangedInPlaceIsNoticed) {
