@@ -59,7 +59,7 @@ class Parameter : public Tensor {
   /// The values in another floating dtype, for matrix products in reduced precision: the parameter
   /// itself if it has that dtype, else a copy that is kept, and made again only after the parameter
   /// has changed in place. Not part of the graph. An optimizer keeps it up to date.
-  Tensor compute_copy(DType dtype) const;
+  Tensor compute_copy(DType wanted) const;
 
   /// The logical tensors it is built from; empty for a parameter outside a parallel model.
   const std::vector<LogicalTensor>& logical() const { return logical_; }

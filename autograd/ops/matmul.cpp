@@ -309,7 +309,7 @@ struct Linear {
     if (recompute_x == nullptr) {
       return x;
     }
-    const Tensor again = recompute_x();
+    Tensor again = recompute_x();
     check<ValueError>(again.defined() && again.shape() == x_shape && again.dtype() == dtype,
                       "linear: recompute_x gave ", describe(again), " for x, which was ",
                       name_of(dtype), " ", x_shape);
