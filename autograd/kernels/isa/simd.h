@@ -26,7 +26,7 @@ inline constexpr int kVectorBytes = 16;
 // NOLINTBEGIN(modernize-use-using): an alias cannot carry the attribute
 typedef float FloatVector TAPESTRY_VECTOR;
 typedef double DoubleVector TAPESTRY_VECTOR;
-typedef int32_t Int32Vector TAPESTRY_VECTOR;
+typedef uint32_t UInt32Vector TAPESTRY_VECTOR;
 typedef uint32_t Uint32Vector TAPESTRY_VECTOR;
 // NOLINTEND(modernize-use-using)
 #undef TAPESTRY_VECTOR
@@ -135,9 +135,10 @@ inline constexpr __mmask16 kAllLanes = 0xffff;
   const __mmask16 normal = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
   return _mm512_maskz_scalef_ps(normal, p, n);
 #else
-  const Int32Vector exponent =
-      reinterpret_cast<Int32Vector>(shifted) - __builtin_bit_cast(int32_t, kRounder) + 127;
-  const FloatVector power = reinterpret_cast<FloatVector>(exponent << 23);
+  // Unsigned: where x is far below -126, and the result not used, the difference wraps.
+  const UInt32Vector exponent =
+      reinterpret_cast<UInt32Vector>(shifted) - __builtin_bit_cast(uint32_t, kRounder) + 127U;
+  const FloatVector power = reinterpret_cast<FloatVector>(exponent << 23U);
   return x < -126.0F ? FloatVector{} : p * power;
 #endif
 }
