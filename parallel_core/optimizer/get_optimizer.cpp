@@ -73,7 +73,9 @@ std::unique_ptr<optim::Optimizer> get_optimizer(const AllConfig& config, const n
       optimizer->store_parameter_as(entry.name, params != kFloat32 ? params : kBFloat16);
     }
   }
-  RankContext::current().allocator().release_cache();  // the float32 weights that were
+  if (params != kFloat32 || remainders) {
+    RankContext::current().allocator().release_cache();  // the float32 weights that were
+  }
   return optimizer;
 }
 

@@ -19,10 +19,6 @@ bool keeps_only_input(const std::string& hidden_act) {
 
 namespace {
 
-Tensor with_bias(const Tensor& x, const Tensor& bias) {
-  return bias.defined() ? add_bias(x, bias) : x;
-}
-
 // Both in one pass.
 template <Tensor (*f)(const Tensor&), Tensor (*f_of_sum)(const Tensor&, const Tensor&)>
 Tensor fused(const Tensor& x, const Tensor& bias) {
@@ -31,7 +27,7 @@ Tensor fused(const Tensor& x, const Tensor& bias) {
 
 template <Tensor (*f)(const Tensor&)>
 Tensor apart(const Tensor& x, const Tensor& bias) {
-  return f(with_bias(x, bias));
+  return f(add_bias(x, bias));
 }
 
 }  // namespace

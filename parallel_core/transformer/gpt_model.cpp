@@ -38,9 +38,7 @@ Tensor GPTModel::fused_losses(const Tensor& hidden,
                               const nn::Parameter& weight,
                               const Tensor& labels) const {
   LinearCrossEntropyOptions options = {.loss = {.reduction = Reduction::kNone}};
-  if (weight.dtype() != precision_.compute) {
-    options.rounded = weight.compute_copy(precision_.compute);
-  }
+  options.rounded = rounded_weight(weight, precision_);
   return linear_cross_entropy(hidden.to(precision_.compute), weight, labels, options);
 }
 

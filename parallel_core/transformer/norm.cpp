@@ -124,9 +124,7 @@ Tensor ResidualStream::sum(const Precision& precision) const {
   if (!pending.output.defined()) {
     return value;
   }
-  const Tensor added =
-      pending.bias.defined() ? add_bias(pending.output, pending.bias) : pending.output;
-  return (value + added).to(precision.residual);
+  return (value + add_bias(pending.output, pending.bias)).to(precision.residual);
 }
 
 AddNorm ResidualStream::normalize(ParallelNorm& norm) const {

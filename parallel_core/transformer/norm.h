@@ -11,8 +11,8 @@
 
 namespace tapestry {
 
-/// A norm over the last axis whose result has the activations' dtype. Statistics and parameters are
-/// float32; what it reads is first rounded to `precision.norm` if that is narrower.
+/// A norm over the last axis whose result has the activations' dtype. Statistics are float32; what
+/// it reads is first rounded to `precision.norm` if that is narrower.
 class ParallelNorm : public nn::UnaryModule {
  public:
   /// The sum residual + block.output (+ block.bias), in the residual stream's dtype, and its norm;

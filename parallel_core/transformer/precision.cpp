@@ -30,14 +30,19 @@ Tensor project(const Tensor& x,
     const Tensor y = linear(operand, weight.to(compute)).to(precision.activation);
     return bias != nullptr ? y + bias->to(precision.activation) : y;
   }
-  const Tensor rounded = weight.dtype() == compute ? Tensor() : weight.compute_copy(compute);
   if (!operand.is_same(x)) {
     recompute_x = nullptr;
   }
-  return linear(operand, weight, bias != nullptr ? Tensor(*bias) : Tensor(), rounded,
-                std::move(recompute_x));
+  return linear(operand, weight, bias != nullptr ? Tensor(*bias) : Tensor(),
+                rounded_weight(weight, precision), std::move(recompute_x));
 }
 
-Tensor add_bias(const Tensor& x, const Tensor& bias) { return (x + bias).to(x.dtype()); }
+Tensor rounded_weight(const nn::Parameter& weight, const Precision& precision) {
+  return weight.dtype() == precision.compute ? Tensor() : weight.compute_copy(precision.compute);
+}
+
+Tensor add_bias(const Tensor& x, const Tensor& bias) {
+  return bias.defined() ? (x + bias).to(x.dtype()) : x;
+}
 
 }  // namespace tapestry

@@ -41,7 +41,11 @@ struct OutputAndBias {
   Tensor bias;
 };
 
-/// x + bias in x's dtype, rounded once.
+/// The weight in the dtype of matrix products, as linear() takes it: undefined if it has that
+/// dtype.
+Tensor rounded_weight(const nn::Parameter& weight, const Precision& precision);
+
+/// x + bias in x's dtype, rounded once; x itself if bias is undefined.
 Tensor add_bias(const Tensor& x, const Tensor& bias);
 
 }  // namespace tapestry

@@ -53,7 +53,7 @@ OutputAndBias ParallelTransformerLayer::finish(const OutputAndBias& block,
   if (!drops && post_norm == nullptr) {
     return block;
   }
-  Tensor out = block.bias.defined() ? add_bias(block.output, block.bias) : block.output;
+  Tensor out = add_bias(block.output, block.bias);
   if (drops) {
     out = hidden_dropout(out, dropout_, layer_, site, batch_axis_);
   }
@@ -67,7 +67,7 @@ ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
   };
   const auto report_block = [&](const char* name, const OutputAndBias& block) {
     if (activations_are_recorded()) {
-      report(name, block.bias.defined() ? add_bias(block.output, block.bias) : block.output);
+      report(name, add_bias(block.output, block.bias));
     }
   };
   const AddNorm before = stream.normalize(*input_norm_);
