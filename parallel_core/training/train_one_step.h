@@ -41,8 +41,8 @@ std::map<std::string, Tensor> logical_gradients(const nn::Module& model);
 /// Forward and backward over the micro-batches, unscale, finite check, clip, update, schedules.
 class TrainOneStepCell {
  public:
-  /// All arguments outlive the cell. The model's gradients are put into one buffer,
-  /// or with optimizer_in_backward used up one by one.
+  /// All arguments outlive the cell. A step's gradients are there until the next step, or with
+  /// optimizer_in_backward used up one by one.
   TrainOneStepCell(GPTModel& network_with_loss,
                    optim::Optimizer& optimizer,
                    const optim::Schedule& schedule,
