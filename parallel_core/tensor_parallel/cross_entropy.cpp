@@ -178,7 +178,7 @@ struct SplitCrossEntropy {
   Tensor composed(const Tensor& x_, const Tensor& own) const {
     const Tensor x = slice(widen(x_), -1, 0, shard.valid);
     // Only a shift: without a gradient, and the same on every rank.
-    Tensor shift = shard.valid > 0 ? dense_copy(finite_max(x.detach(), {-1}))
+    Tensor shift = shard.valid > 0 ? dense_copy(finite_max(x.detach(), {x.dim() - 1}))
                                    : full_like_rows(x, -std::numeric_limits<double>::infinity());
     group->all_reduce(shift, ReduceOp::kMax);
     const auto total = [&](const Tensor& part) {
