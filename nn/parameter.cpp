@@ -21,6 +21,21 @@ Tensor LogicalTensor::view_of(const Tensor& whole) const {
   return alias(whole, piece, strides, whole.offset() + begin * strides[axis]);
 }
 
+Tensor LogicalTensor::slice_of(const Tensor& global) const {
+  check<ValueError>(global.shape() == shape, name, ": is ", shape, ", got ", describe(global));
+  const Shape& local = local_shape();
+  const Shape start = offset.empty() ? Shape::filled(shape.size(), 0) : offset;
+  check<ValueError>(local.size() == shape.size() && start.size() == shape.size(), name, ": ", local,
+                    " at ", start, " is no slice of ", shape);
+  int64_t first = global.offset();
+  for (int64_t i = 0; i < shape.size(); ++i) {
+    check<ValueError>(start[i] >= 0 && local[i] >= 0 && start[i] + local[i] <= shape[i], name, ": ",
+                      local, " at ", start, " is no slice of ", shape);
+    first += start[i] * global.strides()[i];
+  }
+  return alias(global, local, global.strides(), first);
+}
+
 Tensor Parameter::compute_copy(DType wanted) const {
   if (dtype() == wanted) {
     return *this;

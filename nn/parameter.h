@@ -17,8 +17,8 @@ enum class TensorParallel : uint8_t {
 };
 
 /// A tensor of the model as the world knows it: unfused, with a name that no parallel layout
-/// changes. A parameter is built from one or more of them; each is a rectangular piece of the
-/// parameter seen under another shape.
+/// changes. A parameter is built from one or more of them, or from a slice of each where ranks
+/// share them; each is a rectangular piece of the parameter seen under another shape.
 struct LogicalTensor {
   std::string name;  ///< for example "layers.0.attention.wq.weight"
   Shape shape;       ///< global shape, [out, in] for weights
@@ -26,12 +26,23 @@ struct LogicalTensor {
   int64_t axis = 0;  ///< of view_shape, along which [begin, end) is this tensor
   int64_t begin = 0;
   int64_t end = 0;
+  Shape offset = {};       ///< first element of this rank's slice in `shape`; empty: zeros
+  Shape slice_shape = {};  ///< of this rank's slice; empty: all of `shape`
+  int64_t copies = 1;      ///< ranks of the tensor-parallel group that hold this same slice
+
+  /// Sizes of this rank's slice, with the axes of `shape`.
+  const Shape& local_shape() const { return slice_shape.empty() ? shape : slice_shape; }
+  /// True if this rank holds less than the whole.
+  bool is_slice() const { return local_shape() != shape; }
 
   /// The piece of `whole` (the parameter, its gradient, a moment: any tensor of its shape) as a
-  /// view whose elements, in order, are those of the logical tensor. Shares storage. ValueError,
-  /// with the name, unless `whole` is contiguous with as many elements as view_shape, axis is one
-  /// of view_shape and 0 <= begin <= end <= its size.
+  /// view whose elements, in order, are those of this rank's slice of the logical tensor. Shares
+  /// storage. ValueError, with the name, unless `whole` is contiguous with as many elements as
+  /// view_shape, axis is one of view_shape and 0 <= begin <= end <= its size.
   Tensor view_of(const Tensor& whole) const;
+  /// This rank's slice of the global tensor, as a view of local_shape(). ValueError, with the name,
+  /// unless that has `shape` and the slice lies inside.
+  Tensor slice_of(const Tensor& global) const;
 };
 
 /// What is fixed where a parameter is made. Optimizers and norms read these flags, never names.

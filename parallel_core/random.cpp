@@ -38,8 +38,12 @@ std::vector<SampleRun> sample_runs(int64_t rows) {
   return runs;
 }
 
-Tensor hidden_dropout(
-    const Tensor& x, double p, int64_t layer, DropoutSite site, int64_t batch_axis) {
+Tensor hidden_dropout(const Tensor& x,
+                      double p,
+                      int64_t layer,
+                      DropoutSite site,
+                      int64_t batch_axis,
+                      const SequencePart& part) {
   check<ValueError>(p >= 0 && p < 1, "dropout: the probability must lie in [0, 1), got ", p);
   if (p == 0) {
     return x;
@@ -50,6 +54,10 @@ Tensor hidden_dropout(
     LogicalPlace place{.shape = x.shape(), .start = {0, 0, 0}, .sample_axis = batch_axis};
     place.shape[batch_axis] = run.first_sample + run.end - run.begin;
     place.start[batch_axis] = run.first_sample;
+    if (part.length > 0) {
+      place.shape[1 - batch_axis] = part.length;
+      place.start[1 - batch_axis] = part.first;
+    }
     parts.push_back(dropout(x.slice(batch_axis, run.begin, run.end), p, key, place));
   }
   return parts.size() == 1 ? parts[0] : cat(parts, batch_axis);

@@ -4,6 +4,7 @@
 
 #include "autograd/kernels/gemm.h"
 #include "autograd/ops/elementwise.h"
+#include "autograd/ops/linear_gradients.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
@@ -274,32 +275,13 @@ struct Linear {
   std::array<Tensor, 3> backward(const Tensor& dy, NeedsGrad needs) const {
     std::array<Tensor, 3> out;
     if (needs[0]) {
-      const Tensor exact = weight;  // notices a change in place also where the copy is used
-      // The copy is not part of the graph; second derivatives need the weight itself.
-      const bool copy = rounded.defined() && !grad_enabled();
-      out[0] = matmul(dy, copy ? rounded : exact.to(dy.dtype()));
+      out[0] = linear_input_gradient(dy, weight, rounded);  // notices a change in place
     }
-    const Tensor rows = fold(dy);
     if (needs[1]) {
-      const Tensor columns = fold(input(dy.dtype()));
-      // The one product whose result only accumulates: main_grad is the C of this GEMM.
-      const MainGradTarget target = main_grad_target(leaf);
-      if (target.buffer.defined()) {
-        out[1] = target.buffer;
-        multiply(rows.t(), columns, target.overwrite ? 0 : 1, out[1]);
-      } else if (size_of(rows.dtype()) == 2 && !grad_enabled()) {
-        const Tensor sums = empty(leaf.shape(), kFloat32);
-        multiply(rows.t(), columns, 0, sums);
-        out[1] = add_to_main_grad(leaf, sums);  // not rounded to the leaf's dtype on the way
-        if (!out[1].defined()) {
-          out[1] = sums.to(leaf.dtype());
-        }
-      } else {
-        out[1] = matmul(rows.t(), columns).to(leaf.dtype());
-      }
+      out[1] = linear_weight_gradient(dy, input(dy.dtype()), leaf);
     }
     if (needs[2]) {
-      out[2] = sum(rows.to(bias_dtype), {0});
+      out[2] = sum(fold(dy).to(bias_dtype), {0});
     }
     return out;
   }
@@ -318,6 +300,30 @@ struct Linear {
 };
 
 }  // namespace
+
+Tensor linear_input_gradient(const Tensor& dy, const Tensor& weight, const Tensor& rounded) {
+  // The copy is not part of the graph; second derivatives need the weight itself.
+  const bool copy = rounded.defined() && !grad_enabled();
+  return matmul(dy, copy ? rounded : weight.to(dy.dtype()));
+}
+
+Tensor linear_weight_gradient(const Tensor& dy, const Tensor& x, const Tensor& leaf) {
+  const Tensor rows = fold(dy);
+  const Tensor columns = fold(x);
+  // The one product whose result only accumulates: main_grad is the C of this GEMM.
+  const MainGradTarget target = main_grad_target(leaf);
+  if (target.buffer.defined()) {
+    multiply(rows.t(), columns, target.overwrite ? 0 : 1, target.buffer);
+    return target.buffer;
+  }
+  if (size_of(rows.dtype()) == 2 && !grad_enabled()) {
+    const Tensor sums = empty(leaf.shape(), kFloat32);
+    multiply(rows.t(), columns, 0, sums);
+    const Tensor added = add_to_main_grad(leaf, sums);  // not rounded to the leaf's dtype
+    return added.defined() ? added : sums.to(leaf.dtype());
+  }
+  return matmul(rows.t(), columns).to(leaf.dtype());
+}
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
   check_operands("matmul", a, b);

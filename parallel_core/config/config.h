@@ -192,6 +192,7 @@ struct Initializer {
 };
 
 struct TransformerConfig {
+  bool sequence_parallel = false;  // resolved: parallel_config.sequence_parallel
   int64_t vocab_size = 0;
   int64_t num_layers = 0;
   int64_t num_attention_heads = 0;

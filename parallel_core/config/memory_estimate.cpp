@@ -72,29 +72,33 @@ int64_t group_headroom(const std::string& mount, std::string group, const GroupF
 
 }  // namespace
 
-int64_t parameter_count(const TransformerConfig& model) {
+int64_t parameter_count(const TransformerConfig& model, int64_t tensor_parallel_size) {
   const auto d = [](int64_t size) { return static_cast<double>(size); };
+  const int64_t tp = std::max<int64_t>(tensor_parallel_size, 1);
   const int64_t channels = model.kv_channels.value_or(
       model.num_attention_heads > 0 ? model.hidden_size / model.num_attention_heads : 0);
   const bool gated = model.hidden_act == "swiglu";
   const double hidden = d(model.hidden_size);
-  const double queries = d(model.num_attention_heads) * d(channels);
-  const double keys = d(model.num_query_groups) * d(channels);
-  const double up = d(model.ffn_hidden_size) * (gated ? 2 : 1);
+  const double queries = d(model.num_attention_heads / tp) * d(channels);
+  // A rank has at least one group of keys and values.
+  const double keys = d((model.num_query_groups + tp - 1) / tp) * d(channels);
+  const double ffn = d(model.ffn_hidden_size / tp);
+  const double up = ffn * (gated ? 2 : 1);
+  const double vocabulary = d((model.vocab_size + tp - 1) / tp);
   const double norm_size = model.normalization == "LayerNorm" ? 2 : 1;
 
   double layer = hidden * (queries + 2 * keys) + (model.qkv_has_bias ? queries + 2 * keys : 0);
   layer += queries * hidden + (model.out_proj_has_bias ? hidden : 0);
-  layer += hidden * up + d(model.ffn_hidden_size) * hidden + (model.mlp_has_bias ? up + hidden : 0);
+  layer += hidden * up + ffn * hidden + (model.mlp_has_bias ? up + hidden : 0);
   layer += (model.use_sandwich_norm ? 4 : 2) * norm_size * hidden;
   layer += model.qk_layernorm ? 2 * norm_size * d(channels) : 0;
 
-  double total = d(model.vocab_size) * hidden + d(model.num_layers) * layer;
+  double total = vocabulary * hidden + d(model.num_layers) * layer;
   if (model.position_embedding_type == "learned_absolute") {
     total += d(model.max_position_embeddings.value_or(model.seq_length)) * hidden;
   }
   total += model.use_final_norm ? norm_size * hidden : 0;
-  total += model.untie_embeddings_and_output_weights ? d(model.vocab_size) * hidden : 0;
+  total += model.untie_embeddings_and_output_weights ? vocabulary * hidden : 0;
   check<ValueError>(total < 9007199254740992.0,  // 2^53: every step above is exact below it
                     "the model would have about ", total, " parameters; check vocab_size, ",
                     "num_layers, hidden_size and ffn_hidden_size");
@@ -113,7 +117,7 @@ int64_t MemoryEstimate::total() const {
 namespace {
 
 // Elements of the largest parameter, whose gradient exists alone with optimizer_in_backward.
-double largest_parameter(const TransformerConfig& model) {
+double largest_parameter(const TransformerConfig& model) {  // without tensor parallelism
   const auto hidden = static_cast<double>(model.hidden_size);
   const double up =
       static_cast<double>(model.ffn_hidden_size) * (model.hidden_act == "swiglu" ? 2 : 1);
@@ -188,7 +192,8 @@ MemoryEstimate estimate_memory(const AllConfig& config) {
   const TransformerConfig& model = config.model_config;
   const auto d = [](int64_t size) { return static_cast<double>(size); };
   MemoryEstimate estimate;
-  estimate.parameter_count = parameter_count(model);
+  const int64_t tp = std::max<int64_t>(config.parallel_config.tensor_model_parallel_size, 1);
+  estimate.parameter_count = parameter_count(model, tp);
   const double count = d(estimate.parameter_count);
   const double element = d(size_of(model.compute_dtype));
   estimate_states(config, count, estimate);
@@ -196,21 +201,23 @@ MemoryEstimate estimate_memory(const AllConfig& config) {
   const double tokens = d(config.dataset_config.batch_size) * d(model.seq_length);
   const double hidden = d(model.hidden_size);
   const double channels = d(model.kv_channels.value_or(0));
-  const double queries = d(model.num_attention_heads) * channels;
-  const double keys = d(model.num_query_groups) * channels;
-  const double ffn = d(model.ffn_hidden_size);
+  const double queries = d(model.num_attention_heads) * channels / d(tp);
+  const double keys = d((model.num_query_groups + tp - 1) / tp) * channels;
+  const double ffn = d(model.ffn_hidden_size) / d(tp);
   const double mlp = ffn * (model.hidden_act == "swiglu" ? 3 : 2);
-  double per_token = element * (4 * hidden + 2 * queries + 2 * keys + mlp);
-  per_token += 4 * d(model.num_attention_heads);
-  per_token += model.hidden_dropout > 0 ? 2 * hidden : 0;
-  estimate.activations =
-      bytes_of(tokens * (d(model.num_layers) * per_token + element * 2 * hidden));
+  const double piece = tokens / (model.sequence_parallel ? d(tp) : 1.0);  // of the hidden states
+  double per_token = element * (2 * queries + 2 * keys + mlp);
+  per_token += 4 * d(model.num_attention_heads) / d(tp);
+  double per_hidden = element * 4 * hidden;
+  per_hidden += model.hidden_dropout > 0 ? 2 * hidden : 0;
+  estimate.activations = bytes_of(d(model.num_layers) * (tokens * per_token + piece * per_hidden) +
+                                  piece * element * 2 * hidden);
   // The gradient is written over the logits. In one op with the loss a chunk of rows exists.
   const double rows = fuses_head_and_loss(model)
                           ? std::min(tokens, d(LinearCrossEntropyOptions().chunk_rows))
                           : tokens;
-  estimate.logits =
-      bytes_of(rows * d(model.vocab_size) * (model.use_fused_kernels ? element : element + 4));
+  estimate.logits = bytes_of(rows * d((model.vocab_size + tp - 1) / tp) *
+                             (model.use_fused_kernels ? element : element + 4));
   estimate.workspace = bytes_of(tokens * element *
                                 std::max(2 * hidden + mlp, 2 * hidden + 2 * (queries + 2 * keys)));
   return estimate;

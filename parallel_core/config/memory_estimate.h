@@ -9,13 +9,14 @@
 
 namespace tapestry {
 
-/// Parameters of the dense model in one process, exactly; a tied output matrix counts once.
+/// Parameters of the dense model, exactly; a tied output matrix counts once. With several
+/// tensor-parallel ranks those that one of them holds, the vocabulary's padding included.
 /// ValueError if the number does not fit 62 bits.
-int64_t parameter_count(const TransformerConfig& model);
+int64_t parameter_count(const TransformerConfig& model, int64_t tensor_parallel_size = 1);
 
-/// Bytes by kind in one process. docs/memory.md has the table of bytes per parameter.
+/// Bytes by kind in the process of one rank. docs/memory.md has the table of bytes per parameter.
 struct MemoryEstimate {
-  int64_t parameter_count = 0;
+  int64_t parameter_count = 0;  // of the rank
   int64_t parameters = 0;
   int64_t weight_copies = 0;  // 16-bit copies of the weights, with 16-bit compute only
   int64_t gradients = 0;      // of all parameters; of the largest with optimizer_in_backward
@@ -36,7 +37,8 @@ struct MemoryEstimate {
 
 /// What is kept per token and layer: the two norms' inputs and outputs (4 hidden), q, k, v and the
 /// attention output with one float32 per head, the MLP's values before and after the activation,
-/// and one byte per dropout decision. ValueError as parameter_count.
+/// and one byte per dropout decision. Tensor parallelism divides what lies inside attention and
+/// MLP, sequence parallelism also the rest. ValueError as parameter_count.
 MemoryEstimate estimate_memory(const AllConfig& config);
 
 /// The estimate as lines "kind: size".

@@ -259,9 +259,28 @@ void check_layout(Resolution& r) {
       }
     };
     divides(kHeads, model.num_attention_heads);
-    divides(kGroups, model.num_query_groups);
+    const int64_t groups = model.num_query_groups;
+    if (r.sound({kGroups, kHeads}) && model.num_attention_heads % tp == 0 && groups % tp != 0 &&
+        tp % groups != 0) {
+      r.error(kGroups, concat(groups, " and tensor_model_parallel_size ", tp,
+                              ": neither divides the other"));
+    }
     divides("model_config.ffn_hidden_size", model.ffn_hidden_size);
-    divides("model_config.vocab_size", model.vocab_size);
+    if (parallel.sequence_parallel) {
+      divides(kSeq, model.seq_length);
+    }
+    if (model.fused_linear_cross_entropy.value_or(false)) {
+      r.error("model_config.fused_linear_cross_entropy",
+              concat("the loss needs sums over the vocabulary, which tensor_model_parallel_size ",
+                     tp, " splits; leave this key out"));
+    }
+    r.config().model_config.fused_linear_cross_entropy = false;
+    if (r.config().optimizer_config.optimizer_in_backward) {
+      r.unsupported("optimizer_config.optimizer_in_backward",
+                    "gradients that several tensor-parallel ranks share are complete only after "
+                    "the backward pass; set tensor_model_parallel_size: 1");
+    }
+    r.config().model_config.sequence_parallel = parallel.sequence_parallel;
   } else if (parallel.sequence_parallel) {
     r.note("parallel_config.sequence_parallel", "has no effect with tensor_model_parallel_size 1");
   }

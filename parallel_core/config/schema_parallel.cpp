@@ -129,9 +129,8 @@ constexpr Key kParallelKeys[] = {
     {.name = "tensor_model_parallel_size",
      .field = p<&P::tensor_model_parallel_size>,
      .check = above(0),
-     .accepted = "1",
-     .reason = kOneProcess,
-     .doc = "Ranks that share each layer's matrices."},
+     .doc = "Ranks that share each layer's matrices. Must divide the attention heads and "
+            "`ffn_hidden_size`, and divide or be a multiple of the query groups."},
     {.name = "pipeline_model_parallel_size",
      .field = p<&P::pipeline_model_parallel_size>,
      .check = above(0),
@@ -158,8 +157,9 @@ constexpr Key kParallelKeys[] = {
      .doc = "Model chunks of one pipeline stage; null or 1: no interleaving."},
     {.name = "sequence_parallel",
      .field = p<&P::sequence_parallel>,
-     .doc = "Divide activations outside the matrices along the sequence. Has no effect with one "
-            "tensor-parallel rank."},
+     .doc = "Divide activations outside the matrices along the sequence, whose length must be a "
+            "multiple of `tensor_model_parallel_size`. Has no effect with one tensor-parallel "
+            "rank."},
     {.name = "recv_dtype",
      .field = p<&P::recv_dtype>,
      .doc = "Type that is sent between pipeline stages. Always `model_config.compute_dtype`; "

@@ -1,4 +1,4 @@
-// The weights of a model as the world knows them: unfused, under logical names.
+// The weights of a model as the world knows them: unfused, whole, under logical names.
 #pragma once
 
 #include <map>
@@ -15,16 +15,27 @@ using LogicalState = std::map<std::string, Tensor>;
 
 /// Copies of all logical tensors of the model's parameters, [out, in], in the parameters' dtype;
 /// with an optimizer, of its masters (Optimizer::main_param), which are float32 for 16-bit
-/// parameters.
+/// parameters. Where ranks share the parameters, see gather_logical.
 LogicalState get_logical_state(const nn::Module& model,
                                const optim::Optimizer* optimizer = nullptr);
+
+/// This rank's slice of a logical tensor: its values, or gradients.
+struct LogicalSlice {
+  const nn::LogicalTensor* logical;
+  Tensor values;  ///< of logical->local_shape(), any strides
+};
+
+/// The whole tensors, as copies, on rank 0 of the tensor-parallel group, which the others send
+/// their slices; empty on the others. All ranks of the group make the call, with the same names in
+/// the same order.
+LogicalState gather_logical(const std::vector<LogicalSlice>& slices);
 
 /// What is missing from, unexpected in, or of another shape in `state`.
 nn::LoadReport compare_logical_state(const nn::Module& model, const LogicalState& state);
 
-/// Writes the tensors into the parameters, converting dtypes. ValueError with the whole report, and
-/// nothing changed, unless names and shapes are exactly the model's; `source` names the origin in
-/// the message.
+/// Writes the tensors, whole on every rank, into the parameters, each rank taking its slices;
+/// converts dtypes. ValueError with the whole report, and nothing changed, unless names and shapes
+/// are exactly the model's; `source` names the origin in the message.
 void set_logical_state(nn::Module& model, const LogicalState& state, const std::string& source);
 
 }  // namespace tapestry

@@ -189,6 +189,12 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   check_fits(estimate_memory(config), available_memory());
   if (!model_parallel_is_initialized()) {
     const ModelParallelConfig& p = config.parallel_config;
+    const int64_t ranks =
+        p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
+    check<ValueError>(ranks == 1, "parallel_config.tensor_model_parallel_size ",
+                      p.tensor_model_parallel_size, " x pipeline_model_parallel_size ",
+                      p.pipeline_model_parallel_size, " x context_parallel_size ",
+                      p.context_parallel_size, " need ", ranks, " ranks; this job has 1");
     initialize_model_parallel(
         {.tensor_model_parallel_size = static_cast<int>(p.tensor_model_parallel_size),
          .pipeline_model_parallel_size = static_cast<int>(p.pipeline_model_parallel_size),

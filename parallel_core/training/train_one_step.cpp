@@ -8,7 +8,10 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "optim/grad_clip.h"
+#include "parallel_core/dist_checkpointing/logical_state.h"
+#include "parallel_core/distributed/finalize_model_grads.h"
 #include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/parallel_state.h"
 #include "parallel_core/random.h"
 
 namespace tapestry {
@@ -44,6 +47,10 @@ Tensor visibility(const data::Batch& batch) {
   return mask;
 }
 
+int tensor_parallel_size() {
+  return model_parallel_is_initialized() ? get_tensor_model_parallel_world_size() : 1;
+}
+
 }  // namespace
 
 GPTInput to_model_input(const data::Batch& batch) {
@@ -64,16 +71,43 @@ GPTInput to_model_input(const data::Batch& batch) {
 }
 
 std::map<std::string, Tensor> logical_gradients(const nn::Module& model) {
-  std::map<std::string, Tensor> out;
+  std::vector<LogicalSlice> slices;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     const Tensor gradient = entry.parameter->grad();
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
-      out.emplace(logical.name, gradient.defined()
-                                    ? dense_copy(logical.view_of(gradient)).view(logical.shape)
-                                    : zeros(logical.shape));
+      slices.push_back({&logical, gradient.defined()
+                                      ? dense(logical.view_of(gradient)).view(logical.local_shape())
+                                      : zeros(logical.local_shape())});
     }
   }
-  return out;
+  return gather_logical(slices);
+}
+
+std::map<std::string, double> logical_gradient_norms(const nn::Module& model) {
+  std::vector<std::string> names;
+  std::vector<double> squares;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    const Tensor gradient = entry.parameter->grad();
+    const bool sharded = entry.parameter->flags().tp == nn::TensorParallel::kSharded;
+    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
+      const double norm =
+          gradient.defined() ? optim::global_norm({logical.view_of(gradient)}) : 0.0;
+      // Ranks that hold the same slice have the same sum: each counts its part.
+      const int64_t holders = sharded ? logical.copies : tensor_parallel_size();
+      names.push_back(logical.name);
+      squares.push_back(norm * norm / static_cast<double>(holders));
+    }
+  }
+  if (tensor_parallel_size() > 1) {
+    const Tensor total = tensor(squares, {static_cast<int64_t>(squares.size())});
+    get_tensor_model_parallel_group().all_reduce(total);
+    squares = total.to_vector<double>();
+  }
+  std::map<std::string, double> norms;
+  for (size_t i = 0; i < names.size(); ++i) {
+    norms.emplace(names[i], std::sqrt(squares[i]));
+  }
+  return norms;
 }
 
 TrainOneStepCell::TrainOneStepCell(GPTModel& network_with_loss,
@@ -134,6 +168,7 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
                                            StepResult& result) {
   gradients_->zero(position_.seen);
   result.loss = forward_backward(micro_batches, result);
+  finalize_model_grads(network_);
   // Unscaling is left to the pass that updates, unless somebody wants to see the gradients.
   double unscale = 1.0 / result.loss_scale;
   const int64_t step = position_.seen + 1;
@@ -145,8 +180,8 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
   result.grad_norm = gradients_->norm() * unscale;
   result.finite = std::isfinite(result.grad_norm);
   if (log_grad_norms_) {
-    for (const auto& [name, gradient] : logical_gradients(network_)) {
-      result.grad_norms.emplace(name, optim::global_norm({gradient}) * unscale);
+    for (const auto& [name, norm] : logical_gradient_norms(network_)) {
+      result.grad_norms.emplace(name, norm * unscale);
     }
   }
   if (observed) {

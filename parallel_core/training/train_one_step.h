@@ -35,8 +35,13 @@ struct StepResult {
 /// A micro-batch as the tensors that the model takes.
 GPTInput to_model_input(const data::Batch& batch);
 
-/// Gradients of all logical tensors, as copies of their own shape.
+/// Gradients of all logical tensors, as copies of their own shape. Where ranks share them, see
+/// gather_logical.
 std::map<std::string, Tensor> logical_gradients(const nn::Module& model);
+
+/// Euclidean norm of each logical tensor's gradient, on every rank of the tensor-parallel group,
+/// which all make the call.
+std::map<std::string, double> logical_gradient_norms(const nn::Module& model);
 
 /// Forward and backward over the micro-batches, unscale, finite check, clip, update, schedules.
 class TrainOneStepCell {

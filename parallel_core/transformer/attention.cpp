@@ -17,45 +17,89 @@ std::string layer_prefix(int64_t layer_number) {
   return "layers." + std::to_string(layer_number - 1) + ".attention";
 }
 
+// What a rank has of the heads and of the groups of keys and values.
+struct HeadShare {
+  int64_t first_head = 0;
+  int64_t heads = 0;
+  int64_t first_group = 0;
+  int64_t groups = 0;
+  int64_t copies = 1;  // ranks that hold the same groups
+};
+
+HeadShare head_share(const TransformerConfig& config, const TensorParallelLayout& layout) {
+  const int64_t heads = config.num_attention_heads;
+  const int64_t groups = config.num_query_groups;
+  check<ValueError>(groups > 0 && heads % groups == 0, "attention: ", heads,
+                    " heads are not a multiple of ", groups, " query groups");
+  HeadShare share;
+  share.heads = layout.share_of(heads, "attention heads");
+  share.first_head = layout.rank * share.heads;
+  if (groups % layout.size == 0) {
+    share.groups = groups / layout.size;
+    share.first_group = layout.rank * share.groups;
+    return share;
+  }
+  check<ValueError>(layout.size % groups == 0, "attention: ", groups, " query groups and ",
+                    layout.size, " tensor-parallel ranks: neither divides the other");
+  share.groups = 1;
+  share.copies = layout.size / groups;
+  share.first_group = layout.rank / share.copies;
+  return share;
+}
+
 // Cuts wq, wk and wv out of the rows [groups, heads per group + 2, D] of the fused projection.
-ParallelLinearSpec qkv_spec(const TransformerConfig& config, const std::string& prefix) {
+ParallelLinearSpec qkv_spec(const TransformerConfig& config,
+                            const TensorParallelLayout& layout,
+                            const std::string& prefix) {
   const int64_t hidden = config.hidden_size;
   const int64_t dim = config.kv_channels.value();
-  const int64_t groups = config.num_query_groups;
-  const int64_t per_group = config.num_attention_heads / groups;
+  const HeadShare share = head_share(config, layout);
+  const int64_t per_group = share.heads / share.groups;
   ParallelLinearSpec spec{.input_size = hidden,
-                          .output_size = groups * (per_group + 2) * dim,
-                          .precision = precision_of(config)};
-  const auto cut = [&](const char* name, int64_t begin, int64_t end) {
-    const int64_t rows = groups * (end - begin) * dim;
+                          .output_size = share.groups * (per_group + 2) * dim,
+                          .precision = precision_of(config),
+                          .layout = layout};
+  // `units` heads or groups in all, of which the rank has `own` from `first` on; they are the
+  // entries [begin, end) of each group.
+  const auto cut = [&](const char* name, int64_t units, int64_t first, int64_t own, int64_t copies,
+                       int64_t begin, int64_t end) {
+    const auto placed = [&](LogicalInit init, const Shape& view) {
+      init.logical.view_shape = view;
+      init.logical.axis = 1;
+      init.logical.begin = begin;
+      init.logical.end = end;
+      init.logical.copies = copies;
+      return init;
+    };
     const std::string full_name = prefix + "." + name;
-    spec.weight.push_back({{full_name + ".weight",
-                            {rows, hidden},
-                            {groups, per_group + 2, dim, hidden},
-                            1,
-                            begin,
-                            end},
-                           weight_init(config)});
+    spec.weight.push_back(placed(sliced(full_name + ".weight", {units * dim, hidden}, 0,
+                                        first * dim, own * dim, weight_init(config)),
+                                 {share.groups, per_group + 2, dim, hidden}));
     if (config.qkv_has_bias) {
-      spec.bias.push_back(
-          {{full_name + ".bias", {rows}, {groups, per_group + 2, dim}, 1, begin, end},
-           bias_init(config)});
+      spec.bias.push_back(placed(
+          sliced(full_name + ".bias", {units * dim}, 0, first * dim, own * dim, bias_init(config)),
+          {share.groups, per_group + 2, dim}));
     }
   };
-  cut("wq", 0, per_group);
-  cut("wk", per_group, per_group + 1);
-  cut("wv", per_group + 1, per_group + 2);
+  const int64_t groups = config.num_query_groups;
+  cut("wq", config.num_attention_heads, share.first_head, share.heads, 1, 0, per_group);
+  cut("wk", groups, share.first_group, share.groups, share.copies, per_group, per_group + 1);
+  cut("wv", groups, share.first_group, share.groups, share.copies, per_group + 1, per_group + 2);
   return spec;
 }
 
-ParallelLinearSpec out_spec(const TransformerConfig& config, const std::string& prefix) {
+ParallelLinearSpec out_spec(const TransformerConfig& config,
+                            const TensorParallelLayout& layout,
+                            const std::string& prefix) {
   const int64_t context = config.num_attention_heads * config.kv_channels.value();
-  ParallelLinearSpec spec{.input_size = context,
+  const int64_t own = context / layout.size;
+  ParallelLinearSpec spec{.input_size = own,
                           .output_size = config.hidden_size,
-                          .weight = {whole(prefix + ".wo.weight", {config.hidden_size, context},
-                                           output_weight_init(config))},
+                          .weight = {sliced(prefix + ".wo.weight", {config.hidden_size, context}, 1,
+                                            layout.rank * own, own, output_weight_init(config))},
                           .skip_bias_add = true,
-                          .precision = precision_of(config)};
+                          .precision = precision_of(config),
+                          .layout = layout};
   if (config.out_proj_has_bias) {
     spec.bias = {whole(prefix + ".wo.bias", {config.hidden_size}, bias_init(config))};
   }
@@ -69,28 +113,30 @@ ParallelAttention::ParallelAttention(const TransformerConfig& config,
                                      bool sequence_first)
     : layer_(layer_number - 1),
       sequence_first_(sequence_first),
-      num_heads_(config.num_attention_heads),
-      num_groups_(config.num_query_groups),
+      total_heads_(config.num_attention_heads),
       head_dim_(config.kv_channels.value()),
       scale_(1.0 / std::sqrt(static_cast<double>(head_dim_))),
       dropout_(config.attention_dropout),
       precision_(precision_of(config)) {
-  check<ValueError>(num_groups_ > 0 && num_heads_ % num_groups_ == 0, "attention: ", num_heads_,
-                    " heads are not a multiple of ", num_groups_, " query groups");
+  const TensorParallelLayout layout = tensor_parallel_layout(config, sequence_first);
+  const HeadShare share = head_share(config, layout);
+  first_head_ = share.first_head;
+  num_heads_ = share.heads;
+  num_groups_ = share.groups;
   if (config.window_size.has_value()) {
     window_left_ = (*config.window_size)[0];
   }
   const std::string prefix = layer_prefix(layer_number);
-  qkv_proj_ = &register_module<ColumnParallelLinear>("qkv_proj", qkv_spec(config, prefix));
+  qkv_proj_ = &register_module<ColumnParallelLinear>("qkv_proj", qkv_spec(config, layout, prefix));
   if (config.qk_layernorm) {
     const auto add_norm = [&](const char* name) {
-      return static_cast<ParallelNorm*>(
-          &add_child(name, get_norm(config, head_dim_, prefix + "." + name)));
+      return static_cast<ParallelNorm*>(&add_child(
+          name, get_norm(config, head_dim_, prefix + "." + name, layout.head_gradient())));
     };
     q_norm_ = add_norm("q_norm");
     k_norm_ = add_norm("k_norm");
   }
-  out_proj_ = &register_module<RowParallelLinear>("out_proj", out_spec(config, prefix));
+  out_proj_ = &register_module<RowParallelLinear>("out_proj", out_spec(config, layout, prefix));
 }
 
 std::string ParallelAttention::extra_repr() const {
@@ -107,11 +153,11 @@ Tensor ParallelAttention::heads(const Tensor& x) const {
 }
 
 OutputAndBias ParallelAttention::forward(const Tensor& x, const AttentionContext& context) {
-  const int64_t first = x.size(0);
-  const int64_t second = x.size(1);
+  const Tensor projected = qkv_proj_->forward(x).output;
+  const int64_t first = projected.size(0);  // with sequence parallelism x has fewer tokens
+  const int64_t second = projected.size(1);
   const int64_t per_group = num_heads_ / num_groups_;
-  const Tensor fused =
-      qkv_proj_->forward(x).output.view({first, second, num_groups_, per_group + 2, head_dim_});
+  const Tensor fused = projected.view({first, second, num_groups_, per_group + 2, head_dim_});
   const TensorList parts = split(fused, Shape{per_group, 1, 1}, 3);
   const auto shaped = [&](const Tensor& part, int64_t n) {
     return heads(part.reshape({first, second, n, head_dim_}));
@@ -161,8 +207,8 @@ Tensor ParallelAttention::attend(const Tensor& q,
     const auto rows = [&](const Tensor& t) { return t.slice(0, run.begin, run.end); };
     options.mask = mask.defined() ? rows(mask) : mask;
     options.dropout_place = {
-        .shape = {run.first_sample + run.end - run.begin, q.size(1), q.size(2), k.size(2)},
-        .start = {run.first_sample, 0, 0, 0},
+        .shape = {run.first_sample + run.end - run.begin, total_heads_, q.size(2), k.size(2)},
+        .start = {run.first_sample, first_head_, 0, 0},
         .sample_axis = 0};
     parts.push_back(weigh(rows(q), rows(k), rows(v)));
   }

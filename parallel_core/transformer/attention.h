@@ -21,9 +21,16 @@ struct AttentionContext {
 ///
 /// The rows of qkv_proj are ordered by key/value group: the queries of the group, its key, its
 /// value. Hidden states are [B, S, H] or, with data_layout SBH, [S, B, H].
+///
+/// Each rank of the tensor-parallel group has its share of the groups. Where there are more ranks
+/// than groups, several ranks hold the same key and value and share the queries of their group;
+/// what each computes of the gradient of that key and value is then a share of the sum
+/// (finalize_model_grads).
 class ParallelAttention final : public nn::Module {
  public:
-  /// `layer_number` counts from 1. ValueError if the heads are not a multiple of the groups.
+  /// `layer_number` counts from 1. ValueError if the heads are not a multiple of the groups, or the
+  /// ranks divide neither heads and groups nor, where there are more ranks than groups, the heads
+  /// of a group.
   ParallelAttention(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
 
   std::string type_name() const override { return "ParallelAttention"; }
@@ -37,7 +44,9 @@ class ParallelAttention final : public nn::Module {
 
   int64_t layer_;  // from 0
   bool sequence_first_;
-  int64_t num_heads_;
+  int64_t total_heads_;  // of all ranks
+  int64_t first_head_;   // of this rank
+  int64_t num_heads_;    // of this rank, and so are the groups
   int64_t num_groups_;
   int64_t head_dim_;
   bool causal_ = true;

@@ -5,35 +5,46 @@
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/reduction.h"
+#include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "parallel_core/tensor_parallel/mappings.h"
 #include "parallel_core/transformer/activation_recorder.h"
 
 namespace tapestry {
 
 Tensor ParallelLMLogits::forward(const Tensor& hidden, const nn::Parameter& weight) const {
-  return project(hidden, weight, nullptr, precision_);
-}
-
-Tensor VocabParallelCrossEntropy::forward(const Tensor& logits,
-                                          const Tensor& labels,
-                                          double label_smoothing) const {
-  return cross_entropy(logits, labels,
-                       {.reduction = Reduction::kNone, .label_smoothing = label_smoothing});
+  return project_columns(hidden, weight, nullptr, precision_, layout_);
 }
 
 GPTModel::GPTModel(const TransformerConfig& config, const std::string& data_layout)
     : sequence_first_(data_layout == "SBH"),
       fused_loss_(config.fused_linear_cross_entropy),
+      vocabulary_(config.vocab_size),
+      layout_(tensor_parallel_layout(config, sequence_first_)),
       fuses_in_training_(fuses_head_and_loss(config)),
       precision_(precision_of(config)),
       language_model_(static_cast<TransformerLanguageModel*>(
           &add_child("language_model", get_language_model(config, sequence_first_)))),
       parallel_lm_logits_(
-          &register_module<ParallelLMLogits>("parallel_lm_logits", precision_of(config))),
-      loss_(&register_module<VocabParallelCrossEntropy>("loss")) {
+          &register_module<ParallelLMLogits>("parallel_lm_logits", precision_, layout_)),
+      loss_(&register_module<VocabParallelCrossEntropy>("loss", config.vocab_size, layout_)) {
   check<ValueError>(data_layout == "BSH" || data_layout == "SBH", "data_layout '", data_layout,
                     "' is not known; choose BSH or SBH");
+  check<ValueError>(!fused_loss_.value_or(false) || layout_.size == 1,
+                    "fused_linear_cross_entropy: the loss needs sums over the vocabulary, which is "
+                    "split over ",
+                    layout_.size, " tensor-parallel ranks; switch it off");
+}
+
+Tensor GPTModel::whole_logits(const Tensor& own, int64_t length) const {
+  if (layout_.size == 1) {
+    return own;
+  }
+  return gather_from_model_parallel_region(own, -1, *layout_.group)
+      .slice(-1, 0, vocabulary_)
+      .slice(sequence_first_ ? 0 : 1, 0, length);
 }
 
 bool GPTModel::fuses_loss() const {
@@ -52,17 +63,30 @@ Tensor GPTModel::fused_loss(const Tensor& hidden,
 GPTOutput GPTModel::forward(const GPTInput& input) {
   check<ValueError>(input.tokens.dim() == 2, "gpt: tokens must be [batch, sequence], got ",
                     describe(input.tokens));
-  const Tensor hidden =
-      language_model_->forward(input.tokens, input.position_ids, input.attention_mask);
+  const int64_t length = input.tokens.size(1);
+  Tensor tokens = input.tokens;
+  if (!input.labels.defined() && layout_.sequence_axis && length % layout_.size != 0) {
+    // Text of any length: what stands behind a token does not change its logits.
+    check<ValueError>(!input.attention_mask.defined() && !input.position_ids.defined(),
+                      "gpt: ", length, " tokens with a mask or positions cannot be divided over ",
+                      layout_.size, " ranks");
+    tokens = cat(
+        {tokens, zeros({tokens.size(0), layout_.size - length % layout_.size}, tokens.dtype())}, 1);
+  }
+  const Tensor hidden = language_model_->forward(tokens, input.position_ids, input.attention_mask);
   const nn::Parameter& weight = language_model_->output_weight();
   const bool fused = input.labels.defined() && fuses_loss();
   GPTOutput out;
   if (!fused) {
     out.logits = parallel_lm_logits_->forward(hidden, weight);
-    report_activation("logits", out.logits, sequence_first_ ? 1 : 0);
-  } else if (activations_are_recorded()) {
+    if (!input.labels.defined()) {
+      out.logits = whole_logits(out.logits, length);
+    }
+  }
+  if (activations_are_recorded()) {
     const NoGradGuard guard;
-    report_activation("logits", parallel_lm_logits_->forward(hidden, weight),
+    const Tensor own = fused ? parallel_lm_logits_->forward(hidden, weight) : out.logits;
+    report_activation("logits", input.labels.defined() ? whole_logits(own, length) : own,
                       sequence_first_ ? 1 : 0);
   }
   if (!input.labels.defined()) {

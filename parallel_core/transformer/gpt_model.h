@@ -6,30 +6,24 @@
 #include <string>
 
 #include "parallel_core/config/config.h"
+#include "parallel_core/tensor_parallel/cross_entropy.h"
 #include "parallel_core/transformer/language_model.h"
 
 namespace tapestry {
 
-/// Hidden states to logits by a matrix that belongs to somebody else. hidden [.., H], weight
-/// [V, H]; logits [.., V] in the activations' dtype.
+/// Hidden states to logits by a matrix that belongs to somebody else. hidden [.., H] replicated or
+/// a piece of the sequence, weight this rank's rows of [V, H]; logits of the rank's part of the
+/// vocabulary, padding included, in the activations' dtype.
 class ParallelLMLogits final : public nn::Module {
  public:
-  explicit ParallelLMLogits(const Precision& precision) : precision_(precision) {}
+  ParallelLMLogits(const Precision& precision, const TensorParallelLayout& layout)
+      : precision_(precision), layout_(layout) {}
   std::string type_name() const override { return "ParallelLMLogits"; }
   Tensor forward(const Tensor& hidden, const nn::Parameter& weight) const;
 
  private:
   Precision precision_;
-};
-
-/// Cross entropy over a vocabulary that may be split over the tensor-parallel group.
-class VocabParallelCrossEntropy final : public nn::Module {
- public:
-  std::string type_name() const override { return "VocabParallelCrossEntropy"; }
-  /// Loss of every token: logits [.., V] of any floating dtype, labels [..] -> float32 [..],
-  /// computed in float32. `label_smoothing` in [0, 1) spreads that share of the target evenly over
-  /// the vocabulary.
-  Tensor forward(const Tensor& logits, const Tensor& labels, double label_smoothing = 0) const;
+  TensorParallelLayout layout_;
 };
 
 /// One micro-batch. All are [B, S]; labels may be undefined (then only logits are computed),
@@ -46,20 +40,25 @@ struct GPTOutput {
   Tensor loss;  ///< scalar: sum(loss * mask) / max(sum(mask), 1); undefined without labels
   /// [B, S, V], or [S, B, V] with data_layout SBH. Undefined where labels are given and the head is
   /// fused with the loss: see fused_linear_cross_entropy. Dropped before backward, its memory
-  /// serves for its gradient.
+  /// serves for its gradient. Where labels are given and the vocabulary is split, the rank's columns
+  /// alone, with padding.
   Tensor logits;
   double token_count = 0;  ///< sum(mask)
 };
 
 class GPTModel final : public nn::Module {
  public:
+  /// ValueError if the tensor-parallel ranks cannot divide heads or channels, or if the head is to
+  /// be fused with the loss and there are several.
   GPTModel(const TransformerConfig& config, const std::string& data_layout);
 
   std::string type_name() const override { return "GPTModel"; }
+  /// Every rank of the tensor-parallel group passes the same input and gets the same loss.
   GPTOutput forward(const GPTInput& input);
   TransformerLanguageModel& language_model() { return *language_model_; }
 
  private:
+  Tensor whole_logits(const Tensor& own, int64_t length) const;
   bool fuses_loss() const;
   Tensor fused_loss(const Tensor& hidden,
                     const nn::Parameter& weight,
@@ -68,6 +67,8 @@ class GPTModel final : public nn::Module {
 
   bool sequence_first_;
   std::optional<bool> fused_loss_;  // head and loss in one op, always or never
+  int64_t vocabulary_;
+  TensorParallelLayout layout_;
   bool fuses_in_training_;
   Precision precision_;
   TransformerLanguageModel* language_model_;

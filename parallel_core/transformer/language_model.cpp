@@ -12,9 +12,10 @@ namespace {
 
 class PositionEmbedding final : public nn::Module {
  public:
-  explicit PositionEmbedding(const TransformerConfig& config)
-      : table_(
-            register_parameter("embedding_table", initial_value(shape(config), {init(config)}))) {
+  PositionEmbedding(const TransformerConfig& config, const TensorParallelLayout& layout)
+      : table_(register_parameter("embedding_table",
+                                  initial_value(shape(config), {init(config)}),
+                                  {.tp = layout.hidden_gradient()})) {
     table_.set_logical({init(config).logical});
   }
   std::string type_name() const override { return "PositionEmbedding"; }
@@ -33,12 +34,12 @@ class PositionEmbedding final : public nn::Module {
 
 class OutputLayer final : public nn::Module {
  public:
-  explicit OutputLayer(const TransformerConfig& config)
+  OutputLayer(const TransformerConfig& config, const TensorParallelLayout& layout)
       : weight_(register_parameter(
             "weight",
-            initial_value(init(config).logical.shape, {init(config)}),
+            initial_value(init(config, layout).logical.view_shape, {init(config, layout)}),
             {.matmul = true, .tp = nn::TensorParallel::kSharded, .tp_axis = 0})) {
-    weight_.set_logical({init(config).logical});
+    weight_.set_logical({init(config, layout).logical});
   }
   std::string type_name() const override { return "ColumnParallelLinear"; }
   std::string extra_repr() const override {
@@ -47,8 +48,9 @@ class OutputLayer final : public nn::Module {
   nn::Parameter& weight() const { return weight_; }
 
  private:
-  static LogicalInit init(const TransformerConfig& config) {
-    return whole("lm_head.weight", {config.vocab_size, config.hidden_size}, weight_init(config));
+  static LogicalInit init(const TransformerConfig& config, const TensorParallelLayout& layout) {
+    return vocabulary_rows("lm_head.weight", config.vocab_size, config.hidden_size,
+                           weight_init(config), layout);
   }
   nn::Parameter& weight_;
 };
@@ -58,30 +60,42 @@ class OutputLayer final : public nn::Module {
 Embedding::Embedding(const TransformerConfig& config, bool sequence_first)
     : sequence_first_(sequence_first),
       dropout_(config.hidden_dropout),
-      dtype_(precision_of(config).residual) {
+      dtype_(precision_of(config).residual),
+      layout_(tensor_parallel_layout(config, sequence_first)) {
   word_embeddings_ = &register_module<VocabParallelEmbedding>(
-      "word_embeddings", config.vocab_size, config.hidden_size,
-      whole("tok_embeddings.weight", {config.vocab_size, config.hidden_size}, weight_init(config)));
+      "word_embeddings", "tok_embeddings.weight", config.vocab_size, config.hidden_size,
+      weight_init(config), layout_);
   if (config.position_embedding_type == "learned_absolute") {
-    positions_ = &register_module<PositionEmbedding>("position_embeddings", config).table();
+    positions_ =
+        &register_module<PositionEmbedding>("position_embeddings", config, layout_).table();
   }
 }
 
 Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
-  Tensor x = word_embeddings_->forward(ids);
+  const int64_t length = ids.size(1);
+  check<ValueError>(!layout_.sequence_axis || length % layout_.size == 0,
+                    "embedding: with sequence parallelism ", length,
+                    " tokens cannot be divided over ", layout_.size, " ranks");
+  const auto in_layout = [&](const Tensor& t) {
+    return sequence_first_ ? t.transpose(0, 1).contiguous() : t;
+  };
+  Tensor x = word_embeddings_->forward(in_layout(ids));
+  const int64_t own = layout_.sequence_axis ? length / layout_.size : length;
+  const int64_t first = layout_.sequence_axis ? layout_.rank * own : 0;
   if (positions_ != nullptr) {
-    const int64_t length = ids.size(1);
     check<ValueError>(length <= positions_->size(0), "embedding: the sequence has ", length,
                       " tokens, the table of positions ", positions_->size(0),
                       "; raise model_config.max_position_embeddings");
-    x = x + (position_ids.defined() ? embedding(*positions_, position_ids)
-                                    : positions_->slice(0, 0, length));
-  }
-  if (sequence_first_) {
-    x = x.transpose(0, 1).contiguous();
+    if (position_ids.defined()) {
+      x = x + embedding(*positions_, in_layout(position_ids.slice(1, first, first + own)));
+    } else {
+      const Tensor rows = positions_->slice(0, first, first + own);
+      x = x + (sequence_first_ ? rows.unsqueeze(1) : rows);
+    }
   }
   if (is_training()) {
-    x = hidden_dropout(x, dropout_, 0, DropoutSite::kEmbedding, sequence_first_ ? 1 : 0);
+    x = hidden_dropout(x, dropout_, 0, DropoutSite::kEmbedding, sequence_first_ ? 1 : 0,
+                       {.first = first, .length = length});
   }
   x = x.to(dtype_);
   report_activation("embedding", x, sequence_first_ ? 1 : 0);
@@ -96,7 +110,9 @@ TransformerLanguageModel::TransformerLanguageModel(const TransformerConfig& conf
   embedding_ = &register_module<Embedding>("embedding", config, sequence_first);
   encoder_ = &register_module<ParallelTransformer>("encoder", config, sequence_first);
   if (config.untie_embeddings_and_output_weights) {
-    output_weight_ = &register_module<OutputLayer>("output_layer", config).weight();
+    output_weight_ = &register_module<OutputLayer>("output_layer", config,
+                                                   tensor_parallel_layout(config, sequence_first))
+                          .weight();
   }
 }
 

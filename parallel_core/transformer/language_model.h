@@ -11,14 +11,15 @@
 namespace tapestry {
 
 /// Word embeddings plus, with position_embedding_type learned_absolute, learned positions; then
-/// dropout. ids [B, S] -> [B, S, H], or [S, B, H] with data_layout SBH.
+/// dropout. ids [B, S] -> [B, S, H], or [S, B, H] with data_layout SBH; with sequence parallelism
+/// the rank's piece of that.
 class Embedding final : public nn::Module {
  public:
   Embedding(const TransformerConfig& config, bool sequence_first);
 
   std::string type_name() const override { return "Embedding"; }
-  /// ValueError if the sequence is longer than the table of positions. Positions count from 0 in
-  /// every row unless position_ids [B, S] are given.
+  /// ValueError if the sequence is longer than the table of positions, or cannot be divided over
+  /// the ranks. Positions count from 0 in every row unless position_ids [B, S] are given.
   Tensor forward(const Tensor& ids, const Tensor& position_ids);
   nn::Parameter& word_embeddings() const { return word_embeddings_->weight(); }
 
@@ -26,6 +27,7 @@ class Embedding final : public nn::Module {
   bool sequence_first_;
   double dropout_;
   DType dtype_;  // of the residual stream
+  TensorParallelLayout layout_;
   VocabParallelEmbedding* word_embeddings_;
   nn::Parameter* positions_ = nullptr;
 };

@@ -11,41 +11,53 @@ bool uses_fused_activation(const TransformerConfig& config) {
                                      : config.use_fused_kernels;
 }
 
-ParallelLinearSpec mapping_spec(const TransformerConfig& config, const std::string& prefix) {
+ParallelLinearSpec mapping_spec(const TransformerConfig& config,
+                                const TensorParallelLayout& layout,
+                                const std::string& prefix) {
   const int64_t hidden = config.hidden_size;
   const int64_t ffn = config.ffn_hidden_size;
-  ParallelLinearSpec spec{.input_size = hidden,
-                          .output_size = ffn,
-                          .skip_bias_add = true,  // added with the activation
-                          .precision = precision_of(config)};
+  const int64_t own = layout.share_of(ffn, "channels of ffn_hidden_size");
+  const int64_t first = layout.rank * own;
   std::vector<std::string> names = {prefix + "w_up"};
   if (is_gated(config.hidden_act)) {
-    spec.output_size = 2 * ffn;
     names.insert(names.begin(), prefix + "w_gate");
   }
+  ParallelLinearSpec spec{.input_size = hidden,
+                          .output_size = static_cast<int64_t>(names.size()) * own,
+                          .skip_bias_add = true,  // added with the activation
+                          .precision = precision_of(config),
+                          .layout = layout};
   int64_t row = 0;
+  const auto placed = [&](LogicalInit init) {
+    init.logical.view_shape[0] = spec.output_size;
+    init.logical.begin = row;
+    init.logical.end = row + own;
+    return init;
+  };
   for (const std::string& name : names) {
     spec.weight.push_back(
-        {{name + ".weight", {ffn, hidden}, {spec.output_size, hidden}, 0, row, row + ffn},
-         weight_init(config)});
+        placed(sliced(name + ".weight", {ffn, hidden}, 0, first, own, weight_init(config))));
     if (config.mlp_has_bias) {
-      spec.bias.push_back(
-          {{name + ".bias", {ffn}, {spec.output_size}, 0, row, row + ffn}, bias_init(config)});
+      spec.bias.push_back(placed(sliced(name + ".bias", {ffn}, 0, first, own, bias_init(config))));
     }
-    row += ffn;
+    row += own;
   }
   return spec;
 }
 
-ParallelLinearSpec projection_spec(const TransformerConfig& config, const std::string& prefix) {
+ParallelLinearSpec projection_spec(const TransformerConfig& config,
+                                   const TensorParallelLayout& layout,
+                                   const std::string& prefix) {
   const int64_t hidden = config.hidden_size;
   const int64_t ffn = config.ffn_hidden_size;
-  ParallelLinearSpec spec{
-      .input_size = ffn,
-      .output_size = hidden,
-      .weight = {whole(prefix + "w_down.weight", {hidden, ffn}, output_weight_init(config))},
-      .skip_bias_add = true,
-      .precision = precision_of(config)};
+  const int64_t own = layout.share_of(ffn, "channels of ffn_hidden_size");
+  ParallelLinearSpec spec{.input_size = own,
+                          .output_size = hidden,
+                          .weight = {sliced(prefix + "w_down.weight", {hidden, ffn}, 1,
+                                            layout.rank * own, own, output_weight_init(config))},
+                          .skip_bias_add = true,
+                          .precision = precision_of(config),
+                          .layout = layout};
   if (config.mlp_has_bias) {
     spec.bias = {whole(prefix + "w_down.bias", {hidden}, bias_init(config))};
   }
@@ -54,13 +66,16 @@ ParallelLinearSpec projection_spec(const TransformerConfig& config, const std::s
 
 }  // namespace
 
-ParallelMLP::ParallelMLP(const TransformerConfig& config, int64_t layer_number)
+ParallelMLP::ParallelMLP(const TransformerConfig& config, int64_t layer_number, bool sequence_first)
     : hidden_act_(config.hidden_act),
       activation_(get_act_func(config.hidden_act, uses_fused_activation(config))),
       recomputes_(uses_fused_activation(config) && keeps_only_input(config.hidden_act)) {
   const std::string prefix = "layers." + std::to_string(layer_number - 1) + ".feed_forward.";
-  mapping_ = &register_module<ColumnParallelLinear>("mapping", mapping_spec(config, prefix));
-  projection_ = &register_module<RowParallelLinear>("projection", projection_spec(config, prefix));
+  const TensorParallelLayout layout = tensor_parallel_layout(config, sequence_first);
+  mapping_ =
+      &register_module<ColumnParallelLinear>("mapping", mapping_spec(config, layout, prefix));
+  projection_ =
+      &register_module<RowParallelLinear>("projection", projection_spec(config, layout, prefix));
 }
 
 OutputAndBias ParallelMLP::forward(const Tensor& x) {

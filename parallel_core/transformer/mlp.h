@@ -18,11 +18,12 @@ class MlpBlock : public nn::Module {
   virtual OutputAndBias forward(const Tensor& x) = 0;
 };
 
-/// mapping (H -> F, or 2F for a gated activation) -> activation -> projection (F -> H).
+/// mapping (H -> F, or 2F for a gated activation) -> activation -> projection (F -> H). Each rank
+/// of the tensor-parallel group has its share of the F channels: the same ones of gate and up.
 class ParallelMLP final : public MlpBlock {
  public:
-  /// `layer_number` counts from 1.
-  ParallelMLP(const TransformerConfig& config, int64_t layer_number);
+  /// `layer_number` counts from 1. ValueError if the ranks do not divide F.
+  ParallelMLP(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
 
   std::string type_name() const override { return "ParallelMLP"; }
   std::string extra_repr() const override { return hidden_act_; }

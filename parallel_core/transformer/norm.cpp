@@ -13,7 +13,8 @@ namespace {
 // What the two norms share: rounding, and the sum with the residual stream.
 class NormBase : public ParallelNorm {
  public:
-  NormBase(double eps, const Precision& precision) : eps_(eps), precision_(precision) {}
+  NormBase(double eps, nn::TensorParallel tp, const Precision& precision)
+      : eps_(eps), tp_(tp), precision_(precision) {}
 
   Tensor forward(const Tensor& x) override {
     const Tensor read = precision_.norm == kFloat32 ? x : x.to(precision_.norm);
@@ -35,8 +36,8 @@ class NormBase : public ParallelNorm {
   const Precision& precision() const { return precision_; }
   double eps() const { return eps_; }
   nn::Parameter& make(const char* name, const LogicalInit& init) {
-    nn::Parameter& parameter =
-        register_parameter(name, initial_value(init.logical.shape, {init}), {.decay = false});
+    nn::Parameter& parameter = register_parameter(name, initial_value(init.logical.shape, {init}),
+                                                  {.decay = false, .tp = tp_});
     parameter.set_logical({init.logical});
     return parameter;
   }
@@ -49,14 +50,19 @@ class NormBase : public ParallelNorm {
                                     const AddNormOptions& options) const = 0;
 
   double eps_;
+  nn::TensorParallel tp_;
   Precision precision_;
 };
 
 class ParallelLayerNorm final : public NormBase {
  public:
-  ParallelLayerNorm(
-      int64_t size, double eps, const std::string& name, double scale, const Precision& precision)
-      : NormBase(eps, precision),
+  ParallelLayerNorm(int64_t size,
+                    double eps,
+                    const std::string& name,
+                    nn::TensorParallel tp,
+                    double scale,
+                    const Precision& precision)
+      : NormBase(eps, tp, precision),
         gamma_(make("gamma", whole(name + ".weight", {size}, InitMethod::constant(scale)))),
         beta_(make("beta", whole(name + ".bias", {size}, InitMethod::constant(0)))) {}
 
@@ -80,9 +86,13 @@ class ParallelLayerNorm final : public NormBase {
 
 class ParallelRMSNorm final : public NormBase {
  public:
-  ParallelRMSNorm(
-      int64_t size, double eps, const std::string& name, double scale, const Precision& precision)
-      : NormBase(eps, precision),
+  ParallelRMSNorm(int64_t size,
+                  double eps,
+                  const std::string& name,
+                  nn::TensorParallel tp,
+                  double scale,
+                  const Precision& precision)
+      : NormBase(eps, tp, precision),
         weight_(make("weight", whole(name + ".weight", {size}, InitMethod::constant(scale)))) {}
 
   std::string type_name() const override { return "RMSNorm"; }
@@ -107,16 +117,17 @@ class ParallelRMSNorm final : public NormBase {
 std::unique_ptr<ParallelNorm> get_norm(const TransformerConfig& config,
                                        int64_t size,
                                        const std::string& logical_name,
+                                       nn::TensorParallel tp,
                                        double scale) {
   const Precision precision = precision_of(config);
   if (config.normalization == "LayerNorm") {
-    return std::make_unique<ParallelLayerNorm>(size, config.norm_epsilon, logical_name, scale,
+    return std::make_unique<ParallelLayerNorm>(size, config.norm_epsilon, logical_name, tp, scale,
                                                precision);
   }
   check<ValueError>(config.normalization == "RMSNorm" || config.normalization == "FusedRMSNorm",
                     "normalization '", config.normalization,
                     "' is not known; choose LayerNorm, RMSNorm or FusedRMSNorm");
-  return std::make_unique<ParallelRMSNorm>(size, config.norm_epsilon, logical_name, scale,
+  return std::make_unique<ParallelRMSNorm>(size, config.norm_epsilon, logical_name, tp, scale,
                                            precision);
 }
 

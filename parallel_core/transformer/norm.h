@@ -22,10 +22,12 @@ class ParallelNorm : public nn::UnaryModule {
 
 /// By config.normalization: "LayerNorm" (in-memory parameters gamma and beta) or "RMSNorm",
 /// "FusedRMSNorm" (weight), of `size` elements. `logical_name` is the name without ".weight";
-/// `scale` is the initial gain. ValueError for another name.
+/// `scale` is the initial gain, `tp` says how the ranks' gradients relate. ValueError for another
+/// name.
 std::unique_ptr<ParallelNorm> get_norm(const TransformerConfig& config,
                                        int64_t size,
                                        const std::string& logical_name,
+                                       nn::TensorParallel tp,
                                        double scale = 1.0);
 
 /// The residual stream between two blocks. The last block's output is not added to it until the

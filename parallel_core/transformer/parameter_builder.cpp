@@ -1,12 +1,51 @@
 #include "parallel_core/transformer/parameter_builder.h"
 
+#include "autograd/kernels/philox.h"
 #include "autograd/ops/map.h"
-#include "autograd/ops/random.h"
+#include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/random.h"
 
 namespace tapestry {
+
+namespace {
+
+// Numbers of the global tensor's stream for a slice of it. The slice is read in runs: consecutive
+// elements of the slice that are consecutive in the global tensor too.
+Tensor normal_slice(const nn::LogicalTensor& logical, double std, const RandomKey& key) {
+  const Shape& local = logical.local_shape();
+  const Shape& global = logical.shape;
+  Tensor out = empty(local);
+  if (out.numel() == 0) {
+    return out;
+  }
+  // Axes behind the last one that is cut are in the slice as a whole.
+  int64_t axis = global.size();
+  while (axis > 0 && local[axis - 1] == global[axis - 1]) {
+    --axis;
+  }
+  axis = axis > 0 ? axis - 1 : 0;
+  int64_t run = 1;
+  for (int64_t i = axis; i < local.size(); ++i) {
+    run *= local[i];
+  }
+  const Strides strides = contiguous_strides(global);
+  for (int64_t done = 0; done < out.numel(); done += run) {
+    int64_t rest = done / run;
+    int64_t first = logical.offset.empty() ? 0 : logical.offset[axis] * strides[axis];
+    for (int64_t i = axis - 1; i >= 0; --i) {
+      first += (rest % local[i] + (logical.offset.empty() ? 0 : logical.offset[i])) * strides[i];
+      rest /= local[i];
+    }
+    kernels::fill_normal(kFloat32, run, key.seed, key.stream,
+                         key.offset + static_cast<uint64_t>(first), 0, std,
+                         out.data<float>() + done);
+  }
+  return out;
+}
+
+}  // namespace
 
 LogicalInit whole(std::string name, const Shape& shape, InitMethod init) {
   return {{std::move(name), shape, shape, 0, 0, shape[0]}, init};
@@ -18,13 +57,24 @@ Tensor initial_value(const Shape& shape, const std::vector<LogicalInit>& parts) 
     const MemoryKindGuard kind(MemoryKind::kParameter);
     value = empty(shape);
   }
+  int64_t covered = 0;
   for (const LogicalInit& part : parts) {
-    const Tensor piece = part.logical.view_of(value);
-    const Tensor start = part.init.kind == InitMethod::Kind::kNormal
-                             ? normal(0, part.init.value, piece.shape(), kFloat32,
-                                      initialization_key(part.logical.name))
-                             : full(piece.shape(), part.init.value);
-    copy_values(start, piece);
+    covered += part.logical.view_of(value).numel();
+  }
+  if (covered < value.numel()) {
+    copy_values(broadcast_view(scalar(0), shape), value);
+  }
+  for (const LogicalInit& part : parts) {
+    const nn::LogicalTensor& logical = part.logical;
+    const Tensor piece = logical.view_of(value);
+    check<ValueError>(piece.numel() == logical.local_shape().numel(), logical.name,
+                      ": the rank's slice ", logical.local_shape(), " does not fill the piece ",
+                      piece.shape());
+    const Tensor start =
+        part.init.kind == InitMethod::Kind::kNormal
+            ? normal_slice(logical, part.init.value, initialization_key(logical.name))
+            : full(logical.local_shape(), part.init.value);
+    copy_values(start.view(piece.shape()), piece);
   }
   return value;
 }

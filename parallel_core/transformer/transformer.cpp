@@ -26,11 +26,13 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
       batch_axis_(sequence_first ? 1 : 0),
       dropout_(config.hidden_dropout),
       residual_from_norm_(config.apply_residual_connection_post_norm),
-      precision_(precision_of(config)) {
+      precision_(precision_of(config)),
+      layout_(tensor_parallel_layout(config, sequence_first)) {
   const std::string prefix = "layers." + std::to_string(layer_) + ".";
   const auto add_norm = [&](const char* name, const char* logical, double scale = 1.0) {
-    return static_cast<ParallelNorm*>(
-        &add_child(name, get_norm(config, config.hidden_size, prefix + logical, scale)));
+    return static_cast<ParallelNorm*>(&add_child(
+        name,
+        get_norm(config, config.hidden_size, prefix + logical, layout_.hidden_gradient(), scale)));
   };
   input_norm_ = add_norm("input_norm", "attention_norm");
   attention_ =
@@ -40,7 +42,7 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
         add_norm("attn_post_norm", "attention_post_norm", config.attn_post_norm_scale);
   }
   post_attention_norm_ = add_norm("post_attention_norm", "ffn_norm");
-  mlp_ = &register_module<ParallelMLP>("mlp", config, layer_number);
+  mlp_ = &register_module<ParallelMLP>("mlp", config, layer_number, sequence_first);
   if (config.use_sandwich_norm) {
     ffn_post_norm_ = add_norm("ffn_post_norm", "ffn_post_norm", config.ffn_post_norm_scale);
   }
@@ -55,7 +57,12 @@ OutputAndBias ParallelTransformerLayer::finish(const OutputAndBias& block,
   }
   Tensor out = add_bias(block.output, block.bias);
   if (drops) {
-    out = hidden_dropout(out, dropout_, layer_, site, batch_axis_);
+    SequencePart part;
+    if (layout_.sequence_axis) {
+      const int64_t own = out.size(*layout_.sequence_axis);
+      part = {.first = layout_.rank * own, .length = layout_.size * own};
+    }
+    out = hidden_dropout(out, dropout_, layer_, site, batch_axis_, part);
   }
   return {post_norm != nullptr ? (*post_norm)(out) : out, {}};
 }
@@ -95,8 +102,9 @@ ParallelTransformer::ParallelTransformer(const TransformerConfig& config, bool s
     layers_.push_back(&list.append(config, i, sequence_first));
   }
   if (config.use_final_norm) {
-    final_norm_ = static_cast<ParallelNorm*>(
-        &add_child("final_norm", get_norm(config, config.hidden_size, "final_norm")));
+    final_norm_ = static_cast<ParallelNorm*>(&add_child(
+        "final_norm", get_norm(config, config.hidden_size, "final_norm",
+                               tensor_parallel_layout(config, sequence_first).hidden_gradient())));
   }
 }
 

@@ -33,6 +33,7 @@ class ParallelTransformerLayer final : public nn::Module {
   double dropout_;
   bool residual_from_norm_;
   Precision precision_;
+  TensorParallelLayout layout_;
   ParallelNorm* input_norm_;
   ParallelAttention* attention_;
   ParallelNorm* attn_post_norm_ = nullptr;

@@ -116,7 +116,7 @@ void cross_entropy_rows(DType dtype,
       const double lse = logsumexp_row(valid_vocab, x);
       static_cast<C*>(lse_)[row] = static_cast<C>(lse);
       double loss = 0;
-      if (labels[row] != ignore_index) {
+      if (labels[row] != ignore_index && labels[row] >= 0 && labels[row] < valid_vocab) {
         C logit = 0;
         load_row(1, x + labels[row], &logit);
         loss = lse - logit;

@@ -137,7 +137,6 @@ TEST(Config, ReducedPrecisionSetsComputeTypeAlone) {
 
 TEST(Config, LaterFeaturesAreNamedWithReasonAndPlace) {
   const char* const kLater[] = {
-      "parallel_config.tensor_model_parallel_size=2",
       "parallel_config.context_parallel_size=2",
       "parallel_config.recompute_config={recompute: [1]}",
       "parallel_config.recompute=[1]",
@@ -174,6 +173,15 @@ TEST(Config, NeutralValuesOfLaterFeaturesAreAccepted) {
   EXPECT_THAT(config.unsupported, IsEmpty());
   EXPECT_TRUE(config.training_config.wrap_with_ddp);
   EXPECT_THAT(config.notes, ::testing::Contains(HasSubstr("sequence_parallel")));
+}
+
+TEST(Config, TheModelKnowsOfSequenceParallelismWhereItHasAnEffect) {
+  const std::string tp = "parallel_config.tensor_model_parallel_size=2";
+  const std::string sp = "parallel_config.sequence_parallel=True";
+  EXPECT_THAT(with({tp, sp}).unsupported, IsEmpty());
+  EXPECT_TRUE(with({tp, sp}).model_config.sequence_parallel);
+  EXPECT_FALSE(with({tp}).model_config.sequence_parallel);
+  EXPECT_FALSE(with({sp}).model_config.sequence_parallel);
 }
 
 TEST(Config, ModelSectionMayHaveAnotherName) {

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "autograd/kernels/parallel_for.h"
+#include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/transformer/attention.h"
+#include "parallel_core/transformer/parameter_builder.h"
 #include "tests/parallel_core/small_model.h"
 
 namespace tapestry {
@@ -246,6 +248,48 @@ TEST(ParallelAttention, HeadsMustBeAMultipleOfTheGroups) {
   TransformerConfig config = small_config().model_config;
   config.num_query_groups = 3;
   EXPECT_THROW(ParallelAttention(config, 1, false), ValueError);
+}
+
+// A slice of a matrix [6, 10] of normal numbers, cut out of a parameter that has further rows.
+LogicalInit slice_init(const Shape& offset, const Shape& local, int64_t rows) {
+  LogicalInit init = whole("m.weight", {6, 10}, InitMethod::normal(0.5));
+  init.logical.view_shape = {rows, local[1]};
+  init.logical.end = local[0];
+  init.logical.offset = offset;
+  init.logical.slice_shape = local;
+  return init;
+}
+
+TEST(InitialValue, ASliceHasTheNumbersOfTheWhole) {
+  random_context().seed = 5;
+  const LogicalInit all = whole("m.weight", {6, 10}, InitMethod::normal(0.5));
+  const Tensor global = initial_value({6, 10}, {all});
+  EXPECT_FALSE(all.logical.is_slice());
+  struct Cut {
+    Shape offset;
+    Shape local;
+  };
+  const std::vector<Cut> cuts = {
+      {{2, 0}, {3, 10}}, {{0, 3}, {6, 5}}, {{1, 7}, {4, 3}}, {{5, 9}, {1, 1}}, {{6, 0}, {0, 10}}};
+  for (const Cut& cut : cuts) {
+    const LogicalInit part = slice_init(cut.offset, cut.local, cut.local[0] + 1);
+    EXPECT_TRUE(part.logical.is_slice());
+    const Tensor value = initial_value({cut.local[0] + 1, cut.local[1]}, {part});
+    const Tensor expected = global.slice(0, cut.offset[0], cut.offset[0] + cut.local[0])
+                                .slice(1, cut.offset[1], cut.offset[1] + cut.local[1]);
+    EXPECT_TRUE(testing::same_bits(part.logical.view_of(value), expected)) << cut.offset;
+    EXPECT_TRUE(testing::same_bits(part.logical.slice_of(global), expected)) << cut.offset;
+    // What belongs to no logical tensor.
+    EXPECT_EQ(testing::largest(value.slice(0, cut.local[0], cut.local[0] + 1)), 0);
+  }
+}
+
+TEST(InitialValue, ASliceThatDoesNotFitIsAnError) {
+  const LogicalInit part = slice_init({2, 0}, {3, 10}, 4);
+  EXPECT_THROW(initial_value({3, 10}, {part}), ValueError);  // view_shape has other elements
+  EXPECT_THROW(part.logical.slice_of(zeros({3, 10})), ValueError);
+  EXPECT_THROW(slice_init({4, 0}, {3, 10}, 4).logical.slice_of(zeros({6, 10})), ValueError);
+  EXPECT_THROW(slice_init({4}, {3, 10}, 4).logical.slice_of(zeros({6, 10})), ValueError);
 }
 
 }  // namespace

@@ -1,0 +1,84 @@
+#include "parallel_core/distributed/finalize_model_grads.h"
+
+#include <vector>
+
+#include "autograd/kernels/reduce.h"
+#include "autograd/ops/map.h"
+#include "autograd/tensor/factory.h"
+#include "parallel_core/parallel_state.h"
+
+namespace tapestry {
+
+namespace {
+
+// A gradient to be summed, and where it lies in the buffer that is summed.
+struct Summand {
+  Tensor gradient;
+  int64_t offset;
+};
+
+Tensor place(const Tensor& buffer, const Summand& summand) {
+  const Shape& shape = summand.gradient.shape();
+  return alias(buffer, shape, contiguous_strides(shape), summand.offset);
+}
+
+}  // namespace
+
+void all_reduce_partial_gradients(const nn::Module& model) {
+  if (!model_parallel_is_initialized() || get_tensor_model_parallel_world_size() == 1) {
+    return;
+  }
+  ProcessGroup& group = get_tensor_model_parallel_group();
+  std::vector<Summand> summands;
+  int64_t size = 0;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    const Tensor gradient = entry.parameter->grad();
+    if (!gradient.defined()) {
+      continue;  // not used in this step, on any rank
+    }
+    if (entry.parameter->flags().tp == nn::TensorParallel::kPartial) {
+      summands.push_back({gradient, size});
+      size += gradient.numel();
+      continue;
+    }
+    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
+      if (logical.copies == 1) {
+        continue;
+      }
+      // A place for each of the slices that differ: ranks that hold the same one add to the same.
+      const Tensor piece = logical.view_of(gradient);
+      const int64_t different = group.size() / logical.copies;
+      const int64_t own = group.rank() / logical.copies;
+      summands.push_back({piece, size + own * piece.numel()});
+      size += different * piece.numel();
+    }
+  }
+  if (size == 0) {
+    return;
+  }
+  const Tensor buffer = zeros({size});
+  for (const Summand& summand : summands) {
+    copy_values(summand.gradient, place(buffer, summand));
+  }
+  group.all_reduce(buffer);
+  for (const Summand& summand : summands) {
+    copy_values(place(buffer, summand), summand.gradient);
+  }
+}
+
+double repeated_squares(const nn::Parameter& parameter, const Tensor& gradient) {
+  double squares = 0;
+  for (const nn::LogicalTensor& logical : parameter.logical()) {
+    if (logical.copies > 1) {
+      const Tensor piece = dense(logical.view_of(gradient));
+      const auto copies = static_cast<double>(logical.copies);
+      squares += kernels::sum_of_squares(piece.dtype(), piece.numel(), piece.raw()) * (copies - 1) /
+                 copies;
+    }
+  }
+  return squares;
+}
+
+void finalize_model_grads(nn::Module& model) { all_reduce_partial_gradients(model); }
+
+}  // namespace tapestry

@@ -1,0 +1,101 @@
+#include "parallel_core/tensor_parallel/column_linear.h"
+
+#include "autograd/ops/linear_gradients.h"
+#include "autograd/ops/matmul.h"
+#include "autograd/ops/reduction.h"
+#include "autograd/tape/op.h"
+#include "parallel_core/tensor_parallel/axis_collectives.h"
+#include "parallel_core/tensor_parallel/mappings.h"
+
+namespace tapestry {
+
+namespace {
+
+struct ColumnLinear {
+  static constexpr std::string_view name = "column_parallel_linear";
+  ProcessGroup* group;
+  std::optional<int64_t> sequence_axis;
+  Tensor rounded;  // the weight in x's dtype, where that differs
+  SavedTensor x = {}, weight = {};
+  Tensor leaf = {};  // the weight itself, whose main_grad may take the gradient
+  DType bias_dtype = kFloat32;
+
+  Tensor forward(const Tensor& x_, const Tensor& weight_, const Tensor& bias) {
+    if (weight_.requires_grad()) {
+      leaf = weight_;
+      x.save(x_);
+    }
+    if (x_.requires_grad()) {
+      weight.save(weight_);
+    }
+    if (weight_.dtype() != x_.dtype() && !rounded.defined()) {
+      rounded = weight_.to(x_.dtype());
+    }
+    if (bias.defined()) {
+      bias_dtype = bias.dtype();
+    }
+    const Tensor whole = sequence_axis ? start_all_gather(x_, *sequence_axis, *group).wait() : x_;
+    return linear(whole, weight_, bias, rounded);
+  }
+
+  std::array<Tensor, 3> backward(const Tensor& dy, NeedsGrad needs) const {
+    std::array<Tensor, 3> out;
+    if (needs[2]) {
+      Tensor rows = dy.to(bias_dtype);
+      out[2] = sum(rows.reshape({rows.numel() / rows.shape().back(), rows.shape().back()}), {0});
+    }
+    if (grad_enabled()) {
+      if (needs[0]) {
+        out[0] = summed(linear_input_gradient(dy, weight, rounded));
+      }
+      if (needs[1]) {
+        out[1] = linear_weight_gradient(dy, gathered(x), leaf);
+      }
+      return out;
+    }
+    PendingTensor whole;
+    if (needs[1] && sequence_axis) {
+      whole = start_all_gather(x, *sequence_axis, *group);
+    }
+    PendingTensor total;
+    if (needs[0]) {
+      const Tensor partial = linear_input_gradient(dy, weight, rounded);
+      total = sequence_axis ? start_reduce_scatter(partial, *sequence_axis, *group)
+                            : start_all_reduce(partial, *group);
+    }
+    if (needs[1]) {
+      out[1] = linear_weight_gradient(dy, sequence_axis ? whole.wait() : x.get(), leaf);
+    }
+    if (needs[0]) {
+      out[0] = total.wait();
+    }
+    return out;
+  }
+
+ private:
+  // The same as recorded ops.
+  Tensor gathered(const Tensor& piece) const {
+    return sequence_axis ? gather_from_sequence_parallel_region(piece, *sequence_axis, *group)
+                         : copy_to_model_parallel_region(piece, *group);
+  }
+  Tensor summed(const Tensor& partial) const {
+    return sequence_axis
+               ? reduce_scatter_to_sequence_parallel_region(partial, *sequence_axis, *group)
+               : reduce_from_model_parallel_region(partial, *group);
+  }
+};
+
+}  // namespace
+
+Tensor column_parallel_linear(const Tensor& x,
+                              const Tensor& weight,
+                              const Tensor& bias,
+                              const Tensor& rounded,
+                              const TensorParallelLayout& layout) {
+  if (layout.size == 1) {
+    return linear(x, weight, bias, rounded);
+  }
+  return apply_op(ColumnLinear{layout.group, layout.sequence_axis, rounded}, x, weight, bias);
+}
+
+}  // namespace tapestry

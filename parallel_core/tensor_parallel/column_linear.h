@@ -1,0 +1,24 @@
+// The product of a linear layer whose output features are divided over ranks.
+#pragma once
+
+#include "autograd/tensor/tensor.h"
+#include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
+
+namespace tapestry {
+
+/// y = x weight^T + bias, where weight [out, in] and bias [out] (may be undefined) are this rank's
+/// rows. Dtypes and `rounded` as in linear(). With sequence parallelism x is this rank's piece of
+/// the sequence, which is gathered first; else it is replicated. y [.., out] has the whole sequence
+/// in either case.
+///
+/// Backward sums the gradient of x over the ranks (and scatters it along the sequence), which goes
+/// on while that of the weight is computed. Only the own piece of x is kept and gathered again in
+/// backward, beside the other product. Source: Korthikanti et al. 2022, arXiv:2205.05198,
+/// section 4.2.2.
+Tensor column_parallel_linear(const Tensor& x,
+                              const Tensor& weight,
+                              const Tensor& bias,
+                              const Tensor& rounded,
+                              const TensorParallelLayout& layout);
+
+}  // namespace tapestry

@@ -1,0 +1,38 @@
+#include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
+
+#include <algorithm>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/parallel_state.h"
+
+namespace tapestry {
+
+int64_t TensorParallelLayout::share_of(int64_t total, const char* what) const {
+  check<ValueError>(total % size == 0, total, " ", what, " cannot be divided over ", size,
+                    " tensor-parallel ranks");
+  return total / size;
+}
+
+TensorParallelLayout tensor_parallel_layout(const TransformerConfig& config, bool sequence_first) {
+  TensorParallelLayout layout;
+  if (!model_parallel_is_initialized()) {
+    return layout;
+  }
+  layout.group = &get_tensor_model_parallel_group();
+  layout.rank = layout.group->rank();
+  layout.size = layout.group->size();
+  if (config.sequence_parallel && layout.size > 1) {
+    layout.sequence_axis = sequence_first ? 0 : 1;
+  }
+  return layout;
+}
+
+VocabularyShard vocabulary_shard(int64_t vocabulary, int rank, int size) {
+  VocabularyShard shard;
+  shard.rows = (vocabulary + size - 1) / size;
+  shard.first = std::min(rank * shard.rows, vocabulary);
+  shard.valid = std::min(shard.rows, vocabulary - shard.first);
+  return shard;
+}
+
+}  // namespace tapestry
