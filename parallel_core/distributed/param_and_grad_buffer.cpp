@@ -34,8 +34,9 @@ ParamAndGradBuffer::ParamAndGradBuffer(const std::vector<nn::Module::NamedParame
     const nn::Parameter& parameter = *entry->parameter;
     parameter.set_main_grad(
         alias(grad_data_, parameter.shape(), contiguous_strides(parameter.shape()), offset));
+    pieces_.push_back({parameter, combine(stream_of("main_grad"), stream_of(entry->name)), offset,
+                       parameter.flags().shared});
     offset += padded(parameter);
-    pieces_.push_back({parameter, combine(stream_of("main_grad"), stream_of(entry->name))});
   }
 }
 
@@ -62,10 +63,24 @@ void ParamAndGradBuffer::scale(double factor) {
   kernels::scale_inplace(grad_data_.dtype(), grad_data_.numel(), factor, grad_data_.raw());
 }
 
-double ParamAndGradBuffer::norm() const {
+double ParamAndGradBuffer::sum_of_squares() const {
   settle();
-  return std::sqrt(
-      kernels::sum_of_squares(grad_data_.dtype(), grad_data_.numel(), grad_data_.raw()));
+  double sum = 0;
+  int64_t begin = 0;
+  const auto add_until = [&](int64_t end) {
+    const Tensor piece = grad_data_.detach().slice(0, begin, end);
+    sum += kernels::sum_of_squares(piece.dtype(), piece.numel(), piece.raw());
+  };
+  for (const Piece& piece : pieces_) {
+    if (piece.shared) {
+      add_until(piece.begin);
+      begin = piece.begin + piece.parameter.numel();
+    }
+  }
+  add_until(grad_data_.numel());
+  return sum;
 }
+
+double ParamAndGradBuffer::norm() const { return std::sqrt(sum_of_squares()); }
 
 }  // namespace tapestry

@@ -21,12 +21,16 @@ Tensor VocabParallelCrossEntropy::forward(const Tensor& logits,
                        {.reduction = Reduction::kNone, .label_smoothing = label_smoothing});
 }
 
-GPTModel::GPTModel(const TransformerConfig& config, const std::string& data_layout)
-    : sequence_first_(data_layout == "SBH"),
+GPTModel::GPTModel(const TransformerConfig& config,
+                   const std::string& data_layout,
+                   const PipelineStage& stage)
+    : stage_(stage),
+      hidden_size_(config.hidden_size),
+      sequence_first_(data_layout == "SBH"),
       fused_loss_(config.fused_linear_cross_entropy),
       precision_(precision_of(config)),
       language_model_(static_cast<TransformerLanguageModel*>(
-          &add_child("language_model", get_language_model(config, sequence_first_)))),
+          &add_child("language_model", get_language_model(config, sequence_first_, stage)))),
       parallel_lm_logits_(
           &register_module<ParallelLMLogits>("parallel_lm_logits", precision_of(config))),
       loss_(&register_module<VocabParallelCrossEntropy>("loss")) {
@@ -45,10 +49,17 @@ Tensor GPTModel::fused_losses(const Tensor& hidden,
 GPTOutput GPTModel::forward(const GPTInput& input) {
   check<ValueError>(input.tokens.dim() == 2, "gpt: tokens must be [batch, sequence], got ",
                     describe(input.tokens));
-  const Tensor hidden =
-      language_model_->forward(input.tokens, input.position_ids, input.attention_mask);
-  const nn::Parameter& weight = language_model_->output_weight();
+  const Tensor hidden = language_model_->forward({.ids = input.tokens,
+                                                  .hidden = input.hidden,
+                                                  .position_ids = input.position_ids,
+                                                  .mask = input.attention_mask,
+                                                  .chunk = input.chunk});
   GPTOutput out;
+  if (!stage_.is_last(input.chunk)) {
+    out.hidden = hidden;
+    return out;
+  }
+  const nn::Parameter& weight = language_model_->output_weight();
   if (!fused_loss_ || !input.labels.defined()) {
     out.logits = parallel_lm_logits_->forward(hidden, weight);
     report_activation("logits", out.logits, sequence_first_ ? 1 : 0);

@@ -39,22 +39,40 @@ struct GPTInput {
   Tensor loss_mask;
   Tensor position_ids;
   Tensor attention_mask;  ///< bool [B, 1, S, S], true = may look; undefined: causal only
+  /// In a pipeline: which of the rank's chunks runs, and what it gets from the chunk before: hidden
+  /// states [B, S, H], or [S, B, H] with data_layout SBH, in residual_dtype().
+  int chunk = 0;
+  Tensor hidden;
 };
 
 struct GPTOutput {
-  Tensor loss;  ///< scalar: sum(loss * mask) / max(sum(mask), 1); undefined without labels
+  Tensor hidden;  ///< for the next chunk; of the model's last chunk undefined, all others are not
+  Tensor loss;    ///< scalar: sum(loss * mask) / max(sum(mask), 1); undefined without labels
   /// [B, S, V], or [S, B, V] with data_layout SBH. Undefined where labels are given and the head is
   /// fused with the loss. Dropped before backward, its memory serves for its gradient.
   Tensor logits;
   double token_count = 0;  ///< sum(mask)
 };
 
+/// The model, or what one rank of a pipeline has of it: the layers of its chunks under their names
+/// in the whole model, the embeddings on the first rank, final norm, head and loss on the last.
 class GPTModel final : public nn::Module {
  public:
-  GPTModel(const TransformerConfig& config, const std::string& data_layout);
+  GPTModel(const TransformerConfig& config, const std::string& data_layout)
+      : GPTModel(config, data_layout, whole_model(config)) {}
+  GPTModel(const TransformerConfig& config,
+           const std::string& data_layout,
+           const PipelineStage& stage);
 
   std::string type_name() const override { return "GPTModel"; }
   GPTOutput forward(const GPTInput& input);
+
+  const PipelineStage& stage() const { return stage_; }
+  /// Of the hidden states between chunks: [batch, seq, H] in the data layout, residual_dtype().
+  Shape hidden_shape(int64_t batch, int64_t seq) const {
+    return sequence_first_ ? Shape{seq, batch, hidden_size_} : Shape{batch, seq, hidden_size_};
+  }
+  DType residual_dtype() const { return precision_.residual; }
   TransformerLanguageModel& language_model() { return *language_model_; }
 
  private:
@@ -62,6 +80,8 @@ class GPTModel final : public nn::Module {
                       const nn::Parameter& weight,
                       const Tensor& labels) const;
 
+  PipelineStage stage_;
+  int64_t hidden_size_;
   bool sequence_first_;
   bool fused_loss_;  // head and loss in one op
   Precision precision_;
