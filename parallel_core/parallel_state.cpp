@@ -1,19 +1,26 @@
 #include "parallel_core/parallel_state.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/rank_generator.h"
 
 namespace tapestry {
 
 namespace {
 
+using Group = std::shared_ptr<ProcessGroup>;
+
 struct ParallelState {
-  std::shared_ptr<ProcessGroup> tensor;
-  std::shared_ptr<ProcessGroup> pipeline;
-  std::shared_ptr<ProcessGroup> context;
-  std::shared_ptr<ProcessGroup> data;
+  Group world;
+  Group tensor, pipeline, context, data, data_context;
+  Group tensor_pipeline, tensor_data, tensor_data_context, tensor_context;
+  Group expert, tensor_expert, tensor_expert_pipeline, data_modulo_expert;
+  Group embedding, position_embedding;  // null on ranks that are not members
+  std::optional<int> virtual_size;
+  std::optional<int> virtual_rank;
 };
 
 struct ParallelStateSlot {
@@ -31,14 +38,7 @@ ParallelState& state() {
   return *current;
 }
 
-}  // namespace
-
-void initialize_model_parallel(const ModelParallelSizes& sizes,
-                               std::shared_ptr<ProcessGroup> world) {
-  check<RuntimeError>(!slot().has_value(),
-                      "initialize_model_parallel: the groups exist already; call "
-                      "destroy_model_parallel() first");
-  check<RuntimeError>(world != nullptr, "initialize_model_parallel: the world is a null pointer");
+void check_sizes(const ModelParallelSizes& sizes, int world_size) {
   const auto check_size = [](const char* axis, int size) {
     check<RuntimeError>(size >= 1, "initialize_model_parallel: ", axis,
                         " parallel size must be at least 1, got ", size);
@@ -48,35 +48,178 @@ void initialize_model_parallel(const ModelParallelSizes& sizes,
   check_size("virtual pipeline", sizes.virtual_pipeline_model_parallel_size.value_or(1));
   check_size("context", sizes.context_parallel_size);
   check_size("expert", sizes.expert_model_parallel_size);
-  const int model = sizes.tensor_model_parallel_size * sizes.pipeline_model_parallel_size *
-                    sizes.context_parallel_size;
-  check<RuntimeError>(world->size() % model == 0, "initialize_model_parallel: tensor ",
+  const int64_t model = int64_t{sizes.tensor_model_parallel_size} *
+                        sizes.pipeline_model_parallel_size * sizes.context_parallel_size;
+  check<RuntimeError>(world_size % model == 0, "initialize_model_parallel: tensor ",
                       sizes.tensor_model_parallel_size, " x pipeline ",
                       sizes.pipeline_model_parallel_size, " x context ",
                       sizes.context_parallel_size, " parallel does not divide a world of ",
-                      world->size(), " ranks");
-  const int data = world->size() / model;
+                      world_size, world_size == 1 ? " rank" : " ranks");
+  const int64_t data = world_size / model;
   check<RuntimeError>(data % sizes.expert_model_parallel_size == 0,
                       "initialize_model_parallel: expert parallel size ",
                       sizes.expert_model_parallel_size, " does not divide the data parallel size ",
                       data);
+  check<RuntimeError>(sizes.expert_model_parallel_size == 1 || sizes.context_parallel_size == 1,
+                      "initialize_model_parallel: expert parallel (size ",
+                      sizes.expert_model_parallel_size, ") and context parallel (size ",
+                      sizes.context_parallel_size, ") cannot be combined");
   check<RuntimeError>(!sizes.virtual_pipeline_model_parallel_size.has_value() ||
                           sizes.pipeline_model_parallel_size >= 2,
                       "initialize_model_parallel: a virtual pipeline needs a pipeline parallel "
                       "size of at least 2");
-  check<RuntimeError>(world->size() == 1, "initialize_model_parallel: the world has ",
-                      world->size(), " ranks; only a world of one is supported so far");
-  // All axes have size one: every group is the group of this process.
-  slot() = ParallelState{world, world, world, std::move(world)};
+}
+
+// The axes of the order, with those that were left out at its end.
+std::vector<ParallelAxis> ordered_axes(const ModelParallelSizes& sizes, int data_size) {
+  const std::vector<ParallelAxis> known = {{"tp", sizes.tensor_model_parallel_size},
+                                           {"cp", sizes.context_parallel_size},
+                                           {"ep", sizes.expert_model_parallel_size},
+                                           {"dp", data_size},
+                                           {"pp", sizes.pipeline_model_parallel_size}};
+  const auto position = [](const std::vector<ParallelAxis>& axes, const std::string& name) {
+    return std::find_if(axes.begin(), axes.end(),
+                        [&](const ParallelAxis& axis) { return axis.name == name; }) -
+           axes.begin();
+  };
+  const std::string where = concat("initialize_model_parallel: order '", sizes.order, "' ");
+  check<RuntimeError>(!sizes.order.empty(), where, "is empty");
+  std::vector<ParallelAxis> axes;
+  for (const std::string& name : split_axes(sizes.order)) {
+    const auto found = position(known, name);
+    check<RuntimeError>(found < std::ssize(known), where, "has the unknown axis '", name,
+                        "'; axes are tp, cp, ep, dp, pp");
+    check<RuntimeError>(position(axes, name) == std::ssize(axes), where, "repeats ", name);
+    axes.push_back(known[static_cast<size_t>(found)]);
+  }
+  const auto expert = position(axes, "ep");
+  const auto data = position(axes, "dp");
+  if (expert < std::ssize(axes) && data < std::ssize(axes)) {
+    check<RuntimeError>(expert - data == 1 || data - expert == 1, where,
+                        "has ep away from dp, whose ranks it divides");
+  }
+  for (const ParallelAxis& axis : known) {
+    if (position(axes, axis.name) == std::ssize(axes)) {
+      // Without ep in the order, dp holds all its ranks; the two are one axis.
+      check<RuntimeError>(axis.size == 1, where, "lacks ", axis.name, ", whose size is ",
+                          axis.size);
+      axes.push_back(axis);
+    }
+  }
+  return axes;
+}
+
+std::vector<ParallelAxis> without_experts(std::vector<ParallelAxis> axes) {
+  std::erase_if(axes, [](const ParallelAxis& axis) { return axis.name == "ep"; });
+  return axes;
+}
+
+std::vector<ParallelAxis> with_experts(std::vector<ParallelAxis> axes, int expert_size) {
+  for (ParallelAxis& axis : axes) {
+    if (axis.name == "dp") {
+      axis.size /= expert_size;
+    }
+  }
+  return axes;
+}
+
+Group make_group(ProcessGroup& world, const std::string& axes, const std::vector<int>& ranks) {
+  std::string name = axes;
+  for (const int rank : ranks) {
+    name += "-" + std::to_string(rank);
+  }
+  return world.new_group(ranks, name);
+}
+
+}  // namespace
+
+void initialize_model_parallel(const ModelParallelSizes& sizes,
+                               std::shared_ptr<ProcessGroup> world) {
+  check<RuntimeError>(!slot().has_value(),
+                      "initialize_model_parallel: the groups exist already; call "
+                      "destroy_model_parallel() first");
+  check<RuntimeError>(world != nullptr, "initialize_model_parallel: the world is a null pointer");
+  check_sizes(sizes, world->size());
+  const int data_size =
+      world->size() / (sizes.tensor_model_parallel_size * sizes.pipeline_model_parallel_size *
+                       sizes.context_parallel_size);
+  const std::vector<ParallelAxis> axes = ordered_axes(sizes, data_size);
+  const RankGenerator dense(without_experts(axes));
+  const RankGenerator experts(with_experts(axes, sizes.expert_model_parallel_size));
+  const int rank = world->rank();
+  const auto dense_group = [&](const char* names) {
+    return make_group(*world, names, dense.group_of(rank, names));
+  };
+  const auto expert_group = [&](const char* label, const char* names) {
+    return make_group(*world, label, experts.group_of(rank, names));
+  };
+
+  ParallelState state;
+  state.tensor = dense_group("tp");
+  state.pipeline = dense_group("pp");
+  state.context = dense_group("cp");
+  state.data = dense_group("dp");
+  state.data_context = dense_group("dp-cp");
+  state.tensor_pipeline = dense_group("tp-pp");
+  state.tensor_data = dense_group("tp-dp");
+  state.tensor_data_context = dense_group("tp-dp-cp");
+  state.tensor_context = dense_group("tp-cp");
+  state.expert = expert_group("ep", "ep");
+  state.tensor_expert = expert_group("tp-ep", "tp-ep");
+  state.tensor_expert_pipeline = expert_group("tp-ep-pp", "tp-ep-pp");
+  state.data_modulo_expert = expert_group("dp-independent_ep", "dp");
+  const std::vector<int>& stages = state.pipeline->world_ranks();
+  std::vector<int> ends = {stages.front()};
+  if (stages.size() > 1) {
+    ends.push_back(stages.back());
+  }
+  if (std::find(ends.begin(), ends.end(), rank) != ends.end()) {
+    state.embedding = make_group(*world, "embedding", ends);
+  }
+  if (rank == stages.front()) {
+    state.position_embedding = make_group(*world, "position_embedding", {rank});
+  }
+  state.virtual_size = sizes.virtual_pipeline_model_parallel_size;
+  if (state.virtual_size) {
+    state.virtual_rank = 0;
+  }
+  state.world = std::move(world);
+  slot() = std::move(state);
 }
 
 bool model_parallel_is_initialized() { return slot().has_value(); }
 void destroy_model_parallel() { slot().reset(); }
 
+ProcessGroup& get_world_group() { return *state().world; }
 ProcessGroup& get_tensor_model_parallel_group() { return *state().tensor; }
 ProcessGroup& get_pipeline_model_parallel_group() { return *state().pipeline; }
 ProcessGroup& get_context_parallel_group() { return *state().context; }
-ProcessGroup& get_data_parallel_group() { return *state().data; }
+ProcessGroup& get_data_parallel_group(bool with_context_parallel) {
+  return with_context_parallel ? *state().data_context : *state().data;
+}
+ProcessGroup& get_expert_model_parallel_group() { return *state().expert; }
+ProcessGroup& get_model_parallel_group(bool with_expert_parallel) {
+  return with_expert_parallel ? *state().tensor_expert_pipeline : *state().tensor_pipeline;
+}
+ProcessGroup& get_tensor_and_data_parallel_group(bool with_context_parallel) {
+  return with_context_parallel ? *state().tensor_data_context : *state().tensor_data;
+}
+ProcessGroup& get_tensor_and_context_parallel_group() { return *state().tensor_context; }
+ProcessGroup& get_tensor_and_expert_parallel_group() { return *state().tensor_expert; }
+ProcessGroup& get_data_modulo_expert_parallel_group() { return *state().data_modulo_expert; }
+
+ProcessGroup& get_embedding_group() {
+  check<RuntimeError>(state().embedding != nullptr, "get_embedding_group: pipeline rank ",
+                      get_pipeline_model_parallel_rank(),
+                      " holds neither the embedding nor the output layer");
+  return *state().embedding;
+}
+ProcessGroup& get_position_embedding_group() {
+  check<RuntimeError>(state().position_embedding != nullptr,
+                      "get_position_embedding_group: pipeline rank ",
+                      get_pipeline_model_parallel_rank(), " holds no position embedding");
+  return *state().position_embedding;
+}
 
 int get_tensor_model_parallel_world_size() { return state().tensor->size(); }
 int get_tensor_model_parallel_rank() { return state().tensor->rank(); }
@@ -84,11 +227,55 @@ int get_pipeline_model_parallel_world_size() { return state().pipeline->size(); 
 int get_pipeline_model_parallel_rank() { return state().pipeline->rank(); }
 int get_context_parallel_world_size() { return state().context->size(); }
 int get_context_parallel_rank() { return state().context->rank(); }
-int get_data_parallel_world_size() { return state().data->size(); }
-int get_data_parallel_rank() { return state().data->rank(); }
-bool is_pipeline_first_stage() { return get_pipeline_model_parallel_rank() == 0; }
-bool is_pipeline_last_stage() {
-  return get_pipeline_model_parallel_rank() == get_pipeline_model_parallel_world_size() - 1;
+int get_data_parallel_world_size(bool with_context_parallel) {
+  return get_data_parallel_group(with_context_parallel).size();
 }
+int get_data_parallel_rank(bool with_context_parallel) {
+  return get_data_parallel_group(with_context_parallel).rank();
+}
+int get_expert_model_parallel_world_size() { return state().expert->size(); }
+int get_expert_model_parallel_rank() { return state().expert->rank(); }
+int get_tensor_and_expert_parallel_world_size() { return state().tensor_expert->size(); }
+int get_tensor_and_context_parallel_world_size() { return state().tensor_context->size(); }
+int get_data_modulo_expert_parallel_world_size() { return state().data_modulo_expert->size(); }
+
+std::optional<int> get_virtual_pipeline_model_parallel_world_size() { return state().virtual_size; }
+std::optional<int> get_virtual_pipeline_model_parallel_rank() { return state().virtual_rank; }
+void set_virtual_pipeline_model_parallel_rank(int rank) {
+  ParallelState& current = state();
+  check<RuntimeError>(current.virtual_size.has_value(),
+                      "set_virtual_pipeline_model_parallel_rank: there is no virtual pipeline");
+  check<RuntimeError>(rank >= 0 && rank < *current.virtual_size,
+                      "set_virtual_pipeline_model_parallel_rank: ", rank, " is not below ",
+                      *current.virtual_size);
+  current.virtual_rank = rank;
+}
+
+bool is_pipeline_first_stage(bool ignore_virtual) {
+  return (ignore_virtual || state().virtual_rank.value_or(0) == 0) &&
+         get_pipeline_model_parallel_rank() == 0;
+}
+bool is_pipeline_last_stage(bool ignore_virtual) {
+  const ParallelState& current = state();
+  const int last = current.virtual_size.value_or(1) - 1;
+  return (ignore_virtual || current.virtual_rank.value_or(0) == last) &&
+         current.pipeline->rank() == current.pipeline->size() - 1;
+}
+bool is_rank_in_embedding_group(bool ignore_virtual) {
+  return is_pipeline_first_stage(ignore_virtual) || is_pipeline_last_stage(ignore_virtual);
+}
+
+int get_pipeline_model_parallel_first_rank() { return state().pipeline->world_ranks().front(); }
+int get_pipeline_model_parallel_last_rank() { return state().pipeline->world_ranks().back(); }
+int get_pipeline_model_parallel_prev_rank() {
+  const ProcessGroup& stages = *state().pipeline;
+  return stages
+      .world_ranks()[static_cast<size_t>((stages.rank() + stages.size() - 1) % stages.size())];
+}
+int get_pipeline_model_parallel_next_rank() {
+  const ProcessGroup& stages = *state().pipeline;
+  return stages.world_ranks()[static_cast<size_t>((stages.rank() + 1) % stages.size())];
+}
+std::vector<int> get_cp_global_ranks() { return state().context->world_ranks(); }
 
 }  // namespace tapestry

@@ -6,6 +6,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "parallel_core/comm/process_group.h"
 
@@ -19,32 +21,81 @@ struct ModelParallelSizes {
   std::optional<int> virtual_pipeline_model_parallel_size;
   int context_parallel_size = 1;
   int expert_model_parallel_size = 1;
+  /// Axes from the fastest varying to the slowest. Experts split the data-parallel axis, so "ep"
+  /// stands beside "dp"; an axis of size one may be left out.
+  std::string order = "tp-cp-ep-dp-pp";
 };
 
-/// Splits the world into groups for the current rank. RuntimeError if it was split already, if a
-/// size is below 1, if the sizes do not divide the world, or if that has more than one rank.
+/// Splits the world into groups for the current rank. Every rank of the world calls it with the
+/// same sizes; making the groups takes no communication.
+///
+/// RuntimeError if it was split already; if a size is below 1; if the sizes do not divide the
+/// world, or the expert size the data-parallel size; for experts together with context parallel;
+/// for a virtual pipeline without a pipeline; for an order that is empty, repeats an axis, has an
+/// unknown one, lacks one of more than one rank, or has "ep" away from "dp".
 void initialize_model_parallel(const ModelParallelSizes& sizes = {},
                                std::shared_ptr<ProcessGroup> world = single_process_group());
 bool model_parallel_is_initialized();
 /// Forgets all groups of the current rank.
 void destroy_model_parallel();
 
-// Groups. RuntimeError before initialize_model_parallel.
+// Everything below: RuntimeError before initialize_model_parallel.
+
+// Groups of the calling rank. Their names are those of their axes and ranks, "dp-0-2-4-6".
+ProcessGroup& get_world_group();
 ProcessGroup& get_tensor_model_parallel_group();
 ProcessGroup& get_pipeline_model_parallel_group();
 ProcessGroup& get_context_parallel_group();
-ProcessGroup& get_data_parallel_group();
+/// Ranks with the same part of the model; with context parallel, those that also have other parts
+/// of the sequences: gradients are summed over these.
+ProcessGroup& get_data_parallel_group(bool with_context_parallel = false);
+ProcessGroup& get_expert_model_parallel_group();
+/// The ranks that hold one copy of the model: tp-pp, or tp-ep-pp.
+ProcessGroup& get_model_parallel_group(bool with_expert_parallel = false);
+ProcessGroup& get_tensor_and_data_parallel_group(bool with_context_parallel = false);
+ProcessGroup& get_tensor_and_context_parallel_group();
+ProcessGroup& get_tensor_and_expert_parallel_group();
+/// Ranks with the same experts.
+ProcessGroup& get_data_modulo_expert_parallel_group();
+/// The first and the last stage of the pipeline, which share tied embeddings. RuntimeError on a
+/// rank in between.
+ProcessGroup& get_embedding_group();
+/// The first stage alone. RuntimeError on any other.
+ProcessGroup& get_position_embedding_group();
 
-// Sizes and ranks within them. RuntimeError before initialize_model_parallel.
 int get_tensor_model_parallel_world_size();
 int get_tensor_model_parallel_rank();
 int get_pipeline_model_parallel_world_size();
 int get_pipeline_model_parallel_rank();
 int get_context_parallel_world_size();
 int get_context_parallel_rank();
-int get_data_parallel_world_size();
-int get_data_parallel_rank();
-bool is_pipeline_first_stage();
-bool is_pipeline_last_stage();
+int get_data_parallel_world_size(bool with_context_parallel = false);
+int get_data_parallel_rank(bool with_context_parallel = false);
+int get_expert_model_parallel_world_size();
+int get_expert_model_parallel_rank();
+int get_tensor_and_expert_parallel_world_size();
+int get_tensor_and_context_parallel_world_size();
+int get_data_modulo_expert_parallel_world_size();
+
+/// Stages on each rank in the interleaved schedule, if it is used.
+std::optional<int> get_virtual_pipeline_model_parallel_world_size();
+/// The one that is being built or run, if there are several.
+std::optional<int> get_virtual_pipeline_model_parallel_rank();
+/// RuntimeError without a virtual pipeline or out of range.
+void set_virtual_pipeline_model_parallel_rank(int rank);
+
+/// On the first rank of the pipeline and, unless ignored, its virtual rank 0.
+bool is_pipeline_first_stage(bool ignore_virtual = false);
+/// On the last rank and, unless ignored, its last virtual rank.
+bool is_pipeline_last_stage(bool ignore_virtual = false);
+/// The calling stage holds the embedding or the output layer.
+bool is_rank_in_embedding_group(bool ignore_virtual = false);
+
+// Ranks in the world. The neighbours wrap around.
+int get_pipeline_model_parallel_first_rank();
+int get_pipeline_model_parallel_last_rank();
+int get_pipeline_model_parallel_prev_rank();
+int get_pipeline_model_parallel_next_rank();
+std::vector<int> get_cp_global_ranks();
 
 }  // namespace tapestry

@@ -8,10 +8,9 @@ namespace tapestry {
 
 int num_threads() { return omp_get_max_threads(); }
 
-void set_num_threads(int count) {
-  omp_set_num_threads(count);
-  openblas_set_num_threads(count);
-}
+// OpenBLAS, in its OpenMP flavour, takes the calling thread's team; its own setting is the
+// process's.
+void set_num_threads(int count) { omp_set_num_threads(count); }
 
 #else
 

@@ -13,7 +13,7 @@ namespace tapestry {
 /// Threads that loops started by the calling thread use. A thread rank has a team of one.
 int num_threads();
 
-/// Sets the team size for loops started by the calling thread, and for the BLAS beneath.
+/// Sets the team size for loops and matrix products started by the calling thread.
 void set_num_threads(int count);
 
 namespace kernels {

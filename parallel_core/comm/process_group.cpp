@@ -1,6 +1,7 @@
 #include "parallel_core/comm/process_group.h"
 
 #include <deque>
+#include <utility>
 
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
@@ -16,16 +17,18 @@ class FinishedWork final : public Work {
 
 class SingleProcessGroup final : public ProcessGroup {
  public:
+  explicit SingleProcessGroup(std::string name) : name_(std::move(name)) {}
+
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  std::string name() const override { return "world-0"; }
+  std::string name() const override { return name_; }
   const std::vector<int>& world_ranks() const override { return ranks_; }
 
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks,
-                                          const std::string& /*name*/) override {
+                                          const std::string& name) override {
     check<ValueError>(ranks == ranks_, "new_group: a world of one has rank 0 alone, got ",
                       ranks.size(), " ranks");
-    return single_process_group();
+    return std::make_shared<SingleProcessGroup>(name);
   }
 
   WorkHandle all_reduce_async(const Tensor& tensor, ReduceOp /*op*/) override {
@@ -105,6 +108,7 @@ class SingleProcessGroup final : public ProcessGroup {
     return std::make_shared<FinishedWork>();
   }
 
+  std::string name_;
   std::vector<int> ranks_ = {0};
   std::deque<Tensor> messages_;
   CommunicationStats stats_;
@@ -113,7 +117,7 @@ class SingleProcessGroup final : public ProcessGroup {
 }  // namespace
 
 std::shared_ptr<ProcessGroup> single_process_group() {
-  return std::make_shared<SingleProcessGroup>();
+  return std::make_shared<SingleProcessGroup>("world");
 }
 
 }  // namespace tapestry

@@ -4,14 +4,10 @@
 #include <functional>
 #include <memory>
 
+#include "parallel_core/comm/options.h"
 #include "parallel_core/comm/process_group.h"
 
 namespace tapestry {
-
-/// What a group does when ranks do not come.
-struct CommunicationOptions {
-  double timeout_seconds = 600;  ///< how long a rank waits for the others of a collective
-};
 
 /// Runs `body` on `world_size` threads at once, each with a RankContext of its own as the current
 /// one and one OpenMP thread; the argument is the rank's view of the world. Returns when all have

@@ -3,9 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "tests/parallel_core/parallel_testing.h"
 
 namespace tapestry {
 namespace {
@@ -28,15 +35,18 @@ TEST_F(ParallelState, OfAWorldOfOne) {
   EXPECT_FALSE(model_parallel_is_initialized());
   initialize_model_parallel();
   EXPECT_TRUE(model_parallel_is_initialized());
-  for (const auto size :
-       {get_tensor_model_parallel_world_size, get_pipeline_model_parallel_world_size,
-        get_context_parallel_world_size, get_data_parallel_world_size}) {
-    EXPECT_EQ(size(), 1);
-  }
-  for (const auto rank : {get_tensor_model_parallel_rank, get_pipeline_model_parallel_rank,
-                          get_context_parallel_rank, get_data_parallel_rank}) {
-    EXPECT_EQ(rank(), 0);
-  }
+  EXPECT_EQ(get_tensor_model_parallel_world_size(), 1);
+  EXPECT_EQ(get_pipeline_model_parallel_world_size(), 1);
+  EXPECT_EQ(get_context_parallel_world_size(), 1);
+  EXPECT_EQ(get_data_parallel_world_size(), 1);
+  EXPECT_EQ(get_expert_model_parallel_world_size(), 1);
+  EXPECT_EQ(get_tensor_model_parallel_rank(), 0);
+  EXPECT_EQ(get_pipeline_model_parallel_rank(), 0);
+  EXPECT_EQ(get_context_parallel_rank(), 0);
+  EXPECT_EQ(get_data_parallel_rank(), 0);
+  EXPECT_EQ(get_embedding_group().size(), 1);
+  EXPECT_EQ(get_virtual_pipeline_model_parallel_rank(), std::nullopt);
+  EXPECT_EQ(get_pipeline_model_parallel_next_rank(), 0);
   EXPECT_TRUE(is_pipeline_first_stage());
   EXPECT_TRUE(is_pipeline_last_stage());
   EXPECT_EQ(get_tensor_model_parallel_group().size(), 1);
@@ -78,6 +88,113 @@ TEST_F(ParallelState, BelongsToTheRank) {
     EXPECT_FALSE(model_parallel_is_initialized());
   }
   EXPECT_TRUE(model_parallel_is_initialized());
+}
+
+// The example of the reference: world 16, tp 2, pp 2, dp 4, ep 2.
+TEST(ParallelStateOf16Ranks, HasTheGroupsOfTheDefaultOrder) {
+  std::array<std::map<std::string, std::string>, 16> names;
+  testing::run_parallel(16,
+                        {.tensor_model_parallel_size = 2,
+                         .pipeline_model_parallel_size = 2,
+                         .expert_model_parallel_size = 2},
+                        [&] {
+                          auto& own = names[static_cast<size_t>(get_world_group().rank())];
+                          own["tp"] = get_tensor_model_parallel_group().name();
+                          own["dp"] = get_data_parallel_group().name();
+                          own["dp-cp"] = get_data_parallel_group(true).name();
+                          own["pp"] = get_pipeline_model_parallel_group().name();
+                          own["ep"] = get_expert_model_parallel_group().name();
+                          own["tp-ep"] = get_tensor_and_expert_parallel_group().name();
+                          own["dp/ep"] = get_data_modulo_expert_parallel_group().name();
+                          own["mp"] = get_model_parallel_group().name();
+                          own["mp-ep"] = get_model_parallel_group(true).name();
+                          own["tp-dp"] = get_tensor_and_data_parallel_group().name();
+                          own["emb"] = get_embedding_group().name();
+                          EXPECT_EQ(is_pipeline_first_stage(), get_world_group().rank() < 8);
+                        });
+  EXPECT_EQ(names[1]["tp"], "tp-0-1");
+  EXPECT_EQ(names[2]["tp"], "tp-2-3");
+  EXPECT_EQ(names[0]["dp"], "dp-0-2-4-6");
+  EXPECT_EQ(names[15]["dp"], "dp-9-11-13-15");
+  EXPECT_EQ(names[0]["dp-cp"], "dp-cp-0-2-4-6");
+  EXPECT_EQ(names[9]["pp"], "pp-1-9");
+  EXPECT_EQ(names[0]["ep"], "ep-0-2");
+  EXPECT_EQ(names[3]["ep"], "ep-1-3");
+  EXPECT_EQ(names[5]["tp-ep"], "tp-ep-4-5-6-7");
+  EXPECT_EQ(names[7]["dp/ep"], "dp-independent_ep-3-7");
+  EXPECT_EQ(names[8]["mp"], "tp-pp-0-1-8-9");
+  EXPECT_EQ(names[0]["mp-ep"], "tp-ep-pp-0-1-2-3-8-9-10-11");
+  EXPECT_EQ(names[0]["tp-dp"], "tp-dp-0-1-2-3-4-5-6-7");
+  EXPECT_EQ(names[8]["emb"], "embedding-0-8");
+}
+
+TEST(ParallelStateOf12Ranks, ContextAndPipeline) {
+  testing::run_parallel(
+      12,
+      {.pipeline_model_parallel_size = 3,
+       .virtual_pipeline_model_parallel_size = 2,
+       .context_parallel_size = 2},
+      [] {  // rank = c + 2 (d + 2 p)
+        const int rank = get_world_group().rank();
+        EXPECT_EQ(get_context_parallel_rank(), rank % 2);
+        EXPECT_EQ(get_data_parallel_rank(), rank / 2 % 2);
+        EXPECT_EQ(get_data_parallel_world_size(), 2);
+        EXPECT_EQ(get_data_parallel_world_size(true), 4);
+        EXPECT_EQ(get_data_parallel_rank(true), rank % 4);
+        EXPECT_EQ(get_pipeline_model_parallel_rank(), rank / 4);
+        EXPECT_EQ(get_pipeline_model_parallel_next_rank(), (rank + 4) % 12);
+        EXPECT_EQ(get_pipeline_model_parallel_prev_rank(), (rank + 8) % 12);
+        EXPECT_EQ(get_pipeline_model_parallel_first_rank(), rank % 4);
+        EXPECT_EQ(get_pipeline_model_parallel_last_rank(), rank % 4 + 8);
+        EXPECT_EQ(get_cp_global_ranks(), (std::vector<int>{rank / 2 * 2, rank / 2 * 2 + 1}));
+        EXPECT_EQ(get_virtual_pipeline_model_parallel_world_size(), 2);
+        EXPECT_EQ(get_virtual_pipeline_model_parallel_rank(), 0);
+        EXPECT_EQ(is_pipeline_first_stage(), rank < 4);
+        EXPECT_FALSE(is_pipeline_last_stage());
+        EXPECT_EQ(is_pipeline_last_stage(/*ignore_virtual=*/true), rank >= 8);
+        set_virtual_pipeline_model_parallel_rank(1);
+        EXPECT_FALSE(is_pipeline_first_stage());
+        EXPECT_EQ(is_pipeline_first_stage(/*ignore_virtual=*/true), rank < 4);
+        EXPECT_EQ(is_pipeline_last_stage(), rank >= 8);
+        EXPECT_EQ(is_rank_in_embedding_group(), rank >= 8);
+        EXPECT_EQ(is_rank_in_embedding_group(/*ignore_virtual=*/true), rank < 4 || rank >= 8);
+        EXPECT_THROW(set_virtual_pipeline_model_parallel_rank(2), RuntimeError);
+        if (get_pipeline_model_parallel_rank() == 1) {
+          EXPECT_THROW(get_embedding_group(), RuntimeError);
+        } else {
+          EXPECT_EQ(get_embedding_group().size(), 2);
+        }
+        if (rank < 4) {
+          EXPECT_EQ(get_position_embedding_group().size(), 1);
+        } else {
+          EXPECT_THROW(get_position_embedding_group(), RuntimeError);
+        }
+      });
+}
+
+TEST(ParallelStateOf4Ranks, AnotherOrder) {
+  testing::run_parallel(4, {.tensor_model_parallel_size = 2, .order = "dp-tp"}, [] {
+    EXPECT_EQ(get_data_parallel_rank(), get_world_group().rank() % 2);
+    EXPECT_EQ(get_tensor_model_parallel_rank(), get_world_group().rank() / 2);
+  });
+}
+
+TEST(ParallelStateOf4Ranks, WhatIsImpossible) {
+  const auto expect_refused = [](const ModelParallelSizes& sizes, const std::string& text) {
+    EXPECT_THAT([&] { testing::run_parallel(4, sizes, [] {}); },
+                ::testing::ThrowsMessage<RuntimeError>(HasSubstr(text)));
+  };
+  expect_refused({.tensor_model_parallel_size = 3}, "does not divide a world of 4 ranks");
+  expect_refused({.tensor_model_parallel_size = 2, .expert_model_parallel_size = 4},
+                 "does not divide the data parallel size 2");
+  expect_refused({.context_parallel_size = 2, .expert_model_parallel_size = 2},
+                 "cannot be combined");
+  expect_refused({.virtual_pipeline_model_parallel_size = 2}, "virtual pipeline");
+  expect_refused({.order = ""}, "is empty");
+  expect_refused({.order = "tp-dp-tp"}, "repeats tp");
+  expect_refused({.order = "tp-xp"}, "unknown axis 'xp'");
+  expect_refused({.order = "ep-tp-dp"}, "ep away from dp");
+  expect_refused({.tensor_model_parallel_size = 2, .order = "dp-pp"}, "lacks tp");
 }
 
 TEST(SingleProcessGroup, CollectivesLeaveTheTensorAsItIs) {

@@ -1,0 +1,51 @@
+// The collectives as messages between ranks. The same for all transports, so the same bits.
+//
+// Reductions: each rank reduces one piece, taking the ranks' contributions in rank order, and sends
+// the result round; a small tensor goes to every rank whole, which saves a round. All-gather and
+// all-to-all send directly; broadcast goes down a binomial tree; a barrier is the dissemination of
+// Hensgen, Finkel and Manber 1988.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "autograd/tensor/tensor.h"
+#include "parallel_core/comm/communicator.h"
+
+namespace tapestry {
+
+/// Who takes part, by ranks of the world, and which of them is the caller.
+struct Members {
+  const std::vector<int>& world_ranks;
+  int rank;
+};
+
+// Each checks nothing: the caller has (see CommunicatorGroup). The tensors are kept until the end.
+std::shared_ptr<Operation> make_all_reduce(const Label& label,
+                                           const Members& members,
+                                           const Tensor& tensor);
+std::shared_ptr<Operation> make_reduce_scatter(const Label& label,
+                                               const Members& members,
+                                               const Tensor& output,
+                                               const Tensor& input);
+std::shared_ptr<Operation> make_all_gather(const Label& label,
+                                           const Members& members,
+                                           const Tensor& output,
+                                           const Tensor& input);
+/// `root` is a rank of the group.
+std::shared_ptr<Operation> make_broadcast(const Label& label,
+                                          const Members& members,
+                                          const Tensor& tensor,
+                                          int root);
+std::shared_ptr<Operation> make_all_to_all(const Label& label,
+                                           const Members& members,
+                                           const Tensor& output,
+                                           const Tensor& input,
+                                           const std::vector<int64_t>& output_counts,
+                                           const std::vector<int64_t>& input_counts);
+/// The label's root is the other side.
+std::shared_ptr<Operation> make_send(const Label& label, const Tensor& tensor);
+std::shared_ptr<Operation> make_receive(const Label& label, const Tensor& tensor);
+std::shared_ptr<Operation> make_barrier(const Label& label, const Members& members);
+
+}  // namespace tapestry

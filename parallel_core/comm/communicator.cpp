@@ -1,0 +1,362 @@
+#include "parallel_core/comm/communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <utility>
+
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// FNV-1a: the same number on every rank, whatever its standard library.
+uint64_t hash_of(const std::string& text) {
+  uint64_t hash = 14695981039346656037ULL;
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  }
+  return hash;
+}
+
+}  // namespace
+
+Communicator::Communicator(std::unique_ptr<Transport> transport,
+                           const CommunicationOptions& options)
+    : transport_(std::move(transport)), options_(options), watch_(*this) {}
+
+Communicator::~Communicator() = default;
+
+uint64_t Communicator::register_group(const std::string& name,
+                                      const std::vector<int>& world_ranks) {
+  std::string key = name + ":";
+  for (const int rank : world_ranks) {
+    key += std::to_string(rank) + ",";
+  }
+  const uint64_t same_before = groups_made_[hash_of(key)]++;
+  const uint64_t id = hash_of(key + "#" + std::to_string(same_before));
+  group_names_[id] = name;
+  return id;
+}
+
+const std::string& Communicator::group_name(uint64_t group) const {
+  static const std::string kUnknown = "a group that this rank has not made";
+  const auto found = group_names_.find(group);
+  return found == group_names_.end() ? kUnknown : found->second;
+}
+
+std::string Communicator::describe(const Label& label) const {
+  return to_string(label, group_name(label.group));
+}
+
+Communicator::OperationKey Communicator::key_of(const Label& label, int source) {
+  return {label.group, label.is_message() ? source : -1, label.sequence};
+}
+
+// The entry in which what the operation receives is kept. A send receives nothing.
+Communicator::OperationKey Communicator::key_of(const Operation& operation) {
+  return key_of(operation.label(), operation.label().root);
+}
+
+void Communicator::start(const std::shared_ptr<Operation>& operation) {
+  throw_if_failed();
+  check<CommError>(!ended_, describe(operation->label()), ": this rank has finished");
+  const Label& label = operation->label();
+  if (label.collective != Collective::kSend) {
+    Entry& entry = entries_[key_of(*operation)];
+    entry.operation = operation;
+    if (!label.is_message()) {
+      next_sequence_[label.group] = label.sequence + 1;
+    }
+    for (const auto& [key, arrival] : entry.arrived) {
+      check_agreement(*operation, arrival);
+    }
+  }
+  operation->start(*this);
+  settle(operation);
+  progress();
+  throw_if_failed();
+}
+
+void Communicator::wait(Operation& operation) {
+  if (operation.finished()) {
+    return;
+  }
+  throw_if_failed();
+  struct Waiting {
+    Operation*& slot;
+    ~Waiting() { slot = nullptr; }
+  } const waiting{waited_for_};
+  waited_for_ = &operation;
+  auto last_news = Clock::now();
+  uint64_t seen = activity_;
+  while (!operation.finished()) {
+    progress();
+    throw_if_failed();
+    if (activity_ != seen) {
+      seen = activity_;
+      last_news = Clock::now();
+      continue;
+    }
+    const double idle = seconds_since(last_news);
+    watch_.idle(idle);
+    transport_->pause(idle);
+  }
+}
+
+void Communicator::send(
+    Operation& operation, int destination, int part, const void* data, int64_t bytes) {
+  Envelope envelope;
+  envelope.source = rank();
+  envelope.part = part;
+  envelope.label = operation.label();
+  envelope.bytes = bytes;
+  if (envelope.label.is_message()) {
+    envelope.label.root = -1;  // used for the peer, see key_of
+  }
+  ++envelopes_sent_;
+  ++activity_;
+  ++operation.under_way_;
+  Moving moving{transport_->send(destination, envelope, data), operation.shared_from_this(),
+                destination, part, true};
+  if (moving.transfer == nullptr) {
+    through(moving);
+  } else {
+    moving_.push_back(std::move(moving));
+  }
+}
+
+void Communicator::receive(Operation& operation, int source, int part, void* data, int64_t bytes) {
+  ++activity_;
+  ++operation.under_way_;
+  Entry& entry = entries_[key_of(operation)];
+  const Expected expected{data, bytes};
+  const auto arrived = entry.arrived.find({source, part});
+  if (arrived == entry.arrived.end()) {
+    entry.expected[{source, part}] = expected;
+    if (watch_.has_ended(source)) {
+      check_ended();
+    }
+    return;
+  }
+  const Arrival arrival = std::move(arrived->second);
+  entry.arrived.erase(arrived);
+  match(operation.shared_from_this(), arrival, expected);
+}
+
+void Communicator::match(const std::shared_ptr<Operation>& operation,
+                         const Arrival& arrival,
+                         const Expected& expected) {
+  const Envelope& envelope = arrival.envelope;
+  if (envelope.bytes != expected.bytes) {
+    watch_.stop(concat("the ranks disagree: in ", describe(operation->label()), " rank ",
+                       envelope.source, " sends ", envelope.bytes, " bytes, rank ", rank(),
+                       " expects ", expected.bytes));
+  }
+  Moving moving{nullptr, operation, envelope.source, envelope.part, false};
+  if (envelope.bytes > Envelope::kInlineBytes) {
+    moving.transfer = transport_->fetch(arrival, expected.data);
+  } else {
+    std::copy(arrival.inline_data.begin(), arrival.inline_data.end(),
+              static_cast<std::byte*>(expected.data));
+  }
+  if (moving.transfer == nullptr) {
+    through(moving);
+  } else {
+    moving_.push_back(std::move(moving));
+  }
+}
+
+void Communicator::check_agreement(const Operation& operation, const Arrival& arrival) {
+  Label mine = operation.label();
+  if (mine.is_message()) {
+    mine.root = -1;
+  }
+  const Label& theirs = arrival.envelope.label;
+  if (!agree(mine, theirs)) {
+    watch_.stop(concat("the ranks disagree: rank ", rank(), " is in ", describe(mine), ", rank ",
+                       arrival.envelope.source, " in ", describe(theirs)));
+  }
+}
+
+// A transfer is through: the operation may start others.
+void Communicator::through(const Moving& transfer) {
+  ++activity_;
+  Operation& operation = *transfer.operation;
+  if (transfer.is_send) {
+    operation.sent(*this, transfer.part, transfer.peer);
+  } else {
+    operation.received(*this, transfer.part, transfer.peer);
+  }
+  --operation.under_way_;
+}
+
+// Nothing of the operation is under way: its next stage, or its end.
+void Communicator::settle(const std::shared_ptr<Operation>& operation) {
+  while (operation->under_way_ == 0 && !operation->finished_) {
+    const uint64_t before = activity_;
+    operation->advance(*this);
+    if (operation->under_way_ == 0 && activity_ == before) {
+      operation->finished_ = true;
+      ++activity_;
+      if (operation->label().collective != Collective::kSend) {
+        entries_.erase(key_of(*operation));
+      }
+    }
+  }
+}
+
+void Communicator::take(Arrival arrival) {
+  const Envelope& envelope = arrival.envelope;
+  if (envelope.kind == Envelope::Kind::kControl) {
+    const auto control = static_cast<Control>(envelope.control);
+    watch_.hear(control, envelope.source,
+                std::string(reinterpret_cast<const char*>(arrival.inline_data.data()),
+                            arrival.inline_data.size()));
+    if (control == Control::kEnded) {
+      check_ended();
+    }
+    return;
+  }
+  ++envelopes_arrived_;
+  ++activity_;
+  if (ended_) {
+    watch_.stop(concat("rank ", rank(), " has finished, but rank ", envelope.source, " is in ",
+                       describe(envelope.label), ", which it never called"));
+  }
+  const Label& label = envelope.label;
+  const OperationKey key = key_of(label, envelope.source);
+  const auto found = entries_.find(key);
+  const bool started = found != entries_.end() && found->second.operation != nullptr;
+  if (!started && !label.is_message() && label.sequence < next_sequence_[label.group]) {
+    watch_.stop(concat("the ranks disagree: rank ", envelope.source, " is in ", describe(label),
+                       "; rank ", rank(), " has finished its call #", label.sequence, " of ",
+                       group_name(label.group), ", which was another one"));
+  }
+  Entry& entry = entries_[key];
+  const MessageKey message{envelope.source, envelope.part};
+  if (!started) {
+    entry.arrived.emplace(message, std::move(arrival));
+    return;
+  }
+  check_agreement(*entry.operation, arrival);
+  const auto expected = entry.expected.find(message);
+  if (expected == entry.expected.end()) {
+    entry.arrived.emplace(message, std::move(arrival));
+    return;
+  }
+  const Expected place = expected->second;
+  entry.expected.erase(expected);
+  const std::shared_ptr<Operation> operation = entry.operation;
+  match(operation, arrival, place);
+  settle(operation);
+}
+
+// Takes what has come and notices what is through.
+void Communicator::progress() {
+  while (!failure_) {
+    std::optional<Arrival> arrival = transport_->next_arrival();
+    if (!arrival) {
+      break;
+    }
+    take(std::move(*arrival));
+  }
+  // What is told of its end may start transfers, so the ones that are through leave the list first.
+  std::vector<Moving> done;
+  std::erase_if(moving_, [&](Moving& moving) {
+    const bool is_done = moving.transfer->done();
+    if (is_done) {
+      done.push_back(moving);
+    }
+    return is_done;
+  });
+  for (const Moving& moving : done) {
+    through(moving);
+  }
+  for (const Moving& moving : done) {
+    settle(moving.operation);
+  }
+  std::erase_if(control_transfers_, [](const auto& transfer) { return transfer->done(); });
+}
+
+// A rank that has ended sends nothing more: what is expected of it now never comes.
+void Communicator::check_ended() {
+  for (const auto& [key, entry] : entries_) {
+    for (const auto& [message, expected] : entry.expected) {
+      if (watch_.has_ended(message.first)) {
+        watch_.stop(concat("rank ", rank(), " is in ", describe(entry.operation->label()),
+                           ", but rank ", message.first, " has finished without it"));
+      }
+    }
+  }
+}
+
+void Communicator::finish() {
+  throw_if_failed();
+  for (const auto& [key, entry] : entries_) {
+    if (!entry.arrived.empty()) {
+      const Envelope& envelope = entry.arrived.begin()->second.envelope;
+      watch_.stop(concat("rank ", rank(), " has finished, but rank ", envelope.source, " is in ",
+                         describe(envelope.label), ", which it never called"));
+    }
+  }
+  ended_ = true;
+  ++activity_;
+  broadcast_control(Control::kEnded, "");
+  auto last_news = Clock::now();
+  uint64_t seen = activity_;
+  while (!watch_.all_others_have_ended()) {
+    progress();
+    throw_if_failed();
+    if (activity_ != seen) {
+      seen = activity_;
+      last_news = Clock::now();
+      continue;
+    }
+    const double idle = seconds_since(last_news);
+    watch_.idle_at_end(idle);
+    transport_->pause(idle);
+  }
+}
+
+void Communicator::announce_failure(const std::string& reason) {
+  if (!failure_) {
+    failure_ = concat("rank ", rank(), " failed: ", reason);
+    broadcast_control(Control::kFailed, reason);
+  }
+}
+
+void Communicator::throw_if_failed() const {
+  if (failure_) {
+    throw CommError(*failure_);
+  }
+}
+
+void Communicator::send_control(int destination, Control control, const std::string& text) {
+  Envelope envelope;
+  envelope.kind = Envelope::Kind::kControl;
+  envelope.control = static_cast<uint8_t>(control);
+  envelope.source = rank();
+  envelope.bytes = std::min(static_cast<int64_t>(text.size()), Envelope::kInlineBytes);
+  std::shared_ptr<Transfer> transfer = transport_->send(destination, envelope, text.data());
+  if (transfer != nullptr) {
+    control_transfers_.push_back(std::move(transfer));
+  }
+}
+
+void Communicator::broadcast_control(Control control, const std::string& text) {
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank != this->rank()) {
+      send_control(rank, control, text);
+    }
+  }
+}
+
+}  // namespace tapestry

@@ -1,0 +1,141 @@
+// One rank's side of all its collectives: matches what comes with what is expected, moves every
+// collective on whenever the rank waits for any of them, and stops all ranks when they disagree.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "parallel_core/comm/label.h"
+#include "parallel_core/comm/options.h"
+#include "parallel_core/comm/process_group.h"
+#include "parallel_core/comm/transport.h"
+#include "parallel_core/comm/watch.h"
+
+namespace tapestry {
+
+class Communicator;
+
+/// A collective that is under way on this rank: sends and receives, and what happens between them.
+/// Ranks are those of the world.
+class Operation : public std::enable_shared_from_this<Operation> {
+ public:
+  explicit Operation(const Label& label) : label_(label) {}
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+  virtual ~Operation() = default;
+
+  const Label& label() const { return label_; }
+  bool finished() const { return finished_; }
+
+ protected:
+  /// Starts the first messages.
+  virtual void start(Communicator& communicator) = 0;
+  /// A message is through; may start others.
+  virtual void sent(Communicator& /*communicator*/, int /*part*/, int /*destination*/) {}
+  virtual void received(Communicator& /*communicator*/, int /*part*/, int /*source*/) {}
+  /// Called when none is under way: starts the next stage, or starts nothing and has finished.
+  virtual void advance(Communicator& /*communicator*/) {}
+
+ private:
+  friend class Communicator;
+  Label label_;
+  int under_way_ = 0;
+  bool finished_ = false;
+};
+
+/// Used by its rank's thread alone.
+class Communicator {
+ public:
+  Communicator(std::unique_ptr<Transport> transport, const CommunicationOptions& options);
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator();
+
+  int rank() const { return transport_->rank(); }
+  int size() const { return transport_->size(); }
+
+  /// A number for a new group, the same on all its members. Those must make groups of one name and
+  /// one list of ranks in the same order.
+  uint64_t register_group(const std::string& name, const std::vector<int>& world_ranks);
+  const std::string& group_name(uint64_t group) const;
+
+  /// Starts an operation and moves the others on. CommError if the ranks have stopped.
+  void start(const std::shared_ptr<Operation>& operation);
+  /// Returns when it has finished; moves all operations on meanwhile. CommError if it cannot.
+  void wait(Operation& operation);
+  /// For operations. The memory must stay until the operation is told.
+  void send(Operation& operation, int destination, int part, const void* data, int64_t bytes);
+  void receive(Operation& operation, int source, int part, void* data, int64_t bytes);
+
+  /// The orderly end: tells the others, and returns when all have ended. CommError if one fails, or
+  /// has sent what this rank never received.
+  void finish();
+  /// Tells the others that this rank fails, for the reason given.
+  void announce_failure(const std::string& reason);
+  /// Why the ranks have stopped, if they have.
+  const std::optional<std::string>& failure() const { return failure_; }
+
+ private:
+  friend class Watch;
+
+  // A collective: (group, -1, sequence). A message: (group, its source, sequence).
+  using OperationKey = std::tuple<uint64_t, int, uint64_t>;
+  using MessageKey = std::pair<int, int>;  // source, part
+  struct Expected {
+    void* data;
+    int64_t bytes;
+  };
+  struct Entry {
+    std::shared_ptr<Operation> operation;  // null until this rank makes the call
+    std::map<MessageKey, Expected> expected;
+    std::map<MessageKey, Arrival> arrived;
+  };
+  struct Moving {  // a transfer of this rank's operations
+    std::shared_ptr<Transfer> transfer;
+    std::shared_ptr<Operation> operation;
+    int peer;
+    int part;
+    bool is_send;
+  };
+
+  static OperationKey key_of(const Label& label, int source);
+  static OperationKey key_of(const Operation& operation);
+
+  void progress();
+  void take(Arrival arrival);
+  void check_agreement(const Operation& operation, const Arrival& arrival);
+  void match(const std::shared_ptr<Operation>& operation,
+             const Arrival& arrival,
+             const Expected& expected);
+  void through(const Moving& transfer);
+  void settle(const std::shared_ptr<Operation>& operation);
+  void check_ended();
+  void throw_if_failed() const;
+  std::string describe(const Label& label) const;
+  void send_control(int destination, Control control, const std::string& text);
+  void broadcast_control(Control control, const std::string& text);
+
+  std::unique_ptr<Transport> transport_;
+  CommunicationOptions options_;
+  std::map<OperationKey, Entry> entries_;
+  std::vector<Moving> moving_;
+  std::vector<std::shared_ptr<Transfer>> control_transfers_;
+  std::unordered_map<uint64_t, std::string> group_names_;
+  std::unordered_map<uint64_t, uint64_t> groups_made_;
+  std::unordered_map<uint64_t, uint64_t> next_sequence_;  // of a group's collectives
+  std::optional<std::string> failure_;
+  uint64_t envelopes_sent_ = 0;
+  uint64_t envelopes_arrived_ = 0;
+  uint64_t activity_ = 0;  // anything that an operation noticed
+  Operation* waited_for_ = nullptr;
+  bool ended_ = false;
+  Watch watch_;
+};
+
+}  // namespace tapestry

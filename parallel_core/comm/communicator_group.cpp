@@ -1,0 +1,237 @@
+#include "parallel_core/comm/communicator_group.h"
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+#include <utility>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/comm/collectives.h"
+
+namespace tapestry {
+
+namespace {
+
+// The caller's end of an operation, which the communicator keeps until it has finished.
+class OperationWork final : public Work {
+ public:
+  OperationWork(std::shared_ptr<Communicator> communicator, std::shared_ptr<Operation> operation)
+      : communicator_(std::move(communicator)), operation_(std::move(operation)) {}
+  OperationWork(const OperationWork&) = delete;
+  OperationWork& operator=(const OperationWork&) = delete;
+  ~OperationWork() override {
+    // While an exception is on its way, this rank is about to stop the others.
+    if (operation_->finished() || communicator_->failure() || std::uncaught_exceptions() > 0) {
+      return;
+    }
+    try {
+      communicator_->wait(*operation_);
+    } catch (const CommError&) {  // NOLINT(bugprone-empty-catch): the next call throws it again
+    }
+  }
+
+  void wait() override { communicator_->wait(*operation_); }
+
+ private:
+  std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<Operation> operation_;
+};
+
+void require_dense(Collective collective, const Tensor& tensor) {
+  check<ValueError>(tensor.defined() && tensor.is_contiguous(), name_of(collective),
+                    ": the tensor ", describe(tensor), " must be contiguous");
+}
+
+void require_same_dtype(Collective collective, const Tensor& output, const Tensor& input) {
+  require_dense(collective, output);
+  require_dense(collective, input);
+  check<ValueError>(output.dtype() == input.dtype(), name_of(collective), ": the output ",
+                    describe(output), " has another dtype than the input ", describe(input));
+}
+
+class CommunicatorGroup final : public ProcessGroup {
+ public:
+  CommunicatorGroup(std::shared_ptr<Communicator> communicator,
+                    std::string name,
+                    std::vector<int> world_ranks)
+      : communicator_(std::move(communicator)),
+        name_(std::move(name)),
+        world_ranks_(std::move(world_ranks)),
+        id_(communicator_->register_group(name_, world_ranks_)),
+        messages_sent_(world_ranks_.size(), 0),
+        messages_received_(world_ranks_.size(), 0) {
+    const auto own = std::find(world_ranks_.begin(), world_ranks_.end(), communicator_->rank());
+    check<ValueError>(own != world_ranks_.end(), "group ", name_, ": rank ", communicator_->rank(),
+                      " is not a member");
+    rank_ = static_cast<int>(own - world_ranks_.begin());
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(world_ranks_.size()); }
+  std::string name() const override { return name_; }
+  const std::vector<int>& world_ranks() const override { return world_ranks_; }
+
+  std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks,
+                                          const std::string& name) override {
+    std::vector<int> world_ranks;
+    for (const int rank : ranks) {
+      require_member("new_group", rank);
+      const int world_rank = world_ranks_[static_cast<size_t>(rank)];
+      check<ValueError>(
+          std::find(world_ranks.begin(), world_ranks.end(), world_rank) == world_ranks.end(),
+          "new_group ", name, ": rank ", rank, " appears twice");
+      world_ranks.push_back(world_rank);
+    }
+    return std::make_shared<CommunicatorGroup>(communicator_, name, std::move(world_ranks));
+  }
+
+  WorkHandle all_reduce_async(const Tensor& tensor, ReduceOp op) override {
+    require_dense(Collective::kAllReduce, tensor);
+    Label label = next_label(Collective::kAllReduce, tensor);
+    label.reduce_op = op;
+    return start(make_all_reduce(label, members(), tensor), tensor);
+  }
+
+  WorkHandle all_gather_async(const Tensor& output, const Tensor& input) override {
+    require_same_dtype(Collective::kAllGather, output, input);
+    check<ValueError>(output.numel() == size() * input.numel(), "all_gather: the output ",
+                      describe(output), " is not ", size(), " times the input ", describe(input));
+    const Label label = next_label(Collective::kAllGather, input);
+    return start(make_all_gather(label, members(), output, input), output);
+  }
+
+  WorkHandle reduce_scatter_async(const Tensor& output, const Tensor& input, ReduceOp op) override {
+    require_same_dtype(Collective::kReduceScatter, output, input);
+    check<ValueError>(input.numel() == size() * output.numel(), "reduce_scatter: the input ",
+                      describe(input), " is not ", size(), " times the output ", describe(output));
+    Label label = next_label(Collective::kReduceScatter, output);
+    label.reduce_op = op;
+    return start(make_reduce_scatter(label, members(), output, input), input);
+  }
+
+  WorkHandle broadcast_async(const Tensor& tensor, int root) override {
+    require_dense(Collective::kBroadcast, tensor);
+    require_member("broadcast", root);
+    Label label = next_label(Collective::kBroadcast, tensor);
+    label.root = world_ranks_[static_cast<size_t>(root)];
+    return start(make_broadcast(label, members(), tensor, root), tensor);
+  }
+
+  WorkHandle all_to_all_async(const Tensor& output,
+                              const Tensor& input,
+                              const std::vector<int64_t>& output_counts,
+                              const std::vector<int64_t>& input_counts) override {
+    require_same_dtype(Collective::kAllToAll, output, input);
+    const std::vector<int64_t> to = pieces("output", output, output_counts);
+    const std::vector<int64_t> from = pieces("input", input, input_counts);
+    check<ValueError>(to[static_cast<size_t>(rank_)] == from[static_cast<size_t>(rank_)],
+                      "all_to_all: rank ", rank_, " sends itself ",
+                      from[static_cast<size_t>(rank_)], " elements and expects ",
+                      to[static_cast<size_t>(rank_)]);
+    Label label = next_label(Collective::kAllToAll, input);
+    label.count = -1;  // ranks may differ; each message's size is checked
+    return start(make_all_to_all(label, members(), output, input, to, from), input);
+  }
+
+  WorkHandle send_async(const Tensor& tensor, int destination) override {
+    return message(Collective::kSend, tensor, destination, messages_sent_);
+  }
+  WorkHandle receive_async(const Tensor& tensor, int source) override {
+    return message(Collective::kReceive, tensor, source, messages_received_);
+  }
+
+  void barrier() override {
+    Label label;
+    label.group = id_;
+    label.sequence = next_sequence_++;
+    label.collective = Collective::kBarrier;
+    start(make_barrier(label, members()), {})->wait();
+  }
+
+  const CommunicationStats& stats() const override { return stats_; }
+  void reset_stats() override { stats_ = {}; }
+
+ private:
+  Members members() const { return {world_ranks_, rank_}; }
+
+  void require_member(const char* what, int rank) const {
+    check<ValueError>(rank >= 0 && rank < size(), what, ": rank ", rank, " is not in group ", name_,
+                      " of ", size(), " ranks");
+  }
+
+  Label next_label(Collective collective, const Tensor& tensor) {
+    Label label;
+    label.group = id_;
+    label.sequence = next_sequence_++;
+    label.count = tensor.numel();
+    label.collective = collective;
+    label.dtype = tensor.dtype();
+    return label;
+  }
+
+  WorkHandle message(Collective collective,
+                     const Tensor& tensor,
+                     int peer,
+                     std::vector<uint64_t>& numbers) {
+    require_dense(collective, tensor);
+    require_member(name_of(collective), peer);
+    Label label;
+    label.group = id_;
+    label.sequence = numbers[static_cast<size_t>(peer)]++;
+    label.count = tensor.numel();
+    label.root = world_ranks_[static_cast<size_t>(peer)];
+    label.collective = collective;
+    label.dtype = tensor.dtype();
+    return start(
+        collective == Collective::kSend ? make_send(label, tensor) : make_receive(label, tensor),
+        tensor);
+  }
+
+  std::vector<int64_t> pieces(const char* which,
+                              const Tensor& tensor,
+                              const std::vector<int64_t>& counts) const {
+    if (counts.empty()) {
+      check<ValueError>(tensor.numel() % size() == 0, "all_to_all: the ", which, " ",
+                        describe(tensor), " has no equal pieces for ", size(), " ranks");
+      return std::vector<int64_t>(world_ranks_.size(), tensor.numel() / size());
+    }
+    check<ValueError>(counts.size() == world_ranks_.size(), "all_to_all: ", counts.size(), " ",
+                      which, " counts for ", size(), " ranks");
+    check<ValueError>(*std::min_element(counts.begin(), counts.end()) >= 0, "all_to_all: an ",
+                      which, " count is negative");
+    const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    check<ValueError>(sum == tensor.numel(), "all_to_all: the ", which, " counts sum to ", sum,
+                      ", the tensor ", describe(tensor), " has ", tensor.numel(), " elements");
+    return counts;
+  }
+
+  // `whole` is the tensor whose bytes are counted; undefined for a barrier.
+  WorkHandle start(std::shared_ptr<Operation> operation, const Tensor& whole) {
+    CommunicationStats::Counter& counter =
+        stats_.by_collective[static_cast<size_t>(operation->label().collective)];
+    ++counter.calls;
+    counter.bytes += whole.defined() ? whole.numel() * size_of(whole.dtype()) : 0;
+    communicator_->start(operation);
+    return std::make_shared<OperationWork>(communicator_, std::move(operation));
+  }
+
+  std::shared_ptr<Communicator> communicator_;
+  std::string name_;
+  std::vector<int> world_ranks_;
+  int rank_ = 0;
+  uint64_t id_;
+  uint64_t next_sequence_ = 0;
+  std::vector<uint64_t> messages_sent_;      // to each rank
+  std::vector<uint64_t> messages_received_;  // from each rank
+  CommunicationStats stats_;
+};
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> make_world_group(std::shared_ptr<Communicator> communicator) {
+  std::vector<int> ranks(static_cast<size_t>(communicator->size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return std::make_shared<CommunicatorGroup>(std::move(communicator), "world", std::move(ranks));
+}
+
+}  // namespace tapestry

@@ -1,0 +1,62 @@
+#include "parallel_core/comm/ordered_reduce.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+
+#include "autograd/kernels/elementwise.h"
+#include "autograd/kernels/parallel_for.h"
+
+namespace tapestry {
+
+namespace {
+
+constexpr int64_t kBlock = 2048;  // elements that stay in the first-level cache
+
+kernels::BinaryOp kernel_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kMax:
+      return kernels::BinaryOp::kMaximum;
+    case ReduceOp::kMin:
+      return kernels::BinaryOp::kMinimum;
+    case ReduceOp::kSum:
+      break;
+  }
+  return kernels::BinaryOp::kAdd;
+}
+
+const std::byte* at(const void* base, int64_t bytes) {
+  return static_cast<const std::byte*>(base) + bytes;
+}
+
+}  // namespace
+
+void ordered_reduce(
+    ReduceOp op, DType dtype, int64_t n, const std::vector<const void*>& inputs, void* y) {
+  const bool widen = dtype == kFloat16 || dtype == kBFloat16;
+  const DType sum_dtype = widen ? kFloat32 : dtype;
+  const kernels::BinaryRow combine = kernels::binary_row(kernel_of(op), sum_dtype);
+  const kernels::UnaryRow to_sum = kernels::cast_row(dtype, sum_dtype);
+  const kernels::UnaryRow from_sum = kernels::cast_row(sum_dtype, dtype);
+  const int64_t size = size_of(dtype);
+  kernels::parallel_for(n, kernels::kGrainSize, [&](int64_t begin, int64_t end) {
+    alignas(64) std::array<std::byte, kBlock * sizeof(double)> sum;
+    alignas(64) std::array<std::byte, kBlock * sizeof(float)> wide;
+    for (int64_t i = begin; i < end; i += kBlock) {
+      const int64_t count = std::min(kBlock, end - i);
+      to_sum(count, at(inputs[0], i * size), 1, sum.data(), 1);
+      for (size_t r = 1; r < inputs.size(); ++r) {
+        const void* x = at(inputs[r], i * size);
+        if (widen) {
+          to_sum(count, x, 1, wide.data(), 1);
+          x = wide.data();
+        }
+        combine(count, sum.data(), 1, x, 1, sum.data(), 1);
+      }
+      from_sum(count, sum.data(), 1, static_cast<std::byte*>(y) + i * size, 1);
+    }
+  });
+}
+
+}  // namespace tapestry

@@ -1,0 +1,72 @@
+#include "parallel_core/comm/thread_ranks.h"
+
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "autograd/kernels/parallel_for.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/rank_context.h"
+#include "parallel_core/comm/communicator.h"
+#include "parallel_core/comm/communicator_group.h"
+#include "parallel_core/comm/thread_transport.h"
+
+namespace tapestry {
+
+namespace {
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception of unknown type";
+  }
+}
+
+}  // namespace
+
+void run_thread_ranks(int world_size,
+                      const std::function<void(const std::shared_ptr<ProcessGroup>& world)>& body,
+                      const CommunicationOptions& options) {
+  check<ValueError>(world_size >= 1, "run_thread_ranks: a world of ", world_size, " ranks");
+  // They outlive the threads: what a rank that fails leaves behind may still be read by others.
+  std::vector<std::shared_ptr<Communicator>> communicators;
+  for (std::unique_ptr<Transport>& transport : make_thread_transports(world_size)) {
+    communicators.push_back(std::make_shared<Communicator>(std::move(transport), options));
+  }
+  std::mutex mutex;
+  std::exception_ptr first_error;  // guarded by mutex
+  std::vector<std::thread> threads;
+  threads.reserve(communicators.size());
+  for (const std::shared_ptr<Communicator>& communicator : communicators) {
+    threads.emplace_back([&, communicator] {
+      RankContext context(communicator->rank(), communicator->size());
+      const RankContextGuard guard(context);
+      set_num_threads(1);
+      try {
+        body(make_world_group(communicator));
+        communicator->finish();
+      } catch (...) {
+        const std::exception_ptr error = std::current_exception();
+        {
+          const std::scoped_lock lock(mutex);
+          if (first_error == nullptr) {
+            first_error = error;
+          }
+        }
+        communicator->announce_failure(text_of(error));
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  if (first_error != nullptr) {
+    std::rethrow_exception(first_error);
+  }
+}
+
+}  // namespace tapestry

@@ -1,0 +1,285 @@
+#include "parallel_core/comm/watch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <sstream>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/comm/communicator.h"
+
+namespace tapestry {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kStuckAfter = 0.3;       // seconds without news
+constexpr double kLongestSilence = 60.0;  // between two reports of one rank that is stuck
+constexpr double kGrace = 0.5;            // seconds in which ranks that wait answer
+constexpr int kMaxLines = 16;             // of a report
+constexpr size_t kMaxNamed = 3;           // ranks of one line that are explained
+constexpr int kCoordinator = 0;
+
+std::string clause(int rank, const std::vector<RankState>& states) {
+  const RankState& state = states[static_cast<size_t>(rank)];
+  return concat("rank ", rank, ", which ",
+                state.doing.empty() ? "does not answer (it is in no collective)" : state.doing);
+}
+
+std::string line_of(int rank, const std::vector<RankState>& states) {
+  const RankState& state = states[static_cast<size_t>(rank)];
+  std::string line = concat("rank ", rank, " ", state.doing);
+  const size_t named = std::min(kMaxNamed, state.missing.size());
+  for (size_t i = 0; i < named; ++i) {
+    line += (i == 0 ? " for " : "; for ") + clause(state.missing[i], states);
+  }
+  if (state.missing.size() > named) {
+    line += concat("; and for ", state.missing.size() - named, " more ranks");
+  }
+  return line;
+}
+
+std::string table_of(const std::vector<RankState>& states) {
+  std::string text;
+  int lines = 0;
+  int left_out = 0;
+  for (size_t rank = 0; rank < states.size(); ++rank) {
+    if (states[rank].doing.empty()) {
+      continue;  // named by those that wait for it
+    }
+    if (lines == kMaxLines) {
+      ++left_out;
+      continue;
+    }
+    text += "\n  " + line_of(static_cast<int>(rank), states);
+    ++lines;
+  }
+  if (left_out > 0) {
+    text += concat("\n  and ", left_out, " more ranks");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string RankState::serialize() const {
+  std::ostringstream out;
+  out << stuck << ' ' << activity << ' ' << sent << ' ' << arrived << ' ' << missing.size();
+  for (const int rank : missing) {
+    out << ' ' << rank;
+  }
+  out << ' ' << doing;
+  return out.str();
+}
+
+RankState RankState::parse(const std::string& text) {
+  RankState state;
+  std::istringstream in(text);
+  size_t count = 0;
+  in >> state.stuck >> state.activity >> state.sent >> state.arrived >> count;
+  for (size_t i = 0; i < count && in; ++i) {
+    state.missing.push_back(0);
+    in >> state.missing.back();
+  }
+  in.ignore();
+  std::getline(in, state.doing);
+  return state;
+}
+
+Watch::Watch(Communicator& communicator)
+    : communicator_(communicator),
+      ended_(static_cast<size_t>(communicator.size()), false),
+      next_report_(kStuckAfter) {}
+
+bool Watch::all_others_have_ended() const {
+  for (int rank = 0; rank < communicator_.size(); ++rank) {
+    if (rank != communicator_.rank() && !has_ended(rank)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+RankState Watch::own_state() const {
+  RankState state;
+  const Communicator& c = communicator_;
+  state.activity = c.activity_;
+  state.sent = c.envelopes_sent_;
+  state.arrived = c.envelopes_arrived_;
+  if (c.ended_) {
+    state.doing = "has finished";
+    state.stuck = true;
+    return state;
+  }
+  if (c.waited_for_ == nullptr) {
+    return state;
+  }
+  state.doing = "waits in " + c.describe(c.waited_for_->label());
+  state.stuck = true;
+  for (const Communicator::Moving& moving : c.moving_) {
+    if (!moving.is_send) {
+      state.stuck = false;
+    } else if (moving.operation.get() == c.waited_for_) {
+      state.missing.push_back(moving.peer);
+    }
+  }
+  const auto entry = c.entries_.find(Communicator::key_of(*c.waited_for_));
+  if (entry != c.entries_.end()) {
+    for (const auto& [key, expected] : entry->second.expected) {
+      state.missing.push_back(key.first);
+    }
+  }
+  std::sort(state.missing.begin(), state.missing.end());
+  state.missing.erase(std::unique(state.missing.begin(), state.missing.end()), state.missing.end());
+  constexpr size_t kMostMissing = 64;  // what fits into one control message
+  state.missing.resize(std::min(state.missing.size(), kMostMissing));
+  return state;
+}
+
+void Watch::idle(double seconds) {
+  report_stuck(seconds);
+  if (seconds >= communicator_.options_.timeout_seconds) {
+    stop(concat("rank ", communicator_.rank(), " has heard nothing for ",
+                communicator_.options_.timeout_seconds, " seconds"));
+  }
+}
+
+void Watch::idle_at_end(double seconds) { report_stuck(seconds); }
+
+void Watch::report_stuck(double idle_seconds) {
+  if (idle_seconds < kStuckAfter) {
+    next_report_ = kStuckAfter;
+    return;
+  }
+  if (idle_seconds >= next_report_) {
+    next_report_ = idle_seconds + std::min(idle_seconds, kLongestSilence);
+    const RankState state = own_state();
+    if (state.stuck && communicator_.rank() != kCoordinator) {
+      communicator_.send_control(kCoordinator, Control::kStuck, state.serialize());
+    }
+  }
+  if (communicator_.rank() == kCoordinator) {
+    look_for_deadlock();
+  }
+}
+
+void Watch::look_for_deadlock() {
+  const RankState own = own_state();
+  if (!own.stuck || round_open_) {
+    return;
+  }
+  stuck_[kCoordinator] = own;
+  if (static_cast<int>(stuck_.size()) < communicator_.size()) {
+    return;
+  }
+  ++round_;
+  round_open_ = true;
+  confirmed_.clear();
+  for (int rank = 0; rank < communicator_.size(); ++rank) {
+    if (rank != kCoordinator) {
+      communicator_.send_control(rank, Control::kConfirm, std::to_string(round_));
+    }
+  }
+  judge_round();
+}
+
+void Watch::judge_round() {
+  if (static_cast<int>(confirmed_.size()) + 1 < communicator_.size()) {
+    return;
+  }
+  round_open_ = false;
+  confirmed_[kCoordinator] = own_state();
+  uint64_t sent = 0;
+  uint64_t arrived = 0;
+  bool unchanged = true;
+  bool all_ended = true;
+  std::vector<RankState> states;
+  for (const auto& [rank, state] : confirmed_) {
+    const bool same = state.stuck && state.activity == stuck_[rank].activity;
+    unchanged = unchanged && same;
+    if (!same) {
+      stuck_.erase(rank);
+    }
+    all_ended = all_ended && state.missing.empty() && state.doing == "has finished";
+    sent += state.sent;
+    arrived += state.arrived;
+    states.push_back(state);
+  }
+  if (unchanged && sent == arrived && !all_ended) {
+    stop_with("deadlock: no rank can go on", states);
+  }
+}
+
+void Watch::hear(Control control, int source, const std::string& text) {
+  const auto answer = [&](Control kind, const std::string& content) {
+    communicator_.send_control(source, kind, content);
+  };
+  switch (control) {
+    case Control::kEnded:
+      ended_[static_cast<size_t>(source)] = true;
+      break;
+    case Control::kFailed:
+      communicator_.failure_ = concat("rank ", source, " failed: ", text);
+      break;
+    case Control::kStop:
+      communicator_.failure_ = text;
+      break;
+    case Control::kStuck:
+      stuck_[source] = RankState::parse(text);
+      break;
+    case Control::kConfirm:
+      answer(Control::kConfirmed, text + " " + own_state().serialize());
+      break;
+    case Control::kConfirmed: {
+      const size_t space = text.find(' ');
+      if (round_open_ && text.substr(0, space) == std::to_string(round_)) {
+        confirmed_[source] = RankState::parse(text.substr(space + 1));
+        if (!asking_) {
+          judge_round();
+        }
+      }
+      break;
+    }
+    case Control::kQuery:
+      answer(Control::kState, own_state().serialize());
+      break;
+    case Control::kState:
+      if (asking_) {
+        answers_[static_cast<size_t>(source)] = RankState::parse(text);
+      }
+      break;
+  }
+}
+
+void Watch::stop(const std::string& finding) {
+  asking_ = true;
+  answers_.assign(static_cast<size_t>(communicator_.size()), {});
+  answers_[static_cast<size_t>(communicator_.rank())] = own_state();
+  communicator_.broadcast_control(Control::kQuery, "");
+  const auto start = Clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  const auto all_answered = [&] {
+    return std::none_of(answers_.begin(), answers_.end(),
+                        [](const RankState& state) { return state.doing.empty(); });
+  };
+  while (!all_answered() && seconds() < kGrace) {
+    const std::optional<Arrival> arrival = communicator_.transport_->next_arrival();
+    if (!arrival) {
+      communicator_.transport_->pause(seconds());
+    } else if (arrival->envelope.kind == Envelope::Kind::kControl) {
+      const auto* text = reinterpret_cast<const char*>(arrival->inline_data.data());
+      hear(static_cast<Control>(arrival->envelope.control), arrival->envelope.source,
+           std::string(text, arrival->inline_data.size()));
+      communicator_.throw_if_failed();  // another rank was first
+    }
+  }
+  stop_with(finding, answers_);
+}
+
+void Watch::stop_with(const std::string& finding, const std::vector<RankState>& states) {
+  communicator_.failure_ = finding + table_of(states);
+  communicator_.broadcast_control(Control::kStop, *communicator_.failure_);
+  throw CommError(*communicator_.failure_);
+}
+
+}  // namespace tapestry

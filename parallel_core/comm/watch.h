@@ -1,0 +1,81 @@
+// Finds out why ranks do not get on, and tells all of them.
+//
+// Ranks that all wait for each other are found by one of them, rank 0: a rank that has waited for a
+// while without hearing anything reports so, with how much it has sent and received. When all have,
+// rank 0 asks each again. If none has done anything since its report and everything that was sent
+// has arrived, nothing can happen any more (the four counters of Mattern 1987, "Algorithms for
+// distributed termination detection"). A rank that never comes back to communicate is found by the
+// timeout of those that wait for it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tapestry {
+
+class Communicator;
+
+/// What ranks tell each other beside their collectives.
+enum class Control : uint8_t {
+  kEnded,      ///< the sender calls no collective any more
+  kFailed,     ///< the sender has thrown; the reason
+  kStop,       ///< everybody stops; the report
+  kStuck,      ///< the sender waits and hears nothing; its state
+  kConfirm,    ///< are you still? the number of the round
+  kConfirmed,  ///< the number and the state
+  kQuery,      ///< what are you doing?
+  kState,      ///< the state
+};
+
+/// What a rank is doing, for reports.
+struct RankState {
+  std::string doing;         ///< "waits in all_reduce #1 of ..."; empty if unknown
+  std::vector<int> missing;  ///< the ranks it waits for
+  bool stuck = false;        ///< waits, and nothing is on its way
+  uint64_t activity = 0;
+  uint64_t sent = 0;
+  uint64_t arrived = 0;
+
+  std::string serialize() const;
+  static RankState parse(const std::string& text);
+};
+
+class Watch {
+ public:
+  explicit Watch(Communicator& communicator);
+
+  /// The rank waits and has heard nothing for that long. CommError if it must stop.
+  void idle(double seconds);
+  /// The rank has ended and waits for the others to.
+  void idle_at_end(double seconds);
+  /// A control message has come.
+  void hear(Control control, int source, const std::string& text);
+  bool has_ended(int rank) const { return ended_[static_cast<size_t>(rank)]; }
+  bool all_others_have_ended() const;
+
+  /// Asks the others what they do, tells them why all stop, and throws that as CommError.
+  [[noreturn]] void stop(const std::string& finding);
+
+ private:
+  RankState own_state() const;
+  void report_stuck(double idle_seconds);
+  void look_for_deadlock();
+  void judge_round();
+  [[noreturn]] void stop_with(const std::string& finding, const std::vector<RankState>& states);
+
+  Communicator& communicator_;
+  std::vector<bool> ended_;
+  double next_report_ = 0;  // seconds of idleness
+  // Of rank 0 alone.
+  std::map<int, RankState> stuck_;
+  std::map<int, RankState> confirmed_;
+  uint64_t round_ = 0;
+  bool round_open_ = false;
+  // While stop() asks around.
+  bool asking_ = false;
+  std::vector<RankState> answers_;
+};
+
+}  // namespace tapestry
