@@ -1,7 +1,5 @@
 #include "parallel_core/distributed/finalize_model_grads.h"
 
-#include "autograd/ops/elementwise.h"
-#include "autograd/ops/map.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/parallel_state.h"
 
@@ -18,13 +16,7 @@ void sum_tied_embedding_gradients(const nn::Module& model) {
       gradient = zeros_like(parameter);
       parameter.set_grad(gradient);
     }
-    ProcessGroup& group = get_pipeline_model_parallel_group();
-    const int other = parameter.flags().shared ? 0 : group.size() - 1;
-    const Tensor theirs = zeros_like(gradient);
-    const WorkHandle sent = group.send_async(gradient.detach(), other);
-    group.receive(theirs, other);
-    sent->wait();
-    copy_values(gradient + theirs, gradient);
+    get_embedding_group().all_reduce(gradient);
     gradient.bump_version();
   }
 }
