@@ -41,6 +41,7 @@ class Simulation {
 
   double run() {
     std::vector<std::vector<PipelinePass>> orders;
+    orders.reserve(static_cast<size_t>(shape_.stages));
     for (int rank = 0; rank < shape_.stages; ++rank) {
       orders.push_back(pipeline_order(shape_, rank));
     }
@@ -65,7 +66,9 @@ class Simulation {
 
  private:
   double& end_of(bool backward, int stage, int64_t micro_batch) {
-    const auto row = static_cast<size_t>(stage + (backward ? shape_.stages * shape_.chunks : 0));
+    const auto row =
+        static_cast<size_t>(stage) +
+        (backward ? static_cast<size_t>(shape_.stages) * static_cast<size_t>(shape_.chunks) : 0);
     return ends_[row * static_cast<size_t>(shape_.micro_batches) +
                  static_cast<size_t>(micro_batch)];
   }
