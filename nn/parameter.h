@@ -47,10 +47,11 @@ struct LogicalTensor {
 
 /// What is fixed where a parameter is made. Optimizers and norms read these flags, never names.
 struct ParameterFlags {
-  bool decay = true;    ///< weight decay applies
-  bool shared = false;  ///< a further copy of a tensor that another stage owns (tied embeddings)
-  bool expert = false;  ///< belongs to one expert of a mixture
-  bool matmul = false;  ///< used as an operand of matrix products and in no other way
+  bool decay = true;      ///< weight decay applies
+  bool shared = false;    ///< a further copy of a tensor that another stage owns (tied embeddings)
+  bool has_copy = false;  ///< another stage has a further copy of it, whose gradient belongs to it
+  bool expert = false;    ///< belongs to one expert of a mixture
+  bool matmul = false;    ///< used as an operand of matrix products and in no other way
   TensorParallel tp = TensorParallel::kReplicated;
   int64_t tp_axis = 0;  ///< where tp is kSharded
 };

@@ -48,6 +48,11 @@ TensorList grad(const Tensor& root,
 template <class F>
 TensorList vjp(const F& f, const Tensor& dy, const TensorList& inputs);
 
+/// A root for a later backward() in place of `output`, the result of a recorded op or a leaf: the
+/// same place in the graph, shape and dtype, but without the values, which nobody needs to keep for
+/// it. Its elements must not be read.
+Tensor graph_root(const Tensor& output);
+
 /// Where an op's backward may put its contribution to a leaf's gradient itself.
 struct MainGradTarget {
   Tensor buffer;           ///< float32, of the leaf's shape; undefined: there is none

@@ -91,6 +91,17 @@ void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_gra
 
 Tensor Tensor::detach() const { return alias(*this); }
 
+Tensor graph_root(const Tensor& output) {
+  ensure_autograd_meta(output);
+  Strides strides = output.strides();
+  std::fill(strides.begin(), strides.end(), 0);
+  Tensor root(make_ref<TensorImpl>(make_ref<Storage>(size_of(output.dtype())), 0, output.shape(),
+                                   strides, output.dtype()));
+  root.impl()->requires_grad = output.requires_grad();
+  root.impl()->meta = output.impl()->meta;
+  return root;
+}
+
 void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
   check<RuntimeError>(requires_grad(), "register_hook: the tensor ", describe(*this),
                       " does not require a gradient");

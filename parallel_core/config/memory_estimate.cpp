@@ -10,6 +10,9 @@
 #include <utility>
 
 #include "autograd/ops/loss.h"
+#include "parallel_core/pipeline_parallel/pipeline_order.h"
+#include "parallel_core/pipeline_parallel/pipeline_stage.h"
+
 namespace tapestry {
 namespace {
 
@@ -72,7 +75,15 @@ int64_t group_headroom(const std::string& mount, std::string group, const GroupF
 
 }  // namespace
 
-int64_t parameter_count(const TransformerConfig& model, int64_t tensor_parallel_size) {
+namespace {
+
+// Parameters of one rank's share of a part of the model: so many layers, with or without the two
+// ends.
+double count_parameters(const TransformerConfig& model,
+                        int64_t tensor_parallel_size,
+                        int64_t layers,
+                        bool pre_process,
+                        bool post_process) {
   const auto d = [](int64_t size) { return static_cast<double>(size); };
   const int64_t tp = std::max<int64_t>(tensor_parallel_size, 1);
   const int64_t channels = model.kv_channels.value_or(
@@ -93,12 +104,26 @@ int64_t parameter_count(const TransformerConfig& model, int64_t tensor_parallel_
   layer += (model.use_sandwich_norm ? 4 : 2) * norm_size * hidden;
   layer += model.qk_layernorm ? 2 * norm_size * d(channels) : 0;
 
-  double total = vocabulary * hidden + d(model.num_layers) * layer;
-  if (model.position_embedding_type == "learned_absolute") {
-    total += d(model.max_position_embeddings.value_or(model.seq_length)) * hidden;
+  const double table = vocabulary * hidden;
+  double total = d(layers) * layer;
+  if (pre_process) {
+    total += table;
+    if (model.position_embedding_type == "learned_absolute") {
+      total += d(model.max_position_embeddings.value_or(model.seq_length)) * hidden;
+    }
   }
-  total += model.use_final_norm ? norm_size * hidden : 0;
-  total += model.untie_embeddings_and_output_weights ? vocabulary * hidden : 0;
+  if (post_process) {
+    total += model.use_final_norm ? norm_size * hidden : 0;
+    // The last of several stages has a copy of a table that is tied.
+    total += model.untie_embeddings_and_output_weights || !pre_process ? table : 0;
+  }
+  return total;
+}
+
+}  // namespace
+
+int64_t parameter_count(const TransformerConfig& model, int64_t tensor_parallel_size) {
+  const double total = count_parameters(model, tensor_parallel_size, model.num_layers, true, true);
   check<ValueError>(total < 9007199254740992.0,  // 2^53: every step above is exact below it
                     "the model would have about ", total, " parameters; check vocab_size, ",
                     "num_layers, hidden_size and ffn_hidden_size");
@@ -188,13 +213,48 @@ std::string savings_text(const MemoryEstimate& estimate) {
 
 }  // namespace
 
-MemoryEstimate estimate_memory(const AllConfig& config) {
+namespace {
+
+// What a stage keeps for backward passes at its peak.
+struct InFlight {
+  int64_t layers = 0;  // of all chunks and micro-batches together
+  int64_t passes = 0;
+};
+
+InFlight most_in_flight(const PipelineStage& stage, int64_t micro_batches) {
+  // The peak comes in the first rounds, however many there are.
+  const PipelineShape shape = {
+      .stages = stage.size,
+      .chunks = stage.num_chunks(),
+      .micro_batches = std::min<int64_t>(micro_batches, 4L * stage.size * stage.num_chunks())};
+  InFlight now;
+  InFlight most;
+  for (const PipelinePass& pass : pipeline_order(shape, stage.rank)) {
+    const int64_t sign = pass.backward ? -1 : 1;
+    now.layers += sign * stage.chunks[static_cast<size_t>(pass.chunk)].count;
+    now.passes += sign;
+    most.layers = std::max(most.layers, now.layers);
+    most.passes = std::max(most.passes, now.passes);
+  }
+  return most;
+}
+
+MemoryEstimate estimate_stage(const AllConfig& config, const PipelineStage& stage) {
   const TransformerConfig& model = config.model_config;
   const auto d = [](int64_t size) { return static_cast<double>(size); };
+  int64_t layers = 0;
+  for (const LayerRange& range : stage.chunks) {
+    layers += range.count;
+  }
+  const InFlight kept = most_in_flight(stage, config.dataset_config.micro_batch_num);
   MemoryEstimate estimate;
   const int64_t tp = std::max<int64_t>(config.parallel_config.tensor_model_parallel_size, 1);
-  estimate.parameter_count = parameter_count(model, tp);
-  const double count = d(estimate.parameter_count);
+  estimate.stage = stage.rank;
+  estimate.stages = stage.size;
+  estimate.in_flight = kept.passes;
+  const double count =
+      count_parameters(model, tp, layers, stage.pre_process(), stage.post_process());
+  estimate.parameter_count = static_cast<int64_t>(count);
   const double element = d(size_of(model.compute_dtype));
   estimate_states(config, count, estimate);
 
@@ -210,17 +270,40 @@ MemoryEstimate estimate_memory(const AllConfig& config) {
   per_token += 4 * d(model.num_attention_heads) / d(tp);
   double per_hidden = element * 4 * hidden;
   per_hidden += model.hidden_dropout > 0 ? 2 * hidden : 0;
-  estimate.activations = bytes_of(d(model.num_layers) * (tokens * per_token + piece * per_hidden) +
-                                  piece * element * 2 * hidden);
+  estimate.activations = bytes_of(d(kept.layers) * (tokens * per_token + piece * per_hidden) +
+                                  d(kept.passes) * piece * element * 2 * hidden);
   // The gradient is written over the logits. In one op with the loss a chunk of rows exists.
   const double rows = fuses_head_and_loss(model)
                           ? std::min(tokens, d(LinearCrossEntropyOptions().chunk_rows))
                           : tokens;
-  estimate.logits = bytes_of(rows * d((model.vocab_size + tp - 1) / tp) *
-                             (model.use_fused_kernels ? element : element + 4));
+  if (stage.post_process()) {
+    estimate.logits = bytes_of(rows * d((model.vocab_size + tp - 1) / tp) *
+                               (model.use_fused_kernels ? element : element + 4));
+  }
   estimate.workspace = bytes_of(tokens * element *
                                 std::max(2 * hidden + mlp, 2 * hidden + 2 * (queries + 2 * keys)));
   return estimate;
+}
+
+}  // namespace
+
+MemoryEstimate estimate_memory(const AllConfig& config) {
+  const int64_t layers = config.model_config.num_layers;
+  parameter_count(config.model_config);  // throws for numbers that are out of all bounds
+  const auto table = layer_ranges(layers, config.parallel_config);
+  MemoryEstimate largest;
+  const int stages = static_cast<int>(config.parallel_config.pipeline_model_parallel_size);
+  for (int rank = 0; rank < stages; ++rank) {
+    PipelineStage stage{.rank = rank, .size = stages, .chunks = {}};
+    for (const auto& row : table) {
+      stage.chunks.push_back(row[static_cast<size_t>(rank)]);
+    }
+    MemoryEstimate estimate = estimate_stage(config, stage);
+    if (rank == 0 || estimate.total() > largest.total()) {
+      largest = std::move(estimate);
+    }
+  }
+  return largest;
 }
 
 std::string size_text(int64_t bytes) {
@@ -237,15 +320,22 @@ std::string size_text(int64_t bytes) {
 }
 
 std::string memory_text(const MemoryEstimate& estimate) {
-  std::string text = "parameters (" + std::to_string(estimate.parameter_count) +
-                     "): " + size_text(estimate.parameters) + "\n";
+  std::string text;
+  if (estimate.stages > 1) {
+    text = concat("pipeline stage ", estimate.stage, " of ", estimate.stages,
+                  ", which needs the most:\n");
+  }
+  text += "parameters (" + std::to_string(estimate.parameter_count) +
+          "): " + size_text(estimate.parameters) + "\n";
   if (estimate.weight_copies > 0) {
     text += "16-bit copies of weights: " + size_text(estimate.weight_copies) + "\n";
   }
   return text + "gradients: " + size_text(estimate.gradients) +
          "\noptimizer state: " + size_text(estimate.optimizer) +
-         "\nactivations of one micro-batch: " + size_text(estimate.activations) +
-         "\nlogits: " + size_text(estimate.logits) +
+         (estimate.in_flight > 1
+              ? concat("\nactivations of ", estimate.in_flight, " passes in flight: ")
+              : std::string("\nactivations of one micro-batch: ")) +
+         size_text(estimate.activations) + "\nlogits: " + size_text(estimate.logits) +
          "\nworkspace: " + size_text(estimate.workspace) +
          "\ntotal: " + size_text(estimate.total());
 }

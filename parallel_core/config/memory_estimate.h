@@ -14,15 +14,19 @@ namespace tapestry {
 /// ValueError if the number does not fit 62 bits.
 int64_t parameter_count(const TransformerConfig& model, int64_t tensor_parallel_size = 1);
 
-/// Bytes by kind in the process of one rank. docs/memory.md has the table of bytes per parameter.
+/// Bytes by kind in the process of one rank: of a pipeline its stage, of a tensor-parallel group
+/// its share. docs/memory.md has the table of bytes per parameter.
 struct MemoryEstimate {
+  int stage = 0;
+  int stages = 1;
+  int64_t in_flight = 1;  // passes of the stage's chunks that wait for their backward at the peak
   int64_t parameter_count = 0;  // of the rank
   int64_t parameters = 0;
   int64_t weight_copies = 0;  // 16-bit copies of the weights, with 16-bit compute only
   int64_t gradients = 0;      // of all parameters; of the largest with optimizer_in_backward
   int64_t optimizer = 0;      // moments, and masters or remainders of 16-bit parameters
-  int64_t activations = 0;    // kept for the backward pass of one micro-batch
-  int64_t logits = 0;         // logits, or the chunk of them that exists
+  int64_t activations = 0;    // kept for the backward passes of what is in flight
+  int64_t logits = 0;         // logits, or the chunk of them that exists; on the last stage
   int64_t workspace = 0;      // temporaries of the largest layer's backward pass
 
   /// Settings that this configuration does not use, and the bytes that each would spare.
@@ -38,7 +42,8 @@ struct MemoryEstimate {
 /// What is kept per token and layer: the two norms' inputs and outputs (4 hidden), q, k, v and the
 /// attention output with one float32 per head, the MLP's values before and after the activation,
 /// and one byte per dropout decision. Tensor parallelism divides what lies inside attention and
-/// MLP, sequence parallelism also the rest. ValueError as parameter_count.
+/// MLP, sequence parallelism also the rest. Of a pipeline the stage that needs the most. ValueError
+/// as parameter_count and layer_ranges.
 MemoryEstimate estimate_memory(const AllConfig& config);
 
 /// The estimate as lines "kind: size".

@@ -2,7 +2,9 @@
 
 #include <cmath>
 
+#include "autograd/tensor/error.h"
 #include "parallel_core/config/value.h"
+#include "parallel_core/pipeline_parallel/layer_split.h"
 
 namespace tapestry::config {
 namespace {
@@ -200,27 +202,11 @@ void resolve_attention(Resolution& r) {
   }
 }
 
-int64_t sum_of(const LayerTable& table) {
-  int64_t sum = 0;
-  for (const auto& row : table) {
-    for (const int64_t count : row) {
-      sum += count;
-    }
-  }
-  return sum;
-}
-
-void check_layer_table(Resolution& r, const char* key, const LayerTable& table, int64_t expected) {
-  const auto& parallel = r.config().parallel_config;
-  const auto stages = static_cast<size_t>(parallel.pipeline_model_parallel_size);
-  const auto chunks =
-      static_cast<size_t>(parallel.virtual_pipeline_model_parallel_size.value_or(1));
-  if (table.front().size() != stages || (table.size() != chunks)) {
-    r.error(key, concat("has ", table.size(), " row(s) of ", table.front().size(),
-                        "; the pipeline needs ", chunks, " of ", stages));
-  } else if (sum_of(table) != expected) {
-    r.error(key, concat("adds up to ", sum_of(table), "; expected ", expected, " for ",
-                        r.config().model_config.num_layers, " layers"));
+void check_layers(Resolution& r, const char* key) {
+  try {
+    layers_per_chunk(r.config().model_config.num_layers, r.config().parallel_config);
+  } catch (const ValueError& error) {
+    r.error(key, error.what());
   }
 }
 
@@ -232,25 +218,32 @@ void check_layout(Resolution& r) {
   constexpr const char* kTp = "parallel_config.tensor_model_parallel_size";
   constexpr const char* kList = "parallel_config.num_layer_list";
   constexpr const char* kOffset = "parallel_config.offset";
+  constexpr const char* kStandalone = "parallel_config.standalone_embedding_stage";
   const int64_t pp = parallel.pipeline_model_parallel_size;
   const int64_t vpp = parallel.virtual_pipeline_model_parallel_size.value_or(1);
   const int64_t tp = parallel.tensor_model_parallel_size;
   if (r.sound({kPp, kVpp})) {
     if (vpp > 1 && pp < 2) {
       r.error(kVpp, concat("is ", vpp, "; interleaving needs pipeline_model_parallel_size >= 2"));
-    } else if (r.sound({"model_config.num_layers"}) && model.num_layers < pp * vpp) {
-      r.error(kPp, concat(pp * vpp, " pipeline chunks for num_layers ", model.num_layers,
-                          ": every chunk needs a layer"));
+      return;
+    }
+    if (parallel.standalone_embedding_stage && (pp < 2 || vpp > 1)) {
+      r.error(kStandalone,
+              concat("needs pipeline_model_parallel_size >= 2 and no interleaving, got ", pp,
+                     " stages of ", vpp, " chunks"));
+      return;
     }
   }
   if (parallel.num_layer_list && parallel.offset) {
     r.error(kOffset, "num_layer_list and offset both give the layers of a stage; keep one");
   } else if (r.sound({kPp, kVpp, kList, kOffset, "model_config.num_layers"})) {
-    if (parallel.num_layer_list) {
-      check_layer_table(r, kList, *parallel.num_layer_list, model.num_layers);
-    } else if (parallel.offset) {
-      check_layer_table(r, kOffset, *parallel.offset, model.num_layers % (pp * vpp));
-    }
+    check_layers(r, parallel.num_layer_list ? kList : parallel.offset ? kOffset : kPp);
+  }
+  if (pp > 1 && r.config().optimizer_config.optimizer_in_backward) {
+    r.error("optimizer_config.optimizer_in_backward",
+            concat("updates weights before the gradients of all stages are known; it cannot be "
+                   "combined with pipeline_model_parallel_size ",
+                   pp));
   }
   if (r.sound({kTp}) && tp > 1) {
     const auto divides = [&](const char* key, int64_t size) {

@@ -134,9 +134,8 @@ constexpr Key kParallelKeys[] = {
     {.name = "pipeline_model_parallel_size",
      .field = p<&P::pipeline_model_parallel_size>,
      .check = above(0),
-     .accepted = "1",
-     .reason = kOneProcess,
-     .doc = "Pipeline stages."},
+     .doc = "Pipeline stages: ranks that each hold some of the layers. The first also has the "
+            "embeddings, the last the head."},
     {.name = "context_parallel_size",
      .field = p<&P::context_parallel_size>,
      .check = above(0),
@@ -152,9 +151,7 @@ constexpr Key kParallelKeys[] = {
     {.name = "virtual_pipeline_model_parallel_size",
      .field = p<&P::virtual_pipeline_model_parallel_size>,
      .check = above(0),
-     .accepted = "null|1",
-     .reason = kOneProcess,
-     .doc = "Model chunks of one pipeline stage; null or 1: no interleaving."},
+     .doc = "Model chunks of one pipeline stage, which are interleaved; null or 1: 1F1B."},
     {.name = "sequence_parallel",
      .field = p<&P::sequence_parallel>,
      .doc = "Divide activations outside the matrices along the sequence, whose length must be a "
@@ -162,8 +159,9 @@ constexpr Key kParallelKeys[] = {
             "rank."},
     {.name = "recv_dtype",
      .field = p<&P::recv_dtype>,
-     .doc = "Type that is sent between pipeline stages. Always `model_config.compute_dtype`; "
-            "another value is replaced, with a note."},
+     .doc =
+         "Known for compatibility: between pipeline stages the residual stream is sent as it is. "
+         "Always `model_config.compute_dtype`; another value is replaced, with a note."},
     {.name = "zero_level",
      .field = p<&P::zero_level>,
      .check = one_of("z1|z2|z3"),
@@ -172,9 +170,8 @@ constexpr Key kParallelKeys[] = {
      .doc = "Sharding of optimizer state (z1), gradients (z2), weights (z3)."},
     {.name = "standalone_embedding_stage",
      .field = p<&P::standalone_embedding_stage>,
-     .accepted = "False",
-     .reason = kOneProcess,
-     .doc = "The first pipeline stage holds the embedding alone."},
+     .doc = "The first pipeline stage holds the embedding and no layers. Without interleaving; "
+            "`num_layer_list` and `offset` then have a number for each of the other stages."},
     {.name = "overlap_grad_reduce",
      .field = p<&P::overlap_grad_reduce>,
      .accepted = "False",
@@ -187,7 +184,9 @@ constexpr Key kParallelKeys[] = {
          "accumulated ones."},
     {.name = "overlap_p2p_comm",
      .field = p<&P::overlap_p2p_comm>,
-     .doc = "Overlap sends between stages with computation. Has no effect with one stage."},
+     .doc =
+         "Receive a message from another stage while computing, one ahead of the pass that needs "
+         "it. Sending never waits. Has no effect with one stage."},
     {.name = "use_cpu_initialization",
      .field = p<&P::use_cpu_initialization>,
      .doc = "Initialise weights on the CPU. Always so here."},
@@ -197,12 +196,13 @@ constexpr Key kParallelKeys[] = {
     {.name = "num_layer_list",
      .field = p<&P::num_layer_list>,
      .check = satisfies(check_layer_list, "layers per stage, or one such row per virtual stage"),
-     .doc = "Layers of each pipeline stage; not together with `offset`. Also as text: \"[2, 3]\"."},
+     .doc = "Layers of each pipeline stage, or one such row per chunk; not together with `offset`. "
+            "Also as text: \"[2, 3]\". Neither: as even as possible, the last stage last."},
     {.name = "offset",
      .field = p<&P::offset>,
      .check = satisfies(check_offset, "one number per stage, or one such row per virtual stage"),
-     .doc = "Difference of each stage's layers from the even share; not together with "
-            "`num_layer_list`."},
+     .doc = "What each stage's layers differ by from the even share, rounded down; not together "
+            "with `num_layer_list`."},
     {.name = "recompute_config",
      .field = p<&P::recompute_config>,
      .aliases = "/recompute_config",

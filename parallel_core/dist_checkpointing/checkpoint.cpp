@@ -19,7 +19,10 @@
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 #include "parallel_core/dist_checkpointing/hf_names.h"
+#include "parallel_core/pipeline_parallel/collect.h"
+#include "parallel_core/pipeline_parallel/pipeline_stage.h"
 
 namespace tapestry {
 
@@ -99,6 +102,33 @@ bool uses_module_paths(const nn::Module& model, const LogicalState& state) {
                      [&](const auto& entry) { return state.contains(entry.name); });
 }
 
+// The stage's part of a state; strict about what some stage has or lacks.
+void load_by_module_paths(nn::Module& model, const LogicalState& state, const std::string& source) {
+  if (pipeline_place().size == 1) {
+    model.load_state_dict(state);
+    return;
+  }
+  const nn::StateDict own = model.state_dict();
+  LogicalState part;
+  std::vector<double> stages_with;
+  for (const auto& [name, tensor] : state) {
+    stages_with.push_back(own.contains(name) ? 1 : 0);
+    if (own.contains(name)) {
+      part.emplace(name, tensor);
+    }
+  }
+  sum_over_pipeline(stages_with);
+  nn::LoadReport report;
+  size_t index = 0;
+  for (const auto& [name, tensor] : state) {
+    if (stages_with[index++] == 0) {
+      report.unexpected.push_back(name);
+    }
+  }
+  check<ValueError>(report.empty(), source, ": the weights do not fit the model\n", report.str());
+  model.load_state_dict(part);
+}
+
 }  // namespace
 
 LogicalState read_weights(const std::string& path) {
@@ -143,7 +173,7 @@ void load_weights(nn::Module& model, const TransformerConfig& config, const std:
   const std::string resolved = resolve_checkpoint(path);
   const LogicalState state = read_weights(resolved);
   if (uses_module_paths(model, state)) {
-    model.load_state_dict(state);
+    load_by_module_paths(model, state, resolved);
     return;
   }
   set_logical_state(model, from_file_names(config, state), resolved);
@@ -164,16 +194,19 @@ std::string save_checkpoint(const nn::Module& model,
                             int64_t step,
                             const CheckpointOptions& options,
                             const optim::Optimizer* optimizer) {
+  const LogicalState state = gather_over_pipeline(get_logical_state(model, optimizer));
   char name[32];
   std::snprintf(name, sizeof(name), "step_%08lld", static_cast<long long>(step));
   const fs::path folder = fs::path(options.directory) / name;
+  if (RankContext::current().rank() != 0) {
+    return folder.string();
+  }
   const fs::path temporary = fs::path(options.directory) / (std::string(".") + name + ".tmp");
   try {
     fs::create_directories(options.directory);
     fs::remove_all(temporary);
     fs::create_directory(temporary);
-    write_state(temporary / kWeightsFile,
-                to_file_names(config, get_logical_state(model, optimizer)));
+    write_state(temporary / kWeightsFile, to_file_names(config, state));
     write_file_atomically(temporary / "config.json", model_config_json(config));
     write_file_atomically(temporary / "config.yaml", options.resolved_config);
     if (!options.tokenizer_model.empty()) {

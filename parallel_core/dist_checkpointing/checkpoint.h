@@ -32,8 +32,9 @@ struct CheckpointOptions {
 
 /// Writes directory/step_%08d with model.safetensors, config.json, config.yaml and the tokenizer.
 /// The folder appears under its name when it is complete and on disk; afterwards the oldest ones
-/// beyond keep_max are removed. Returns its path. With an optimizer its masters are written in
-/// place of 16-bit parameters.
+/// beyond keep_max are removed. Returns its path. All ranks make the call, rank 0 of the world
+/// writes, after it has brought the stages of its pipeline together. With an optimizer its masters
+/// are written in place of 16-bit parameters.
 std::string save_checkpoint(const nn::Module& model,
                             const TransformerConfig& config,
                             int64_t step,

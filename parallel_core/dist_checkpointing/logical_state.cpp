@@ -7,6 +7,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/pipeline_parallel/collect.h"
 
 namespace tapestry {
 
@@ -74,6 +75,9 @@ LogicalState get_logical_state(const nn::Module& model, const optim::Optimizer* 
   const NoGradGuard guard;
   std::vector<LogicalSlice> slices;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    if (entry.parameter->flags().shared) {
+      continue;
+    }
     const Tensor values =
         optimizer != nullptr ? optimizer->main_param(entry.name) : Tensor(*entry.parameter);
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
@@ -97,8 +101,14 @@ nn::LoadReport compare_logical_state(const nn::Module& model, const LogicalState
       }
     }
   }
+  std::vector<double> stages_with;  // of each name
   for (const auto& [name, tensor] : state) {
-    if (!expected.contains(name)) {
+    stages_with.push_back(expected.contains(name) ? 1 : 0);
+  }
+  sum_over_pipeline(stages_with);
+  size_t index = 0;
+  for (const auto& [name, tensor] : state) {
+    if (stages_with[index++] == 0) {
       report.unexpected.push_back(name);
     }
   }

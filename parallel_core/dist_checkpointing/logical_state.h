@@ -15,7 +15,9 @@ using LogicalState = std::map<std::string, Tensor>;
 
 /// Copies of all logical tensors of the model's parameters, [out, in], in the parameters' dtype;
 /// with an optimizer, of its masters (Optimizer::main_param), which are float32 for 16-bit
-/// parameters. Where ranks share the parameters, see gather_logical.
+/// parameters. Where tensor-parallel ranks share the parameters, see gather_logical. In a pipeline
+/// those of the rank's stage (gather_over_pipeline brings them together); a further copy of a
+/// tensor that another stage owns is left to that stage.
 LogicalState get_logical_state(const nn::Module& model,
                                const optim::Optimizer* optimizer = nullptr);
 
@@ -30,12 +32,14 @@ struct LogicalSlice {
 /// the same order.
 LogicalState gather_logical(const std::vector<LogicalSlice>& slices);
 
-/// What is missing from, unexpected in, or of another shape in `state`.
+/// What is missing from, unexpected in, or of another shape in `state`. In a pipeline every rank
+/// makes the call with the same state; unexpected is what no stage expects.
 nn::LoadReport compare_logical_state(const nn::Module& model, const LogicalState& state);
 
-/// Writes the tensors, whole on every rank, into the parameters, each rank taking its slices;
-/// converts dtypes. ValueError with the whole report, and nothing changed, unless names and shapes
-/// are exactly the model's; `source` names the origin in the message.
+/// Writes the tensors, whole on every rank, into the parameters, each rank taking its slices of
+/// what its stage has, further copies included; converts dtypes. ValueError with the whole report,
+/// and nothing changed, unless names and shapes are exactly the model's; `source` names the origin
+/// in the message.
 void set_logical_state(nn::Module& model, const LogicalState& state, const std::string& source);
 
 }  // namespace tapestry

@@ -79,6 +79,25 @@ double repeated_squares(const nn::Parameter& parameter, const Tensor& gradient) 
   return squares;
 }
 
-void finalize_model_grads(nn::Module& model) { all_reduce_partial_gradients(model); }
+void sum_tied_embedding_gradients(const nn::Module& model) {
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    const nn::Parameter& parameter = *entry.parameter;
+    if (!parameter.flags().shared && !parameter.flags().has_copy) {
+      continue;
+    }
+    Tensor gradient = parameter.grad();
+    if (!gradient.defined()) {
+      gradient = zeros_like(parameter);
+      parameter.set_grad(gradient);
+    }
+    get_embedding_group().all_reduce(gradient);
+    gradient.bump_version();
+  }
+}
+
+void finalize_model_grads(nn::Module& model) {
+  all_reduce_partial_gradients(model);
+  sum_tied_embedding_gradients(model);
+}
 
 }  // namespace tapestry

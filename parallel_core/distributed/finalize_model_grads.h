@@ -20,4 +20,9 @@ void all_reduce_partial_gradients(const nn::Module& model);
 /// of their squares on each.
 double repeated_squares(const nn::Parameter& parameter, const Tensor& gradient);
 
+/// The pipeline's part: sums the gradients of tied embeddings over the stages that have a copy
+/// (flags has_copy and shared), so that all copies get the same update. A parameter without a
+/// gradient counts as zeros.
+void sum_tied_embedding_gradients(const nn::Module& model);
+
 }  // namespace tapestry

@@ -26,7 +26,8 @@ ParamAndGradBuffer::ParamAndGradBuffer(const std::vector<nn::Module::NamedParame
     if (options.memory == GradientMemory::kOnDemand) {
       attach_main_grad(*entry->parameter, options.dtype);
     }
-    pieces_.push_back({*entry->parameter, combine(stream_of("main_grad"), stream_of(entry->name))});
+    pieces_.push_back({*entry->parameter, combine(stream_of("main_grad"), stream_of(entry->name)),
+                       entry->parameter->flags().shared});
   }
 }
 
@@ -85,12 +86,17 @@ void ParamAndGradBuffer::scale(double factor) {
   }
 }
 
-double ParamAndGradBuffer::norm() const {
-  double squares = 0;
-  for (const Tensor& memory : settled()) {
-    squares += kernels::sum_of_squares(memory.dtype(), memory.numel(), memory.raw());
+double ParamAndGradBuffer::sum_of_squares() const {
+  double sum = 0;
+  for (const Piece& piece : pieces_) {
+    if (!piece.shared) {
+      const Tensor gradient = piece.parameter.main_grad();
+      sum += kernels::sum_of_squares(gradient.dtype(), gradient.numel(), gradient.raw());
+    }
   }
-  return std::sqrt(squares);
+  return sum;
 }
+
+double ParamAndGradBuffer::norm() const { return std::sqrt(sum_of_squares()); }
 
 }  // namespace tapestry

@@ -41,14 +41,17 @@ class ParamAndGradBuffer {
   void zero(int64_t step = 0);
   /// Multiplies every gradient.
   void scale(double factor);
-  /// Euclidean norm of all gradients, squares summed in double precision. NaN or infinity exactly
-  /// if some gradient element is not finite.
+  /// Squares of all gradients but those of further copies (flag shared), summed in double
+  /// precision. NaN or infinity exactly if some of them is not finite.
+  double sum_of_squares() const;
+  /// Its root.
   double norm() const;
 
  private:
   struct Piece {
     Tensor parameter;
     uint64_t stream;
+    bool shared;
   };
 
   void lay_out(const std::vector<nn::Module::NamedParameter>& parameters);

@@ -4,6 +4,7 @@
 #include "autograd/tensor/rank_context.h"
 #include "optim/adam.h"
 #include "optim/sgd.h"
+#include "parallel_core/pipeline_parallel/pipeline_stage.h"
 
 namespace tapestry {
 
@@ -19,7 +20,8 @@ std::vector<optim::ParamGroup> get_param_groups(const nn::Module& model, double 
   }
   std::vector<optim::ParamGroup> groups;
   for (optim::ParamGroup* group : {&decay, &no_decay}) {
-    if (!group->params.empty()) {
+    // A stage without layers has nothing of the second kind, but the same list of learning rates.
+    if (!group->params.empty() || pipeline_place().size > 1) {
       groups.push_back(std::move(*group));
     }
   }

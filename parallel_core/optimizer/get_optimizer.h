@@ -11,8 +11,9 @@
 
 namespace tapestry {
 
-/// Parameters with and without weight decay, by their decay flags; an empty group is left out. The
-/// names in the optimizer's state are the module paths.
+/// Parameters with and without weight decay, by their decay flags; an empty group is left out
+/// unless other stages of a pipeline may have it. The names in the optimizer's state are the module
+/// paths.
 std::vector<optim::ParamGroup> get_param_groups(const nn::Module& model, double weight_decay);
 
 /// The optimizer that optimizer_type names: AdamW, Adam or SGD. ValueError for another name.

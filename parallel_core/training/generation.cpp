@@ -8,7 +8,8 @@
 #include "autograd/ops/random.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
-#include "autograd/tensor/factory.h"
+#include "parallel_core/pipeline_parallel/collect.h"
+#include "parallel_core/training/forward_step.h"
 
 namespace tapestry {
 
@@ -99,15 +100,21 @@ std::vector<int32_t> generate(GPTModel& model,
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
     const auto length = static_cast<int64_t>(context.size());
     const int64_t seen = options.max_context > 0 ? std::min(length, options.max_context) : length;
-    const Tensor ids =
-        tensor(std::span<const int64_t>(context).last(static_cast<size_t>(seen)), {1, seen});
-    const Tensor logits = model.forward({.tokens = ids}).logits;
-    // The last position stands last in either data layout, since there is one row.
-    const std::vector<float> last =
-        logits.reshape({seen, logits.size(2)}).select(0, seen - 1).to_vector<float>();
-    const RandomKey key{options.seed, stream_of("generate"), static_cast<uint64_t>(i)};
-    const double draw = rand({1}, kFloat64, key).item();
-    const int64_t next = sample_token(last, options, draw);
+    data::Batch batch;
+    batch.batch = 1;
+    batch.seq = seen;
+    batch.tokens.assign(context.end() - seen, context.end());
+    const Tensor logits = pipeline_logits(model, batch);
+    int64_t next = 0;
+    if (logits.defined()) {
+      // The last position stands last in either data layout, since there is one row.
+      const std::vector<float> last =
+          logits.reshape({seen, logits.size(2)}).select(0, seen - 1).to_vector<float>();
+      const RandomKey key{options.seed, stream_of("generate"), static_cast<uint64_t>(i)};
+      const double draw = rand({1}, kFloat64, key).item();
+      next = sample_token(last, options, draw);
+    }
+    next = from_last_stage(next);
     if (next == options.eod_id) {
       break;
     }

@@ -27,8 +27,9 @@ struct GenerationOptions {
 int64_t sample_token(std::span<const float> logits, const GenerationOptions& options, double draw);
 
 /// Continues the prompt. Token number i (from 0) uses number i of the stream "generate" of the
-/// seed. `on_token` is called with each new id. The model is left in the mode it was in. ValueError
-/// for an empty prompt or options outside their range, IndexError for ids outside the vocabulary.
+/// seed. `on_token` is called with each new id. The model is left in the mode it was in. All ranks
+/// of a pipeline make the call and get the same text. ValueError for an empty prompt or options
+/// outside their range, IndexError for ids outside the vocabulary.
 std::vector<int32_t> generate(GPTModel& model,
                               std::span<const int32_t> prompt,
                               const GenerationOptions& options,

@@ -45,6 +45,10 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
   line["peak_bytes"] = record.memory.peak_bytes;
   line["finite"] = result.finite;
   line["loss_scale"] = number(result.loss_scale);
+  if (result.bubble) {
+    line["bubble"] = {{"measured", result.bubble->measured},
+                      {"theoretical", result.bubble->theoretical}};
+  }
   for (const MemoryKind kind : kKinds) {
     const auto i = static_cast<size_t>(kind);
     line["memory"][std::string(name_of(kind))] = {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "autograd/kernels/gemm.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/rank_context.h"
 #include "parallel_core/config/memory_estimate.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/data/default_text.h"
@@ -173,6 +175,16 @@ RunData open_data(const AllConfig& config) {
   return run;
 }
 
+namespace {
+
+// Model chunks of a stage, where there are several.
+std::optional<int> interleaved_chunks(const ModelParallelConfig& config) {
+  const int64_t chunks = config.virtual_pipeline_model_parallel_size.value_or(1);
+  return chunks > 1 ? std::optional(static_cast<int>(chunks)) : std::nullopt;
+}
+
+}  // namespace
+
 std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel_size) {
   const auto& vpp = config.virtual_pipeline_model_parallel_size;
   return concat("dp ", data_parallel_size, " | pp ", config.pipeline_model_parallel_size, " | tp ",
@@ -198,6 +210,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     initialize_model_parallel(
         {.tensor_model_parallel_size = static_cast<int>(p.tensor_model_parallel_size),
          .pipeline_model_parallel_size = static_cast<int>(p.pipeline_model_parallel_size),
+         .virtual_pipeline_model_parallel_size = interleaved_chunks(p),
          .context_parallel_size = static_cast<int>(p.context_parallel_size),
          .expert_model_parallel_size = static_cast<int>(p.expert_model_parallel_size)});
   }
@@ -224,21 +237,29 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     load_weights(*model, config.model_config, config.training_config.load_checkpoint);
     log_info("loaded " + config.training_config.load_checkpoint);
   }
-  log_info(concat("model: ", model->num_parameters(), " parameters"));
+  log_info(concat("model: ", parameter_count(config.model_config), " parameters",
+                  model->stage().size > 1 ? concat(", this stage holds ", model->num_parameters())
+                                          : std::string()));
 
   std::string resolved = resolved_yaml(config);
   if (!options.run_cmd.empty()) {
     resolved = comment_line("run_cmd: " + options.run_cmd) + resolved;
   }
-  write_file_atomically(output + "/config.yaml", resolved);
+  const bool writes = RankContext::current().rank() == 0;
+  if (writes) {
+    write_file_atomically(output + "/config.yaml", resolved);
+  }
   const auto optimizer = get_optimizer(config, *model);
   const auto schedule = get_optimizer_param_scheduler(config, get_data_parallel_world_size());
   TrainOneStepCell cell(*model, *optimizer, *schedule, config);
-  MetricsWriter metrics(output + "/metrics.jsonl");
+  std::optional<MetricsWriter> metrics;
+  if (writes) {
+    metrics.emplace(output + "/metrics.jsonl");
+  }
   const TrainSummary summary =
       train(cell, *data.train, config,
             {.validation = data.validation.get(),
-             .metrics = &metrics,
+             .metrics = metrics ? &*metrics : nullptr,
              .checkpoint = {.directory = output + "/checkpoint",
                             .keep_max = config.training_config.keep_checkpoint_max,
                             .resolved_config = resolved,

@@ -1,5 +1,6 @@
 #include "parallel_core/training/train_one_step.h"
 
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "parallel_core/distributed/finalize_model_grads.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/random.h"
 
 namespace tapestry {
@@ -22,57 +24,18 @@ double token_count(const data::Batch& batch) {
   return std::accumulate(batch.loss_mask.begin(), batch.loss_mask.end(), 0.0);
 }
 
-// [batch, 1, seq, seq], true = may look, from what hides keys in the data.
-Tensor visibility(const data::Batch& batch) {
-  const int64_t b = batch.batch;
-  const int64_t s = batch.seq;
-  if (batch.attention_mask.empty() && batch.document_starts.empty()) {
-    return {};
-  }
-  Tensor mask = full({b, 1, s, s}, 1, kBool);
-  auto* visible = mask.data<bool>();
-  if (!batch.attention_mask.empty()) {
-    for (int64_t i = 0; i < b * s * s; ++i) {
-      visible[i] = batch.attention_mask[static_cast<size_t>(i)] == 0;
-    }
-  }
-  for (size_t row = 0; row < batch.document_starts.size(); ++row) {
-    for (const int64_t start : batch.document_starts[row]) {
-      for (int64_t query = start; query < s; ++query) {
-        bool* keys = visible + (static_cast<int64_t>(row) * s + query) * s;
-        std::fill(keys, keys + start, false);
-      }
-    }
-  }
-  return mask;
-}
-
 int tensor_parallel_size() {
   return model_parallel_is_initialized() ? get_tensor_model_parallel_world_size() : 1;
 }
 
 }  // namespace
 
-GPTInput to_model_input(const data::Batch& batch) {
-  const Shape shape = {batch.batch, batch.seq};
-  GPTInput input;
-  input.tokens = tensor(batch.tokens, shape);
-  if (!batch.labels.empty()) {
-    input.labels = tensor(batch.labels, shape);
-  }
-  if (!batch.loss_mask.empty()) {
-    input.loss_mask = tensor(batch.loss_mask, shape);
-  }
-  if (!batch.position_ids.empty()) {
-    input.position_ids = tensor(batch.position_ids, shape);
-  }
-  input.attention_mask = visibility(batch);
-  return input;
-}
-
 std::map<std::string, Tensor> logical_gradients(const nn::Module& model) {
   std::vector<LogicalSlice> slices;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    if (entry.parameter->flags().shared) {
+      continue;
+    }
     const Tensor gradient = entry.parameter->grad();
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
       slices.push_back({&logical, gradient.defined()
@@ -87,6 +50,9 @@ std::map<std::string, double> logical_gradient_norms(const nn::Module& model) {
   std::vector<std::string> names;
   std::vector<double> squares;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    if (entry.parameter->flags().shared) {
+      continue;
+    }
     const Tensor gradient = entry.parameter->grad();
     const bool sharded = entry.parameter->flags().tp == nn::TensorParallel::kSharded;
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
@@ -121,7 +87,8 @@ TrainOneStepCell::TrainOneStepCell(GPTModel& network_with_loss,
       clip_(gradient_clipping(config)),
       per_token_(config.training_config.calculate_per_token_loss),
       mean_(config.training_config.loss_reduction == "mean"),
-      log_grad_norms_(config.training_config.log_param_grad_norms) {
+      log_grad_norms_(config.training_config.log_param_grad_norms),
+      overlap_p2p_(config.parallel_config.overlap_p2p_comm) {
   if (config.optimizer_config.optimizer_in_backward) {
     backward_update_.emplace(network_, optimizer_, log_grad_norms_);
   } else {
@@ -139,22 +106,32 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
     result.loss_tokens += token_count(batch);
     result.tokens += batch.batch * batch.seq;
   }
-  RandomContext& random = random_context();
-  random.step = position_.seen;
+  random_context().step = position_.seen;
   double loss = 0;
-  for (const data::Batch& batch : micro_batches) {
-    random.sample_ids = batch.sample_ids;
-    GPTOutput output = network_.forward(to_model_input(batch));
-    output.logits = {};  // nobody else holds them: their gradient can take their place
-    // The model's loss is the mean over its micro-batch.
-    double share = mean_ ? 1.0 / static_cast<double>(micro_batches.size()) : 1.0;
-    if (per_token_) {
-      share = output.token_count / std::max(result.loss_tokens, 1.0);
-    }
-    loss += output.loss.item() * share;
-    output.loss.backward(scalar(share * result.loss_scale, output.loss.dtype()));
+  PipelineWork work =
+      pipeline_work(network_, micro_batches, [&](int64_t /*micro_batch*/, GPTOutput& output) {
+        output.logits = {};  // nobody else holds them: their gradient can take their place
+        // The model's loss is the mean over its micro-batch.
+        double share = mean_ ? 1.0 / static_cast<double>(micro_batches.size()) : 1.0;
+        if (per_token_) {
+          share = output.token_count / std::max(result.loss_tokens, 1.0);
+        }
+        loss += output.loss.item() * share;
+        return StageOutput{output.loss, scalar(share * result.loss_scale, output.loss.dtype())};
+      });
+  work.messages.overlap = overlap_p2p_;
+  const PipelineReport report = get_forward_backward_func(work.chunks)(work);
+  // The loss is that of the last stage, and nothing on others.
+  std::array<double, 2> sums = {loss, report.waiting_seconds / report.seconds};
+  sum_over_pipeline(sums);
+  const int stages = network_.stage().size;
+  if (stages > 1) {
+    result.bubble = PipelineBubble{
+        .measured = sums[1] / stages,
+        .theoretical = theoretical_bubble(
+            {.stages = stages, .chunks = work.chunks, .micro_batches = work.micro_batches})};
   }
-  return loss;
+  return sums[0];
 }
 
 void TrainOneStepCell::apply_schedule(StepResult& result) {
@@ -177,12 +154,15 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
     gradients_->scale(unscale);
     unscale = 1;
   }
-  result.grad_norm = gradients_->norm() * unscale;
+  double squares = gradients_->sum_of_squares();
+  sum_over_pipeline({&squares, 1});
+  result.grad_norm = std::sqrt(squares) * unscale;
   result.finite = std::isfinite(result.grad_norm);
   if (log_grad_norms_) {
     for (const auto& [name, norm] : logical_gradient_norms(network_)) {
       result.grad_norms.emplace(name, norm * unscale);
     }
+    result.grad_norms = gather_over_pipeline(result.grad_norms);
   }
   if (observed) {
     gradient_observer_(step);

@@ -15,9 +15,16 @@
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/distributed/param_and_grad_buffer.h"
 #include "parallel_core/optimizer/backward_update.h"
+#include "parallel_core/training/forward_step.h"
 #include "parallel_core/transformer/gpt_model.h"
 
 namespace tapestry {
+
+/// The share of a step that the ranks of a pipeline have waited for each other's messages.
+struct PipelineBubble {
+  double measured = 0;     ///< of the forward and backward passes' time, averaged over the stages
+  double theoretical = 0;  ///< theoretical_bubble()
+};
 
 /// What a step did, measured before its update.
 struct StepResult {
@@ -28,14 +35,14 @@ struct StepResult {
   std::vector<double> lr;  ///< of this update, per group
   double loss_tokens = 0;  ///< sum of the loss masks
   int64_t tokens = 0;      ///< tokens that went through the model
-  /// Per logical tensor, when asked for.
+  std::optional<PipelineBubble> bubble;  ///< with more than one stage
+  /// Per logical tensor, when asked for; in a pipeline those of all stages on the first, and none
+  /// on the others.
   std::map<std::string, double> grad_norms;
 };
 
-/// A micro-batch as the tensors that the model takes.
-GPTInput to_model_input(const data::Batch& batch);
-
-/// Gradients of all logical tensors, as copies of their own shape. Where ranks share them, see
+/// Gradients of all logical tensors of this rank's stage, as copies of their own shape; of a tensor
+/// with a copy on another stage the original's alone. Where tensor-parallel ranks share them, see
 /// gather_logical.
 std::map<std::string, Tensor> logical_gradients(const nn::Module& model);
 
@@ -85,6 +92,7 @@ class TrainOneStepCell {
   bool per_token_;
   bool mean_;
   bool log_grad_norms_;
+  bool overlap_p2p_;
   std::optional<ParamAndGradBuffer> gradients_;  // one of the two
   std::optional<BackwardUpdate> backward_update_;
   optim::Schedule::Position position_;

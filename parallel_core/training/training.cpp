@@ -1,18 +1,23 @@
 #include "parallel_core/training/training.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "autograd/ops/elementwise.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/rank_context.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/random.h"
+#include "parallel_core/training/forward_step.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/progress.h"
 #include "parallel_core/transformer/activation_recorder.h"
@@ -47,6 +52,14 @@ std::vector<data::Batch> step_batches(data::DataSource& source,
   return batches;
 }
 
+// Puts the tensors of all stages into one file.
+void write_gathered(const std::string& path, std::map<std::string, Tensor> tensors) {
+  const std::map<std::string, Tensor> all = gather_over_pipeline(std::move(tensors));
+  if (RankContext::current().rank() == 0) {
+    write_state(path, all);
+  }
+}
+
 std::string dump_path(const AllConfig& config, const char* what, int64_t step) {
   return config.training_config.output_dir + "/" + what + "_step_" + std::to_string(step) +
          ".safetensors";
@@ -56,7 +69,8 @@ std::string dump_path(const AllConfig& config, const char* what, int64_t step) {
 
 std::unique_ptr<GPTModel> get_model(const AllConfig& config) {
   random_context().seed = static_cast<uint64_t>(config.training_config.seed);
-  return std::make_unique<GPTModel>(config.model_config, config.dataset_config.data_layout);
+  return std::make_unique<GPTModel>(config.model_config, config.dataset_config.data_layout,
+                                    get_pipeline_stage(config));
 }
 
 double evaluate(GPTModel& model,
@@ -73,14 +87,21 @@ double evaluate(GPTModel& model,
   double loss = 0;
   double tokens = 0;
   for (int64_t i = 0; i < available; ++i) {
-    for (const data::Batch& micro : step_batches(source, config, i)) {
-      const GPTOutput output = model.forward(to_model_input(micro));
-      loss += output.loss.item() * output.token_count;
-      tokens += output.token_count;
-    }
+    const std::vector<data::Batch> micro_batches = step_batches(source, config, i);
+    PipelineWork work =
+        pipeline_work(model, micro_batches, [&](int64_t /*micro_batch*/, GPTOutput& output) {
+          loss += output.loss.item() * output.token_count;
+          tokens += output.token_count;
+          return StageOutput{};
+        });
+    work.forward_only = true;
+    work.messages.overlap = config.parallel_config.overlap_p2p_comm;
+    get_forward_backward_func(work.chunks)(work);
   }
   model.train();
-  return loss / std::max(tokens, 1.0);
+  std::array<double, 2> sums = {loss, tokens};  // known to the last stage
+  sum_over_pipeline(sums);
+  return sums[0] / std::max(sums[1], 1.0);
 }
 
 std::string train_log_line(const StepRecord& record, const StepResult& result) {
@@ -102,6 +123,14 @@ std::string train_log_line(const StepRecord& record, const StepResult& result) {
   return line + text;
 }
 
+std::string bubble_line(const PipelineBubble& bubble) {
+  char text[120];
+  std::snprintf(text, sizeof(text),
+                "pipeline: stages waited for %.2f %% of the passes, theory %.2f %%",
+                100 * bubble.measured, 100 * bubble.theoretical);
+  return text;
+}
+
 TrainSummary train(TrainOneStepCell& cell,
                    data::DataSource& source,
                    const AllConfig& config,
@@ -116,7 +145,7 @@ TrainSummary train(TrainOneStepCell& cell,
 
   cell.set_gradient_observer(
       [&](int64_t step) {
-        write_state(dump_path(config, "grads", step), logical_gradients(cell.network()));
+        write_gathered(dump_path(config, "grads", step), logical_gradients(cell.network()));
       },
       [&](int64_t step) { return contains(t.dump_grad_steps, step); });
 
@@ -146,7 +175,7 @@ TrainSummary train(TrainOneStepCell& cell,
     const StepResult result = cell(step_batches(source, config, step));
     ++step;
     if (activations) {
-      write_state(dump_path(config, "acts", step), activations->values());
+      write_gathered(dump_path(config, "acts", step), activations->values());
     }
     StepRecord record{.step = step,
                       .epoch = epoch,
@@ -166,6 +195,9 @@ TrainSummary train(TrainOneStepCell& cell,
     }
     if (is_due(t.log_interval, step)) {
       log_info(train_log_line(record, result));
+      if (result.bubble) {
+        log_info(bubble_line(*result.bubble));
+      }
     }
     if (summary.steps == 1) {
       log_info(memory_line(record.memory));
@@ -181,8 +213,8 @@ TrainSummary train(TrainOneStepCell& cell,
     }
     progress.update(record, result);
     if (contains(t.dump_weight_steps, step)) {
-      write_state(dump_path(config, "weights", step),
-                  get_logical_state(cell.network(), &cell.optimizer()));
+      write_gathered(dump_path(config, "weights", step),
+                     get_logical_state(cell.network(), &cell.optimizer()));
     }
     if (is_due(t.save_interval, step)) {
       save(step);

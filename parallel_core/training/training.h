@@ -15,7 +15,9 @@
 
 namespace tapestry {
 
-/// The model of a configuration, its weights initialised from training_config.seed.
+/// The model of a configuration, its weights initialised from training_config.seed. In a pipeline
+/// the chunks that the calling rank holds (GPTModel::stage), which have the weights that they would
+/// have in the whole model.
 std::unique_ptr<GPTModel> get_model(const AllConfig& config);
 
 /// Mean loss per token over `iterations` global batches, in evaluation mode. Fewer if the source
@@ -29,6 +31,9 @@ double evaluate(GPTModel& model,
 /// "train: Epoch:0, Step:5, Loss: 10.341485, Finite_grads: True, Loss_scale: 4096.0,
 /// Learning_rate: (1.250000e-06,1.250000e-06,), Time: 1403.24 ms".
 std::string train_log_line(const StepRecord& record, const StepResult& result);
+
+/// "pipeline: stages waited for 12.50 % of the passes, theory 11.11 %".
+std::string bubble_line(const PipelineBubble& bubble);
 
 /// What the loop does besides stepping.
 struct TrainOptions {

@@ -18,15 +18,19 @@ Tensor ParallelLMLogits::forward(const Tensor& hidden, const nn::Parameter& weig
   return project_columns(hidden, weight, nullptr, precision_, layout_);
 }
 
-GPTModel::GPTModel(const TransformerConfig& config, const std::string& data_layout)
-    : sequence_first_(data_layout == "SBH"),
+GPTModel::GPTModel(const TransformerConfig& config,
+                   const std::string& data_layout,
+                   const PipelineStage& stage)
+    : stage_(stage),
+      hidden_size_(config.hidden_size),
+      sequence_first_(data_layout == "SBH"),
       fused_loss_(config.fused_linear_cross_entropy),
       vocabulary_(config.vocab_size),
       layout_(tensor_parallel_layout(config, sequence_first_)),
       fuses_in_training_(fuses_head_and_loss(config)),
       precision_(precision_of(config)),
       language_model_(static_cast<TransformerLanguageModel*>(
-          &add_child("language_model", get_language_model(config, sequence_first_)))),
+          &add_child("language_model", get_language_model(config, sequence_first_, stage)))),
       parallel_lm_logits_(
           &register_module<ParallelLMLogits>("parallel_lm_logits", precision_, layout_)),
       loss_(&register_module<VocabParallelCrossEntropy>("loss", config.vocab_size, layout_)) {
@@ -45,6 +49,11 @@ Tensor GPTModel::whole_logits(const Tensor& own, int64_t length) const {
   return gather_from_model_parallel_region(own, -1, *layout_.group)
       .slice(-1, 0, vocabulary_)
       .slice(sequence_first_ ? 0 : 1, 0, length);
+}
+
+Shape GPTModel::hidden_shape(int64_t batch, int64_t seq) const {
+  const int64_t own = layout_.sequence_axis ? (seq + layout_.size - 1) / layout_.size : seq;
+  return sequence_first_ ? Shape{own, batch, hidden_size_} : Shape{batch, own, hidden_size_};
 }
 
 bool GPTModel::fuses_loss() const {
@@ -73,10 +82,18 @@ GPTOutput GPTModel::forward(const GPTInput& input) {
     tokens = cat(
         {tokens, zeros({tokens.size(0), layout_.size - length % layout_.size}, tokens.dtype())}, 1);
   }
-  const Tensor hidden = language_model_->forward(tokens, input.position_ids, input.attention_mask);
+  const Tensor hidden = language_model_->forward({.ids = tokens,
+                                                  .hidden = input.hidden,
+                                                  .position_ids = input.position_ids,
+                                                  .mask = input.attention_mask,
+                                                  .chunk = input.chunk});
+  GPTOutput out;
+  if (!stage_.is_last(input.chunk)) {
+    out.hidden = hidden;
+    return out;
+  }
   const nn::Parameter& weight = language_model_->output_weight();
   const bool fused = input.labels.defined() && fuses_loss();
-  GPTOutput out;
   if (!fused) {
     out.logits = parallel_lm_logits_->forward(hidden, weight);
     if (!input.labels.defined()) {

@@ -34,27 +34,44 @@ struct GPTInput {
   Tensor loss_mask;
   Tensor position_ids;
   Tensor attention_mask;  ///< bool [B, 1, S, S], true = may look; undefined: causal only
+  /// In a pipeline: which of the rank's chunks runs, and what it gets from the chunk before: hidden
+  /// states [B, S, H], or [S, B, H] with data_layout SBH, in residual_dtype().
+  int chunk = 0;
+  Tensor hidden;
 };
 
 struct GPTOutput {
-  Tensor loss;  ///< scalar: sum(loss * mask) / max(sum(mask), 1); undefined without labels
+  Tensor hidden;  ///< for the next chunk; of the model's last chunk undefined, all others are not
+  Tensor loss;    ///< scalar: sum(loss * mask) / max(sum(mask), 1); undefined without labels
   /// [B, S, V], or [S, B, V] with data_layout SBH. Undefined where labels are given and the head is
   /// fused with the loss: see fused_linear_cross_entropy. Dropped before backward, its memory
-  /// serves for its gradient. Where labels are given and the vocabulary is split, the rank's columns
-  /// alone, with padding.
+  /// serves for its gradient. Where labels are given and the vocabulary is split, the rank's
+  /// columns alone, with padding.
   Tensor logits;
   double token_count = 0;  ///< sum(mask)
 };
 
+/// The model, or what one rank of a pipeline has of it: the layers of its chunks under their names
+/// in the whole model, the embeddings on the first rank, final norm, head and loss on the last.
 class GPTModel final : public nn::Module {
  public:
+  GPTModel(const TransformerConfig& config, const std::string& data_layout)
+      : GPTModel(config, data_layout, whole_model(config)) {}
   /// ValueError if the tensor-parallel ranks cannot divide heads or channels, or if the head is to
   /// be fused with the loss and there are several.
-  GPTModel(const TransformerConfig& config, const std::string& data_layout);
+  GPTModel(const TransformerConfig& config,
+           const std::string& data_layout,
+           const PipelineStage& stage);
 
   std::string type_name() const override { return "GPTModel"; }
   /// Every rank of the tensor-parallel group passes the same input and gets the same loss.
   GPTOutput forward(const GPTInput& input);
+
+  const PipelineStage& stage() const { return stage_; }
+  /// Of the hidden states between chunks: [batch, seq, H] in the data layout, residual_dtype();
+  /// with sequence parallelism of this rank's part of the sequence.
+  Shape hidden_shape(int64_t batch, int64_t seq) const;
+  DType residual_dtype() const { return precision_.residual; }
   TransformerLanguageModel& language_model() { return *language_model_; }
 
  private:
@@ -65,6 +82,8 @@ class GPTModel final : public nn::Module {
                     const Tensor& labels,
                     const Tensor& mask) const;
 
+  PipelineStage stage_;
+  int64_t hidden_size_;
   bool sequence_first_;
   std::optional<bool> fused_loss_;  // head and loss in one op, always or never
   int64_t vocabulary_;

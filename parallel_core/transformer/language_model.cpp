@@ -57,7 +57,7 @@ class OutputLayer final : public nn::Module {
 
 }  // namespace
 
-Embedding::Embedding(const TransformerConfig& config, bool sequence_first)
+Embedding::Embedding(const TransformerConfig& config, bool sequence_first, EmbeddingCopy copy)
     : sequence_first_(sequence_first),
       dropout_(config.hidden_dropout),
       dtype_(precision_of(config).residual),
@@ -65,7 +65,12 @@ Embedding::Embedding(const TransformerConfig& config, bool sequence_first)
   word_embeddings_ = &register_module<VocabParallelEmbedding>(
       "word_embeddings", "tok_embeddings.weight", config.vocab_size, config.hidden_size,
       weight_init(config), layout_);
-  if (config.position_embedding_type == "learned_absolute") {
+  nn::Parameter& weight = word_embeddings_->weight();
+  nn::ParameterFlags flags = weight.flags();
+  flags.shared = copy == EmbeddingCopy::kCopy;
+  flags.has_copy = copy == EmbeddingCopy::kOriginal;
+  weight.set_flags(flags);
+  if (config.position_embedding_type == "learned_absolute" && copy != EmbeddingCopy::kCopy) {
     positions_ =
         &register_module<PositionEmbedding>("position_embeddings", config, layout_).table();
   }
@@ -103,33 +108,50 @@ Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
 }
 
 TransformerLanguageModel::TransformerLanguageModel(const TransformerConfig& config,
-                                                   bool sequence_first) {
+                                                   bool sequence_first,
+                                                   const PipelineStage& stage)
+    : stage_(stage) {
   if (config.position_embedding_type == "rope") {
     rotary_ = std::make_unique<RotaryEmbedding>(config);
   }
-  embedding_ = &register_module<Embedding>("embedding", config, sequence_first);
-  encoder_ = &register_module<ParallelTransformer>("encoder", config, sequence_first);
-  if (config.untie_embeddings_and_output_weights) {
+  const bool tied = !config.untie_embeddings_and_output_weights;
+  if (stage.pre_process()) {
+    embedding_ = &register_module<Embedding>(
+        "embedding", config, sequence_first,
+        tied && !stage.post_process() ? EmbeddingCopy::kOriginal : EmbeddingCopy::kOnly);
+  } else if (stage.post_process() && tied) {
+    // Under the original's name, so that both have the same start values, optimizer state and
+    // random numbers, and stay equal.
+    embedding_ =
+        &register_module<Embedding>("embedding", config, sequence_first, EmbeddingCopy::kCopy);
+  }
+  encoder_ = &register_module<ParallelTransformer>("encoder", config, sequence_first, stage);
+  if (stage.post_process() && !tied) {
     output_weight_ = &register_module<OutputLayer>("output_layer", config,
                                                    tensor_parallel_layout(config, sequence_first))
                           .weight();
   }
 }
 
-Tensor TransformerLanguageModel::forward(const Tensor& ids,
-                                         const Tensor& position_ids,
-                                         const Tensor& mask) {
-  return encoder_->forward(embedding_->forward(ids, position_ids),
-                           {.rotary = rotary_.get(), .mask = mask});
+Tensor TransformerLanguageModel::forward(const Input& input) {
+  const bool first = stage_.is_first(input.chunk);
+  check<ValueError>(first || input.hidden.defined(), "language model: the chunk with layers from ",
+                    stage_.chunks.at(static_cast<size_t>(input.chunk)).first,
+                    " needs the hidden states of the one before");
+  const Tensor hidden = first ? embedding_->forward(input.ids, input.position_ids) : input.hidden;
+  return encoder_->forward(hidden, {.rotary = rotary_.get(), .mask = input.mask}, input.chunk);
 }
 
 nn::Parameter& TransformerLanguageModel::output_weight() const {
+  check<RuntimeError>(stage_.post_process(),
+                      "language model: the output layer belongs to the last pipeline stage");
   return output_weight_ != nullptr ? *output_weight_ : embedding_->word_embeddings();
 }
 
 std::unique_ptr<TransformerLanguageModel> get_language_model(const TransformerConfig& config,
-                                                             bool sequence_first) {
-  return std::make_unique<TransformerLanguageModel>(config, sequence_first);
+                                                             bool sequence_first,
+                                                             const PipelineStage& stage) {
+  return std::make_unique<TransformerLanguageModel>(config, sequence_first, stage);
 }
 
 }  // namespace tapestry

@@ -1,6 +1,7 @@
 // Embeddings, transformer and output layer.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -10,12 +11,21 @@
 
 namespace tapestry {
 
+/// How the word embeddings are shared between the first and the last stage of a pipeline.
+enum class EmbeddingCopy : uint8_t {
+  kOnly,      ///< nobody else has them
+  kOriginal,  ///< the last stage has a copy, to make logits with
+  kCopy,      ///< this is that copy: no positions, and no forward()
+};
+
 /// Word embeddings plus, with position_embedding_type learned_absolute, learned positions; then
 /// dropout. ids [B, S] -> [B, S, H], or [S, B, H] with data_layout SBH; with sequence parallelism
 /// the rank's piece of that.
 class Embedding final : public nn::Module {
  public:
-  Embedding(const TransformerConfig& config, bool sequence_first);
+  Embedding(const TransformerConfig& config,
+            bool sequence_first,
+            EmbeddingCopy copy = EmbeddingCopy::kOnly);
 
   std::string type_name() const override { return "Embedding"; }
   /// ValueError if the sequence is longer than the table of positions, or cannot be divided over
@@ -34,24 +44,38 @@ class Embedding final : public nn::Module {
 
 class TransformerLanguageModel final : public nn::Module {
  public:
-  TransformerLanguageModel(const TransformerConfig& config, bool sequence_first);
+  TransformerLanguageModel(const TransformerConfig& config,
+                           bool sequence_first,
+                           const PipelineStage& stage);
 
   std::string type_name() const override { return "TransformerLanguageModel"; }
-  /// ids [B, S] -> hidden states after the final norm. position_ids and mask may be undefined;
-  /// mask is bool [B, 1, S, S], true = may look, on top of causality and window.
-  Tensor forward(const Tensor& ids, const Tensor& position_ids, const Tensor& mask);
-  /// The matrix [V, H] that turns hidden states into logits: the word embeddings when tied.
+
+  struct Input {
+    Tensor ids;           ///< [B, S]; used by the first chunk of the model alone
+    Tensor hidden;        ///< what the chunk before gave; used by all others
+    Tensor position_ids;  ///< may be undefined
+    Tensor mask;          ///< bool [B, 1, S, S], true = may look, on top of causality and window;
+                          ///< may be undefined
+    int chunk = 0;        ///< of those that this rank holds
+  };
+  /// Hidden states after the chunk; after the last one of the model, those after the final norm.
+  Tensor forward(const Input& input);
+  /// The matrix [V, H] that turns hidden states into logits: the word embeddings when tied, of
+  /// which the last stage of a pipeline has a copy. On the last stage only.
   nn::Parameter& output_weight() const;
 
  private:
+  PipelineStage stage_;
   std::unique_ptr<RotaryEmbedding> rotary_;
-  Embedding* embedding_;
+  Embedding* embedding_ = nullptr;
   ParallelTransformer* encoder_;
   nn::Parameter* output_weight_ = nullptr;
 };
 
-/// The language model of a configuration; rows of the batch come second with sequence_first.
+/// A stage of the language model of a configuration; rows of the batch come second with
+/// sequence_first.
 std::unique_ptr<TransformerLanguageModel> get_language_model(const TransformerConfig& config,
-                                                             bool sequence_first);
+                                                             bool sequence_first,
+                                                             const PipelineStage& stage);
 
 }  // namespace tapestry

@@ -95,23 +95,35 @@ ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
   return out;
 }
 
-ParallelTransformer::ParallelTransformer(const TransformerConfig& config, bool sequence_first)
-    : batch_axis_(sequence_first ? 1 : 0), precision_(precision_of(config)) {
+ParallelTransformer::ParallelTransformer(const TransformerConfig& config,
+                                         bool sequence_first,
+                                         const PipelineStage& stage)
+    : post_process_(stage.post_process()),
+      batch_axis_(sequence_first ? 1 : 0),
+      precision_(precision_of(config)) {
   auto& list = register_module<LayerList>("layers");
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    layers_.push_back(&list.append(config, i, sequence_first));
+  for (const LayerRange& range : stage.chunks) {
+    auto& layers = chunks_.emplace_back();
+    for (int64_t i = range.first; i < range.first + range.count; ++i) {
+      layers.push_back(&list.append(config, i, sequence_first));
+    }
   }
-  if (config.use_final_norm) {
+  if (config.use_final_norm && post_process_) {
     final_norm_ = static_cast<ParallelNorm*>(&add_child(
         "final_norm", get_norm(config, config.hidden_size, "final_norm",
                                tensor_parallel_layout(config, sequence_first).hidden_gradient())));
   }
 }
 
-Tensor ParallelTransformer::forward(const Tensor& hidden, const AttentionContext& context) {
+Tensor ParallelTransformer::forward(const Tensor& hidden,
+                                    const AttentionContext& context,
+                                    int chunk) {
   ResidualStream stream = {hidden};
-  for (ParallelTransformerLayer* layer : layers_) {
+  for (ParallelTransformerLayer* layer : chunks_.at(static_cast<size_t>(chunk))) {
     stream = layer->forward(stream, context);
+  }
+  if (!post_process_ || chunk + 1 < static_cast<int>(chunks_.size())) {
+    return stream.sum(precision_);
   }
   if (final_norm_ == nullptr) {
     return stream.sum(precision_).to(precision_.activation);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "parallel_core/config/config.h"
+#include "parallel_core/pipeline_parallel/pipeline_stage.h"
 #include "parallel_core/random.h"
 #include "parallel_core/transformer/attention.h"
 #include "parallel_core/transformer/mlp.h"
@@ -42,17 +43,23 @@ class ParallelTransformerLayer final : public nn::Module {
   ParallelNorm* ffn_post_norm_ = nullptr;
 };
 
-/// All layers and the final norm. Layers are named by their global index.
+/// The layers of a pipeline stage and, on the last one, the final norm. Layers are named by their
+/// index in the whole model.
 class ParallelTransformer final : public nn::Module {
  public:
-  ParallelTransformer(const TransformerConfig& config, bool sequence_first);
+  ParallelTransformer(const TransformerConfig& config,
+                      bool sequence_first,
+                      const PipelineStage& stage);
 
   std::string type_name() const override { return "ParallelTransformer"; }
-  /// Hidden states in, hidden states out: [B, S, H], or [S, B, H] with data_layout SBH.
-  Tensor forward(const Tensor& hidden, const AttentionContext& context);
+  /// Runs the layers of one chunk. Hidden states in, hidden states out: [B, S, H], or [S, B, H]
+  /// with data_layout SBH; in the residual stream's dtype for the next chunk, in the activations'
+  /// after the last one.
+  Tensor forward(const Tensor& hidden, const AttentionContext& context, int chunk);
 
  private:
-  std::vector<ParallelTransformerLayer*> layers_;
+  std::vector<std::vector<ParallelTransformerLayer*>> chunks_;
+  bool post_process_;
   ParallelNorm* final_norm_ = nullptr;
   int64_t batch_axis_;
   Precision precision_;

@@ -68,6 +68,38 @@ TEST(ParameterCount, AbsurdSizesAreAnError) {
   EXPECT_THROW(parameter_count(model), ValueError);
 }
 
+// 12 layers: the first of four stages has the embeddings and four micro-batches in flight, the last
+// one has the head.
+TEST(MemoryEstimate, TheStageThatNeedsTheMost) {
+  const std::vector<std::string> four = {"parallel_config.pipeline_model_parallel_size=4",
+                                         "dataset_config.micro_batch_num=8"};
+  const MemoryEstimate whole = estimate_memory(preset("124M", {four[1]}));
+  const MemoryEstimate stage = estimate_memory(preset("124M", four));
+  EXPECT_EQ(stage.stages, 4);
+  EXPECT_EQ(stage.stage, 0);
+  EXPECT_EQ(stage.in_flight, 4);
+  EXPECT_EQ(stage.parameter_count, 768 * (50304 + 1024) + 3 * 7'087'872);
+  EXPECT_NEAR(static_cast<double>(stage.activations), static_cast<double>(whole.activations),
+              0.2 * static_cast<double>(whole.activations));
+  EXPECT_EQ(stage.logits, 0);
+  EXPECT_LT(stage.total(), whole.total());
+  EXPECT_THAT(memory_text(stage), HasSubstr("pipeline stage 0 of 4"));
+  EXPECT_THAT(memory_text(stage), HasSubstr("activations of 4 passes in flight"));
+
+  // With few layers elsewhere, the head is what counts: the copy of the table and the logits.
+  const MemoryEstimate last = estimate_memory(preset(
+      "124M", {"parallel_config.pipeline_model_parallel_size=2",
+               "parallel_config.num_layer_list=[1, 11]", "dataset_config.micro_batch_num=2"}));
+  EXPECT_EQ(last.stage, 1);
+  EXPECT_EQ(last.in_flight, 1);
+  EXPECT_EQ(last.parameter_count, 768 * 50304 + 11 * 7'087'872 + 2 * 768);
+  EXPECT_EQ(last.logits, whole.logits);
+
+  const MemoryEstimate interleaved = estimate_memory(
+      preset("124M", {four[0], four[1], "parallel_config.virtual_pipeline_model_parallel_size=3"}));
+  EXPECT_EQ(interleaved.in_flight, 2 * 3 + 2 * 4 + 1);
+}
+
 TEST(MemoryEstimate, Kinds) {
   const MemoryEstimate adam = estimate_memory(preset("124M"));
   EXPECT_EQ(adam.parameters, 4 * 124'475'904LL);

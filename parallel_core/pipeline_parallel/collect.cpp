@@ -1,0 +1,123 @@
+#include "parallel_core/pipeline_parallel/collect.h"
+
+#include <cstring>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "autograd/ops/map.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "parallel_core/parallel_state.h"
+#include "parallel_core/pipeline_parallel/pipeline_stage.h"
+
+namespace tapestry {
+
+namespace {
+
+// One line "name dtype dim dim ..." a tensor.
+std::string describe_all(const std::map<std::string, Tensor>& tensors) {
+  std::ostringstream text;
+  for (const auto& [name, value] : tensors) {
+    text << name << ' ' << static_cast<int>(value.dtype());
+    for (int64_t axis = 0; axis < value.dim(); ++axis) {
+      text << ' ' << value.size(axis);
+    }
+    text << '\n';
+  }
+  return text.str();
+}
+
+void send_text(ProcessGroup& group, const std::string& text, int destination) {
+  group.send(tensor(std::vector<int64_t>{static_cast<int64_t>(text.size())}, {1}), destination);
+  const auto words = static_cast<int64_t>((text.size() + 7) / 8);
+  const Tensor packed = zeros({words}, kInt64);
+  std::memcpy(packed.raw(), text.data(), text.size());
+  group.send(packed, destination);
+}
+
+std::string receive_text(ProcessGroup& group, int source) {
+  const Tensor size = zeros({1}, kInt64);
+  group.receive(size, source);
+  std::string text(static_cast<size_t>(size.item()), '\0');
+  const Tensor packed = zeros({static_cast<int64_t>((text.size() + 7) / 8)}, kInt64);
+  group.receive(packed, source);
+  std::memcpy(text.data(), packed.raw(), text.size());
+  return text;
+}
+
+void receive_stage(ProcessGroup& group, int source, std::map<std::string, Tensor>& tensors) {
+  std::istringstream lines(receive_text(group, source));
+  std::string line;
+  while (std::getline(lines, line)) {
+    std::istringstream words(line);
+    std::string name;
+    int dtype = 0;
+    words >> name >> dtype;
+    std::vector<int64_t> dims;
+    for (int64_t dim = 0; words >> dim;) {
+      dims.push_back(dim);
+    }
+    const Tensor value = empty(Shape(dims), static_cast<DType>(dtype));
+    group.receive(value, source);
+    check<ValueError>(tensors.emplace(name, value).second, "pipeline: two stages have a tensor '",
+                      name, "'");
+  }
+}
+
+}  // namespace
+
+void sum_over_pipeline(std::span<double> values) {
+  if (pipeline_place().size > 1) {
+    const Tensor sums = tensor(std::vector<double>(values.begin(), values.end()),
+                               {static_cast<int64_t>(values.size())});
+    get_pipeline_model_parallel_group().all_reduce(sums);
+    std::memcpy(values.data(), sums.raw(), values.size_bytes());
+  }
+}
+
+int64_t from_last_stage(int64_t value) {
+  const PipelinePlace place = pipeline_place();
+  if (place.size == 1) {
+    return value;
+  }
+  const Tensor shared = tensor(std::vector<int64_t>{value}, {1});
+  get_pipeline_model_parallel_group().broadcast(shared, place.size - 1);
+  return shared.data<int64_t>()[0];
+}
+
+std::map<std::string, Tensor> gather_over_pipeline(std::map<std::string, Tensor> tensors) {
+  const PipelinePlace place = pipeline_place();
+  if (place.size == 1) {
+    return tensors;
+  }
+  ProcessGroup& group = get_pipeline_model_parallel_group();
+  if (place.rank == 0) {
+    for (int source = 1; source < place.size; ++source) {
+      receive_stage(group, source, tensors);
+    }
+    return tensors;
+  }
+  send_text(group, describe_all(tensors), 0);
+  for (auto& [name, value] : tensors) {
+    group.send(dense(std::exchange(value, {})), 0);
+  }
+  return {};
+}
+
+std::map<std::string, double> gather_over_pipeline(const std::map<std::string, double>& values) {
+  if (pipeline_place().size == 1) {
+    return values;
+  }
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, value] : values) {
+    tensors.emplace(name, scalar(value, kFloat64));
+  }
+  std::map<std::string, double> out;
+  for (const auto& [name, value] : gather_over_pipeline(std::move(tensors))) {
+    out.emplace(name, value.item());
+  }
+  return out;
+}
+
+}  // namespace tapestry

@@ -1,0 +1,25 @@
+// What the stages of a pipeline hold, brought together. Every rank of a pipeline makes these calls;
+// on a pipeline of one stage, and before initialize_model_parallel, they give back what they get.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+
+#include "autograd/tensor/tensor.h"
+
+namespace tapestry {
+
+/// Replaces each value by its sum over the stages, on all of them.
+void sum_over_pipeline(std::span<double> values);
+
+/// The value that the last stage has, on all stages.
+int64_t from_last_stage(int64_t value);
+
+/// All stages' tensors, on the first stage, whose memory they fill one stage after the other; on
+/// the others an empty map. ValueError if two stages have a tensor of one name.
+std::map<std::string, Tensor> gather_over_pipeline(std::map<std::string, Tensor> tensors);
+/// The same for numbers.
+std::map<std::string, double> gather_over_pipeline(const std::map<std::string, double>& values);
+
+}  // namespace tapestry

@@ -1,0 +1,28 @@
+// A GPT model's micro-batches as the work of a pipeline.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "parallel_core/data/data_source.h"
+#include "parallel_core/pipeline_parallel/schedules.h"
+#include "parallel_core/transformer/gpt_model.h"
+
+namespace tapestry {
+
+/// A micro-batch as the tensors that the model takes.
+GPTInput to_model_input(const data::Batch& batch);
+
+/// Passes of the rank's chunks over the micro-batches, with each one's samples in random_context().
+/// `finish` turns what the model's last chunk gives for a micro-batch into what a schedule needs;
+/// it is called on the last stage alone. `model` and `micro_batches` outlive the work.
+PipelineWork pipeline_work(
+    GPTModel& model,
+    const std::vector<data::Batch>& micro_batches,
+    std::function<StageOutput(int64_t micro_batch, GPTOutput& output)> finish);
+
+/// Logits of one batch through all stages, without recording; undefined on all but the last stage.
+Tensor pipeline_logits(GPTModel& model, const data::Batch& batch);
+
+}  // namespace tapestry
