@@ -16,6 +16,7 @@
 #include "parallel_core/data/default_text.h"
 #include "parallel_core/data/step_dataset.h"
 #include "parallel_core/data/tokenizer.h"
+#include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
@@ -225,9 +226,13 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     resolved = comment_line("run_cmd: " + options.run_cmd) + resolved;
   }
   write_file_atomically(output + "/config.yaml", resolved);
-  const auto optimizer = get_optimizer(config, *model);
+  if (get_data_parallel_world_size() > 1) {
+    check_equal_parameters(*model, get_data_parallel_group());
+  }
+  const auto data_parallel = get_data_parallel(config, *model);
+  const auto optimizer = get_optimizer(config, *model, data_parallel.get());
   const auto schedule = get_optimizer_param_scheduler(config, get_data_parallel_world_size());
-  TrainOneStepCell cell(*model, *optimizer, *schedule, config);
+  TrainOneStepCell cell(*model, *optimizer, *schedule, config, data_parallel.get());
   MetricsWriter metrics(output + "/metrics.jsonl");
   const TrainSummary summary =
       train(cell, *data.train, config,
