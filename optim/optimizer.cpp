@@ -211,20 +211,20 @@ Tensor Optimizer::main_param(const std::string& parameter_name) const {
   return shards_ == nullptr ? own : shards_->whole_of(parameter_name, own);
 }
 
-void Optimizer::set_main_param(const std::string& parameter_name, const Tensor& whole) {
-  const Tensor value = shards_ == nullptr ? whole : shards_->piece_of(parameter_name, whole);
+void Optimizer::set_main_param(const std::string& parameter_name, const Tensor& value) {
+  const Tensor own = shards_ == nullptr ? value : shards_->piece_of(parameter_name, value);
   const Tensor& parameter = parameter_of(parameter_name);
-  check<ValueError>(value.defined() && value.shape() == parameter.shape(), type_name(),
-                    ": the values for '", parameter_name, "' are ", describe(value),
+  check<ValueError>(own.defined() && own.shape() == parameter.shape(), type_name(),
+                    ": the values for '", parameter_name, "' are ", describe(own),
                     ", the parameter is ", describe(parameter));
   const auto found = states_.find(parameter_name);
   if (found != states_.end() && found->second.low_bits.defined()) {
-    split(copy_as(kFloat32, value), parameter, found->second);
+    split(copy_as(kFloat32, own), parameter, found->second);
   } else {
     if (found != states_.end() && found->second.main_param.defined()) {
-      copy_values(value, found->second.main_param);
+      copy_values(own, found->second.main_param);
     }
-    copy_values(value, parameter);
+    copy_values(own, parameter);
   }
   parameter.bump_version();
 }
