@@ -31,13 +31,13 @@ struct DistributedDataParallel::State final : optim::ParameterShards {
     int64_t received = 0;
   };
 
-  State(const DataParallelOptions& options_, ProcessGroup& group_)
-      : options(options_), group(group_) {}
+  State(DataParallelOptions options_, ProcessGroup& group_)
+      : options(std::move(options_)), group(group_) {}
 
   void make_buckets(const std::vector<nn::Module::NamedParameter>& parameters);
   void add_bucket(std::vector<ParamAndGradBucket::Placed> placed, DType dtype, bool paged);
-  void received(size_t place);
-  void reduce(size_t bucket);
+  void received(size_t number);
+  void reduce(size_t number);
   bool frees_gradients() const { return options.sharding >= Sharding::kGradients; }
   const ParamAndGradBucket::Placed& placed_of(const std::string& name) const;
   const Place& place_of(const std::string& name) const;
@@ -181,7 +181,7 @@ Tensor DistributedDataParallel::State::whole_of(const std::string& name,
   copy_values(piece, alias(own, {piece.numel()}, {1}, 0));
   const Tensor all = empty({longest * group.size()}, piece.dtype());
   group.all_gather(all, own);
-  const Tensor whole = empty(placed.parameter->shape(), piece.dtype());
+  Tensor whole = empty(placed.parameter->shape(), piece.dtype());
   for (size_t rank = 0; rank < ranges.size(); ++rank) {
     const auto [begin, end] = ranges[rank];
     if (begin < end) {
@@ -216,6 +216,13 @@ void DistributedDataParallel::State::received(size_t number) {
 
 void DistributedDataParallel::State::reduce(size_t number) {
   ParamAndGradBucket& bucket = *buckets[number];
+  if (options.complete_gradients) {
+    std::vector<const nn::Parameter*> parameters;
+    for (const auto& placed : bucket.parameters()) {
+      parameters.push_back(placed.parameter);
+    }
+    options.complete_gradients(parameters);
+  }
   bucket.start_reduce();
   reduced[number] = true;
   if (!frees_gradients()) {
@@ -316,6 +323,13 @@ void DistributedDataParallel::finish_reduce() {
   }
 }
 
+Tensor DistributedDataParallel::held_gradient(const std::string& name) const {
+  const State::Place& place = state_->place_of(name);
+  ParamAndGradBucket& bucket = *state_->buckets[place.bucket];
+  return shards_optimizer() ? bucket.pieces()[place.index].gradient
+                            : bucket.parameters()[place.index].parameter->main_grad();
+}
+
 void DistributedDataParallel::scale(double factor) {
   for (const auto& bucket : state_->buckets) {
     bucket->scale(factor);
@@ -371,18 +385,6 @@ void DistributedDataParallel::finish_gather() {
 
 namespace {
 
-Sharding sharding_of(const AllConfig& config) {
-  const std::string level = config.parallel_config.zero_level.value_or("");
-  if (level == "z3") {
-    return Sharding::kParameters;
-  }
-  if (level == "z2") {
-    return Sharding::kGradients;
-  }
-  const bool sharded = level == "z1" || config.training_config.use_distributed_optimizer;
-  return sharded ? Sharding::kOptimizer : Sharding::kNone;
-}
-
 // The dtype that get_optimizer stores a float32 parameter in.
 DType stored_dtype(const AllConfig& config, const nn::Parameter& parameter) {
   const DType params = config.model_config.params_dtype;
@@ -406,17 +408,16 @@ std::unique_ptr<DistributedDataParallel> get_data_parallel(const AllConfig& conf
                     "optimizer_config.optimizer_in_backward updates a weight before its gradient "
                     "could be summed over ranks; it needs one data-parallel rank, there are ",
                     group.size());
-  const Sharding sharding = sharding_of(config);
+  const auto sharding = static_cast<Sharding>(zero_level(config));
   // Without overlap one message for everything is best, unless memory is to go piece by piece.
   const bool in_buckets = t.overlap_grad_reduce || config.optimizer_config.overlap_param_gather ||
                           t.bucket_size || sharding >= Sharding::kGradients;
-  const int64_t usual = std::max<int64_t>(40'000'000, 1'000'000 * int64_t{group.size()});
   const bool last_stages_wait = t.delay_grad_reduce && !is_pipeline_first_stage();
   const bool has_copies = get_pipeline_model_parallel_world_size() > 1 &&
                           !config.model_config.untie_embeddings_and_output_weights;
   const DataParallelOptions options{
       .sharding = sharding,
-      .bucket_size = in_buckets ? t.bucket_size.value_or(usual) : 0,
+      .bucket_size = in_buckets ? bucket_size(config, group.size()) : 0,
       .overlap_grad_reduce = t.overlap_grad_reduce && !last_stages_wait,
       .overlap_param_gather = config.optimizer_config.overlap_param_gather,
       .grad_dtype = config.optimizer_config.main_grads_dtype,
@@ -454,6 +455,7 @@ uint64_t checksum(const Tensor& values) {
 void check_equal_parameters(const nn::Module& model, ProcessGroup& group) {
   const auto parameters = model.named_parameters();
   std::vector<int64_t> own;
+  own.reserve(parameters.size());
   for (const nn::Module::NamedParameter& entry : parameters) {
     own.push_back(static_cast<int64_t>(checksum(entry.parameter->detach())));
   }

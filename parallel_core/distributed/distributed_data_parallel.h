@@ -32,6 +32,9 @@ struct DataParallelOptions {
   /// The dtype that a parameter is to have from here on; left out: the one it has. Only for sharded
   /// optimizers, which place the parameters.
   std::function<DType(const nn::Parameter&)> param_dtype;
+  /// Called with the parameters of a bucket before it is reduced: what has to be summed over other
+  /// groups while gradients are whole. From z2 on that is once for each backward pass.
+  std::function<void(const std::vector<const nn::Parameter*>&)> complete_gradients;
   /// Parameters that get a bucket of their own.
   std::function<bool(const nn::Parameter&)> isolated;
 };
@@ -74,6 +77,9 @@ class DistributedDataParallel {
   void start_step(int64_t step, int64_t backward_passes);
   /// Returns when the gradients of the step are summed over the ranks.
   void finish_reduce();
+  /// What this rank holds of a parameter's reduced gradient: all of it, or with a sharded optimizer
+  /// its piece [n]. Parameters in a bucket of their own are cut alike wherever they have one size.
+  Tensor held_gradient(const std::string& name) const;
   /// Multiplies every reduced gradient.
   void scale(double factor);
   /// Sum of squares of all reduced gradients, of the parameters for which `counts` says true; the

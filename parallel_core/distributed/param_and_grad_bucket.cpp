@@ -44,10 +44,10 @@ ParamAndGradBucket::ParamAndGradBucket(std::vector<Placed> parameters,
     size_ += padded(placed.parameter->numel(), kAlignment);
   }
   size_ = padded(size_, kAlignment * group_.size());
-  make_gradients();
   if (options_.sharding != Sharding::kNone) {
-    place_parameters();
+    place_parameters();  // first, while the old places of the parameters take memory too
   }
+  make_gradients();
 }
 
 ParamAndGradBucket::~ParamAndGradBucket() {
@@ -92,14 +92,20 @@ void ParamAndGradBucket::make_gradients() {
     const Ref<Storage>& storage = grads_.defined() ? grads_.storage() : grad_window_;
     const Tensor main_grad = on_storage(storage, placed.offset, parameter.shape(), dtype);
     parameter.set_main_grad(main_grad);
-    if (options_.sharding != Sharding::kNone) {
-      ParameterPiece piece{.name = placed.name, .parameter = placed.parameter};
-      std::tie(piece.begin, piece.end) = range_of(placed, group_.rank());
-      const int64_t size = piece.end - piece.begin;
-      piece.gradient = flat(grad_shard_, size > 0 ? placed.offset + piece.begin - first : 0, size);
-      pieces_.push_back(piece);
-    }
   }
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    ParameterPiece& piece = pieces_[i];
+    piece.gradient = flat(grad_shard_, start_of(i), piece.end - piece.begin);
+    piece.values.set_main_grad(piece.gradient);
+  }
+}
+
+// Of a piece in this rank's shard.
+int64_t ParamAndGradBucket::start_of(size_t index) const {
+  const ParameterPiece& piece = pieces_[index];
+  return piece.begin < piece.end
+             ? parameters_[index].offset + piece.begin - group_.rank() * shard_size()
+             : 0;
 }
 
 void ParamAndGradBucket::place_parameters() {
@@ -117,12 +123,12 @@ void ParamAndGradBucket::place_parameters() {
     value_shard_ = dense_copy(value_shard_);
   }
   value_window_ = make_window(dtype, &ParamAndGradBucket::open_parameters);
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const Placed& placed = parameters_[i];
-    ParameterPiece& piece = pieces_[i];
+  for (const Placed& placed : parameters_) {
+    ParameterPiece& piece =
+        pieces_.emplace_back(ParameterPiece{.name = placed.name, .parameter = placed.parameter});
+    std::tie(piece.begin, piece.end) = range_of(placed, group_.rank());
     const int64_t size = piece.end - piece.begin;
-    const int64_t at = size > 0 ? placed.offset + piece.begin - first : 0;
-    piece.place = flat(value_shard_, at, size);
+    piece.place = flat(value_shard_, start_of(pieces_.size() - 1), size);
     if (dtype == placed.parameter->dtype()) {
       piece.values = piece.place;
     } else {
@@ -130,7 +136,6 @@ void ParamAndGradBucket::place_parameters() {
       piece.values =
           dense_copy(flat(placed.parameter->detach().view({-1}), size > 0 ? piece.begin : 0, size));
     }
-    piece.values.set_main_grad(piece.gradient);
     TensorImpl& impl = *placed.parameter->impl();
     impl.storage = value_window_;
     impl.offset = placed.offset;

@@ -16,7 +16,7 @@ namespace tapestry {
 /// What each data-parallel rank keeps only its share of (ZeRO, Rajbhandari et al. 2020,
 /// arXiv:1910.02054); each level includes the ones before.
 enum class Sharding : uint8_t {
-  kNone,
+  kNone,        ///< as zero_level() counts
   kOptimizer,   ///< z1: state and masters
   kGradients,   ///< z2: gradients, once they are reduced
   kParameters,  ///< z3: weights of matrix products and embeddings, between their uses
@@ -105,6 +105,7 @@ class ParamAndGradBucket {
   void close();
 
  private:
+  int64_t start_of(size_t index) const;
   void place_parameters();
   void make_gradients();
   Ref<Storage> make_window(DType dtype, std::byte* (ParamAndGradBucket::*open)());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "autograd/kernels/gemm.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/rank_context.h"
 #include "parallel_core/config/memory_estimate.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/data/default_text.h"
@@ -187,7 +189,6 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (config.training_config.num_threads) {
     set_num_threads(static_cast<int>(*config.training_config.num_threads));
   }
-  check_fits(estimate_memory(config), available_memory());
   if (!model_parallel_is_initialized()) {
     const ModelParallelConfig& p = config.parallel_config;
     initialize_model_parallel(
@@ -197,6 +198,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
          .expert_model_parallel_size = static_cast<int>(p.expert_model_parallel_size)});
   }
 
+  check_fits(estimate_memory(config, get_data_parallel_world_size()), available_memory());
   const std::string& output = config.training_config.output_dir;
   check_output_paths(config.training_config);
   open_logs(output);
@@ -225,7 +227,10 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (!options.run_cmd.empty()) {
     resolved = comment_line("run_cmd: " + options.run_cmd) + resolved;
   }
-  write_file_atomically(output + "/config.yaml", resolved);
+  const bool first = RankContext::current().rank() == 0;
+  if (first) {
+    write_file_atomically(output + "/config.yaml", resolved);
+  }
   if (get_data_parallel_world_size() > 1) {
     check_equal_parameters(*model, get_data_parallel_group());
   }
@@ -233,11 +238,14 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   const auto optimizer = get_optimizer(config, *model, data_parallel.get());
   const auto schedule = get_optimizer_param_scheduler(config, get_data_parallel_world_size());
   TrainOneStepCell cell(*model, *optimizer, *schedule, config, data_parallel.get());
-  MetricsWriter metrics(output + "/metrics.jsonl");
+  std::optional<MetricsWriter> metrics;
+  if (first) {
+    metrics.emplace(output + "/metrics.jsonl");
+  }
   const TrainSummary summary =
       train(cell, *data.train, config,
             {.validation = data.validation.get(),
-             .metrics = &metrics,
+             .metrics = metrics ? &*metrics : nullptr,
              .checkpoint = {.directory = output + "/checkpoint",
                             .keep_max = config.training_config.keep_checkpoint_max,
                             .resolved_config = resolved,
