@@ -46,6 +46,13 @@ class GroupOperation : public Operation {
       body((rank_ + i) % size());
     }
   }
+  // What each rank has contributed: the others' in their slots.
+  template <class Slot>
+  std::vector<const void*> in_rank_order(const Slot& slot, const void* own) const {
+    std::vector<const void*> inputs(ranks_.size(), own);
+    for_others([&](int other) { inputs[static_cast<size_t>(other)] = slot(other); });
+    return inputs;
+  }
 
  private:
   std::vector<int> ranks_;
@@ -57,8 +64,8 @@ class SmallAllReduce final : public GroupOperation {
  public:
   static constexpr int64_t kMaxBytes = int64_t{16} << 10U;
 
-  SmallAllReduce(const Label& label, const Members& members, const Tensor& tensor)
-      : GroupOperation(label, members), tensor_(tensor) {}
+  SmallAllReduce(const Label& label, const Members& members, Tensor tensor)
+      : GroupOperation(label, members), tensor_(std::move(tensor)) {}
 
  private:
   int64_t bytes() const { return tensor_.numel() * size_of(tensor_.dtype()); }
@@ -75,10 +82,8 @@ class SmallAllReduce final : public GroupOperation {
     if (!scratch_) {
       return;
     }
-    std::vector<const void*> inputs;
-    for (int r = 0; r < size(); ++r) {
-      inputs.push_back(r == rank() ? static_cast<const void*>(tensor_.raw()) : slot(r));
-    }
+    const std::vector<const void*> inputs =
+        in_rank_order([&](int r) { return slot(r); }, tensor_.raw());
     ordered_reduce(label().reduce_op, tensor_.dtype(), tensor_.numel(), inputs, tensor_.raw());
     scratch_.reset();
   }
@@ -111,20 +116,17 @@ class PiecewiseReduce final : public GroupOperation {
       : PiecewiseReduce(label, members, input, output, output.numel()) {}
 
  private:
-  static constexpr int64_t kSegmentBytes = int64_t{1} << 20U;
+  static constexpr int64_t kSegmentBytes = int64_t{512} << 10U;
   static constexpr int64_t kWindow = 2;  // segments whose contributions may be on their way
 
-  PiecewiseReduce(const Label& label,
-                  const Members& members,
-                  const Tensor& input,
-                  const Tensor& output,
-                  int64_t piece)
+  PiecewiseReduce(
+      const Label& label, const Members& members, Tensor input, Tensor output, int64_t piece)
       : GroupOperation(label, members),
-        input_(input),
-        output_(output),
+        input_(std::move(input)),
+        output_(std::move(output)),
         piece_(piece),
         segment_(std::max<int64_t>(
-            1, kSegmentBytes / size_of(input.dtype()) / std::max(1, members_of(members) / 4))) {}
+            1, kSegmentBytes / size_of(input_.dtype()) / std::max(1, members_of(members) / 4))) {}
 
   static int members_of(const Members& members) {
     return static_cast<int>(members.world_ranks.size());
@@ -199,10 +201,8 @@ class PiecewiseReduce final : public GroupOperation {
   }
   void reduce(int64_t segment) {
     const int64_t first = first_of(rank(), segment);
-    std::vector<const void*> inputs;
-    for (int r = 0; r < size(); ++r) {
-      inputs.push_back(r == rank() ? at(input_, first) : slot(segment, r));
-    }
+    const std::vector<const void*> inputs =
+        in_rank_order([&](int r) { return slot(segment, r); }, at(input_, first));
     const int64_t out = all_reduce_ ? first : segment * segment_;
     ordered_reduce(label().reduce_op, input_.dtype(), count_of(rank(), segment), inputs,
                    at(output_, out));
@@ -219,8 +219,8 @@ class PiecewiseReduce final : public GroupOperation {
 
 class AllGather final : public GroupOperation {
  public:
-  AllGather(const Label& label, const Members& members, const Tensor& output, const Tensor& input)
-      : GroupOperation(label, members), output_(output), input_(input) {}
+  AllGather(const Label& label, const Members& members, Tensor output, Tensor input)
+      : GroupOperation(label, members), output_(std::move(output)), input_(std::move(input)) {}
 
  private:
   void start(Communicator& communicator) override {
@@ -238,8 +238,8 @@ class AllGather final : public GroupOperation {
 
 class Broadcast final : public GroupOperation {
  public:
-  Broadcast(const Label& label, const Members& members, const Tensor& tensor, int root)
-      : GroupOperation(label, members), tensor_(tensor), root_(root) {}
+  Broadcast(const Label& label, const Members& members, Tensor tensor, int root)
+      : GroupOperation(label, members), tensor_(std::move(tensor)), root_(root) {}
 
  private:
   int64_t bytes() const { return tensor_.numel() * size_of(tensor_.dtype()); }
@@ -275,13 +275,13 @@ class AllToAll final : public GroupOperation {
  public:
   AllToAll(const Label& label,
            const Members& members,
-           const Tensor& output,
-           const Tensor& input,
+           Tensor output,
+           Tensor input,
            std::vector<int64_t> output_counts,
            std::vector<int64_t> input_counts)
       : GroupOperation(label, members),
-        output_(output),
-        input_(input),
+        output_(std::move(output)),
+        input_(std::move(input)),
         output_counts_(std::move(output_counts)),
         input_counts_(std::move(input_counts)) {}
 
@@ -316,7 +316,7 @@ class AllToAll final : public GroupOperation {
 
 class Message final : public Operation {
  public:
-  Message(const Label& label, const Tensor& tensor) : Operation(label), tensor_(tensor) {}
+  Message(const Label& label, Tensor tensor) : Operation(label), tensor_(std::move(tensor)) {}
 
  private:
   void start(Communicator& communicator) override {

@@ -26,6 +26,21 @@ uint64_t hash_of(const std::string& text) {
   return hash;
 }
 
+// Calls of each group that are remembered for reports.
+constexpr size_t kCallsKept = 64;
+
+// Notes for reports which call the rank is in.
+class InCall {
+ public:
+  InCall(Operation*& slot, Operation& operation) : slot_(slot) { slot_ = &operation; }
+  InCall(const InCall&) = delete;
+  InCall& operator=(const InCall&) = delete;
+  ~InCall() { slot_ = nullptr; }
+
+ private:
+  Operation*& slot_;
+};
+
 }  // namespace
 
 Communicator::Communicator(std::unique_ptr<Transport> transport,
@@ -68,12 +83,18 @@ Communicator::OperationKey Communicator::key_of(const Operation& operation) {
 void Communicator::start(const std::shared_ptr<Operation>& operation) {
   throw_if_failed();
   check<CommError>(!ended_, describe(operation->label()), ": this rank has finished");
+  const InCall in_call(in_call_, *operation);
+  ++activity_;
   const Label& label = operation->label();
   if (label.collective != Collective::kSend) {
     Entry& entry = entries_[key_of(*operation)];
     entry.operation = operation;
     if (!label.is_message()) {
-      next_sequence_[label.group] = label.sequence + 1;
+      std::deque<Label>& calls = calls_[label.group];
+      calls.push_back(label);
+      if (calls.size() > kCallsKept) {
+        calls.pop_front();
+      }
     }
     for (const auto& [key, arrival] : entry.arrived) {
       check_agreement(*operation, arrival);
@@ -90,11 +111,7 @@ void Communicator::wait(Operation& operation) {
     return;
   }
   throw_if_failed();
-  struct Waiting {
-    Operation*& slot;
-    ~Waiting() { slot = nullptr; }
-  } const waiting{waited_for_};
-  waited_for_ = &operation;
+  const InCall in_call(in_call_, operation);
   auto last_news = Clock::now();
   uint64_t seen = activity_;
   while (!operation.finished()) {
@@ -186,6 +203,23 @@ void Communicator::check_agreement(const Operation& operation, const Arrival& ar
   }
 }
 
+// A collective that this rank has finished received all that it should: another message shows that
+// it was another call.
+void Communicator::check_not_over(const Envelope& envelope) {
+  const Label& label = envelope.label;
+  const auto found = calls_.find(label.group);
+  if (found == calls_.end() || found->second.back().sequence < label.sequence) {
+    return;
+  }
+  const std::deque<Label>& calls = found->second;
+  const uint64_t ago = calls.back().sequence - label.sequence;
+  const std::string call = ago < calls.size()
+                               ? "is past " + describe(calls[calls.size() - 1 - ago])
+                               : concat("is past call #", label.sequence, " of that group");
+  watch_.stop(concat("the ranks disagree: rank ", envelope.source, " is in ", describe(label),
+                     ", rank ", rank(), " ", call));
+}
+
 // A transfer is through: the operation may start others.
 void Communicator::through(const Moving& transfer) {
   ++activity_;
@@ -235,10 +269,8 @@ void Communicator::take(Arrival arrival) {
   const OperationKey key = key_of(label, envelope.source);
   const auto found = entries_.find(key);
   const bool started = found != entries_.end() && found->second.operation != nullptr;
-  if (!started && !label.is_message() && label.sequence < next_sequence_[label.group]) {
-    watch_.stop(concat("the ranks disagree: rank ", envelope.source, " is in ", describe(label),
-                       "; rank ", rank(), " has finished its call #", label.sequence, " of ",
-                       group_name(label.group), ", which was another one"));
+  if (!started && !label.is_message()) {
+    check_not_over(envelope);
   }
   Entry& entry = entries_[key];
   const MessageKey message{envelope.source, envelope.part};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -110,6 +111,7 @@ class Communicator {
   void progress();
   void take(Arrival arrival);
   void check_agreement(const Operation& operation, const Arrival& arrival);
+  void check_not_over(const Envelope& envelope);
   void match(const std::shared_ptr<Operation>& operation,
              const Arrival& arrival,
              const Expected& expected);
@@ -128,12 +130,12 @@ class Communicator {
   std::vector<std::shared_ptr<Transfer>> control_transfers_;
   std::unordered_map<uint64_t, std::string> group_names_;
   std::unordered_map<uint64_t, uint64_t> groups_made_;
-  std::unordered_map<uint64_t, uint64_t> next_sequence_;  // of a group's collectives
+  std::unordered_map<uint64_t, std::deque<Label>> calls_;  // the group's latest collectives
   std::optional<std::string> failure_;
   uint64_t envelopes_sent_ = 0;
   uint64_t envelopes_arrived_ = 0;
-  uint64_t activity_ = 0;  // anything that an operation noticed
-  Operation* waited_for_ = nullptr;
+  uint64_t activity_ = 0;         // anything that an operation noticed
+  Operation* in_call_ = nullptr;  // what the rank starts or waits for
   bool ended_ = false;
   Watch watch_;
 };

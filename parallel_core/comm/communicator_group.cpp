@@ -193,7 +193,8 @@ class CommunicatorGroup final : public ProcessGroup {
     if (counts.empty()) {
       check<ValueError>(tensor.numel() % size() == 0, "all_to_all: the ", which, " ",
                         describe(tensor), " has no equal pieces for ", size(), " ranks");
-      return std::vector<int64_t>(world_ranks_.size(), tensor.numel() / size());
+      std::vector<int64_t> equal(world_ranks_.size(), tensor.numel() / size());
+      return equal;
     }
     check<ValueError>(counts.size() == world_ranks_.size(), "all_to_all: ", counts.size(), " ",
                       which, " counts for ", size(), " ranks");

@@ -111,19 +111,19 @@ RankState Watch::own_state() const {
     state.stuck = true;
     return state;
   }
-  if (c.waited_for_ == nullptr) {
+  if (c.in_call_ == nullptr) {
     return state;
   }
-  state.doing = "waits in " + c.describe(c.waited_for_->label());
+  state.doing = "waits in " + c.describe(c.in_call_->label());
   state.stuck = true;
   for (const Communicator::Moving& moving : c.moving_) {
     if (!moving.is_send) {
       state.stuck = false;
-    } else if (moving.operation.get() == c.waited_for_) {
+    } else if (moving.operation.get() == c.in_call_) {
       state.missing.push_back(moving.peer);
     }
   }
-  const auto entry = c.entries_.find(Communicator::key_of(*c.waited_for_));
+  const auto entry = c.entries_.find(Communicator::key_of(*c.in_call_));
   if (entry != c.entries_.end()) {
     for (const auto& [key, expected] : entry->second.expected) {
       state.missing.push_back(key.first);
