@@ -267,7 +267,7 @@ struct TransformerConfig {
   std::string model_type = "encoder_or_decoder";
   std::optional<bool> apply_rope_fusion;  // empty: use_fused_kernels
   bool use_fused_kernels = true;
-  bool fused_linear_cross_entropy = false;
+  std::optional<bool> fused_linear_cross_entropy;  // empty: while training with fused kernels
   bool use_sandwich_norm = false;
   double attn_post_norm_scale = 1.0;
   double ffn_post_norm_scale = 1.0;
@@ -439,6 +439,9 @@ int zero_level(const AllConfig& config);
 /// Elements of one gradient bucket: training_config.bucket_size, else 40 million, or one million
 /// for each data-parallel rank if that is more.
 int64_t bucket_size(const AllConfig& config, int64_t data_parallel_size);
+
+/// Whether training makes loss and logits in one op: fused_linear_cross_entropy or its default.
+bool fuses_head_and_loss(const TransformerConfig& config);
 
 /// Sequences of one step over all ranks: batch_size * micro_batch_num * data_parallel_size.
 int64_t global_batch_size(const AllConfig& config, int64_t data_parallel_size = 1);

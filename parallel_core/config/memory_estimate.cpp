@@ -234,7 +234,7 @@ MemoryEstimate estimate_memory(const AllConfig& config, int64_t data_parallel_si
   estimate.activations =
       bytes_of(tokens * (d(model.num_layers) * per_token + element * 2 * hidden));
   // The gradient is written over the logits. In one op with the loss a chunk of rows exists.
-  const double rows = model.fused_linear_cross_entropy
+  const double rows = fuses_head_and_loss(model)
                           ? std::min(tokens, d(LinearCrossEntropyOptions().chunk_rows))
                           : tokens;
   estimate.logits =

@@ -111,8 +111,11 @@ TrainOneStepCell::TrainOneStepCell(GPTModel& network_with_loss,
   if (config.optimizer_config.optimizer_in_backward) {
     backward_update_.emplace(network_, optimizer_, log_grad_norms_);
   } else {
-    gradients_.emplace(network_.named_parameters(), config.optimizer_config.main_grads_dtype,
-                       static_cast<uint64_t>(config.training_config.seed));
+    gradients_.emplace(
+        network_.named_parameters(),
+        ParamAndGradBuffer::Options{.dtype = config.optimizer_config.main_grads_dtype,
+                                    .seed = static_cast<uint64_t>(config.training_config.seed),
+                                    .memory = GradientMemory::kOnDemand});
   }
 }
 

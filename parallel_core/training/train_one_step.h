@@ -42,7 +42,7 @@ std::map<std::string, Tensor> logical_gradients(const nn::Module& model);
 /// Forward and backward over the micro-batches, unscale, finite check, clip, update, schedules.
 class TrainOneStepCell {
  public:
-  /// All arguments outlive the cell. The model's gradients are put into one buffer, or with
+  /// All arguments outlive the cell. A step's gradients are there until the next step, or with
   /// optimizer_in_backward used up one by one; with several data-parallel ranks `data_parallel`
   /// (get_data_parallel) has them, and ValueError if it is missing.
   TrainOneStepCell(GPTModel& network_with_loss,

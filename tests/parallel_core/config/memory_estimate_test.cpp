@@ -75,12 +75,13 @@ TEST(MemoryEstimate, Kinds) {
   EXPECT_EQ(adam.gradients, adam.parameters);
   EXPECT_EQ(adam.optimizer, 2 * adam.parameters);
   EXPECT_EQ(adam.weight_copies, 0);
-  EXPECT_EQ(adam.logits, 4 * 1024LL * 50304);
-  EXPECT_EQ(estimate_memory(preset("124M", {"training_config.bf16=True"})).logits,
-            2 * 1024LL * 50304);
-  EXPECT_EQ(
-      estimate_memory(preset("124M", {"model_config.fused_linear_cross_entropy=True"})).logits,
-      4 * 512LL * 50304);
+  const auto logits = [](const std::vector<std::string>& overrides) {
+    return estimate_memory(preset("124M", overrides)).logits;
+  };
+  EXPECT_EQ(adam.logits, 4 * 512LL * 50304);
+  EXPECT_EQ(logits({"model_config.fused_linear_cross_entropy=False"}), 4 * 1024LL * 50304);
+  EXPECT_EQ(logits({"training_config.bf16=True"}), 2 * 512LL * 50304);
+  EXPECT_EQ(logits({"training_config.fp16=True"}), 2 * 1024LL * 50304);
   const std::vector<std::string> sgd = {"optimizer_config.optimizer_type=SGD",
                                         "optimizer_config.betas=[0.9, 0.999]"};
   EXPECT_EQ(estimate_memory(preset("124M", sgd)).optimizer, 0);
