@@ -18,6 +18,7 @@
 #include "parallel_core/data/default_text.h"
 #include "parallel_core/data/step_dataset.h"
 #include "parallel_core/data/tokenizer.h"
+#include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
@@ -198,7 +199,6 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (config.training_config.num_threads) {
     set_num_threads(static_cast<int>(*config.training_config.num_threads));
   }
-  check_fits(estimate_memory(config), available_memory());
   if (!model_parallel_is_initialized()) {
     const ModelParallelConfig& p = config.parallel_config;
     const int64_t ranks =
@@ -215,6 +215,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
          .expert_model_parallel_size = static_cast<int>(p.expert_model_parallel_size)});
   }
 
+  check_fits(estimate_memory(config, get_data_parallel_world_size()), available_memory());
   const std::string& output = config.training_config.output_dir;
   check_output_paths(config.training_config);
   open_logs(output);
@@ -245,15 +246,19 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (!options.run_cmd.empty()) {
     resolved = comment_line("run_cmd: " + options.run_cmd) + resolved;
   }
-  const bool writes = RankContext::current().rank() == 0;
-  if (writes) {
+  const bool first = RankContext::current().rank() == 0;
+  if (first) {
     write_file_atomically(output + "/config.yaml", resolved);
   }
-  const auto optimizer = get_optimizer(config, *model);
+  if (get_data_parallel_world_size() > 1) {
+    check_equal_parameters(*model, get_data_parallel_group());
+  }
+  const auto data_parallel = get_data_parallel(config, *model);
+  const auto optimizer = get_optimizer(config, *model, data_parallel.get());
   const auto schedule = get_optimizer_param_scheduler(config, get_data_parallel_world_size());
-  TrainOneStepCell cell(*model, *optimizer, *schedule, config);
+  TrainOneStepCell cell(*model, *optimizer, *schedule, config, data_parallel.get());
   std::optional<MetricsWriter> metrics;
-  if (writes) {
+  if (first) {
     metrics.emplace(output + "/metrics.jsonl");
   }
   const TrainSummary summary =
