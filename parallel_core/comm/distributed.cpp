@@ -2,6 +2,7 @@
 
 #include <mpi.h>
 
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
@@ -55,6 +56,13 @@ bool started_as_rank() {
                       " processes without telling them of each other; use srun --mpi=pmix or "
                       "--mpi=pmi2 (srun --mpi=list shows what there is)");
   return false;
+}
+
+std::string mpi_library_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  return {text.data(), static_cast<size_t>(length)};
 }
 
 struct Distributed::State {

@@ -13,6 +13,9 @@ namespace tapestry {
 /// number.
 bool started_as_rank();
 
+/// "Open MPI v4.1.4, ..."; needs no job.
+std::string mpi_library_version();
+
 /// The job that this process belongs to. One object for the whole of main: it makes the process a
 /// rank, and its rank the current RankContext.
 ///

@@ -61,10 +61,7 @@ const std::map<std::string, std::function<void(ProcessGroup&)>>& scenarios() {
        }},
       {"crossed_groups",
        [](ProcessGroup& world) {
-         std::vector<int> all;
-         for (int r = 0; r < world.size(); ++r) {
-           all.push_back(r);
-         }
+         const std::vector<int> all = world.world_ranks();
          const auto a = world.new_group(all, "dp");
          const auto b = world.new_group(all, "pp");
          (world.rank() == 0 ? a : b)->all_reduce(zeros({50000}));
