@@ -175,13 +175,20 @@ void check_cross_entropy(std::string_view op,
                options.ignore_index);
 }
 
+Tensor row_weights(const Tensor& labels,
+                   int64_t ignore_index,
+                   const Tensor& loss_mask,
+                   DType dtype) {
+  const Tensor kept = ne(labels, static_cast<double>(ignore_index)).to(dtype);
+  return loss_mask.defined() ? mul(kept, loss_mask.to(dtype)) : kept;
+}
+
 Tensor reduce_rows(const Tensor& rows,
                    const Tensor& labels,
                    int64_t ignore_index,
                    const Tensor& loss_mask,
                    Reduction reduction) {
-  const Tensor kept = ne(labels, static_cast<double>(ignore_index)).to(rows.dtype());
-  const Tensor weights = loss_mask.defined() ? mul(kept, loss_mask.to(rows.dtype())) : kept;
+  const Tensor weights = row_weights(labels, ignore_index, loss_mask, rows.dtype());
   Tensor weighted = loss_mask.defined() ? mul(rows, weights) : rows;
   switch (reduction) {
     case Reduction::kNone:

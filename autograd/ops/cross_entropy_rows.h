@@ -42,6 +42,12 @@ void check_labels(std::string_view op,
                   int64_t columns,
                   int64_t ignore_index);
 
+/// What each row counts: its mask, or 0 where the label is ignored.
+Tensor row_weights(const Tensor& labels,
+                   int64_t ignore_index,
+                   const Tensor& loss_mask,
+                   DType dtype);
+
 /// Weighs the losses of rows, which are 0 where the label is ignored, and reduces them. All of this
 /// is on one number per row.
 Tensor reduce_rows(const Tensor& rows,

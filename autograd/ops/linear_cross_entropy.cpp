@@ -1,10 +1,13 @@
 #include <algorithm>
 
 #include "autograd/kernels/gemm.h"
+#include "autograd/kernels/reduce.h"
 #include "autograd/ops/cross_entropy_rows.h"
+#include "autograd/ops/elementwise.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/matmul.h"
+#include "autograd/ops/reduction.h"
 #include "autograd/ops/rows.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/engine.h"
@@ -50,6 +53,12 @@ void check_arguments(const Tensor& hidden,
   check_cross_entropy(op, logits_shape(hidden, weight), hidden.dtype(), labels, options.loss);
 }
 
+// float16 is too narrow for gradients that are not scaled yet.
+bool gradients_in_forward(const Tensor& hidden, const LinearCrossEntropyOptions& options) {
+  return options.loss.reduction != Reduction::kNone && hidden.dtype() != kFloat16 &&
+         !(options.loss.loss_mask.defined() && options.loss.loss_mask.requires_grad());
+}
+
 // Rows [begin, end) of a contiguous tensor seen as rows of `columns` elements.
 Tensor rows_between(const Tensor& t, int64_t columns, int64_t begin, int64_t end) {
   return alias(t, {end - begin, columns}, {columns, 1}, t.offset() + begin * columns);
@@ -69,7 +78,42 @@ void multiply(
                 b.raw(), b.shape()[1], beta, out.raw(), n);
 }
 
-// One loss per row.
+// The logits of a chunk of rows at a time: calls f(logits, begin, end).
+template <class F>
+void for_chunks(const Tensor& x, const Tensor& w, int64_t count, int64_t chunk_rows, const F& f) {
+  const int64_t h = x.shape().back();
+  const int64_t vocabulary = w.shape()[0];
+  const MemoryKindGuard kind(MemoryKind::kWorkspace);
+  const Tensor space = empty({std::min(count, chunk_rows), vocabulary}, x.dtype());
+  for (int64_t begin = 0; begin < count; begin += chunk_rows) {
+    const int64_t end = std::min(count, begin + chunk_rows);
+    const Tensor logits = rows_between(space, vocabulary, 0, end - begin);
+    multiply(rows_between(x, h, begin, end), false, w, true, 0, logits);
+    f(logits, begin, end);
+  }
+}
+
+void fill_with_zeros(const Tensor& t) {
+  copy_values(broadcast_view(scalar(0, t.dtype()), t.shape()), t);
+}
+
+// The second path, for gradients of gradients: of loss(rows' losses).
+template <class Loss>
+TensorList composed_gradients(const CrossEntropyRows& rows,
+                              const Tensor& hidden,
+                              const Tensor& weight,
+                              const Tensor& labels,
+                              const Tensor& dy,
+                              const Loss& loss) {
+  const auto twin = [&](const TensorList& in) {
+    return loss(rows.composed(linear(in[0], in[1].to(in[0].dtype())), labels));
+  };
+  const TensorList d = vjp(twin, dy, {hidden, weight});
+  return {d[0], d[1], Tensor()};
+}
+
+// One loss per row. How what follows weighs the rows is known only in backward, which makes the
+// logits again.
 struct LinearCrossEntropy {
   static constexpr std::string_view name = "linear_cross_entropy";
   CrossEntropyRows rows;
@@ -77,24 +121,22 @@ struct LinearCrossEntropy {
   Tensor rounded;  // the weight in hidden's dtype, where that differs
   SavedTensor hidden = {}, weight = {}, labels = {}, lse = {};
 
-  // labels_: int64
+  // labels_: int64, dense
   Tensor forward(const Tensor& hidden_, const Tensor& weight_, const Tensor& labels_) {
-    const Tensor y = dense(labels_);
     hidden.save(hidden_);
     weight.save(weight_);
-    labels.save(y);
+    labels.save(labels_);
     if (weight_.dtype() != hidden_.dtype() && !rounded.defined()) {
       rounded = weight_.to(hidden_.dtype());
     }
-    const Tensor x = dense(hidden_);
     const Tensor w = dense(rounded.defined() ? rounded : weight_);
-    Tensor loss = empty(y.shape(), wide_dtype(x.dtype()));
-    const Tensor row_lse = empty(y.shape(), loss.dtype());
-    for_chunks(x, w, y,
-               [&](const Tensor& logits, const Tensor& y_part, int64_t begin, int64_t end) {
+    Tensor loss = empty(labels_.shape(), wide_dtype(hidden_.dtype()));
+    const Tensor row_lse = empty(labels_.shape(), loss.dtype());
+    for_chunks(dense(hidden_), w, labels_.numel(), chunk_rows,
+               [&](const Tensor& logits, int64_t begin, int64_t end) {
                  Tensor loss_part = entries_between(loss, begin, end);
                  Tensor lse_part = entries_between(row_lse, begin, end);
-                 rows.forward(logits, y_part, loss_part, lse_part);
+                 rows.forward(logits, entries_between(labels_, begin, end), loss_part, lse_part);
                });
     lse.save(row_lse);
     return loss;
@@ -103,11 +145,7 @@ struct LinearCrossEntropy {
   TensorList backward(const Tensor& dy, NeedsGrad needs) const {
     const Tensor y = labels;
     if (grad_enabled()) {
-      const auto twin = [&](const TensorList& in) {
-        return rows.composed(linear(in[0], in[1].to(in[0].dtype())), y);
-      };
-      const TensorList d = vjp(twin, dy, {hidden, weight});
-      return {d[0], d[1], Tensor()};
+      return composed_gradients(rows, hidden, weight, y, dy, [](const Tensor& t) { return t; });
     }
     const Tensor exact = weight;  // notices a change in place also where the copy is used
     const Tensor x = dense(hidden.get());
@@ -125,10 +163,10 @@ struct LinearCrossEntropy {
       dw = empty(exact.shape(), wide_dtype(exact.dtype()));
     }
     if (dw.defined() && first && y.numel() == 0) {
-      copy_values(broadcast_view(scalar(0, dw.dtype()), dw.shape()), dw);
+      fill_with_zeros(dw);
     }
-    for_chunks(x, w, y, [&](Tensor logits, const Tensor& y_part, int64_t begin, int64_t end) {
-      rows.backward(logits, y_part, entries_between(row_lse, begin, end),
+    for_chunks(x, w, y.numel(), chunk_rows, [&](Tensor logits, int64_t begin, int64_t end) {
+      rows.backward(logits, entries_between(y, begin, end), entries_between(row_lse, begin, end),
                     entries_between(dloss, begin, end), logits);
       if (needs[0]) {
         multiply(logits, false, w, false, 0, rows_between(dx, h, begin, end));
@@ -140,22 +178,83 @@ struct LinearCrossEntropy {
     });
     return {dx, to_main_grad || !dw.defined() ? dw : dw.to(exact.dtype()), Tensor()};
   }
+};
 
- private:
-  // Calls f(logits of the chunk, its labels, begin, end) chunk by chunk.
-  template <class F>
-  void for_chunks(const Tensor& x, const Tensor& w, const Tensor& y, const F& f) const {
-    const int64_t count = y.numel();
-    const int64_t h = x.shape().back();
-    const int64_t vocabulary = w.shape()[0];
-    const MemoryKindGuard kind(MemoryKind::kWorkspace);
-    const Tensor space = empty({std::min(count, chunk_rows), vocabulary}, x.dtype());
-    for (int64_t begin = 0; begin < count; begin += chunk_rows) {
-      const int64_t end = std::min(count, begin + chunk_rows);
-      const Tensor logits = rows_between(space, vocabulary, 0, end - begin);
-      multiply(rows_between(x, h, begin, end), false, w, true, 0, logits);
-      f(logits, entries_between(y, begin, end), begin, end);
+// The sum of the rows' losses, weighed. All that backward can add is one factor, so forward makes
+// both gradients while it has the logits of a chunk (Hsu et al. 2024, "Liger Kernel").
+struct LinearCrossEntropySum {
+  static constexpr std::string_view name = "linear_cross_entropy_sum";
+  CrossEntropyRows rows;
+  int64_t chunk_rows;
+  Tensor rounded;
+  Tensor row_weights;  // wide_dtype of hidden
+  bool makes_dx, makes_dw;
+  SavedTensor hidden = {}, weight = {}, labels = {}, dx = {};
+  mutable SavedTensor dw = {};
+
+  // labels_: int64, dense
+  Tensor forward(const Tensor& hidden_, const Tensor& weight_, const Tensor& labels_) {
+    hidden.save(hidden_);
+    weight.save(weight_);
+    labels.save(labels_);
+    const DType wide = row_weights.dtype();
+    const int64_t h = hidden_.shape().back();
+    const Tensor x = dense(hidden_);
+    const Tensor w = dense(rounded.defined() ? rounded : weight_.to(hidden_.dtype()));
+    rounded = {};  // only forward computes with it
+    // Not rounded before the factor is known.
+    const Tensor x_gradient = makes_dx ? empty(x.shape(), wide) : Tensor();
+    Tensor w_gradient;
+    if (makes_dw) {
+      const MemoryKindGuard kind(MemoryKind::kGradient);
+      w_gradient = empty(weight_.shape(), wide);
+      if (labels_.numel() == 0) {
+        fill_with_zeros(w_gradient);
+      }
     }
+    Tensor losses = empty(labels_.shape(), wide);
+    Tensor lse = empty({std::min(chunk_rows, labels_.numel())}, wide);
+    for_chunks(x, w, labels_.numel(), chunk_rows, [&](Tensor logits, int64_t begin, int64_t end) {
+      const Tensor y = entries_between(labels_, begin, end);
+      Tensor loss_part = entries_between(losses, begin, end);
+      Tensor lse_part = entries_between(lse, 0, end - begin);
+      rows.forward(logits, y, loss_part, lse_part);
+      if (makes_dx || makes_dw) {
+        rows.backward(logits, y, lse_part, entries_between(row_weights, begin, end), logits);
+      }
+      if (makes_dx) {
+        multiply(logits, false, w, false, 0, rows_between(x_gradient, h, begin, end));
+      }
+      if (makes_dw) {
+        multiply(logits, true, rows_between(x, h, begin, end), false, begin == 0 ? 0 : 1,
+                 w_gradient);
+      }
+    });
+    dx.save(x_gradient);
+    dw.save(w_gradient);
+    return sum(mul(losses, row_weights));
+  }
+
+  TensorList backward(const Tensor& dy, NeedsGrad needs) const {
+    const Tensor x = hidden;
+    const Tensor exact = weight;
+    if (grad_enabled()) {
+      return composed_gradients(rows, x, exact, labels, dy,
+                                [&](const Tensor& t) { return sum(mul(t, row_weights)); });
+    }
+    TensorList out(3);
+    if (needs[0]) {
+      out[0] = mul(dx.get(), dy).to(x.dtype());
+    }
+    if (needs[1]) {
+      const bool own = releases_graph() && dw.is_only_handle();
+      Tensor gradient = own ? dw.take() : mul(dw.get(), dy);
+      if (own) {
+        kernels::scale_inplace(gradient.dtype(), gradient.numel(), dy.item(), gradient.raw());
+      }
+      out[1] = give_to_main_grad(exact, gradient) ? gradient : gradient.to(exact.dtype());
+    }
+    return out;
   }
 };
 
@@ -168,9 +267,19 @@ Tensor linear_cross_entropy(const Tensor& hidden,
   check_arguments(hidden, weight, labels, options);
   const CrossEntropyOptions& loss = options.loss;
   const CrossEntropyRows rows(logits_shape(hidden, weight), loss);
-  const Tensor losses = apply_op(LinearCrossEntropy{rows, options.chunk_rows, options.rounded},
-                                 hidden, weight, labels.to(kInt64));
-  return reduce_rows(losses, labels, loss.ignore_index, loss.loss_mask, loss.reduction);
+  const Tensor y = dense(labels.to(kInt64));
+  if (!gradients_in_forward(hidden, options)) {
+    const Tensor losses =
+        apply_op(LinearCrossEntropy{rows, options.chunk_rows, options.rounded}, hidden, weight, y);
+    return reduce_rows(losses, labels, loss.ignore_index, loss.loss_mask, loss.reduction);
+  }
+  const Tensor weights =
+      dense(row_weights(labels, loss.ignore_index, loss.loss_mask, wide_dtype(hidden.dtype())));
+  const auto wants = [](const Tensor& t) { return grad_enabled() && t.requires_grad(); };
+  const Tensor total = apply_op(LinearCrossEntropySum{rows, options.chunk_rows, options.rounded,
+                                                      weights, wants(hidden), wants(weight)},
+                                hidden, weight, y);
+  return loss.reduction == Reduction::kMean ? div(total, sum(weights)) : total;
 }
 
 Tensor composed_linear_cross_entropy(const Tensor& hidden,

@@ -51,11 +51,13 @@ struct LinearCrossEntropyOptions {
 /// cross_entropy(linear(hidden, weight), labels) without ever holding the logits: hidden [..., H],
 /// weight [V, H], labels [...]. Dtypes and rounding as in linear(); the logits have hidden's dtype.
 ///
-/// Saves hidden, weight, labels and one number per row. Backward makes the logits again, chunk by
-/// chunk, and turns each into its part of both gradients: one matrix product more than with stored
-/// logits, and right for any weighting of the rows. The weight's gradient is summed over chunks in
-/// float32 (float64), straight into main_grad if there is one. Errors as in linear() and
-/// cross_entropy(); ValueError if chunk_rows is not positive.
+/// A sum or mean (of hidden other than float16) makes both gradients in forward, while it has the
+/// logits of a chunk, and saves them; backward multiplies them by the gradient of the loss, and
+/// main_grad takes the weight's over where it has no memory of its own. No product is made twice.
+/// Otherwise hidden, weight, labels and one number per row are saved, and backward makes the logits
+/// again: one matrix product more, and right for any weighting of the rows. The weight's gradient
+/// is summed over chunks in float32 (float64). Errors as in linear() and cross_entropy();
+/// ValueError if chunk_rows is not positive.
 Tensor linear_cross_entropy(const Tensor& hidden,
                             const Tensor& weight,
                             const Tensor& labels,

@@ -82,9 +82,9 @@ void convert_into(const Tensor& x, const Tensor& out) {
 
 // main_grad += gradient of any floating dtype.
 void accumulate_into_main_grad(AutogradMeta& meta, const Tensor& gradient) {
+  open_main_grad_storage(meta);
   const Tensor& main_grad = meta.main_grad;
-  if (meta.main_grad_is_fresh) {
-    meta.main_grad_is_fresh = false;
+  if (std::exchange(meta.main_grad_is_fresh, false)) {
     convert_into(gradient, main_grad);
   } else if (main_grad.dtype() == kBFloat16) {
     const Tensor term = gradient.is_contiguous() ? gradient : contiguous_copy(gradient);
@@ -499,6 +499,11 @@ AutogradMeta* open_main_grad(const Tensor& leaf) {
   return open ? meta : nullptr;
 }
 
+// What stands for a main_grad that has no memory.
+Tensor without_storage(const Shape& shape, DType dtype) {
+  return Tensor(make_ref<TensorImpl>(Ref<Storage>(), 0, shape, contiguous_strides(shape), dtype));
+}
+
 }  // namespace
 
 MainGradTarget main_grad_target(const Tensor& leaf) {
@@ -506,6 +511,7 @@ MainGradTarget main_grad_target(const Tensor& leaf) {
   if (meta == nullptr || meta->main_grad.dtype() != kFloat32) {
     return {};
   }
+  open_main_grad_storage(*meta);
   return {meta->main_grad, std::exchange(meta->main_grad_is_fresh, false)};
 }
 
@@ -518,12 +524,40 @@ Tensor add_to_main_grad(const Tensor& leaf, const Tensor& gradient) {
   return meta->main_grad;
 }
 
+bool give_to_main_grad(const Tensor& leaf, Tensor& gradient) {
+  AutogradMeta* meta = open_main_grad(leaf);
+  if (meta == nullptr) {
+    return false;
+  }
+  const bool takes_over = !meta->main_grad.storage() && is_sole_owner(gradient) &&
+                          gradient.dtype() == meta->main_grad.dtype();
+  if (takes_over) {
+    meta->main_grad_is_fresh = false;
+    meta->main_grad = std::move(gradient);
+  } else {
+    accumulate_into_main_grad(*meta, gradient);
+  }
+  gradient = meta->main_grad;
+  return true;
+}
+
 void reset_main_grad(const Tensor& leaf, const RandomKey& rounding) {
   AutogradMeta* meta = leaf.defined() ? autograd_meta(leaf) : nullptr;
   check<RuntimeError>(meta != nullptr && meta->main_grad.defined(),
                       "reset_main_grad: the tensor has no main_grad");
   meta->main_grad_is_fresh = true;
   meta->main_grad_rounding = rounding;
+}
+
+void release_main_grad(const Tensor& leaf, const RandomKey& rounding) {
+  reset_main_grad(leaf, rounding);
+  Tensor& held = autograd_meta(leaf)->main_grad;
+  held = without_storage(held.shape(), held.dtype());
+}
+
+void attach_main_grad(const Tensor& leaf, DType dtype) {
+  leaf.set_main_grad(without_storage(leaf.shape(), dtype));
+  reset_main_grad(leaf);
 }
 
 Tensor accumulate(const Tensor& a, const Tensor& b) {

@@ -72,6 +72,20 @@ Tensor add_to_main_grad(const Tensor& leaf, const Tensor& gradient);
 /// leaf has no main_grad.
 void reset_main_grad(const Tensor& leaf, const RandomKey& rounding = {});
 
+/// As reset_main_grad, and gives the memory of main_grad back until there is something to put into
+/// it: the gradients of a step then take the place of the activations that have made them.
+void release_main_grad(const Tensor& leaf, const RandomKey& rounding = {});
+
+/// Gives a leaf a main_grad of the given dtype, float32 or bfloat16, in the state after
+/// release_main_grad.
+void attach_main_grad(const Tensor& leaf, DType dtype);
+
+/// As add_to_main_grad, for a gradient of the leaf's shape that nobody else holds: a main_grad
+/// without memory takes over that of the gradient (which should have been allocated as
+/// MemoryKind::kGradient). `gradient` is then the main_grad, for the op to return. False, and
+/// nothing done, where add_to_main_grad has an undefined result.
+bool give_to_main_grad(const Tensor& leaf, Tensor& gradient);
+
 /// True while a pass is running that drops what an op saved as soon as its backward returns (no
 /// retain_graph or create_graph): an op may then overwrite a saved tensor of which nobody else has
 /// a handle (SavedTensor::is_only_handle).

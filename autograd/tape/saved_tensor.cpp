@@ -39,6 +39,12 @@ bool SavedTensor::is_only_handle() const {
   return value_.defined() && value_.impl()->use_count() == 1 && value_.storage()->use_count() == 1;
 }
 
+Tensor SavedTensor::take() {
+  Tensor out = get();
+  value_ = {};
+  return out;
+}
+
 Tensor SavedTensor::get() const {
   if (!value_.defined()) {
     return {};

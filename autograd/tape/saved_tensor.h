@@ -28,6 +28,8 @@ class SavedTensor {
   /// in a pass that releases the graph (releases_graph() in engine.h). Ask before get(), whose
   /// result is a handle.
   bool is_only_handle() const;
+  /// The same tensor, which is no longer kept: for a pass that releases the graph.
+  Tensor take();
 
  private:
   static constexpr uint32_t kInput = UINT32_MAX;

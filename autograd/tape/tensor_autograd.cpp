@@ -5,6 +5,8 @@
 #include "autograd/tape/engine.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
 
@@ -14,6 +16,7 @@ namespace {
 Tensor settled_main_grad(AutogradMeta& meta) {
   if (meta.main_grad.defined() && meta.main_grad_is_fresh) {
     meta.main_grad_is_fresh = false;
+    open_main_grad_storage(meta);
     std::memset(meta.main_grad.raw(), 0,
                 static_cast<size_t>(meta.main_grad.numel() * size_of(meta.main_grad.dtype())));
   }
@@ -21,6 +24,13 @@ Tensor settled_main_grad(AutogradMeta& meta) {
 }
 
 }  // namespace
+
+void open_main_grad_storage(AutogradMeta& meta) {
+  if (!meta.main_grad.storage()) {
+    const MemoryKindGuard kind(MemoryKind::kGradient);
+    meta.main_grad = empty(meta.main_grad.shape(), meta.main_grad.dtype());
+  }
+}
 
 const Tensor& Tensor::set_requires_grad(bool value) const {
   check<TypeError>(!value || is_floating(dtype()),

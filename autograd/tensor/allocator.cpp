@@ -1,12 +1,11 @@
 #include "autograd/tensor/allocator.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <iomanip>
 #include <ostream>
+#include <utility>
 
 #include "autograd/tensor/error.h"
 
@@ -15,19 +14,7 @@ namespace tapestry {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-constexpr int64_t kHugePage = int64_t{2} << 20;
-constexpr int64_t kHugePageThreshold = int64_t{4} << 20;
-
-void* system_allocate(int64_t bytes) {
-  const int64_t alignment = bytes >= kHugePageThreshold ? kHugePage : kAlignment;
-  const int64_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  void* data = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded));
-  if (data != nullptr && alignment == kHugePage) {
-    // Advice only: where huge pages are off the block works all the same.
-    madvise(data, static_cast<size_t>(rounded), MADV_HUGEPAGE);
-  }
-  return data;
-}
+constexpr int64_t kAddressable = int64_t{1} << 47;  // bytes, by one process
 
 }  // namespace
 
@@ -59,6 +46,9 @@ CachingAllocator::~CachingAllocator() { release_cache_locked(); }
 // Bins are 64 * 2^e * (8 + i) / 8 for i in [0, 8), rounded up to the alignment: eight steps to
 // each doubling.
 int64_t CachingAllocator::rounded_size(int64_t bytes) {
+  if (bytes >= kLargeBlock) {
+    return (bytes + Arena::kGranularity - 1) / Arena::kGranularity * Arena::kGranularity;
+  }
   const int64_t units = std::max<int64_t>((bytes + kAlignment - 1) / kAlignment, 1);
   if (units <= 8) {
     return units * kAlignment;
@@ -77,26 +67,38 @@ int CachingAllocator::bin_of(int64_t rounded_bytes) {
   return 8 * (shift + 1) + static_cast<int>((units >> shift) - 8) - 1;
 }
 
+void* CachingAllocator::allocate_small(int64_t rounded) {
+  std::vector<void*>& bin = bins_[static_cast<size_t>(bin_of(rounded))];
+  if (!bin.empty()) {
+    void* data = bin.back();
+    bin.pop_back();
+    small_cached_ -= rounded;
+    return data;
+  }
+  void* data = std::aligned_alloc(static_cast<size_t>(kAlignment), static_cast<size_t>(rounded));
+  if (data != nullptr) {
+    small_reserved_ += rounded;
+  }
+  return data;
+}
+
 CachingAllocator::Block CachingAllocator::allocate(int64_t bytes, MemoryKind kind) {
   check<ValueError>(bytes >= 0, "allocate: negative size ", bytes);
-  const int64_t rounded = rounded_size(bytes);
-  const auto bin = static_cast<size_t>(bin_of(rounded));
   const std::lock_guard lock(mutex_);
-  void* data = nullptr;
-  if (!bins_[bin].empty()) {
-    data = bins_[bin].back();
-    bins_[bin].pop_back();
-  } else {
-    data = system_allocate(rounded);
-    if (data == nullptr) {
-      release_cache_locked();
-      data = system_allocate(rounded);
-    }
-    check<RuntimeError>(data != nullptr, "allocate: the system has no ", bytes, " bytes left\n",
-                        stats_);
-    stats_.reserved_bytes += rounded;
-    ++stats_.system_allocations;
+  const int64_t rounded = rounded_size(std::min(bytes, kAddressable));
+  const auto serve = [&] {
+    return rounded >= kLargeBlock ? arena_.allocate(rounded) : allocate_small(rounded);
+  };
+  void* data = serve();
+  if (data == nullptr) {
+    release_cache_locked();
+    data = serve();
   }
+  check<RuntimeError>(data != nullptr, "allocate: the system has no ", bytes, " bytes left\n",
+                      stats_);
+  const int64_t reserved = small_reserved_ + arena_.resident_bytes();
+  stats_.system_allocations += reserved > stats_.reserved_bytes ? 1 : 0;
+  stats_.reserved_bytes = reserved;
   ++stats_.allocations;
   stats_.current_bytes += rounded;
   stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.current_bytes);
@@ -111,7 +113,12 @@ void CachingAllocator::deallocate(const Block& block) noexcept {
   const std::lock_guard lock(mutex_);
   stats_.current_bytes -= block.bytes;
   stats_.current_by_kind[static_cast<size_t>(block.kind)] -= block.bytes;
-  bins_[static_cast<size_t>(bin_of(block.bytes))].push_back(block.data);
+  if (block.bytes >= kLargeBlock) {
+    arena_.deallocate(block.data, block.bytes);
+  } else {
+    bins_[static_cast<size_t>(bin_of(block.bytes))].push_back(block.data);
+    small_cached_ += block.bytes;
+  }
 }
 
 MemoryStats CachingAllocator::stats() const {
@@ -137,7 +144,9 @@ void CachingAllocator::release_cache_locked() {
     }
     bin.clear();
   }
-  stats_.reserved_bytes = stats_.current_bytes;
+  small_reserved_ -= std::exchange(small_cached_, 0);
+  arena_.release();
+  stats_.reserved_bytes = small_reserved_ + arena_.resident_bytes();
 }
 
 }  // namespace tapestry

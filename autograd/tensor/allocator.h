@@ -1,5 +1,5 @@
-// The caching allocator: freed blocks are kept in size bins and handed out again, so that a
-// training step in steady state asks the system for nothing and touches no fresh page.
+// The caching allocator: freed blocks are kept and handed out again, so that a training step in
+// steady state asks the system for nothing and touches no fresh page.
 #pragma once
 
 #include <array>
@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "autograd/tensor/arena.h"
 #include "autograd/tensor/ref.h"
 
 namespace tapestry {
@@ -19,13 +20,13 @@ enum class MemoryKind : uint8_t { kActivation, kParameter, kGradient, kOptimizer
 inline constexpr int kNumMemoryKinds = 5;
 std::string_view name_of(MemoryKind kind);
 
-/// Counters of one allocator. Bytes are those of whole blocks (requests rounded up to their bin).
+/// Counters of one allocator. Bytes are those of whole blocks (requests rounded up).
 struct MemoryStats {
   int64_t current_bytes = 0;       ///< in blocks handed out
   int64_t peak_bytes = 0;          ///< highest current_bytes since the last reset_peak()
   int64_t reserved_bytes = 0;      ///< held from the system: handed out and cached
   int64_t allocations = 0;         ///< requests served
-  int64_t system_allocations = 0;  ///< of these, the ones that no cached block could serve
+  int64_t system_allocations = 0;  ///< of these, the ones that cached memory could not serve
   std::array<int64_t, kNumMemoryKinds> current_by_kind{};
   std::array<int64_t, kNumMemoryKinds> peak_by_kind{};
 };
@@ -33,13 +34,16 @@ struct MemoryStats {
 /// A table of the counters, in MiB, that people can read.
 std::ostream& operator<<(std::ostream& out, const MemoryStats& stats);
 
-/// Serves 64-byte aligned blocks from size bins (eight bins per doubling, so at most an eighth of a
-/// block is slack); blocks of 4 MiB and more ask for huge pages. Thread safe.
+/// Serves 64-byte aligned blocks: small ones from size bins (eight bins per doubling, so at most an
+/// eighth of a block is slack), those of kLargeBlock and more from an arena on huge pages, in which
+/// a freed block serves any other size. Thread safe.
 class CachingAllocator final : public RefCounted {
  public:
+  static constexpr int64_t kLargeBlock = int64_t{1} << 20;  // bytes
+
   struct Block {
     void* data = nullptr;
-    int64_t bytes = 0;  ///< usable size, the bin's
+    int64_t bytes = 0;  ///< usable size
     MemoryKind kind = MemoryKind::kActivation;
   };
 
@@ -59,12 +63,17 @@ class CachingAllocator final : public RefCounted {
   static int64_t rounded_size(int64_t bytes);
 
  private:
-  static constexpr int kNumBins = 8 * 48;
+  static constexpr int kNumBins = 8 * 12;
   static int bin_of(int64_t rounded_bytes);
+  void* allocate_small(int64_t rounded);
+  void* allocate_large(int64_t rounded);
   void release_cache_locked();
 
   mutable std::mutex mutex_;
   std::array<std::vector<void*>, kNumBins> bins_;
+  int64_t small_reserved_ = 0;  // bytes of small blocks, handed out or cached
+  int64_t small_cached_ = 0;    // of these, in the bins
+  Arena arena_;
   MemoryStats stats_;
 };
 

@@ -13,7 +13,7 @@ namespace tapestry {
 /// ValueError if the number does not fit 62 bits.
 int64_t parameter_count(const TransformerConfig& model);
 
-/// Bytes by kind in one process. docs/memory.md has the table of bytes per parameter.
+/// Bytes by kind on one rank. docs/memory.md has the table of bytes per parameter.
 struct MemoryEstimate {
   int64_t parameter_count = 0;
   int64_t parameters = 0;
@@ -36,8 +36,10 @@ struct MemoryEstimate {
 
 /// What is kept per token and layer: the two norms' inputs and outputs (4 hidden), q, k, v and the
 /// attention output with one float32 per head, the MLP's values before and after the activation,
-/// and one byte per dropout decision. ValueError as parameter_count.
-MemoryEstimate estimate_memory(const AllConfig& config);
+/// and one byte per dropout decision. Of what data-parallel ranks share out (zero_level), a rank
+/// has its part, and from z2 on what is whole at one time: the buckets of gradients that are being
+/// filled and reduced, the weights in use. ValueError as parameter_count.
+MemoryEstimate estimate_memory(const AllConfig& config, int64_t data_parallel_size = 1);
 
 /// The estimate as lines "kind: size".
 std::string memory_text(const MemoryEstimate& estimate);

@@ -253,8 +253,9 @@ constexpr Key kKeys[] = {
             "for comparing numbers."},
     {.name = "fused_linear_cross_entropy",
      .field = f<&M::fused_linear_cross_entropy>,
+     .default_text = "in training, with `use_fused_kernels`, not in float16",
      .doc = "Output layer and loss in one op, chunk by chunk: the logits are never in memory as a "
-            "whole. One more matrix product."},
+            "whole. In float16 that takes one more matrix product."},
     {.name = "layernorm_compute_dtype",
      .field = f<&M::layernorm_compute_dtype>,
      .doc = "Type that a norm's input is rounded to; its sums are float32."},

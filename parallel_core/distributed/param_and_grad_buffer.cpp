@@ -4,6 +4,7 @@
 
 #include "autograd/kernels/reduce.h"
 #include "autograd/tape/engine.h"
+#include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 
@@ -16,10 +17,21 @@ constexpr int64_t kAlignment = 64;  // bytes
 }  // namespace
 
 ParamAndGradBuffer::ParamAndGradBuffer(const std::vector<nn::Module::NamedParameter>& parameters,
-                                       DType dtype,
-                                       uint64_t seed)
-    : seed_(seed) {
-  const int64_t unit = kAlignment / size_of(dtype);
+                                       const Options& options)
+    : options_(options) {
+  if (options.memory == GradientMemory::kContiguous) {
+    lay_out(parameters);
+  }
+  for (auto entry = parameters.rbegin(); entry != parameters.rend(); ++entry) {
+    if (options.memory == GradientMemory::kOnDemand) {
+      attach_main_grad(*entry->parameter, options.dtype);
+    }
+    pieces_.push_back({*entry->parameter, combine(stream_of("main_grad"), stream_of(entry->name))});
+  }
+}
+
+void ParamAndGradBuffer::lay_out(const std::vector<nn::Module::NamedParameter>& parameters) {
+  const int64_t unit = kAlignment / size_of(options_.dtype);
   const auto padded = [&](const nn::Parameter& p) { return (p.numel() + unit - 1) / unit * unit; };
   int64_t total = 0;
   for (const auto& entry : parameters) {
@@ -27,7 +39,7 @@ ParamAndGradBuffer::ParamAndGradBuffer(const std::vector<nn::Module::NamedParame
   }
   {
     const MemoryKindGuard kind(MemoryKind::kGradient);
-    grad_data_ = zeros({total}, dtype);
+    grad_data_ = zeros({total}, options_.dtype);
   }
   int64_t offset = 0;
   for (auto entry = parameters.rbegin(); entry != parameters.rend(); ++entry) {
@@ -35,37 +47,50 @@ ParamAndGradBuffer::ParamAndGradBuffer(const std::vector<nn::Module::NamedParame
     parameter.set_main_grad(
         alias(grad_data_, parameter.shape(), contiguous_strides(parameter.shape()), offset));
     offset += padded(parameter);
-    pieces_.push_back({parameter, combine(stream_of("main_grad"), stream_of(entry->name))});
   }
 }
 
-void ParamAndGradBuffer::settle() const {
+std::vector<Tensor> ParamAndGradBuffer::settled() const {
+  std::vector<Tensor> memory;
   for (const Piece& piece : pieces_) {
-    piece.parameter.main_grad();
+    memory.push_back(piece.parameter.main_grad());
   }
+  if (grad_data_.defined()) {
+    memory = {grad_data_};
+  }
+  return memory;
 }
 
 const Tensor& ParamAndGradBuffer::grad_data() const {
-  settle();
+  check<RuntimeError>(grad_data_.defined(), "gradients: they lie apart, there is no buffer of all");
+  settled();
   return grad_data_;
 }
 
 void ParamAndGradBuffer::zero(int64_t step) {
   for (const Piece& piece : pieces_) {
-    reset_main_grad(piece.parameter,
-                    {seed_, combine(piece.stream, static_cast<uint64_t>(step)), 0});
+    const RandomKey rounding = {options_.seed, combine(piece.stream, static_cast<uint64_t>(step)),
+                                0};
+    if (grad_data_.defined()) {
+      reset_main_grad(piece.parameter, rounding);
+    } else {
+      release_main_grad(piece.parameter, rounding);
+    }
   }
 }
 
 void ParamAndGradBuffer::scale(double factor) {
-  settle();
-  kernels::scale_inplace(grad_data_.dtype(), grad_data_.numel(), factor, grad_data_.raw());
+  for (const Tensor& memory : settled()) {
+    kernels::scale_inplace(memory.dtype(), memory.numel(), factor, memory.raw());
+  }
 }
 
 double ParamAndGradBuffer::norm() const {
-  settle();
-  return std::sqrt(
-      kernels::sum_of_squares(grad_data_.dtype(), grad_data_.numel(), grad_data_.raw()));
+  double squares = 0;
+  for (const Tensor& memory : settled()) {
+    squares += kernels::sum_of_squares(memory.dtype(), memory.numel(), memory.raw());
+  }
+  return std::sqrt(squares);
 }
 
 }  // namespace tapestry

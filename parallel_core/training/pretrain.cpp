@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -12,11 +13,13 @@
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 #include "parallel_core/config/memory_estimate.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/data/default_text.h"
 #include "parallel_core/data/step_dataset.h"
 #include "parallel_core/data/tokenizer.h"
+#include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
@@ -210,7 +213,6 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (config.training_config.num_threads) {
     set_num_threads(static_cast<int>(*config.training_config.num_threads));
   }
-  check_fits(estimate_memory(config), available_memory());
   if (!model_parallel_is_initialized()) {
     const ModelParallelConfig& p = config.parallel_config;
     initialize_model_parallel(
@@ -221,6 +223,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
         options.world);
   }
 
+  check_fits(estimate_memory(config, get_data_parallel_world_size()), available_memory());
   const std::string& output = config.training_config.output_dir;
   check_output_paths(config.training_config);
   open_logs(output);
@@ -249,15 +252,25 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (!options.run_cmd.empty()) {
     resolved = comment_line("run_cmd: " + options.run_cmd) + resolved;
   }
-  write_file_atomically(output + "/config.yaml", resolved);
-  const auto optimizer = get_optimizer(config, *model);
+  const bool first = RankContext::current().rank() == 0;
+  if (first) {
+    write_file_atomically(output + "/config.yaml", resolved);
+  }
+  if (get_data_parallel_world_size() > 1) {
+    check_equal_parameters(*model, get_data_parallel_group());
+  }
+  const auto data_parallel = get_data_parallel(config, *model);
+  const auto optimizer = get_optimizer(config, *model, data_parallel.get());
   const auto schedule = get_optimizer_param_scheduler(config, get_data_parallel_world_size());
-  TrainOneStepCell cell(*model, *optimizer, *schedule, config);
-  MetricsWriter metrics(output + "/metrics.jsonl");
+  TrainOneStepCell cell(*model, *optimizer, *schedule, config, data_parallel.get());
+  std::optional<MetricsWriter> metrics;
+  if (first) {
+    metrics.emplace(output + "/metrics.jsonl");
+  }
   const TrainSummary summary =
       train(cell, *data.train, config,
             {.validation = data.validation.get(),
-             .metrics = &metrics,
+             .metrics = metrics ? &*metrics : nullptr,
              .checkpoint = {.directory = output + "/checkpoint",
                             .keep_max = config.training_config.keep_checkpoint_max,
                             .resolved_config = resolved,

@@ -9,11 +9,23 @@
 #include "autograd/tensor/factory.h"
 #include "optim/grad_clip.h"
 #include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/optimizer/global_norm.h"
+#include "parallel_core/parallel_state.h"
 #include "parallel_core/random.h"
 
 namespace tapestry {
 
 namespace {
+
+// A model in one process needs no groups.
+int data_parallel_size() {
+  return model_parallel_is_initialized() ? get_data_parallel_world_size() : 1;
+}
+
+bool model_is_split() {
+  return model_parallel_is_initialized() && (get_tensor_model_parallel_world_size() > 1 ||
+                                             get_pipeline_model_parallel_world_size() > 1);
+}
 
 double token_count(const data::Batch& batch) {
   return std::accumulate(batch.loss_mask.begin(), batch.loss_mask.end(), 0.0);
@@ -79,7 +91,8 @@ std::map<std::string, Tensor> logical_gradients(const nn::Module& model) {
 TrainOneStepCell::TrainOneStepCell(GPTModel& network_with_loss,
                                    optim::Optimizer& optimizer,
                                    const optim::Schedule& schedule,
-                                   const AllConfig& config)
+                                   const AllConfig& config,
+                                   DistributedDataParallel* data_parallel)
     : network_(network_with_loss),
       optimizer_(optimizer),
       schedule_(schedule),
@@ -87,21 +100,54 @@ TrainOneStepCell::TrainOneStepCell(GPTModel& network_with_loss,
       clip_(gradient_clipping(config)),
       per_token_(config.training_config.calculate_per_token_loss),
       mean_(config.training_config.loss_reduction == "mean"),
-      log_grad_norms_(config.training_config.log_param_grad_norms) {
+      log_grad_norms_(config.training_config.log_param_grad_norms),
+      data_parallel_(data_parallel) {
+  const int ranks = data_parallel_size();
+  check<ValueError>(data_parallel != nullptr || ranks == 1, "a training step on ", ranks,
+                    " data-parallel ranks needs the object that get_data_parallel makes");
+  if (data_parallel_ != nullptr) {
+    return;
+  }
   if (config.optimizer_config.optimizer_in_backward) {
     backward_update_.emplace(network_, optimizer_, log_grad_norms_);
   } else {
-    gradients_.emplace(network_.named_parameters(), config.optimizer_config.main_grads_dtype,
-                       static_cast<uint64_t>(config.training_config.seed));
+    gradients_.emplace(
+        network_.named_parameters(),
+        ParamAndGradBuffer::Options{.dtype = config.optimizer_config.main_grads_dtype,
+                                    .seed = static_cast<uint64_t>(config.training_config.seed),
+                                    .memory = GradientMemory::kOnDemand});
   }
+}
+
+double TrainOneStepCell::sum_over_data_parallel(double value) const {
+  if (data_parallel_ == nullptr) {
+    return value;
+  }
+  const Tensor sum = full({1}, value, kFloat64);
+  data_parallel_->group().all_reduce(sum);
+  return sum.item();
+}
+
+void TrainOneStepCell::count_tokens(const std::vector<data::Batch>& micro_batches,
+                                    StepResult& result) const {
+  double tokens = 0;
+  for (const data::Batch& batch : micro_batches) {
+    result.loss_tokens += token_count(batch);
+    tokens += static_cast<double>(batch.batch * batch.seq);
+  }
+  if (data_parallel_ != nullptr) {
+    const Tensor sums = tensor(std::vector<double>{result.loss_tokens, tokens}, {2});
+    data_parallel_->group().all_reduce(sums);
+    result.loss_tokens = sums.data<double>()[0];
+    tokens = sums.data<double>()[1];
+  }
+  result.tokens = static_cast<int64_t>(tokens);
 }
 
 double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_batches,
                                           StepResult& result) {
-  for (const data::Batch& batch : micro_batches) {
-    result.loss_tokens += token_count(batch);
-    result.tokens += batch.batch * batch.seq;
-  }
+  count_tokens(micro_batches, result);
+  const double parts = static_cast<double>(micro_batches.size()) * data_parallel_size();
   RandomContext& random = random_context();
   random.step = position_.seen;
   double loss = 0;
@@ -109,15 +155,16 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
     random.sample_ids = batch.sample_ids;
     GPTOutput output = network_.forward(to_model_input(batch));
     output.logits = {};  // nobody else holds them: their gradient can take their place
-    // The model's loss is the mean over its micro-batch.
-    double share = mean_ ? 1.0 / static_cast<double>(micro_batches.size()) : 1.0;
+    // The model's loss is the mean over its micro-batch. Its share is that among the micro-batches
+    // of all ranks, so that gradients are simply summed.
+    double share = mean_ ? 1.0 / parts : 1.0;
     if (per_token_) {
       share = output.token_count / std::max(result.loss_tokens, 1.0);
     }
     loss += output.loss.item() * share;
     output.loss.backward(scalar(share * result.loss_scale, output.loss.dtype()));
   }
-  return loss;
+  return sum_over_data_parallel(loss);
 }
 
 void TrainOneStepCell::apply_schedule(StepResult& result) {
@@ -127,28 +174,55 @@ void TrainOneStepCell::apply_schedule(StepResult& result) {
   }
 }
 
-void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro_batches,
-                                           StepResult& result) {
-  gradients_->zero(position_.seen);
-  result.loss = forward_backward(micro_batches, result);
-  // Unscaling is left to the pass that updates, unless somebody wants to see the gradients.
-  double unscale = 1.0 / result.loss_scale;
-  const int64_t step = position_.seen + 1;
-  const bool observed = gradient_observer_ && (!observer_wanted_ || observer_wanted_(step));
-  if (observed && unscale != 1) {
-    gradients_->scale(unscale);
-    unscale = 1;
+void TrainOneStepCell::start_gradients(size_t micro_batches) {
+  if (data_parallel_ != nullptr) {
+    data_parallel_->start_step(position_.seen, static_cast<int64_t>(micro_batches));
+  } else {
+    gradients_->zero(position_.seen);
   }
-  result.grad_norm = gradients_->norm() * unscale;
-  result.finite = std::isfinite(result.grad_norm);
+}
+
+// Shows the gradients to whoever wants to see them whole.
+void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResult& result) {
+  if (!observed && !log_grad_norms_) {
+    return;
+  }
+  if (data_parallel_ != nullptr) {
+    data_parallel_->gather_gradients();
+  }
   if (log_grad_norms_) {
     for (const auto& [name, gradient] : logical_gradients(network_)) {
       result.grad_norms.emplace(name, optim::global_norm({gradient}) * unscale);
     }
   }
   if (observed) {
-    gradient_observer_(step);
+    gradient_observer_(position_.seen + 1);
   }
+  if (data_parallel_ != nullptr) {
+    data_parallel_->release_gradients();
+  }
+}
+
+void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro_batches,
+                                           StepResult& result) {
+  start_gradients(micro_batches.size());
+  result.loss = forward_backward(micro_batches, result);
+  if (data_parallel_ != nullptr) {
+    data_parallel_->finish_reduce();
+  }
+  // Unscaling is left to the pass that updates, unless somebody wants to see the gradients.
+  double unscale = 1.0 / result.loss_scale;
+  const int64_t step = position_.seen + 1;
+  const bool observed = gradient_observer_ && (!observer_wanted_ || observer_wanted_(step));
+  if (observed && unscale != 1) {
+    data_parallel_ != nullptr ? data_parallel_->scale(unscale) : gradients_->scale(unscale);
+    unscale = 1;
+  }
+  const bool is_split = data_parallel_ != nullptr || model_is_split();
+  result.grad_norm =
+      (is_split ? global_grad_norm(network_, data_parallel_) : gradients_->norm()) * unscale;
+  result.finite = std::isfinite(result.grad_norm);
+  observe_gradients(unscale, observed, result);
   apply_schedule(result);
   if (result.finite) {
     optim::GradTransform transform{.scale = unscale};
@@ -158,6 +232,9 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
       transform.limit = clip_->clip_value;
     }
     optimizer_.step(transform);
+    if (data_parallel_ != nullptr) {
+      data_parallel_->parameters_changed();
+    }
     ++position_.applied;
   }
 }

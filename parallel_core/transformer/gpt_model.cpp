@@ -5,6 +5,7 @@
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/reduction.h"
+#include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/transformer/activation_recorder.h"
 
@@ -24,6 +25,7 @@ Tensor VocabParallelCrossEntropy::forward(const Tensor& logits,
 GPTModel::GPTModel(const TransformerConfig& config, const std::string& data_layout)
     : sequence_first_(data_layout == "SBH"),
       fused_loss_(config.fused_linear_cross_entropy),
+      fuses_in_training_(fuses_head_and_loss(config)),
       precision_(precision_of(config)),
       language_model_(static_cast<TransformerLanguageModel*>(
           &add_child("language_model", get_language_model(config, sequence_first_)))),
@@ -34,10 +36,15 @@ GPTModel::GPTModel(const TransformerConfig& config, const std::string& data_layo
                     "' is not known; choose BSH or SBH");
 }
 
-Tensor GPTModel::fused_losses(const Tensor& hidden,
-                              const nn::Parameter& weight,
-                              const Tensor& labels) const {
-  LinearCrossEntropyOptions options = {.loss = {.reduction = Reduction::kNone}};
+bool GPTModel::fuses_loss() const {
+  return fused_loss_.value_or(fuses_in_training_ && is_training() && grad_enabled());
+}
+
+Tensor GPTModel::fused_loss(const Tensor& hidden,
+                            const nn::Parameter& weight,
+                            const Tensor& labels,
+                            const Tensor& mask) const {
+  LinearCrossEntropyOptions options = {.loss = {.reduction = Reduction::kSum, .loss_mask = mask}};
   options.rounded = rounded_weight(weight, precision_);
   return linear_cross_entropy(hidden.to(precision_.compute), weight, labels, options);
 }
@@ -48,32 +55,39 @@ GPTOutput GPTModel::forward(const GPTInput& input) {
   const Tensor hidden =
       language_model_->forward(input.tokens, input.position_ids, input.attention_mask);
   const nn::Parameter& weight = language_model_->output_weight();
+  const bool fused = input.labels.defined() && fuses_loss();
   GPTOutput out;
-  if (!fused_loss_ || !input.labels.defined()) {
+  if (!fused) {
     out.logits = parallel_lm_logits_->forward(hidden, weight);
     report_activation("logits", out.logits, sequence_first_ ? 1 : 0);
+  } else if (activations_are_recorded()) {
+    const NoGradGuard guard;
+    report_activation("logits", parallel_lm_logits_->forward(hidden, weight),
+                      sequence_first_ ? 1 : 0);
   }
   if (!input.labels.defined()) {
     return out;
   }
-  check<ValueError>(input.labels.shape() == input.tokens.shape(), "gpt: labels are ",
-                    describe(input.labels), ", tokens ", describe(input.tokens));
+  for (const auto& [name, tensor] :
+       {std::pair{"labels", input.labels}, std::pair{"loss_mask", input.loss_mask}}) {
+    check<ValueError>(!tensor.defined() || tensor.shape() == input.tokens.shape(), "gpt: ", name,
+                      " is ", describe(tensor), ", tokens ", describe(input.tokens));
+  }
   const auto in_layout = [&](const Tensor& t) {
-    return sequence_first_ ? t.transpose(0, 1).contiguous() : t;
+    return sequence_first_ && t.defined() ? t.transpose(0, 1).contiguous() : t;
   };
   const Tensor labels = in_layout(input.labels);
-  const Tensor losses =
-      fused_loss_ ? fused_losses(hidden, weight, labels) : loss_->forward(out.logits, labels);
-  if (input.loss_mask.defined()) {
-    check<ValueError>(input.loss_mask.shape() == input.tokens.shape(), "gpt: loss_mask is ",
-                      describe(input.loss_mask), ", tokens ", describe(input.tokens));
-    out.token_count = sum(input.loss_mask.to(kFloat64)).item();
-    out.loss = sum(losses * in_layout(input.loss_mask));
+  const Tensor mask = in_layout(input.loss_mask);
+  out.token_count =
+      mask.defined() ? sum(mask.to(kFloat64)).item() : static_cast<double>(input.tokens.numel());
+  Tensor total;
+  if (fused) {
+    total = fused_loss(hidden, weight, labels, mask);
   } else {
-    out.token_count = static_cast<double>(input.tokens.numel());
-    out.loss = sum(losses);
+    const Tensor losses = loss_->forward(out.logits, labels);
+    total = sum(mask.defined() ? losses * mask : losses);
   }
-  out.loss = out.loss / std::max(out.token_count, 1.0);
+  out.loss = total / std::max(out.token_count, 1.0);
   return out;
 }
 

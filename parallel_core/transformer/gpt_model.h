@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "parallel_core/config/config.h"
@@ -44,7 +45,8 @@ struct GPTInput {
 struct GPTOutput {
   Tensor loss;  ///< scalar: sum(loss * mask) / max(sum(mask), 1); undefined without labels
   /// [B, S, V], or [S, B, V] with data_layout SBH. Undefined where labels are given and the head is
-  /// fused with the loss. Dropped before backward, its memory serves for its gradient.
+  /// fused with the loss: see fused_linear_cross_entropy. Dropped before backward, its memory
+  /// serves for its gradient.
   Tensor logits;
   double token_count = 0;  ///< sum(mask)
 };
@@ -58,12 +60,15 @@ class GPTModel final : public nn::Module {
   TransformerLanguageModel& language_model() { return *language_model_; }
 
  private:
-  Tensor fused_losses(const Tensor& hidden,
-                      const nn::Parameter& weight,
-                      const Tensor& labels) const;
+  bool fuses_loss() const;
+  Tensor fused_loss(const Tensor& hidden,
+                    const nn::Parameter& weight,
+                    const Tensor& labels,
+                    const Tensor& mask) const;
 
   bool sequence_first_;
-  bool fused_loss_;  // head and loss in one op
+  std::optional<bool> fused_loss_;  // head and loss in one op, always or never
+  bool fuses_in_training_;
   Precision precision_;
   TransformerLanguageModel* language_model_;
   ParallelLMLogits* parallel_lm_logits_;

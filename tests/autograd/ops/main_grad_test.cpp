@@ -8,6 +8,7 @@
 #include "autograd/tape/engine.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
 namespace {
@@ -187,6 +188,52 @@ TEST(BFloat16MainGrad, TakesTheFirstContributionRoundedToNearest) {
   sum(linear(x, plain)).backward();
   EXPECT_EQ(weight.grad().to(kFloat32).to_vector<float>(),
             plain.grad().to(kBFloat16).to(kFloat32).to_vector<float>());
+}
+
+int64_t gradient_bytes() {
+  return memory_stats().current_by_kind[static_cast<size_t>(MemoryKind::kGradient)];
+}
+
+TEST(ReleasedMainGrad, ComesBackWithTheFirstContribution) {
+  const Tensor weight = leaf({2, 3}, 0.5);
+  attach_main_grad(weight, kFloat32);
+  const Tensor x = filled({4, 3}, 1);
+  EXPECT_EQ(gradient_bytes(), 0);
+  sum(linear(x, weight)).backward();
+  EXPECT_EQ(gradient_bytes(), 64);
+  const std::vector<float> once = weight.grad().to_vector<float>();
+  sum(linear(x, weight)).backward();
+  EXPECT_THAT((weight.grad() * 0.5).to_vector<float>(), Pointwise(Close(), once));
+  release_main_grad(weight);
+  EXPECT_EQ(gradient_bytes(), 0);
+  sum(linear(x, weight)).backward();
+  EXPECT_THAT(weight.main_grad().to_vector<float>(), ElementsAreArray(once));
+  release_main_grad(weight);
+  EXPECT_THAT(weight.grad().to_vector<float>(), ElementsAreArray(std::vector<float>(6, 0)));
+}
+
+TEST(ReleasedMainGrad, TakesAGradientOver) {
+  const Tensor weight = leaf({2, 3}, 0.5);
+  const Tensor hidden = filled({4, 3}, -0.2);
+  const Tensor labels = tensor(std::vector<int64_t>{0, 1, 1, 0}, {4});
+  const auto gradient_after = [&](int passes) {
+    for (int i = 0; i < passes; ++i) {
+      (linear_cross_entropy(hidden, weight, labels) * 3.0).backward();
+    }
+    return weight.grad().to_vector<float>();
+  };
+  weight.set_main_grad(zeros({2, 3}));
+  const std::vector<float> expected = gradient_after(2);
+  weight.set_main_grad({});
+  attach_main_grad(weight, kFloat32);
+  EXPECT_THAT(gradient_after(2), ElementsAreArray(expected));
+  EXPECT_EQ(gradient_bytes(), 64) << "the first gradient's own memory";
+  // A graph that is kept keeps its own.
+  release_main_grad(weight);
+  const Tensor loss = linear_cross_entropy(hidden, weight, labels) * 3.0;
+  loss.backward({}, true);
+  loss.backward();
+  EXPECT_THAT(weight.grad().to_vector<float>(), ElementsAreArray(expected));
 }
 
 }  // namespace

@@ -8,38 +8,61 @@
 
 namespace tapestry {
 
-OP_SAMPLES(linear_cross_entropy) {
-  const auto with = [](const CrossEntropyOptions& loss, int64_t chunk_rows) {
-    return [=](const Tensor& hidden, const Tensor& weight, const Tensor& labels) {
-      return linear_cross_entropy(hidden, weight, labels, {.loss = loss, .chunk_rows = chunk_rows});
-    };
+namespace {
+
+auto linear_cross_entropy_with(const CrossEntropyOptions& loss, int64_t chunk_rows) {
+  return [=](const Tensor& hidden, const Tensor& weight, const Tensor& labels) {
+    return linear_cross_entropy(hidden, weight, labels, {.loss = loss, .chunk_rows = chunk_rows});
   };
-  for (const Reduction reduction : {Reduction::kNone, Reduction::kSum, Reduction::kMean}) {
-    // Chunks that divide the rows, that do not, and one that holds them all.
-    for (const int64_t chunk_rows : {2, 3, 100}) {
-      add(with({.reduction = reduction}, chunk_rows),
-          {randn({4, 3}), randn({5, 3}), integers({4}, 5)});
-    }
-    add(with({.ignore_index = 2, .reduction = reduction, .label_smoothing = 0.2, .valid_vocab = 4},
-             4),
-        {randn({2, 3, 4}), randn({6, 4}), integers({2, 3}, 4)});
+}
+
+}  // namespace
+
+OP_SAMPLES(linear_cross_entropy) {
+  // Chunks that divide the rows, that do not, and one that holds them all.
+  for (const int64_t chunk_rows : {2, 3, 100}) {
+    add(linear_cross_entropy_with({.reduction = Reduction::kNone}, chunk_rows),
+        {randn({4, 3}), randn({5, 3}), integers({4}, 5)});
   }
-  const auto fn = with({.reduction = Reduction::kSum}, 2);
+  const CrossEntropyOptions all = {
+      .ignore_index = 2, .reduction = Reduction::kNone, .label_smoothing = 0.2, .valid_vocab = 4};
+  add(linear_cross_entropy_with(all, 4), {randn({2, 3, 4}), randn({6, 4}), integers({2, 3}, 4)});
+  const auto fn = linear_cross_entropy_with({.reduction = Reduction::kNone}, 2);
   add(fn, {randn({3, 4}), randn({5, 4}), integers({3}, 5)}).differentiable({0});
   add(fn, {randn({3, 4}), randn({5, 4}), integers({3}, 5)}).differentiable({1});
   add(fn, {randn({0, 4}), randn({5, 4}), integers({0}, 5)});
   add(fn, {randn({4}), randn({5, 4}), integers({}, 5)});
-  add_large(with({.reduction = Reduction::kNone}, 64),
+  add_large(linear_cross_entropy_with({.reduction = Reduction::kNone}, 64),
             {randn({150, 64}), randn({300, 64}), integers({150}, 300)})
       .threads_may_round();
-  add_error<ValueError>(with({}, 0), {randn({3, 4}), randn({5, 4}), integers({3}, 5)},
-                        "chunk_rows");
+  add_error<ValueError>(linear_cross_entropy_with({}, 0),
+                        {randn({3, 4}), randn({5, 4}), integers({3}, 5)}, "chunk_rows");
   add_error<ValueError>(fn, {randn({3, 4}), randn({5, 3}), integers({3}, 5)}, "[5, 3]");
   add_error<ValueError>(fn, {randn({3, 4}), randn({5}), integers({3}, 5)}, "[V, H]");
   add_error<ValueError>(fn, {randn({3, 4}), randn({5, 4}), integers({4}, 5)}, "labels [4]");
   add_error<IndexError>(fn, {randn({3, 4}), randn({2, 4}), full({3}, 2, kInt64)}, "label 2");
   add_error<TypeError>(fn, {randn({3, 4}).to(kFloat32), randn({5, 4}), integers({3}, 5)},
                        "float64");
+}
+
+OP_SAMPLES(linear_cross_entropy_sum) {
+  for (const Reduction reduction : {Reduction::kSum, Reduction::kMean}) {
+    for (const int64_t chunk_rows : {2, 3, 100}) {
+      add(linear_cross_entropy_with({.reduction = reduction}, chunk_rows),
+          {randn({4, 3}), randn({5, 3}), integers({4}, 5)});
+    }
+    const CrossEntropyOptions all = {
+        .ignore_index = 2, .reduction = reduction, .label_smoothing = 0.2, .valid_vocab = 4};
+    add(linear_cross_entropy_with(all, 4), {randn({2, 3, 4}), randn({6, 4}), integers({2, 3}, 4)});
+  }
+  const auto fn = linear_cross_entropy_with({.reduction = Reduction::kSum}, 2);
+  add(fn, {randn({3, 4}), randn({5, 4}), integers({3}, 5)}).differentiable({0});
+  add(fn, {randn({3, 4}), randn({5, 4}), integers({3}, 5)}).differentiable({1});
+  add(fn, {randn({0, 4}), randn({5, 4}), integers({0}, 5)});
+  add(fn, {randn({4}), randn({5, 4}), integers({}, 5)});
+  add_large(linear_cross_entropy_with({.reduction = Reduction::kSum}, 64),
+            {randn({150, 64}), randn({300, 64}), integers({150}, 300)})
+      .threads_may_round();
 }
 
 OP_SAMPLES(cross_entropy) {

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <sstream>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -39,11 +41,14 @@ TEST(Allocator, BinsHaveAnEighthOfSlackAtMost) {
 }
 
 TEST(Allocator, DifferentBinsDoNotMix) {
-  // Every bin boundary below 1 MiB: a freed block is reused for its own size only.
+  // Every bin boundary: a freed small block is reused for its own size only.
   const auto allocator = make_ref<CachingAllocator>();
   int64_t size = 64;
-  while (size < (int64_t{1} << 20)) {
+  for (;;) {
     const int64_t next = CachingAllocator::rounded_size(size + 1);
+    if (next >= CachingAllocator::kLargeBlock) {
+      break;
+    }
     const Block small = allocator->allocate(size, kKind);
     ASSERT_EQ(small.bytes, size);
     allocator->deallocate(small);
@@ -113,6 +118,104 @@ TEST(Allocator, LargeBlocksAreUsable) {
   const Block block = allocator->allocate((int64_t{9} << 20) + 1, kKind);
   EXPECT_GE(block.bytes, (int64_t{9} << 20) + 1);
   std::memset(block.data, 1, static_cast<size_t>(block.bytes));
+  allocator->deallocate(block);
+}
+
+TEST(Allocator, AFreedLargeBlockServesOtherSizes) {
+  const auto allocator = make_ref<CachingAllocator>();
+  constexpr int64_t kUnit = CachingAllocator::kLargeBlock;
+  const Block fence = allocator->allocate(kUnit, kKind);
+  const Block wide = allocator->allocate(6 * kUnit, kKind);
+  const Block other_fence = allocator->allocate(kUnit, kKind);
+  std::memset(wide.data, 1, static_cast<size_t>(wide.bytes));
+  allocator->deallocate(wide);
+  const int64_t reserved = allocator->stats().reserved_bytes;
+  const int64_t system = allocator->stats().system_allocations;
+  std::vector<Block> parts;
+  for (int i = 0; i < 4; ++i) {  // 4 x 1.5 = 6
+    parts.push_back(allocator->allocate(kUnit + kUnit / 2, kKind));
+    std::memset(parts.back().data, 2, static_cast<size_t>(parts.back().bytes));
+  }
+  EXPECT_EQ(allocator->stats().reserved_bytes, reserved);
+  EXPECT_EQ(allocator->stats().system_allocations, system);
+  for (const int i : {1, 3, 0, 2}) {  // with either neighbour free, none, and both
+    allocator->deallocate(parts[static_cast<size_t>(i)]);
+  }
+  const Block again = allocator->allocate(6 * kUnit, kKind);
+  EXPECT_EQ(again.data, wide.data);
+  EXPECT_EQ(allocator->stats().reserved_bytes, reserved);
+  for (const Block& block : {fence, again, other_fence}) {
+    allocator->deallocate(block);
+  }
+  allocator->release_cache();
+  EXPECT_EQ(allocator->stats().reserved_bytes, 0);
+  const Block fresh = allocator->allocate(8 * kUnit, kKind);
+  EXPECT_EQ(allocator->stats().reserved_bytes, 8 * kUnit);
+  EXPECT_EQ(*static_cast<const char*>(fresh.data), 0) << "the pages were given back";
+  allocator->deallocate(fresh);
+}
+
+TEST(Allocator, LargeBlocksTakeTheSmallestHole) {
+  const auto allocator = make_ref<CachingAllocator>();
+  constexpr int64_t kUnit = CachingAllocator::kLargeBlock;
+  std::vector<Block> blocks;
+  for (const int64_t units : {4, 1, 2, 1, 3, 1}) {
+    blocks.push_back(allocator->allocate(units * kUnit, kKind));
+  }
+  for (const size_t hole : {0U, 2U, 4U}) {
+    allocator->deallocate(blocks[hole]);
+  }
+  const Block fit = allocator->allocate(2 * kUnit, kKind);
+  EXPECT_EQ(fit.data, blocks[2].data);
+  const Block next = allocator->allocate(3 * kUnit, kKind);
+  EXPECT_EQ(next.data, blocks[4].data);
+  for (const Block& block : {fit, next, blocks[1], blocks[3], blocks[5]}) {
+    allocator->deallocate(block);
+  }
+}
+
+TEST(Allocator, LargeBlocksNeverOverlap) {
+  const auto allocator = make_ref<CachingAllocator>();
+  std::vector<std::pair<Block, unsigned char>> held;
+  uint64_t state = 1;
+  const auto random = [&](uint64_t below) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    return (state >> 33) % below;
+  };
+  for (int i = 0; i < 600; ++i) {
+    if (held.size() > 12 || (!held.empty() && random(2) == 0)) {
+      const auto victim = held.begin() + static_cast<std::ptrdiff_t>(random(held.size()));
+      const auto* bytes = static_cast<const unsigned char*>(victim->first.data);
+      for (const int64_t at : {int64_t{0}, victim->first.bytes / 2, victim->first.bytes - 1}) {
+        ASSERT_EQ(bytes[at], victim->second);
+      }
+      allocator->deallocate(victim->first);
+      held.erase(victim);
+    } else {
+      const Block block = allocator->allocate(
+          CachingAllocator::kLargeBlock + static_cast<int64_t>(random(3 << 20)), kKind);
+      const auto mark = static_cast<unsigned char>(random(256));
+      std::memset(block.data, mark, static_cast<size_t>(block.bytes));
+      held.emplace_back(block, mark);
+    }
+    const MemoryStats stats = allocator->stats();
+    ASSERT_LE(stats.current_bytes, stats.reserved_bytes);
+    if (random(50) == 0) {
+      allocator->release_cache();
+      ASSERT_EQ(allocator->stats().reserved_bytes, allocator->stats().current_bytes);
+    }
+  }
+  for (const auto& [block, mark] : held) {
+    allocator->deallocate(block);
+  }
+}
+
+TEST(Allocator, SaysWhatTheSystemRefused) {
+  const auto allocator = make_ref<CachingAllocator>();
+  EXPECT_THAT([&] { allocator->allocate(int64_t{1} << 60, kKind); },
+              ::testing::ThrowsMessage<RuntimeError>(
+                  ::testing::HasSubstr("the system has no 1152921504606846976 bytes left")));
+  const Block block = allocator->allocate(1 << 20, kKind);  // and goes on
   allocator->deallocate(block);
 }
 

@@ -8,6 +8,7 @@
 #include "autograd/kernels/elementwise.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/rank_context.h"
 #include "tests/parallel_core/small_model.h"
 
 namespace tapestry {
@@ -110,9 +111,33 @@ TEST(ParamAndGradBuffer, ZeroHoldsForWhateverWasThere) {
   }
 }
 
+TEST(ParamAndGradBuffer, OnDemandGradientsHaveMemoryWhileTheyHoldSomething) {
+  const Three module;
+  ParamAndGradBuffer apart(module.named_parameters(), {.memory = GradientMemory::kOnDemand});
+  const auto gradient_bytes = [] {
+    return memory_stats().current_by_kind[static_cast<size_t>(MemoryKind::kGradient)];
+  };
+  const int64_t before = gradient_bytes();
+  const nn::Parameter& a = *module.named_parameters()[0].parameter;
+  const nn::Parameter& b = *module.named_parameters()[1].parameter;
+  for (int step = 0; step < 2; ++step) {
+    apart.zero(step);
+    EXPECT_EQ(gradient_bytes(), before);
+    for (int pass = 0; pass < 2; ++pass) {
+      (sum(a * 3.0) + sum(square(b))).backward();
+    }
+    EXPECT_EQ(gradient_bytes(), before + 128 + 64);
+    EXPECT_NEAR(apart.norm(), std::sqrt(17.0 * 36 + 16 * 16), 1e-12);  // c's zeros are made for it
+    apart.scale(0.5);
+    EXPECT_EQ(a.grad().to_vector<float>(), std::vector<float>(17, 3));
+    EXPECT_EQ(b.main_grad().to_vector<float>(), std::vector<float>(16, 2));
+  }
+  EXPECT_THROW(apart.grad_data(), RuntimeError);
+}
+
 TEST(ParamAndGradBuffer, InBFloat16) {
   const Three module;
-  ParamAndGradBuffer buffer(module.named_parameters(), kBFloat16, 5);
+  ParamAndGradBuffer buffer(module.named_parameters(), {.dtype = kBFloat16, .seed = 5});
   EXPECT_EQ(buffer.grad_data().dtype(), kBFloat16);
   EXPECT_EQ(buffer.grad_data().numel(), 3 * 32);
   const nn::Parameter& a = *module.named_parameters()[0].parameter;
@@ -125,7 +150,7 @@ TEST(ParamAndGradBuffer, InBFloat16) {
   const std::vector<float> first = two_passes(1);
   EXPECT_NE(two_passes(2), first);  // other numbers round otherwise
   EXPECT_EQ(two_passes(1), first);
-  EXPECT_THROW(ParamAndGradBuffer(module.named_parameters(), kFloat16), TypeError);
+  EXPECT_THROW(ParamAndGradBuffer(module.named_parameters(), {.dtype = kFloat16}), TypeError);
 }
 
 }  // namespace

@@ -27,7 +27,9 @@ using testing::Structure;
 using testing::Trainer;
 
 Tensor logits_of(GPTModel& model, const data::Batch& batch) {
-  return model.forward(to_model_input(batch)).logits;
+  GPTInput input = to_model_input(batch);
+  input.labels = {};
+  return model.forward(input).logits;
 }
 
 // Loss, logits and every gradient of the model on this batch equal those of the plain one.

@@ -209,16 +209,39 @@ TEST(Fusion, EveryKeyGivesTheSameNumbers) {
 }
 
 TEST(FusedLinearCrossEntropy, GivesTheSameLossAndGradients) {
+  const auto fused_is = [](const Overrides& base, const char* value) {
+    return outcome_of(
+        with(base, {std::string("model_config.fused_linear_cross_entropy=") + value}));
+  };
   for (const Overrides& base :
-       {Overrides{}, kBf16, Overrides{"model_config.untie_embeddings_and_output_weights=True"}}) {
-    const Outcome plain = outcome_of(base);
-    const Outcome fused = outcome_of(with(base, {"model_config.fused_linear_cross_entropy=True"}));
-    const double bound = base == kBf16 ? 2e-3 : 1e-6;
+       {Overrides{}, kBf16, Overrides{"model_config.untie_embeddings_and_output_weights=True"},
+        Overrides{"training_config.fp16=True"}}) {
+    const Outcome plain = fused_is(base, "False");
+    const Outcome fused = fused_is(base, "True");
+    const double bound = base.empty() || base[0].ends_with("weights=True") ? 1e-6 : 2e-3;
     EXPECT_NEAR(fused.loss, plain.loss, bound * plain.loss);
     EXPECT_NEAR(fused.grad_norm, plain.grad_norm, bound * plain.grad_norm);
-    EXPECT_TRUE(plain.values.contains("logits"));
-    EXPECT_FALSE(fused.values.contains("logits"));
+    EXPECT_TRUE(testing::same_bits(fused.values.at("logits"), plain.values.at("logits")));
   }
+}
+
+TEST(FusedLinearCrossEntropy, IsForTrainingUnlessTheKeySaysOtherwise) {
+  const auto has_logits = [](const Overrides& overrides, bool trains) {
+    const testing::Trainer trainer(overrides);
+    trainer.model->train(trains);
+    const data::Batch batch = testing::make_batch(trainer.config, 2);
+    return trainer.model->forward(to_model_input(batch)).logits.defined();
+  };
+  EXPECT_FALSE(has_logits({}, true));
+  EXPECT_TRUE(has_logits({}, false));
+  {
+    const NoGradGuard guard;
+    EXPECT_TRUE(has_logits({}, true));
+  }
+  EXPECT_TRUE(has_logits({"training_config.fp16=True"}, true));
+  EXPECT_TRUE(has_logits({"model_config.use_fused_kernels=False"}, true));
+  EXPECT_TRUE(has_logits({"model_config.fused_linear_cross_entropy=False"}, true));
+  EXPECT_FALSE(has_logits({"model_config.fused_linear_cross_entropy=True"}, false));
 }
 
 }  // namespace
