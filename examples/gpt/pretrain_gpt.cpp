@@ -120,6 +120,7 @@ int run(int argc, char** argv, const tapestry::Distributed& job) {
   }
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
+  std::signal(SIGUSR1, request_stop);  // what mpirun passes on to all ranks
   tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
                               .stop_requested = [] { return g_stop_requested != 0; },
                               .world = job.world()});

@@ -105,7 +105,8 @@ if ((EUID == 0)); then
 fi
 
 # The run before: its mpirun is ended only if it is the very process that was started here, which its
-# number and the time of its start tell. It ends its ranks.
+# number and the time of its start tell. SIGUSR1 goes on to the ranks, which save and end; SIGTERM
+# would make mpirun kill them within a second.
 pid_file="output/log/pretrain_gpt.pid"
 start_time() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
 if [[ -f "$pid_file" ]]; then
@@ -113,26 +114,26 @@ if [[ -f "$pid_file" ]]; then
   if [[ "${old_pid:-}" =~ ^[0-9]+$ && -n "${old_start:-}" &&
     "$(start_time "$old_pid")" == "$old_start" ]]; then
     echo "pretrain_gpt.sh: ending the earlier run, process $old_pid"
-    kill -TERM "$old_pid" 2>/dev/null || true
-    for _ in {1..300}; do
-      [[ "$(start_time "$old_pid")" == "$old_start" ]] || break
-      sleep 0.1
+    for signal in USR1 TERM KILL; do
+      kill -"$signal" "$old_pid" 2>/dev/null || true
+      for _ in {1..300}; do
+        [[ "$(start_time "$old_pid")" == "$old_start" ]] || break 2
+        sleep 0.1
+      done
     done
-    if [[ "$(start_time "$old_pid")" == "$old_start" ]]; then
-      kill -KILL "$old_pid" 2>/dev/null || true
-    fi
   fi
   rm -f "$pid_file"
 fi
 mkdir -p "$(dirname "$pid_file")"
 
 export OMP_NUM_THREADS="$threads"
-mpirun -n "$ranks" "${host_options[@]}" "${bind_options[@]}" -x OMP_NUM_THREADS \
+# In a session of its own, so that Ctrl-C reaches this script alone.
+setsid mpirun -n "$ranks" "${host_options[@]}" "${bind_options[@]}" -x OMP_NUM_THREADS \
   "$program" --config_path "$config" --run_cmd "pretrain_gpt.sh: $ranks ranks x $threads threads" \
   "$@" &
 job=$!
 echo "$job $(start_time "$job")" >"$pid_file"
-trap 'kill -TERM "$job" 2>/dev/null || true' TERM INT
+trap 'kill -USR1 "$job" 2>/dev/null || true' TERM INT
 code=0
 wait "$job" || code=$?
 # A signal interrupts the wait; the job still ends in good order.
