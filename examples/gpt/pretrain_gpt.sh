@@ -133,11 +133,11 @@ setsid mpirun -n "$ranks" "${host_options[@]}" "${bind_options[@]}" -x OMP_NUM_T
   "$@" &
 job=$!
 echo "$job $(start_time "$job")" >"$pid_file"
-trap 'kill -USR1 "$job" 2>/dev/null || true' TERM INT
-code=0
-wait "$job" || code=$?
-# A signal interrupts the wait; the job still ends in good order.
-while kill -0 "$job" 2>/dev/null; do
+trap 'interrupted=true; kill -USR1 "$job" 2>/dev/null || true' TERM INT
+# A signal interrupts the wait; the job goes on until it has saved.
+interrupted=true
+while [[ $interrupted == true ]]; do
+  interrupted=false
   code=0
   wait "$job" || code=$?
 done

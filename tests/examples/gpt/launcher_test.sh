@@ -89,7 +89,7 @@ kill "$stranger"
 (cd earlier && exec "$launcher" $preset "${small[@]}" --set training_config.training_iters=100000) \
   >earlier.txt 2>&1 &
 earlier=$!
-until_true in_log earlier/output/log/rank_1/info.log "memory:" || fail "the earlier run starts"
+until_true in_log earlier/output/log/rank_1/info.log "memory: parameters" || fail "the earlier run starts"
 (cd earlier && "$launcher" $preset "${small[@]}" --set training_config.training_iters=2 \
   --set training_config.output_dir=./output2) >later.txt 2>&1 || fail "the later run"
 grep -qF "ending the earlier run" later.txt || fail "the earlier run is not mentioned"
@@ -102,7 +102,7 @@ mkdir signal
 (cd signal && exec "$launcher" $preset "${small[@]}" --set training_config.training_iters=100000) \
   >signal.txt 2>&1 &
 job=$!
-until_true in_log signal/output/log/rank_1/info.log "memory:" || fail "the run to be ended starts"
+until_true in_log signal/output/log/rank_1/info.log "memory: parameters" || fail "the run to be ended starts"
 kill -TERM "$job"
 wait "$job" || fail "a run that is asked to stop fails"
 in_log signal/output/log/rank_1/info.log "stopped on request after" || fail "rank 1 did not stop"
@@ -112,7 +112,7 @@ mkdir killed
 (cd killed && exec "$launcher" $preset "${small[@]}" --set training_config.training_iters=100000) \
   >killed.txt 2>&1 &
 job=$!
-until_true in_log killed/output/log/rank_1/info.log "memory:" || fail "the run to be killed starts"
+until_true in_log killed/output/log/rank_1/info.log "memory: parameters" || fail "the run to be killed starts"
 for pid in $(ranks_left); do
   if grep -qzxF "OMPI_COMM_WORLD_RANK=1" "/proc/$pid/environ"; then
     kill -9 "$pid"
