@@ -12,6 +12,7 @@
 #include "autograd/kernels/gemm.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/config/memory_estimate.h"
 #include "parallel_core/config/render.h"
@@ -146,6 +147,29 @@ void check_first_step(data::DataSource& source, const DatasetConfig& d) {
   }
 }
 
+// What is prepared on first use is prepared by rank 0; the others find it.
+RunData open_data_in_turn(const AllConfig& config, ProcessGroup& world) {
+  if (world.rank() != 0) {
+    world.barrier();
+    return open_data(config);
+  }
+  RunData data = open_data(config);
+  world.barrier();
+  return data;
+}
+
+// Ranks hear of a signal at different times; all have to stop after the same step.
+std::function<bool()> stop_of_all(const PretrainOptions& options) {
+  if (options.world->size() == 1 || !options.stop_requested) {
+    return options.stop_requested;
+  }
+  return [world = options.world, requested = options.stop_requested] {
+    const Tensor stop = full({1}, requested() ? 1 : 0, kInt32);
+    world->all_reduce(stop, ReduceOp::kMax);
+    return stop.item() != 0;
+  };
+}
+
 // One comment line, whatever the text holds.
 std::string comment_line(const std::string& text) {
   std::string line = "# " + text;
@@ -212,7 +236,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
          .pipeline_model_parallel_size = static_cast<int>(p.pipeline_model_parallel_size),
          .virtual_pipeline_model_parallel_size = interleaved_chunks(p),
          .context_parallel_size = static_cast<int>(p.context_parallel_size),
-         .expert_model_parallel_size = static_cast<int>(p.expert_model_parallel_size)});
+         .expert_model_parallel_size = static_cast<int>(p.expert_model_parallel_size)},
+        options.world);
   }
 
   check_fits(estimate_memory(config, get_data_parallel_world_size()), available_memory());
@@ -230,7 +255,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     log_warning(note);
   }
 
-  RunData data = open_data(config);
+  RunData data = open_data_in_turn(config, *options.world);
   check_first_step(*data.train, config.dataset_config);
   log_info("data: " + data.description);
   const std::unique_ptr<GPTModel> model = get_model(config);
@@ -269,7 +294,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
                             .keep_max = config.training_config.keep_checkpoint_max,
                             .resolved_config = resolved,
                             .tokenizer_model = data.tokenizer_model},
-             .stop_requested = options.stop_requested});
+             .stop_requested = stop_of_all(options)});
   log_info(concat(summary.stopped_on_request ? "stopped on request after " : "finished after ",
                   summary.steps, " steps: loss ", summary.first_loss, " -> ", summary.last_loss));
   return summary;
