@@ -29,6 +29,9 @@ foreach(program IN ITEMS pretrain_gpt generate preprocess_data golden_to_yaml)
   endif()
 endforeach()
 
+install(PROGRAMS "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt.sh"
+  DESTINATION "${CMAKE_INSTALL_BINDIR}")
+
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/TapestryConfig.cmake.in"
   "${PROJECT_BINARY_DIR}/TapestryConfig.cmake" INSTALL_DESTINATION "${TAPESTRY_CMAKE_DIR}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/TapestryConfigVersion.cmake"

@@ -38,6 +38,7 @@ void AdamBase::update(std::span<const Update> updates, const GradTransform& tran
          .exp_avg_sq_dtype = exp_avg_sq.dtype(),
          .exp_avg_sq = exp_avg_sq.raw(),
          .stream = u.stream,
+         .first = u.first,
          .copy_dtype = u.copy.defined() ? u.copy.dtype() : kBFloat16,
          .copy = u.copy.defined() ? u.copy.raw() : nullptr,
          .lr = u.group->lr,

@@ -162,7 +162,8 @@ void Optimizer::prepare(const Slot& slot, std::vector<Update>& updates) {
                      .grad = dense(grad),
                      .copy = copy,
                      .state = &state,
-                     .stream = combine(stream_of(name), static_cast<uint64_t>(state.step))});
+                     .stream = combine(stream_of(name), static_cast<uint64_t>(state.step)),
+                     .first = shards_ != nullptr ? shards_->first_element(name) : 0});
 }
 
 void Optimizer::run(const std::vector<Update>& updates, const GradTransform& transform) {
@@ -192,7 +193,7 @@ void Optimizer::step_parameter(const std::string& parameter_name, const GradTran
   run(updates, transform);
 }
 
-Tensor Optimizer::main_param(const std::string& parameter_name) const {
+Tensor Optimizer::own_main_param(const std::string& parameter_name) const {
   const Tensor& parameter = parameter_of(parameter_name);
   const auto found = states_.find(parameter_name);
   if (found == states_.end()) {
@@ -205,37 +206,48 @@ Tensor Optimizer::main_param(const std::string& parameter_name) const {
   return state.main_param.defined() ? state.main_param : parameter;
 }
 
+Tensor Optimizer::main_param(const std::string& parameter_name) const {
+  const Tensor own = own_main_param(parameter_name);
+  return shards_ == nullptr ? own : shards_->whole_of(parameter_name, own);
+}
+
 void Optimizer::set_main_param(const std::string& parameter_name, const Tensor& value) {
+  const Tensor own = shards_ == nullptr ? value : shards_->piece_of(parameter_name, value);
   const Tensor& parameter = parameter_of(parameter_name);
-  check<ValueError>(value.defined() && value.shape() == parameter.shape(), type_name(),
-                    ": the values for '", parameter_name, "' are ", describe(value),
+  check<ValueError>(own.defined() && own.shape() == parameter.shape(), type_name(),
+                    ": the values for '", parameter_name, "' are ", describe(own),
                     ", the parameter is ", describe(parameter));
   const auto found = states_.find(parameter_name);
   if (found != states_.end() && found->second.low_bits.defined()) {
-    split(copy_as(kFloat32, value), parameter, found->second);
+    split(copy_as(kFloat32, own), parameter, found->second);
   } else {
     if (found != states_.end() && found->second.main_param.defined()) {
-      copy_values(value, found->second.main_param);
+      copy_values(own, found->second.main_param);
     }
-    copy_values(value, parameter);
+    copy_values(own, parameter);
   }
   parameter.bump_version();
 }
 
-void Optimizer::store_parameter_as(const std::string& parameter_name, DType dtype) {
+void Optimizer::store_parameter_as(const std::string& parameter_name,
+                                   DType dtype,
+                                   const Tensor& place) {
   const Tensor& parameter = parameter_of(parameter_name);
   check<TypeError>(parameter.dtype() == kFloat32 && is_half(dtype), type_name(), ": '",
                    parameter_name, "' is ", describe(parameter), "; only a float32 parameter can ",
                    "be stored as float16 or bfloat16, not one as ", name_of(dtype));
   const Tensor values = alias(parameter);
-  Tensor narrow;
-  {
+  Tensor narrow = place;
+  if (!narrow.defined()) {
     const MemoryKindGuard kind(MemoryKind::kParameter);
     narrow = empty(parameter.shape(), dtype);
   }
+  check<TypeError>(
+      narrow.dtype() == dtype && narrow.shape() == parameter.shape() && narrow.is_contiguous(),
+      type_name(), ": the place for '", parameter_name, "' is ", describe(narrow));
   TensorImpl& impl = *parameter.impl();
   impl.storage = narrow.storage();
-  impl.offset = 0;
+  impl.offset = narrow.offset();
   impl.dtype = dtype;
   ParamState& state = states_[parameter_name];
   if (storage_.store_param_remainders && dtype == kBFloat16) {
@@ -264,7 +276,8 @@ std::map<std::string, Tensor> Optimizer::state(const std::string& parameter_name
   const auto found = states_.find(parameter_name);
   if (found != states_.end() && found->second.has_states) {
     for (const auto& [name, stored] : found->second.tensors) {
-      out.emplace(name, logical_state(name, found->second));
+      const Tensor own = logical_state(name, found->second);
+      out.emplace(name, shards_ == nullptr ? own : shards_->whole_of(parameter_name, own));
     }
   }
   return out;
@@ -277,14 +290,14 @@ int64_t Optimizer::steps_done(const std::string& parameter_name) const {
 
 nn::StateDict Optimizer::state_dict() const {
   nn::StateDict out;
-  for (const auto& [name, state] : states_) {
-    if (!state.has_states) {
+  for (const auto& [name, own] : states_) {
+    if (!own.has_states) {
       continue;
     }
-    for (const auto& [state_name, tensor] : state.tensors) {
-      out.emplace(name + "." + state_name, logical_state(state_name, state));
+    for (const auto& [state_name, tensor] : state(name)) {
+      out.emplace(name + "." + state_name, tensor);
     }
-    out.emplace(name + ".step", full({}, static_cast<double>(state.step), kInt64));
+    out.emplace(name + ".step", full({}, static_cast<double>(own.step), kInt64));
   }
   return out;
 }
@@ -332,13 +345,16 @@ void Optimizer::load_state_dict(const nn::StateDict& state) {
           report.missing.push_back(key);
           continue;
         }
-        if (found->second.shape() != group.params[i].shape()) {
-          report.mismatched.push_back({key, group.params[i].shape(), found->second.shape()});
+        const Shape shape = shards_ == nullptr ? group.params[i].shape() : shards_->shape(name);
+        if (found->second.shape() != shape) {
+          report.mismatched.push_back({key, shape, found->second.shape()});
           continue;
         }
+        const Tensor value =
+            shards_ == nullptr ? found->second : shards_->piece_of(name, found->second);
         const MemoryKindGuard kind(MemoryKind::kOptimizer);
-        const Tensor own = empty(found->second.shape(), state_dtype(state_name, group.params[i]));
-        copy_values(found->second, own);
+        const Tensor own = empty(value.shape(), state_dtype(state_name, group.params[i]));
+        copy_values(value, own);
         entry.tensors.emplace(state_name, own);
       }
     }

@@ -3,12 +3,15 @@
 
 #include <limits>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "autograd/tensor/tensor.h"
 #include "nn/module.h"
+#include "optim/parameter_shards.h"
 
 namespace tapestry::optim {
 
@@ -48,6 +51,10 @@ struct GradTransform {
 /// A 16-bit parameter has a float32 master that the update works on; the parameter is the master
 /// rounded to nearest even. A float32 parameter with a compute copy (tape/autograd_meta.h) has that
 /// copy written in the same pass.
+///
+/// The parameters may be pieces of tensors that a group of ranks updates together (set_shards).
+/// Then whatever speaks of one parameter's values or states, and saving and loading, speaks of the
+/// whole tensor, which the pieces of all ranks make up.
 class Optimizer {
  public:
   Optimizer(const Optimizer&) = delete;
@@ -65,6 +72,10 @@ class Optimizer {
   /// Drops all gradients; a main_grad is filled with zeros instead.
   void zero_grad();
 
+  /// Says that the parameters are pieces, each under the name of its whole. From then on the
+  /// functions below that return whole tensors are collective.
+  void set_shards(std::shared_ptr<const ParameterShards> shards) { shards_ = std::move(shards); }
+
   std::vector<ParamGroup>& param_groups() { return groups_; }
   const std::vector<ParamGroup>& param_groups() const { return groups_; }
 
@@ -81,8 +92,9 @@ class Optimizer {
   /// Sets master and parameter. ValueError for an unknown name or another shape.
   void set_main_param(const std::string& parameter_name, const Tensor& value);
   /// Turns a float32 parameter into a 16-bit one whose master has its values. All handles of the
-  /// parameter change with it. ValueError for an unknown name, TypeError for other dtypes.
-  void store_parameter_as(const std::string& parameter_name, DType dtype);
+  /// parameter change with it. The 16-bit values go to `place` where it is given: contiguous, of
+  /// the parameter's shape. ValueError for an unknown name, TypeError for other dtypes.
+  void store_parameter_as(const std::string& parameter_name, DType dtype, const Tensor& place = {});
 
   /// Every state as "<parameter>.<state>" (see state()) and "<parameter>.step" (int64). Masters are
   /// not in it: they are saved as the weights.
@@ -109,6 +121,7 @@ class Optimizer {
     Tensor copy;    ///< gets the new values too, 16 bits; may be undefined
     ParamState* state;
     uint64_t stream;  ///< of random numbers, different for each parameter and step
+    int64_t first;    ///< number of the first element in it, not 0 for a piece of a parameter
   };
 
   /// ValueError if there are no parameters, one is not a contiguous leaf, or one or its name
@@ -129,6 +142,7 @@ class Optimizer {
   };
 
   const Slot& slot_of(const std::string& name) const;
+  Tensor own_main_param(const std::string& parameter_name) const;
   const Tensor& parameter_of(const std::string& name) const;
   DType state_dtype(const std::string& state_name, const Tensor& parameter) const;
   Tensor logical_state(const std::string& state_name, const ParamState& state) const;
@@ -143,6 +157,7 @@ class Optimizer {
   StateStorage storage_;
   std::map<std::string, Slot> slots_;
   std::map<std::string, ParamState> states_;
+  std::shared_ptr<const ParameterShards> shards_;
 };
 
 /// One group of all the given parameters.

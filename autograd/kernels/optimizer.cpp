@@ -79,7 +79,7 @@ void for_all_elements(std::span<const T> tensors, const Body& body) {
     return dtype == compute || (dtype == kBFloat16 && compute == kFloat32);
   };
   return (split || t.param_dtype == compute) && is_floating(t.grad_dtype) &&
-         moment(t.exp_avg_dtype) && moment(t.exp_avg_sq_dtype) && t.step >= 1 &&
+         moment(t.exp_avg_dtype) && moment(t.exp_avg_sq_dtype) && t.step >= 1 && t.first % 4 == 0 &&
          (t.copy == nullptr || compute == kFloat32);
 }
 

@@ -28,12 +28,14 @@ struct AdamTensor {
   DType grad_dtype = kFloat32;   ///< any floating dtype
   const void* g = nullptr;
   /// The type of computation, or bfloat16 beside float32: then rounded stochastically, with the
-  /// halves of 32-bit word i of (seed, stream): exp_avg takes the lower, exp_avg_sq the upper.
+  /// halves of 32-bit word first + i of (seed, stream): exp_avg takes the lower, exp_avg_sq the
+  /// upper.
   DType exp_avg_dtype = kFloat32;
   void* exp_avg = nullptr;
   DType exp_avg_sq_dtype = kFloat32;
   void* exp_avg_sq = nullptr;
   uint64_t stream = 0;
+  int64_t first = 0;  ///< number of the first element in that stream, a multiple of 4: of a piece
   /// A further array that gets the new values of float32 parameters rounded to nearest even:
   /// float16 or bfloat16. Null: none.
   DType copy_dtype = kBFloat16;

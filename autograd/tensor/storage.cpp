@@ -1,5 +1,7 @@
 #include "autograd/tensor/storage.h"
 
+#include <utility>
+
 #include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
@@ -13,6 +15,14 @@ Storage::Storage(int64_t bytes) : bytes_(bytes) {
 
 Storage::Storage(void* data, int64_t bytes, std::function<void()> release)
     : data_(static_cast<std::byte*>(data)), bytes_(bytes), release_(std::move(release)) {}
+
+Storage::Storage(int64_t bytes, std::function<std::byte*()> open)
+    : bytes_(bytes), open_(std::move(open)) {}
+
+std::byte* Storage::opened() const {
+  data_ = open_();
+  return data_;
+}
 
 Storage::~Storage() {
   if (allocator_) {

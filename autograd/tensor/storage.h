@@ -1,4 +1,5 @@
-// Memory that tensors share: a block of the caching allocator, or memory owned by somebody else.
+// Memory that tensors share: a block of the caching allocator, memory owned by somebody else, or a
+// window on memory that comes when it is touched.
 #pragma once
 
 #include <cstddef>
@@ -19,20 +20,30 @@ class Storage final : public RefCounted {
   explicit Storage(int64_t bytes);
   /// Wraps memory that lives elsewhere; `release` is called when the last tensor is gone.
   Storage(void* data, int64_t bytes, std::function<void()> release);
+  /// A window on memory that is there only while it is used: the first data() after the making or
+  /// after close() calls `open`, which fetches the memory (from other ranks, for example) and
+  /// returns its address. What `open` throws, data() throws.
+  Storage(int64_t bytes, std::function<std::byte*()> open);
   ~Storage() override;
 
-  std::byte* data() const { return data_; }
+  std::byte* data() const { return data_ != nullptr || !open_ ? data_ : opened(); }
+  /// Closes a window: the memory may go. Tensors on it keep their place and version.
+  void close() { data_ = nullptr; }
+  bool is_open() const { return data_ != nullptr; }
   int64_t bytes() const { return bytes_; }
   uint32_t version() const { return version_; }
   void bump_version() { ++version_; }
 
  private:
-  std::byte* data_ = nullptr;
+  std::byte* opened() const;
+
+  mutable std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
   uint32_t version_ = 0;
   Ref<CachingAllocator> allocator_;
   CachingAllocator::Block block_;
   std::function<void()> release_;
+  std::function<std::byte*()> open_;
 };
 
 }  // namespace tapestry

@@ -1,20 +1,24 @@
 // Trains a GPT from a YAML configuration.
 #include <tapestry_version.h>
 
+#include <algorithm>
 #include <boost/program_options.hpp>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
 #include "examples/gpt/command_line.h"
+#include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/memory_estimate.h"
 #include "parallel_core/config/render.h"
+#include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/pretrain.h"
 
@@ -38,12 +42,15 @@ std::string version_text() {
   return std::string("pretrain_gpt ") + tapestry::kVersion + "\nbuild: " + tapestry::kBuildType +
          ", " + tapestry::kCompiler +
          "\nCPU level: " + std::string(name_of(tapestry::cpu_level())) +
-         "\nBLAS: " + std::string(tapestry::kernels::blas_flavour()) + "\nMPI: " + tapestry::kMpi +
-         "\n";
+         "\nBLAS: " + std::string(tapestry::kernels::blas_flavour()) +
+         "\nMPI: " + tapestry::mpi_library_version() + "\n";
 }
 
-int dry_run(const tapestry::AllConfig& config) {
-  std::cout << tapestry::layout_line(config.parallel_config, 1) << "\n"
+int dry_run(const tapestry::AllConfig& config, int world_size) {
+  const tapestry::ModelParallelConfig& p = config.parallel_config;
+  const int64_t model =
+      p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
+  std::cout << tapestry::layout_line(p, std::max<int64_t>(1, world_size / model)) << "\n"
             << tapestry::config_log_text(config) << "\n";
   const tapestry::MemoryEstimate estimate = tapestry::estimate_memory(config);
   std::cout << tapestry::memory_text(estimate) << "\n";
@@ -60,7 +67,8 @@ int dry_run(const tapestry::AllConfig& config) {
   return kFinished;
 }
 
-int run(int argc, char** argv) {
+int run(int argc, char** argv, const tapestry::Distributed& job) {
+  const bool first = job.world()->rank() == 0;
   po::options_description options("pretrain_gpt --config_path FILE [options]");
   options.add_options()("config_path", po::value<std::string>(), "YAML file of the run")(
       "set", po::value<std::vector<std::string>>()->composing(),
@@ -76,20 +84,28 @@ int run(int argc, char** argv) {
     arguments = tapestry::examples::parse_command_line(argc, argv, options);
     po::notify(arguments);
   } catch (const po::error& error) {
-    std::cerr << "pretrain_gpt: " << error.what() << "; see --help\n";
+    if (first) {
+      std::cerr << "pretrain_gpt: " << error.what() << "; see --help\n";
+    }
     return kBadInput;
   }
   if (arguments.count("help") != 0) {
-    std::cout << options << "\n" << tapestry::render_configuration_help();
+    if (first) {
+      std::cout << options << "\n" << tapestry::render_configuration_help();
+    }
     return kFinished;
   }
   if (arguments.count("version") != 0) {
-    std::cout << version_text();
+    if (first) {
+      std::cout << version_text();
+    }
     return kFinished;
   }
   if (arguments.count("config_path") == 0) {
-    std::cerr << "pretrain_gpt: --config_path FILE is needed; the tiny preset is "
-                 "examples/gpt/pretrain_gpt_tiny.yaml\n";
+    if (first) {
+      std::cerr << "pretrain_gpt: --config_path FILE is needed; the tiny preset is "
+                   "examples/gpt/pretrain_gpt_tiny.yaml\n";
+    }
     return kBadInput;
   }
   tapestry::LoadOptions load;
@@ -100,12 +116,14 @@ int run(int argc, char** argv) {
   const tapestry::AllConfig config =
       tapestry::init_configs_from_yaml(arguments["config_path"].as<std::string>(), load);
   if (arguments.count("dry_run") != 0) {
-    return dry_run(config);
+    return first ? dry_run(config, job.world()->size()) : kFinished;
   }
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
+  std::signal(SIGUSR1, request_stop);  // what mpirun passes on to all ranks
   tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
-                              .stop_requested = [] { return g_stop_requested != 0; }});
+                              .stop_requested = [] { return g_stop_requested != 0; },
+                              .world = job.world()});
   return kFinished;
 }
 
@@ -119,11 +137,24 @@ bool is_bad_input(const std::exception& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::optional<tapestry::Distributed> job;
   try {
-    return run(argc, argv);
+    job.emplace(argc, argv);
+    const int code = run(argc, argv, *job);
+    tapestry::destroy_model_parallel();
+    job->finish();
+    return code;
   } catch (const std::exception& error) {
-    tapestry::log_error(error.what());
+    const int code = is_bad_input(error) ? kBadInput : kFailure;
+    if (!job || job->announce(error.what())) {
+      tapestry::log_error(error.what());
+    } else {
+      tapestry::log_consequence(error.what());
+    }
     tapestry::close_logs();
-    return is_bad_input(error) ? kBadInput : kFailure;
+    if (job) {
+      job->abort(code);
+    }
+    return code;
   }
 }

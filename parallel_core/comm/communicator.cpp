@@ -250,11 +250,8 @@ void Communicator::settle(const std::shared_ptr<Operation>& operation) {
 void Communicator::take(Arrival arrival) {
   const Envelope& envelope = arrival.envelope;
   if (envelope.kind == Envelope::Kind::kControl) {
-    const auto control = static_cast<Control>(envelope.control);
-    watch_.hear(control, envelope.source,
-                std::string(reinterpret_cast<const char*>(arrival.inline_data.data()),
-                            arrival.inline_data.size()));
-    if (control == Control::kEnded) {
+    hear(arrival);
+    if (static_cast<Control>(envelope.control) == Control::kEnded) {
       check_ended();
     }
     return;
@@ -361,8 +358,26 @@ void Communicator::finish() {
 void Communicator::announce_failure(const std::string& reason) {
   if (!failure_) {
     failure_ = concat("rank ", rank(), " failed: ", reason);
+    watch_.note_own_failure(reason);
     broadcast_control(Control::kFailed, reason);
   }
+}
+
+void Communicator::linger(double seconds, const std::function<bool()>& enough) {
+  const auto start = Clock::now();
+  while (!enough() && seconds_since(start) < seconds) {
+    if (const std::optional<Arrival> arrival = transport_->next_arrival(); !arrival) {
+      transport_->pause(seconds_since(start));
+    } else if (arrival->envelope.kind == Envelope::Kind::kControl) {
+      hear(*arrival);
+    }
+  }
+}
+
+void Communicator::hear(const Arrival& arrival) {
+  watch_.hear(static_cast<Control>(arrival.envelope.control), arrival.envelope.source,
+              std::string(reinterpret_cast<const char*>(arrival.inline_data.data()),
+                          arrival.inline_data.size()));
 }
 
 void Communicator::throw_if_failed() const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -79,6 +80,20 @@ class Communicator {
   void finish();
   /// Tells the others that this rank fails, for the reason given.
   void announce_failure(const std::string& reason);
+  /// After finish(): lets go of the transport.
+  void close() { transport_.reset(); }
+
+  // For a rank that has failed and is about to end the job.
+  /// It stops because another rank does.
+  bool failed_elsewhere() const { return watch_.failed_elsewhere(); }
+  /// A rank before this one has failed for the same reason.
+  bool lower_rank_failed_alike() const { return watch_.lower_rank_failed_alike(); }
+  /// Tells the others that this rank has said all it has to say.
+  void say_last_words() { broadcast_control(Control::kEnded, ""); }
+  bool all_others_are_done() const { return watch_.all_others_have_ended(); }
+  /// Hears what the others say until there is enough of it, at most for that long.
+  void linger(double seconds, const std::function<bool()>& enough);
+
   /// Why the ranks have stopped, if they have.
   const std::optional<std::string>& failure() const { return failure_; }
 
@@ -110,6 +125,7 @@ class Communicator {
 
   void progress();
   void take(Arrival arrival);
+  void hear(const Arrival& arrival);
   void check_agreement(const Operation& operation, const Arrival& arrival);
   void check_not_over(const Envelope& envelope);
   void match(const std::shared_ptr<Operation>& operation,

@@ -210,6 +210,14 @@ void Watch::judge_round() {
   }
 }
 
+// The first reason is the one that counts.
+void Watch::fail_elsewhere(const std::string& reason) {
+  if (!communicator_.failure_) {
+    communicator_.failure_ = reason;
+    failed_elsewhere_ = true;
+  }
+}
+
 void Watch::hear(Control control, int source, const std::string& text) {
   const auto answer = [&](Control kind, const std::string& content) {
     communicator_.send_control(source, kind, content);
@@ -219,10 +227,14 @@ void Watch::hear(Control control, int source, const std::string& text) {
       ended_[static_cast<size_t>(source)] = true;
       break;
     case Control::kFailed:
-      communicator_.failure_ = concat("rank ", source, " failed: ", text);
+      if (communicator_.failure_ && text == own_reason_.substr(0, Envelope::kInlineBytes) &&
+          source < communicator_.rank()) {
+        lower_rank_failed_alike_ = true;
+      }
+      fail_elsewhere(concat("rank ", source, " failed: ", text));
       break;
     case Control::kStop:
-      communicator_.failure_ = text;
+      fail_elsewhere(text);
       break;
     case Control::kStuck:
       stuck_[source] = RankState::parse(text);
@@ -267,9 +279,7 @@ void Watch::stop(const std::string& finding) {
     if (!arrival) {
       communicator_.transport_->pause(seconds());
     } else if (arrival->envelope.kind == Envelope::Kind::kControl) {
-      const auto* text = reinterpret_cast<const char*>(arrival->inline_data.data());
-      hear(static_cast<Control>(arrival->envelope.control), arrival->envelope.source,
-           std::string(text, arrival->inline_data.size()));
+      communicator_.hear(*arrival);
       communicator_.throw_if_failed();  // another rank was first
     }
   }

@@ -55,11 +55,16 @@ class Watch {
   bool has_ended(int rank) const { return ended_[static_cast<size_t>(rank)]; }
   bool all_others_have_ended() const;
 
+  void note_own_failure(const std::string& reason) { own_reason_ = reason; }
+  bool failed_elsewhere() const { return failed_elsewhere_; }
+  bool lower_rank_failed_alike() const { return lower_rank_failed_alike_; }
+
   /// Asks the others what they do, tells them why all stop, and throws that as CommError.
   [[noreturn]] void stop(const std::string& finding);
 
  private:
   RankState own_state() const;
+  void fail_elsewhere(const std::string& reason);
   void report_stuck(double idle_seconds);
   void look_for_deadlock();
   void judge_round();
@@ -68,6 +73,9 @@ class Watch {
   Communicator& communicator_;
   std::vector<bool> ended_;
   double next_report_ = 0;  // seconds of idleness
+  std::string own_reason_;
+  bool failed_elsewhere_ = false;
+  bool lower_rank_failed_alike_ = false;
   // Of rank 0 alone.
   std::map<int, RankState> stuck_;
   std::map<int, RankState> confirmed_;

@@ -507,6 +507,18 @@ std::optional<GradClipConfig> gradient_clipping(const AllConfig& config) {
   return std::nullopt;
 }
 
+int zero_level(const AllConfig& config) {
+  if (const auto& level = config.parallel_config.zero_level) {
+    return *level == "z3" ? 3 : *level == "z2" ? 2 : 1;
+  }
+  return config.training_config.use_distributed_optimizer ? 1 : 0;
+}
+
+int64_t bucket_size(const AllConfig& config, int64_t data_parallel_size) {
+  return config.training_config.bucket_size.value_or(
+      std::max<int64_t>(40'000'000, 1'000'000 * data_parallel_size));
+}
+
 bool fuses_head_and_loss(const TransformerConfig& config) {
   return config.fused_linear_cross_entropy.value_or(config.use_fused_kernels &&
                                                     config.compute_dtype != kFloat16);

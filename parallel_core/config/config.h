@@ -433,6 +433,14 @@ void require_supported(const AllConfig& config);
 /// The clipping that holds, from grad_clip_kwargs or optimizer_config.clip_grad; empty: none.
 std::optional<GradClipConfig> gradient_clipping(const AllConfig& config);
 
+/// What data-parallel ranks share out: 0 nothing, 1 optimizer state, 2 also gradients, 3 also
+/// weights (parallel_config.zero_level, training_config.use_distributed_optimizer).
+int zero_level(const AllConfig& config);
+
+/// Elements of one gradient bucket: training_config.bucket_size, else 40 million, or one million
+/// for each data-parallel rank if that is more.
+int64_t bucket_size(const AllConfig& config, int64_t data_parallel_size);
+
 /// Whether training makes loss and logits in one op: fused_linear_cross_entropy or its default.
 bool fuses_head_and_loss(const TransformerConfig& config);
 

@@ -202,6 +202,31 @@ void estimate_states(const AllConfig& config, double count, MemoryEstimate& esti
   estimate.optimizer = bytes_of(count * per_parameter);
 }
 
+// What is left to one rank of what data-parallel ranks share out.
+void share_out(const AllConfig& config, int64_t ranks, MemoryEstimate& estimate) {
+  const int level = zero_level(config);
+  const auto count = static_cast<double>(estimate.parameter_count);
+  const double largest = largest_parameter(config.model_config);
+  // `whole` elements of all are there in full, whoever owns them.
+  const auto share = [&](int64_t& bytes, double whole) {
+    const double part = std::min(1.0, 1.0 / static_cast<double>(ranks) + whole / count);
+    bytes = bytes_of(static_cast<double>(bytes) * part);
+  };
+  if (level >= 1) {
+    share(estimate.optimizer, 0);
+  }
+  if (level >= 2) {
+    // One bucket is filled while two are being reduced; with z3 matrices are buckets of their own.
+    const auto bucket = static_cast<double>(bucket_size(config, ranks));
+    share(estimate.gradients, 3 * (level == 3 ? largest : std::max(bucket, largest)));
+  }
+  if (level >= 3) {
+    share(estimate.parameters, 2 * largest);
+    estimate.weight_copies =
+        bytes_of(static_cast<double>(estimate.weight_copies) * std::min(1.0, 2 * largest / count));
+  }
+}
+
 // The settings of `estimate.savings` as lines; empty if there are none.
 std::string savings_text(const MemoryEstimate& estimate) {
   std::string text;
@@ -239,7 +264,9 @@ InFlight most_in_flight(const PipelineStage& stage, int64_t micro_batches) {
   return most;
 }
 
-MemoryEstimate estimate_stage(const AllConfig& config, const PipelineStage& stage) {
+MemoryEstimate estimate_stage(const AllConfig& config,
+                              const PipelineStage& stage,
+                              int64_t data_parallel_size) {
   const TransformerConfig& model = config.model_config;
   const auto d = [](int64_t size) { return static_cast<double>(size); };
   int64_t layers = 0;
@@ -257,6 +284,9 @@ MemoryEstimate estimate_stage(const AllConfig& config, const PipelineStage& stag
   estimate.parameter_count = static_cast<int64_t>(count);
   const double element = d(size_of(model.compute_dtype));
   estimate_states(config, count, estimate);
+  if (data_parallel_size > 1) {
+    share_out(config, data_parallel_size, estimate);
+  }
 
   const double tokens = d(config.dataset_config.batch_size) * d(model.seq_length);
   const double hidden = d(model.hidden_size);
@@ -287,7 +317,7 @@ MemoryEstimate estimate_stage(const AllConfig& config, const PipelineStage& stag
 
 }  // namespace
 
-MemoryEstimate estimate_memory(const AllConfig& config) {
+MemoryEstimate estimate_memory(const AllConfig& config, int64_t data_parallel_size) {
   const int64_t layers = config.model_config.num_layers;
   parameter_count(config.model_config);  // throws for numbers that are out of all bounds
   const auto table = layer_ranges(layers, config.parallel_config);
@@ -298,7 +328,7 @@ MemoryEstimate estimate_memory(const AllConfig& config) {
     for (const auto& row : table) {
       stage.chunks.push_back(row[static_cast<size_t>(rank)]);
     }
-    MemoryEstimate estimate = estimate_stage(config, stage);
+    MemoryEstimate estimate = estimate_stage(config, stage, data_parallel_size);
     if (rank == 0 || estimate.total() > largest.total()) {
       largest = std::move(estimate);
     }

@@ -48,20 +48,32 @@ void resolve_length(Resolution& r) {
 
 void resolve_wrapper(Resolution& r) {
   auto& training = r.config().training_config;
+  const auto& zero_level = r.config().parallel_config.zero_level;
   constexpr const char* kWrap = "training_config.wrap_with_ddp";
+  constexpr const char* kSharded = "training_config.use_distributed_optimizer";
+  constexpr const char* kLevel = "parallel_config.zero_level";
+  if (zero_level && !training.use_distributed_optimizer) {
+    if (r.given(kSharded)) {
+      r.error(kSharded, concat("is False, but parallel_config.zero_level: ", *zero_level,
+                               " shards the optimizer; leave this key out"));
+    } else {
+      r.derived(kSharded, kLevel);
+    }
+    training.use_distributed_optimizer = true;
+  }
   if (training.use_distributed_optimizer && !training.wrap_with_ddp) {
     if (r.given(kWrap)) {
-      r.error(kWrap, "is False, but use_distributed_optimizer: True needs it; leave this key out");
+      r.error(kWrap, concat("is False, but ",
+                            zero_level ? "zero_level" : "use_distributed_optimizer: True",
+                            " needs it; leave this key out"));
     } else {
-      r.derived(kWrap, "training_config.use_distributed_optimizer");
+      r.derived(kWrap, zero_level ? kLevel : kSharded);
     }
     training.wrap_with_ddp = true;
   }
   const auto needs = [&](bool used, const char* key, bool base, const char* base_name) {
     if (used && !base) {
       r.error(key, concat("needs ", base_name, ": True"));
-    } else if (used) {
-      r.note(key, "with one rank there is nothing to reduce or gather: results are the same");
     }
   };
   needs(training.overlap_grad_reduce, "training_config.overlap_grad_reduce", training.wrap_with_ddp,
@@ -72,9 +84,6 @@ void resolve_wrapper(Resolution& r) {
         "wrap_with_ddp");
   needs(r.config().optimizer_config.overlap_param_gather, "optimizer_config.overlap_param_gather",
         training.use_distributed_optimizer, "training_config.use_distributed_optimizer");
-  if (training.wrap_with_ddp) {
-    r.note(kWrap, "with one rank there is nothing to reduce or gather: results are the same");
-  }
 }
 
 void resolve_data(Resolution& r) {

@@ -17,7 +17,7 @@ template <auto... Path>
 constexpr Field l = field_of<&AllConfig::lora_config, Path...>();
 
 constexpr Check kFraction = {.low = 0, .high = 1, .high_open = true};
-constexpr std::string_view kZero = "sharding without the data-parallel wrapper is not built yet";
+constexpr std::string_view kZero = "what is sharded, parallel_config.zero_level says";
 constexpr std::string_view kMoE = "mixtures of experts are not built yet";
 constexpr std::string_view kLora = "low-rank fine-tuning is not built yet";
 
@@ -192,8 +192,9 @@ constexpr Key kOptimizerKeys[] = {
      .doc = "On resuming, take the schedule configured here; not together with the key before."},
     {.name = "overlap_param_gather",
      .field = o<&O::overlap_param_gather>,
-     .doc = "Gather parameters during the forward pass; needs `use_distributed_optimizer`. With "
-            "one rank there is nothing to gather."},
+     .doc = "Gather updated parameters during the next forward pass, each bucket where it is first "
+            "used; needs `use_distributed_optimizer` or `parallel_config.zero_level`. Results are "
+            "the same."},
     {.name = "exp_avg_dtype",
      .field = o<&O::exp_avg_dtype>,
      .check = satisfies(check_state_dtype, "float32 or bfloat16"),

@@ -165,9 +165,10 @@ constexpr Key kParallelKeys[] = {
     {.name = "zero_level",
      .field = p<&P::zero_level>,
      .check = one_of("z1|z2|z3"),
-     .accepted = "null",
-     .reason = "sharding without the data-parallel wrapper is not built yet",
-     .doc = "Sharding of optimizer state (z1), gradients (z2), weights (z3)."},
+     .doc =
+         "What each data-parallel rank keeps only its share of: optimizer state (z1, the same as "
+         "`training_config.use_distributed_optimizer`), also gradients (z2), also weights "
+         "between their uses (z3). Has no effect with one data-parallel rank."},
     {.name = "standalone_embedding_stage",
      .field = p<&P::standalone_embedding_stage>,
      .doc = "The first pipeline stage holds the embedding and no layers. Without interleaving; "

@@ -124,28 +124,30 @@ constexpr Key kKeys[] = {
     {.name = "wrap_with_ddp",
      .field = f<&T::wrap_with_ddp>,
      .doc =
-         "Data-parallel wrapper with gradient buckets. With one rank there is nothing to reduce."},
+         "Reduce gradients over the data-parallel ranks in buckets. They are always reduced; this "
+         "key is what the next ones need."},
     {.name = "accumulate_allreduce_grads_in_fp32",
      .field = f<&T::accumulate_allreduce_grads_in_fp32>,
      .doc = "Accumulate and reduce gradients in float32. Always so unless "
             "`optimizer_config.main_grads_dtype` says otherwise."},
     {.name = "overlap_grad_reduce",
      .field = f<&T::overlap_grad_reduce>,
-     .doc = "Reduce gradients during the backward pass; needs `wrap_with_ddp`. With one rank there "
-            "is nothing to reduce."},
+     .doc = "Reduce gradients during the backward pass; needs `wrap_with_ddp`. Results are the "
+            "same."},
     {.name = "delay_grad_reduce",
      .field = f<&T::delay_grad_reduce>,
-     .doc = "Delay the reduction on later pipeline stages; needs `overlap_grad_reduce`. With one "
-            "rank there is nothing to reduce."},
+     .doc = "Reduce after the backward pass on all pipeline stages but the first; needs "
+            "`overlap_grad_reduce`."},
     {.name = "use_distributed_optimizer",
      .field = f<&T::use_distributed_optimizer>,
-     .doc = "Spread optimizer state over the data-parallel ranks; implies `wrap_with_ddp`. With "
-            "one rank the result is that of the plain optimizer."},
+     .doc = "Spread optimizer state and update over the data-parallel ranks (ZeRO-1); implies "
+            "`wrap_with_ddp`. Results are the same."},
     {.name = "bucket_size",
      .field = f<&T::bucket_size>,
      .check = above(0),
-     .doc = "Elements of one gradient bucket; needs `wrap_with_ddp`. With one rank there is "
-            "nothing to reduce."},
+     .doc = "Elements of one gradient bucket; needs `wrap_with_ddp`. null: 40 million, or one "
+            "million for each data-parallel rank if that is more, and one bucket for everything "
+            "where nothing is overlapped or sharded beyond z1."},
     {.name = "check_for_nan_in_grad",
      .field = f<&T::check_for_nan_in_grad>,
      .accepted = "False",

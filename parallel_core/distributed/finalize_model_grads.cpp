@@ -1,9 +1,12 @@
 #include "parallel_core/distributed/finalize_model_grads.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/parallel_state.h"
 
@@ -24,24 +27,24 @@ Tensor place(const Tensor& buffer, const Summand& summand) {
 
 }  // namespace
 
-void all_reduce_partial_gradients(const nn::Module& model) {
+void all_reduce_partial_gradients(const ParameterList& parameters) {
   if (!model_parallel_is_initialized() || get_tensor_model_parallel_world_size() == 1) {
     return;
   }
   ProcessGroup& group = get_tensor_model_parallel_group();
   std::vector<Summand> summands;
   int64_t size = 0;
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    const Tensor gradient = entry.parameter->grad();
+  for (const nn::Parameter* parameter : parameters) {
+    const Tensor gradient = parameter->grad();
     if (!gradient.defined()) {
       continue;  // not used in this step, on any rank
     }
-    if (entry.parameter->flags().tp == nn::TensorParallel::kPartial) {
+    if (parameter->flags().tp == nn::TensorParallel::kPartial) {
       summands.push_back({gradient, size});
       size += gradient.numel();
       continue;
     }
-    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
+    for (const nn::LogicalTensor& logical : parameter->logical()) {
       if (logical.copies == 1) {
         continue;
       }
@@ -66,22 +69,35 @@ void all_reduce_partial_gradients(const nn::Module& model) {
   }
 }
 
-double repeated_squares(const nn::Parameter& parameter, const Tensor& gradient) {
+double repeated_squares(const nn::Parameter& parameter, const Tensor& gradient, int64_t first) {
   double squares = 0;
   for (const nn::LogicalTensor& logical : parameter.logical()) {
-    if (logical.copies > 1) {
-      const Tensor piece = dense(logical.view_of(gradient));
+    if (logical.copies == 1) {
+      continue;
+    }
+    // A rank with copies has one group of heads, so the slice lies together in its parameter.
+    int64_t outer = 1;
+    int64_t inner = 1;
+    for (int64_t i = 0; i < logical.view_shape.size(); ++i) {
+      (i < logical.axis ? outer : inner) *= i == logical.axis ? 1 : logical.view_shape[i];
+    }
+    check<RuntimeError>(outer == 1, "gradient norm: the slices of '", logical.name,
+                        "' that several ranks hold do not lie together");
+    const int64_t begin = std::max(logical.begin * inner - first, int64_t{0});
+    const int64_t end = std::min(logical.end * inner - first, gradient.numel());
+    if (begin < end) {
+      const Tensor values = dense(gradient).view({-1}).slice(0, begin, end);
       const auto copies = static_cast<double>(logical.copies);
-      squares += kernels::sum_of_squares(piece.dtype(), piece.numel(), piece.raw()) * (copies - 1) /
-                 copies;
+      squares += kernels::sum_of_squares(values.dtype(), values.numel(), values.raw()) *
+                 (copies - 1) / copies;
     }
   }
   return squares;
 }
 
-void sum_tied_embedding_gradients(const nn::Module& model) {
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    const nn::Parameter& parameter = *entry.parameter;
+void sum_tied_embedding_gradients(const ParameterList& parameters) {
+  for (const nn::Parameter* entry : parameters) {
+    const nn::Parameter& parameter = *entry;
     if (!parameter.flags().shared && !parameter.flags().has_copy) {
       continue;
     }
@@ -95,9 +111,17 @@ void sum_tied_embedding_gradients(const nn::Module& model) {
   }
 }
 
-void finalize_model_grads(nn::Module& model) {
-  all_reduce_partial_gradients(model);
-  sum_tied_embedding_gradients(model);
+void finalize_model_grads(const ParameterList& parameters) {
+  all_reduce_partial_gradients(parameters);
+  sum_tied_embedding_gradients(parameters);
+}
+
+void finalize_model_grads(const nn::Module& model) {
+  ParameterList parameters;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    parameters.push_back(entry.parameter);
+  }
+  finalize_model_grads(parameters);
 }
 
 }  // namespace tapestry

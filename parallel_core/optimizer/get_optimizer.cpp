@@ -8,15 +8,35 @@
 
 namespace tapestry {
 
-std::vector<optim::ParamGroup> get_param_groups(const nn::Module& model, double weight_decay) {
+namespace {
+
+bool works_on_pieces(const DistributedDataParallel* data_parallel) {
+  return data_parallel != nullptr && data_parallel->shards_optimizer();
+}
+
+}  // namespace
+
+std::vector<optim::ParamGroup> get_param_groups(const nn::Module& model,
+                                                double weight_decay,
+                                                const DistributedDataParallel* data_parallel) {
   optim::ParamGroup decay;
   optim::ParamGroup no_decay;
   decay.weight_decay = weight_decay;
   no_decay.wd_mult = 0;
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    optim::ParamGroup& group = entry.parameter->flags().decay ? decay : no_decay;
-    group.params.push_back(*entry.parameter);
-    group.names.push_back(entry.name);
+  const auto add = [&](const std::string& name, const nn::Parameter& parameter,
+                       const Tensor& values) {
+    optim::ParamGroup& group = parameter.flags().decay ? decay : no_decay;
+    group.params.push_back(values);
+    group.names.push_back(name);
+  };
+  if (works_on_pieces(data_parallel)) {
+    for (const ParameterPiece& piece : data_parallel->pieces()) {
+      add(piece.name, *piece.parameter, piece.values);
+    }
+  } else {
+    for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+      add(entry.name, *entry.parameter, *entry.parameter);
+    }
   }
   std::vector<optim::ParamGroup> groups;
   for (optim::ParamGroup* group : {&decay, &no_decay}) {
@@ -31,9 +51,8 @@ std::vector<optim::ParamGroup> get_param_groups(const nn::Module& model, double 
 namespace {
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
-                                                 const nn::Module& model,
+                                                 std::vector<optim::ParamGroup> groups,
                                                  uint64_t seed) {
-  std::vector<optim::ParamGroup> groups = get_param_groups(model, config.weight_decay);
   for (optim::ParamGroup& group : groups) {
     group.lr = config.learning_rate;
   }
@@ -64,18 +83,31 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
 
 }  // namespace
 
-std::unique_ptr<optim::Optimizer> get_optimizer(const AllConfig& config, const nn::Module& model) {
+std::unique_ptr<optim::Optimizer> get_optimizer(const AllConfig& config,
+                                                const nn::Module& model,
+                                                const DistributedDataParallel* data_parallel) {
   const DType params = config.model_config.params_dtype;
   const bool remainders = config.optimizer_config.store_param_remainders;
-  auto optimizer = make_optimizer(config.optimizer_config, model,
-                                  static_cast<uint64_t>(config.training_config.seed));
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    const bool split = remainders && entry.parameter->flags().matmul;
-    if (entry.parameter->dtype() == kFloat32 && (params != kFloat32 || split)) {
-      optimizer->store_parameter_as(entry.name, params != kFloat32 ? params : kBFloat16);
+  auto optimizer =
+      make_optimizer(config.optimizer_config,
+                     get_param_groups(model, config.optimizer_config.weight_decay, data_parallel),
+                     static_cast<uint64_t>(config.training_config.seed));
+  if (works_on_pieces(data_parallel)) {
+    for (const ParameterPiece& piece : data_parallel->pieces()) {
+      if (piece.place.dtype() != piece.values.dtype()) {
+        optimizer->store_parameter_as(piece.name, piece.place.dtype(), piece.place);
+      }
+    }
+    optimizer->set_shards(data_parallel->shards());
+  } else {
+    for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+      const bool split = remainders && entry.parameter->flags().matmul;
+      if (entry.parameter->dtype() == kFloat32 && (params != kFloat32 || split)) {
+        optimizer->store_parameter_as(entry.name, params != kFloat32 ? params : kBFloat16);
+      }
     }
   }
-  if (params != kFloat32 || remainders) {
+  if (params != kFloat32 || remainders || works_on_pieces(data_parallel)) {
     RankContext::current().allocator().release_cache();  // the float32 weights that were
   }
   return optimizer;

@@ -8,13 +8,17 @@
 #include "optim/lr_scheduler.h"
 #include "optim/optimizer.h"
 #include "parallel_core/config/config.h"
+#include "parallel_core/distributed/distributed_data_parallel.h"
 
 namespace tapestry {
 
 /// Parameters with and without weight decay, by their decay flags; an empty group is left out
 /// unless other stages of a pipeline may have it. The names in the optimizer's state are the module
-/// paths.
-std::vector<optim::ParamGroup> get_param_groups(const nn::Module& model, double weight_decay);
+/// paths. With `data_parallel` that shards the optimizer, the parameters are this rank's pieces.
+std::vector<optim::ParamGroup> get_param_groups(
+    const nn::Module& model,
+    double weight_decay,
+    const DistributedDataParallel* data_parallel = nullptr);
 
 /// The optimizer that optimizer_type names: AdamW, Adam or SGD. ValueError for another name.
 ///
@@ -22,7 +26,14 @@ std::vector<optim::ParamGroup> get_param_groups(const nn::Module& model, double 
 /// in the optimizer that have the values of before. With store_param_remainders those that serve
 /// matrix products alone (their flag `matmul`) become bfloat16 ones in any case, with the rest of
 /// their bits in place of a master.
-std::unique_ptr<optim::Optimizer> get_optimizer(const AllConfig& config, const nn::Module& model);
+///
+/// With `data_parallel` that shards the optimizer, it works on this rank's pieces of the
+/// parameters (DistributedOptimizer of the original); the group of each piece is that of its
+/// parameter. A step is then followed by DistributedDataParallel::parameters_changed.
+std::unique_ptr<optim::Optimizer> get_optimizer(
+    const AllConfig& config,
+    const nn::Module& model,
+    const DistributedDataParallel* data_parallel = nullptr);
 
 /// learning_rate_scheduler_kwargs or the lr_decay_style family, whichever is configured.
 std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& config,

@@ -18,6 +18,12 @@ namespace {
 
 constexpr const char* kPattern = "%Y-%m-%d %H:%M:%S.%e %^%l%$ %v";
 
+// Of the terminal, which ranks share.
+std::string terminal_pattern() {
+  const int rank = RankContext::current().rank();
+  return rank == 0 ? kPattern : "%Y-%m-%d %H:%M:%S.%e %^%l%$ rank " + std::to_string(rank) + ": %v";
+}
+
 // Errors go to standard error, everything else to standard output.
 class TerminalSink final : public spdlog::sinks::sink {
  public:
@@ -59,7 +65,7 @@ spdlog::logger& logger() {
   if (current.logger == nullptr) {
     auto sink = std::make_shared<TerminalSink>();
     current.logger = std::make_shared<spdlog::logger>("terminal", std::move(sink));
-    current.logger->set_pattern(kPattern);
+    current.logger->set_pattern(terminal_pattern());
   }
   return *current.logger;
 }
@@ -91,11 +97,13 @@ void open_logs(const std::string& output_dir) {
     auto error = std::make_shared<spdlog::sinks::basic_file_sink_mt>(folder / "error.log");
     error->set_level(spdlog::level::err);
     sinks = {info, error};
-    if (rank == 0) {
-      sinks.push_back(std::make_shared<TerminalSink>());
+    sinks.push_back(std::make_shared<TerminalSink>());
+    if (rank != 0) {
+      sinks.back()->set_level(spdlog::level::err);
     }
     auto opened = std::make_shared<spdlog::logger>("rank", sinks.begin(), sinks.end());
     opened->set_pattern(kPattern);
+    sinks.back()->set_pattern(terminal_pattern());
     opened->flush_on(spdlog::level::info);
     state().logger = std::move(opened);
   } catch (const std::exception& error) {
@@ -114,6 +122,18 @@ void close_logs() {
 void log_info(const std::string& message) { write(spdlog::level::info, message); }
 void log_warning(const std::string& message) { write(spdlog::level::warn, message); }
 void log_error(const std::string& message) { write(spdlog::level::err, message); }
+
+void log_consequence(const std::string& message) {
+  if (state().logger == nullptr) {
+    return;
+  }
+  for (const spdlog::sink_ptr& sink : logger().sinks()) {
+    if (dynamic_cast<TerminalSink*>(sink.get()) == nullptr &&
+        sink->should_log(spdlog::level::err)) {
+      sink->log(spdlog::details::log_msg(logger().name(), spdlog::level::err, message));
+    }
+  }
+}
 
 void show_progress(const std::string& line) {
   static const bool terminal = isatty(STDERR_FILENO) != 0;

@@ -7,7 +7,7 @@
 namespace tapestry {
 
 /// Opens the current rank's log files below `output_dir`, for appending; rank 0 also writes to the
-/// terminal. IoError if they cannot be opened.
+/// terminal, the others only their errors, with their rank. IoError if they cannot be opened.
 void open_logs(const std::string& output_dir);
 
 /// Flushes and closes them; later messages go to the terminal alone.
@@ -16,6 +16,8 @@ void close_logs();
 void log_info(const std::string& message);
 void log_warning(const std::string& message);
 void log_error(const std::string& message);
+/// To the log files alone: an error whose cause another rank reports.
+void log_consequence(const std::string& message);
 
 /// A line of progress that is rewritten in place; nothing where standard error is no terminal.
 /// Messages that come in between appear above it.

@@ -12,12 +12,14 @@
 #include "autograd/kernels/gemm.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/config/memory_estimate.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/data/default_text.h"
 #include "parallel_core/data/step_dataset.h"
 #include "parallel_core/data/tokenizer.h"
+#include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
@@ -145,6 +147,29 @@ void check_first_step(data::DataSource& source, const DatasetConfig& d) {
   }
 }
 
+// What is prepared on first use is prepared by rank 0; the others find it.
+RunData open_data_in_turn(const AllConfig& config, ProcessGroup& world) {
+  if (world.rank() != 0) {
+    world.barrier();
+    return open_data(config);
+  }
+  RunData data = open_data(config);
+  world.barrier();
+  return data;
+}
+
+// Ranks hear of a signal at different times; all have to stop after the same step.
+std::function<bool()> stop_of_all(const PretrainOptions& options) {
+  if (options.world->size() == 1 || !options.stop_requested) {
+    return options.stop_requested;
+  }
+  return [world = options.world, requested = options.stop_requested] {
+    const Tensor stop = full({1}, requested() ? 1 : 0, kInt32);
+    world->all_reduce(stop, ReduceOp::kMax);
+    return stop.item() != 0;
+  };
+}
+
 // One comment line, whatever the text holds.
 std::string comment_line(const std::string& text) {
   std::string line = "# " + text;
@@ -198,7 +223,6 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (config.training_config.num_threads) {
     set_num_threads(static_cast<int>(*config.training_config.num_threads));
   }
-  check_fits(estimate_memory(config), available_memory());
   if (!model_parallel_is_initialized()) {
     const ModelParallelConfig& p = config.parallel_config;
     const int64_t ranks =
@@ -212,9 +236,11 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
          .pipeline_model_parallel_size = static_cast<int>(p.pipeline_model_parallel_size),
          .virtual_pipeline_model_parallel_size = interleaved_chunks(p),
          .context_parallel_size = static_cast<int>(p.context_parallel_size),
-         .expert_model_parallel_size = static_cast<int>(p.expert_model_parallel_size)});
+         .expert_model_parallel_size = static_cast<int>(p.expert_model_parallel_size)},
+        options.world);
   }
 
+  check_fits(estimate_memory(config, get_data_parallel_world_size()), available_memory());
   const std::string& output = config.training_config.output_dir;
   check_output_paths(config.training_config);
   open_logs(output);
@@ -229,7 +255,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     log_warning(note);
   }
 
-  RunData data = open_data(config);
+  RunData data = open_data_in_turn(config, *options.world);
   check_first_step(*data.train, config.dataset_config);
   log_info("data: " + data.description);
   const std::unique_ptr<GPTModel> model = get_model(config);
@@ -245,15 +271,19 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (!options.run_cmd.empty()) {
     resolved = comment_line("run_cmd: " + options.run_cmd) + resolved;
   }
-  const bool writes = RankContext::current().rank() == 0;
-  if (writes) {
+  const bool first = RankContext::current().rank() == 0;
+  if (first) {
     write_file_atomically(output + "/config.yaml", resolved);
   }
-  const auto optimizer = get_optimizer(config, *model);
+  if (get_data_parallel_world_size() > 1) {
+    check_equal_parameters(*model, get_data_parallel_group());
+  }
+  const auto data_parallel = get_data_parallel(config, *model);
+  const auto optimizer = get_optimizer(config, *model, data_parallel.get());
   const auto schedule = get_optimizer_param_scheduler(config, get_data_parallel_world_size());
-  TrainOneStepCell cell(*model, *optimizer, *schedule, config);
+  TrainOneStepCell cell(*model, *optimizer, *schedule, config, data_parallel.get());
   std::optional<MetricsWriter> metrics;
-  if (writes) {
+  if (first) {
     metrics.emplace(output + "/metrics.jsonl");
   }
   const TrainSummary summary =
@@ -264,7 +294,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
                             .keep_max = config.training_config.keep_checkpoint_max,
                             .resolved_config = resolved,
                             .tokenizer_model = data.tokenizer_model},
-             .stop_requested = options.stop_requested});
+             .stop_requested = stop_of_all(options)});
   log_info(concat(summary.stopped_on_request ? "stopped on request after " : "finished after ",
                   summary.steps, " steps: loss ", summary.first_loss, " -> ", summary.last_loss));
   return summary;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/training/training.h"
@@ -29,12 +30,14 @@ RunData open_data(const AllConfig& config);
 
 struct PretrainOptions {
   std::string run_cmd;                   ///< recorded in the log and config.yaml
-  std::function<bool()> stop_requested;  ///< see TrainOptions
+  std::function<bool()> stop_requested;  ///< see TrainOptions; asked of any rank, it stops all
+  std::shared_ptr<ProcessGroup> world = single_process_group();
 };
 
 /// Does everything that a configuration asks for: groups, logs, data, model, weights, optimizer,
-/// training. The configuration must be supported (require_supported) and fit into memory (both are
-/// checked before anything is allocated or written).
+/// training. Every rank of the world calls it. The configuration must be supported
+/// (require_supported) and fit into memory (both are checked before anything is allocated or
+/// written).
 TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options = {});
 
 /// "dp 1 | pp 1 | tp 1 | sp False | vpp None"

@@ -12,6 +12,7 @@
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/distributed/finalize_model_grads.h"
 #include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/optimizer/global_norm.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/random.h"
@@ -19,6 +20,16 @@
 namespace tapestry {
 
 namespace {
+
+// A model in one process needs no groups.
+int data_parallel_size() {
+  return model_parallel_is_initialized() ? get_data_parallel_world_size() : 1;
+}
+
+bool model_is_split() {
+  return model_parallel_is_initialized() && (get_tensor_model_parallel_world_size() > 1 ||
+                                             get_pipeline_model_parallel_world_size() > 1);
+}
 
 double token_count(const data::Batch& batch) {
   return std::accumulate(batch.loss_mask.begin(), batch.loss_mask.end(), 0.0);
@@ -79,7 +90,8 @@ std::map<std::string, double> logical_gradient_norms(const nn::Module& model) {
 TrainOneStepCell::TrainOneStepCell(GPTModel& network_with_loss,
                                    optim::Optimizer& optimizer,
                                    const optim::Schedule& schedule,
-                                   const AllConfig& config)
+                                   const AllConfig& config,
+                                   DistributedDataParallel* data_parallel)
     : network_(network_with_loss),
       optimizer_(optimizer),
       schedule_(schedule),
@@ -88,7 +100,14 @@ TrainOneStepCell::TrainOneStepCell(GPTModel& network_with_loss,
       per_token_(config.training_config.calculate_per_token_loss),
       mean_(config.training_config.loss_reduction == "mean"),
       log_grad_norms_(config.training_config.log_param_grad_norms),
-      overlap_p2p_(config.parallel_config.overlap_p2p_comm) {
+      overlap_p2p_(config.parallel_config.overlap_p2p_comm),
+      data_parallel_(data_parallel) {
+  const int ranks = data_parallel_size();
+  check<ValueError>(data_parallel != nullptr || ranks == 1, "a training step on ", ranks,
+                    " data-parallel ranks needs the object that get_data_parallel makes");
+  if (data_parallel_ != nullptr) {
+    return;
+  }
   if (config.optimizer_config.optimizer_in_backward) {
     backward_update_.emplace(network_, optimizer_, log_grad_norms_);
   } else {
@@ -100,19 +119,43 @@ TrainOneStepCell::TrainOneStepCell(GPTModel& network_with_loss,
   }
 }
 
-double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_batches,
-                                          StepResult& result) {
+double TrainOneStepCell::sum_over_data_parallel(double value) const {
+  if (data_parallel_ == nullptr) {
+    return value;
+  }
+  const Tensor sum = full({1}, value, kFloat64);
+  data_parallel_->group().all_reduce(sum);
+  return sum.item();
+}
+
+void TrainOneStepCell::count_tokens(const std::vector<data::Batch>& micro_batches,
+                                    StepResult& result) const {
+  double tokens = 0;
   for (const data::Batch& batch : micro_batches) {
     result.loss_tokens += token_count(batch);
-    result.tokens += batch.batch * batch.seq;
+    tokens += static_cast<double>(batch.batch * batch.seq);
   }
+  if (data_parallel_ != nullptr) {
+    const Tensor sums = tensor(std::vector<double>{result.loss_tokens, tokens}, {2});
+    data_parallel_->group().all_reduce(sums);
+    result.loss_tokens = sums.data<double>()[0];
+    tokens = sums.data<double>()[1];
+  }
+  result.tokens = static_cast<int64_t>(tokens);
+}
+
+double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_batches,
+                                          StepResult& result) {
+  count_tokens(micro_batches, result);
+  const double parts = static_cast<double>(micro_batches.size()) * data_parallel_size();
   random_context().step = position_.seen;
   double loss = 0;
   PipelineWork work =
       pipeline_work(network_, micro_batches, [&](int64_t /*micro_batch*/, GPTOutput& output) {
         output.logits = {};  // nobody else holds them: their gradient can take their place
-        // The model's loss is the mean over its micro-batch.
-        double share = mean_ ? 1.0 / static_cast<double>(micro_batches.size()) : 1.0;
+        // The model's loss is the mean over its micro-batch. Its share is that among the
+        // micro-batches of all ranks, so that gradients are simply summed.
+        double share = mean_ ? 1.0 / parts : 1.0;
         if (per_token_) {
           share = output.token_count / std::max(result.loss_tokens, 1.0);
         }
@@ -131,7 +174,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
         .theoretical = theoretical_bubble(
             {.stages = stages, .chunks = work.chunks, .micro_batches = work.micro_batches})};
   }
-  return sums[0];
+  return sum_over_data_parallel(sums[0]);
 }
 
 void TrainOneStepCell::apply_schedule(StepResult& result) {
@@ -141,23 +184,22 @@ void TrainOneStepCell::apply_schedule(StepResult& result) {
   }
 }
 
-void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro_batches,
-                                           StepResult& result) {
-  gradients_->zero(position_.seen);
-  result.loss = forward_backward(micro_batches, result);
-  finalize_model_grads(network_);
-  // Unscaling is left to the pass that updates, unless somebody wants to see the gradients.
-  double unscale = 1.0 / result.loss_scale;
-  const int64_t step = position_.seen + 1;
-  const bool observed = gradient_observer_ && (!observer_wanted_ || observer_wanted_(step));
-  if (observed && unscale != 1) {
-    gradients_->scale(unscale);
-    unscale = 1;
+void TrainOneStepCell::start_gradients(size_t micro_batches) {
+  if (data_parallel_ != nullptr) {
+    data_parallel_->start_step(position_.seen, static_cast<int64_t>(micro_batches));
+  } else {
+    gradients_->zero(position_.seen);
   }
-  double squares = gradients_->sum_of_squares();
-  sum_over_pipeline({&squares, 1});
-  result.grad_norm = std::sqrt(squares) * unscale;
-  result.finite = std::isfinite(result.grad_norm);
+}
+
+// Shows the gradients to whoever wants to see them whole.
+void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResult& result) {
+  if (!observed && !log_grad_norms_) {
+    return;
+  }
+  if (data_parallel_ != nullptr) {
+    data_parallel_->gather_gradients();
+  }
   if (log_grad_norms_) {
     for (const auto& [name, norm] : logical_gradient_norms(network_)) {
       result.grad_norms.emplace(name, norm * unscale);
@@ -165,8 +207,35 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
     result.grad_norms = gather_over_pipeline(result.grad_norms);
   }
   if (observed) {
-    gradient_observer_(step);
+    gradient_observer_(position_.seen + 1);
   }
+  if (data_parallel_ != nullptr) {
+    data_parallel_->release_gradients();
+  }
+}
+
+void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro_batches,
+                                           StepResult& result) {
+  start_gradients(micro_batches.size());
+  result.loss = forward_backward(micro_batches, result);
+  if (data_parallel_ != nullptr) {
+    data_parallel_->finish_reduce();
+  } else {
+    finalize_model_grads(network_);
+  }
+  // Unscaling is left to the pass that updates, unless somebody wants to see the gradients.
+  double unscale = 1.0 / result.loss_scale;
+  const int64_t step = position_.seen + 1;
+  const bool observed = gradient_observer_ && (!observer_wanted_ || observer_wanted_(step));
+  if (observed && unscale != 1) {
+    data_parallel_ != nullptr ? data_parallel_->scale(unscale) : gradients_->scale(unscale);
+    unscale = 1;
+  }
+  const bool is_split = data_parallel_ != nullptr || model_is_split();
+  result.grad_norm =
+      (is_split ? global_grad_norm(network_, data_parallel_) : gradients_->norm()) * unscale;
+  result.finite = std::isfinite(result.grad_norm);
+  observe_gradients(unscale, observed, result);
   apply_schedule(result);
   if (result.finite) {
     optim::GradTransform transform{.scale = unscale};
@@ -176,6 +245,9 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
       transform.limit = clip_->clip_value;
     }
     optimizer_.step(transform);
+    if (data_parallel_ != nullptr) {
+      data_parallel_->parameters_changed();
+    }
     ++position_.applied;
   }
 }

@@ -13,6 +13,7 @@
 #include "optim/optimizer.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
+#include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/distributed/param_and_grad_buffer.h"
 #include "parallel_core/optimizer/backward_update.h"
 #include "parallel_core/training/forward_step.h"
@@ -26,7 +27,7 @@ struct PipelineBubble {
   double theoretical = 0;  ///< theoretical_bubble()
 };
 
-/// What a step did, measured before its update.
+/// What a step did on all ranks together, measured before its update.
 struct StepResult {
   double loss = 0;         ///< mean over micro-batches, over tokens with calculate_per_token_loss
   bool finite = true;      ///< every gradient element was; otherwise nothing was updated
@@ -54,11 +55,13 @@ std::map<std::string, double> logical_gradient_norms(const nn::Module& model);
 class TrainOneStepCell {
  public:
   /// All arguments outlive the cell. A step's gradients are there until the next step, or with
-  /// optimizer_in_backward used up one by one.
+  /// optimizer_in_backward used up one by one; with several data-parallel ranks `data_parallel`
+  /// (get_data_parallel) has them, and ValueError if it is missing.
   TrainOneStepCell(GPTModel& network_with_loss,
                    optim::Optimizer& optimizer,
                    const optim::Schedule& schedule,
-                   const AllConfig& config);
+                   const AllConfig& config,
+                   DistributedDataParallel* data_parallel = nullptr);
 
   /// Runs step number `position().seen` (from 0). The micro-batches are those of this rank.
   StepResult operator()(const std::vector<data::Batch>& micro_batches);
@@ -79,7 +82,11 @@ class TrainOneStepCell {
   optim::GradScaler& grad_scaler() { return scaler_; }
 
  private:
+  void count_tokens(const std::vector<data::Batch>& micro_batches, StepResult& result) const;
   double forward_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
+  double sum_over_data_parallel(double value) const;
+  void start_gradients(size_t micro_batches);
+  void observe_gradients(double unscale, bool observed, StepResult& result);
   void apply_schedule(StepResult& result);
   void step_after_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
   void step_in_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
@@ -93,7 +100,8 @@ class TrainOneStepCell {
   bool mean_;
   bool log_grad_norms_;
   bool overlap_p2p_;
-  std::optional<ParamAndGradBuffer> gradients_;  // one of the two
+  DistributedDataParallel* data_parallel_;  // one of the three
+  std::optional<ParamAndGradBuffer> gradients_;
   std::optional<BackwardUpdate> backward_update_;
   optim::Schedule::Position position_;
   std::function<void(int64_t)> gradient_observer_;

@@ -12,6 +12,7 @@
 #include "autograd/ops/elementwise.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/parallel_state.h"
@@ -101,6 +102,11 @@ double evaluate(GPTModel& model,
   model.train();
   std::array<double, 2> sums = {loss, tokens};  // known to the last stage
   sum_over_pipeline(sums);
+  if (get_data_parallel_world_size() > 1) {
+    const Tensor all = tensor(std::vector<double>{sums[0], sums[1]}, {2});
+    get_data_parallel_group().all_reduce(all);
+    sums = {all.data<double>()[0], all.data<double>()[1]};
+  }
   return sums[0] / std::max(sums[1], 1.0);
 }
 
@@ -143,9 +149,13 @@ TrainSummary train(TrainOneStepCell& cell,
                     "training_config.epochs or dataset_config.train_samples");
   const int64_t last_step = total > 0 ? total : std::numeric_limits<int64_t>::max();
 
+  // Data-parallel ranks have the same to write; the first one does.
+  const bool writes = get_data_parallel_rank() == 0;
   cell.set_gradient_observer(
       [&](int64_t step) {
-        write_gathered(dump_path(config, "grads", step), logical_gradients(cell.network()));
+        if (writes) {
+          write_gathered(dump_path(config, "grads", step), logical_gradients(cell.network()));
+        }
       },
       [&](int64_t step) { return contains(t.dump_grad_steps, step); });
 
@@ -153,12 +163,17 @@ TrainSummary train(TrainOneStepCell& cell,
   Progress progress(total);
   int64_t saved_step = -1;
   const auto save = [&](int64_t step) {
-    if (saved_step != step) {
-      const std::string folder = save_checkpoint(cell.network(), config.model_config, step,
-                                                 options.checkpoint, &cell.optimizer());
-      log_info("saved " + folder);
-      saved_step = step;
+    if (saved_step == step) {
+      return;
     }
+    saved_step = step;
+    if (!writes) {
+      get_logical_state(cell.network(), &cell.optimizer());  // a sharded one takes all ranks
+      return;
+    }
+    const std::string folder = save_checkpoint(cell.network(), config.model_config, step,
+                                               options.checkpoint, &cell.optimizer());
+    log_info("saved " + folder);
   };
 
   int64_t step = cell.position().seen;
@@ -174,7 +189,7 @@ TrainSummary train(TrainOneStepCell& cell,
     }
     const StepResult result = cell(step_batches(source, config, step));
     ++step;
-    if (activations) {
+    if (activations && writes) {
       write_gathered(dump_path(config, "acts", step), activations->values());
     }
     StepRecord record{.step = step,
@@ -213,8 +228,10 @@ TrainSummary train(TrainOneStepCell& cell,
     }
     progress.update(record, result);
     if (contains(t.dump_weight_steps, step)) {
-      write_gathered(dump_path(config, "weights", step),
-                     get_logical_state(cell.network(), &cell.optimizer()));
+      const LogicalState weights = get_logical_state(cell.network(), &cell.optimizer());
+      if (writes) {
+        write_gathered(dump_path(config, "weights", step), weights);
+      }
     }
     if (is_due(t.save_interval, step)) {
       save(step);

@@ -19,9 +19,13 @@
 #include <string>
 #include <vector>
 
+#include "autograd/tensor/error.h"
+#include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/golden.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/parallel_state.h"
+#include "parallel_core/training/pretrain.h"
 
 namespace tapestry {
 namespace {
@@ -60,17 +64,27 @@ struct Variant {
   std::string options;  // of the command line
   Bounds bounds = {};
   std::vector<std::string> rounded_equally;  // values of step 1 that must agree bit for bit in 99 %
+  int ranks = 1;                             // data-parallel ones, as threads of this program
 
   /// Variants are reported apart.
   std::string of(const std::string& quantity) const {
-    return name.empty() ? quantity : quantity + ", bfloat16 " + name;
+    return name.empty() ? quantity : quantity + (ranks > 1 ? ", " : ", bfloat16 ") + name;
   }
 };
 
 // `has_activations`: the case has acts_step_1.safetensors.
 std::vector<Variant> variants_of(const Json& config, bool has_activations) {
   if (config.at("compute_dtype") != "bfloat16") {
-    return {{.name = "", .options = ""}};
+    std::vector<Variant> out = {{.name = "", .options = ""}};
+    if (const int ranks = config.value("data_parallel_size", 1); ranks > 1) {
+      out.push_back({.name = concat(ranks, " ranks"), .ranks = ranks});
+      for (const char* level : {"z1", "z2", "z3"}) {
+        out.push_back({.name = concat(ranks, " ranks, ", level),
+                       .options = concat("parallel_config.zero_level=", level),
+                       .ranks = ranks});
+      }
+    }
+    return out;
   }
   const std::string dump =
       has_activations ? " --set training_config.dump_activation_steps=[1]" : "";
@@ -262,6 +276,18 @@ int run_pretrain(const fs::path& yaml, const std::string& options, const fs::pat
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+// The same on ranks that are threads; `option` is one setting.
+void pretrain_on_ranks(const fs::path& yaml, const std::string& option, int ranks) {
+  const std::vector<std::string> overrides =
+      option.empty() ? std::vector<std::string>() : std::vector{option};
+  const AllConfig config = init_configs_from_yaml(yaml.string(), {.overrides = overrides});
+  run_thread_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& world) {
+    initialize_model_parallel({}, world);
+    pretrain(config);
+    destroy_model_parallel();
+  });
+}
+
 // Why a configuration cannot be replayed yet; empty if it can.
 std::string missing_feature(const std::string& yaml, const std::string& name) {
   const AllConfig config = init_configs_from_text(yaml, name + ".yaml");
@@ -281,7 +307,7 @@ void replay(const fs::path& folder, const Variant& variant, const fs::path& scra
   const fs::path output = scratch / (folder.filename().string() + variant.name);
   fs::create_directories(output);
   const std::string yaml =
-      golden_config_to_yaml(json, fs::absolute(folder).string(), output.string());
+      golden_config_to_yaml(json, fs::absolute(folder).string(), output.string(), variant.ranks);
   if (const std::string reason = missing_feature(yaml, name); !reason.empty()) {
     std::cout << "skipped: " << name << ": " << reason << "\n";
     return;
@@ -289,7 +315,11 @@ void replay(const fs::path& folder, const Variant& variant, const fs::path& scra
   const fs::path yaml_path = output.string() + ".yaml";
   std::ofstream(yaml_path) << yaml;
   const fs::path log = output.string() + ".log";
-  ASSERT_EQ(run_pretrain(yaml_path, variant.options, log), 0) << read_text(log);
+  if (variant.ranks > 1) {
+    pretrain_on_ranks(yaml_path, variant.options, variant.ranks);
+  } else {
+    ASSERT_EQ(run_pretrain(yaml_path, variant.options, log), 0) << read_text(log);
+  }
 
   const Bounds& bounds = variant.bounds;
   const std::vector<Json> expected = read_lines(folder / "trace.jsonl");

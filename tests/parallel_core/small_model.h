@@ -76,13 +76,15 @@ struct Trainer {
   explicit Trainer(AllConfig settings)
       : config(std::move(settings)),
         model(get_model(config)),
-        optimizer(get_optimizer(config, *model)),
+        data_parallel(get_data_parallel(config, *model)),
+        optimizer(get_optimizer(config, *model, data_parallel.get())),
         schedule(get_optimizer_param_scheduler(config, 1)),
-        cell(*model, *optimizer, *schedule, config) {}
+        cell(*model, *optimizer, *schedule, config, data_parallel.get()) {}
   explicit Trainer(const Overrides& overrides = {}) : Trainer(small_config(overrides)) {}
 
   AllConfig config;
   std::unique_ptr<GPTModel> model;
+  std::unique_ptr<DistributedDataParallel> data_parallel;
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<optim::Schedule> schedule;
   TrainOneStepCell cell;

@@ -180,7 +180,7 @@ void adamw_float32(const AdamTensor& t, const AdamConstants& k, int64_t begin, i
       split_block(n, p, static_cast<BFloat16*>(t.p) + at, t.low_bits + at, v);
     }
     if (narrow_m || narrow_v) {
-      philox_blocks(k.seed, t.stream, static_cast<uint64_t>(at) / 4, (n + 3) / 4, words);
+      philox_blocks(k.seed, t.stream, static_cast<uint64_t>(t.first + at) / 4, (n + 3) / 4, words);
     }
     if (narrow_m) {
       store_stochastic(n, m, words, 0, static_cast<BFloat16*>(t.exp_avg) + at);

@@ -384,6 +384,47 @@ TEST(AdamW, MomentsInBFloat16FollowTheExactOnes) {
   });
 }
 
+// Ranks that share an update must make of a piece what the whole would make of it.
+TEST(Optimizer, PiecesFromMultiplesOf64HaveTheBitsOfTheWhole) {
+  for_each_level([] {
+    const int64_t n = 2011;
+    for (const DType moments : {kFloat32, kBFloat16}) {
+      const auto updated = [&](const std::vector<int64_t>& ends) {
+        Array p = random_array(kFloat32, n, 1);
+        Array m(moments, random_array(kFloat32, n, 2).values());
+        Array v(moments, Doubles(n, 0.25));
+        Array q = random_array(kFloat32, n, 1);
+        const Array g = random_array(kFloat32, n, 3);
+        int64_t begin = 0;
+        for (const int64_t end : ends) {
+          const auto at = [begin](const Array& a) {
+            return static_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(a.data()))) +
+                   begin * size_of(a.dtype());
+          };
+          kernels::AdamTensor piece = adam_tensor(p, g, m, v, 3);
+          piece.n = end - begin;
+          piece.p = at(p);
+          piece.g = at(g);
+          piece.exp_avg = at(m);
+          piece.exp_avg_sq = at(v);
+          piece.stream = 5;
+          piece.first = begin;
+          kernels::adamw(std::vector{piece}, {.seed = 1});
+          kernels::SgdTensor step = sgd_tensor(q, g, m, false);
+          step.momentum_buffer = nullptr;
+          step.n = end - begin;
+          step.p = at(q);
+          step.g = at(g);
+          kernels::sgd(std::vector{step}, {});
+          begin = end;
+        }
+        return std::vector<Doubles>{p.values(), m.values(), v.values(), q.values()};
+      };
+      EXPECT_EQ(updated({64, 64, 704, 1984, n}), updated({n}));
+    }
+  });
+}
+
 TEST(Optimizer, SameForAnyTeam) {
   for_each_level([] {
     expect_same_for_any_team([] {

@@ -141,7 +141,6 @@ TEST(Config, LaterFeaturesAreNamedWithReasonAndPlace) {
       "parallel_config.recompute_config={recompute: [1]}",
       "parallel_config.recompute=[1]",
       "recompute_config.select_recompute=[1]",
-      "parallel_config.zero_level=z1",
       "model_config.recompute_granularity=full",
       "model_config.init_method=xavier_uniform",
       "moe_config.num_experts=4",

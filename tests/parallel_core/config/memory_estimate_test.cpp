@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -146,6 +147,33 @@ TEST(MemoryEstimate, OptionsThatTakeFewerBytesPerParameter) {
   EXPECT_TRUE(after.savings.empty());
   EXPECT_EQ(estimate_memory(preset("7B")).total(), after.total());
   EXPECT_NO_THROW(check_fits(after, int64_t{22} << 30U));
+}
+
+TEST(MemoryEstimate, WhatDataParallelRanksShareOut) {
+  const int64_t ranks = 8;
+  AllConfig config = plain_7b();
+  const MemoryEstimate whole = estimate_memory(config);
+  EXPECT_EQ(estimate_memory(config, ranks).total(), whole.total());
+  config.training_config.bucket_size = 1'000'000;
+  const auto with_level = [&](const char* level) {
+    config.parallel_config.zero_level = level;
+    return estimate_memory(config, ranks);
+  };
+  const TransformerConfig& model = config.model_config;
+  const auto largest = static_cast<double>(model.hidden_size *
+                                           std::max(model.vocab_size, 2 * model.ffn_hidden_size));
+  const auto count = static_cast<double>(whole.parameter_count);
+  const MemoryEstimate z1 = with_level("z1");
+  EXPECT_EQ(z1.optimizer, whole.optimizer / ranks);
+  EXPECT_EQ(z1.gradients, whole.gradients);
+  const MemoryEstimate z2 = with_level("z2");
+  EXPECT_EQ(z2.optimizer, z1.optimizer);
+  EXPECT_NEAR(static_cast<double>(z2.gradients), 4 * (count / 8 + 3 * largest), 8);
+  EXPECT_EQ(z2.parameters, whole.parameters);
+  const MemoryEstimate z3 = with_level("z3");
+  EXPECT_NEAR(static_cast<double>(z3.parameters), 4 * (count / 8 + 2 * largest), 8);
+  EXPECT_NEAR(static_cast<double>(z3.weight_copies), 2 * 2 * largest, 8);
+  EXPECT_EQ(z3.activations, whole.activations);
 }
 
 TEST(MemoryEstimate, UpdatingInBackwardHoldsOneGradient) {

@@ -67,6 +67,7 @@ Bytes on_paper(const Case& c, const AllConfig& config, int64_t micro_batches, in
     partial += m.num_layers * 2 * *m.kv_channels * (m.hidden_size + 1);  // wk, wv, biases
   }
   out.all_reduce += 4 * partial;
+  out.all_reduce += 8;  // the sum of squares behind the gradient norm, in double precision
   return out;
 }
 

@@ -1,0 +1,52 @@
+// The processes of one job, as mpirun or Slurm's srun starts them.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "parallel_core/comm/options.h"
+#include "parallel_core/comm/process_group.h"
+
+namespace tapestry {
+
+/// True in a process that mpirun or srun has started as one of a job's ranks, whatever their
+/// number.
+bool started_as_rank();
+
+/// "Open MPI v4.1.4, ..."; needs no job.
+std::string mpi_library_version();
+
+/// The job that this process belongs to. One object for the whole of main: it makes the process a
+/// rank, and its rank the current RankContext.
+///
+/// A process that nobody started as a rank is a world of one, and MPI is not even initialised, so
+/// it needs no daemon. TAPESTRY_COMM_TIMEOUT (seconds, default 600) is how long a rank waits for
+/// others that do not come to a collective; ValueError if it is no positive number.
+class Distributed {
+ public:
+  Distributed(int& argc, char**& argv);
+  Distributed(const Distributed&) = delete;
+  Distributed& operator=(const Distributed&) = delete;
+  /// Ends the process's part without waiting for the others if finish() was not called.
+  ~Distributed();
+
+  const std::shared_ptr<ProcessGroup>& world() const;
+
+  /// The orderly end: waits until every rank has come here. CommError if one fails meanwhile. A
+  /// group must not be used afterwards.
+  void finish();
+
+  /// Tells all ranks that this one fails, and why. True if it is the one to say so to the user;
+  /// false if it fails only because another did, or if one before it fails for the same reason, as
+  /// all do that read the same wrong file.
+  bool announce(const std::string& reason);
+  /// Ends the whole job, all its processes, with that exit code. The other ranks get a moment to
+  /// log why they stop.
+  [[noreturn]] void abort(int exit_code);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tapestry

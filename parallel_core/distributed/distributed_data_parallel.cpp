@@ -1,0 +1,484 @@
+#include "parallel_core/distributed/distributed_data_parallel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "autograd/ops/map.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "autograd/tensor/generator.h"
+#include "autograd/tensor/rank_context.h"
+#include "parallel_core/distributed/finalize_model_grads.h"
+#include "parallel_core/parallel_state.h"
+
+namespace tapestry {
+
+namespace {
+
+// Buckets whose reduction may be under way at once where their memory goes afterwards.
+constexpr size_t kReductionsUnderWay = 2;
+// Paged parameters that stay when another one comes.
+constexpr size_t kOpenPages = 2;
+
+}  // namespace
+
+struct DistributedDataParallel::State final : optim::ParameterShards {
+  struct Place {
+    size_t bucket = 0;
+    size_t index = 0;  // in the bucket
+    int64_t received = 0;
+  };
+
+  State(DataParallelOptions options_, ProcessGroup& group_)
+      : options(std::move(options_)), group(group_) {}
+
+  void make_buckets(const std::vector<nn::Module::NamedParameter>& parameters);
+  void add_bucket(std::vector<ParamAndGradBucket::Placed> placed, DType dtype, bool paged);
+  void received(size_t number);
+  void reduce(size_t number);
+  bool frees_gradients() const { return options.sharding >= Sharding::kGradients; }
+  const ParamAndGradBucket::Placed& placed_of(const std::string& name) const;
+  const Place& place_of(const std::string& name) const;
+
+  Shape shape(const std::string& name) const override { return placed_of(name).parameter->shape(); }
+  int64_t first_element(const std::string& name) const override {
+    return bucket_of(name).range_of(placed_of(name), group.rank()).first;
+  }
+  Tensor piece_of(const std::string& name, const Tensor& whole) const override;
+  Tensor whole_of(const std::string& name, const Tensor& piece) const override;
+  const ParamAndGradBucket& bucket_of(const std::string& name) const {
+    return *buckets[place_of(name).bucket];
+  }
+
+  DataParallelOptions options;
+  ProcessGroup& group;
+  std::vector<std::unique_ptr<ParamAndGradBucket>> buckets;
+  std::vector<std::string> names;  // of the parameters in the order of their making
+  std::vector<Place> places;       // of the same
+  std::map<std::string, size_t> numbers;
+
+  bool hooks_are_active = false;
+  int64_t passes = 0;
+  std::vector<int64_t> missing;  // gradients, by bucket
+  std::vector<bool> reduced;     // in this step, by bucket
+  std::vector<bool> is_late;     // reduced after all backward passes, by bucket
+  std::deque<size_t> under_way;
+  std::deque<ParamAndGradBucket*> open_pages;
+};
+
+namespace {
+
+// Parameters on their way into buckets of one dtype.
+struct OpenBucket {
+  std::vector<ParamAndGradBucket::Placed> placed;
+  int64_t size = 0;
+};
+
+bool is_paged(const nn::Parameter& parameter) { return parameter.dim() >= 2; }
+
+}  // namespace
+
+void DistributedDataParallel::State::add_bucket(std::vector<ParamAndGradBucket::Placed> placed,
+                                                DType dtype,
+                                                bool paged) {
+  const auto on_open = [this](ParamAndGradBucket& bucket) {
+    if (std::find(open_pages.begin(), open_pages.end(), &bucket) == open_pages.end()) {
+      open_pages.push_back(&bucket);
+    }
+    if (open_pages.size() > kOpenPages) {
+      open_pages.front()->close();
+      open_pages.pop_front();
+    }
+  };
+  buckets.push_back(std::make_unique<ParamAndGradBucket>(
+      std::move(placed),
+      ParamAndGradBucket::Options{.sharding = options.sharding,
+                                  .paged = paged,
+                                  .param_dtype = dtype,
+                                  .compute_dtype = options.compute_dtype,
+                                  .grad_dtype = options.grad_dtype,
+                                  .seed = options.seed,
+                                  .on_open = on_open},
+      group));
+  is_late.push_back(false);
+  const size_t bucket = buckets.size() - 1;
+  const auto& parameters = buckets.back()->parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    Place& place = places[numbers.at(parameters[i].name)];
+    place.bucket = bucket;
+    place.index = i;
+  }
+}
+
+void DistributedDataParallel::State::make_buckets(
+    const std::vector<nn::Module::NamedParameter>& parameters) {
+  for (const nn::Module::NamedParameter& entry : parameters) {
+    numbers.emplace(entry.name, names.size());
+    names.push_back(entry.name);
+  }
+  places.resize(names.size());
+  std::map<DType, OpenBucket> open;
+  for (auto entry = parameters.rbegin(); entry != parameters.rend(); ++entry) {
+    nn::Parameter& parameter = *entry->parameter;
+    const bool moves = options.sharding != Sharding::kNone && options.param_dtype;
+    const DType dtype = moves ? options.param_dtype(parameter) : parameter.dtype();
+    const bool paged = options.sharding == Sharding::kParameters && is_paged(parameter);
+    const bool isolated = options.isolated && options.isolated(parameter);
+    if (paged || isolated) {
+      add_bucket({{entry->name, &parameter}}, dtype, paged);
+      is_late.back() = isolated;
+      continue;
+    }
+    OpenBucket& bucket = open[dtype];
+    bucket.placed.push_back({entry->name, &parameter});
+    bucket.size += parameter.numel();
+    if (options.bucket_size > 0 && bucket.size >= options.bucket_size) {
+      add_bucket(std::move(bucket.placed), dtype, false);
+      bucket = {};
+    }
+  }
+  for (auto& [dtype, bucket] : open) {
+    if (!bucket.placed.empty()) {
+      add_bucket(std::move(bucket.placed), dtype, false);
+    }
+  }
+}
+
+const DistributedDataParallel::State::Place& DistributedDataParallel::State::place_of(
+    const std::string& name) const {
+  const auto found = numbers.find(name);
+  check<ValueError>(found != numbers.end(), "data parallel: there is no parameter '", name, "'");
+  return places[found->second];
+}
+
+const ParamAndGradBucket::Placed& DistributedDataParallel::State::placed_of(
+    const std::string& name) const {
+  const Place& place = place_of(name);
+  return buckets[place.bucket]->parameters()[place.index];
+}
+
+Tensor DistributedDataParallel::State::piece_of(const std::string& name,
+                                                const Tensor& whole) const {
+  const auto& placed = placed_of(name);
+  check<ValueError>(whole.defined() && whole.shape() == placed.parameter->shape(),
+                    "data parallel: the values for '", name, "' are ", describe(whole),
+                    ", the parameter has the shape ", placed.parameter->shape());
+  const auto [begin, end] = bucket_of(name).range_of(placed, group.rank());
+  const Tensor values = dense(whole);
+  return dense_copy(alias(values, {end - begin}, {1}, values.offset() + (begin < end ? begin : 0)));
+}
+
+Tensor DistributedDataParallel::State::whole_of(const std::string& name,
+                                                const Tensor& piece) const {
+  const auto& placed = placed_of(name);
+  const ParamAndGradBucket& bucket = bucket_of(name);
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  int64_t longest = 0;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    ranges.push_back(bucket.range_of(placed, rank));
+    longest = std::max(longest, ranges.back().second - ranges.back().first);
+  }
+  const MemoryKindGuard kind(MemoryKind::kWorkspace);
+  const Tensor own = zeros({longest}, piece.dtype());
+  copy_values(piece, alias(own, {piece.numel()}, {1}, 0));
+  const Tensor all = empty({longest * group.size()}, piece.dtype());
+  group.all_gather(all, own);
+  Tensor whole = empty(placed.parameter->shape(), piece.dtype());
+  for (size_t rank = 0; rank < ranges.size(); ++rank) {
+    const auto [begin, end] = ranges[rank];
+    if (begin < end) {
+      copy_values(alias(all, {end - begin}, {1}, static_cast<int64_t>(rank) * longest),
+                  alias(whole, {end - begin}, {1}, begin));
+    }
+  }
+  return whole;
+}
+
+// Called after the backward pass that is running has added all it has to a parameter's gradient.
+void DistributedDataParallel::State::received(size_t number) {
+  if (!hooks_are_active) {
+    return;
+  }
+  Place& place = places[number];
+  if (is_late[place.bucket]) {
+    return;
+  }
+  ++place.received;
+  if (frees_gradients()) {
+    if (place.received == 1 && --missing[place.bucket] == 0) {
+      reduce(place.bucket);
+    }
+    return;
+  }
+  check<RuntimeError>(!reduced[place.bucket], "data parallel: '", names[number],
+                      "' got a gradient after its bucket was reduced; the model uses it in a part "
+                      "that is run backwards by itself (recomputation), which overlap_grad_reduce "
+                      "does not allow");
+  if (place.received == passes && --missing[place.bucket] == 0) {
+    reduce(place.bucket);
+  }
+}
+
+void DistributedDataParallel::State::reduce(size_t number) {
+  ParamAndGradBucket& bucket = *buckets[number];
+  if (options.complete_gradients) {
+    std::vector<const nn::Parameter*> parameters;
+    for (const auto& placed : bucket.parameters()) {
+      parameters.push_back(placed.parameter);
+    }
+    options.complete_gradients(parameters);
+  }
+  bucket.start_reduce();
+  reduced[number] = true;
+  if (!frees_gradients()) {
+    return;
+  }
+  for (const auto& placed : bucket.parameters()) {
+    places[numbers.at(placed.name)].received = 0;
+  }
+  missing[number] = static_cast<int64_t>(bucket.parameters().size());
+  if (!options.overlap_grad_reduce) {
+    bucket.finish_reduce();
+    return;
+  }
+  under_way.push_back(number);
+  if (under_way.size() > kReductionsUnderWay) {
+    buckets[under_way.front()]->finish_reduce();
+    under_way.pop_front();
+  }
+}
+
+DistributedDataParallel::DistributedDataParallel(
+    const std::vector<nn::Module::NamedParameter>& parameters,
+    const DataParallelOptions& options,
+    ProcessGroup& group)
+    : state_(std::make_shared<State>(options, group)) {
+  state_->make_buckets(parameters);
+  state_->options.param_dtype = nullptr;
+  state_->options.isolated = nullptr;
+  if (!options.overlap_grad_reduce && options.sharding < Sharding::kGradients) {
+    return;
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    // Hooks outlive this object.
+    parameters[i].parameter->register_post_accumulate_grad_hook(
+        [state = std::weak_ptr(state_), i](const Tensor&) {
+          if (const auto alive = state.lock()) {
+            alive->received(i);
+          }
+        });
+  }
+}
+
+DistributedDataParallel::~DistributedDataParallel() { state_->hooks_are_active = false; }
+
+ProcessGroup& DistributedDataParallel::group() const { return state_->group; }
+const DataParallelOptions& DistributedDataParallel::options() const { return state_->options; }
+size_t DistributedDataParallel::num_buckets() const { return state_->buckets.size(); }
+
+int64_t DistributedDataParallel::size() const {
+  int64_t total = 0;
+  for (const auto& bucket : state_->buckets) {
+    total += bucket->size();
+  }
+  return total;
+}
+
+std::shared_ptr<const optim::ParameterShards> DistributedDataParallel::shards() const {
+  return state_;
+}
+
+std::vector<ParameterPiece> DistributedDataParallel::pieces() const {
+  std::vector<ParameterPiece> out;
+  for (const State::Place& place : state_->places) {
+    out.push_back(state_->buckets[place.bucket]->pieces()[place.index]);
+  }
+  return out;
+}
+
+void DistributedDataParallel::start_step(int64_t step, int64_t backward_passes) {
+  State& s = *state_;
+  s.hooks_are_active = true;
+  s.passes = backward_passes;
+  s.reduced.assign(s.buckets.size(), false);
+  s.missing.clear();
+  for (const auto& bucket : s.buckets) {
+    bucket->zero(step);
+    s.missing.push_back(static_cast<int64_t>(bucket->parameters().size()));
+  }
+  for (State::Place& place : s.places) {
+    place.received = 0;
+  }
+}
+
+void DistributedDataParallel::finish_reduce() {
+  State& s = *state_;
+  s.hooks_are_active = false;
+  for (size_t i = 0; i < s.buckets.size(); ++i) {
+    // What a backward pass did not use is reduced here; from z2 on, also what only some used.
+    const bool has_more = s.frees_gradients() &&
+                          s.missing[i] != static_cast<int64_t>(s.buckets[i]->parameters().size());
+    if (!s.reduced[i] || has_more) {
+      s.reduce(i);
+    }
+  }
+  s.under_way.clear();
+  for (const auto& bucket : s.buckets) {
+    bucket->finish_reduce();
+  }
+}
+
+Tensor DistributedDataParallel::held_gradient(const std::string& name) const {
+  const State::Place& place = state_->place_of(name);
+  ParamAndGradBucket& bucket = *state_->buckets[place.bucket];
+  return shards_optimizer() ? bucket.pieces()[place.index].gradient
+                            : bucket.parameters()[place.index].parameter->main_grad();
+}
+
+void DistributedDataParallel::scale(double factor) {
+  for (const auto& bucket : state_->buckets) {
+    bucket->scale(factor);
+  }
+}
+
+double DistributedDataParallel::squares(
+    const std::function<bool(const nn::Parameter&)>& counts) const {
+  double own = 0;
+  for (const auto& bucket : state_->buckets) {
+    own += bucket->squares(counts);
+  }
+  if (!shards_optimizer()) {
+    return own;
+  }
+  const Tensor sum = full({1}, own, kFloat64);
+  group().all_reduce(sum);
+  return sum.item();
+}
+
+void DistributedDataParallel::gather_gradients() {
+  for (const auto& bucket : state_->buckets) {
+    bucket->gather_gradients();
+  }
+}
+
+void DistributedDataParallel::release_gradients() {
+  for (const auto& bucket : state_->buckets) {
+    bucket->release_gradients();
+  }
+}
+
+void DistributedDataParallel::parameters_changed() {
+  if (!shards_optimizer()) {
+    return;
+  }
+  state_->open_pages.clear();
+  auto& buckets = state_->buckets;
+  for (auto bucket = buckets.rbegin(); bucket != buckets.rend();
+       ++bucket) {  // as forward uses them
+    (*bucket)->start_gather();
+  }
+  if (!options().overlap_param_gather) {
+    finish_gather();
+  }
+}
+
+void DistributedDataParallel::finish_gather() {
+  for (const auto& bucket : state_->buckets) {
+    bucket->finish_gather();
+  }
+}
+
+namespace {
+
+// The dtype that get_optimizer stores a float32 parameter in.
+DType stored_dtype(const AllConfig& config, const nn::Parameter& parameter) {
+  const DType params = config.model_config.params_dtype;
+  if (parameter.dtype() != kFloat32 || params != kFloat32) {
+    return parameter.dtype() == kFloat32 ? params : parameter.dtype();
+  }
+  const bool split = config.optimizer_config.store_param_remainders && parameter.flags().matmul;
+  return split ? kBFloat16 : kFloat32;
+}
+
+}  // namespace
+
+std::unique_ptr<DistributedDataParallel> get_data_parallel(const AllConfig& config,
+                                                           const nn::Module& model) {
+  if (!model_parallel_is_initialized() || get_data_parallel_world_size() == 1) {
+    return nullptr;
+  }
+  ProcessGroup& group = get_data_parallel_group();
+  const TrainingConfig& t = config.training_config;
+  check<ValueError>(!config.optimizer_config.optimizer_in_backward,
+                    "optimizer_config.optimizer_in_backward updates a weight before its gradient "
+                    "could be summed over ranks; it needs one data-parallel rank, there are ",
+                    group.size());
+  const auto sharding = static_cast<Sharding>(zero_level(config));
+  // Without overlap one message for everything is best, unless memory is to go piece by piece.
+  const bool in_buckets = t.overlap_grad_reduce || config.optimizer_config.overlap_param_gather ||
+                          t.bucket_size || sharding >= Sharding::kGradients;
+  const bool last_stages_wait = t.delay_grad_reduce && !is_pipeline_first_stage();
+  const DataParallelOptions options{
+      .sharding = sharding,
+      .bucket_size = in_buckets ? bucket_size(config, group.size()) : 0,
+      .overlap_grad_reduce = t.overlap_grad_reduce && !last_stages_wait,
+      .overlap_param_gather = config.optimizer_config.overlap_param_gather,
+      .grad_dtype = config.optimizer_config.main_grads_dtype,
+      .compute_dtype = config.model_config.compute_dtype,
+      .seed = static_cast<uint64_t>(t.seed),
+      .param_dtype =
+          [&config](const nn::Parameter& parameter) { return stored_dtype(config, parameter); },
+      .complete_gradients =
+          [](const ParameterList& parameters) { finalize_model_grads(parameters); },
+      // The gradients of tied embeddings are summed over stages, which must cut them alike.
+      .isolated =
+          [](const nn::Parameter& parameter) {
+            return parameter.flags().shared || parameter.flags().has_copy;
+          }};
+  return std::make_unique<DistributedDataParallel>(model.named_parameters(), options, group);
+}
+
+namespace {
+
+uint64_t checksum(const Tensor& values) {
+  const Tensor all = dense(values);
+  const auto bytes = static_cast<size_t>(all.numel() * size_of(all.dtype()));
+  const auto* data = static_cast<const std::byte*>(all.raw());
+  uint64_t sum = bytes;
+  for (size_t i = 0; i < bytes; i += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, data + i, std::min(sizeof(word), bytes - i));
+    sum = (sum ^ word) * 0x9e3779b97f4a7c15U;  // odd, so that nothing is lost
+    sum ^= sum >> 32U;
+  }
+  return sum;
+}
+
+}  // namespace
+
+void check_equal_parameters(const nn::Module& model, ProcessGroup& group) {
+  const auto parameters = model.named_parameters();
+  std::vector<int64_t> own;
+  own.reserve(parameters.size());
+  for (const nn::Module::NamedParameter& entry : parameters) {
+    own.push_back(static_cast<int64_t>(checksum(entry.parameter->detach())));
+  }
+  const auto count = static_cast<int64_t>(own.size());
+  const Tensor all = empty({count * group.size()}, kInt64);
+  group.all_gather(all, tensor(own, {count}));
+  const auto* sums = all.data<int64_t>();
+  for (int64_t i = 0; i < count; ++i) {
+    for (int rank = 1; rank < group.size(); ++rank) {
+      check<RuntimeError>(sums[rank * count + i] == sums[i], "the weights '",
+                          parameters[static_cast<size_t>(i)].name,
+                          "' of data-parallel ranks 0 and ", rank,
+                          " differ before the first step; ranks must start from the same seed and "
+                          "checkpoint");
+    }
+  }
+}
+
+}  // namespace tapestry

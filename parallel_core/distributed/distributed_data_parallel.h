@@ -1,0 +1,115 @@
+// Data parallelism: every rank computes with its part of the batch, gradients are summed over the
+// ranks, and the optimizer's work and memory may be shared out.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nn/module.h"
+#include "optim/parameter_shards.h"
+#include "parallel_core/comm/process_group.h"
+#include "parallel_core/config/config.h"
+#include "parallel_core/distributed/param_and_grad_bucket.h"
+
+namespace tapestry {
+
+struct DataParallelOptions {
+  Sharding sharding = Sharding::kNone;
+  /// A bucket is closed when it has this many elements; 0: one bucket for everything.
+  int64_t bucket_size = 0;
+  /// Start the reduction of a bucket during the backward pass, as soon as its gradients are
+  /// complete. Without, gradients are reduced after it (from z2 on: at once, and waited for).
+  bool overlap_grad_reduce = false;
+  /// Bring updated parameters together while the next step has begun; each bucket is waited for
+  /// where it is first touched.
+  bool overlap_param_gather = false;
+  DType grad_dtype = kFloat32;
+  DType compute_dtype = kFloat32;
+  uint64_t seed = 0;  ///< of the stochastic rounding of bfloat16 gradients
+  /// The dtype that a parameter is to have from here on; left out: the one it has. Only for sharded
+  /// optimizers, which place the parameters.
+  std::function<DType(const nn::Parameter&)> param_dtype;
+  /// Called with the parameters of a bucket before it is reduced: what has to be summed over other
+  /// groups while gradients are whole. From z2 on that is once for each backward pass.
+  std::function<void(const std::vector<const nn::Parameter*>&)> complete_gradients;
+  /// Parameters that get a bucket of their own, which is reduced after all backward passes: other
+  /// ranks' gradients of it have to be added first.
+  std::function<bool(const nn::Parameter&)> isolated;
+};
+
+/// Owns the gradients of a model on one rank of a data-parallel group, and its parameters where the
+/// optimizer is sharded.
+///
+/// Gradients are summed: who starts a backward pass divides by the number of ranks where a mean is
+/// wanted. A step is: start_step, the backward passes, finish_reduce, then the update of pieces()
+/// and parameters_changed(). All ranks do the same in the same order.
+///
+/// With z3 the memory of a paged parameter comes when it is touched and goes when two others have
+/// been, so that an op may use two at once. Reading or saving one is collective, like every touch.
+class DistributedDataParallel {
+ public:
+  /// Parameters lie in buckets in reverse order of their making, which is about the order in which
+  /// backward finishes them. The group outlives the object.
+  DistributedDataParallel(const std::vector<nn::Module::NamedParameter>& parameters,
+                          const DataParallelOptions& options,
+                          ProcessGroup& group);
+  DistributedDataParallel(const DistributedDataParallel&) = delete;
+  DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
+  ~DistributedDataParallel();
+
+  ProcessGroup& group() const;
+  const DataParallelOptions& options() const;
+  /// True if each rank updates only its pieces.
+  bool shards_optimizer() const { return options().sharding != Sharding::kNone; }
+  /// This rank's piece of every parameter, in the order of their making; some may be empty. With a
+  /// sharded optimizer only.
+  std::vector<ParameterPiece> pieces() const;
+  /// How pieces make up parameters.
+  std::shared_ptr<const optim::ParameterShards> shards() const;
+  size_t num_buckets() const;
+  /// Elements of all buckets, gaps included.
+  int64_t size() const;
+
+  /// Makes all gradients zero. `backward_passes`: how many the step will have, after which a
+  /// gradient is complete.
+  void start_step(int64_t step, int64_t backward_passes);
+  /// Returns when the gradients of the step are summed over the ranks.
+  void finish_reduce();
+  /// What this rank holds of a parameter's reduced gradient: all of it, or with a sharded optimizer
+  /// its piece [n]. Parameters in a bucket of their own are cut alike wherever they have one size.
+  Tensor held_gradient(const std::string& name) const;
+  /// Multiplies every reduced gradient.
+  void scale(double factor);
+  /// Sum of squares of all reduced gradients, of the parameters for which `counts` says true; the
+  /// same bits on every rank. Not finite exactly if an element is not. Collective.
+  double squares(const std::function<bool(const nn::Parameter&)>& counts) const;
+  /// Makes the parameters' gradients whole on every rank, to be looked at, until
+  /// release_gradients(). Collective.
+  void gather_gradients();
+  void release_gradients();
+
+  /// The pieces have been updated: the parameters follow. Collective.
+  void parameters_changed();
+  /// Returns when they have.
+  void finish_gather();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+/// The data-parallel layout that a configuration asks for, over the current rank's data-parallel
+/// group; null if that has one rank, or there is none. ValueError for what cannot be combined with
+/// several ranks. With a sharded optimizer the model's parameters get their final dtype and place
+/// here, so weights are loaded before, or later through the optimizer.
+std::unique_ptr<DistributedDataParallel> get_data_parallel(const AllConfig& config,
+                                                           const nn::Module& model);
+
+/// RuntimeError, with the first parameter and the ranks that differ, unless the parameters have the
+/// same bits on all ranks of the group. Collective; compares checksums.
+void check_equal_parameters(const nn::Module& model, ProcessGroup& group);
+
+}  // namespace tapestry

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# launcher_test.sh PRETRAIN_GPT PRETRAIN_GPT_SH: runs of two ranks by the launcher.
+set -uo pipefail
+export PRETRAIN_GPT="$1"
+launcher="$2"
+scratch="$(mktemp -d)"
+cd "$scratch" || exit 1
+export TAPESTRY_TEST_MARK="$scratch" OMP_WAIT_POLICY=passive BIND=none THREADS_PER_RANK=1
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  tail -n 30 "$scratch"/*.txt | sed 's/^/    /' >&2
+  failures=$((failures + 1))
+}
+
+# Ranks that this test has started and that still run.
+ranks_left() {
+  local environment
+  for environment in /proc/[0-9]*/environ; do
+    if grep -qzxF "TAPESTRY_TEST_MARK=$scratch" "$environment" 2>/dev/null &&
+      [[ "$(readlink "${environment%environ}exe")" == "$(readlink -f "$PRETRAIN_GPT")" ]]; then
+      local pid="${environment#/proc/}"
+      echo "${pid%/environ}"
+    fi
+  done
+}
+clean_up() {
+  local pid
+  for pid in $(ranks_left); do
+    kill -9 "$pid" 2>/dev/null
+  done
+  rm -rf "$scratch"
+}
+trap clean_up EXIT
+
+# until_true COMMAND...: waits for it, for a minute at most.
+until_true() {
+  for _ in {1..600}; do
+    "$@" && return 0
+    sleep 0.1
+  done
+  return 1
+}
+in_log() { grep -qsF "$2" "$1"; }
+gone() { ! kill -0 "$1" 2>/dev/null; }
+no_ranks() { [[ -z "$(ranks_left)" ]]; }
+
+small=(--set dataset_config.tokenizer_type=byte --set model_config.num_layers=1
+  --set model_config.seq_length=32 --set dataset_config.batch_size=2
+  --set training_config.save_interval=1000000)
+preset=pretrain_gpt_tiny.yaml
+
+# What is wrong with the command line is said before anything starts.
+"$launcher" nothing.yaml >bad.txt 2>&1 && fail "a configuration that is not there is accepted"
+grep -qF "nothing.yaml: no such file" bad.txt || fail "a missing configuration is not named"
+RANKS=two "$launcher" $preset >bad.txt 2>&1 && fail "RANKS=two is accepted"
+grep -qF "RANKS is 'two'" bad.txt || fail "RANKS is not named"
+HOSTFILE=nohosts "$launcher" $preset >bad.txt 2>&1 && fail "a missing host file is accepted"
+"$launcher" --dry_run >default.txt 2>&1
+grep -qF "pretrain_gpt_tiny.yaml" default.txt ||
+  in_log default.txt "dp 2 | pp 1 | tp 1 | sp False | vpp None" ||
+  fail "the default configuration neither fits nor names the tiny preset"
+
+# Two ranks, two logs, one file of metrics; the same run again gives the same bits.
+for run in first second; do
+  mkdir "$run"
+  (cd "$run" && "$launcher" $preset "${small[@]}" --set training_config.training_iters=3) \
+    >"$run.txt" 2>&1 || fail "the $run run"
+  for rank in 0 1; do
+    in_log "$run/output/log/rank_$rank/info.log" "dp 2 | pp 1 | tp 1 | sp False | vpp None" ||
+      fail "rank $rank of the $run run has no log"
+  done
+  [[ "$(wc -l <"$run/output/metrics.jsonl")" == 3 ]] || fail "metrics of the $run run"
+  [[ -e "$run/output/log/pretrain_gpt.pid" ]] && fail "the $run run leaves its process number"
+done
+cmp -s {first,second}/output/checkpoint/step_00000003/model.safetensors ||
+  fail "the same run twice gives different weights"
+
+# A new run ends the one that the launcher started here before, in good order, and nothing else.
+sleep 300 &
+stranger=$!
+mkdir earlier
+echo "$stranger 1" >first/output/log/pretrain_gpt.pid  # a number that was given to somebody else
+(cd first && "$launcher" $preset "${small[@]}" --set training_config.training_iters=1) \
+  >stranger.txt 2>&1 || fail "a run beside a stranger"
+gone "$stranger" && fail "a process that is not ours was ended"
+kill "$stranger"
+(cd earlier && exec "$launcher" $preset "${small[@]}" --set training_config.training_iters=100000) \
+  >earlier.txt 2>&1 &
+earlier=$!
+until_true in_log earlier/output/log/rank_1/info.log "memory: parameters" || fail "the earlier run starts"
+(cd earlier && "$launcher" $preset "${small[@]}" --set training_config.training_iters=2 \
+  --set training_config.output_dir=./output2) >later.txt 2>&1 || fail "the later run"
+grep -qF "ending the earlier run" later.txt || fail "the earlier run is not mentioned"
+until_true gone "$earlier" || fail "the earlier run goes on"
+in_log earlier/output/log/rank_0/info.log "stopped on request after" ||
+  fail "the earlier run was not ended in good order"
+
+# A signal to the launcher ends the run in good order.
+mkdir signal
+(cd signal && exec "$launcher" $preset "${small[@]}" --set training_config.training_iters=100000) \
+  >signal.txt 2>&1 &
+job=$!
+until_true in_log signal/output/log/rank_1/info.log "memory: parameters" || fail "the run to be ended starts"
+kill -TERM "$job"
+wait "$job" || fail "a run that is asked to stop fails"
+in_log signal/output/log/rank_1/info.log "stopped on request after" || fail "rank 1 did not stop"
+
+# kill -9 of one rank ends the job, which names it.
+mkdir killed
+(cd killed && exec "$launcher" $preset "${small[@]}" --set training_config.training_iters=100000) \
+  >killed.txt 2>&1 &
+job=$!
+until_true in_log killed/output/log/rank_1/info.log "memory: parameters" || fail "the run to be killed starts"
+for pid in $(ranks_left); do
+  if grep -qzxF "OMPI_COMM_WORLD_RANK=1" "/proc/$pid/environ"; then
+    kill -9 "$pid"
+  fi
+done
+wait "$job" && fail "a run with a killed rank succeeds"
+grep -qE "process rank 1 .*signal 9" killed.txt || fail "the killed rank is not named"
+until_true no_ranks || fail "ranks are left"
+
+((failures == 0)) && echo "ok"
+exit $((failures > 0))

@@ -1,0 +1,118 @@
+// misbehave SCENARIO, run by mpirun: ranks that do not get on. What each scenario must end in is in
+// failures_test.sh.
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "parallel_core/comm/distributed.h"
+
+namespace tapestry {
+namespace {
+
+void sleep_seconds(int seconds) { std::this_thread::sleep_for(std::chrono::seconds(seconds)); }
+
+const std::map<std::string, std::function<void(ProcessGroup&)>>& scenarios() {
+  static const std::map<std::string, std::function<void(ProcessGroup&)>> kScenarios = {
+      {"fine", [](ProcessGroup& world) { world.all_reduce(zeros({10})); }},
+      {"another_collective",
+       [](ProcessGroup& world) {
+         if (world.rank() == 0) {
+           world.all_gather(zeros({1024 * int64_t{world.size()}}), zeros({1024}));
+         } else {
+           world.all_reduce(zeros({1024}));
+         }
+       }},
+      {"another_size",
+       [](ProcessGroup& world) { world.all_reduce(zeros({100000 + int64_t{world.rank()}})); }},
+      {"another_dtype",
+       [](ProcessGroup& world) {
+         world.broadcast(zeros({9000}, world.rank() == 1 ? kBFloat16 : kFloat32), 0);
+         world.barrier();
+       }},
+      {"another_reduction",
+       [](ProcessGroup& world) {
+         world.all_reduce(zeros({9}), world.rank() == 1 ? ReduceOp::kMax : ReduceOp::kSum);
+       }},
+      {"another_root",
+       [](ProcessGroup& world) {
+         world.broadcast(zeros({9}), world.rank() == 1 ? 1 : 0);
+         world.barrier();
+       }},
+      {"one_has_finished",
+       [](ProcessGroup& world) {
+         if (world.rank() != 1) {
+           world.all_reduce(zeros({9}));
+         }
+       }},
+      {"no_send",
+       [](ProcessGroup& world) {
+         if (world.rank() == 1) {
+           world.receive(zeros({9}), 0);
+         }
+         world.barrier();
+       }},
+      {"crossed_groups",
+       [](ProcessGroup& world) {
+         const std::vector<int> all = world.world_ranks();
+         const auto a = world.new_group(all, "dp");
+         const auto b = world.new_group(all, "pp");
+         (world.rank() == 0 ? a : b)->all_reduce(zeros({50000}));
+         (world.rank() == 0 ? b : a)->all_reduce(zeros({50000}));
+       }},
+      {"one_does_not_come",  // with a timeout of one second
+       [](ProcessGroup& world) {
+         if (world.rank() == 1) {
+           sleep_seconds(60);
+         }
+         world.all_reduce(zeros({9}));
+       }},
+      {"one_throws",
+       [](ProcessGroup& world) {
+         if (world.rank() == 1) {
+           throw IoError("the disk is full");
+         }
+         world.all_reduce(zeros({9}));
+       }},
+      {"one_is_killed",  // by the test
+       [](ProcessGroup& world) {
+         while (true) {
+           world.all_reduce(zeros({9}));
+           sleep_seconds(world.rank() == 1 ? 1 : 0);
+         }
+       }},
+      {"all_read_a_wrong_file",
+       [](ProcessGroup& /*world*/) { throw ValueError("config.yaml:3:5: no such key"); }},
+  };
+  return kScenarios;
+}
+
+}  // namespace
+}  // namespace tapestry
+
+int main(int argc, char** argv) {
+  std::optional<tapestry::Distributed> job;
+  try {
+    job.emplace(argc, argv);
+    tapestry::scenarios().at(argc > 1 ? argv[1] : "")(*job->world());
+    job->finish();
+    return 0;
+  } catch (const std::exception& error) {
+    const int code = dynamic_cast<const tapestry::ValueError*>(&error) != nullptr ? 2 : 1;
+    if (!job) {
+      std::cerr << error.what() << "\n";
+      return code;
+    }
+    if (job->announce(error.what())) {
+      std::cerr << "rank " << job->world()->rank() << ": " << error.what() << "\n";
+    }
+    job->abort(code);
+  }
+}
