@@ -215,7 +215,9 @@ std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel
   return concat("dp ", data_parallel_size, " | pp ", config.pipeline_model_parallel_size, " | tp ",
                 config.tensor_model_parallel_size, " | sp ",
                 config.sequence_parallel ? "True" : "False", " | vpp ",
-                vpp ? std::to_string(*vpp) : "None");
+                vpp ? std::to_string(*vpp) : "None",
+                config.context_parallel_size > 1 ? concat(" | cp ", config.context_parallel_size)
+                                                 : std::string());
 }
 
 TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
@@ -227,10 +229,12 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     const ModelParallelConfig& p = config.parallel_config;
     const int64_t ranks =
         p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
-    check<ValueError>(ranks == 1, "parallel_config.tensor_model_parallel_size ",
+    const int64_t job = options.world->size();
+    check<ValueError>(job % ranks == 0, "parallel_config.tensor_model_parallel_size ",
                       p.tensor_model_parallel_size, " x pipeline_model_parallel_size ",
                       p.pipeline_model_parallel_size, " x context_parallel_size ",
-                      p.context_parallel_size, " need ", ranks, " ranks; this job has 1");
+                      p.context_parallel_size, " need ", ranks,
+                      " ranks or a multiple; this job has ", job);
     initialize_model_parallel(
         {.tensor_model_parallel_size = static_cast<int>(p.tensor_model_parallel_size),
          .pipeline_model_parallel_size = static_cast<int>(p.pipeline_model_parallel_size),
@@ -275,8 +279,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (first) {
     write_file_atomically(output + "/config.yaml", resolved);
   }
-  if (get_data_parallel_world_size() > 1) {
-    check_equal_parameters(*model, get_data_parallel_group());
+  if (get_data_parallel_world_size(/*with_context_parallel=*/true) > 1) {
+    check_equal_parameters(*model, get_data_parallel_group(/*with_context_parallel=*/true));
   }
   const auto data_parallel = get_data_parallel(config, *model);
   const auto optimizer = get_optimizer(config, *model, data_parallel.get());

@@ -176,6 +176,26 @@ TEST(MemoryEstimate, WhatDataParallelRanksShareOut) {
   EXPECT_EQ(z3.activations, whole.activations);
 }
 
+TEST(MemoryEstimate, ContextParallelRanksShareTheTokensOfASequence) {
+  const std::vector<std::string> sharded = {"training_config.use_distributed_optimizer=True"};
+  const auto estimate = [&](int64_t ranks, const std::vector<std::string>& more) {
+    std::vector<std::string> overrides = {concat("parallel_config.context_parallel_size=", ranks)};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return estimate_memory(testing::small_config(overrides));
+  };
+  const MemoryEstimate one = estimate(1, {});
+  const MemoryEstimate two = estimate(2, {});
+  EXPECT_EQ(two.parameters, one.parameters);
+  EXPECT_EQ(two.gradients, one.gradients);
+  EXPECT_EQ(two.optimizer, one.optimizer);
+  EXPECT_EQ(two.activations, one.activations / 2);
+  EXPECT_EQ(two.logits, one.logits / 2);
+  // The keys and values of one head of four, 8 tokens of 8 channels, float32: three times, and
+  // their gradients twice.
+  EXPECT_EQ(two.workspace, one.workspace / 2 + 2 * 8 * 8 * (3 + 2) * 4);
+  EXPECT_EQ(estimate(2, sharded).optimizer, one.optimizer / 2);
+}
+
 TEST(MemoryEstimate, UpdatingInBackwardHoldsOneGradient) {
   AllConfig config =
       preset("tiny", {"optimizer_config.optimizer_in_backward=True", "optimizer_config.clip_grad=0",
