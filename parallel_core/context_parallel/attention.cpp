@@ -99,7 +99,7 @@ class GatheredKeys {
   /// Waits, and returns them in the order of the sequence. To be called once.
   Tensor wait() {
     work_->wait();
-    const Tensor out =
+    Tensor out =
         empty({2, plan_->batch, plan_->groups, plan_->length(), plan_->dim}, by_rank_.dtype());
     for (int owner = 0; owner < plan_->layout.size; ++owner) {
       for (const int half : {0, 1}) {

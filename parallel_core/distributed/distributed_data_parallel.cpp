@@ -410,7 +410,7 @@ std::unique_ptr<DistributedDataParallel> get_data_parallel(const AllConfig& conf
   if (!model_parallel_is_initialized() || get_data_parallel_world_size(true) == 1) {
     return nullptr;
   }
-  ProcessGroup& group = get_data_parallel_group(/*with_context_parallel=*/true);
+  ProcessGroup& group = get_data_parallel_group(get_context_parallel_world_size() > 1);
   const TrainingConfig& t = config.training_config;
   check<ValueError>(
       !config.optimizer_config.optimizer_in_backward,
