@@ -51,9 +51,10 @@ int dry_run(const tapestry::AllConfig& config, int world_size) {
   const tapestry::ModelParallelConfig& p = config.parallel_config;
   const int64_t model =
       p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
-  std::cout << tapestry::layout_line(p, std::max<int64_t>(1, world_size / model)) << "\n"
+  const int64_t data_parallel_size = std::max<int64_t>(1, world_size / model);
+  std::cout << tapestry::layout_line(p, data_parallel_size) << "\n"
             << tapestry::config_log_text(config) << "\n";
-  const tapestry::MemoryEstimate estimate = tapestry::estimate_memory(config);
+  const tapestry::MemoryEstimate estimate = tapestry::estimate_memory(config, data_parallel_size);
   std::cout << tapestry::memory_text(estimate) << "\n";
   for (const std::string& note : config.notes) {
     std::cout << "note: " << note << "\n";

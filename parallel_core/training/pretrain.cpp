@@ -170,6 +170,17 @@ std::function<bool()> stop_of_all(const PretrainOptions& options) {
   };
 }
 
+void check_world_size(const ModelParallelConfig& p, int world_size) {
+  const int64_t model =
+      p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
+  check<ValueError>(world_size % model == 0, "parallel_config: tensor_model_parallel_size ",
+                    p.tensor_model_parallel_size, " x pipeline_model_parallel_size ",
+                    p.pipeline_model_parallel_size, " x context_parallel_size ",
+                    p.context_parallel_size, " need ", model,
+                    " ranks, or a multiple of it; this job has ", world_size,
+                    "; start it with mpirun -n ", model, " or RANKS=", model, " pretrain_gpt.sh");
+}
+
 // One comment line, whatever the text holds.
 std::string comment_line(const std::string& text) {
   std::string line = "# " + text;
@@ -225,12 +236,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   }
   if (!model_parallel_is_initialized()) {
     const ModelParallelConfig& p = config.parallel_config;
-    const int64_t ranks =
-        p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
-    check<ValueError>(ranks == 1, "parallel_config.tensor_model_parallel_size ",
-                      p.tensor_model_parallel_size, " x pipeline_model_parallel_size ",
-                      p.pipeline_model_parallel_size, " x context_parallel_size ",
-                      p.context_parallel_size, " need ", ranks, " ranks; this job has 1");
+    check_world_size(p, options.world->size());
     initialize_model_parallel(
         {.tensor_model_parallel_size = static_cast<int>(p.tensor_model_parallel_size),
          .pipeline_model_parallel_size = static_cast<int>(p.pipeline_model_parallel_size),
