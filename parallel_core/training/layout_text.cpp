@@ -205,7 +205,7 @@ LayoutText parse_layout(const std::string& text) {
   if (shards || overlaps) {
     out.overrides.emplace_back("training_config.wrap_with_ddp=True");
   }
-  if (seen.count("overlap") != 0) {
+  if (seen.contains("overlap")) {
     const char* value = overlaps ? "True" : "False";
     out.overrides.push_back(concat("training_config.overlap_grad_reduce=", value));
     if (shards || !overlaps) {

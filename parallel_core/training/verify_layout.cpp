@@ -51,7 +51,7 @@ class SampleRecorder final : public ActivationRecorder {
     const std::vector<int64_t>& ids = random_context().sample_ids;
     for (size_t row = 0; row < ids.size(); ++row) {
       const ActivationKey key = {name, ids[row]};
-      if (samples_.count(ids[row]) != 0 && rows_.count(key) == 0) {
+      if (samples_.contains(ids[row]) && !rows_.contains(key)) {
         rows_.emplace(key, row_of(value, batch_axis, static_cast<int64_t>(row)));
         order_.push_back(key);
       }
@@ -423,7 +423,7 @@ class RankComparison {
     const std::string layer = activation.substr(0, activation.size() - 1);
     for (const std::string& bias : {layer + "wk.bias", layer + "k_norm.bias"}) {
       if (has_zero_gradient(config_.model_config, bias) != ZeroGradient::kNone &&
-          trace_.start.count(bias) != 0) {
+          trace_.start.contains(bias)) {
         return true;
       }
     }
@@ -500,7 +500,7 @@ class Coverage {
       const auto step = static_cast<int64_t>(i + 1);
       const std::vector<ActivationKey>& order = trace.steps[i].order;
       for (size_t k = 0; k < order.size(); ++k) {
-        if (seen_.count({step, order[k]}) == 0) {
+        if (!seen_.contains({step, order[k]})) {
           findings.add({.what = Compared::kActivation,
                         .step = step,
                         .order = k,

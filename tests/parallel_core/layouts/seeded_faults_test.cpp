@@ -67,7 +67,7 @@ std::function<void(LayoutParts&)> communication(CommunicationFault fault) {
       };
 }
 
-std::function<void(LayoutParts&)> at_start(std::function<void(GPTModel&)> started) {
+std::function<void(LayoutParts&)> at_start(const std::function<void(GPTModel&)>& started) {
   return [started](LayoutParts& parts) { parts.started = started; };
 }
 
