@@ -47,11 +47,11 @@ std::string version_text() {
          "\nMPI: " + tapestry::mpi_library_version() + "\n";
 }
 
-int dry_run(const tapestry::AllConfig& config, int world_size) {
+int dry_run(const tapestry::AllConfig& config, const tapestry::Distributed& job) {
   const tapestry::ModelParallelConfig& p = config.parallel_config;
   const int64_t model =
       p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
-  const int64_t data_parallel_size = std::max<int64_t>(1, world_size / model);
+  const int64_t data_parallel_size = std::max<int64_t>(1, job.world()->size() / model);
   std::cout << tapestry::layout_line(p, data_parallel_size) << "\n"
             << tapestry::config_log_text(config) << "\n";
   const tapestry::MemoryEstimate estimate = tapestry::estimate_memory(config, data_parallel_size);
@@ -65,7 +65,7 @@ int dry_run(const tapestry::AllConfig& config, int world_size) {
       std::cout << "  " << finding << "\n";
     }
   }
-  tapestry::check_fits(estimate, tapestry::available_memory());
+  tapestry::check_fits(estimate, tapestry::available_memory() / job.ranks_on_host());
   return kFinished;
 }
 
@@ -148,14 +148,15 @@ int run(int argc, char** argv, const tapestry::Distributed& job) {
   }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
   if (arguments.count("dry_run") != 0) {
-    return first ? dry_run(config, job.world()->size()) : kFinished;
+    return first ? dry_run(config, job) : kFinished;
   }
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
   std::signal(SIGUSR1, request_stop);  // what mpirun passes on to all ranks
   tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
                               .stop_requested = [] { return g_stop_requested != 0; },
-                              .world = job.world()});
+                              .world = job.world(),
+                              .ranks_on_host = job.ranks_on_host()});
   return kFinished;
 }
 

@@ -70,6 +70,7 @@ struct Distributed::State {
   std::optional<RankContextGuard> guard;
   std::shared_ptr<Communicator> communicator;  // null in a world of one
   std::shared_ptr<ProcessGroup> world;
+  int ranks_on_host = 1;
   bool finished = false;
 };
 
@@ -81,6 +82,10 @@ Distributed::Distributed(int& argc, char**& argv) : state_(std::make_unique<Stat
   }
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
+  MPI_Comm host = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+  MPI_Comm_size(host, &state_->ranks_on_host);
+  MPI_Comm_free(&host);
   state_->communicator = std::make_shared<Communicator>(make_mpi_transport(), options);
   state_->context.emplace(state_->communicator->rank(), state_->communicator->size());
   state_->guard.emplace(*state_->context);
@@ -95,6 +100,8 @@ Distributed::~Distributed() {
 }
 
 const std::shared_ptr<ProcessGroup>& Distributed::world() const { return state_->world; }
+
+int Distributed::ranks_on_host() const { return state_->ranks_on_host; }
 
 void Distributed::finish() {
   if (state_->communicator != nullptr) {

@@ -31,6 +31,8 @@ class Distributed {
   ~Distributed();
 
   const std::shared_ptr<ProcessGroup>& world() const;
+  /// Ranks that share this one's memory, itself included.
+  int ranks_on_host() const;
 
   /// The orderly end: waits until every rank has come here. CommError if one fails meanwhile. A
   /// group must not be used afterwards.

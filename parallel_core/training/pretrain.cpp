@@ -246,7 +246,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
         options.world);
   }
 
-  check_fits(estimate_memory(config, get_data_parallel_world_size()), available_memory());
+  check_fits(estimate_memory(config, get_data_parallel_world_size()),
+             available_memory() / options.ranks_on_host);
   const std::string& output = config.training_config.output_dir;
   check_output_paths(config.training_config);
   open_logs(output);

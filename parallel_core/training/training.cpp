@@ -176,6 +176,7 @@ TrainSummary train(TrainOneStepCell& cell,
     log_info("saved " + folder);
   };
 
+  RankContext::current().allocator().reset_peak();  // what is told is training's
   int64_t step = cell.position().seen;
   while (step < last_step) {
     const int64_t epoch = source.epoch(step, batch);

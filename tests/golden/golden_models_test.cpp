@@ -64,7 +64,9 @@ struct Variant {
   std::string options;  // of the command line
   Bounds bounds = {};
   std::vector<std::string> rounded_equally;  // values of step 1 that must agree bit for bit in 99 %
-  int ranks = 1;                             // data-parallel ones, as threads of this program
+  int ranks = 1;                             // threads of this program
+  int data_parallel = 1;                     // of these
+  std::vector<std::string> layout = {};      // settings
 
   /// Variants are reported apart.
   std::string of(const std::string& quantity) const {
@@ -77,13 +79,30 @@ std::vector<Variant> variants_of(const Json& config, bool has_activations) {
   if (config.at("compute_dtype") != "bfloat16") {
     std::vector<Variant> out = {{.name = "", .options = ""}};
     if (const int ranks = config.value("data_parallel_size", 1); ranks > 1) {
-      out.push_back({.name = concat(ranks, " ranks"), .ranks = ranks});
-      for (const char* level : {"z1", "z2", "z3"}) {
-        out.push_back({.name = concat(ranks, " ranks, ", level),
-                       .options = concat("parallel_config.zero_level=", level),
-                       .ranks = ranks});
+      for (const char* level : {"null", "z1", "z2", "z3"}) {
+        out.push_back({.name = concat(ranks, " ranks, zero ", level),
+                       .ranks = ranks,
+                       .data_parallel = ranks,
+                       .layout = {concat("parallel_config.zero_level=", level)}});
       }
     }
+    const auto add_layout = [&](int tp, bool sp, int pp) {
+      const bool divides = config.at("num_attention_heads").get<int>() % tp == 0 &&
+                           config.at("ffn_hidden_size").get<int>() % tp == 0 &&
+                           config.at("num_layers").get<int>() >= pp;
+      if (divides) {
+        out.push_back(
+            {.name = concat("tp ", tp, sp ? " sp" : "", ", pp ", pp),
+             .ranks = tp * pp,
+             .layout = {concat("parallel_config.tensor_model_parallel_size=", tp),
+                        concat("parallel_config.sequence_parallel=", sp ? "True" : "False"),
+                        concat("parallel_config.pipeline_model_parallel_size=", pp)}});
+      }
+    };
+    add_layout(2, false, 1);
+    add_layout(4, true, 1);  // more than some models have groups of keys
+    add_layout(1, false, 2);
+    add_layout(2, true, 2);
     return out;
   }
   const std::string dump =
@@ -276,14 +295,11 @@ int run_pretrain(const fs::path& yaml, const std::string& options, const fs::pat
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// The same on ranks that are threads; `option` is one setting.
-void pretrain_on_ranks(const fs::path& yaml, const std::string& option, int ranks) {
-  const std::vector<std::string> overrides =
-      option.empty() ? std::vector<std::string>() : std::vector{option};
-  const AllConfig config = init_configs_from_yaml(yaml.string(), {.overrides = overrides});
-  run_thread_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& world) {
-    initialize_model_parallel({}, world);
-    pretrain(config);
+// The same on ranks that are threads.
+void pretrain_on_ranks(const fs::path& yaml, const Variant& variant) {
+  const AllConfig config = init_configs_from_yaml(yaml.string(), {.overrides = variant.layout});
+  run_thread_ranks(variant.ranks, [&](const std::shared_ptr<ProcessGroup>& world) {
+    pretrain(config, {.world = world});
     destroy_model_parallel();
   });
 }
@@ -306,8 +322,8 @@ void replay(const fs::path& folder, const Variant& variant, const fs::path& scra
   const Json config = Json::parse(json);
   const fs::path output = scratch / (folder.filename().string() + variant.name);
   fs::create_directories(output);
-  const std::string yaml =
-      golden_config_to_yaml(json, fs::absolute(folder).string(), output.string(), variant.ranks);
+  const std::string yaml = golden_config_to_yaml(json, fs::absolute(folder).string(),
+                                                 output.string(), variant.data_parallel);
   if (const std::string reason = missing_feature(yaml, name); !reason.empty()) {
     std::cout << "skipped: " << name << ": " << reason << "\n";
     return;
@@ -316,7 +332,7 @@ void replay(const fs::path& folder, const Variant& variant, const fs::path& scra
   std::ofstream(yaml_path) << yaml;
   const fs::path log = output.string() + ".log";
   if (variant.ranks > 1) {
-    pretrain_on_ranks(yaml_path, variant.options, variant.ranks);
+    pretrain_on_ranks(yaml_path, variant);
   } else {
     ASSERT_EQ(run_pretrain(yaml_path, variant.options, log), 0) << read_text(log);
   }

@@ -146,5 +146,25 @@ TEST_F(ProgramTest, AWorldThatTheLayoutDoesNotDivideIsRefused) {
   EXPECT_FALSE(std::filesystem::exists(dir_.file("output/metrics.jsonl")));
 }
 
+// A number of ranks of which each fits the free memory by itself, and all together do not.
+TEST_F(ProgramTest, RanksThatShareAHostShareItsMemory) {
+  const auto text = [](int64_t hidden) {
+    return replaced(kTinyRun, "hidden_size: 16", "hidden_size: " + std::to_string(hidden));
+  };
+  const auto dry_run = [&](const std::string& launcher) {
+    return run(launcher + TAPESTRY_PRETRAIN_GPT, "--config_path run.yaml --dry_run");
+  };
+  int64_t hidden = 1024;
+  for (dir_.write("run.yaml", text(hidden)); dry_run("") == 0;
+       dir_.write("run.yaml", text(hidden))) {
+    hidden += hidden / 4 / 2 * 2;
+  }
+  EXPECT_THAT(err_, ::testing::HasSubstr("available"));
+  hidden = hidden * 3 / 4 / 2 * 2;  // less than half of the memory that is too much
+  dir_.write("run.yaml", text(hidden));
+  EXPECT_EQ(dry_run(""), 0) << said();
+  EXPECT_EQ(dry_run(std::string(TAPESTRY_MPIEXEC) + " --oversubscribe -n 4 "), 2) << said();
+}
+
 }  // namespace
 }  // namespace tapestry
