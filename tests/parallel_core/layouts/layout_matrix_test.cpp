@@ -22,9 +22,9 @@ std::vector<LayoutRow> some_rows() {
   return rows;
 }
 
-class LayoutMatrix : public ::testing::TestWithParam<LayoutRow> {};
+class LayoutMatrixRow : public ::testing::TestWithParam<LayoutRow> {};
 
-TEST_P(LayoutMatrix, TrainsAsOneProcessDoes) {
+TEST_P(LayoutMatrixRow, TrainsAsOneProcessDoes) {
   const data::TempDir folder;
   const std::string checkpoint = testing::start_checkpoint(GetParam().model, folder.path());
   const LayoutReport report = testing::compare_row(GetParam(), checkpoint);
@@ -35,9 +35,19 @@ TEST_P(LayoutMatrix, TrainsAsOneProcessDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts,
-                         LayoutMatrix,
+                         LayoutMatrixRow,
                          ::testing::ValuesIn(some_rows()),
                          [](const auto& info) { return info.param.name(true); });
+
+// Stages hand on what one process computes, also where the residual stream is rounded.
+TEST(LayoutMatrix, PipelinesHaveTheActivationsOfOneProcessBitForBit) {
+  const data::TempDir folder;
+  for (const char* model : {"gpt2_bf16", "llama_bf16", "qwen"}) {
+    const LayoutReport report = testing::compare_row(
+        {model, "pp=4,micro=2"}, testing::start_checkpoint(model, folder.path()));
+    EXPECT_EQ(report.findings->worst(Compared::kActivation).finding->distance, 0) << model;
+  }
+}
 
 TEST(LayoutTable, HasManyLayoutsAndNoneTwice) {
   std::set<std::string> names;
