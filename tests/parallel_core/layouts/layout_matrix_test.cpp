@@ -42,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts,
 // Stages hand on what one process computes, also where the residual stream is rounded.
 TEST(LayoutMatrix, PipelinesHaveTheActivationsOfOneProcessBitForBit) {
   const data::TempDir folder;
-  for (const char* model : {"gpt2_bf16", "llama_bf16", "qwen"}) {
+  for (const char* model : {"gpt2_bf16_params", "llama_bf16_stream", "qwen"}) {
     const LayoutReport report = testing::compare_row(
         {model, "pp=4,micro=2"}, testing::start_checkpoint(model, folder.path()));
     EXPECT_EQ(report.findings->worst(Compared::kActivation).finding->distance, 0) << model;
