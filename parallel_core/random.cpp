@@ -49,16 +49,27 @@ Tensor hidden_dropout(const Tensor& x,
     return x;
   }
   const RandomKey key = dropout_key(layer, site);
+  const int64_t sequence_axis = 1 - batch_axis;
+  const int64_t tokens = x.size(sequence_axis);
+  const int64_t length = part.length > 0 ? part.length : tokens;
+  const std::vector<PositionRun> positions =
+      part.length > 0 ? part.runs : std::vector<PositionRun>{{0, tokens}};
   TensorList parts;
   for (const SampleRun& run : sample_runs(x.size(batch_axis))) {
-    LogicalPlace place{.shape = x.shape(), .start = {0, 0, 0}, .sample_axis = batch_axis};
-    place.shape[batch_axis] = run.first_sample + run.end - run.begin;
-    place.start[batch_axis] = run.first_sample;
-    if (part.length > 0) {
-      place.shape[1 - batch_axis] = part.length;
-      place.start[1 - batch_axis] = part.first;
+    const Tensor rows = x.slice(batch_axis, run.begin, run.end);
+    TensorList pieces;
+    int64_t begin = 0;
+    for (const PositionRun& run_of_tokens : positions) {
+      const Tensor piece = rows.slice(sequence_axis, begin, begin + run_of_tokens.count);
+      begin += run_of_tokens.count;
+      LogicalPlace place{.shape = x.shape(), .start = {0, 0, 0}, .sample_axis = batch_axis};
+      place.shape[batch_axis] = run.first_sample + run.end - run.begin;
+      place.start[batch_axis] = run.first_sample;
+      place.shape[sequence_axis] = length;
+      place.start[sequence_axis] = run_of_tokens.first;
+      pieces.push_back(dropout(piece, p, key, place));
     }
-    parts.push_back(dropout(x.slice(batch_axis, run.begin, run.end), p, key, place));
+    parts.push_back(pieces.size() == 1 ? pieces[0] : cat(pieces, sequence_axis));
   }
   return parts.size() == 1 ? parts[0] : cat(parts, batch_axis);
 }

@@ -8,6 +8,7 @@
 
 #include "autograd/tensor/generator.h"
 #include "autograd/tensor/tensor.h"
+#include "parallel_core/sequence_part.h"
 
 namespace tapestry {
 
@@ -48,16 +49,10 @@ struct SampleRun {
 /// The micro-batch as such runs, usually one. ValueError if it does not have `rows` rows.
 std::vector<SampleRun> sample_runs(int64_t rows);
 
-/// The piece of each sequence that a tensor has, where ranks divide it.
-struct SequencePart {
-  int64_t first = 0;   ///< position of the tensor's first token
-  int64_t length = 0;  ///< of the whole sequence; 0: that of the tensor
-};
-
 /// Dropout on hidden states: zeroes each element with probability p and scales the others by
 /// 1 / (1 - p). x is [B, S, H], or [S, B, H] with batch_axis 1; the counter of an element is
-/// s * H + h, s counted from the start of the whole sequence. x itself if p is 0. ValueError unless
-/// 0 <= p < 1 and the micro-batch of random_context() has B rows.
+/// s * H + h with s the token's position, of which x has `part`. x itself if p is 0. ValueError
+/// unless 0 <= p < 1 and the micro-batch of random_context() has B rows.
 Tensor hidden_dropout(const Tensor& x,
                       double p,
                       int64_t layer,

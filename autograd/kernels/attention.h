@@ -39,7 +39,8 @@ struct AttentionShape {
   bool causal = false;
   int64_t window_left = -1;  // below 0: no window
   int64_t q_offset = 0;
-  double scale = 1.0;  // of the scores, usually 1 / sqrt(D)
+  double scale = 1.0;    // of the scores, usually 1 / sqrt(D)
+  bool add_dkv = false;  // see attention_backward
 
   double dropout_p = 0.0;  // 0 <= p < 1
   uint64_t rng_seed = 0;
@@ -81,6 +82,8 @@ void attention(DType dtype,
 /// delta_i = dout_i . out_i:
 ///   dv = (P M)^T dout, dS = P (M (dout v^T) - delta), dq = scale dS k, dk = scale dS^T q.
 /// dk and dv sum over the query heads of their group. The outputs may overlap no input.
+/// With add_dkv, dk and dv are float32 (float64 where dtype is float64) and are added to, which is
+/// how the queries of several calls share keys without rounding in between.
 void attention_backward(DType dtype,
                         const AttentionShape& shape,
                         const void* q,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "autograd/kernels/attention.h"
+#include "autograd/ops/attention_passes.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/matmul.h"
@@ -198,6 +199,111 @@ Tensor with_dense_channels(const Tensor& x) {
   return x.shape()[3] > 1 && x.strides()[3] != 1 ? dense_copy(x) : x;
 }
 
+// Address of sample b.
+std::byte* at(const Tensor& t, int64_t b) {
+  return static_cast<std::byte*>(t.raw()) + b * t.strides()[0] * size_of(t.dtype());
+}
+
+// Calls f(shape, mask, first sample): once for all samples or, since the kernel takes one mask,
+// once for each if they have masks of their own.
+template <class F>
+void for_each_call(const Problem& problem,
+                   const Tensor& queries,
+                   const Tensor& keys,
+                   const Tensor& seen,
+                   const F& f) {
+  if (queries.numel() == 0) {
+    return;
+  }
+  kernels::AttentionShape shape;
+  shape.batch = queries.shape()[0];
+  shape.heads = queries.shape()[1];
+  shape.q_len = queries.shape()[2];
+  shape.head_dim = queries.shape()[3];
+  shape.groups = keys.shape()[1];
+  shape.kv_len = keys.shape()[2];
+  shape.causal = problem.causal;
+  shape.window_left = problem.window_left;
+  shape.q_offset = problem.q_offset;
+  shape.scale = problem.scale;
+  std::vector<uint64_t> streams;
+  if (problem.dropout_p > 0) {
+    shape.dropout_p = problem.dropout_p;
+    shape.rng_seed = problem.key.seed;
+    shape.rng_stream = problem.key.stream;
+    shape.head_offset = problem.place.start[1];
+    shape.total_heads = problem.place.shape[1];
+    shape.total_rows = problem.place.shape[2];
+    shape.total_cols = problem.place.shape[3];
+    shape.sample_offset = problem.place.start[0];
+    if (problem.place.sample_axis == 0) {
+      for (int64_t b = 0; b < shape.batch; ++b) {
+        streams.push_back(
+            combine(problem.key.stream, static_cast<uint64_t>(problem.place.start[0] + b)));
+      }
+      shape.sample_streams = streams.data();
+    }
+  }
+  if (!seen.defined() || seen.dim() == 2) {
+    f(shape, seen.defined() ? seen.data<bool>() : nullptr, 0);
+    return;
+  }
+  const int64_t batch = shape.batch;
+  shape.batch = 1;
+  for (int64_t b = 0; b < batch; ++b) {
+    f(shape, seen.data<bool>() + b * shape.q_len * shape.kv_len, b);
+    shape.sample_offset += 1;
+    shape.sample_streams += shape.sample_streams != nullptr ? 1 : 0;
+  }
+}
+
+// mask: undefined, or dense [S, T] or [B, S, T]. Fills `out`, whose channels are dense, and lse.
+void run_forward(const Problem& problem,
+                 const Tensor& q,
+                 const Tensor& k,
+                 const Tensor& v,
+                 const Tensor& mask,
+                 const AttentionResult& result) {
+  const Tensor queries = with_dense_channels(q);
+  const Tensor keys = with_dense_channels(k);
+  const Tensor values = with_dense_channels(v);
+  const Tensor& y = result.out;
+  const auto call = [&](const kernels::AttentionShape& shape, const bool* visible, int64_t b) {
+    kernels::attention(q.dtype(), shape, at(queries, b), strides_of(queries), at(keys, b),
+                       strides_of(keys), at(values, b), strides_of(values), visible, at(y, b),
+                       strides_of(y), at(result.lse, b));
+  };
+  for_each_call(problem, queries, keys, mask, call);
+}
+
+// Fills dq, dk and dv, or adds to dk and dv with add_dkv.
+void run_backward(const Problem& problem,
+                  const Tensor& q,
+                  const Tensor& k,
+                  const Tensor& v,
+                  const Tensor& mask,
+                  const AttentionResult& result,
+                  const Tensor& dy,
+                  const AttentionGradients& gradients,
+                  bool add_dkv) {
+  const Tensor queries = with_dense_channels(q);
+  const Tensor keys = with_dense_channels(k);
+  const Tensor values = with_dense_channels(v);
+  const Tensor dout = with_dense_channels(dy);
+  const Tensor& dq = gradients.dq;
+  const Tensor& dk = gradients.dk;
+  const Tensor& dv = gradients.dv;
+  const auto call = [&](kernels::AttentionShape shape, const bool* visible, int64_t b) {
+    shape.add_dkv = add_dkv;
+    kernels::attention_backward(q.dtype(), shape, at(queries, b), strides_of(queries), at(keys, b),
+                                strides_of(keys), at(values, b), strides_of(values), visible,
+                                at(result.out, b), strides_of(result.out), at(dout, b),
+                                strides_of(dout), at(result.lse, b), at(dq, b), strides_of(dq),
+                                at(dk, b), strides_of(dk), at(dv, b), strides_of(dv));
+  };
+  for_each_call(problem, queries, keys, mask, call);
+}
+
 struct Attention {
   static constexpr std::string_view name = kName;
   Problem problem;
@@ -209,19 +315,12 @@ struct Attention {
     k.save(k_);
     v.save(v_);
     mask.save(mask_);
-    const Tensor queries = with_dense_channels(q_);
-    const Tensor keys = with_dense_channels(k_);
-    const Tensor values = with_dense_channels(v_);
-    Tensor y = empty_by_rows(q_.shape(), q_.dtype());
-    Tensor row_lse = empty({q_.shape()[0], q_.shape()[1], q_.shape()[2]}, wide_dtype(q_.dtype()));
-    const auto call = [&](const kernels::AttentionShape& shape, const bool* visible, int64_t b) {
-      kernels::attention(q_.dtype(), shape, at(queries, b), strides_of(queries), at(keys, b),
-                         strides_of(keys), at(values, b), strides_of(values), visible, at(y, b),
-                         strides_of(y), at(row_lse, b));
-    };
-    for_each_call(q_, k_, mask_, call);
-    lse.save(row_lse);
-    return out.save_output(y);
+    const AttentionResult result = {
+        empty_by_rows(q_.shape(), q_.dtype()),
+        empty({q_.shape()[0], q_.shape()[1], q_.shape()[2]}, wide_dtype(q_.dtype()))};
+    run_forward(problem, q_, k_, v_, mask_, result);
+    lse.save(result.lse);
+    return out.save_output(result.out);
   }
 
   TensorList backward(const Tensor& dy, NeedsGrad /*needs*/) const {
@@ -235,12 +334,8 @@ struct Attention {
       gradients.emplace_back();
       return gradients;
     }
-    const Tensor queries = with_dense_channels(q);
-    const Tensor keys = with_dense_channels(k);
-    const Tensor values = with_dense_channels(v);
-    const Tensor dout = with_dense_channels(dy);
-    const Tensor y = out;
-    const Tensor row_lse = lse;
+    const Tensor queries = q;
+    const Tensor keys = k;
     Tensor dq = empty_by_rows(queries.shape(), dy.dtype());
     Tensor dk = empty_by_rows(keys.shape(), dy.dtype());
     Tensor dv = empty_by_rows(keys.shape(), dy.dtype());
@@ -249,73 +344,8 @@ struct Attention {
       copy_values(broadcast_view(scalar(0, dy.dtype()), dv.shape()), dv);
       return {dq, dk, dv, Tensor()};
     }
-    const auto call = [&](const kernels::AttentionShape& shape, const bool* visible, int64_t b) {
-      kernels::attention_backward(dy.dtype(), shape, at(queries, b), strides_of(queries),
-                                  at(keys, b), strides_of(keys), at(values, b), strides_of(values),
-                                  visible, at(y, b), strides_of(y), at(dout, b), strides_of(dout),
-                                  at(row_lse, b), at(dq, b), strides_of(dq), at(dk, b),
-                                  strides_of(dk), at(dv, b), strides_of(dv));
-    };
-    for_each_call(queries, keys, seen, call);
+    run_backward(problem, queries, keys, v, seen, {out, lse}, dy, {dq, dk, dv}, false);
     return {dq, dk, dv, Tensor()};
-  }
-
- private:
-  // Address of sample b.
-  static std::byte* at(const Tensor& t, int64_t b) {
-    return static_cast<std::byte*>(t.raw()) + b * t.strides()[0] * size_of(t.dtype());
-  }
-
-  // Calls f(shape, mask, first sample): once for all samples or, since the kernel takes one mask,
-  // once for each if they have masks of their own.
-  template <class F>
-  void for_each_call(const Tensor& queries,
-                     const Tensor& keys,
-                     const Tensor& seen,
-                     const F& f) const {
-    if (queries.numel() == 0) {
-      return;
-    }
-    kernels::AttentionShape shape;
-    shape.batch = queries.shape()[0];
-    shape.heads = queries.shape()[1];
-    shape.q_len = queries.shape()[2];
-    shape.head_dim = queries.shape()[3];
-    shape.groups = keys.shape()[1];
-    shape.kv_len = keys.shape()[2];
-    shape.causal = problem.causal;
-    shape.window_left = problem.window_left;
-    shape.q_offset = problem.q_offset;
-    shape.scale = problem.scale;
-    std::vector<uint64_t> streams;
-    if (problem.dropout_p > 0) {
-      shape.dropout_p = problem.dropout_p;
-      shape.rng_seed = problem.key.seed;
-      shape.rng_stream = problem.key.stream;
-      shape.head_offset = problem.place.start[1];
-      shape.total_heads = problem.place.shape[1];
-      shape.total_rows = problem.place.shape[2];
-      shape.total_cols = problem.place.shape[3];
-      shape.sample_offset = problem.place.start[0];
-      if (problem.place.sample_axis == 0) {
-        for (int64_t b = 0; b < shape.batch; ++b) {
-          streams.push_back(
-              combine(problem.key.stream, static_cast<uint64_t>(problem.place.start[0] + b)));
-        }
-        shape.sample_streams = streams.data();
-      }
-    }
-    if (!seen.defined() || seen.dim() == 2) {
-      f(shape, seen.defined() ? seen.data<bool>() : nullptr, 0);
-      return;
-    }
-    const int64_t batch = shape.batch;
-    shape.batch = 1;
-    for (int64_t b = 0; b < batch; ++b) {
-      f(shape, seen.data<bool>() + b * shape.q_len * shape.kv_len, b);
-      shape.sample_offset += 1;
-      shape.sample_streams += shape.sample_streams != nullptr ? 1 : 0;
-    }
   }
 };
 
@@ -362,6 +392,64 @@ Tensor composed_attention(const Tensor& q,
   const DType softmax = softmax_dtype.value_or(wide_dtype(q.dtype()));
   check_floating("composed_attention: softmax_dtype", softmax);
   return composed(q, k, v, options.mask, problem, {q.dtype(), softmax});
+}
+
+namespace {
+
+// The mask as the kernel takes it.
+Tensor head_free_mask(const Tensor& mask, const Shape& weights) {
+  const std::optional<Tensor> seen = kernel_mask(mask, weights);
+  check<ValueError>(seen.has_value(), kName, ": a pass alone takes no mask that differs between ",
+                    "heads, got ", mask.shape());
+  return *seen;
+}
+
+void check_destination(const char* what, const Tensor& x, const Shape& shape, DType dtype) {
+  check<ValueError>(
+      x.shape() == shape && x.dtype() == dtype && (shape.back() <= 1 || x.strides().back() == 1),
+      kName, ": ", what, " must be ", name_of(dtype), " ", shape, " with a dense last axis, got ",
+      describe(x));
+}
+
+Shape weights_of(const Tensor& q, const Tensor& k) {
+  return {q.shape()[0], q.shape()[1], q.shape()[2], k.shape()[2]};
+}
+
+void check_result(const Tensor& q, const AttentionResult& result) {
+  const Shape& s = q.shape();
+  check_destination("out", result.out, s, q.dtype());
+  check<ValueError>(result.lse.shape() == Shape{s[0], s[1], s[2]} &&
+                        result.lse.dtype() == wide_dtype(q.dtype()) && result.lse.is_contiguous(),
+                    kName, ": lse must be contiguous ", name_of(wide_dtype(q.dtype())), " ",
+                    Shape{s[0], s[1], s[2]}, ", got ", describe(result.lse));
+}
+
+}  // namespace
+
+void attention_forward(const Tensor& q,
+                       const Tensor& k,
+                       const Tensor& v,
+                       const AttentionOptions& options,
+                       const AttentionResult& result) {
+  const Problem problem = pose(q, k, v, options);
+  check_result(q, result);
+  run_forward(problem, q, k, v, head_free_mask(options.mask, weights_of(q, k)), result);
+}
+
+void attention_backward(const Tensor& q,
+                        const Tensor& k,
+                        const Tensor& v,
+                        const AttentionOptions& options,
+                        const AttentionResult& result,
+                        const Tensor& dout,
+                        const AttentionGradients& gradients) {
+  const Problem problem = pose(q, k, v, options);
+  check_result(q, result);
+  check_destination("dq", gradients.dq, q.shape(), q.dtype());
+  check_destination("dk", gradients.dk, k.shape(), wide_dtype(k.dtype()));
+  check_destination("dv", gradients.dv, v.shape(), wide_dtype(v.dtype()));
+  run_backward(problem, q, k, v, head_free_mask(options.mask, weights_of(q, k)), result, dout,
+               gradients, /*add_dkv=*/true);
 }
 
 }  // namespace tapestry

@@ -284,11 +284,12 @@ MemoryEstimate estimate_stage(const AllConfig& config,
   estimate.parameter_count = static_cast<int64_t>(count);
   const double element = d(size_of(model.compute_dtype));
   estimate_states(config, count, estimate);
-  if (data_parallel_size > 1) {
-    share_out(config, data_parallel_size, estimate);
+  const int64_t cp = std::max<int64_t>(config.parallel_config.context_parallel_size, 1);
+  if (data_parallel_size * cp > 1) {
+    share_out(config, data_parallel_size * cp, estimate);
   }
 
-  const double tokens = d(config.dataset_config.batch_size) * d(model.seq_length);
+  const double tokens = d(config.dataset_config.batch_size) * d(model.seq_length) / d(cp);
   const double hidden = d(model.hidden_size);
   const double channels = d(model.kv_channels.value_or(0));
   const double queries = d(model.num_attention_heads) * channels / d(tp);
@@ -312,6 +313,12 @@ MemoryEstimate estimate_stage(const AllConfig& config,
   }
   estimate.workspace = bytes_of(tokens * element *
                                 std::max(2 * hidden + mlp, 2 * hidden + 2 * (queries + 2 * keys)));
+  if (cp > 1) {
+    // Keys and values of whole sequences, a quarter of the groups at a time: gathered, in order and
+    // the next ones on their way, and their gradients in float32 in two orders.
+    const double segment = keys / std::min(4.0, keys / channels);
+    estimate.workspace += bytes_of(2 * d(cp) * tokens * segment * (3 * element + 2 * 4));
+  }
   return estimate;
 }
 

@@ -42,10 +42,11 @@ struct MemoryEstimate {
 /// What is kept per token and layer: the two norms' inputs and outputs (4 hidden), q, k, v and the
 /// attention output with one float32 per head, the MLP's values before and after the activation,
 /// and one byte per dropout decision. Tensor parallelism divides what lies inside attention and
-/// MLP, sequence parallelism also the rest. Of what data-parallel ranks share out (zero_level), a
-/// rank has its part, and from z2 on what is whole at one time: the buckets of gradients that are
-/// being filled and reduced, the weights in use. Of a pipeline the stage that needs the most.
-/// ValueError as parameter_count and layer_ranges.
+/// MLP, sequence parallelism also the rest, context parallelism the tokens of all, but for the keys
+/// and values that a layer gathers. Of what data- and context-parallel ranks share out
+/// (zero_level), a rank has its part, and from z2 on what is whole at one time: the buckets of
+/// gradients that are being filled and reduced, the weights in use. Of a pipeline the stage that
+/// needs the most. ValueError as parameter_count and layer_ranges.
 MemoryEstimate estimate_memory(const AllConfig& config, int64_t data_parallel_size = 1);
 
 /// The estimate as lines "kind: size".

@@ -13,6 +13,7 @@ constexpr const char* kHeads = "model_config.num_attention_heads";
 constexpr const char* kGroups = "model_config.num_query_groups";
 constexpr const char* kHidden = "model_config.hidden_size";
 constexpr const char* kSeq = "model_config.seq_length";
+constexpr const char* kCp = "parallel_config.context_parallel_size";
 constexpr const char* kCompute = "model_config.compute_dtype";
 
 void set_compute_dtype(Resolution& r, const char* flag, DType dtype) {
@@ -276,6 +277,24 @@ void check_layout(Resolution& r) {
     r.config().model_config.sequence_parallel = parallel.sequence_parallel;
   } else if (parallel.sequence_parallel) {
     r.note("parallel_config.sequence_parallel", "has no effect with tensor_model_parallel_size 1");
+  }
+  const int64_t cp = parallel.context_parallel_size;
+  if (r.sound({kCp, kSeq}) && cp > 1) {
+    const bool pieces = parallel.sequence_parallel && r.sound({kTp}) && tp > 1;
+    if (model.seq_length % (2 * cp) != 0) {
+      r.error(kSeq, concat(model.seq_length, " cannot be cut into two chunks for each of ",
+                           "context_parallel_size ", cp, " ranks; make it a multiple of ", 2 * cp));
+    } else if (pieces && model.seq_length / cp % tp != 0) {
+      r.error(kSeq, concat(model.seq_length, " tokens over context_parallel_size ", cp, " leave ",
+                           model.seq_length / cp, ", which sequence_parallel cannot divide over ",
+                           "tensor_model_parallel_size ", tp));
+    }
+    if (r.config().optimizer_config.optimizer_in_backward) {
+      r.error("optimizer_config.optimizer_in_backward",
+              concat("updates weights before their gradients are summed over ranks; it cannot be "
+                     "combined with context_parallel_size ",
+                     cp));
+    }
   }
   if (parallel.context_parallel_size > 1 && parallel.expert_model_parallel_size > 1) {
     r.error("parallel_config.expert_model_parallel_size",

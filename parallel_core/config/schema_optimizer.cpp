@@ -250,7 +250,7 @@ constexpr Key kOptimizerKeys[] = {
      .doc = "Known for compatibility."},
     {.name = "zero_config.with_context_parallel",
      .field = o<&O::zero_config, &Z::with_context_parallel>,
-     .doc = "Shard over context-parallel ranks as well."},
+     .doc = "Known for compatibility: sharding always includes the context-parallel ranks."},
 };
 
 constexpr Key kMoEKeys[] = {

@@ -139,9 +139,8 @@ constexpr Key kParallelKeys[] = {
     {.name = "context_parallel_size",
      .field = p<&P::context_parallel_size>,
      .check = above(0),
-     .accepted = "1",
-     .reason = kOneProcess,
-     .doc = "Ranks that share each sequence."},
+     .doc = "Ranks that share each sequence: each has two chunks of it, an early and a late one. "
+            "`seq_length` must be a multiple of twice as many."},
     {.name = "expert_model_parallel_size",
      .field = p<&P::expert_model_parallel_size>,
      .check = above(0),

@@ -407,15 +407,16 @@ DType stored_dtype(const AllConfig& config, const nn::Parameter& parameter) {
 
 std::unique_ptr<DistributedDataParallel> get_data_parallel(const AllConfig& config,
                                                            const nn::Module& model) {
-  if (!model_parallel_is_initialized() || get_data_parallel_world_size() == 1) {
+  if (!model_parallel_is_initialized() || get_data_parallel_world_size(true) == 1) {
     return nullptr;
   }
-  ProcessGroup& group = get_data_parallel_group();
+  ProcessGroup& group = get_data_parallel_group(get_context_parallel_world_size() > 1);
   const TrainingConfig& t = config.training_config;
-  check<ValueError>(!config.optimizer_config.optimizer_in_backward,
-                    "optimizer_config.optimizer_in_backward updates a weight before its gradient "
-                    "could be summed over ranks; it needs one data-parallel rank, there are ",
-                    group.size());
+  check<ValueError>(
+      !config.optimizer_config.optimizer_in_backward,
+      "optimizer_config.optimizer_in_backward updates a weight before its gradient "
+      "could be summed over ranks; it needs one data- and context-parallel rank, there are ",
+      group.size());
   const auto sharding = static_cast<Sharding>(zero_level(config));
   // Without overlap one message for everything is best, unless memory is to go piece by piece.
   const bool in_buckets = t.overlap_grad_reduce || config.optimizer_config.overlap_param_gather ||

@@ -102,9 +102,10 @@ class DistributedDataParallel {
 };
 
 /// The data-parallel layout that a configuration asks for, over the current rank's data-parallel
-/// group; null if that has one rank, or there is none. ValueError for what cannot be combined with
-/// several ranks. With a sharded optimizer the model's parameters get their final dtype and place
-/// here, so weights are loaded before, or later through the optimizer.
+/// group, context-parallel ranks among it: they too have gradients of their own tokens only; null
+/// if that has one rank, or there is none. ValueError for what cannot be combined with several
+/// ranks. With a sharded optimizer the model's parameters get their final dtype and place here, so
+/// weights are loaded before, or later through the optimizer.
 std::unique_ptr<DistributedDataParallel> get_data_parallel(const AllConfig& config,
                                                            const nn::Module& model);
 

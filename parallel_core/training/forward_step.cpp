@@ -3,33 +3,42 @@
 #include <algorithm>
 #include <utility>
 
+#include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/context_parallel/context_parallel_layout.h"
 #include "parallel_core/random.h"
 
 namespace tapestry {
 
 namespace {
 
-// [batch, 1, seq, seq], true = may look, from what hides keys in the data.
-Tensor visibility(const data::Batch& batch) {
+// [batch, 1, own queries, seq], true = may look, from what hides keys in the data.
+Tensor visibility(const data::Batch& batch, const ContextParallelLayout& layout) {
   const int64_t b = batch.batch;
   const int64_t s = batch.seq;
   if (batch.attention_mask.empty() && batch.document_starts.empty()) {
     return {};
   }
-  Tensor mask = full({b, 1, s, s}, 1, kBool);
-  auto* visible = mask.data<bool>();
-  if (!batch.attention_mask.empty()) {
-    for (int64_t i = 0; i < b * s * s; ++i) {
-      visible[i] = batch.attention_mask[static_cast<size_t>(i)] == 0;
-    }
-  }
-  for (size_t row = 0; row < batch.document_starts.size(); ++row) {
-    for (const int64_t start : batch.document_starts[row]) {
-      for (int64_t query = start; query < s; ++query) {
-        bool* keys = visible + (static_cast<int64_t>(row) * s + query) * s;
-        std::fill(keys, keys + start, false);
+  const int64_t own = s / layout.size;
+  Tensor mask = full({b, 1, own, s}, 1, kBool);
+  bool* keys = mask.data<bool>();
+  for (int64_t row = 0; row < b; ++row) {
+    for (const PositionRun& run : layout.positions(own).runs) {
+      for (int64_t query = run.first; query < run.first + run.count; ++query, keys += s) {
+        if (!batch.attention_mask.empty()) {
+          const auto first = batch.attention_mask.begin() + (row * s + query) * s;
+          std::transform(first, first + s, keys, [](auto hidden) { return hidden == 0; });
+        }
+        if (batch.document_starts.empty()) {
+          continue;
+        }
+        for (const int64_t start : batch.document_starts[static_cast<size_t>(row)]) {
+          if (start <= query) {
+            std::fill(keys, keys + start, false);
+          }
+        }
       }
     }
   }
@@ -38,20 +47,27 @@ Tensor visibility(const data::Batch& batch) {
 
 }  // namespace
 
-GPTInput to_model_input(const data::Batch& batch) {
+GPTInput to_model_input(const data::Batch& batch, int64_t unit) {
+  const ContextParallelLayout layout = context_parallel_layout();
   const Shape shape = {batch.batch, batch.seq};
+  const int64_t missing = (unit - batch.seq % unit) % unit;
   GPTInput input;
   input.tokens = tensor(batch.tokens, shape);
-  if (!batch.labels.empty()) {
-    input.labels = tensor(batch.labels, shape);
+  if (missing > 0) {
+    check<ValueError>(batch.labels.empty() && batch.position_ids.empty() &&
+                          batch.attention_mask.empty() && batch.document_starts.empty(),
+                      "context parallel: ", batch.seq,
+                      " tokens with labels, positions or a mask are not a multiple of ", unit);
+    input.tokens = cat({input.tokens, zeros({batch.batch, missing}, kInt64)}, 1);
   }
-  if (!batch.loss_mask.empty()) {
-    input.loss_mask = tensor(batch.loss_mask, shape);
-  }
-  if (!batch.position_ids.empty()) {
-    input.position_ids = tensor(batch.position_ids, shape);
-  }
-  input.attention_mask = visibility(batch);
+  input.tokens = own_chunks(input.tokens, 1, layout);
+  const auto own = [&](const auto& values) {
+    return values.empty() ? Tensor() : own_chunks(tensor(values, shape), 1, layout);
+  };
+  input.labels = own(batch.labels);
+  input.loss_mask = own(batch.loss_mask);
+  input.position_ids = own(batch.position_ids);
+  input.attention_mask = visibility(batch, layout);
   return input;
 }
 
@@ -71,7 +87,7 @@ PipelineWork pipeline_work(
                                                                       const Tensor& hidden) {
     const data::Batch& batch = micro_batches[static_cast<size_t>(i)];
     random_context().sample_ids = batch.sample_ids;
-    GPTInput input = to_model_input(batch);
+    GPTInput input = to_model_input(batch, model.sequence_unit());
     input.chunk = chunk;
     input.hidden = hidden;
     GPTOutput output = model.forward(input);
@@ -90,6 +106,11 @@ Tensor pipeline_logits(GPTModel& model, const data::Batch& batch) {
   });
   work.forward_only = true;
   get_forward_backward_func(work.chunks)(work);
+  if (const ContextParallelLayout layout = context_parallel_layout();
+      logits.defined() && layout.size > 1) {
+    logits = gather_chunks(logits, model.sequence_axis(), layout)
+                 .slice(model.sequence_axis(), 0, batch.seq);
+  }
   return logits;
 }
 

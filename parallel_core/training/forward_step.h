@@ -11,8 +11,11 @@
 
 namespace tapestry {
 
-/// A micro-batch as the tensors that the model takes.
-GPTInput to_model_input(const data::Batch& batch);
+/// A micro-batch as the tensors that the model takes: where context-parallel ranks divide
+/// sequences, the rank's chunks. Text without labels may have any length there: it is filled up to
+/// a multiple of `unit` tokens (GPTModel::sequence_unit), which changes no logits before it.
+/// ValueError if what cannot be filled up cannot be divided.
+GPTInput to_model_input(const data::Batch& batch, int64_t unit = 1);
 
 /// Passes of the rank's chunks over the micro-batches, with each one's samples in random_context().
 /// `finish` turns what the model's last chunk gives for a micro-batch into what a schedule needs;

@@ -226,7 +226,9 @@ std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel
   return concat("dp ", data_parallel_size, " | pp ", config.pipeline_model_parallel_size, " | tp ",
                 config.tensor_model_parallel_size, " | sp ",
                 config.sequence_parallel ? "True" : "False", " | vpp ",
-                vpp ? std::to_string(*vpp) : "None");
+                vpp ? std::to_string(*vpp) : "None",
+                config.context_parallel_size > 1 ? concat(" | cp ", config.context_parallel_size)
+                                                 : std::string());
 }
 
 TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
@@ -282,8 +284,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (first) {
     write_file_atomically(output + "/config.yaml", resolved);
   }
-  if (get_data_parallel_world_size() > 1) {
-    check_equal_parameters(*model, get_data_parallel_group());
+  if (get_data_parallel_world_size(/*with_context_parallel=*/true) > 1) {
+    check_equal_parameters(*model, get_data_parallel_group(/*with_context_parallel=*/true));
   }
   const auto data_parallel = get_data_parallel(config, *model);
   const auto optimizer = get_optimizer(config, *model, data_parallel.get());

@@ -1,8 +1,10 @@
 #include "parallel_core/training/train_one_step.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "autograd/ops/map.h"
@@ -21,9 +23,20 @@ namespace tapestry {
 
 namespace {
 
-// A model in one process needs no groups.
-int data_parallel_size() {
-  return model_parallel_is_initialized() ? get_data_parallel_world_size() : 1;
+// A model in one process needs no groups. With context parallelism, ranks that have parts of the
+// same sequences.
+int data_parallel_size(bool with_context_parallel = false) {
+  return model_parallel_is_initialized() ? get_data_parallel_world_size(with_context_parallel) : 1;
+}
+
+// Sums over ranks with other sequences. Those that share sequences have the same values.
+void sum_over_sequences(std::span<double> values) {
+  if (data_parallel_size() > 1) {
+    const Tensor sums = tensor(std::vector<double>(values.begin(), values.end()),
+                               {static_cast<int64_t>(values.size())});
+    get_data_parallel_group().all_reduce(sums);
+    std::copy_n(sums.data<double>(), values.size(), values.begin());
+  }
 }
 
 bool model_is_split() {
@@ -102,7 +115,7 @@ TrainOneStepCell::TrainOneStepCell(GPTModel& network_with_loss,
       log_grad_norms_(config.training_config.log_param_grad_norms),
       overlap_p2p_(config.parallel_config.overlap_p2p_comm),
       data_parallel_(data_parallel) {
-  const int ranks = data_parallel_size();
+  const int ranks = data_parallel_size(/*with_context_parallel=*/true);
   check<ValueError>(data_parallel != nullptr || ranks == 1, "a training step on ", ranks,
                     " data-parallel ranks needs the object that get_data_parallel makes");
   if (data_parallel_ != nullptr) {
@@ -119,29 +132,16 @@ TrainOneStepCell::TrainOneStepCell(GPTModel& network_with_loss,
   }
 }
 
-double TrainOneStepCell::sum_over_data_parallel(double value) const {
-  if (data_parallel_ == nullptr) {
-    return value;
-  }
-  const Tensor sum = full({1}, value, kFloat64);
-  data_parallel_->group().all_reduce(sum);
-  return sum.item();
-}
-
 void TrainOneStepCell::count_tokens(const std::vector<data::Batch>& micro_batches,
-                                    StepResult& result) const {
-  double tokens = 0;
+                                    StepResult& result) {
+  std::array<double, 2> counts = {};
   for (const data::Batch& batch : micro_batches) {
-    result.loss_tokens += token_count(batch);
-    tokens += static_cast<double>(batch.batch * batch.seq);
+    counts[0] += token_count(batch);
+    counts[1] += static_cast<double>(batch.batch * batch.seq);
   }
-  if (data_parallel_ != nullptr) {
-    const Tensor sums = tensor(std::vector<double>{result.loss_tokens, tokens}, {2});
-    data_parallel_->group().all_reduce(sums);
-    result.loss_tokens = sums.data<double>()[0];
-    tokens = sums.data<double>()[1];
-  }
-  result.tokens = static_cast<int64_t>(tokens);
+  sum_over_sequences(counts);
+  result.loss_tokens = counts[0];
+  result.tokens = static_cast<int64_t>(counts[1]);
 }
 
 double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_batches,
@@ -174,7 +174,8 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
         .theoretical = theoretical_bubble(
             {.stages = stages, .chunks = work.chunks, .micro_batches = work.micro_batches})};
   }
-  return sum_over_data_parallel(sums[0]);
+  sum_over_sequences({sums.data(), 1});
+  return sums[0];
 }
 
 void TrainOneStepCell::apply_schedule(StepResult& result) {

@@ -82,9 +82,8 @@ class TrainOneStepCell {
   optim::GradScaler& grad_scaler() { return scaler_; }
 
  private:
-  void count_tokens(const std::vector<data::Batch>& micro_batches, StepResult& result) const;
+  static void count_tokens(const std::vector<data::Batch>& micro_batches, StepResult& result);
   double forward_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
-  double sum_over_data_parallel(double value) const;
   void start_gradients(size_t micro_batches);
   void observe_gradients(double unscale, bool observed, StepResult& result);
   void apply_schedule(StepResult& result);

@@ -21,6 +21,7 @@
 #include "parallel_core/training/forward_step.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/progress.h"
+#include "parallel_core/training/whole_activations.h"
 #include "parallel_core/transformer/activation_recorder.h"
 
 namespace tapestry {
@@ -149,8 +150,8 @@ TrainSummary train(TrainOneStepCell& cell,
                     "training_config.epochs or dataset_config.train_samples");
   const int64_t last_step = total > 0 ? total : std::numeric_limits<int64_t>::max();
 
-  // Data-parallel ranks have the same to write; the first one does.
-  const bool writes = get_data_parallel_rank() == 0;
+  // Data- and context-parallel ranks have the same to write; the first one does.
+  const bool writes = get_data_parallel_rank(/*with_context_parallel=*/true) == 0;
   cell.set_gradient_observer(
       [&](int64_t step) {
         if (writes) {
@@ -190,8 +191,11 @@ TrainSummary train(TrainOneStepCell& cell,
     }
     const StepResult result = cell(step_batches(source, config, step));
     ++step;
-    if (activations && writes) {
-      write_gathered(dump_path(config, "acts", step), activations->values());
+    if (activations && get_data_parallel_rank() == 0) {
+      const auto values = whole_activations(activations->values(), config);
+      if (writes) {
+        write_gathered(dump_path(config, "acts", step), values);
+      }
     }
     StepRecord record{.step = step,
                       .epoch = epoch,

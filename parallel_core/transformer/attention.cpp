@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "autograd/ops/attention.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/context_parallel/attention.h"
 #include "parallel_core/random.h"
 #include "parallel_core/transformer/activation_recorder.h"
 #include "parallel_core/transformer/init_method.h"
@@ -117,7 +117,8 @@ ParallelAttention::ParallelAttention(const TransformerConfig& config,
       head_dim_(config.kv_channels.value()),
       scale_(1.0 / std::sqrt(static_cast<double>(head_dim_))),
       dropout_(config.attention_dropout),
-      precision_(precision_of(config)) {
+      precision_(precision_of(config)),
+      context_layout_(context_parallel_layout()) {
   const TensorParallelLayout layout = tensor_parallel_layout(config, sequence_first);
   const HeadShare share = head_share(config, layout);
   first_head_ = share.first_head;
@@ -194,20 +195,22 @@ Tensor ParallelAttention::attend(const Tensor& q,
       .causal = causal_, .window_left = window_left_, .scale = scale_, .mask = mask};
   const bool fused = precision_.fused && precision_.softmax == kFloat32;
   const auto weigh = [&](const Tensor& a, const Tensor& b, const Tensor& c) {
-    return fused ? scaled_dot_product_attention(a, b, c, options)
-                 : composed_attention(a, b, c, options, precision_.softmax);
+    return fused ? context_parallel_attention(a, b, c, options, context_layout_)
+                 : composed_context_parallel_attention(a, b, c, options, context_layout_,
+                                                       precision_.softmax);
   };
   if (dropout_ == 0 || !is_training()) {
     return weigh(q, k, v);
   }
   options.dropout_p = dropout_;
   options.dropout_source = dropout_key(layer_, DropoutSite::kAttentionProbs);
+  const int64_t length = q.size(2) * context_layout_.size;
   TensorList parts;
   for (const SampleRun& run : sample_runs(q.size(0))) {
     const auto rows = [&](const Tensor& t) { return t.slice(0, run.begin, run.end); };
     options.mask = mask.defined() ? rows(mask) : mask;
     options.dropout_place = {
-        .shape = {run.first_sample + run.end - run.begin, total_heads_, q.size(2), k.size(2)},
+        .shape = {run.first_sample + run.end - run.begin, total_heads_, length, length},
         .start = {run.first_sample, first_head_, 0, 0},
         .sample_axis = 0};
     parts.push_back(weigh(rows(q), rows(k), rows(v)));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "parallel_core/config/config.h"
+#include "parallel_core/context_parallel/context_parallel_layout.h"
 #include "parallel_core/tensor_parallel/layers.h"
 #include "parallel_core/transformer/norm.h"
 #include "parallel_core/transformer/rotary_pos_embedding.h"
@@ -14,7 +15,7 @@ namespace tapestry {
 /// Which keys a query may see besides what causality and the window allow.
 struct AttentionContext {
   RotaryEmbedding* rotary = nullptr;  ///< null: no rotation
-  Tensor mask;                        ///< bool [B, 1, S, S], true = may look; undefined: none
+  Tensor mask;                        ///< bool [B, 1, own S, S], true = may look; undefined: none
 };
 
 /// Fused projection to queries, keys and values, attention per head, output projection.
@@ -25,7 +26,8 @@ struct AttentionContext {
 /// Each rank of the tensor-parallel group has its share of the groups. Where there are more ranks
 /// than groups, several ranks hold the same key and value and share the queries of their group;
 /// what each computes of the gradient of that key and value is then a share of the sum
-/// (finalize_model_grads).
+/// (finalize_model_grads). Where context-parallel ranks divide the sequences, each has its own
+/// queries and they share keys and values (context_parallel/attention.h).
 class ParallelAttention final : public nn::Module {
  public:
   /// `layer_number` counts from 1. ValueError if the heads are not a multiple of the groups, or the
@@ -54,6 +56,7 @@ class ParallelAttention final : public nn::Module {
   double scale_;
   double dropout_;
   Precision precision_;
+  ContextParallelLayout context_layout_;
   ColumnParallelLinear* qkv_proj_;
   ParallelNorm* q_norm_ = nullptr;
   ParallelNorm* k_norm_ = nullptr;

@@ -27,6 +27,7 @@ GPTModel::GPTModel(const TransformerConfig& config,
       fused_loss_(config.fused_linear_cross_entropy),
       vocabulary_(config.vocab_size),
       layout_(tensor_parallel_layout(config, sequence_first_)),
+      context_layout_(context_parallel_layout()),
       fuses_in_training_(fuses_head_and_loss(config)),
       precision_(precision_of(config)),
       language_model_(static_cast<TransformerLanguageModel*>(
@@ -51,8 +52,16 @@ Tensor GPTModel::whole_logits(const Tensor& own, int64_t length) const {
       .slice(sequence_first_ ? 0 : 1, 0, length);
 }
 
+int64_t GPTModel::sequence_unit() const {
+  return context_layout_.size == 1
+             ? 1
+             : context_layout_.chunks() * (layout_.sequence_axis ? layout_.size : 1);
+}
+
 Shape GPTModel::hidden_shape(int64_t batch, int64_t seq) const {
-  const int64_t own = layout_.sequence_axis ? (seq + layout_.size - 1) / layout_.size : seq;
+  const int64_t unit = sequence_unit();
+  const int64_t context = (seq + unit - 1) / unit * unit / context_layout_.size;
+  const int64_t own = layout_.sequence_axis ? (context + layout_.size - 1) / layout_.size : context;
   return sequence_first_ ? Shape{own, batch, hidden_size_} : Shape{batch, own, hidden_size_};
 }
 
@@ -127,6 +136,13 @@ GPTOutput GPTModel::forward(const GPTInput& input) {
   } else {
     const Tensor losses = loss_->forward(out.logits, labels);
     total = sum(mask.defined() ? losses * mask : losses);
+  }
+  if (context_layout_.size > 1) {
+    // Every rank goes backward from the loss of its own tokens.
+    const Tensor count = full({1}, out.token_count, kFloat64);
+    context_layout_.group->all_reduce(count);
+    out.token_count = count.item();
+    total = reduce_from_model_parallel_region(total, *context_layout_.group);
   }
   out.loss = total / std::max(out.token_count, 1.0);
   return out;

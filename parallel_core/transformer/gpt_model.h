@@ -27,13 +27,14 @@ class ParallelLMLogits final : public nn::Module {
 };
 
 /// One micro-batch. All are [B, S]; labels may be undefined (then only logits are computed),
-/// loss_mask (all ones) and position_ids (0 .. S-1) too.
+/// loss_mask (all ones) and position_ids (0 .. S-1) too. Where context-parallel ranks divide the
+/// sequences, all are the rank's chunks (own_chunks), the mask those of its queries.
 struct GPTInput {
   Tensor tokens;
   Tensor labels;
   Tensor loss_mask;
   Tensor position_ids;
-  Tensor attention_mask;  ///< bool [B, 1, S, S], true = may look; undefined: causal only
+  Tensor attention_mask;  ///< bool [B, 1, own S, S], true = may look; undefined: causal only
   /// In a pipeline: which of the rank's chunks runs, and what it gets from the chunk before: hidden
   /// states [B, S, H], or [S, B, H] with data_layout SBH, in residual_dtype().
   int chunk = 0;
@@ -42,13 +43,15 @@ struct GPTInput {
 
 struct GPTOutput {
   Tensor hidden;  ///< for the next chunk; of the model's last chunk undefined, all others are not
-  Tensor loss;    ///< scalar: sum(loss * mask) / max(sum(mask), 1); undefined without labels
+  /// Scalar: sum(loss * mask) / max(sum(mask), 1), over whole sequences; undefined without labels.
+  /// Of ranks that divide sequences each has the same value, and the gradients of its own tokens.
+  Tensor loss;
   /// [B, S, V], or [S, B, V] with data_layout SBH. Undefined where labels are given and the head is
   /// fused with the loss: see fused_linear_cross_entropy. Dropped before backward, its memory
   /// serves for its gradient. Where labels are given and the vocabulary is split, the rank's
   /// columns alone, with padding.
   Tensor logits;
-  double token_count = 0;  ///< sum(mask)
+  double token_count = 0;  ///< sum(mask), over whole sequences
 };
 
 /// The model, or what one rank of a pipeline has of it: the layers of its chunks under their names
@@ -69,8 +72,13 @@ class GPTModel final : public nn::Module {
 
   const PipelineStage& stage() const { return stage_; }
   /// Of the hidden states between chunks: [batch, seq, H] in the data layout, residual_dtype();
-  /// with sequence parallelism of this rank's part of the sequence.
+  /// with context or sequence parallelism of this rank's part of the sequence.
   Shape hidden_shape(int64_t batch, int64_t seq) const;
+  /// Where context-parallel ranks divide sequences, these are filled up to a multiple of so many
+  /// tokens; 1 where they do not.
+  int64_t sequence_unit() const;
+  /// Of hidden states and logits.
+  int64_t sequence_axis() const { return sequence_first_ ? 0 : 1; }
   DType residual_dtype() const { return precision_.residual; }
   TransformerLanguageModel& language_model() { return *language_model_; }
 
@@ -88,6 +96,7 @@ class GPTModel final : public nn::Module {
   std::optional<bool> fused_loss_;  // head and loss in one op, always or never
   int64_t vocabulary_;
   TensorParallelLayout layout_;
+  ContextParallelLayout context_layout_;
   bool fuses_in_training_;
   Precision precision_;
   TransformerLanguageModel* language_model_;

@@ -2,6 +2,7 @@
 
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/embedding.h"
+#include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/transformer/activation_recorder.h"
 #include "parallel_core/transformer/init_method.h"
@@ -61,7 +62,8 @@ Embedding::Embedding(const TransformerConfig& config, bool sequence_first, Embed
     : sequence_first_(sequence_first),
       dropout_(config.hidden_dropout),
       dtype_(precision_of(config).residual),
-      layout_(tensor_parallel_layout(config, sequence_first)) {
+      layout_(tensor_parallel_layout(config, sequence_first)),
+      context_layout_(context_parallel_layout()) {
   word_embeddings_ = &register_module<VocabParallelEmbedding>(
       "word_embeddings", "tok_embeddings.weight", config.vocab_size, config.hidden_size,
       weight_init(config), layout_);
@@ -87,20 +89,24 @@ Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
   Tensor x = word_embeddings_->forward(in_layout(ids));
   const int64_t own = layout_.sequence_axis ? length / layout_.size : length;
   const int64_t first = layout_.sequence_axis ? layout_.rank * own : 0;
+  const SequencePart part = hidden_positions(context_layout_, layout_, own);
   if (positions_ != nullptr) {
-    check<ValueError>(length <= positions_->size(0), "embedding: the sequence has ", length,
-                      " tokens, the table of positions ", positions_->size(0),
+    check<ValueError>(part.length <= positions_->size(0), "embedding: the sequence has ",
+                      part.length, " tokens, the table of positions ", positions_->size(0),
                       "; raise model_config.max_position_embeddings");
     if (position_ids.defined()) {
       x = x + embedding(*positions_, in_layout(position_ids.slice(1, first, first + own)));
     } else {
-      const Tensor rows = positions_->slice(0, first, first + own);
+      TensorList runs;
+      for (const PositionRun& run : part.runs) {
+        runs.push_back(positions_->slice(0, run.first, run.first + run.count));
+      }
+      const Tensor rows = runs.size() == 1 ? runs[0] : cat(runs, 0);
       x = x + (sequence_first_ ? rows.unsqueeze(1) : rows);
     }
   }
   if (is_training()) {
-    x = hidden_dropout(x, dropout_, 0, DropoutSite::kEmbedding, sequence_first_ ? 1 : 0,
-                       {.first = first, .length = length});
+    x = hidden_dropout(x, dropout_, 0, DropoutSite::kEmbedding, sequence_first_ ? 1 : 0, part);
   }
   x = x.to(dtype_);
   report_activation("embedding", x, sequence_first_ ? 1 : 0);

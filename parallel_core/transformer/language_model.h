@@ -20,7 +20,8 @@ enum class EmbeddingCopy : uint8_t {
 
 /// Word embeddings plus, with position_embedding_type learned_absolute, learned positions; then
 /// dropout. ids [B, S] -> [B, S, H], or [S, B, H] with data_layout SBH; with sequence parallelism
-/// the rank's piece of that.
+/// the rank's piece of that. S are the rank's own tokens where context-parallel ranks divide
+/// sequences.
 class Embedding final : public nn::Module {
  public:
   Embedding(const TransformerConfig& config,
@@ -29,7 +30,7 @@ class Embedding final : public nn::Module {
 
   std::string type_name() const override { return "Embedding"; }
   /// ValueError if the sequence is longer than the table of positions, or cannot be divided over
-  /// the ranks. Positions count from 0 in every row unless position_ids [B, S] are given.
+  /// the ranks. Without position_ids [B, S] those of the tokens in their sequence count.
   Tensor forward(const Tensor& ids, const Tensor& position_ids);
   nn::Parameter& word_embeddings() const { return word_embeddings_->weight(); }
 
@@ -38,6 +39,7 @@ class Embedding final : public nn::Module {
   double dropout_;
   DType dtype_;  // of the residual stream
   TensorParallelLayout layout_;
+  ContextParallelLayout context_layout_;
   VocabParallelEmbedding* word_embeddings_;
   nn::Parameter* positions_ = nullptr;
 };
@@ -54,8 +56,8 @@ class TransformerLanguageModel final : public nn::Module {
     Tensor ids;           ///< [B, S]; used by the first chunk of the model alone
     Tensor hidden;        ///< what the chunk before gave; used by all others
     Tensor position_ids;  ///< may be undefined
-    Tensor mask;          ///< bool [B, 1, S, S], true = may look, on top of causality and window;
-                          ///< may be undefined
+    Tensor mask;          ///< bool [B, 1, own S, S], true = may look, on top of causality and
+                          ///< window; may be undefined
     int chunk = 0;        ///< of those that this rank holds
   };
   /// Hidden states after the chunk; after the last one of the model, those after the final norm.

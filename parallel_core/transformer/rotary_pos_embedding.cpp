@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
+#include "autograd/ops/shape_ops.h"
+
 namespace tapestry {
 
 RotaryEmbedding::RotaryEmbedding(const TransformerConfig& config)
-    : rotary_dim_(static_cast<int64_t>(static_cast<double>(config.kv_channels.value()) *
+    : layout_(context_parallel_layout()),
+      rotary_dim_(static_cast<int64_t>(static_cast<double>(config.kv_channels.value()) *
                                        config.rotary_config.rotary_percent)),
       interleaved_(config.rotary_config.rotary_interleaved),
       base_(config.rotary_config.rotary_base),
@@ -13,19 +16,31 @@ RotaryEmbedding::RotaryEmbedding(const TransformerConfig& config)
       dtype_(config.rotary_dtype),
       fused_(config.apply_rope_fusion.value_or(config.use_fused_kernels)) {}
 
-Tensor RotaryEmbedding::apply(const Tensor& x) {
-  const int64_t length = x.size(2);
-  if (length > length_) {
-    // Growing by doubling: generation asks for one more position each time.
-    length_ = length_ == 0 ? length : std::max(length, 2 * length_);
-    table_ = rope_table(length_, rotary_dim_,
-                        {.base = base_, .seq_len_interpolation_factor = interpolation_factor_});
-    table_ = {table_.cos.to(dtype_).to(kFloat32), table_.sin.to(dtype_).to(kFloat32)};
+void RotaryEmbedding::make_table(int64_t length) {
+  if (length <= length_) {
+    return;
   }
+  // Growing by doubling: generation asks for one more position each time.
+  length_ = length_ == 0 ? length : std::max(length, 2 * length_);
+  table_ = rope_table(length_, rotary_dim_,
+                      {.base = base_, .seq_len_interpolation_factor = interpolation_factor_});
+  table_ = {table_.cos.to(dtype_).to(kFloat32), table_.sin.to(dtype_).to(kFloat32)};
+}
+
+Tensor RotaryEmbedding::apply(const Tensor& x) {
+  const int64_t own = x.size(2);
+  make_table(own * layout_.size);
+  if (layout_.size > 1 && (!own_.cos.defined() || own_.cos.size(0) != own)) {
+    const auto own_rows = [&](const Tensor& t) {
+      return own_chunks(t.slice(0, 0, own * layout_.size), 0, layout_);
+    };
+    own_ = {own_rows(table_.cos), own_rows(table_.sin)};
+  }
+  const RopeTable& table = layout_.size > 1 ? own_ : table_;
   const auto turn = fused_ ? rope : composed_rope;
   const RopeOptions options = {.interleaved = interleaved_};
-  return dtype_ == kFloat32 ? turn(x, table_, options)
-                            : turn(x.to(dtype_), table_, options).to(x.dtype());
+  return dtype_ == kFloat32 ? turn(x, table, options)
+                            : turn(x.to(dtype_), table, options).to(x.dtype());
 }
 
 }  // namespace tapestry

@@ -3,6 +3,7 @@
 
 #include "autograd/ops/rope.h"
 #include "parallel_core/config/config.h"
+#include "parallel_core/context_parallel/context_parallel_layout.h"
 
 namespace tapestry {
 
@@ -11,20 +12,25 @@ class RotaryEmbedding {
  public:
   explicit RotaryEmbedding(const TransformerConfig& config);
 
-  /// x [B, n, S, D] -> the same shape, rotated by positions 0 .. S-1 over the first
-  /// rotary_percent * D channels. Computed in float32; with a 16-bit rotary_dtype x and the table
-  /// are first rounded to that.
+  /// x [B, n, S, D] -> the same shape, rotated by the tokens' positions in their sequence, which
+  /// are 0 .. S-1 unless context-parallel ranks divide it, over the first rotary_percent * D
+  /// channels. Computed in float32; with a 16-bit rotary_dtype x and the table are first rounded to
+  /// that.
   Tensor apply(const Tensor& x);
 
  private:
+  void make_table(int64_t length);
+
+  ContextParallelLayout layout_;
   int64_t rotary_dim_;
   bool interleaved_;
   double base_;
   double interpolation_factor_;
   DType dtype_;
   bool fused_;
-  RopeTable table_;
-  int64_t length_ = 0;  // rows of the table
+  RopeTable table_;     // of the whole sequence
+  int64_t length_ = 0;  // its rows
+  RopeTable own_;       // of the rank's tokens, where ranks divide the sequence
 };
 
 }  // namespace tapestry

@@ -27,7 +27,8 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
       dropout_(config.hidden_dropout),
       residual_from_norm_(config.apply_residual_connection_post_norm),
       precision_(precision_of(config)),
-      layout_(tensor_parallel_layout(config, sequence_first)) {
+      layout_(tensor_parallel_layout(config, sequence_first)),
+      context_layout_(context_parallel_layout()) {
   const std::string prefix = "layers." + std::to_string(layer_) + ".";
   const auto add_norm = [&](const char* name, const char* logical, double scale = 1.0) {
     return static_cast<ParallelNorm*>(&add_child(
@@ -57,12 +58,8 @@ OutputAndBias ParallelTransformerLayer::finish(const OutputAndBias& block,
   }
   Tensor out = add_bias(block.output, block.bias);
   if (drops) {
-    SequencePart part;
-    if (layout_.sequence_axis) {
-      const int64_t own = out.size(*layout_.sequence_axis);
-      part = {.first = layout_.rank * own, .length = layout_.size * own};
-    }
-    out = hidden_dropout(out, dropout_, layer_, site, batch_axis_, part);
+    out = hidden_dropout(out, dropout_, layer_, site, batch_axis_,
+                         hidden_positions(context_layout_, layout_, out.size(1 - batch_axis_)));
   }
   return {post_norm != nullptr ? (*post_norm)(out) : out, {}};
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "parallel_core/config/config.h"
+#include "parallel_core/context_parallel/context_parallel_layout.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
 #include "parallel_core/random.h"
 #include "parallel_core/transformer/attention.h"
@@ -35,6 +36,7 @@ class ParallelTransformerLayer final : public nn::Module {
   bool residual_from_norm_;
   Precision precision_;
   TensorParallelLayout layout_;
+  ContextParallelLayout context_layout_;
   ParallelNorm* input_norm_;
   ParallelAttention* attention_;
   ParallelNorm* attn_post_norm_ = nullptr;

@@ -100,15 +100,8 @@ class BackwardPart {
       }
     }
     if (part_.want_dkv) {
-      const int64_t rows = part_.k_end - part_.k_begin;
-      store_rows(rows, static_cast<C>(s_.scale), dk_,
-                 at<T>(call_.dk, call_.dk_strides, part_.sample, part_.group) +
-                     part_.k_begin * call_.dk_strides.row,
-                 call_.dk_strides.row);
-      store_rows(rows, C(1), dv_,
-                 at<T>(call_.dv, call_.dv_strides, part_.sample, part_.group) +
-                     part_.k_begin * call_.dv_strides.row,
-                 call_.dv_strides.row);
+      finish_keys(static_cast<C>(s_.scale), dk_, call_.dk, call_.dk_strides);
+      finish_keys(C(1), dv_, call_.dv, call_.dv_strides);
     }
   }
 
@@ -275,6 +268,29 @@ class BackwardPart {
         row[d] *= factor;
       }
       store_row(dim_, row, out + i * stride);
+    }
+  }
+
+  /// Hands over the sums of this part's keys.
+  void finish_keys(C factor, C* sums, void* out, const AttentionStrides& strides) const {
+    const int64_t rows = part_.k_end - part_.k_begin;
+    if (s_.add_dkv) {
+      add_rows(rows, factor, sums,
+               at<C>(out, strides, part_.sample, part_.group) + part_.k_begin * strides.row,
+               strides.row);
+    } else {
+      store_rows(rows, factor, sums,
+                 at<T>(out, strides, part_.sample, part_.group) + part_.k_begin * strides.row,
+                 strides.row);
+    }
+  }
+
+  void add_rows(int64_t rows, C factor, const C* in, C* out, int64_t stride) const {
+    for (int64_t i = 0; i < rows; ++i) {
+      TAPESTRY_VECTOR_LOOP
+      for (int64_t d = 0; d < dim_; ++d) {
+        out[i * stride + d] += in[i * padded_ + d] * factor;
+      }
     }
   }
 

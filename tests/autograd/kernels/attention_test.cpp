@@ -221,6 +221,64 @@ TEST(Attention, EveryDiagonal) {
   });
 }
 
+TEST(Attention, QueriesOfSeveralCallsShareKeys) {
+  // Two runs of queries that lie apart, as a context-parallel rank has them: each meets the keys up
+  // to its end, and the gradients of the keys add up in the compute type.
+  for_each_dtype([](DType dtype) {
+    constexpr int64_t kChunk = 45;
+    constexpr int64_t kLength = 4 * kChunk;
+    constexpr int64_t kDim = 16;
+    AttentionShape s = shape_of(1, 2, 1, kLength, kLength, kDim);
+    s.causal = true;
+    s.window_left = 70;
+    s.dropout_p = 0.2;
+    s.rng_seed = 3;
+    s.total_rows = kLength;
+    s.total_cols = kLength;
+    Problem p = make(dtype, s);
+    std::vector<char> own(kLength, 0);
+    for (const int64_t chunk : {1, 2}) {
+      std::fill_n(own.begin() + chunk * kChunk, kChunk, 1);
+    }
+    for (int64_t i = 0; i < 2 * kLength * kDim; ++i) {
+      if (own[i / kDim % kLength] == 0) {
+        p.dout.set(i, 0);  // the other queries then add nothing to the keys
+      }
+    }
+    const Expected e = reference(p);
+    const AttentionStrides qs = strides(p, 2, kLength);
+    const AttentionStrides ks = strides(p, 1, kLength);
+    const int64_t item = size_of(dtype);
+    Array out(dtype, Doubles(p.q.size()));
+    Array dq(dtype, Doubles(p.q.size()));
+    Array dk(statistics_dtype(dtype), Doubles(p.k.size()));
+    Array dv(statistics_dtype(dtype), Doubles(p.k.size()));
+    for (const int64_t chunk : {1, 2}) {
+      AttentionShape part = s;
+      part.q_offset = chunk * kChunk;
+      part.q_len = kChunk;
+      part.kv_len = part.q_offset + kChunk;
+      part.add_dkv = true;
+      const auto rows = [&](const Array& x) {
+        return static_cast<char*>(const_cast<void*>(x.data())) + part.q_offset * kDim * item;
+      };
+      Array lse(statistics_dtype(dtype), 2 * kChunk);
+      kernels::attention(dtype, part, rows(p.q), qs, p.k.data(), ks, p.v.data(), ks, nullptr,
+                         rows(out), qs, lse.data());
+      kernels::attention_backward(dtype, part, rows(p.q), qs, p.k.data(), ks, p.v.data(), ks,
+                                  nullptr, rows(out), qs, rows(p.dout), qs, lse.data(), rows(dq),
+                                  qs, dk.data(), ks, dv.data(), ks);
+    }
+    const double loose = 3 * tolerance(dtype);
+    expect_close(dk, e.dk, "dk", loose, s.scale);
+    expect_close(dv, e.dv, "dv", loose);
+    expect_close(dq, e.dq, "dq", loose, s.scale);
+    for (int64_t i = 0; i < p.q.size(); ++i) {
+      ASSERT_TRUE(own[i / kDim % kLength] != 0 || (out[i] == 0 && dq[i] == 0));
+    }
+  });
+}
+
 TEST(Attention, RowsOfAFusedProjection) {
   // [B, S, groups, heads per group + 2, D]: the queries of a group, its key, its value.
   for_each_dtype([](DType dtype) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "autograd/ops/attention_passes.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
@@ -78,6 +79,59 @@ TEST(Attention, FusedFormEqualsItsTwin) {
   }
   expect_equals_twin(input({1, 2, 5, 4}, 1), input({1, 2, 70, 4}, 2), input({1, 2, 70, 4}, 3),
                      {.causal = true, .window_left = 66, .q_offset = 65});
+}
+
+TEST(Attention, PassesApartEqualTheOp) {
+  for (const DType dtype : {kFloat32, kFloat64, kBFloat16}) {
+    const Tensor q = input({2, 4, 70, 8}, 1).to(dtype);
+    const Tensor k = input({2, 2, 70, 8}, 2).to(dtype);
+    const Tensor v = input({2, 2, 70, 8}, 3).to(dtype);
+    const Tensor dout = input(q.shape(), 77).to(dtype);
+    AttentionOptions options = {.causal = true,
+                                .window_left = 50,
+                                .dropout_p = 0.3,
+                                .dropout_source = RandomKey{5, 6, 0},
+                                .dropout_place = {{4, 9, 70, 70}, {2, 3, 0, 0}, 0}};
+    const Gradients whole =
+        run([&](const Tensor& a, const Tensor& b,
+                const Tensor& c) { return scaled_dot_product_attention(a, b, c, options); },
+            q, k, v);
+    // Queries 0 .. 29 and 30 .. 69, each with the keys up to its end.
+    const DType wide = dtype == kFloat64 ? kFloat64 : kFloat32;
+    const Tensor out = empty(q.shape(), dtype);
+    const Tensor dq = empty(q.shape(), dtype);
+    const Tensor dk = zeros(k.shape(), wide);
+    const Tensor dv = zeros(v.shape(), wide);
+    for (const auto& [first, end] : {std::pair{0, 30}, std::pair{30, 70}}) {
+      const auto rows = [&, first = first, end = end](const Tensor& x) {
+        return x.slice(2, first, end);
+      };
+      const auto keys = [&, end = end](const Tensor& x) { return x.slice(2, 0, end); };
+      options.q_offset = first;
+      options.dropout_place.start[2] = first;
+      const AttentionResult result = {rows(out), empty({2, 4, end - first}, wide)};
+      attention_forward(rows(q), keys(k), keys(v), options, result);
+      attention_backward(rows(q), keys(k), keys(v), options, result, rows(dout),
+                         {rows(dq), keys(dk), keys(dv)});
+    }
+    const double bound = dtype == kBFloat16 ? 1e-2 : dtype == kFloat32 ? 1e-5 : 1e-13;
+    expect_close(out, whole.out, 0);
+    expect_close(dq, whole.dq, bound);
+    expect_close(dk, whole.dk, bound);
+    expect_close(dv, whole.dv, bound);
+  }
+}
+
+TEST(Attention, PassesApartSayWhatDoesNotFit) {
+  const Tensor q = input({1, 2, 3, 4}, 1);
+  const Tensor lse = empty({1, 2, 3}, kFloat64);
+  EXPECT_THROW(attention_forward(q, q, q, {}, {empty({1, 2, 3, 5}, kFloat64), lse}), ValueError);
+  EXPECT_THROW(attention_forward(q, q, q, {}, {empty_like(q), lse.to(kFloat32)}), ValueError);
+  EXPECT_THROW(
+      attention_forward(q, q, q, {.mask = full({2, 3, 3}, 1, kBool)}, {empty_like(q), lse}),
+      ValueError);
+  const AttentionResult result = {zeros_like(q), lse};
+  EXPECT_THROW(attention_backward(q, q, q, {}, result, q, {q, q.to(kFloat32), q}), ValueError);
 }
 
 TEST(Attention, MasksOfEveryShape) {

@@ -261,7 +261,7 @@ TEST_F(StoryTest, ADryRunWritesNothing) {
   EXPECT_EQ(tree(), before);
   EXPECT_FALSE(fs::exists(dir_.file("output")));
   ASSERT_EQ(pretrain("--config_path run.yaml --dry_run --set "
-                     "parallel_config.context_parallel_size=2"),
+                     "parallel_config.expert_model_parallel_size=2"),
             0)
       << said();
   EXPECT_THAT(out_, HasSubstr("not supported yet:"));

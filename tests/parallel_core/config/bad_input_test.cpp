@@ -241,6 +241,21 @@ const std::vector<Case> kCases = {
      section("parallel_config:\n  tensor_model_parallel_size: 4\n  sequence_parallel: True\n"),
      {"seq_length: 30 is not divisible by tensor_model_parallel_size 4"},
      {"model_config.seq_length=30"}},
+    {"ContextParallelLength",
+     section("parallel_config:\n  context_parallel_size: 4\n"),
+     {"seq_length: 36 cannot be cut into two chunks for each of context_parallel_size 4 ranks; "
+      "make it a multiple of 8"},
+     {"model_config.seq_length=36"}},
+    {"ContextAndSequenceParallelLength",
+     section("parallel_config:\n  context_parallel_size: 2\n  tensor_model_parallel_size: 4\n"
+             "  sequence_parallel: True\n"),
+     {"seq_length: 36 tokens over context_parallel_size 2 leave 18, which sequence_parallel cannot "
+      "divide over tensor_model_parallel_size 4"},
+     {"model_config.seq_length=36"}},
+    {"ContextParallelUpdateInBackward",
+     section("parallel_config:\n  context_parallel_size: 2\n"),
+     {"optimizer_in_backward: updates weights before", "context_parallel_size 2"},
+     {"optimizer_config.optimizer_in_backward=True"}},
     {"FusedLossTp2",
      section("parallel_config:\n  tensor_model_parallel_size: 2\n"),
      {"fused_linear_cross_entropy", "tensor_model_parallel_size 2 splits"},

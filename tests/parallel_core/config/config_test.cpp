@@ -137,7 +137,7 @@ TEST(Config, ReducedPrecisionSetsComputeTypeAlone) {
 
 TEST(Config, LaterFeaturesAreNamedWithReasonAndPlace) {
   const char* const kLater[] = {
-      "parallel_config.context_parallel_size=2",
+      "parallel_config.expert_model_parallel_size=2",
       "parallel_config.recompute_config={recompute: [1]}",
       "parallel_config.recompute=[1]",
       "recompute_config.select_recompute=[1]",

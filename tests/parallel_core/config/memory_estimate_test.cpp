@@ -176,6 +176,26 @@ TEST(MemoryEstimate, WhatDataParallelRanksShareOut) {
   EXPECT_EQ(z3.activations, whole.activations);
 }
 
+TEST(MemoryEstimate, ContextParallelRanksShareTheTokensOfASequence) {
+  const auto estimate = [](const std::string& ranks, const std::string& sharded) {
+    return estimate_memory(
+        preset("124M", {"model_config.fused_linear_cross_entropy=False",
+                        "parallel_config.context_parallel_size=" + ranks,
+                        "training_config.use_distributed_optimizer=" + sharded}));
+  };
+  const MemoryEstimate one = estimate("1", "False");
+  const MemoryEstimate two = estimate("2", "False");
+  EXPECT_EQ(two.parameters, one.parameters);
+  EXPECT_EQ(two.gradients, one.gradients);
+  EXPECT_EQ(two.optimizer, one.optimizer);
+  EXPECT_EQ(two.activations, one.activations / 2);
+  EXPECT_EQ(two.logits, one.logits / 2);
+  // The keys and values of three heads of twelve, 1,024 tokens, float32: three times, and their
+  // gradients twice.
+  EXPECT_EQ(two.workspace, one.workspace / 2 + 2 * 1024 * 192 * (3 + 2) * 4);
+  EXPECT_EQ(estimate("2", "True").optimizer, one.optimizer / 2);
+}
+
 TEST(MemoryEstimate, UpdatingInBackwardHoldsOneGradient) {
   AllConfig config =
       preset("tiny", {"optimizer_config.optimizer_in_backward=True", "optimizer_config.clip_grad=0",

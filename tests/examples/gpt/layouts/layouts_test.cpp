@@ -129,6 +129,12 @@ INSTANTIATE_TEST_SUITE_P(
                       Layout{"pp2_vpp2", 2, 2, 4,
                              "--set parallel_config.pipeline_model_parallel_size=2 "
                              "--set parallel_config.virtual_pipeline_model_parallel_size=2"},
+                      Layout{"cp2", 2, 4, 2, "--set parallel_config.context_parallel_size=2"},
+                      Layout{"cp2_tp2_sp_dp2", 8, 2, 2,
+                             "--set parallel_config.context_parallel_size=2 "
+                             "--set parallel_config.tensor_model_parallel_size=2 "
+                             "--set parallel_config.sequence_parallel=True "
+                             "--set parallel_config.zero_level=z2"},
                       Layout{"tp2_pp2_dp2", 8, 2, 2,
                              "--set parallel_config.tensor_model_parallel_size=2 "
                              "--set parallel_config.pipeline_model_parallel_size=2"}),
