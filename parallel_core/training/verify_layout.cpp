@@ -18,6 +18,7 @@
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/comm/thread_ranks.h"
+#include "parallel_core/context_parallel/context_parallel_layout.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
@@ -253,20 +254,22 @@ Tensor piece_of(const Tensor& x, int64_t axis, int64_t index, int64_t pieces) {
 }
 
 // What a rank that reports a value of `shape` has of the whole value; undefined if it can have no
-// such part. Axes are those that ActivationRecorder documents: heads and channels are divided over
-// the tensor-parallel ranks, and where they are whole the sequence may be.
+// such part. Axes are those that ActivationRecorder documents: context-parallel ranks have chunks
+// of the sequence, tensor-parallel ones heads or channels, or where these are whole a part of that
+// sequence.
 Tensor own_part(const Tensor& whole, const Shape& shape) {
   if (shape.size() != whole.dim()) {
     return {};
   }
   const int64_t ranks = get_tensor_model_parallel_world_size();
   const int64_t rank = get_tensor_model_parallel_rank();
-  Tensor part = whole;
+  const NoGradGuard guard;
+  Tensor part = own_chunks(whole, whole.dim() == 4 ? 2 : 1, context_parallel_layout());
   for (int64_t axis = 1; axis < whole.dim(); ++axis) {
-    if (shape[axis] == 0 || whole.size(axis) % shape[axis] != 0) {
+    if (shape[axis] == 0 || part.size(axis) % shape[axis] != 0) {
       return {};
     }
-    const int64_t pieces = whole.size(axis) / shape[axis];
+    const int64_t pieces = part.size(axis) / shape[axis];
     if (pieces > ranks || ranks % pieces != 0) {
       return {};
     }

@@ -128,6 +128,19 @@ const std::vector<LayoutRow>& layout_table() {
       {"gpt2_dropout", "dp=4,zero=z2,micro=3"},
       {"gpt2_bf16", "dp=4,zero=z2,overlap,micro=3"},
       {"gpt2_bf16_params", "dp=2,dist_opt,overlap,micro=3", {}, true},
+      // Context parallel.
+      {"gpt2", "cp=2", {}, true},
+      {"gpt2", "cp=4,micro=3"},
+      {"gpt2", "cp=2,dp=2,zero=z2,overlap,micro=3"},
+      {"gpt2", "tp=2,sp,cp=2,pp=2,micro=4"},
+      {"gpt2_dropout", "cp=2,dp=2,dist_opt,micro=3"},
+      {"llama", "tp=4,sp,cp=2,micro=3", {}, true},
+      {"llama", "tp=2,sp,cp=4,dp=2,dist_opt,overlap,micro=3"},
+      {"llama", "cp=4,pp=4,micro=4"},
+      {"llama_dropout", "tp=2,cp=2,pp=2,vpp=2,micro=3"},
+      {"qwen", "cp=2,dp=2,zero=z3,micro=3"},
+      {"llama", "tp=2,sp,cp=2,dp=2,micro=3", kSequenceFirst},
+      {"gpt2_bf16", "cp=2,tp=2,sp,micro=3"},
       // Combinations.
       {"gpt2", "tp=2,sp,pp=2,dp=2,micro=4", {}, true},
       {"gpt2", "tp=2,pp=2,dp=4,dist_opt,overlap,micro=3"},
@@ -171,7 +184,7 @@ std::string LayoutRow::name(bool joined) const {
 std::ostream& operator<<(std::ostream& out, const LayoutRow& row) { return out << row.name(); }
 
 std::string start_checkpoint(const std::string& model, const std::string& folder) {
-  const std::string path = folder + "/" + model + ".safetensors";
+  std::string path = folder + "/" + model + ".safetensors";
   if (!std::filesystem::exists(path)) {
     const auto start = get_model(matrix_config(model, {}));
     jitter(*start, 0.02);

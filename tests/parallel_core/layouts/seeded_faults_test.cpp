@@ -325,6 +325,33 @@ std::vector<SeededFault> seeded_faults() {
        1,
        "",
        ""},
+      {"own_keys_in_place_of_those_of_other_context_parallel_ranks",
+       "cp=2",
+       {},
+       communication({"cp-", Collective::kAllGather, [](const CollectiveCall&) { return true; },
+                      [](const CollectiveCall& call) {
+                        // The first one is that of layer 0's keys and values.
+                        if (call.number == 0) {
+                          const int64_t size = call.input.numel();
+                          for (int64_t i = 0; i < call.group.size(); ++i) {
+                            copy_values(call.input.view({-1}),
+                                        call.output.view({-1}).slice(0, i * size, (i + 1) * size));
+                          }
+                        }
+                        return call.number == 0;
+                      }}),
+       Compared::kActivation,
+       1,
+       "layers.0.attention.context",
+       ""},
+      {"gradients_not_summed_over_cp",
+       "cp=2",
+       {},
+       communication({"dp-cp-", Collective::kAllReduce, is_for_parameters, always_left_out}),
+       Compared::kGradient,
+       1,
+       "final_norm.bias",
+       ""},
       {"initial_weights_depend_on_the_rank",
        "tp=2",
        {},
