@@ -21,6 +21,7 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/pretrain.h"
+#include "parallel_core/training/verify_layout.h"
 
 namespace {
 
@@ -68,6 +69,22 @@ int dry_run(const tapestry::AllConfig& config, const tapestry::Distributed& job)
   return kFinished;
 }
 
+// Exit code 1 means that the layout does not compute what one process does.
+int verify(const std::string& config_path,
+           const tapestry::LoadOptions& load,
+           const std::string& layout,
+           int64_t steps) {
+  const tapestry::LayoutPair pair =
+      tapestry::load_layout_pair(layout, [&](const std::vector<std::string>& more) {
+        tapestry::LoadOptions all = load;
+        all.overrides.insert(all.overrides.end(), more.begin(), more.end());
+        return tapestry::init_configs_from_yaml(config_path, all);
+      });
+  const tapestry::LayoutReport report = tapestry::compare_layout(pair, {.steps = steps});
+  std::cout << tapestry::report_text(report, pair);
+  return report.agrees() ? kFinished : kFailure;
+}
+
 int run(int argc, char** argv, const tapestry::Distributed& job) {
   const bool first = job.world()->rank() == 0;
   po::options_description options("pretrain_gpt --config_path FILE [options]");
@@ -77,6 +94,13 @@ int run(int argc, char** argv, const tapestry::Distributed& job) {
       "model_type", po::value<std::string>()->default_value("model_config"),
       "YAML section that holds the model")("run_cmd", po::value<std::string>()->default_value(""),
                                            "text that is recorded in the log")(
+      "verify_layout", po::value<std::string>(),
+      "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process: "
+      "activations, gradients and updated weights of a few steps, all ranks as threads of this "
+      "process; exit code 1 and the first difference if there is one. Entries: tp, sp, pp, vpp, "
+      "dp, cp, layers, offset, embedding_stage, micro, dist_opt, zero, bucket, overlap; what is "
+      "not named stays as configured")("verify_steps", po::value<int64_t>()->default_value(3),
+                                       "steps that --verify_layout trains")(
       "dry_run", "check the configuration, print layout, parameters and memory, and exit")(
       "version", "print build, CPU level, BLAS and MPI, and exit")(
       "help", "print this text and all configuration keys, and exit");
@@ -114,8 +138,15 @@ int run(int argc, char** argv, const tapestry::Distributed& job) {
   if (arguments.count("set") != 0) {
     load.overrides = arguments["set"].as<std::vector<std::string>>();
   }
-  const tapestry::AllConfig config =
-      tapestry::init_configs_from_yaml(arguments["config_path"].as<std::string>(), load);
+  const auto config_path = arguments["config_path"].as<std::string>();
+  if (arguments.count("verify_layout") != 0) {
+    tapestry::check<tapestry::ValueError>(
+        job.world()->size() == 1, "--verify_layout runs all ranks in one process; this job has ",
+        job.world()->size(), " processes");
+    return verify(config_path, load, arguments["verify_layout"].as<std::string>(),
+                  arguments["verify_steps"].as<int64_t>());
+  }
+  const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
   if (arguments.count("dry_run") != 0) {
     return first ? dry_run(config, job) : kFinished;
   }

@@ -24,9 +24,13 @@ void ActivationRecorder::record(const std::string& name, const Tensor& value, in
   if (values_.contains(name)) {
     return;
   }
+  values_.emplace(name, row_of(value, batch_axis, 0));
+}
+
+Tensor ActivationRecorder::row_of(const Tensor& value, int64_t batch_axis, int64_t row) {
   const NoGradGuard guard;
-  const Tensor row = value.detach().transpose(0, batch_axis).slice(0, 0, 1);
-  values_.emplace(name, dense_copy(row.to(kFloat32)));
+  const Tensor rows = value.detach().transpose(0, batch_axis);
+  return dense_copy(rows.slice(0, row, row + 1).to(kFloat32));
 }
 
 bool activations_are_recorded() { return current() != nullptr; }

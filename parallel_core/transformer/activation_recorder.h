@@ -22,12 +22,16 @@ class ActivationRecorder {
   ActivationRecorder();
   ActivationRecorder(const ActivationRecorder&) = delete;
   ActivationRecorder& operator=(const ActivationRecorder&) = delete;
-  ~ActivationRecorder();
+  virtual ~ActivationRecorder();
 
   const std::map<std::string, Tensor>& values() const { return values_; }
 
-  /// Batch-first or, with batch_axis 1, sequence-first values.
-  void record(const std::string& name, const Tensor& value, int64_t batch_axis);
+  /// Called for every value that is reported, batch-first or, with batch_axis 1, sequence-first.
+  virtual void record(const std::string& name, const Tensor& value, int64_t batch_axis);
+
+ protected:
+  /// A row of the batch as it is kept.
+  static Tensor row_of(const Tensor& value, int64_t batch_axis, int64_t row);
 
  private:
   ActivationRecorder* previous_;

@@ -112,6 +112,10 @@ class ParallelRMSNorm final : public NormBase {
   nn::Parameter& weight_;
 };
 
+Tensor float_or_wider(const Tensor& x) {
+  return size_of(x.dtype()) < size_of(kFloat32) ? x.to(kFloat32) : x;
+}
+
 }  // namespace
 
 std::unique_ptr<ParallelNorm> get_norm(const TransformerConfig& config,
@@ -135,7 +139,10 @@ Tensor ResidualStream::sum(const Precision& precision) const {
   if (!pending.output.defined()) {
     return value;
   }
-  return (value + add_bias(pending.output, pending.bias)).to(precision.residual);
+  // Rounded once, as by the norm that adds: a layer that ends a pipeline stage gives the same bits.
+  const Tensor block =
+      pending.bias.defined() ? float_or_wider(pending.output) + pending.bias : pending.output;
+  return (value + block).to(precision.residual);
 }
 
 AddNorm ResidualStream::normalize(ParallelNorm& norm) const {

@@ -1,0 +1,219 @@
+#include "parallel_core/training/layout_findings.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <tuple>
+
+#include "autograd/ops/map.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+namespace {
+
+Tensor as_floats(const Tensor& x) {
+  const NoGradGuard guard;
+  return dense(x.detach().to(kFloat32));
+}
+
+// |difference| over `scale`, where no difference is none of any scale.
+double relative(double difference, double scale) {
+  return difference == 0 ? 0 : difference / scale;
+}
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1e", value);
+  return text;
+}
+
+// How far beyond its bound a distance is, for the choice of the worst one.
+double severity(const Finding& f) {
+  if (std::isnan(f.distance)) {
+    return std::numeric_limits<double>::infinity();
+  }
+  return f.bound > 0 ? f.distance / f.bound
+                     : (f.distance > 0 ? std::numeric_limits<double>::infinity() : 0);
+}
+
+std::string place_of(const Finding& f) {
+  return concat(f.step > 0 ? concat("step ", f.step, ": ") : std::string(), f.name,
+                f.where.empty() ? "" : " on " + f.where);
+}
+
+}  // namespace
+
+std::string_view name_of(Compared what) {
+  switch (what) {
+    case Compared::kInitialWeights:
+      return "initial weights";
+    case Compared::kTokens:
+      return "tokens";
+    case Compared::kActivation:
+      return "activations";
+    case Compared::kLoss:
+      return "loss";
+    case Compared::kGradient:
+      return "gradients";
+    case Compared::kGradNorm:
+      return "gradient norm";
+    case Compared::kSchedule:
+      return "schedule";
+    case Compared::kWeights:
+      return "updated weights";
+  }
+  return "";
+}
+
+LayoutBounds layout_bounds(DType compute_dtype) {
+  if (compute_dtype == kFloat32) {
+    return {};
+  }
+  return {.loss = 2e-3,
+          .first_norm = 3e-3,
+          .norm = 2e-2,
+          .first_activation = 3e-2,
+          .activation = 1e-1,
+          .first_gradient = 1e-1,
+          .gradient = 3e-1,
+          .weight = 3e-2,
+          .by_norm = true};
+}
+
+bool comes_before(const Finding& a, const Finding& b) {
+  return std::tuple(a.step, a.what, a.order) < std::tuple(b.step, b.what, b.order);
+}
+
+double largest_element(const Tensor& x) {
+  const Tensor values = as_floats(x);
+  const auto* v = values.data<float>();
+  double out = 0;
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    out = std::max(out, static_cast<double>(std::abs(v[i])));
+  }
+  return out;
+}
+
+double euclidean_norm(const Tensor& x) {
+  const Tensor values = as_floats(x);
+  const auto* v = values.data<float>();
+  double squares = 0;
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    squares += static_cast<double>(v[i]) * static_cast<double>(v[i]);
+  }
+  return std::sqrt(squares);
+}
+
+double element_distance(const Tensor& found, const Tensor& expected, double scale) {
+  if (found.shape() != expected.shape()) {
+    return std::numeric_limits<double>::infinity();
+  }
+  const Tensor a = as_floats(found);
+  const Tensor b = as_floats(expected);
+  const auto* x = a.data<float>();
+  const auto* y = b.data<float>();
+  double difference = 0;
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    const double d = std::abs(static_cast<double>(x[i]) - static_cast<double>(y[i]));
+    if (!(d <= difference)) {  // also NaN, which then stays
+      difference = d;
+      if (std::isnan(d)) {
+        break;
+      }
+    }
+  }
+  return relative(difference, scale);
+}
+
+double norm_distance(const Tensor& found, const Tensor& expected, double scale) {
+  if (found.shape() != expected.shape()) {
+    return std::numeric_limits<double>::infinity();
+  }
+  const Tensor a = as_floats(found);
+  const Tensor b = as_floats(expected);
+  const auto* x = a.data<float>();
+  const auto* y = b.data<float>();
+  double squares = 0;
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    const double d = static_cast<double>(x[i]) - static_cast<double>(y[i]);
+    squares += d * d;
+  }
+  return relative(std::sqrt(squares), scale);
+}
+
+void LayoutFindings::add(const Finding& finding) {
+  const std::scoped_lock lock(mutex_);
+  Worst& worst = worst_.at(static_cast<size_t>(finding.what));
+  ++worst.compared;
+  if (!worst.finding || severity(finding) > severity(*worst.finding)) {
+    worst.finding = finding;
+  }
+  if (finding.agrees()) {
+    return;
+  }
+  ++worst.above;
+  // Of ranks that differ in one value the one that is farther off; of equal ones the first to come,
+  // by name, so that a report does not depend on which thread was faster.
+  const auto goes_first = [](const Finding& a, const Finding& b) {
+    if (comes_before(a, b) || comes_before(b, a)) {
+      return comes_before(a, b);
+    }
+    return std::tuple(-severity(a), a.where) < std::tuple(-severity(b), b.where);
+  };
+  if (!first_ || goes_first(finding, *first_)) {
+    first_ = finding;
+  }
+}
+
+bool LayoutFindings::agree() const {
+  const std::scoped_lock lock(mutex_);
+  return !first_;
+}
+
+std::optional<Finding> LayoutFindings::first() const {
+  const std::scoped_lock lock(mutex_);
+  return first_;
+}
+
+LayoutFindings::Worst LayoutFindings::worst(Compared what) const {
+  const std::scoped_lock lock(mutex_);
+  return worst_.at(static_cast<size_t>(what));
+}
+
+std::string LayoutFindings::table() const {
+  std::string out = "                  compared  above  worst distance  bound    at\n";
+  for (size_t kind = 0; kind < kNumCompared; ++kind) {
+    const Worst w = worst(static_cast<Compared>(kind));
+    if (!w.finding) {
+      continue;
+    }
+    char line[96];
+    std::snprintf(line, sizeof(line), "%-16s %9lld %6lld  %14s  %-7s  ",
+                  std::string(name_of(static_cast<Compared>(kind))).c_str(),
+                  static_cast<long long>(w.compared), static_cast<long long>(w.above),
+                  number(w.finding->distance).c_str(), number(w.finding->bound).c_str());
+    out += line + (w.finding->distance == 0 ? "-" : place_of(*w.finding)) + "\n";
+  }
+  return out;
+}
+
+std::string LayoutFindings::sentence(const Finding& f) {
+  std::string out = concat(f.step > 0 ? concat("step ", f.step) : "before the first step", ": ");
+  if (f.what == Compared::kGradient) {
+    out += "the gradient of ";
+  } else if (f.what == Compared::kWeights) {
+    out += "the updated ";
+  } else if (f.what == Compared::kInitialWeights) {
+    out += "the initial ";
+  }
+  out += concat(f.name, " differs", f.where.empty() ? "" : " on " + f.where, ": relative distance ",
+                number(f.distance), ", bound ", number(f.bound));
+  out += f.detail.empty() ? "" : " (" + f.detail + ")";
+  out += "; everything that is computed before it agrees";
+  return out + (f.made_by.empty() ? "" : "; made by " + f.made_by);
+}
+
+}  // namespace tapestry

@@ -1,0 +1,104 @@
+// What a comparison of two trainings found: distances, their bounds, and where the first one that
+// is too large lies.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "autograd/tensor/tensor.h"
+#include "parallel_core/config/config.h"
+
+namespace tapestry {
+
+/// What is compared, in the order in which a step makes it.
+enum class Compared : uint8_t {
+  kInitialWeights,
+  kTokens,
+  kActivation,
+  kLoss,
+  kGradient,
+  kGradNorm,
+  kSchedule,
+  kWeights,
+};
+inline constexpr size_t kNumCompared = 8;
+/// "activations", "loss", ...
+std::string_view name_of(Compared what);
+
+/// Largest distances that are rounding. Distances are relative: of an activation or gradient
+/// max|difference| / max|expected| in float32, |difference| / |expected| (Euclidean) with 16-bit
+/// compute, where single elements say little; of weights always the latter.
+///
+/// Those of loss, first gradients, norms and final weights are the suggested bounds of the
+/// numerical reference; 16-bit rounding is judged by loss and norms, so that its other bounds only
+/// tell a mistake from rounding.
+struct LayoutBounds {
+  double loss = 1e-5;
+  double first_norm = 1e-5;  ///< of all gradients together
+  double norm = 5e-4;        ///< in later steps
+  double first_activation = 1e-5;
+  double activation = 1e-3;
+  double first_gradient = 1e-4;
+  double gradient = 2e-3;
+  double weight = 1e-4;
+  bool by_norm = false;
+};
+LayoutBounds layout_bounds(DType compute_dtype);
+
+/// One distance.
+struct Finding {
+  Compared what = Compared::kInitialWeights;
+  int64_t step = 0;  ///< from 1; 0 before the first
+  size_t order = 0;  ///< among those of its kind and step
+  std::string name;  ///< "layers.1.attention.context"
+  std::string made_by;
+  std::string where;  ///< "rank 1 (tp 1)"
+  double distance = 0;
+  double bound = 0;
+  std::string detail;  ///< more in words; may be empty
+
+  /// False for NaN too.
+  bool agrees() const { return distance <= bound; }
+};
+/// True if a training comes to `a` before it comes to `b`.
+bool comes_before(const Finding& a, const Finding& b);
+
+/// max|found - expected| / scale, NaN if a difference is. Infinity for other shapes; 0 where
+/// nothing differs, whatever the scale.
+double element_distance(const Tensor& found, const Tensor& expected, double scale);
+/// The same of the Euclidean norm of the difference.
+double norm_distance(const Tensor& found, const Tensor& expected, double scale);
+double largest_element(const Tensor& x);
+double euclidean_norm(const Tensor& x);
+
+/// Collects findings; of ranks that are threads, all at once.
+class LayoutFindings {
+ public:
+  struct Worst {
+    int64_t compared = 0;
+    int64_t above = 0;               ///< their bounds
+    std::optional<Finding> finding;  ///< with the largest share of its bound
+  };
+
+  void add(const Finding& finding);
+
+  bool agree() const;
+  /// The first one above its bound.
+  std::optional<Finding> first() const;
+  Worst worst(Compared what) const;
+  /// One line per kind: number compared, worst distance, its bound, where.
+  std::string table() const;
+  /// "step 1: layers.1.attention.context differs on rank 1 (tp 1): ..."
+  static std::string sentence(const Finding& finding);
+
+ private:
+  mutable std::mutex mutex_;
+  std::array<Worst, kNumCompared> worst_;
+  std::optional<Finding> first_;
+};
+
+}  // namespace tapestry

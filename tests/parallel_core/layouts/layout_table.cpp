@@ -1,0 +1,213 @@
+#include "tests/parallel_core/layouts/layout_table.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <map>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "tests/parallel_core/layouts/layout_testing.h"
+
+namespace tapestry::testing {
+
+namespace {
+
+constexpr int64_t kSteps = 20;
+
+// Eight layers for eight stages, eight heads for eight tensor-parallel ranks, a vocabulary that
+// none of the sizes divides.
+constexpr const char* kBase =
+    "training_config: {training_iters: 20, seed: 11}\n"
+    "dataset_config: {batch_size: 2}\n"
+    "model_config:\n"
+    "  vocab_size: 61\n"
+    "  num_layers: 8\n"
+    "  num_attention_heads: 8\n"
+    "  hidden_size: 32\n"
+    "  ffn_hidden_size: 48\n"
+    "  seq_length: 16\n"
+    "  init_method_std: 0.05\n"
+    "optimizer_config:\n"
+    "  learning_rate: 0.001\n"
+    "  betas: [0.9, 0.95]\n"
+    "  weight_decay: 0.1\n"
+    "  clip_grad: 1.0\n"
+    "  lr_decay_style: cosine\n"
+    "  lr_warmup_iters: 2\n"
+    "  min_lr: 0.0001\n";
+
+const std::string kModel = "model_config.";
+
+Overrides joined(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const std::map<std::string, Overrides>& models() {
+  static const Overrides rope = {kModel + "position_embedding_type=rope"};
+  static const Overrides grouped = {kModel + "group_query_attention=True"};
+  static const Overrides gpt2 = {};  // LayerNorm, learned positions, biases, tied
+  static const Overrides llama = joined(
+      joined(rope, grouped), {kModel + "num_query_groups=2", kModel + "normalization=RMSNorm",
+                              kModel + "hidden_act=swiglu", kModel + "add_bias_linear=False",
+                              kModel + "untie_embeddings_and_output_weights=True"});
+  static const Overrides qwen = joined(
+      joined(rope, grouped),
+      {kModel + "num_query_groups=4", kModel + "qk_layernorm=True", kModel + "hidden_act=silu"});
+  static const Overrides dropout = {kModel + "hidden_dropout=0.1",
+                                    kModel + "attention_dropout=0.1"};
+  static const Overrides half = {kModel + "compute_dtype=bfloat16"};
+  // Of narrower and deeper models, or with few tokens a step, bfloat16 as such moves loss and norm
+  // by more than layouts may: so far away is plain float32.
+  static const Overrides calm =
+      joined(half, {kModel + "fp32_residual_connection=True", kModel + "hidden_size=64",
+                    kModel + "ffn_hidden_size=96", kModel + "num_layers=4",
+                    "dataset_config.batch_size=4"});
+  static const std::map<std::string, Overrides> all = {
+      {"gpt2", gpt2},
+      {"llama", llama},
+      {"qwen", qwen},
+      {"gpt2_dropout", joined(gpt2, dropout)},
+      {"llama_dropout", joined(llama, dropout)},
+      {"gpt2_bf16", joined(gpt2, calm)},
+      {"llama_bf16", joined(llama, calm)},
+      {"llama_bf16_stream", joined(llama, half)},
+      {"gpt2_bf16_params", joined(gpt2, joined(half, {kModel + "params_dtype=bfloat16"}))},
+  };
+  return all;
+}
+
+AllConfig matrix_config(const std::string& model, const Overrides& overrides) {
+  return init_configs_from_text(kBase, "matrix.yaml",
+                                {.overrides = joined(models().at(model), overrides)});
+}
+
+const Overrides kSequenceFirst = {"dataset_config.data_layout=SBH"};
+
+}  // namespace
+
+const std::vector<LayoutRow>& layout_table() {
+  static const std::vector<LayoutRow> rows = {
+      // Tensor and sequence parallel.
+      {"gpt2", "tp=2", {}, true},
+      {"gpt2", "tp=4,sp,micro=3"},
+      {"gpt2", "tp=8"},
+      {"gpt2", "tp=8,sp,micro=3"},
+      {"llama", "tp=2,micro=3"},
+      {"llama", "tp=4,sp,micro=3", {}, true},
+      {"llama", "tp=8,sp"},
+      {"qwen", "tp=8,sp,micro=3"},
+      {"gpt2_dropout", "tp=4,sp", {}, true},
+      {"llama_bf16", "tp=2,sp,micro=3", {}, true},
+      // Pipelines.
+      {"gpt2", "pp=2,micro=3"},
+      {"gpt2", "pp=4,micro=8"},
+      {"gpt2", "pp=8,micro=4"},
+      {"gpt2", "pp=2,vpp=2,micro=4", {}, true},
+      {"gpt2", "pp=2,vpp=4,micro=3"},
+      {"gpt2", "pp=4,vpp=2,micro=8"},
+      {"gpt2", "pp=2,layers=5,3,micro=4"},
+      {"gpt2", "pp=4,layers=3,2,2,1,micro=4", {}, true},
+      {"gpt2", "pp=3,offset=1,1,0,micro=4"},
+      {"gpt2", "pp=3,embedding_stage,micro=3"},
+      {"gpt2", "pp=2,vpp=2,layers=3,2/2,1,micro=5"},
+      {"llama", "pp=2,micro=4"},
+      {"llama", "pp=4,vpp=2,micro=4"},
+      {"gpt2_dropout", "pp=4,vpp=2,micro=3"},
+      {"gpt2_bf16", "pp=4,micro=4"},
+      {"llama_bf16_stream", "pp=4,vpp=2,micro=4"},
+      // Data parallel and the distributed optimizer.
+      {"gpt2", "dp=2", {}, true},
+      {"gpt2", "dp=4,overlap,bucket=2000,micro=4"},
+      {"gpt2", "dp=4,dist_opt,micro=3"},
+      {"gpt2", "dp=2,zero=z2,overlap", {}, true},
+      {"gpt2", "dp=2,zero=z3,micro=3", {}, true},
+      {"gpt2", "dp=4,zero=z3,overlap,micro=3"},
+      {"llama", "dp=4,zero=z2,overlap"},
+      {"gpt2_dropout", "dp=4,zero=z2,micro=3"},
+      {"gpt2_bf16", "dp=4,zero=z2,overlap,micro=3"},
+      {"gpt2_bf16_params", "dp=2,dist_opt,overlap,micro=3", {}, true},
+      // Context parallel.
+      {"gpt2", "cp=2", {}, true},
+      {"gpt2", "cp=4,micro=3"},
+      {"gpt2", "cp=2,dp=2,zero=z2,overlap,micro=3"},
+      {"gpt2", "tp=2,sp,cp=2,pp=2,micro=4"},
+      {"gpt2_dropout", "cp=2,dp=2,dist_opt,micro=3"},
+      {"llama", "tp=4,sp,cp=2,micro=3", {}, true},
+      {"llama", "tp=2,sp,cp=4,dp=2,dist_opt,overlap,micro=3"},
+      {"llama", "cp=4,pp=4,micro=4"},
+      {"llama_dropout", "tp=2,cp=2,pp=2,vpp=2,micro=3"},
+      {"qwen", "cp=2,dp=2,zero=z3,micro=3"},
+      {"llama", "tp=2,sp,cp=2,dp=2,micro=3", kSequenceFirst},
+      {"gpt2_bf16", "cp=2,tp=2,sp,micro=3"},
+      // Combinations.
+      {"gpt2", "tp=2,sp,pp=2,dp=2,micro=4", {}, true},
+      {"gpt2", "tp=2,pp=2,dp=4,dist_opt,overlap,micro=3"},
+      {"gpt2", "tp=2,sp,pp=4,dp=2,zero=z1,micro=8"},
+      {"gpt2", "tp=4,sp,pp=2,vpp=2,dp=2,dist_opt,micro=4"},
+      {"gpt2", "tp=4,pp=4,micro=8"},
+      {"gpt2", "tp=8,sp,pp=2,micro=3"},
+      {"gpt2", "tp=2,dp=2,zero=z2,overlap,micro=3"},
+      {"gpt2", "tp=2,sp,dp=2,zero=z3,micro=3"},
+      {"llama", "tp=4,sp,dp=4,zero=z3,overlap,micro=3"},
+      {"llama", "tp=2,sp,pp=2,dp=2,zero=z1,overlap,micro=4", {}, true},
+      {"llama", "tp=4,pp=2,dp=2,dist_opt,overlap,micro=3"},
+      {"llama", "pp=8,dp=2,dist_opt,micro=8"},
+      {"llama", "tp=8,dp=2,zero=z2"},
+      {"llama", "pp=2,dp=2,zero=z2,micro=3"},
+      {"qwen", "tp=2,sp,pp=2,dp=2,dist_opt,micro=3"},
+      {"gpt2_dropout", "tp=2,sp,dp=2,micro=3"},
+      {"gpt2_dropout", "tp=4,pp=2,micro=4"},
+      {"llama_dropout", "tp=8,sp,dp=2,dist_opt"},
+      {"llama_dropout", "tp=2,pp=4,dp=2,micro=4"},
+      {"llama_bf16", "tp=4,sp,pp=2,micro=3"},
+      {"gpt2_bf16", "tp=2,sp,pp=2,vpp=2,dp=2,dist_opt,overlap,micro=4"},
+      // Sequence before batch, against one process with batch before sequence.
+      {"llama", "tp=2,sp,pp=2,micro=3", kSequenceFirst, true},
+      {"llama", "tp=4,dp=2,dist_opt", kSequenceFirst},
+      {"gpt2", "pp=2,vpp=2,dp=2,micro=3", kSequenceFirst},
+      {"gpt2_dropout", "tp=4,sp,pp=2,dp=2,zero=z1,micro=3", kSequenceFirst},
+  };
+  return rows;
+}
+
+std::string LayoutRow::name(bool joined) const {
+  std::string text = concat(model, " ", layout, overrides.empty() ? "" : " SBH");
+  if (joined) {
+    std::replace_if(
+        text.begin(), text.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  }
+  return text;
+}
+
+std::ostream& operator<<(std::ostream& out, const LayoutRow& row) { return out << row.name(); }
+
+std::string start_checkpoint(const std::string& model, const std::string& folder) {
+  std::string path = folder + "/" + model + ".safetensors";
+  if (!std::filesystem::exists(path)) {
+    const auto start = get_model(matrix_config(model, {}));
+    jitter(*start, 0.02);
+    write_state(path, get_logical_state(*start));
+  }
+  return path;
+}
+
+LayoutReport compare_row(const LayoutRow& row, const std::string& checkpoint) {
+  const LayoutPair pair = load_layout_pair(row.layout, [&](const Overrides& more) {
+    return matrix_config(row.model,
+                         joined(more, {"training_config.load_checkpoint=" + checkpoint}));
+  });
+  LayoutPair with_overrides = pair;
+  if (!row.overrides.empty()) {
+    with_overrides.layout =
+        matrix_config(row.model, joined(joined(parse_layout(row.layout).overrides, row.overrides),
+                                        {"training_config.load_checkpoint=" + checkpoint}));
+  }
+  return compare_layout(with_overrides, {.steps = kSteps,
+                                         .every_step = false,
+                                         .timeout_seconds = kTestTimeout,
+                                         .parts = made_up_data()});
+}
+
+}  // namespace tapestry::testing

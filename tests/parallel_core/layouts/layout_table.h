@@ -1,0 +1,35 @@
+// The layouts that are compared with one process: a part of them in each test run, all by the
+// program layout_matrix.
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "parallel_core/training/verify_layout.h"
+
+namespace tapestry::testing {
+
+struct LayoutRow {
+  std::string model;   ///< see layout_table.cpp
+  std::string layout;  ///< see parse_layout
+  /// Of the layout alone: one process stays as the model has it.
+  std::vector<std::string> overrides = {};
+  bool in_every_test_run = false;
+
+  /// "llama tp=2,sp SBH", as one word if `joined`.
+  std::string name(bool joined = false) const;
+};
+std::ostream& operator<<(std::ostream& out, const LayoutRow& row);
+
+const std::vector<LayoutRow>& layout_table();
+
+/// Writes the checkpoint from which all layouts of a model start, unless it is there. Returns its
+/// path, below `folder`.
+std::string start_checkpoint(const std::string& model, const std::string& folder);
+
+/// Trains 20 steps from a start_checkpoint, in the row's layout and in one process. Compares losses
+/// and norms of all steps, activations and gradients of the first, and the weights after the last.
+LayoutReport compare_row(const LayoutRow& row, const std::string& checkpoint);
+
+}  // namespace tapestry::testing
