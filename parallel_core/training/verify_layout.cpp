@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "autograd/kernels/parallel_for.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/random.h"
@@ -619,6 +620,9 @@ LayoutReport compare_layout(const LayoutPair& pair, const VerifyOptions& options
   require_supported(pair.layout);
   check<ValueError>(options.steps >= 1, "verify_layout: ", options.steps,
                     " steps; at least one is needed");
+  if (const auto& threads = pair.single.training_config.num_threads) {
+    set_num_threads(static_cast<int>(*threads));  // of the one process; a thread rank has one
+  }
   const int64_t configured = total_training_iters(pair.single);
   LayoutReport report;
   report.steps = configured > 0 ? std::min(options.steps, configured) : options.steps;

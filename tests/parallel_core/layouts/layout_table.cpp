@@ -18,7 +18,7 @@ constexpr int64_t kSteps = 20;
 // Eight layers for eight stages, eight heads for eight tensor-parallel ranks, a vocabulary that
 // none of the sizes divides.
 constexpr const char* kBase =
-    "training_config: {training_iters: 20, seed: 11}\n"
+    "training_config: {training_iters: 20, seed: 11, num_threads: 1}\n"
     "dataset_config: {batch_size: 2}\n"
     "model_config:\n"
     "  vocab_size: 61\n"
