@@ -12,6 +12,7 @@
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/elementwise.h"
 #include "autograd/kernels/gemm_onednn.h"
+#include "autograd/kernels/gemm_tiled.h"
 #include "autograd/kernels/parallel_for.h"
 
 namespace tapestry::kernels {
@@ -60,18 +61,14 @@ void call_gemv(bool trans,
 }
 
 /// OpenBLAS chooses its kernels by the processor's model and gives an AVX-512 processor that it
-/// does not know kernels for AVX2, half as fast. oneDNN goes by the instruction set.
+/// does not know kernels for AVX2, half as fast.
 bool openblas_lacks_avx512() {
-#if defined(_OPENMP)
   static const bool lacks = [] {
     constexpr std::string_view kCoresWithAvx512[] = {"SkylakeX", "Cooperlake", "SapphireRapids"};
     const auto* const end = std::end(kCoresWithAvx512);
     return std::find(std::begin(kCoresWithAvx512), end, openblas_get_corename()) == end;
   }();
   return lacks && cpu_level() >= CpuLevel::kAvx512;
-#else
-  return false;  // oneDNN would bring its own team
-#endif
 }
 
 /// float and double by BLAS; m, n, k > 0.
@@ -328,23 +325,30 @@ void gemm_batched(DType dtype,
   if (batch <= 0 || m <= 0 || n <= 0) {
     return;
   }
-  // A vector has no use for blocks, and for the smallest products a call costs more than the work.
-  constexpr int64_t kLeastProduct = 1 << 15;
-  const bool float32_by_onednn =
-      dtype == kFloat32 && m > 1 && n > 1 && m * n * k >= kLeastProduct && openblas_lacks_avx512();
   // With alpha = 0 oneDNN 2.6 scales accumulators that it never set.
-  if (k > 0 && alpha != 0 && (float32_by_onednn || (narrow && has_native_gemm(dtype))) &&
+  const bool empty_sum = k <= 0 || alpha == 0;
+  if (!empty_sum && has_onednn_gemm(dtype) &&
       onednn_gemm({dtype, c_dtype, trans_a, trans_b, batch, m, n, k, lda, stride_a, ldb, stride_b,
                    ldc, stride_c, static_cast<float>(alpha), static_cast<float>(beta)},
                   a, b, c)) {
     return;
   }
+  // A vector has no use for tiles, and for the smallest products packing costs more than the work.
+  constexpr int64_t kLeastProduct = 1 << 15;
+  const bool tiled = narrow ? has_native_gemm(dtype)
+                            : dtype == kFloat32 && m > 1 && n > 1 && m * n * k >= kLeastProduct &&
+                                  openblas_lacks_avx512();
   const auto one = [&](int64_t i) {
     const auto* ai = static_cast<const char*>(a) + i * stride_a * size_of(dtype);
     const auto* bi = static_cast<const char*>(b) + i * stride_b * size_of(dtype);
     auto* ci = static_cast<char*>(c) + i * stride_c * size_of(c_dtype);
-    if (k <= 0 || alpha == 0) {
+    if (empty_sum) {
       scale_only(c_dtype, m, n, beta, ci, ldc);
+      return;
+    }
+    if (tiled) {
+      tiled_gemm(dtype, c_dtype, trans_a, trans_b, m, n, k, static_cast<float>(alpha), ai, lda, bi,
+                 ldb, static_cast<float>(beta), ci, ldc);
       return;
     }
     const auto typed = [&](auto zero) {
@@ -390,15 +394,17 @@ void gemm_batched(DType dtype,
   }
 }
 
+bool has_native_gemm(DType dtype) {
+  return dtype == kBFloat16 && (has_onednn_gemm(dtype) || has_tiled_gemm(dtype));
+}
+
 std::string_view blas_flavour() {
   static const std::string flavour = [] {
     constexpr std::string_view kParallel[] = {"serial", "pthread", "openmp"};
     const int parallel = std::clamp(openblas_get_parallel(), 0, 2);
     return std::string(kParallel[parallel]) + ": " + openblas_get_config() + " on " +
            openblas_get_corename() +
-           (openblas_lacks_avx512() ? "; float32 products by oneDNN, which has AVX-512 kernels for "
-                                      "this processor"
-                                    : "");
+           (openblas_lacks_avx512() ? "; float32 products by kernels of our own for AVX-512" : "");
   }();
   return flavour;
 }

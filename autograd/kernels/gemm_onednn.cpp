@@ -109,11 +109,9 @@ Memory::desc describe(DType dtype,
 
 }  // namespace
 
-bool has_native_gemm(DType dtype) {
+bool has_onednn_gemm(DType dtype) {
 #if defined(_OPENMP) && defined(__x86_64__)
-  static const bool bf16_units = static_cast<bool>(__builtin_cpu_supports("avx512bf16"));
-  return dtype == kBFloat16 && cpu_level() >= CpuLevel::kAvx512 &&
-         (cpu_level() == CpuLevel::kAmx || bf16_units);
+  return dtype == kBFloat16 && cpu_level() == CpuLevel::kAmx;
 #else
   // Without OpenMP, oneDNN's own team would run against the promise of a single thread.
   (void)dtype;

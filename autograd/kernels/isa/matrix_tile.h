@@ -50,7 +50,9 @@ struct Product<Pair> {
     return reinterpret_cast<__m512bh>(_mm512_loadu_si512(b));
   }
   [[gnu::always_inline]] static ItemVector all(const Pair* a) {
-    return reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a->bits)));
+    int bits = 0;  // of any alignment: two neighbours in a row of bfloat16 are read as a pair
+    __builtin_memcpy(&bits, a, sizeof(bits));
+    return reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
   }
   [[gnu::always_inline]] static SumVector add(ItemVector a, ItemVector b, SumVector sum) {
     return _mm512_dpbf16_ps(sum, a, b);
@@ -79,21 +81,21 @@ template <class Item, int kVectors, bool kTransA>
   typename P::SumVector sum[kTileRows][kVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
-#pragma GCC unroll 2
+#pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) {
       sum[r][v] = accumulate ? load(c + r * ldc + v * kLanes<C>) : typename P::SumVector{};
     }
   }
   for (int64_t p = 0; p < k; ++p) {
     typename P::ItemVector row[kVectors];
-#pragma GCC unroll 2
+#pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) {
       row[v] = P::row(b + p * ldb + v * kLanes<C>);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
       const typename P::ItemVector ar = P::all(kTransA ? a + p * lda + r : a + r * lda + p);
-#pragma GCC unroll 2
+#pragma GCC unroll 3
       for (int v = 0; v < kVectors; ++v) {
         sum[r][v] = P::add(ar, row[v], sum[r][v]);
       }
@@ -101,7 +103,7 @@ template <class Item, int kVectors, bool kTransA>
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
-#pragma GCC unroll 2
+#pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) {
       store(c + r * ldc + v * kLanes<C>, sum[r][v]);
     }

@@ -1,0 +1,124 @@
+#include "autograd/kernels/gemm_tiled.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/scratch.h"
+
+namespace tapestry::kernels {
+
+namespace {
+
+/// Rows of A and C that one pass over the panels of B serves: enough to make their packing cheap,
+/// few enough that these rows stay in the last-level cache.
+constexpr int64_t kMaxRows = 2048;
+constexpr int64_t kMaxPackedRows = 1024;
+
+/// Multiplications below which a thread more costs more than it gains.
+constexpr int64_t kLeastShare = int64_t{1} << 18;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// The size of the parts when n is cut into equal ones of at most `most`, in whole units.
+int64_t even_part(int64_t n, int64_t most, int64_t unit) {
+  return ceil_div(ceil_div(n, ceil_div(n, most)), unit) * unit;
+}
+
+const char* offset(const void* x, DType dtype, int64_t elements) {
+  return static_cast<const char*>(x) + elements * size_of(dtype);
+}
+
+void run(const TiledProduct& given) {
+  TiledProduct product = given;
+  const int64_t per_item = product.dtype == kBFloat16 ? 2 : 1;
+  const int64_t items = ceil_div(product.k, per_item);
+  const int64_t rows = TAPESTRY_DISPATCH(tile_rows)();
+  const int64_t tiles = ceil_div(product.m, rows);
+  const bool in_place =
+      !product.trans_a && product.k % per_item == 0 && product.lda % per_item == 0;
+  product.first_packed = in_place ? product.m / rows : 0;
+  const int64_t packed = tiles - product.first_packed;
+  const Scratch left(std::max<int64_t>(1, packed) * items * rows * size_of(kFloat32));
+  product.packed_a = left.get();
+  const int64_t tile_work = rows * product.k;
+  parallel_for(packed, std::max<int64_t>(1, kGrainSize / tile_work),
+               [&](int64_t begin, int64_t end) {
+                 TAPESTRY_DISPATCH(pack_tiles)(product, begin, end);
+               });
+  const int64_t columns = TAPESTRY_DISPATCH(tile_columns)();
+  const int64_t units = tiles * ceil_div(product.n, columns);
+  const int64_t grain = std::max<int64_t>(1, kLeastShare / (tile_work * columns));
+  parallel_for(units, grain, [&](int64_t begin, int64_t end) {
+    const Scratch panel(TAPESTRY_DISPATCH(panel_bytes)(items));
+    TAPESTRY_DISPATCH(multiply_share)(product, begin, end, panel.get());
+  });
+}
+
+}  // namespace
+
+bool has_tiled_gemm(DType dtype) {
+  return (dtype == kFloat32 && cpu_level() >= CpuLevel::kAvx512) ||
+         (dtype == kBFloat16 && cpu_level() >= CpuLevel::kAvx512Bf16);
+}
+
+void tiled_gemm(DType dtype,
+                DType c_dtype,
+                bool trans_a,
+                bool trans_b,
+                int64_t m,
+                int64_t n,
+                int64_t k,
+                float alpha,
+                const void* a,
+                int64_t lda,
+                const void* b,
+                int64_t ldb,
+                float beta,
+                void* c,
+                int64_t ldc) {
+  assert(dtype == kFloat32 || (dtype == kBFloat16 && has_tiled_gemm(dtype)));
+  assert(m > 0 && n > 0 && k > 0);
+  const int64_t per_item = dtype == kBFloat16 ? 2 : 1;
+  const int64_t block_k = even_part(k, kMaxDepth * per_item, per_item);
+  const int64_t block_m =
+      even_part(m, trans_a ? kMaxPackedRows : kMaxRows, TAPESTRY_DISPATCH(tile_rows)());
+  // A C of 16 bits cannot take sums between the blocks of k.
+  const bool beside = c_dtype != kFloat32 && block_k < k;
+  const Scratch sums = beside ? Scratch(std::min(block_m, m) * n * size_of(kFloat32)) : Scratch();
+  for (int64_t i = 0; i < m; i += block_m) {
+    for (int64_t p = 0; p < k; p += block_k) {
+      const bool first = p == 0;
+      const bool last = p + block_k >= k;
+      TiledProduct product{};
+      product.dtype = dtype;
+      product.c_dtype = c_dtype;
+      product.trans_a = trans_a;
+      product.trans_b = trans_b;
+      product.m = std::min(block_m, m - i);
+      product.n = n;
+      product.k = std::min(block_k, k - p);
+      product.a = offset(a, dtype, trans_a ? p * lda + i : i * lda + p);
+      product.lda = lda;
+      product.b = offset(b, dtype, trans_b ? p : p * ldb);
+      product.ldb = ldb;
+      product.c = const_cast<char*>(offset(c, c_dtype, i * ldc));
+      product.ldc = ldc;
+      product.alpha = alpha;
+      product.beta = first ? beta : 1.0F;
+      if (beside && last) {
+        product.addend = static_cast<const float*>(sums.get());
+        product.beta = beta;
+      } else if (beside) {
+        product.c_dtype = kFloat32;
+        product.c = sums.get();
+        product.ldc = n;
+        product.alpha = 1;
+        product.beta = first ? 0.0F : 1.0F;
+      }
+      run(product);
+    }
+  }
+}
+
+}  // namespace tapestry::kernels

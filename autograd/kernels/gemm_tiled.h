@@ -1,0 +1,79 @@
+// Matrix products of our own: the left factor is read where it lies, the right one copied panel by
+// panel into the second-level cache, and tiles of C are summed in registers; used by gemm.cpp only.
+//
+// Each element of C is one sum in the order of k (in blocks of kMaxDepth items), however many
+// threads there are and whatever the other rows and columns: its bits depend on its own row of A
+// and column of B alone.
+#pragma once
+
+#include <cstdint>
+
+#include "autograd/kernels/cpu.h"
+#include "autograd/kernels/dtype.h"
+
+namespace tapestry::kernels {
+
+/// One block of rows and of the sum, as the kernels of a level see it.
+///
+/// The sum runs over items of four bytes: a float32, or a pair of bfloat16 that are neighbours in
+/// k (the last one with a zero if k is odd). A tile is tile_rows(level) rows.
+struct TiledProduct {
+  DType dtype;    // kFloat32 or kBFloat16
+  DType c_dtype;  // dtype or kFloat32
+  bool trans_a;
+  bool trans_b;
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  const void* a;  // [m,k], or [k,m] if trans_a
+  int64_t lda;
+  const void* b;  // [k,n], or [n,k] if trans_b
+  int64_t ldb;
+  void* c;
+  int64_t ldc;
+  float alpha;
+  float beta;
+  /// Tiles of A from `first_packed` on, each [items, tile rows] with zeros below the last row; the
+  /// tiles before it are read from `a`.
+  void* packed_a;
+  int64_t first_packed;
+  /// float32 [m,n] to which the sum is added before it goes to C; null: to zero.
+  const float* addend;
+};
+
+/// Blocks of the sum, in items: a panel of B of that depth stays in the second-level cache.
+inline constexpr int64_t kMaxDepth = 2048;
+
+TAPESTRY_DECLARE_PER_ISA(
+    // Rows of a tile, columns of a vector.
+    int64_t tile_rows(); int64_t tile_columns();
+    // Fills packed_a for tiles [begin, end), counted from first_packed on.
+    void pack_tiles(const TiledProduct& product, int64_t begin, int64_t end);
+    // Computes its share of C: the work is cut into tiles x vectors of columns, panel after panel,
+    // and [begin, end) of these is done. `panel` has panel_bytes().
+    void multiply_share(const TiledProduct& product, int64_t begin, int64_t end, void* panel);
+    int64_t panel_bytes(int64_t k))
+
+/// Whether tiled_gemm has fast products of that dtype at the level in use: float32 with AVX-512,
+/// bfloat16 with AVX512-BF16.
+bool has_tiled_gemm(DType dtype);
+
+/// As gemm(); m, n, k > 0; float32, or bfloat16 with C in bfloat16 or float32. Works for float32 at
+/// every level.
+void tiled_gemm(DType dtype,
+                DType c_dtype,
+                bool trans_a,
+                bool trans_b,
+                int64_t m,
+                int64_t n,
+                int64_t k,
+                float alpha,
+                const void* a,
+                int64_t lda,
+                const void* b,
+                int64_t ldb,
+                float beta,
+                void* c,
+                int64_t ldc);
+
+}  // namespace tapestry::kernels

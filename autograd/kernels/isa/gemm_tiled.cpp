@@ -1,0 +1,361 @@
+#include "autograd/kernels/gemm_tiled.h"
+
+#include <type_traits>
+
+#include "autograd/kernels/isa/matrix_tile.h"
+#include "autograd/kernels/isa/row_io.h"
+
+namespace tapestry::kernels::TAPESTRY_ISA {
+
+namespace {
+
+// With AVX-512 a tile has 8 x 3 sums, with AVX2 4 x 3: with the vectors of B and one of A that is
+// what the registers hold.
+constexpr int kPanelVectors = 3;
+constexpr int64_t kLane = kLanes<float>;
+
+[[gnu::always_inline]] inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+[[gnu::always_inline]] inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+template <class Item>
+struct Elements {
+  using type = Item;
+  static constexpr int64_t kPerItem = 1;
+};
+#if defined(__AVX512BF16__)
+template <>
+struct Elements<Pair> {
+  using type = BFloat16;
+  static constexpr int64_t kPerItem = 2;
+};
+#endif
+
+template <class Item>
+int64_t items_of(int64_t k) {
+  return ceil_div(k, Elements<Item>::kPerItem);
+}
+
+/// A factor as the packing sees it: `lines` are the rows of A or the columns of B.
+template <class Item>
+struct Factor {
+  const typename Elements<Item>::type* data;
+  int64_t ld;
+  bool along;  // the elements of a line are neighbours; otherwise those of one k are
+  int64_t k;
+
+  /// Item p of a line; zeros beyond k.
+  Item at(int64_t line, int64_t p) const {
+    if constexpr (Elements<Item>::kPerItem == 1) {
+      return along ? data[line * ld + p] : data[p * ld + line];
+    } else {
+      const int64_t first = 2 * p;
+      const int64_t step = along ? 1 : ld;
+      const auto* x = data + (along ? line * ld + first : first * ld + line);
+      const uint32_t low = x[0].bits;
+      const uint32_t high = first + 1 < k ? x[step].bits : 0;
+      return {low | high << 16U};
+    }
+  }
+};
+
+/// kCount items of neighbouring lines, from the elements of one k and of the next.
+template <int64_t kCount, class Element, class Item>
+[[gnu::always_inline]] inline void join(const Element* even,
+                                        [[maybe_unused]] const Element* odd,
+                                        Item* out) {
+  if constexpr (Elements<Item>::kPerItem == 1) {
+    __builtin_memcpy(out, even, kCount * sizeof(Item));
+  } else {
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t c = 0; c < kCount; ++c) {
+      out[c].bits = even[c].bits | static_cast<uint32_t>(odd[c].bits) << 16U;
+    }
+  }
+}
+
+/// out [items, kWidth] = the items of lines [first, first + count), zeros for the others.
+template <int64_t kWidth, class Item>
+[[gnu::noinline]] void pack(const Factor<Item>& x, int64_t first, int64_t count, Item* out) {
+  constexpr int64_t kPer = Elements<Item>::kPerItem;
+  const int64_t items = items_of<Item>(x.k);
+  const int64_t whole = x.k / kPer;  // without a half-filled pair
+  int64_t done = 0;                  // items of all kWidth lines
+  if (count == kWidth) {
+    if (!x.along) {
+      for (; done < whole; ++done) {
+        const auto* even = x.data + done * kPer * x.ld + first;
+        join<kWidth>(even, kPer == 1 ? even : even + x.ld, out + done * kWidth);
+      }
+    } else if (kWidth % kLane == 0 && x.ld % kPer == 0) {
+      static_assert(sizeof(Item) == sizeof(float));  // only moved: any bits will do
+      done = whole / kLane * kLane;
+      transpose(kWidth, done, reinterpret_cast<const float*>(x.data + first * x.ld), x.ld / kPer,
+                reinterpret_cast<float*>(out), kWidth);
+    }
+  }
+  for (int64_t p = done; p < items; ++p) {
+    for (int64_t c = 0; c < kWidth; ++c) {
+      out[p * kWidth + c] = c < count ? x.at(first + c, p) : Item{};
+    }
+  }
+}
+
+/// As pack() for kTiles tiles that follow one another, from rows of A^T: all of them at once, so
+/// that what is read of a row is at least a cache line.
+template <int64_t kTiles, class Item>
+[[gnu::noinline]] void pack_across_tiles(const Factor<Item>& x,
+                                         int64_t first,
+                                         int64_t items,
+                                         Item* out) {
+  constexpr int64_t kPer = Elements<Item>::kPerItem;
+  for (int64_t p = 0; p < items; ++p) {
+    const auto* even = x.data + p * kPer * x.ld + first;
+    const auto* odd = kPer == 1 ? even : even + x.ld;
+    // Rows are pages apart, which the processor does not foresee.
+    constexpr int64_t kAhead = 12;
+    if (p + kAhead < items) {
+      constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(*even));
+      for (int64_t c = 0; c < kTiles * kTileRows; c += kLine) {
+        for (int64_t q = 0; q < kPer; ++q) {
+          __builtin_prefetch(even + (kAhead * kPer + q) * x.ld + c);
+        }
+      }
+    }
+    for (int64_t t = 0; t < kTiles; ++t) {
+      join<kTileRows>(even + t * kTileRows, odd + t * kTileRows, out + (t * items + p) * kTileRows);
+    }
+  }
+}
+
+/// C = alpha sums + beta C, `columns` of each of `rows`.
+template <class T>
+[[gnu::always_inline]] inline void finish_rows(int64_t rows,
+                                               int64_t columns,
+                                               float* sums,
+                                               int64_t ld,
+                                               float alpha,
+                                               float beta,
+                                               T* c,
+                                               int64_t ldc) {
+  for (int64_t r = 0; r < rows; ++r) {
+    float* sum = sums + r * ld;
+    T* out = c + r * ldc;
+    if (alpha != 1) {
+      TAPESTRY_VECTOR_LOOP
+      for (int64_t j = 0; j < columns; ++j) {
+        sum[j] *= alpha;
+      }
+    }
+    if (beta != 0) {
+      float old[kPanelVectors * kLane];
+      load_row(columns, out, old);
+      TAPESTRY_VECTOR_LOOP
+      for (int64_t j = 0; j < columns; ++j) {
+        sum[j] += beta * old[j];
+      }
+    }
+    store_row(columns, sum, out);
+  }
+}
+
+template <class Item, int kVectors>
+class PanelOfC {
+ public:
+  static constexpr int64_t kWidth = kVectors * kLane;
+
+  PanelOfC(const TiledProduct& product, const Item* panel, int64_t column)
+      : product_(product),
+        panel_(panel),
+        column_(column),
+        columns_(least(kWidth, product.n - column)),
+        items_(items_of<Item>(product.k)) {}
+
+  [[gnu::noinline]] void multiply(int64_t tile_begin, int64_t tile_end) const {
+    const TiledProduct& g = product_;
+    const bool in_place = g.c_dtype == kFloat32 && g.alpha == 1 && (g.beta == 0 || g.beta == 1) &&
+                          g.addend == nullptr && columns_ == kWidth;
+    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+      const int64_t row = tile * kTileRows;
+      const int64_t rows = least(kTileRows, g.m - row);
+      if (g.beta != 0 && tile + 1 < tile_end) {
+        prefetch(row + kTileRows);
+      }
+      if (in_place && rows == kTileRows) {
+        sum(tile, g.beta == 1, static_cast<float*>(g.c) + row * g.ldc + column_, g.ldc);
+        continue;
+      }
+      alignas(64) float sums[kTileRows * kWidth];
+      if (g.addend != nullptr) {
+        load_addend(row, rows, sums);
+      }
+      sum(tile, g.addend != nullptr, sums, kWidth);
+      finish(row, rows, sums);
+    }
+  }
+
+ private:
+  /// C's next tile, on its way while this one is summed: its rows are far from each other.
+  void prefetch(int64_t row) const {
+    const TiledProduct& g = product_;
+    const int64_t size = size_of(g.c_dtype);
+    const int64_t rows = least(kTileRows, g.m - row);
+    for (int64_t r = 0; r < rows; ++r) {
+      const char* c = static_cast<const char*>(g.c) + ((row + r) * g.ldc + column_) * size;
+      for (int64_t byte = 0; byte < columns_ * size; byte += 64) {
+        __builtin_prefetch(c + byte);
+      }
+    }
+  }
+
+  [[gnu::always_inline]] void sum(int64_t tile, bool accumulate, float* c, int64_t ldc) const {
+    const TiledProduct& g = product_;
+    if (tile < g.first_packed) {
+      constexpr int64_t kPer = Elements<Item>::kPerItem;
+      using Element = typename Elements<Item>::type;
+      const auto* rows = static_cast<const Element*>(g.a) + tile * kTileRows * g.lda;
+      multiply_tile<Item, kVectors, false>(items_, reinterpret_cast<const Item*>(rows),
+                                           g.lda / kPer, panel_, kWidth, accumulate, c, ldc);
+    } else {
+      const auto* packed = static_cast<const Item*>(g.packed_a);
+      multiply_tile<Item, kVectors, true>(items_,
+                                          packed + (tile - g.first_packed) * items_ * kTileRows,
+                                          kTileRows, panel_, kWidth, accumulate, c, ldc);
+    }
+  }
+
+  void load_addend(int64_t row, int64_t rows, float* sums) const {
+    for (int64_t r = 0; r < kTileRows; ++r) {
+      const float* x = product_.addend + (row + r) * product_.n + column_;
+      for (int64_t j = 0; j < kWidth; ++j) {
+        sums[r * kWidth + j] = r < rows && j < columns_ ? x[j] : 0;
+      }
+    }
+  }
+
+  [[gnu::always_inline]] void finish(int64_t row, int64_t rows, float* sums) const {
+    const TiledProduct& g = product_;
+    const auto to = [&](auto* c) {
+      c += row * g.ldc + column_;
+      if (columns_ == kWidth) {  // a constant: whole vectors
+        finish_rows(rows, kWidth, sums, kWidth, g.alpha, g.beta, c, g.ldc);
+      } else {
+        finish_rows(rows, columns_, sums, kWidth, g.alpha, g.beta, c, g.ldc);
+      }
+    };
+    if (g.c_dtype == kFloat32) {
+      to(static_cast<float*>(g.c));
+    } else {
+      to(static_cast<BFloat16*>(g.c));
+    }
+  }
+
+  const TiledProduct& product_;
+  const Item* panel_;
+  int64_t column_;
+  int64_t columns_;
+  int64_t items_;
+};
+
+template <class Item, int kVectors>
+void multiply_panel(const TiledProduct& product,
+                    int64_t column,
+                    int64_t tile_begin,
+                    int64_t tile_end,
+                    Item* panel) {
+  using Element = typename Elements<Item>::type;
+  const Factor<Item> b = {static_cast<const Element*>(product.b), product.ldb, product.trans_b,
+                          product.k};
+  constexpr int64_t kWidth = kVectors * kLane;
+  pack<kWidth>(b, column, least(kWidth, product.n - column), panel);
+  PanelOfC<Item, kVectors>(product, panel, column).multiply(tile_begin, tile_end);
+}
+
+template <class Item>
+void multiply_typed(const TiledProduct& product, int64_t begin, int64_t end, Item* panel) {
+  const int64_t vectors = ceil_div(product.n, kLane);
+  const int64_t tiles = ceil_div(product.m, kTileRows);
+  int64_t width = 0;
+  for (int64_t v = 0; v * tiles < end; v += width) {
+    const int64_t left = vectors - v;
+    width = left == 4 ? 2 : least(left, kPanelVectors);  // two and two rather than three and one
+    if ((v + width) * tiles <= begin) {
+      continue;
+    }
+    // Rounded in the same way at both ends: neighbouring shares meet.
+    const int64_t from = begin <= v * tiles ? 0 : ceil_div(begin - v * tiles, width);
+    const int64_t to = least(tiles, ceil_div(end - v * tiles, width));
+    if (from >= to) {
+      continue;
+    }
+    switch (width) {
+      case 1:
+        multiply_panel<Item, 1>(product, v * kLane, from, to, panel);
+        break;
+      case 2:
+        multiply_panel<Item, 2>(product, v * kLane, from, to, panel);
+        break;
+      default:
+        multiply_panel<Item, 3>(product, v * kLane, from, to, panel);
+    }
+  }
+}
+
+template <class Item>
+void pack_tiles_typed(const TiledProduct& product, int64_t begin, int64_t end) {
+  using Element = typename Elements<Item>::type;
+  const Factor<Item> a = {static_cast<const Element*>(product.a), product.lda, !product.trans_a,
+                          product.k};
+  auto* out = static_cast<Item*>(product.packed_a);
+  const int64_t items = items_of<Item>(product.k);
+  const int64_t size = items * kTileRows;
+  constexpr int64_t kTogether = 8;
+  int64_t tile = begin;
+  if (!a.along && product.k % Elements<Item>::kPerItem == 0) {
+    for (; tile + kTogether <= end; tile += kTogether) {
+      const int64_t row = (product.first_packed + tile) * kTileRows;
+      if (row + kTogether * kTileRows > product.m) {
+        break;
+      }
+      pack_across_tiles<kTogether>(a, row, items, out + tile * size);
+    }
+  }
+  for (; tile < end; ++tile) {
+    const int64_t row = (product.first_packed + tile) * kTileRows;
+    pack<kTileRows>(a, row, least(kTileRows, product.m - row), out + tile * size);
+  }
+}
+
+/// Calls f with a null pointer to the item that the product is made of.
+template <class F>
+void with_item([[maybe_unused]] const TiledProduct& product, const F& f) {
+#if defined(__AVX512BF16__)
+  if (product.dtype == kBFloat16) {
+    return f(static_cast<Pair*>(nullptr));
+  }
+#endif
+  f(static_cast<float*>(nullptr));
+}
+
+}  // namespace
+
+int64_t tile_rows() { return kTileRows; }
+int64_t tile_columns() { return kLane; }
+
+int64_t panel_bytes(int64_t k) {
+  return k * kPanelVectors * kLane * static_cast<int64_t>(sizeof(float));
+}
+
+void pack_tiles(const TiledProduct& product, int64_t begin, int64_t end) {
+  with_item(product, [&](auto* item) {
+    pack_tiles_typed<std::remove_pointer_t<decltype(item)>>(product, begin, end);
+  });
+}
+
+void multiply_share(const TiledProduct& product, int64_t begin, int64_t end, void* panel) {
+  with_item(product, [&](auto* item) {
+    multiply_typed(product, begin, end, static_cast<decltype(item)>(panel));
+  });
+}
+
+}  // namespace tapestry::kernels::TAPESTRY_ISA
