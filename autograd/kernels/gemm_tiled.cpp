@@ -1,6 +1,7 @@
 #include "autograd/kernels/gemm_tiled.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 
 #include "autograd/kernels/parallel_for.h"
@@ -48,10 +49,24 @@ void run(const TiledProduct& given) {
                });
   const int64_t columns = TAPESTRY_DISPATCH(tile_columns)();
   const int64_t units = tiles * ceil_div(product.n, columns);
-  const int64_t grain = std::max<int64_t>(1, kLeastShare / (tile_work * columns));
-  parallel_for(units, grain, [&](int64_t begin, int64_t end) {
+  const int64_t least = std::max(std::max<int64_t>(1, kLeastShare / (tile_work * columns)),
+                                 units / (16 * num_threads()));
+  // Ever smaller shares, taken by whoever is free: a core that others slow down gets fewer.
+  const int64_t team = std::clamp<int64_t>(units / least, 1, num_threads());
+  std::atomic<int64_t> taken = 0;
+  parallel_for(team, 1, [&](int64_t first, int64_t last) {
     const Scratch panel(TAPESTRY_DISPATCH(panel_bytes)(items));
-    TAPESTRY_DISPATCH(multiply_share)(product, begin, end, panel.get());
+    const int64_t others = team - (last - first);
+    int64_t begin = taken;
+    while (begin < units) {
+      const int64_t left = units - begin;
+      const int64_t share =
+          others == 0 ? left : std::clamp<int64_t>(left / (2 * team), std::min(least, left), left);
+      if (taken.compare_exchange_weak(begin, begin + share)) {
+        TAPESTRY_DISPATCH(multiply_share)(product, begin, begin + share, panel.get());
+        begin = taken;
+      }
+    }
   });
 }
 

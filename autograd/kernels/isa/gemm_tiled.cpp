@@ -173,8 +173,13 @@ class PanelOfC {
 
   [[gnu::noinline]] void multiply(int64_t tile_begin, int64_t tile_end) const {
     const TiledProduct& g = product_;
-    const bool in_place = g.c_dtype == kFloat32 && g.alpha == 1 && (g.beta == 0 || g.beta == 1) &&
-                          g.addend == nullptr && columns_ == kWidth;
+    // Such a sum goes on from what stands in C, also in a tile that is not whole and has to be
+    // copied: added to it afterwards, it would be rounded once more than its neighbours.
+    const bool onto_c = g.c_dtype == kFloat32 && g.alpha == 1 && g.beta == 1;
+    const bool plain = onto_c || (g.c_dtype == kFloat32 && g.alpha == 1 && g.beta == 0);
+    const bool in_place = plain && g.addend == nullptr && columns_ == kWidth;
+    const float* start = onto_c ? static_cast<const float*>(g.c) : g.addend;
+    const int64_t ld_start = onto_c ? g.ldc : g.n;
     for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
       const int64_t row = tile * kTileRows;
       const int64_t rows = least(kTileRows, g.m - row);
@@ -182,15 +187,15 @@ class PanelOfC {
         prefetch(row + kTileRows);
       }
       if (in_place && rows == kTileRows) {
-        sum(tile, g.beta == 1, static_cast<float*>(g.c) + row * g.ldc + column_, g.ldc);
+        sum(tile, onto_c, static_cast<float*>(g.c) + row * g.ldc + column_, g.ldc);
         continue;
       }
       alignas(64) float sums[kTileRows * kWidth];
-      if (g.addend != nullptr) {
-        load_addend(row, rows, sums);
+      if (start != nullptr) {
+        copy_tile(start + row * ld_start + column_, ld_start, rows, sums);
       }
-      sum(tile, g.addend != nullptr, sums, kWidth);
-      finish(row, rows, sums);
+      sum(tile, start != nullptr, sums, kWidth);
+      finish(row, rows, onto_c ? 0 : g.beta, sums);
     }
   }
 
@@ -224,23 +229,22 @@ class PanelOfC {
     }
   }
 
-  void load_addend(int64_t row, int64_t rows, float* sums) const {
+  void copy_tile(const float* x, int64_t ld, int64_t rows, float* sums) const {
     for (int64_t r = 0; r < kTileRows; ++r) {
-      const float* x = product_.addend + (row + r) * product_.n + column_;
       for (int64_t j = 0; j < kWidth; ++j) {
-        sums[r * kWidth + j] = r < rows && j < columns_ ? x[j] : 0;
+        sums[r * kWidth + j] = r < rows && j < columns_ ? x[r * ld + j] : 0;
       }
     }
   }
 
-  [[gnu::always_inline]] void finish(int64_t row, int64_t rows, float* sums) const {
+  [[gnu::always_inline]] void finish(int64_t row, int64_t rows, float beta, float* sums) const {
     const TiledProduct& g = product_;
     const auto to = [&](auto* c) {
       c += row * g.ldc + column_;
       if (columns_ == kWidth) {  // a constant: whole vectors
-        finish_rows(rows, kWidth, sums, kWidth, g.alpha, g.beta, c, g.ldc);
+        finish_rows(rows, kWidth, sums, kWidth, g.alpha, beta, c, g.ldc);
       } else {
-        finish_rows(rows, columns_, sums, kWidth, g.alpha, g.beta, c, g.ldc);
+        finish_rows(rows, columns_, sums, kWidth, g.alpha, beta, c, g.ldc);
       }
     };
     if (g.c_dtype == kFloat32) {

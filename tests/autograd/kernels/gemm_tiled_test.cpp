@@ -1,0 +1,170 @@
+#include "autograd/kernels/gemm_tiled.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "autograd/kernels/parallel_for.h"
+#include "tests/autograd/kernels/cpu_levels.h"
+#include "tests/autograd/kernels/gemm_testing.h"
+
+namespace tapestry::kernels {
+namespace {
+
+using gemm_testing::Case;
+
+void tiled(DType dtype,
+           DType c_dtype,
+           bool trans_a,
+           bool trans_b,
+           int64_t /*batch*/,
+           int64_t m,
+           int64_t n,
+           int64_t k,
+           double alpha,
+           const void* a,
+           int64_t lda,
+           int64_t /*stride_a*/,
+           const void* b,
+           int64_t ldb,
+           int64_t /*stride_b*/,
+           double beta,
+           void* c,
+           int64_t ldc,
+           int64_t /*stride_c*/) {
+  tiled_gemm(dtype, c_dtype, trans_a, trans_b, m, n, k, static_cast<float>(alpha), a, lda, b, ldb,
+             static_cast<float>(beta), c, ldc);
+}
+
+/// float32 at every level, bfloat16 where the processor has pairs.
+template <class Check>
+void for_dtypes(const Check& check) {
+  at_every_cpu_level([&] {
+    check(float{}, float{});
+    if (has_tiled_gemm(kBFloat16)) {
+      check(BFloat16{}, float{});
+      check(BFloat16{}, BFloat16{});
+    }
+  });
+}
+
+void check_everywhere(const Case& given) {
+  for_dtypes(
+      [&](auto in, auto out) { gemm_testing::check<decltype(in), decltype(out)>(tiled, given); });
+}
+
+TEST(GemmTiled, TilesAndPanelsOfEveryWidth) {
+  for (const int64_t m : {1, 7, 8, 9, 75}) {
+    for (const int64_t n : {1, 16, 17, 48, 49, 64, 65, 80, 97, 112, 130}) {
+      for (const int64_t k : {1, 2, 31, 33, 64}) {
+        for (int flags = 0; flags < 8; ++flags) {
+          Case given{.m = m, .n = n, .k = k};
+          given.trans_a = (flags & 1) != 0;
+          given.trans_b = (flags & 2) != 0;
+          given.padded = (flags & 4) != 0;
+          given.beta = (m + n) % 2 == 0 ? 0 : 1;
+          check_everywhere(given);
+        }
+      }
+    }
+  }
+}
+
+TEST(GemmTiled, BlocksOfTheSum) {
+  for (const bool trans : {false, true}) {
+    check_everywhere({.m = 9,
+                      .n = 50,
+                      .k = 2 * kMaxDepth + 3,
+                      .trans_a = trans,
+                      .trans_b = !trans,
+                      .alpha = 2,
+                      .beta = -3});
+    check_everywhere({.m = 17,
+                      .n = 30,
+                      .k = 4 * kMaxDepth + 2,
+                      .trans_a = trans,
+                      .trans_b = trans,
+                      .padded = true});
+  }
+}
+
+TEST(GemmTiled, BlocksOfRows) {
+  for (const bool trans : {false, true}) {
+    check_everywhere({.m = 2067, .n = 70, .k = 20, .trans_a = trans, .trans_b = true, .beta = 1});
+    check_everywhere({.m = 4100, .n = 5, .k = 2 * kMaxDepth + 1, .trans_a = trans});
+  }
+}
+
+TEST(GemmTiled, AnElementHasTheSameBitsInAnyTeamAndAnyPartOfTheProduct) {
+  constexpr int64_t kM = 203;
+  constexpr int64_t kN = 210;
+  const int team = num_threads();
+  for_dtypes([&](auto in, auto out) {
+    using T = decltype(in);
+    using Out = decltype(out);
+    const int64_t k = 4 * kMaxDepth + 50;  // several blocks
+    const auto a = gemm_testing::random_matrix<T>(kM * k, 11);
+    const auto b = gemm_testing::random_matrix<T>(k * kN, 12);
+    const auto part = [&](int64_t row, int64_t rows, int64_t column, int64_t columns) {
+      std::vector<Out> c(static_cast<size_t>(rows * columns));
+      tiled_gemm(dtype_of<T>(), dtype_of<Out>(), false, false, rows, columns, k, 1,
+                 a.data() + row * k, k, b.data() + column, kN, 0, c.data(), columns);
+      return c;
+    };
+    set_num_threads(1);
+    const std::vector<Out> whole = part(0, kM, 0, kN);
+    for (const int threads : {2, 3, 5}) {
+      set_num_threads(threads);
+      const std::vector<Out> again = part(0, kM, 0, kN);
+      ASSERT_EQ(std::memcmp(again.data(), whole.data(), whole.size() * sizeof(Out)), 0)
+          << threads << " threads";
+    }
+    set_num_threads(2);
+    const std::vector<Out> piece = part(13, 101, 19, 75);
+    for (int64_t i = 0; i < 101; ++i) {
+      ASSERT_EQ(
+          std::memcmp(piece.data() + i * 75, whole.data() + (13 + i) * kN + 19, 75 * sizeof(Out)),
+          0)
+          << "row " << i;
+    }
+  });
+  set_num_threads(team);
+}
+
+TEST(GemmTiled, APackedFactorGivesTheBitsOfOneReadInPlace) {
+  constexpr int64_t kM = 45;
+  constexpr int64_t kN = 53;
+  constexpr int64_t kK = 90;
+  for_dtypes([&](auto in, auto out) {
+    using T = decltype(in);
+    using Out = decltype(out);
+    const auto a = gemm_testing::random_matrix<T>(kM * kK, 21);
+    const auto b = gemm_testing::random_matrix<T>(kK * kN, 22);
+    std::vector<T> at(a.size());
+    std::vector<T> bt(b.size());
+    for (int64_t p = 0; p < kK; ++p) {
+      for (int64_t i = 0; i < kM; ++i) {
+        at[p * kM + i] = a[i * kK + p];
+      }
+      for (int64_t j = 0; j < kN; ++j) {
+        bt[j * kK + p] = b[p * kN + j];
+      }
+    }
+    std::vector<Out> expected(kM * kN);
+    for (int flags = 0; flags < 4; ++flags) {
+      const bool ta = (flags & 1) != 0;
+      const bool tb = (flags & 2) != 0;
+      std::vector<Out> c(kM * kN);
+      tiled_gemm(dtype_of<T>(), dtype_of<Out>(), ta, tb, kM, kN, kK, 1, ta ? at.data() : a.data(),
+                 ta ? kM : kK, tb ? bt.data() : b.data(), tb ? kK : kN, 0, c.data(), kN);
+      if (flags == 0) {
+        expected = c;
+      }
+      EXPECT_EQ(std::memcmp(c.data(), expected.data(), c.size() * sizeof(Out)), 0) << flags;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tapestry::kernels
