@@ -1,5 +1,6 @@
-// Matrix products: the one seam to OpenBLAS (float32, float64) and oneDNN (bfloat16, and float32 on
-// processors with AVX-512 for which OpenBLAS has no kernels).
+// Matrix products, by whoever is fastest at them here: OpenBLAS (float64, and float32 where it has
+// kernels for the processor), oneDNN (bfloat16 with AMX), or our own (gemm_tiled.h: bfloat16 with
+// AVX512-BF16, and float32 on processors with AVX-512 that OpenBLAS does not know).
 //
 // Matrices are row-major with a leading dimension (elements from one row to the next). Called
 // inside an OpenMP parallel region or by a thread with a team of one, a product runs on that thread
@@ -60,7 +61,7 @@ void gemm_batched(DType dtype,
 /// pthread flavour ("pthread: ...") runs a second pool beside OpenMP and is slow here.
 std::string_view blas_flavour();
 
-/// Whether 16-bit products of that dtype run on the processor's own 16-bit units (oneDNN), rather
+/// Whether 16-bit products of that dtype run on the processor's own 16-bit units, rather
 /// than by conversion to float32.
 bool has_native_gemm(DType dtype);
 

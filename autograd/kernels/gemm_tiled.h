@@ -52,7 +52,7 @@ TAPESTRY_DECLARE_PER_ISA(
     // Computes its share of C: the work is cut into tiles x vectors of columns, panel after panel,
     // and [begin, end) of these is done. `panel` has panel_bytes().
     void multiply_share(const TiledProduct& product, int64_t begin, int64_t end, void* panel);
-    int64_t panel_bytes(int64_t k))
+    int64_t panel_bytes(int64_t n, int64_t items))
 
 /// Whether tiled_gemm has fast products of that dtype at the level in use: float32 with AVX-512,
 /// bfloat16 with AVX512-BF16.

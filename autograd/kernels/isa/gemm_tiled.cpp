@@ -346,8 +346,9 @@ void with_item([[maybe_unused]] const TiledProduct& product, const F& f) {
 int64_t tile_rows() { return kTileRows; }
 int64_t tile_columns() { return kLane; }
 
-int64_t panel_bytes(int64_t k) {
-  return k * kPanelVectors * kLane * static_cast<int64_t>(sizeof(float));
+int64_t panel_bytes(int64_t n, int64_t items) {
+  const int64_t vectors = least(kPanelVectors, ceil_div(n, kLane));
+  return items * vectors * kLane * static_cast<int64_t>(sizeof(float));
 }
 
 void pack_tiles(const TiledProduct& product, int64_t begin, int64_t end) {
