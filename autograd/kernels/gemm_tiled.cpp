@@ -49,6 +49,7 @@ void run(const TiledProduct& given) {
                });
   const int64_t columns = TAPESTRY_DISPATCH(tile_columns)();
   const int64_t units = tiles * ceil_div(product.n, columns);
+  // A share of its own means packing part of a panel once more: not below a 16th of a thread's.
   const int64_t least = std::max(std::max<int64_t>(1, kLeastShare / (tile_work * columns)),
                                  units / (16 * num_threads()));
   // Ever smaller shares, taken by whoever is free: a core that others slow down gets fewer.
