@@ -87,6 +87,7 @@ class Limits:
 
     def __init__(self):
         self.gemm = {}
+        self.arithmetic = {}
         self.bandwidth = 0.0
         self.native = False
 
@@ -95,6 +96,8 @@ class Limits:
         for dtype in ("float32", "bfloat16"):
             peak = seen["gemm"][dtype]["peak_gflops"]
             self.gemm[dtype] = max(peak, self.gemm.get(dtype, 0.0))
+            peak = seen["arithmetic"][dtype]["peak_gflops"]
+            self.arithmetic[dtype] = max(peak, self.arithmetic.get(dtype, 0.0))
         self.native = seen["gemm"]["bfloat16"]["native"]
         self.bandwidth = max(self.bandwidth, seen["memory"]["peak_gbs"])
         self.about = f"{seen['threads']} threads, CPU level {seen['cpu_level']}, {seen['blas']}"
@@ -322,6 +325,8 @@ def main():
     print(f"GEMM peak: float32 {limits.gemm['float32']:,.0f} GFLOP/s, bfloat16 ", end="")
     print(f"{limits.gemm['bfloat16']:,.0f} GFLOP/s", end="")
     print(f"{'' if limits.native else ' (without 16-bit units)'}; ", end="")
+    print(f"arithmetic alone: {limits.arithmetic['float32']:,.0f} and ", end="")
+    print(f"{number(limits.arithmetic['bfloat16'] or None, 0)} GFLOP/s; ", end="")
     print(f"memory bandwidth {limits.bandwidth:.1f} GB/s.")
     if args.ops:
         print("\n" + ops_table(op_names, ops, peer_of_ops, limits))

@@ -1,5 +1,6 @@
-// Measures the two limits that the other figures are held against: the rate of matrix products
-// through the library's own seam (kernels::gemm), and the memory bandwidth. Prints one JSON object.
+// Measures the limits that the other figures are held against: the rate of matrix products through
+// the library's own seam (kernels::gemm), that of the arithmetic alone, and the memory bandwidth.
+// Prints one JSON object.
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/ops/random.h"
 #include "autograd/tensor/factory.h"
+#include "bench/arithmetic_peak.h"
 
 namespace tapestry {
 namespace {
@@ -154,6 +156,9 @@ int run(int argc, char** argv) {
   out["gemm"]["float32"] = gemm_rates(kFloat32, shapes, budget);
   out["gemm"]["bfloat16"] = gemm_rates(kBFloat16, shapes, budget);
   out["gemm"]["bfloat16"]["native"] = kernels::has_native_gemm(kBFloat16);
+  for (const DType dtype : {kFloat32, kBFloat16}) {
+    out["arithmetic"][std::string(name_of(dtype))]["peak_gflops"] = arithmetic_peak(dtype, budget);
+  }
   out["memory"] = bandwidth(array_bytes, budget);
   std::cout << out.dump() << "\n";
   return 0;
