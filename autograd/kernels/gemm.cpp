@@ -122,6 +122,32 @@ void gemm_blas(bool trans_a,
   }
 }
 
+/// A vector has no use for tiles, and for the smallest products packing costs more than the work.
+bool is_tiled_float32(int64_t m, int64_t n, int64_t k) {
+  constexpr int64_t kLeastProduct = 1 << 15;
+  return m > 1 && n > 1 && m * n * k >= kLeastProduct && openblas_lacks_avx512();
+}
+
+void gemm_float32(bool trans_a,
+                  bool trans_b,
+                  int64_t m,
+                  int64_t n,
+                  int64_t k,
+                  float alpha,
+                  const float* a,
+                  int64_t lda,
+                  const float* b,
+                  int64_t ldb,
+                  float beta,
+                  float* c,
+                  int64_t ldc) {
+  if (is_tiled_float32(m, n, k)) {
+    tiled_gemm(kFloat32, kFloat32, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  } else {
+    gemm_blas<float>(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  }
+}
+
 /// Integers: the obvious loop, rows in parallel; unsigned arithmetic, so that it wraps.
 template <class T>
 void gemm_integer(bool trans_a,
@@ -253,9 +279,9 @@ void gemm_widened(DType dtype,
         widen(dtype, trans_b ? nj : kp, trans_b ? kp : nj,
               b + (trans_b ? j * ldb + p : p * ldb + j) * item, ldb, b_wide);
         const double kept = p > 0 ? 1.0 : (direct ? beta : 0.0);
-        gemm_blas<float>(trans_a, trans_b, mi, nj, kp, static_cast<float>(alpha), a_wide,
-                         trans_a ? mi : kp, b_wide, trans_b ? kp : nj, static_cast<float>(kept),
-                         sums, ld_sums);
+        gemm_float32(trans_a, trans_b, mi, nj, kp, static_cast<float>(alpha), a_wide,
+                     trans_a ? mi : kp, b_wide, trans_b ? kp : nj, static_cast<float>(kept), sums,
+                     ld_sums);
       }
       if (!direct) {
         round_into(c_dtype, mi, nj, sums, beta, c_block, ldc);
@@ -333,11 +359,6 @@ void gemm_batched(DType dtype,
                   a, b, c)) {
     return;
   }
-  // A vector has no use for tiles, and for the smallest products packing costs more than the work.
-  constexpr int64_t kLeastProduct = 1 << 15;
-  const bool tiled = narrow ? has_native_gemm(dtype)
-                            : dtype == kFloat32 && m > 1 && n > 1 && m * n * k >= kLeastProduct &&
-                                  openblas_lacks_avx512();
   const auto one = [&](int64_t i) {
     const auto* ai = static_cast<const char*>(a) + i * stride_a * size_of(dtype);
     const auto* bi = static_cast<const char*>(b) + i * stride_b * size_of(dtype);
@@ -346,7 +367,7 @@ void gemm_batched(DType dtype,
       scale_only(c_dtype, m, n, beta, ci, ldc);
       return;
     }
-    if (tiled) {
+    if (narrow && has_native_gemm(dtype)) {
       tiled_gemm(dtype, c_dtype, trans_a, trans_b, m, n, k, static_cast<float>(alpha), ai, lda, bi,
                  ldb, static_cast<float>(beta), ci, ldc);
       return;
@@ -358,6 +379,9 @@ void gemm_batched(DType dtype,
       auto* ct = reinterpret_cast<T*>(ci);
       if constexpr (std::is_integral_v<T>) {
         gemm_integer<T>(trans_a, trans_b, m, n, k, alpha, at, lda, bt, ldb, beta, ct, ldc);
+      } else if constexpr (std::is_same_v<T, float>) {
+        gemm_float32(trans_a, trans_b, m, n, k, static_cast<T>(alpha), at, lda, bt, ldb,
+                     static_cast<T>(beta), ct, ldc);
       } else {
         gemm_blas<T>(trans_a, trans_b, m, n, k, static_cast<T>(alpha), at, lda, bt, ldb,
                      static_cast<T>(beta), ct, ldc);
