@@ -11,6 +11,7 @@
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/generator.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/comm/sum_over.h"
 #include "parallel_core/distributed/finalize_model_grads.h"
 #include "parallel_core/parallel_state.h"
 
@@ -350,12 +351,7 @@ double DistributedDataParallel::squares(
   for (const auto& bucket : state_->buckets) {
     own += bucket->squares(counts);
   }
-  if (!shards_optimizer()) {
-    return own;
-  }
-  const Tensor sum = full({1}, own, kFloat64);
-  group().all_reduce(sum);
-  return sum.item();
+  return shards_optimizer() ? sum_over(group(), own) : own;
 }
 
 void DistributedDataParallel::gather_gradients() {

@@ -5,7 +5,7 @@
 
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
-#include "autograd/tensor/factory.h"
+#include "parallel_core/comm/sum_over.h"
 #include "parallel_core/distributed/finalize_model_grads.h"
 #include "parallel_core/parallel_state.h"
 
@@ -18,14 +18,8 @@ bool counts_in_norm(const nn::Parameter& parameter) {
 }
 
 double sum_over_model_parallel(double value) {
-  const Tensor sum = full({1}, value, kFloat64);
-  for (ProcessGroup* group :
-       {&get_tensor_model_parallel_group(), &get_pipeline_model_parallel_group()}) {
-    if (group->size() > 1) {
-      group->all_reduce(sum);
-    }
-  }
-  return sum.item();
+  const double over_slices = sum_over(get_tensor_model_parallel_group(), value);
+  return sum_over(get_pipeline_model_parallel_group(), over_slices);
 }
 
 namespace {
@@ -50,9 +44,7 @@ double repeated_squares_of(const nn::Module& model, const DistributedDataParalle
     }
   }
   if (in_pieces && has_copies) {
-    const Tensor sum = full({1}, squares, kFloat64);
-    data_parallel->group().all_reduce(sum);
-    squares = sum.item();
+    squares = sum_over(data_parallel->group(), squares);
   }
   return squares;
 }

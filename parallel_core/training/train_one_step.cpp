@@ -11,6 +11,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "optim/grad_clip.h"
+#include "parallel_core/comm/sum_over.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/distributed/finalize_model_grads.h"
 #include "parallel_core/optimizer/get_optimizer.h"
@@ -31,11 +32,8 @@ int data_parallel_size(bool with_context_parallel = false) {
 
 // Sums over ranks with other sequences. Those that share sequences have the same values.
 void sum_over_sequences(std::span<double> values) {
-  if (data_parallel_size() > 1) {
-    const Tensor sums = tensor(std::vector<double>(values.begin(), values.end()),
-                               {static_cast<int64_t>(values.size())});
-    get_data_parallel_group().all_reduce(sums);
-    std::copy_n(sums.data<double>(), values.size(), values.begin());
+  if (model_parallel_is_initialized()) {
+    sum_over(get_data_parallel_group(), values);
   }
 }
 
@@ -88,10 +86,8 @@ std::map<std::string, double> logical_gradient_norms(const nn::Module& model) {
       squares.push_back(norm * norm / static_cast<double>(holders));
     }
   }
-  if (tensor_parallel_size() > 1) {
-    const Tensor total = tensor(squares, {static_cast<int64_t>(squares.size())});
-    get_tensor_model_parallel_group().all_reduce(total);
-    squares = total.to_vector<double>();
+  if (model_parallel_is_initialized()) {
+    sum_over(get_tensor_model_parallel_group(), squares);
   }
   std::map<std::string, double> norms;
   for (size_t i = 0; i < names.size(); ++i) {
