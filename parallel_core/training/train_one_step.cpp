@@ -122,9 +122,8 @@ TrainOneStepCell::TrainOneStepCell(GPTModel& network_with_loss,
   } else {
     gradients_.emplace(
         network_.named_parameters(),
-        ParamAndGradBuffer::Options{.dtype = config.optimizer_config.main_grads_dtype,
-                                    .seed = static_cast<uint64_t>(config.training_config.seed),
-                                    .memory = GradientMemory::kOnDemand});
+        OnDemandGradients::Options{.dtype = config.optimizer_config.main_grads_dtype,
+                                   .seed = static_cast<uint64_t>(config.training_config.seed)});
   }
 }
 

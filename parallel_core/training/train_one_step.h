@@ -14,7 +14,7 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
-#include "parallel_core/distributed/param_and_grad_buffer.h"
+#include "parallel_core/distributed/on_demand_gradients.h"
 #include "parallel_core/optimizer/backward_update.h"
 #include "parallel_core/training/forward_step.h"
 #include "parallel_core/transformer/gpt_model.h"
@@ -100,7 +100,7 @@ class TrainOneStepCell {
   bool log_grad_norms_;
   bool overlap_p2p_;
   DistributedDataParallel* data_parallel_;  // one of the three
-  std::optional<ParamAndGradBuffer> gradients_;
+  std::optional<OnDemandGradients> gradients_;
   std::optional<BackwardUpdate> backward_update_;
   optim::Schedule::Position position_;
   std::function<void(int64_t)> gradient_observer_;

@@ -9,6 +9,7 @@
 #include "autograd/tensor/rank_context.h"
 #include "tests/message_of.h"
 #include "tests/parallel_core/distributed/data_parallel_testing.h"
+#include "tests/parallel_core/distributed/three_parameters.h"
 
 namespace tapestry {
 namespace {
@@ -238,6 +239,27 @@ TEST(DistributedDataParallel, OptimizerStateHasNoLayout) {
                   testing::expect_states_equal(trainer.optimizer->state_dict(), plain);
                 });
   }
+}
+
+TEST(DistributedDataParallel, LaysParametersOutFromTheLast) {
+  const auto alone = single_process_group();
+  const testing::ThreeParameters module;
+  const DistributedDataParallel data_parallel(module.named_parameters(), {}, *alone);
+  EXPECT_EQ(data_parallel.num_buckets(), 1U);
+  EXPECT_EQ(data_parallel.size(), 3 * 64);
+  EXPECT_EQ(module.c().main_grad().offset(), 0);
+  EXPECT_EQ(module.b().main_grad().offset(), 64);
+  EXPECT_EQ(module.a().main_grad().offset(), 128);
+}
+
+TEST(DistributedDataParallel, TiedWeightsHaveOnePlace) {
+  const auto alone = single_process_group();
+  const auto tied = get_model(testing::small_config());
+  const auto untied =
+      get_model(testing::small_config({"model_config.untie_embeddings_and_output_weights=True"}));
+  const DistributedDataParallel one(tied->named_parameters(), {}, *alone);
+  const DistributedDataParallel two(untied->named_parameters(), {}, *alone);
+  EXPECT_EQ(two.size() - one.size(), 1024);  // 31 * 32 elements, filled up
 }
 
 TEST(DistributedDataParallel, EvaluatesOnAllRanksTogether) {
