@@ -129,16 +129,6 @@ uint64_t train_rank(const LayoutPair& pair,
   return sum;
 }
 
-ModelParallelSizes sizes_of(const ModelParallelConfig& p) {
-  const int64_t chunks = p.virtual_pipeline_model_parallel_size.value_or(1);
-  return {.tensor_model_parallel_size = static_cast<int>(p.tensor_model_parallel_size),
-          .pipeline_model_parallel_size = static_cast<int>(p.pipeline_model_parallel_size),
-          .virtual_pipeline_model_parallel_size =
-              chunks > 1 ? std::optional(static_cast<int>(chunks)) : std::nullopt,
-          .context_parallel_size = static_cast<int>(p.context_parallel_size),
-          .expert_model_parallel_size = static_cast<int>(p.expert_model_parallel_size)};
-}
-
 }  // namespace
 
 LayoutReport compare_layout(const LayoutPair& pair, const VerifyOptions& options) {
@@ -168,7 +158,7 @@ LayoutReport compare_layout(const LayoutPair& pair, const VerifyOptions& options
   run_thread_ranks(ranks,
                    [&](const std::shared_ptr<ProcessGroup>& own_world) {
                      initialize_model_parallel(
-                         sizes_of(pair.layout.parallel_config),
+                         model_parallel_sizes(pair.layout.parallel_config),
                          options.parts.world ? options.parts.world(own_world) : own_world);
                      report.checksums[static_cast<size_t>(own_world->rank())] =
                          train_rank(pair, options, trace, *report.findings, coverage);
