@@ -106,15 +106,11 @@ void Communicator::start(const std::shared_ptr<Operation>& operation) {
   throw_if_failed();
 }
 
-void Communicator::wait(Operation& operation) {
-  if (operation.finished()) {
-    return;
-  }
-  throw_if_failed();
-  const InCall in_call(in_call_, operation);
+template <class IsDone, class OnIdle>
+void Communicator::progress_until(const IsDone& is_done, const OnIdle& on_idle) {
   auto last_news = Clock::now();
   uint64_t seen = activity_;
-  while (!operation.finished()) {
+  while (!is_done()) {
     progress();
     throw_if_failed();
     if (activity_ != seen) {
@@ -123,9 +119,18 @@ void Communicator::wait(Operation& operation) {
       continue;
     }
     const double idle = seconds_since(last_news);
-    watch_.idle(idle);
+    on_idle(idle);
     transport_->pause(idle);
   }
+}
+
+void Communicator::wait(Operation& operation) {
+  if (operation.finished()) {
+    return;
+  }
+  throw_if_failed();
+  const InCall in_call(in_call_, operation);
+  progress_until([&] { return operation.finished(); }, [&](double idle) { watch_.idle(idle); });
 }
 
 void Communicator::send(
@@ -339,20 +344,8 @@ void Communicator::finish() {
   ended_ = true;
   ++activity_;
   broadcast_control(Control::kEnded, "");
-  auto last_news = Clock::now();
-  uint64_t seen = activity_;
-  while (!watch_.all_others_have_ended()) {
-    progress();
-    throw_if_failed();
-    if (activity_ != seen) {
-      seen = activity_;
-      last_news = Clock::now();
-      continue;
-    }
-    const double idle = seconds_since(last_news);
-    watch_.idle_at_end(idle);
-    transport_->pause(idle);
-  }
+  progress_until([&] { return watch_.all_others_have_ended(); },
+                 [&](double idle) { watch_.idle_at_end(idle); });
 }
 
 void Communicator::announce_failure(const std::string& reason) {

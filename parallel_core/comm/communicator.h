@@ -124,6 +124,9 @@ class Communicator {
   static OperationKey key_of(const Operation& operation);
 
   void progress();
+  // Until is_done() says so; on_idle(seconds) is called while nothing has happened for that long.
+  template <class IsDone, class OnIdle>
+  void progress_until(const IsDone& is_done, const OnIdle& on_idle);
   void take(Arrival arrival);
   void hear(const Arrival& arrival);
   void check_agreement(const Operation& operation, const Arrival& arrival);

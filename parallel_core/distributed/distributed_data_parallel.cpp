@@ -11,6 +11,7 @@
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/generator.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/comm/sum_over.h"
 #include "parallel_core/distributed/finalize_model_grads.h"
 #include "parallel_core/parallel_state.h"
 
@@ -331,11 +332,14 @@ void DistributedDataParallel::finish_reduce() {
   }
 }
 
-Tensor DistributedDataParallel::held_gradient(const std::string& name) const {
-  const State::Place& place = state_->place_of(name);
-  ParamAndGradBucket& bucket = *state_->buckets[place.bucket];
-  return shards_optimizer() ? bucket.pieces()[place.index].gradient
-                            : bucket.parameters()[place.index].parameter->main_grad();
+ModelGradients::Held DistributedDataParallel::held_gradient(
+    const nn::Module::NamedParameter& entry) const {
+  if (!shards_optimizer()) {
+    return {entry.parameter->main_grad(), 0};
+  }
+  const State::Place& place = state_->place_of(entry.name);
+  const ParameterPiece& piece = state_->buckets[place.bucket]->pieces()[place.index];
+  return {piece.gradient, piece.begin};
 }
 
 void DistributedDataParallel::scale(double factor) {
@@ -350,12 +354,11 @@ double DistributedDataParallel::squares(
   for (const auto& bucket : state_->buckets) {
     own += bucket->squares(counts);
   }
-  if (!shards_optimizer()) {
-    return own;
-  }
-  const Tensor sum = full({1}, own, kFloat64);
-  group().all_reduce(sum);
-  return sum.item();
+  return own;
+}
+
+double DistributedDataParallel::sum_over_pieces(double value) const {
+  return shards_optimizer() ? sum_over(group(), value) : value;
 }
 
 void DistributedDataParallel::gather_gradients() {

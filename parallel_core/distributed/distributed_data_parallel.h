@@ -12,6 +12,7 @@
 #include "optim/parameter_shards.h"
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
+#include "parallel_core/distributed/model_gradients.h"
 #include "parallel_core/distributed/param_and_grad_bucket.h"
 
 namespace tapestry {
@@ -44,12 +45,11 @@ struct DataParallelOptions {
 /// optimizer is sharded.
 ///
 /// Gradients are summed: who starts a backward pass divides by the number of ranks where a mean is
-/// wanted. A step is: start_step, the backward passes, finish_reduce, then the update of pieces()
-/// and parameters_changed(). All ranks do the same in the same order.
+/// wanted. With a sharded optimizer, what is updated are the pieces().
 ///
 /// With z3 the memory of a paged parameter comes when it is touched and goes when two others have
 /// been, so that an op may use two at once. Reading or saving one is collective, like every touch.
-class DistributedDataParallel {
+class DistributedDataParallel final : public ModelGradients {
  public:
   /// Parameters lie in buckets in reverse order of their making, which is about the order in which
   /// backward finishes them. The group outlives the object.
@@ -58,7 +58,7 @@ class DistributedDataParallel {
                           ProcessGroup& group);
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
-  ~DistributedDataParallel();
+  ~DistributedDataParallel() override;
 
   ProcessGroup& group() const;
   const DataParallelOptions& options() const;
@@ -73,27 +73,19 @@ class DistributedDataParallel {
   /// Elements of all buckets, gaps included.
   int64_t size() const;
 
-  /// Makes all gradients zero. `backward_passes`: how many the step will have, after which a
-  /// gradient is complete.
-  void start_step(int64_t step, int64_t backward_passes);
-  /// Returns when the gradients of the step are summed over the ranks.
-  void finish_reduce();
-  /// What this rank holds of a parameter's reduced gradient: all of it, or with a sharded optimizer
-  /// its piece [n]. Parameters in a bucket of their own are cut alike wherever they have one size.
-  Tensor held_gradient(const std::string& name) const;
-  /// Multiplies every reduced gradient.
-  void scale(double factor);
-  /// Sum of squares of all reduced gradients, of the parameters for which `counts` says true; the
-  /// same bits on every rank. Not finite exactly if an element is not. Collective.
-  double squares(const std::function<bool(const nn::Parameter&)>& counts) const;
-  /// Makes the parameters' gradients whole on every rank, to be looked at, until
-  /// release_gradients(). Collective.
-  void gather_gradients();
-  void release_gradients();
-
-  /// The pieces have been updated: the parameters follow. Collective.
-  void parameters_changed();
-  /// Returns when they have.
+  void start_step(int64_t step, int64_t backward_passes) override;
+  void finish_reduce() override;
+  void scale(double factor) override;
+  double squares(const std::function<bool(const nn::Parameter&)>& counts) const override;
+  /// All of it, or with a sharded optimizer its piece [n]. Parameters in a bucket of their own are
+  /// cut alike wherever they have one size.
+  Held held_gradient(const nn::Module::NamedParameter& entry) const override;
+  double sum_over_pieces(double value) const override;
+  void gather_gradients() override;
+  void release_gradients() override;
+  /// The pieces have been updated: starts bringing the parameters together.
+  void parameters_changed() override;
+  /// Returns when they are.
   void finish_gather();
 
  private:

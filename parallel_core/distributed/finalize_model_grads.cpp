@@ -116,12 +116,4 @@ void finalize_model_grads(const ParameterList& parameters) {
   sum_tied_embedding_gradients(parameters);
 }
 
-void finalize_model_grads(const nn::Module& model) {
-  ParameterList parameters;
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    parameters.push_back(entry.parameter);
-  }
-  finalize_model_grads(parameters);
-}
-
 }  // namespace tapestry

@@ -14,7 +14,6 @@ using ParameterList = std::vector<const nn::Parameter*>;
 /// makes it once a step, after the last micro-batch, before anything reads the gradients; where
 /// data-parallel ranks reduce them bucket by bucket, before that, for each bucket's parameters.
 void finalize_model_grads(const ParameterList& parameters);
-void finalize_model_grads(const nn::Module& model);
 
 /// The tensor-parallel part of it: sums the gradients of parameters of which each rank of the
 /// tensor-parallel group has only its share (TensorParallel::kPartial), and of the slices that

@@ -8,6 +8,7 @@
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/comm/sum_over.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
 
@@ -68,11 +69,8 @@ void receive_stage(ProcessGroup& group, int source, std::map<std::string, Tensor
 }  // namespace
 
 void sum_over_pipeline(std::span<double> values) {
-  if (pipeline_place().size > 1) {
-    const Tensor sums = tensor(std::vector<double>(values.begin(), values.end()),
-                               {static_cast<int64_t>(values.size())});
-    get_pipeline_model_parallel_group().all_reduce(sums);
-    std::memcpy(values.data(), sums.raw(), values.size_bytes());
+  if (model_parallel_is_initialized()) {
+    sum_over(get_pipeline_model_parallel_group(), values);
   }
 }
 

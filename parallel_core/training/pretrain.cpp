@@ -214,12 +214,17 @@ RunData open_data(const AllConfig& config) {
 namespace {
 
 // Model chunks of a stage, where there are several.
-std::optional<int> interleaved_chunks(const ModelParallelConfig& config) {
-  const int64_t chunks = config.virtual_pipeline_model_parallel_size.value_or(1);
-  return chunks > 1 ? std::optional(static_cast<int>(chunks)) : std::nullopt;
-}
-
 }  // namespace
+
+ModelParallelSizes model_parallel_sizes(const ModelParallelConfig& config) {
+  const int64_t chunks = config.virtual_pipeline_model_parallel_size.value_or(1);
+  return {.tensor_model_parallel_size = static_cast<int>(config.tensor_model_parallel_size),
+          .pipeline_model_parallel_size = static_cast<int>(config.pipeline_model_parallel_size),
+          .virtual_pipeline_model_parallel_size =
+              chunks > 1 ? std::optional(static_cast<int>(chunks)) : std::nullopt,
+          .context_parallel_size = static_cast<int>(config.context_parallel_size),
+          .expert_model_parallel_size = static_cast<int>(config.expert_model_parallel_size)};
+}
 
 std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel_size) {
   const auto& vpp = config.virtual_pipeline_model_parallel_size;
@@ -239,13 +244,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (!model_parallel_is_initialized()) {
     const ModelParallelConfig& p = config.parallel_config;
     check_world_size(p, options.world->size());
-    initialize_model_parallel(
-        {.tensor_model_parallel_size = static_cast<int>(p.tensor_model_parallel_size),
-         .pipeline_model_parallel_size = static_cast<int>(p.pipeline_model_parallel_size),
-         .virtual_pipeline_model_parallel_size = interleaved_chunks(p),
-         .context_parallel_size = static_cast<int>(p.context_parallel_size),
-         .expert_model_parallel_size = static_cast<int>(p.expert_model_parallel_size)},
-        options.world);
+    initialize_model_parallel(model_parallel_sizes(p), options.world);
   }
 
   check_fits(estimate_memory(config, get_data_parallel_world_size()),

@@ -8,6 +8,7 @@
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
+#include "parallel_core/parallel_state.h"
 #include "parallel_core/training/training.h"
 
 namespace tapestry {
@@ -40,6 +41,9 @@ struct PretrainOptions {
 /// (require_supported) and fit into memory (both are checked before anything is allocated or
 /// written).
 TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options = {});
+
+/// The axes that a configuration asks for. A virtual pipeline of one chunk is none.
+ModelParallelSizes model_parallel_sizes(const ModelParallelConfig& config);
 
 /// "dp 1 | pp 1 | tp 1 | sp False | vpp None"
 std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel_size);

@@ -11,8 +11,8 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "optim/grad_clip.h"
+#include "parallel_core/comm/sum_over.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
-#include "parallel_core/distributed/finalize_model_grads.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/optimizer/global_norm.h"
 #include "parallel_core/parallel_state.h"
@@ -31,17 +31,9 @@ int data_parallel_size(bool with_context_parallel = false) {
 
 // Sums over ranks with other sequences. Those that share sequences have the same values.
 void sum_over_sequences(std::span<double> values) {
-  if (data_parallel_size() > 1) {
-    const Tensor sums = tensor(std::vector<double>(values.begin(), values.end()),
-                               {static_cast<int64_t>(values.size())});
-    get_data_parallel_group().all_reduce(sums);
-    std::copy_n(sums.data<double>(), values.size(), values.begin());
+  if (model_parallel_is_initialized()) {
+    sum_over(get_data_parallel_group(), values);
   }
-}
-
-bool model_is_split() {
-  return model_parallel_is_initialized() && (get_tensor_model_parallel_world_size() > 1 ||
-                                             get_pipeline_model_parallel_world_size() > 1);
 }
 
 double token_count(const data::Batch& batch) {
@@ -88,10 +80,8 @@ std::map<std::string, double> logical_gradient_norms(const nn::Module& model) {
       squares.push_back(norm * norm / static_cast<double>(holders));
     }
   }
-  if (tensor_parallel_size() > 1) {
-    const Tensor total = tensor(squares, {static_cast<int64_t>(squares.size())});
-    get_tensor_model_parallel_group().all_reduce(total);
-    squares = total.to_vector<double>();
+  if (model_parallel_is_initialized()) {
+    sum_over(get_tensor_model_parallel_group(), squares);
   }
   std::map<std::string, double> norms;
   for (size_t i = 0; i < names.size(); ++i) {
@@ -114,21 +104,20 @@ TrainOneStepCell::TrainOneStepCell(GPTModel& network_with_loss,
       mean_(config.training_config.loss_reduction == "mean"),
       log_grad_norms_(config.training_config.log_param_grad_norms),
       overlap_p2p_(config.parallel_config.overlap_p2p_comm),
-      data_parallel_(data_parallel) {
+      gradients_(data_parallel) {
   const int ranks = data_parallel_size(/*with_context_parallel=*/true);
   check<ValueError>(data_parallel != nullptr || ranks == 1, "a training step on ", ranks,
                     " data-parallel ranks needs the object that get_data_parallel makes");
-  if (data_parallel_ != nullptr) {
+  if (data_parallel != nullptr) {
     return;
   }
   if (config.optimizer_config.optimizer_in_backward) {
     backward_update_.emplace(network_, optimizer_, log_grad_norms_);
   } else {
-    gradients_.emplace(
+    gradients_ = &own_gradients_.emplace(
         network_.named_parameters(),
-        ParamAndGradBuffer::Options{.dtype = config.optimizer_config.main_grads_dtype,
-                                    .seed = static_cast<uint64_t>(config.training_config.seed),
-                                    .memory = GradientMemory::kOnDemand});
+        OnDemandGradients::Options{.dtype = config.optimizer_config.main_grads_dtype,
+                                   .seed = static_cast<uint64_t>(config.training_config.seed)});
   }
 }
 
@@ -185,22 +174,12 @@ void TrainOneStepCell::apply_schedule(StepResult& result) {
   }
 }
 
-void TrainOneStepCell::start_gradients(size_t micro_batches) {
-  if (data_parallel_ != nullptr) {
-    data_parallel_->start_step(position_.seen, static_cast<int64_t>(micro_batches));
-  } else {
-    gradients_->zero(position_.seen);
-  }
-}
-
 // Shows the gradients to whoever wants to see them whole.
 void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResult& result) {
   if (!observed && !log_grad_norms_) {
     return;
   }
-  if (data_parallel_ != nullptr) {
-    data_parallel_->gather_gradients();
-  }
+  gradients_->gather_gradients();
   if (log_grad_norms_) {
     for (const auto& [name, norm] : logical_gradient_norms(network_)) {
       result.grad_norms.emplace(name, norm * unscale);
@@ -210,31 +189,23 @@ void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResu
   if (observed) {
     gradient_observer_(position_.seen + 1);
   }
-  if (data_parallel_ != nullptr) {
-    data_parallel_->release_gradients();
-  }
+  gradients_->release_gradients();
 }
 
 void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro_batches,
                                            StepResult& result) {
-  start_gradients(micro_batches.size());
+  gradients_->start_step(position_.seen, static_cast<int64_t>(micro_batches.size()));
   result.loss = forward_backward(micro_batches, result);
-  if (data_parallel_ != nullptr) {
-    data_parallel_->finish_reduce();
-  } else {
-    finalize_model_grads(network_);
-  }
+  gradients_->finish_reduce();
   // Unscaling is left to the pass that updates, unless somebody wants to see the gradients.
   double unscale = 1.0 / result.loss_scale;
   const int64_t step = position_.seen + 1;
   const bool observed = gradient_observer_ && (!observer_wanted_ || observer_wanted_(step));
   if (observed && unscale != 1) {
-    data_parallel_ != nullptr ? data_parallel_->scale(unscale) : gradients_->scale(unscale);
+    gradients_->scale(unscale);
     unscale = 1;
   }
-  const bool is_split = data_parallel_ != nullptr || model_is_split();
-  result.grad_norm =
-      (is_split ? global_grad_norm(network_, data_parallel_) : gradients_->norm()) * unscale;
+  result.grad_norm = global_grad_norm(network_, *gradients_) * unscale;
   result.finite = std::isfinite(result.grad_norm);
   observe_gradients(unscale, observed, result);
   apply_schedule(result);
@@ -246,9 +217,7 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
       transform.limit = clip_->clip_value;
     }
     optimizer_.step(transform);
-    if (data_parallel_ != nullptr) {
-      data_parallel_->parameters_changed();
-    }
+    gradients_->parameters_changed();
     ++position_.applied;
   }
 }

@@ -14,7 +14,8 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
-#include "parallel_core/distributed/param_and_grad_buffer.h"
+#include "parallel_core/distributed/model_gradients.h"
+#include "parallel_core/distributed/on_demand_gradients.h"
 #include "parallel_core/optimizer/backward_update.h"
 #include "parallel_core/training/forward_step.h"
 #include "parallel_core/transformer/gpt_model.h"
@@ -84,7 +85,6 @@ class TrainOneStepCell {
  private:
   static void count_tokens(const std::vector<data::Batch>& micro_batches, StepResult& result);
   double forward_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
-  void start_gradients(size_t micro_batches);
   void observe_gradients(double unscale, bool observed, StepResult& result);
   void apply_schedule(StepResult& result);
   void step_after_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
@@ -99,8 +99,8 @@ class TrainOneStepCell {
   bool mean_;
   bool log_grad_norms_;
   bool overlap_p2p_;
-  DistributedDataParallel* data_parallel_;  // one of the three
-  std::optional<ParamAndGradBuffer> gradients_;
+  ModelGradients* gradients_;  // data_parallel's or own ones; null with backward_update_
+  std::optional<OnDemandGradients> own_gradients_;
   std::optional<BackwardUpdate> backward_update_;
   optim::Schedule::Position position_;
   std::function<void(int64_t)> gradient_observer_;

@@ -12,8 +12,8 @@
 #include "autograd/ops/elementwise.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
-#include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/comm/sum_over.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/pipeline_parallel/collect.h"
@@ -103,11 +103,7 @@ double evaluate(GPTModel& model,
   model.train();
   std::array<double, 2> sums = {loss, tokens};  // known to the last stage
   sum_over_pipeline(sums);
-  if (get_data_parallel_world_size() > 1) {
-    const Tensor all = tensor(std::vector<double>{sums[0], sums[1]}, {2});
-    get_data_parallel_group().all_reduce(all);
-    sums = {all.data<double>()[0], all.data<double>()[1]};
-  }
+  sum_over(get_data_parallel_group(), sums);
   return sums[0] / std::max(sums[1], 1.0);
 }
 

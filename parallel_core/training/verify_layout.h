@@ -78,11 +78,6 @@ struct LayoutReport {
 /// No more steps than the configuration trains. What either training throws is thrown.
 LayoutReport compare_layout(const LayoutPair& pair, const VerifyOptions& options = {});
 
-/// How much of a tensor's true gradient is zero, whatever the data: a key bias adds the same to all
-/// scores of a query, which softmax ignores, unless a rotation or norm comes between.
-enum class ZeroGradient { kNone, kPart, kAll };
-ZeroGradient has_zero_gradient(const TransformerConfig& config, const std::string& logical_name);
-
 /// Reads the configuration with the overrides added to those that it was given.
 using ConfigLoader = std::function<AllConfig(const std::vector<std::string>& more_overrides)>;
 

@@ -9,6 +9,7 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/comm/sum_over.h"
 #include "parallel_core/tensor_parallel/mappings.h"
 #include "parallel_core/transformer/activation_recorder.h"
 
@@ -139,9 +140,7 @@ GPTOutput GPTModel::forward(const GPTInput& input) {
   }
   if (context_layout_.size > 1) {
     // Every rank goes backward from the loss of its own tokens.
-    const Tensor count = full({1}, out.token_count, kFloat64);
-    context_layout_.group->all_reduce(count);
-    out.token_count = count.item();
+    out.token_count = sum_over(*context_layout_.group, out.token_count);
     total = reduce_from_model_parallel_region(total, *context_layout_.group);
   }
   out.loss = total / std::max(out.token_count, 1.0);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/config/config.h"
+#include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/random.h"
 #include "parallel_core/training/train_one_step.h"
@@ -27,6 +29,16 @@ namespace tapestry::testing {
 
 using Overrides = std::vector<std::string>;
 using State = std::map<std::string, Tensor>;
+
+/// All of them, one list after the other.
+inline Overrides joined(std::initializer_list<Overrides> parts) {
+  Overrides out;
+  for (const Overrides& part : parts) {
+    out.insert(out.end(), part.begin(), part.end());
+  }
+  return out;
+}
+inline Overrides joined(const Overrides& a, const Overrides& b) { return joined({a, b}); }
 
 /// A model of two layers, hidden 32, four heads, vocabulary 31, sequence 8; then the overrides.
 inline AllConfig small_config(const Overrides& overrides = {}) {
@@ -71,11 +83,20 @@ inline void jitter(nn::Module& model, double size = 0.1) {
   }
 }
 
+/// The model of the current rank with these weights, or if there are none with initial ones.
+inline std::unique_ptr<GPTModel> model_with(const AllConfig& config, const State& weights) {
+  auto model = get_model(config);
+  if (!weights.empty()) {
+    set_logical_state(*model, weights, "test");
+  }
+  return model;
+}
+
 /// Everything that a training step needs.
 struct Trainer {
-  explicit Trainer(AllConfig settings)
+  explicit Trainer(AllConfig settings, const State& start = {})
       : config(std::move(settings)),
-        model(get_model(config)),
+        model(model_with(config, start)),
         data_parallel(get_data_parallel(config, *model)),
         optimizer(get_optimizer(config, *model, data_parallel.get())),
         schedule(get_optimizer_param_scheduler(config, 1)),

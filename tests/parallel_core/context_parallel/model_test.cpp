@@ -2,12 +2,11 @@
 // losses, gradients and updates.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "autograd/tensor/error.h"
-#include "optim/grad_clip.h"
-#include "parallel_core/context_parallel/context_parallel_layout.h"
-#include "parallel_core/dist_checkpointing/logical_state.h"
-#include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/training/generation.h"
+#include "tests/parallel_core/model_run.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"
 #include "tests/parallel_core/transformer/structures.h"
@@ -15,12 +14,20 @@
 namespace tapestry {
 namespace {
 
-using testing::expect_states_close;
+using testing::joined;
+using testing::kDropout;
+using testing::kHalfBounds;
 using testing::make_batch;
+using testing::MakeBatch;
+using testing::ModelRun;
+using testing::moved_weights;
 using testing::Overrides;
 using testing::run_parallel;
+using testing::RunBounds;
+using testing::RunOptions;
 using testing::small_config;
 using testing::State;
+using testing::train_model;
 using testing::Trainer;
 
 const std::string kModel = "model_config.";
@@ -62,11 +69,6 @@ std::string text_of(const Layout& l) {
 }
 std::ostream& operator<<(std::ostream& out, const Layout& l) { return out << text_of(l); }
 
-Overrides joined(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 Overrides in_layout(const Overrides& overrides, const Layout& l) {
   return joined(joined(overrides, l.more),
                 {concat(kParallel, "context_parallel_size=", l.context),
@@ -77,99 +79,23 @@ Overrides in_layout(const Overrides& overrides, const Layout& l) {
                  concat("dataset_config.data_layout=", l.sequence_first ? "SBH" : "BSH")});
 }
 
-const Overrides kLlama = {kModel + "position_embedding_type=rope",
-                          kModel + "normalization=RMSNorm",
-                          kModel + "hidden_act=swiglu",
-                          kModel + "group_query_attention=True",
-                          kModel + "num_query_groups=2",
-                          kModel + "num_attention_heads=8",
-                          kModel + "qk_layernorm=True",
-                          kModel + "untie_embeddings_and_output_weights=True",
-                          kModel + "seq_length=16"};
+const Overrides kLlama = joined(testing::kLlama, {kModel + "seq_length=16"});
 const Overrides kGpt2 = {kModel + "seq_length=16"};
-const Overrides kDropout = {kModel + "hidden_dropout=0.2", kModel + "attention_dropout=0.2"};
-
-// What a training shows, the same on every rank but for the states, which rank 0 has.
-struct Outcome {
-  std::vector<double> losses;
-  std::vector<double> norms;
-  State gradients;  // of the first step
-  State weights;    // at the end
-};
-
-using MakeBatch = std::function<data::Batch(const AllConfig&, int64_t first_sample)>;
-
-data::Batch plain_batch(const AllConfig& config, int64_t first_sample) {
-  return make_batch(config, 2, first_sample);
-}
-
-// Four micro-batches of two rows a step, of which each data-parallel rank has its part.
-Outcome train_steps(const AllConfig& config, const State& start, int steps, const MakeBatch& make) {
-  const std::unique_ptr<GPTModel> model = get_model(config);
-  set_logical_state(*model, start, "test");
-  const auto data_parallel = get_data_parallel(config, *model);
-  const auto optimizer = get_optimizer(config, *model, data_parallel.get());
-  const auto schedule = get_optimizer_param_scheduler(config, 1);
-  TrainOneStepCell cell(*model, *optimizer, *schedule, config, data_parallel.get());
-  const bool split = model_parallel_is_initialized();
-  const int rank = split ? get_data_parallel_rank() : 0;
-  const int parts = split ? get_data_parallel_world_size() : 1;
-  Outcome run;
-  for (int step = 0; step < steps; ++step) {
-    std::vector<data::Batch> batches;
-    for (int i = rank; i < 4; i += parts) {
-      batches.push_back(make(config, 8 * step + 2 * i));
-    }
-    if (step == 0) {
-      cell.set_gradient_observer(
-          [&](int64_t) { run.gradients = gather_over_pipeline(logical_gradients(*model)); });
-    }
-    const StepResult result = cell(batches);
-    cell.set_gradient_observer({});
-    run.losses.push_back(result.loss);
-    run.norms.push_back(result.grad_norm);
-  }
-  run.weights = gather_over_pipeline(get_logical_state(*model, optimizer.get()));
-  return run;
-}
-
-State start_of(const Overrides& overrides) {
-  const auto model = get_model(small_config(overrides));
-  testing::jitter(*model, 0.05);
-  return get_logical_state(*model);
-}
-
-struct Bounds {
-  double loss = 1e-5;
-  double norm = 1e-5;
-  double gradient = 1e-4;
-  double weight = 1e-4;
-};
-// 16-bit rounding differs where sums are cut; Adam makes it visible in weights that hardly move.
-constexpr Bounds kHalf = {.loss = 2e-3, .norm = 3e-3, .gradient = 6e-2, .weight = 0.5};
 
 void expect_same_run(const Overrides& overrides_,
                      const Layout& layout,
                      int steps,
-                     const Bounds& bounds = {},
-                     const MakeBatch& make = plain_batch) {
+                     const RunBounds& bounds = {},
+                     const MakeBatch& make = testing::two_rows) {
   // With this eps an element whose gradient is nothing but rounding stays where it is.
   const Overrides overrides = joined(overrides_, {"optimizer_config.eps=0.001"});
-  const State start = start_of(overrides);
-  const Outcome single = train_steps(small_config(overrides), start, steps, make);
+  const State start = moved_weights(overrides);
+  const RunOptions options = {.steps = steps, .make = make};
+  const ModelRun single = train_model(small_config(overrides), start, options);
   const AllConfig config = small_config(in_layout(overrides, layout));
   EXPECT_TRUE(config.unsupported.empty());
   run_parallel(layout.ranks(), layout.sizes(), [&] {
-    const Outcome found = train_steps(config, start, steps, make);
-    for (size_t i = 0; i < single.losses.size(); ++i) {
-      EXPECT_NEAR(found.losses[i], single.losses[i], bounds.loss * single.losses[i]) << i;
-    }
-    EXPECT_NEAR(found.norms[0], single.norms[0], bounds.norm * single.norms[0]);
-    if (get_tensor_model_parallel_rank() == 0 && get_pipeline_model_parallel_rank() == 0) {
-      // Whoever has a copy has the same.
-      expect_states_close(found.gradients, single.gradients, bounds.gradient);
-      expect_states_close(found.weights, single.weights, bounds.weight);
-    }
+    testing::expect_same_run(train_model(config, start, options), single, bounds);
   });
 }
 
@@ -218,7 +144,7 @@ TEST_P(EveryLayout, UnfusedKernels) {
 TEST_P(EveryLayout, Bfloat16) {
   const Layout& layout = GetParam();
   const Overrides half = {kModel + "compute_dtype=bfloat16"};
-  Bounds bounds = kHalf;
+  RunBounds bounds = kHalfBounds;
   if (layout.tensor == 1 && layout.pipeline == 1) {
     // Dividing sequences moves no rounding but that of sums over tokens.
     bounds.loss = 1e-6;
@@ -269,13 +195,13 @@ TEST_P(EveryLayout, LossOverTokens) {
 TEST_P(EveryLayout, TwoRunsHaveTheSameBits) {
   const Layout& layout = GetParam();
   const Overrides overrides = joined(joined(kLlama, kDropout), {kModel + "compute_dtype=bfloat16"});
-  const State start = start_of(overrides);
+  const State start = moved_weights(overrides);
   const AllConfig config = small_config(in_layout(overrides, layout));
-  std::vector<Outcome> first(static_cast<size_t>(layout.ranks()));
+  std::vector<ModelRun> first(static_cast<size_t>(layout.ranks()));
   for (const int round : {0, 1}) {
     run_parallel(layout.ranks(), layout.sizes(), [&] {
-      Outcome run = train_steps(config, start, 2, plain_batch);
-      Outcome& kept = first[static_cast<size_t>(get_world_group().rank())];
+      ModelRun run = train_model(config, start, {.steps = 2});
+      ModelRun& kept = first[static_cast<size_t>(get_world_group().rank())];
       if (round == 0) {
         kept = std::move(run);
         return;
@@ -291,11 +217,10 @@ TEST_P(EveryLayout, TwoRunsHaveTheSameBits) {
 TEST_P(EveryLayout, LogitsOfTextOfAnyLength) {
   const Layout& layout = GetParam();
   for (const Overrides& overrides : {kLlama, kGpt2}) {
-    const State start = start_of(overrides);
+    const State start = moved_weights(overrides);
     AllConfig config = small_config(overrides);
     const auto logits_of = [&](const AllConfig& c, int64_t length) {
-      const auto model = get_model(c);
-      set_logical_state(*model, start, "test");
+      const auto model = testing::model_with(c, start);
       model->eval();
       data::Batch batch = make_batch(c, 1);
       batch.labels.clear();
@@ -320,10 +245,9 @@ TEST_P(EveryLayout, LogitsOfTextOfAnyLength) {
 
 TEST_P(EveryLayout, GeneratesTheTextOfOneProcess) {
   const Layout& layout = GetParam();
-  const State start = start_of(kLlama);
+  const State start = moved_weights(kLlama);
   const auto text_of_model = [&](const AllConfig& c) {
-    const auto model = get_model(c);
-    set_logical_state(*model, start, "test");
+    const auto model = testing::model_with(c, start);
     const std::vector<int32_t> prompt = {1, 2, 3};
     return generate(*model, prompt,
                     {.max_new_tokens = 18, .temperature = 0.8, .seed = 5, .max_context = 16});

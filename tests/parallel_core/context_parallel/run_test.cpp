@@ -9,12 +9,14 @@
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "tests/parallel_core/data/temp_dir.h"
+#include "tests/parallel_core/made_up_samples.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"
 
 namespace tapestry {
 namespace {
 
+using testing::MadeUpSamples;
 using testing::Overrides;
 using testing::State;
 
@@ -35,7 +37,7 @@ struct Layout {
 void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
 
 AllConfig config_of(const Layout& layout, const Overrides& more = {}) {
-  Overrides overrides = {
+  const Overrides overrides = {
       kModel + "seq_length=16",
       kModel + "hidden_dropout=0.1",
       kModel + "num_attention_heads=4",
@@ -48,9 +50,7 @@ AllConfig config_of(const Layout& layout, const Overrides& more = {}) {
       concat(kParallel, "tensor_model_parallel_size=", layout.tensor),
       concat(kParallel, "pipeline_model_parallel_size=", layout.pipeline),
   };
-  overrides.insert(overrides.end(), layout.overrides.begin(), layout.overrides.end());
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  return testing::small_config(overrides);
+  return testing::small_config(testing::joined({overrides, layout.overrides, more}));
 }
 
 // Runs `body` on the ranks of the layout.
@@ -61,27 +61,6 @@ void run(const Layout& layout, const std::function<void()>& body) {
                          .context_parallel_size = layout.context},
                         body);
 }
-
-// Samples that are made up when they are asked for.
-class MadeUpSource final : public data::DataSource {
- public:
-  explicit MadeUpSource(AllConfig config) : config_(std::move(config)) {}
-  data::Batch micro_batch(int64_t step,
-                          int64_t micro,
-                          int64_t micro_batches,
-                          int64_t batch,
-                          int64_t rank,
-                          int64_t ranks) override {
-    return testing::make_batch(config_, batch,
-                               ((step * ranks + rank) * micro_batches + micro) * batch);
-  }
-  int64_t seq_length() const override { return config_.model_config.seq_length; }
-  int64_t size_in_samples() const override { return 1000; }
-  int64_t epoch(int64_t /*step*/, int64_t /*global_batch_size*/) const override { return 0; }
-
- private:
-  AllConfig config_;
-};
 
 const Layout kLayouts[] = {
     {"Two", 2, 1, 1, 1, {}},
@@ -110,7 +89,7 @@ TEST_P(ContextParallelRun, EvaluationIsThatOfOneProcess) {
     run(layout, [&] {
       const AllConfig config = config_of(layout);
       const auto model = get_model(config);
-      MadeUpSource source(config);
+      MadeUpSamples source(config);
       losses[static_cast<size_t>(get_world_group().rank())] = evaluate(*model, source, config, 2);
     });
     return losses;
@@ -129,7 +108,7 @@ TEST_P(ContextParallelRun, TheLoopWritesTheFilesOfOneProcess) {
            "training_config.dump_activation_steps=[1]", "training_config.dump_grad_steps=[1]",
            "training_config.dump_weight_steps=[2]", "optimizer_config.eps=0.001"});
       testing::Trainer trainer(config);
-      MadeUpSource source(config);
+      MadeUpSamples source(config);
       EXPECT_EQ(train(trainer.cell, source, config, {}).steps, 2);
     });
   };
@@ -151,7 +130,7 @@ TEST_P(ContextParallelRun, CheckpointsAreThoseOfOneProcess) {
           config_of(layout, {"training_config.training_iters=2", "optimizer_config.eps=0.001",
                              "training_config.save_interval=2"});
       testing::Trainer trainer(config);
-      MadeUpSource source(config);
+      MadeUpSamples source(config);
       train(trainer.cell, source, config, {.checkpoint = {.directory = folder}});
     });
   };

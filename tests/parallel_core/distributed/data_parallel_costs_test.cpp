@@ -11,22 +11,19 @@
 namespace tapestry {
 namespace {
 
+using testing::joined;
 using testing::make_batch;
 using testing::Overrides;
 using testing::Trainer;
 
 // Matrices large beside vectors, and no two of one size.
 Overrides model(const Overrides& more) {
-  Overrides out = {"model_config.hidden_size=96",
-                   "model_config.ffn_hidden_size=160",
-                   "model_config.vocab_size=512",
-                   "model_config.position_embedding_type=rope",
-                   "model_config.untie_embeddings_and_output_weights=True",
-                   "optimizer_config.clip_grad=1",
-                   "training_config.wrap_with_ddp=True",
-                   "training_config.bucket_size=5000"};
-  out.insert(out.end(), more.begin(), more.end());
-  return out;
+  return joined(
+      {"model_config.hidden_size=96", "model_config.ffn_hidden_size=160",
+       "model_config.vocab_size=512", "model_config.position_embedding_type=rope",
+       "model_config.untie_embeddings_and_output_weights=True", "optimizer_config.clip_grad=1",
+       "training_config.wrap_with_ddp=True", "training_config.bucket_size=5000"},
+      more);
 }
 
 const Overrides kLevels[] = {{},

@@ -9,12 +9,15 @@
 #include "autograd/tensor/rank_context.h"
 #include "tests/message_of.h"
 #include "tests/parallel_core/distributed/data_parallel_testing.h"
+#include "tests/parallel_core/distributed/three_parameters.h"
+#include "tests/parallel_core/made_up_samples.h"
 
 namespace tapestry {
 namespace {
 
 using testing::expect_same_bits;
 using testing::expect_same_training;
+using testing::joined;
 using testing::make_batch;
 using testing::Overrides;
 using testing::RunSettings;
@@ -30,10 +33,9 @@ const std::string kParallel = "parallel_config.";
 
 // Without a bias of the keys no gradient is mere rounding, of which AdamW would make whole steps.
 Overrides with(const Overrides& more) {
-  Overrides out = {"model_config.position_embedding_type=rope", "model_config.qkv_has_bias=False",
-                   kOptimizer + "clip_grad=1", kOptimizer + "weight_decay=0.1"};
-  out.insert(out.end(), more.begin(), more.end());
-  return out;
+  return joined({"model_config.position_embedding_type=rope", "model_config.qkv_has_bias=False",
+                 kOptimizer + "clip_grad=1", kOptimizer + "weight_decay=0.1"},
+                more);
 }
 
 const Overrides kSharded = {kTraining + "use_distributed_optimizer=True"};
@@ -43,14 +45,6 @@ const Overrides kOverlapReduce = {kTraining + "wrap_with_ddp=True",
                                   kTraining + "overlap_grad_reduce=True"};
 const Overrides kOverlapGather = {kOptimizer + "overlap_param_gather=True"};
 const Overrides kSmallBuckets = {kTraining + "wrap_with_ddp=True", kTraining + "bucket_size=1500"};
-
-Overrides joined(std::initializer_list<Overrides> parts) {
-  Overrides out;
-  for (const Overrides& part : parts) {
-    out.insert(out.end(), part.begin(), part.end());
-  }
-  return out;
-}
 
 void expect_ranks_agree(const std::vector<Training>& runs) {
   for (size_t rank = 1; rank < runs.size(); ++rank) {
@@ -240,31 +234,33 @@ TEST(DistributedDataParallel, OptimizerStateHasNoLayout) {
   }
 }
 
-TEST(DistributedDataParallel, EvaluatesOnAllRanksTogether) {
-  class Source final : public data::DataSource {
-   public:
-    explicit Source(const AllConfig& config) : config_(config) {}
-    data::Batch micro_batch(int64_t step,
-                            int64_t micro_index,
-                            int64_t micro_batch_num,
-                            int64_t micro_batch_size,
-                            int64_t dp_rank,
-                            int64_t dp_size) override {
-      const int64_t chunk = step * micro_batch_num + micro_index;
-      return make_batch(config_, micro_batch_size, (chunk * dp_size + dp_rank) * micro_batch_size);
-    }
-    int64_t seq_length() const override { return config_.model_config.seq_length; }
-    int64_t size_in_samples() const override { return 1000; }
-    int64_t epoch(int64_t /*step*/, int64_t /*global_batch_size*/) const override { return 0; }
+TEST(DistributedDataParallel, LaysParametersOutFromTheLast) {
+  const auto alone = single_process_group();
+  const testing::ThreeParameters module;
+  const DistributedDataParallel data_parallel(module.named_parameters(), {}, *alone);
+  EXPECT_EQ(data_parallel.num_buckets(), 1U);
+  EXPECT_EQ(data_parallel.size(), 3 * 64);
+  EXPECT_EQ(module.c().main_grad().offset(), 0);
+  EXPECT_EQ(module.b().main_grad().offset(), 64);
+  EXPECT_EQ(module.a().main_grad().offset(), 128);
+}
 
-   private:
-    const AllConfig& config_;
-  };
+TEST(DistributedDataParallel, TiedWeightsHaveOnePlace) {
+  const auto alone = single_process_group();
+  const auto tied = get_model(testing::small_config());
+  const auto untied =
+      get_model(testing::small_config({"model_config.untie_embeddings_and_output_weights=True"}));
+  const DistributedDataParallel one(tied->named_parameters(), {}, *alone);
+  const DistributedDataParallel two(untied->named_parameters(), {}, *alone);
+  EXPECT_EQ(two.size() - one.size(), 1024);  // 31 * 32 elements, filled up
+}
+
+TEST(DistributedDataParallel, EvaluatesOnAllRanksTogether) {
   double expected = 0;
   run_thread_ranks(1, [&](const std::shared_ptr<ProcessGroup>& world) {
     initialize_model_parallel({}, world);
     Trainer alone(with({"dataset_config.batch_size=4"}));
-    Source all(alone.config);
+    testing::MadeUpSamples all(alone.config);
     expected = evaluate(*alone.model, all, alone.config, 3);
     destroy_model_parallel();
   });
@@ -273,7 +269,7 @@ TEST(DistributedDataParallel, EvaluatesOnAllRanksTogether) {
       initialize_model_parallel({}, world);
       {
         Trainer trainer(with(joined({{"dataset_config.batch_size=2"}, level})));
-        Source own(trainer.config);
+        testing::MadeUpSamples own(trainer.config);
         EXPECT_NEAR(evaluate(*trainer.model, own, trainer.config, 3), expected, 1e-6 * expected);
       }
       destroy_model_parallel();

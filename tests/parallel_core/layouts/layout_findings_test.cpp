@@ -8,6 +8,7 @@
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/training/zero_gradient.h"
 #include "tests/message_of.h"
 #include "tests/parallel_core/layouts/layout_testing.h"
 

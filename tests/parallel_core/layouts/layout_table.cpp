@@ -39,11 +39,6 @@ constexpr const char* kBase =
 
 const std::string kModel = "model_config.";
 
-Overrides joined(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 const std::map<std::string, Overrides>& models() {
   static const Overrides rope = {kModel + "position_embedding_type=rope"};
   static const Overrides grouped = {kModel + "group_query_attention=True"};

@@ -16,12 +16,14 @@
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/training/generation.h"
 #include "tests/parallel_core/data/temp_dir.h"
+#include "tests/parallel_core/made_up_samples.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"
 
 namespace tapestry {
 namespace {
 
+using testing::MadeUpSamples;
 using testing::Overrides;
 using testing::State;
 
@@ -37,9 +39,10 @@ struct Layout {
 void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
 
 AllConfig config_of(const Layout& layout) {
-  Overrides overrides = {kModel + "num_layers=6", kModel + "hidden_dropout=0.1",
-                         "dataset_config.batch_size=2", "dataset_config.micro_batch_num=3"};
-  overrides.insert(overrides.end(), layout.overrides.begin(), layout.overrides.end());
+  Overrides overrides =
+      testing::joined({kModel + "num_layers=6", kModel + "hidden_dropout=0.1",
+                       "dataset_config.batch_size=2", "dataset_config.micro_batch_num=3"},
+                      layout.overrides);
   overrides.push_back("parallel_config.pipeline_model_parallel_size=" +
                       std::to_string(layout.stages));
   if (layout.chunks > 1) {
@@ -60,27 +63,6 @@ void run(const Layout& layout, const std::function<void(const AllConfig& config)
 
 Layout one_process(const Layout& layout) { return {"", 1, 1, layout.overrides}; }
 
-// Samples that are made up when they are asked for.
-class MadeUpSource final : public data::DataSource {
- public:
-  explicit MadeUpSource(AllConfig config) : config_(std::move(config)) {}
-  data::Batch micro_batch(int64_t step,
-                          int64_t micro,
-                          int64_t micro_batches,
-                          int64_t batch,
-                          int64_t rank,
-                          int64_t ranks) override {
-    return testing::make_batch(config_, batch,
-                               ((step * ranks + rank) * micro_batches + micro) * batch);
-  }
-  int64_t seq_length() const override { return config_.model_config.seq_length; }
-  int64_t size_in_samples() const override { return 1000; }
-  int64_t epoch(int64_t /*step*/, int64_t /*global_batch_size*/) const override { return 0; }
-
- private:
-  AllConfig config_;
-};
-
 const Layout kLayouts[] = {
     {"TwoStages", 2, 1, {}},
     {"Interleaved", 2, 3, {"dataset_config.data_layout=SBH"}},
@@ -97,7 +79,7 @@ TEST_P(PipelineRun, EvaluationIsThatOfOneProcess) {
     std::vector<double> losses(static_cast<size_t>(layout.stages));
     run(layout, [&](const AllConfig& config) {
       const auto model = get_model(config);
-      MadeUpSource source(config);
+      MadeUpSamples source(config);
       losses[static_cast<size_t>(get_pipeline_model_parallel_rank())] =
           evaluate(*model, source, config, 2);
       EXPECT_TRUE(model->is_training());
@@ -189,7 +171,7 @@ TEST_P(PipelineRun, TheLoopWritesTheFilesOfOneProcess) {
     std::filesystem::create_directories(folder);
     run(layout, [&](const AllConfig& config) {
       testing::Trainer trainer(config);
-      MadeUpSource source(config);
+      MadeUpSamples source(config);
       const TrainSummary summary = train(trainer.cell, source, config, {});
       EXPECT_EQ(summary.steps, 2);
       EXPECT_GT(summary.last_loss, 0);

@@ -44,11 +44,10 @@ struct Trained {
 constexpr int kSteps = 3;
 
 Overrides settings(const Layout& layout) {
-  Overrides out = {kModel + "num_layers=" + std::to_string(layout.layers),
-                   "optimizer_config.clip_grad=1.0", "optimizer_config.eps=1e-6",
-                   "training_config.log_param_grad_norms=True"};
-  out.insert(out.end(), layout.overrides.begin(), layout.overrides.end());
-  return out;
+  return testing::joined(
+      {kModel + "num_layers=" + std::to_string(layout.layers), "optimizer_config.clip_grad=1.0",
+       "optimizer_config.eps=1e-6", "training_config.log_param_grad_norms=True"},
+      layout.overrides);
 }
 
 Trained train(const AllConfig& config, int64_t micro_batches) {

@@ -1,0 +1,49 @@
+// What a training step does with the gradients of a model, wherever this rank has them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "nn/module.h"
+
+namespace tapestry {
+
+/// A step is: start_step, the backward passes, finish_reduce, then whatever reads the gradients,
+/// the update of the weights, and parameters_changed. All ranks do the same in the same order.
+class ModelGradients {
+ public:
+  ModelGradients() = default;
+  ModelGradients(const ModelGradients&) = delete;
+  ModelGradients& operator=(const ModelGradients&) = delete;
+  virtual ~ModelGradients() = default;
+
+  /// Makes all gradients zero. `backward_passes`: how many the step will have, after which a
+  /// gradient is complete.
+  virtual void start_step(int64_t step, int64_t backward_passes) = 0;
+  /// Returns when the gradients of the step are summed over all ranks that add to them. Collective.
+  virtual void finish_reduce() = 0;
+
+  /// Multiplies every gradient.
+  virtual void scale(double factor) = 0;
+  /// Sum of squares, in double precision, of what this rank holds of the gradients of the
+  /// parameters for which `counts` says true. Not finite exactly if an element is not.
+  virtual double squares(const std::function<bool(const nn::Parameter&)>& counts) const = 0;
+  /// What this rank holds of a gradient: the parameter's elements from number `first` on.
+  struct Held {
+    Tensor elements;
+    int64_t first = 0;
+  };
+  virtual Held held_gradient(const nn::Module::NamedParameter& entry) const = 0;
+  /// The sum over the ranks that hold other pieces of the same gradients; the same bits on all of
+  /// them. Collective.
+  virtual double sum_over_pieces(double value) const = 0;
+
+  /// Makes the parameters' gradients whole on every rank, to be looked at, until
+  /// release_gradients(). Collective.
+  virtual void gather_gradients() = 0;
+  virtual void release_gradients() = 0;
+  /// The optimizer has updated what this rank updates: the parameters follow. Collective.
+  virtual void parameters_changed() = 0;
+};
+
+}  // namespace tapestry

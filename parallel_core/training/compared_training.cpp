@@ -1,0 +1,36 @@
+#include "parallel_core/training/compared_training.h"
+
+#include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/parallel_state.h"
+#include "parallel_core/training/pretrain.h"
+#include "parallel_core/training/training.h"
+
+namespace tapestry {
+
+ComparedTraining::ComparedTraining(const AllConfig& config_,
+                                   const LayoutParts& parts,
+                                   bool in_layout)
+    : config(config_),
+      source(parts.data ? parts.data(config) : open_data(config).train),
+      model(in_layout && parts.model ? parts.model(config) : get_model(config)) {}
+
+void ComparedTraining::start(optim::Schedule::Position position) {
+  data_parallel = get_data_parallel(config, *model);
+  optimizer = get_optimizer(config, *model, data_parallel.get());
+  schedule = get_optimizer_param_scheduler(config, get_data_parallel_world_size());
+  cell = std::make_unique<TrainOneStepCell>(*model, *optimizer, *schedule, config,
+                                            data_parallel.get());
+  cell->set_position(position);
+}
+
+std::vector<data::Batch> ComparedTraining::batches(int64_t step) const {
+  const DatasetConfig& d = config.dataset_config;
+  std::vector<data::Batch> out;
+  for (int64_t m = 0; m < d.micro_batch_num; ++m) {
+    out.push_back(source->micro_batch(step, m, d.micro_batch_num, d.batch_size,
+                                      get_data_parallel_rank(), get_data_parallel_world_size()));
+  }
+  return out;
+}
+
+}  // namespace tapestry

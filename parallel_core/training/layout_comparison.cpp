@@ -1,0 +1,301 @@
+#include "parallel_core/training/layout_comparison.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+#include "autograd/ops/map.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
+#include "parallel_core/context_parallel/context_parallel_layout.h"
+#include "parallel_core/parallel_state.h"
+#include "parallel_core/training/zero_gradient.h"
+
+namespace tapestry {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// A gradient that is zero but for rounding, against the norm of all: in float32 and with 16 bits.
+constexpr double kZeroGradient = 1e-6;
+constexpr double kZeroGradient16 = 1e-2;
+// Weights of which a part has no gradient.
+constexpr double kPartlyFreeWeights = 5e-2;
+
+// "rank 5 (tp 1, pp 1, dp 0)": the axes that have more than one rank.
+std::string place_of_rank() {
+  std::string axes;
+  const auto add = [&](const char* name, int rank, int size) {
+    if (size > 1) {
+      axes += concat(axes.empty() ? "" : ", ", name, " ", rank);
+    }
+  };
+  add("tp", get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size());
+  add("cp", get_context_parallel_rank(), get_context_parallel_world_size());
+  add("dp", get_data_parallel_rank(), get_data_parallel_world_size());
+  add("pp", get_pipeline_model_parallel_rank(), get_pipeline_model_parallel_world_size());
+  return concat("rank ", RankContext::current().rank(), axes.empty() ? "" : " (" + axes + ")");
+}
+
+// Piece number `index` of `pieces` equal ones along an axis.
+Tensor piece_of(const Tensor& x, int64_t axis, int64_t index, int64_t pieces) {
+  const int64_t size = x.size(axis) / pieces;
+  return x.slice(axis, index * size, (index + 1) * size);
+}
+
+// What a rank that reports a value of `shape` has of the whole value; undefined if it can have no
+// such part. Axes are those that ActivationRecorder documents: context-parallel ranks have chunks
+// of the sequence, tensor-parallel ones heads or channels, or where these are whole a part of that
+// sequence.
+Tensor own_part(const Tensor& whole, const Shape& shape) {
+  if (shape.size() != whole.dim()) {
+    return {};
+  }
+  const int64_t ranks = get_tensor_model_parallel_world_size();
+  const int64_t rank = get_tensor_model_parallel_rank();
+  const NoGradGuard guard;
+  Tensor part = own_chunks(whole, whole.dim() == 4 ? 2 : 1, context_parallel_layout());
+  for (int64_t axis = 1; axis < whole.dim(); ++axis) {
+    if (shape[axis] == 0 || part.size(axis) % shape[axis] != 0) {
+      return {};
+    }
+    const int64_t pieces = part.size(axis) / shape[axis];
+    if (pieces > ranks || ranks % pieces != 0) {
+      return {};
+    }
+    part = piece_of(part, axis, rank / (ranks / pieces), pieces);
+  }
+  return part;
+}
+
+template <class F>
+void each_slice(const nn::Module& model, const F& function) {
+  const NoGradGuard guard;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
+      function(entry, logical);
+    }
+  }
+}
+
+}  // namespace
+
+std::string maker_of_activation(const std::string& activation) {
+  static const std::map<std::string, std::string> kMakers = {
+      {"embedding", "Embedding (VocabParallelEmbedding, positions, dropout)"},
+      {"attention_norm", "ParallelNorm input_norm"},
+      {"attention.q",
+       "ColumnParallelLinear qkv_proj (with norm and rotation) in ParallelAttention"},
+      {"attention.k",
+       "ColumnParallelLinear qkv_proj (with norm and rotation) in ParallelAttention"},
+      {"attention.v", "ColumnParallelLinear qkv_proj in ParallelAttention"},
+      {"attention.context", "ParallelAttention"},
+      {"attention", "RowParallelLinear out_proj in ParallelAttention, dropout"},
+      {"ffn_norm", "ParallelNorm post_attention_norm"},
+      {"mlp", "ParallelMLP, dropout"},
+      {"output", "ParallelTransformerLayer (residual sum)"},
+      {"final_norm", "ParallelNorm final_norm"},
+      {"logits", "ParallelLMLogits"}};
+  std::string name = activation;
+  if (name.rfind("layers.", 0) == 0) {
+    name = name.substr(name.find('.', std::string("layers.").size()) + 1);
+  }
+  const auto found = kMakers.find(name);
+  return found == kMakers.end() ? std::string() : found->second;
+}
+
+RankComparison::RankComparison(const LayoutPair& pair,
+                               const LayoutTrace& trace,
+                               LayoutFindings& findings)
+    : config_(pair.layout),
+      bounds_(layout_bounds(pair.layout.model_config.compute_dtype)),
+      trace_(trace),
+      findings_(findings),
+      where_(place_of_rank()) {}
+
+void RankComparison::describe_modules(GPTModel& model) {
+  for (const nn::Module::NamedModule& entry : model.named_modules()) {
+    types_.emplace(entry.name, entry.module->type_name());
+  }
+}
+
+void RankComparison::weights_before(const nn::Module& model,
+                                    const LogicalState& expected,
+                                    size_t look) {
+  each_slice(model, [&](const nn::Module::NamedParameter& entry, const nn::LogicalTensor& logical) {
+    const Tensor& whole = expected.at(logical.name);
+    const Tensor own = logical.view_of(*entry.parameter).reshape(logical.local_shape());
+    add({.what = Compared::kInitialWeights,
+         .order = look * trace_.tensors.size() + trace_.index_of(logical.name),
+         .name = logical.name,
+         .made_by = maker_of_parameter(entry.name),
+         .distance = element_distance(own, logical.slice_of(whole), largest_element(whole)),
+         .bound = 0});
+  });
+}
+
+void RankComparison::activations(int64_t step, SampleRecorder& recorder) {
+  const StepTrace& expected = step_of(step);
+  for (const ActivationKey& key : recorder.order()) {
+    if (step > 1 && has_free_bias(key.first)) {
+      continue;
+    }
+    Finding finding = {.what = Compared::kActivation,
+                       .step = step,
+                       .name = key.first,
+                       .made_by = maker_of_activation(key.first),
+                       .bound = step == 1 ? bounds_.first_activation : bounds_.activation,
+                       .detail = concat("sample ", key.second)};
+    const Tensor& own = recorder.rows().at(key);
+    const auto found = expected.activations.find(key);
+    if (found == expected.activations.end()) {
+      finding.distance = kInfinity;
+      finding.detail += ", which one process does not compute in this step";
+      add(finding);
+      continue;
+    }
+    finding.order = static_cast<size_t>(
+        std::find(expected.order.begin(), expected.order.end(), key) - expected.order.begin());
+    const Tensor part = own_part(found->second, own.shape());
+    if (part.defined()) {
+      finding.distance = distance(own, part, found->second);
+    } else {
+      finding.distance = kInfinity;
+      finding.detail +=
+          concat(", of shape ", own.shape(), ", the whole is ", found->second.shape());
+    }
+    add(finding);
+  }
+}
+
+void RankComparison::step_result(int64_t step, const StepResult& found) {
+  const StepResult& expected = step_of(step).result;
+  number(Compared::kTokens, step, "tokens", static_cast<double>(found.tokens),
+         static_cast<double>(expected.tokens), 0);
+  number(Compared::kTokens, step, "loss_tokens", found.loss_tokens, expected.loss_tokens, 0);
+  number(Compared::kLoss, step, "loss", found.loss, expected.loss, bounds_.loss,
+         "VocabParallelCrossEntropy and its sum over micro-batches and ranks");
+  number(Compared::kGradNorm, step, "grad_norm", found.grad_norm, expected.grad_norm,
+         step == 1 ? bounds_.first_norm : bounds_.norm, "the sum of squares over ranks");
+  number(Compared::kGradNorm, step, "finite", found.finite ? 1 : 0, expected.finite ? 1 : 0, 0,
+         "the finite check over ranks");
+  number(Compared::kSchedule, step, "loss_scale", found.loss_scale, expected.loss_scale, 0);
+  for (size_t i = 0; i < expected.lr.size(); ++i) {
+    number(Compared::kSchedule, step, concat("learning rate of group ", i),
+           i < found.lr.size() ? found.lr[i] : kInfinity, expected.lr[i], 1e-12);
+  }
+}
+
+void RankComparison::gradients(int64_t step, const nn::Module& model) {
+  const StepTrace& expected = step_of(step);
+  double squares = 0;  // the norm of the step is not known yet
+  for (const auto& [name, gradient] : expected.gradients) {
+    squares += std::pow(euclidean_norm(gradient), 2);
+  }
+  each_slice(model, [&](const nn::Module::NamedParameter& entry, const nn::LogicalTensor& logical) {
+    const Tensor& whole = expected.gradients.at(logical.name);
+    const Tensor gradient = entry.parameter->grad();
+    const Tensor own = gradient.defined() ? logical.view_of(gradient).reshape(logical.local_shape())
+                                          : zeros(logical.local_shape());
+    Finding finding = {.what = Compared::kGradient,
+                       .step = step,
+                       .order = trace_.tensors.size() - 1 - trace_.index_of(logical.name),
+                       .name = logical.name,
+                       .made_by = "backward of " + maker_of_parameter(entry.name)};
+    if (has_zero_gradient(config_.model_config, logical.name) == ZeroGradient::kAll) {
+      finding.distance = norm_distance(own, logical.slice_of(whole), std::sqrt(squares));
+      finding.bound = bounds_.by_norm ? kZeroGradient16 : kZeroGradient;
+      finding.detail = "zero but for rounding, against the norm of all";
+    } else {
+      finding.distance = distance(own, logical.slice_of(whole), whole);
+      finding.bound = step == 1 ? bounds_.first_gradient : bounds_.gradient;
+    }
+    add(finding);
+  });
+}
+
+void RankComparison::weights(int64_t step,
+                             const nn::Module& model,
+                             const optim::Optimizer& optimizer) {
+  const StepTrace& expected = step_of(step);
+  each_slice(model, [&](const nn::Module::NamedParameter& entry, const nn::LogicalTensor& logical) {
+    const ZeroGradient zero = has_zero_gradient(config_.model_config, logical.name);
+    const Tensor& whole = expected.weights.at(logical.name);
+    // Of 16-bit parameters the masters, which all ranks of a group bring together.
+    const Tensor all = entry.parameter->dtype() == kFloat32 ? Tensor(*entry.parameter)
+                                                            : optimizer.main_param(entry.name);
+    if (zero == ZeroGradient::kAll) {
+      return;
+    }
+    const Tensor own = logical.view_of(all).reshape(logical.local_shape());
+    add({.what = Compared::kWeights,
+         .step = step,
+         .order = trace_.index_of(logical.name),
+         .name = logical.name,
+         .made_by =
+             config_.optimizer_config.optimizer_type + ", of " + maker_of_parameter(entry.name),
+         .distance = norm_distance(own, logical.slice_of(whole), euclidean_norm(whole)),
+         .bound = zero == ZeroGradient::kPart ? kPartlyFreeWeights : bounds_.weight});
+  });
+}
+
+// Keys after updates, where the optimizer has turned rounding into steps of their biases.
+bool RankComparison::has_free_bias(const std::string& activation) const {
+  constexpr std::string_view kKeys = ".attention.k";
+  if (!activation.ends_with(kKeys)) {
+    return false;
+  }
+  const std::string layer = activation.substr(0, activation.size() - 1);
+  for (const std::string& bias : {layer + "wk.bias", layer + "k_norm.bias"}) {
+    if (has_zero_gradient(config_.model_config, bias) != ZeroGradient::kNone &&
+        trace_.start.contains(bias)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+const StepTrace& RankComparison::step_of(int64_t step) const {
+  return trace_.steps.at(static_cast<size_t>(step - 1));
+}
+
+// "ColumnParallelLinear language_model.encoder.layers.0.attention.qkv_proj"
+std::string RankComparison::maker_of_parameter(const std::string& path) const {
+  const std::string module = path.substr(0, std::min(path.rfind('.'), path.size()));
+  const auto type = types_.find(module);
+  return (type == types_.end() ? std::string() : type->second + " ") + module;
+}
+
+double RankComparison::distance(const Tensor& found,
+                                const Tensor& expected,
+                                const Tensor& whole) const {
+  return bounds_.by_norm ? norm_distance(found, expected, euclidean_norm(whole))
+                         : element_distance(found, expected, largest_element(whole));
+}
+
+void RankComparison::number(Compared what,
+                            int64_t step,
+                            const std::string& name,
+                            double found,
+                            double expected,
+                            double bound,
+                            const std::string& made_by) {
+  const double difference = std::abs(found - expected);
+  add({.what = what,
+       .step = step,
+       .name = name,
+       .made_by = made_by,
+       .distance = difference == 0 ? 0 : difference / std::abs(expected),
+       .bound = bound,
+       .detail = concat(found, " against ", expected)});
+}
+
+void RankComparison::add(Finding finding) {
+  finding.where = where_;
+  findings_.add(finding);
+}
+
+}  // namespace tapestry

@@ -1,0 +1,60 @@
+// What a rank of a layout computes, against its places in what one process has computed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "nn/module.h"
+#include "optim/optimizer.h"
+#include "parallel_core/training/layout_findings.h"
+#include "parallel_core/training/layout_trace.h"
+#include "parallel_core/training/sample_recorder.h"
+#include "parallel_core/training/train_one_step.h"
+#include "parallel_core/training/verify_layout.h"
+
+namespace tapestry {
+
+/// What makes the value that the model reports under a name; empty if that is not known.
+std::string maker_of_activation(const std::string& activation);
+
+/// Adds the current rank's distances to the findings. Steps count from 1. The arguments outlive the
+/// object.
+class RankComparison {
+ public:
+  RankComparison(const LayoutPair& pair, const LayoutTrace& trace, LayoutFindings& findings);
+
+  /// For the findings to name the modules of parameters.
+  void describe_modules(GPTModel& model);
+
+  /// Bit for bit; `look` counts the calls from 0.
+  void weights_before(const nn::Module& model, const LogicalState& expected, size_t look);
+  void activations(int64_t step, SampleRecorder& recorder);
+  /// What the whole step agrees in: loss, norm, numbers of tokens, schedules.
+  void step_result(int64_t step, const StepResult& found);
+  void gradients(int64_t step, const nn::Module& model);
+  void weights(int64_t step, const nn::Module& model, const optim::Optimizer& optimizer);
+
+ private:
+  bool has_free_bias(const std::string& activation) const;
+  const StepTrace& step_of(int64_t step) const;
+  std::string maker_of_parameter(const std::string& path) const;
+  double distance(const Tensor& found, const Tensor& expected, const Tensor& whole) const;
+  void number(Compared what,
+              int64_t step,
+              const std::string& name,
+              double found,
+              double expected,
+              double bound,
+              const std::string& made_by = "");
+  void add(Finding finding);
+
+  const AllConfig& config_;
+  LayoutBounds bounds_;
+  const LayoutTrace& trace_;
+  LayoutFindings& findings_;
+  std::string where_;
+  std::map<std::string, std::string> types_;  // of modules by path
+};
+
+}  // namespace tapestry

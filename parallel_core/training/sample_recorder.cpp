@@ -1,0 +1,28 @@
+#include "parallel_core/training/sample_recorder.h"
+
+#include "parallel_core/random.h"
+
+namespace tapestry {
+
+void SampleRecorder::record(const std::string& name, const Tensor& value, int64_t batch_axis) {
+  const std::vector<int64_t>& ids = random_context().sample_ids;
+  for (size_t row = 0; row < ids.size(); ++row) {
+    const ActivationKey key = {name, ids[row]};
+    if (samples_.contains(ids[row]) && !rows_.contains(key)) {
+      rows_.emplace(key, row_of(value, batch_axis, static_cast<int64_t>(row)));
+      order_.push_back(key);
+    }
+  }
+}
+
+std::set<int64_t> watched_samples(const std::vector<data::Batch>& batches, size_t parts) {
+  std::set<int64_t> samples;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    if ((i < parts || i + parts >= batches.size()) && !batches[i].sample_ids.empty()) {
+      samples.insert(batches[i].sample_ids.front());
+    }
+  }
+  return samples;
+}
+
+}  // namespace tapestry
