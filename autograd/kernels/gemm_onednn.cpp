@@ -16,8 +16,16 @@ namespace {
 
 using Memory = dnnl::memory;
 
-struct ShapeHash {
-  size_t operator()(const GemmShape& s) const {
+/// What a compiled product depends on.
+struct Key {
+  GemmShape shape;
+  int threads;
+  bool operator==(const Key&) const = default;
+};
+
+struct KeyHash {
+  size_t operator()(const Key& key) const {
+    const GemmShape& s = key.shape;
     size_t hash = 0;
     for (const int64_t value :
          {static_cast<int64_t>(s.dtype), static_cast<int64_t>(s.c_dtype),
@@ -79,12 +87,12 @@ Memory::desc describe(DType dtype,
   const auto c = describe(s.c_dtype, s.batch, s.stride_c, s.m, s.n, s.ldc, false);
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (s.alpha != 1.0F) {
-    attr.set_output_scales(0, {s.alpha});
+  if (s.alpha != 1) {
+    attr.set_output_scales(0, {static_cast<float>(s.alpha)});
   }
-  if (s.beta != 0.0F) {
+  if (s.beta != 0) {
     dnnl::post_ops sum;
-    sum.append_sum(s.beta);
+    sum.append_sum(static_cast<float>(s.beta));
     attr.set_post_ops(sum);
   }
   const dnnl::matmul::primitive_desc found(dnnl::matmul::desc(a, b, c), attr, engine(),
@@ -121,13 +129,11 @@ bool has_onednn_gemm(DType dtype) {
 
 bool onednn_gemm(const GemmShape& shape, const void* a, const void* b, void* c) {
   constexpr size_t kMaxProducts = 1024;
-  thread_local std::unordered_map<GemmShape, std::optional<Product>, ShapeHash> products;
-  GemmShape key = shape;
+  thread_local std::unordered_map<Key, std::optional<Product>, KeyHash> products;
+  Key key{shape, 1};
 #if defined(_OPENMP)
   const int team = omp_get_max_threads();
   key.threads = omp_in_parallel() != 0 ? 1 : team;
-#else
-  key.threads = 1;
 #endif
   auto found = products.find(key);
   if (found == products.end()) {
@@ -138,7 +144,7 @@ bool onednn_gemm(const GemmShape& shape, const void* a, const void* b, void* c) 
     // A product is compiled for a team; inside a region that is this thread alone.
     omp_set_num_threads(key.threads);
 #endif
-    found = products.emplace(key, compile(key)).first;
+    found = products.emplace(key, compile(shape)).first;
 #if defined(_OPENMP)
     omp_set_num_threads(team);
 #endif

@@ -78,57 +78,44 @@ bool has_tiled_gemm(DType dtype) {
          (dtype == kBFloat16 && cpu_level() >= CpuLevel::kAvx512Bf16);
 }
 
-void tiled_gemm(DType dtype,
-                DType c_dtype,
-                bool trans_a,
-                bool trans_b,
-                int64_t m,
-                int64_t n,
-                int64_t k,
-                float alpha,
-                const void* a,
-                int64_t lda,
-                const void* b,
-                int64_t ldb,
-                float beta,
-                void* c,
-                int64_t ldc) {
-  assert(dtype == kFloat32 || (dtype == kBFloat16 && has_tiled_gemm(dtype)));
-  assert(m > 0 && n > 0 && k > 0);
-  const int64_t per_item = dtype == kBFloat16 ? 2 : 1;
-  const int64_t block_k = even_part(k, kMaxDepth * per_item, per_item);
+void tiled_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
+  assert(s.dtype == kFloat32 || (s.dtype == kBFloat16 && has_tiled_gemm(s.dtype)));
+  assert(s.m > 0 && s.n > 0 && s.k > 0);
+  const int64_t per_item = s.dtype == kBFloat16 ? 2 : 1;
+  const int64_t block_k = even_part(s.k, kMaxDepth * per_item, per_item);
   const int64_t block_m =
-      even_part(m, trans_a ? kMaxPackedRows : kMaxRows, TAPESTRY_DISPATCH(tile_rows)());
+      even_part(s.m, s.trans_a ? kMaxPackedRows : kMaxRows, TAPESTRY_DISPATCH(tile_rows)());
   // A C of 16 bits cannot take sums between the blocks of k.
-  const bool beside = c_dtype != kFloat32 && block_k < k;
-  const Scratch sums = beside ? Scratch(std::min(block_m, m) * n * size_of(kFloat32)) : Scratch();
-  for (int64_t i = 0; i < m; i += block_m) {
-    for (int64_t p = 0; p < k; p += block_k) {
+  const bool beside = s.c_dtype != kFloat32 && block_k < s.k;
+  const Scratch sums =
+      beside ? Scratch(std::min(block_m, s.m) * s.n * size_of(kFloat32)) : Scratch();
+  for (int64_t i = 0; i < s.m; i += block_m) {
+    for (int64_t p = 0; p < s.k; p += block_k) {
       const bool first = p == 0;
-      const bool last = p + block_k >= k;
+      const bool last = p + block_k >= s.k;
       TiledProduct product{};
-      product.dtype = dtype;
-      product.c_dtype = c_dtype;
-      product.trans_a = trans_a;
-      product.trans_b = trans_b;
-      product.m = std::min(block_m, m - i);
-      product.n = n;
-      product.k = std::min(block_k, k - p);
-      product.a = offset(a, dtype, trans_a ? p * lda + i : i * lda + p);
-      product.lda = lda;
-      product.b = offset(b, dtype, trans_b ? p : p * ldb);
-      product.ldb = ldb;
-      product.c = const_cast<char*>(offset(c, c_dtype, i * ldc));
-      product.ldc = ldc;
-      product.alpha = alpha;
-      product.beta = first ? beta : 1.0F;
+      product.dtype = s.dtype;
+      product.c_dtype = s.c_dtype;
+      product.trans_a = s.trans_a;
+      product.trans_b = s.trans_b;
+      product.m = std::min(block_m, s.m - i);
+      product.n = s.n;
+      product.k = std::min(block_k, s.k - p);
+      product.a = offset(a, s.dtype, s.trans_a ? p * s.lda + i : i * s.lda + p);
+      product.lda = s.lda;
+      product.b = offset(b, s.dtype, s.trans_b ? p : p * s.ldb);
+      product.ldb = s.ldb;
+      product.c = const_cast<char*>(offset(c, s.c_dtype, i * s.ldc));
+      product.ldc = s.ldc;
+      product.alpha = static_cast<float>(s.alpha);
+      product.beta = first ? static_cast<float>(s.beta) : 1.0F;
       if (beside && last) {
         product.addend = static_cast<const float*>(sums.get());
-        product.beta = beta;
+        product.beta = static_cast<float>(s.beta);
       } else if (beside) {
         product.c_dtype = kFloat32;
         product.c = sums.get();
-        product.ldc = n;
+        product.ldc = s.n;
         product.alpha = 1;
         product.beta = first ? 0.0F : 1.0F;
       }

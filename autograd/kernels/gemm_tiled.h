@@ -10,6 +10,7 @@
 
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/dtype.h"
+#include "autograd/kernels/gemm_shape.h"
 
 namespace tapestry::kernels {
 
@@ -58,22 +59,8 @@ TAPESTRY_DECLARE_PER_ISA(
 /// bfloat16 with AVX512-BF16.
 bool has_tiled_gemm(DType dtype);
 
-/// As gemm(); m, n, k > 0; float32, or bfloat16 with C in bfloat16 or float32. Works for float32 at
-/// every level.
-void tiled_gemm(DType dtype,
-                DType c_dtype,
-                bool trans_a,
-                bool trans_b,
-                int64_t m,
-                int64_t n,
-                int64_t k,
-                float alpha,
-                const void* a,
-                int64_t lda,
-                const void* b,
-                int64_t ldb,
-                float beta,
-                void* c,
-                int64_t ldc);
+/// One product (the batch of the shape is not looked at); m, n, k > 0; float32, or bfloat16 with C
+/// in bfloat16 or float32. Works for float32 at every level.
+void tiled_gemm(const GemmShape& shape, const void* a, const void* b, void* c);
 
 }  // namespace tapestry::kernels

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "autograd/kernels/dtype.h"
+#include "autograd/kernels/gemm_shape.h"
 #include "autograd/kernels/reference.h"
 
 namespace tapestry::kernels::gemm_testing {
@@ -67,7 +68,7 @@ struct Case {
   bool share_b = false;
 };
 
-/// `gemm` has the arguments of gemm_batched.
+/// gemm(GemmShape, a, b, c)
 template <class T, class Out, class Gemm>
 void check(const Gemm& gemm, const Case& given) {
   const auto& [batch, m, n, k, trans_a, trans_b, alpha, beta, padded, share_b] = given;
@@ -92,8 +93,10 @@ void check(const Gemm& gemm, const Case& given) {
     reference::gemm(trans_a, trans_b, m, n, k, alpha, a.data() + i * stride_a, lda,
                     b.data() + i * stride_b, ldb, beta, expected.data() + i * stride_c, ldc);
   }
-  gemm(dtype_of<T>(), dtype_of<Out>(), trans_a, trans_b, batch, m, n, k, alpha, a.data(), lda,
-       stride_a, b.data(), ldb, stride_b, beta, c.data(), ldc, stride_c);
+  const GemmShape shape = {
+      dtype_of<T>(), dtype_of<Out>(), trans_a, trans_b,  batch, m,   n,       k, alpha,
+      lda,           stride_a,        ldb,     stride_b, beta,  ldc, stride_c};
+  gemm(shape, a.data(), b.data(), c.data());
   for (size_t i = 0; i < c.size(); ++i) {
     const double exact = as_double(expected[i]);
     // `expected` is itself rounded, hence twice the rounding of the type.

@@ -15,29 +15,6 @@ namespace {
 
 using gemm_testing::Case;
 
-void tiled(DType dtype,
-           DType c_dtype,
-           bool trans_a,
-           bool trans_b,
-           int64_t /*batch*/,
-           int64_t m,
-           int64_t n,
-           int64_t k,
-           double alpha,
-           const void* a,
-           int64_t lda,
-           int64_t /*stride_a*/,
-           const void* b,
-           int64_t ldb,
-           int64_t /*stride_b*/,
-           double beta,
-           void* c,
-           int64_t ldc,
-           int64_t /*stride_c*/) {
-  tiled_gemm(dtype, c_dtype, trans_a, trans_b, m, n, k, static_cast<float>(alpha), a, lda, b, ldb,
-             static_cast<float>(beta), c, ldc);
-}
-
 /// float32 at every level, bfloat16 where the processor has pairs.
 template <class Check>
 void for_dtypes(const Check& check) {
@@ -57,8 +34,9 @@ bool same_bits(const T* x, const T* y, size_t count) {
 }
 
 void check_everywhere(const Case& given) {
-  for_dtypes(
-      [&](auto in, auto out) { gemm_testing::check<decltype(in), decltype(out)>(tiled, given); });
+  for_dtypes([&](auto in, auto out) {
+    gemm_testing::check<decltype(in), decltype(out)>(tiled_gemm, given);
+  });
 }
 
 TEST(GemmTiled, TilesAndPanelsOfEveryWidth) {
@@ -115,8 +93,17 @@ TEST(GemmTiled, AnElementHasTheSameBitsInAnyTeamAndAnyPartOfTheProduct) {
     const auto b = gemm_testing::random_matrix<T>(k * kN, 12);
     const auto part = [&](int64_t row, int64_t rows, int64_t column, int64_t columns) {
       std::vector<Out> c(static_cast<size_t>(rows * columns));
-      tiled_gemm(dtype_of<T>(), dtype_of<Out>(), false, false, rows, columns, k, 1,
-                 a.data() + row * k, k, b.data() + column, kN, 0, c.data(), columns);
+      const GemmShape shape = {.dtype = dtype_of<T>(),
+                               .c_dtype = dtype_of<Out>(),
+                               .batch = 1,
+                               .m = rows,
+                               .n = columns,
+                               .k = k,
+                               .alpha = 1,
+                               .lda = k,
+                               .ldb = kN,
+                               .ldc = columns};
+      tiled_gemm(shape, a.data() + row * k, b.data() + column, c.data());
       return c;
     };
     set_num_threads(1);
@@ -162,9 +149,19 @@ TEST(GemmTiled, APackedFactorGivesTheBitsOfOneReadInPlace) {
       const bool ta = (flags & 1) != 0;
       const bool tb = (flags & 2) != 0;
       std::vector<Out> c(kM * kN);
-      tiled_gemm(dtype_of<T>(), dtype_of<Out>(), ta, tb, kM, kN, kK, 1,
-                 ta ? at.data() : shifted.data() + 1, ta ? kM : kK, tb ? bt.data() : b.data(),
-                 tb ? kK : kN, 0, c.data(), kN);
+      const GemmShape shape = {.dtype = dtype_of<T>(),
+                               .c_dtype = dtype_of<Out>(),
+                               .trans_a = ta,
+                               .trans_b = tb,
+                               .batch = 1,
+                               .m = kM,
+                               .n = kN,
+                               .k = kK,
+                               .alpha = 1,
+                               .lda = ta ? kM : kK,
+                               .ldb = tb ? kK : kN,
+                               .ldc = kN};
+      tiled_gemm(shape, ta ? at.data() : shifted.data() + 1, tb ? bt.data() : b.data(), c.data());
       if (flags == 0) {
         expected = c;
       }

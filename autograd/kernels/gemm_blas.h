@@ -1,0 +1,15 @@
+// Matrix products by OpenBLAS; used by gemm.cpp only.
+#pragma once
+
+#include "autograd/kernels/gemm_shape.h"
+
+namespace tapestry::kernels {
+
+/// Whether the processor has AVX-512 and the loaded OpenBLAS no kernels for it. It chooses them by
+/// the processor's model, and gives one that it does not know kernels for AVX2, half as fast.
+bool openblas_lacks_avx512();
+
+/// One product of float32 or float64 (the batch of the shape is not looked at); m, n, k > 0.
+void blas_gemm(const GemmShape& shape, const void* a, const void* b, void* c);
+
+}  // namespace tapestry::kernels
