@@ -49,20 +49,23 @@ void run(const TiledProduct& given) {
                });
   const int64_t columns = TAPESTRY_DISPATCH(tile_columns)();
   const int64_t units = tiles * ceil_div(product.n, columns);
-  // A share of its own means packing part of a panel once more: not below a 16th of a thread's.
+  const int64_t panel_units = TAPESTRY_DISPATCH(panel_vectors)() * tiles;
   const int64_t least = std::max(std::max<int64_t>(1, kLeastShare / (tile_work * columns)),
                                  units / (16 * num_threads()));
-  // Ever smaller shares, taken by whoever is free: a core that others slow down gets fewer.
   const int64_t team = std::clamp<int64_t>(units / least, 1, num_threads());
   std::atomic<int64_t> taken = 0;
   parallel_for(team, 1, [&](int64_t first, int64_t last) {
     const Scratch panel(TAPESTRY_DISPATCH(panel_bytes)(product.n, items));
-    const int64_t others = team - (last - first);
+    const bool alone = last - first == team;
     int64_t begin = taken;
     while (begin < units) {
+      // Ever smaller shares for whoever is free, so that a core that others slow down gets fewer. A
+      // panel in two shares is packed twice: that pays only near the end.
       const int64_t left = units - begin;
-      const int64_t share =
-          others == 0 ? left : std::clamp<int64_t>(left / (2 * team), std::min(least, left), left);
+      int64_t share = alone ? left : std::clamp(left / (2 * team), std::min(least, left), left);
+      if (share > panel_units && share < left) {
+        share -= share % panel_units;
+      }
       if (taken.compare_exchange_weak(begin, begin + share)) {
         TAPESTRY_DISPATCH(multiply_share)(product, begin, begin + share, panel.get());
         begin = taken;

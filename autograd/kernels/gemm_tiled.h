@@ -46,8 +46,8 @@ struct TiledProduct {
 inline constexpr int64_t kMaxDepth = 2048;
 
 TAPESTRY_DECLARE_PER_ISA(
-    // Rows of a tile, columns of a vector.
-    int64_t tile_rows(); int64_t tile_columns();
+    // Rows of a tile, columns of a vector, vectors of a panel (the last panels may have fewer).
+    int64_t tile_rows(); int64_t tile_columns(); int64_t panel_vectors();
     // Fills packed_a for tiles [begin, end), counted from first_packed on.
     void pack_tiles(const TiledProduct& product, int64_t begin, int64_t end);
     // Computes its share of C: the work is cut into tiles x vectors of columns, panel after panel,

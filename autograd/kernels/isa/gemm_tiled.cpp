@@ -233,6 +233,7 @@ void with_item([[maybe_unused]] const TiledProduct& product, const F& f) {
 
 int64_t tile_rows() { return kTileRows; }
 int64_t tile_columns() { return kLane; }
+int64_t panel_vectors() { return kPanelVectors; }
 
 int64_t panel_bytes(int64_t n, int64_t items) {
   const int64_t vectors = least(kPanelVectors, ceil_div(n, kLane));
