@@ -398,6 +398,9 @@ namespace {
 
 // The mask as the kernel takes it.
 Tensor head_free_mask(const Tensor& mask, const Shape& weights) {
+  if (!mask.defined()) {
+    return mask;
+  }
   const std::optional<Tensor> seen = kernel_mask(mask, weights);
   check<ValueError>(seen.has_value(), kName, ": a pass alone takes no mask that differs between ",
                     "heads, got ", mask.shape());
