@@ -77,12 +77,11 @@ void run(const TiledProduct& given) {
 }  // namespace
 
 bool has_tiled_gemm(DType dtype) {
-  return (dtype == kFloat32 && cpu_level() >= CpuLevel::kAvx512) ||
-         (dtype == kBFloat16 && cpu_level() >= CpuLevel::kAvx512Bf16);
+  return dtype == kFloat32 || (dtype == kBFloat16 && cpu_level() >= CpuLevel::kAvx512Bf16);
 }
 
 void tiled_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
-  assert(s.dtype == kFloat32 || (s.dtype == kBFloat16 && has_tiled_gemm(s.dtype)));
+  assert(has_tiled_gemm(s.dtype));
   assert(s.m > 0 && s.n > 0 && s.k > 0);
   const int64_t per_item = s.dtype == kBFloat16 ? 2 : 1;
   const int64_t block_k = even_part(s.k, kMaxDepth * per_item, per_item);

@@ -55,12 +55,12 @@ TAPESTRY_DECLARE_PER_ISA(
     void multiply_share(const TiledProduct& product, int64_t begin, int64_t end, void* panel);
     int64_t panel_bytes(int64_t n, int64_t items))
 
-/// Whether tiled_gemm has fast products of that dtype at the level in use: float32 with AVX-512,
-/// bfloat16 with AVX512-BF16.
+/// Whether tiled_gemm takes that dtype at the level in use: float32 always, bfloat16 with
+/// AVX512-BF16.
 bool has_tiled_gemm(DType dtype);
 
-/// One product (the batch of the shape is not looked at); m, n, k > 0; float32, or bfloat16 with C
-/// in bfloat16 or float32. Works for float32 at every level.
+/// One product (the batch of the shape is not looked at) of a dtype that has_tiled_gemm; m, n, k >
+/// 0. C of a bfloat16 product is bfloat16 or float32.
 void tiled_gemm(const GemmShape& shape, const void* a, const void* b, void* c);
 
 }  // namespace tapestry::kernels

@@ -44,6 +44,22 @@ std::string place_of(const Finding& f) {
                 f.where.empty() ? "" : " on " + f.where);
 }
 
+// Calls f with the difference of each two elements; false if the shapes differ.
+template <class F>
+bool for_differences(const Tensor& found, const Tensor& expected, const F& f) {
+  if (found.shape() != expected.shape()) {
+    return false;
+  }
+  const Tensor a = as_floats(found);
+  const Tensor b = as_floats(expected);
+  const auto* x = a.data<float>();
+  const auto* y = b.data<float>();
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    f(static_cast<double>(x[i]) - static_cast<double>(y[i]));
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string_view name_of(Compared what) {
@@ -108,40 +124,21 @@ double euclidean_norm(const Tensor& x) {
 }
 
 double element_distance(const Tensor& found, const Tensor& expected, double scale) {
-  if (found.shape() != expected.shape()) {
-    return std::numeric_limits<double>::infinity();
-  }
-  const Tensor a = as_floats(found);
-  const Tensor b = as_floats(expected);
-  const auto* x = a.data<float>();
-  const auto* y = b.data<float>();
-  double difference = 0;
-  for (int64_t i = 0; i < a.numel(); ++i) {
-    const double d = std::abs(static_cast<double>(x[i]) - static_cast<double>(y[i]));
-    if (!(d <= difference)) {  // also NaN, which then stays
-      difference = d;
-      if (std::isnan(d)) {
-        break;
-      }
+  double largest = 0;
+  const bool comparable = for_differences(found, expected, [&](double difference) {
+    const double d = std::abs(difference);
+    if (!(d <= largest) && !std::isnan(largest)) {  // also NaN, which then stays
+      largest = d;
     }
-  }
-  return relative(difference, scale);
+  });
+  return comparable ? relative(largest, scale) : std::numeric_limits<double>::infinity();
 }
 
 double norm_distance(const Tensor& found, const Tensor& expected, double scale) {
-  if (found.shape() != expected.shape()) {
-    return std::numeric_limits<double>::infinity();
-  }
-  const Tensor a = as_floats(found);
-  const Tensor b = as_floats(expected);
-  const auto* x = a.data<float>();
-  const auto* y = b.data<float>();
   double squares = 0;
-  for (int64_t i = 0; i < a.numel(); ++i) {
-    const double d = static_cast<double>(x[i]) - static_cast<double>(y[i]);
-    squares += d * d;
-  }
-  return relative(std::sqrt(squares), scale);
+  const bool comparable = for_differences(
+      found, expected, [&](double difference) { squares += difference * difference; });
+  return comparable ? relative(std::sqrt(squares), scale) : std::numeric_limits<double>::infinity();
 }
 
 void LayoutFindings::add(const Finding& finding) {

@@ -31,9 +31,6 @@ struct ByOneDnn {
 };
 
 TEST(GemmOneDnn, AllOrientationsStridesAndBatches) {
-  if (!__builtin_cpu_supports("avx512bf16")) {
-    GTEST_SKIP() << "without products of bfloat16 oneDNN declines them all";
-  }
   int taken = 0;
   for (const int64_t batch : {1, 3}) {
     for (const auto& [m, n, k] :
@@ -55,7 +52,9 @@ TEST(GemmOneDnn, AllOrientationsStridesAndBatches) {
       }
     }
   }
-  EXPECT_GT(taken, 300);  // of 864: an implementation that declines everything proves nothing
+  if (__builtin_cpu_supports("avx512bf16")) {  // on older processors it may decline them all
+    EXPECT_GT(taken, 300) << "of 864";
+  }
 }
 
 }  // namespace
