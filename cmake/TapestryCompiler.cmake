@@ -12,7 +12,9 @@ endif()
 
 find_program(TAPESTRY_CCACHE ccache)
 if(TAPESTRY_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${TAPESTRY_CCACHE}")
+  # ccache takes objects that use a precompiled header only if it may trust the header's own checksum.
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
+    CCACHE_SLOPPINESS=pch_defines,time_macros "${TAPESTRY_CCACHE}")
 endif()
 
 add_library(tapestry_options INTERFACE)
@@ -20,6 +22,8 @@ target_compile_options(tapestry_options INTERFACE
   -Wall -Wextra -Wpedantic -Werror -Wno-missing-field-initializers
   # GCC 12 sees overlapping copies in `"literal" + string` where there are none (GCC bug 105651).
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+  # ccache sees which precompiled header an object was made with.
+  $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
   # A fused multiply-add would change ties in data blends; the kernels in isa/ ask for it.
   $<$<NOT:$<BOOL:$<TARGET_PROPERTY:TAPESTRY_FUSE_MULTIPLY_ADD>>>:-ffp-contract=off>)
 if(TAPESTRY_SANITIZE)
@@ -29,3 +33,26 @@ if(TAPESTRY_SANITIZE)
     "$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-stringop-overflow;-Wno-array-bounds>")
   target_link_options(tapestry_options INTERFACE -fsanitize=${TAPESTRY_SANITIZE})
 endif()
+
+# tapestry_precompile(NAME HEADER...): an object library that compiles the headers once, as
+# targets with the usual options read them; tapestry_use_precompiled(TARGET NAME) gives them to a
+# target. Only headers of libraries: our own are included where they are used. The sanitizer presets
+# switch this off (CMAKE_DISABLE_PRECOMPILE_HEADERS), so that a missing #include does not hide.
+function(tapestry_precompile name)
+  set(source "${PROJECT_BINARY_DIR}/${name}.cpp")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "// Compiles the headers that targets share.\n")
+  add_library(${name} OBJECT "${source}")
+  target_link_libraries(${name} PRIVATE tapestry_options)
+  if(TAPESTRY_OPENMP)
+    target_link_libraries(${name} PRIVATE OpenMP::OpenMP_CXX)
+  endif()
+  target_precompile_headers(${name} PRIVATE ${ARGN})
+endfunction()
+function(tapestry_use_precompiled target name)
+  target_precompile_headers(${target} REUSE_FROM ${name})
+endfunction()
+
+# A target whose time is spent in what it calls: a release compiles it with -O1.
+function(tapestry_steers target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()

@@ -1,10 +1,12 @@
-# tapestry_layer(FOLDER [FLAT] [TARGET name] USES layer... LIBS library...)
+# tapestry_layer(FOLDER [FLAT] [STEERS] [TARGET name] USES layer... LIBS library...)
 #
 # Makes the folder a static library of every .cpp in it (sub-folders included, unless FLAT) that links
 # exactly the layers it USES. The library is called tapestry_ and the folder with underscores, or
-# TARGET. The pair is recorded for the test `layers`, which checks each #include.
+# TARGET. The pair is recorded for the test `layers`, which checks each #include. STEERS: the folder has
+# no loops over elements of its own, only calls of layers that have; it is compiled with -O1, which
+# takes half the time.
 function(tapestry_layer folder)
-  cmake_parse_arguments(ARG "FLAT" "TARGET" "USES;LIBS;PRIVATE_LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "FLAT;STEERS" "TARGET" "USES;LIBS;PRIVATE_LIBS" ${ARGN})
   string(REPLACE "/" "_" folder_name "${folder}")
   set(name "${folder_name}")
   if(ARG_TARGET)
@@ -20,6 +22,10 @@ function(tapestry_layer folder)
     add_library(tapestry_${name} STATIC ${sources})
     set(scope PUBLIC)
     target_link_libraries(tapestry_${name} PRIVATE $<BUILD_INTERFACE:tapestry_options> ${ARG_PRIVATE_LIBS})
+    tapestry_use_precompiled(tapestry_${name} tapestry_std_headers)
+    if(ARG_STEERS)
+      tapestry_steers(tapestry_${name})
+    endif()
   else()
     add_library(tapestry_${name} INTERFACE)
     set(scope INTERFACE)

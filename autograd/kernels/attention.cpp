@@ -10,14 +10,14 @@
 
 namespace tapestry::kernels {
 
-TAPESTRY_DECLARE_PER_ISA(void attention_forward_rows(DType dtype,
-                                                     const AttentionCall& call,
-                                                     const AttentionRows& rows,
-                                                     void* scratch);
-                         void attention_backward_part(DType dtype,
-                                                      const AttentionCall& call,
-                                                      const AttentionPart& part,
-                                                      void* scratch))
+TAPESTRY_DECLARE_PER_ISA_AND_BF16(void attention_forward_rows(DType dtype,
+                                                              const AttentionCall& call,
+                                                              const AttentionRows& rows,
+                                                              void* scratch);
+                                  void attention_backward_part(DType dtype,
+                                                               const AttentionCall& call,
+                                                               const AttentionPart& part,
+                                                               void* scratch))
 
 namespace {
 
@@ -93,7 +93,7 @@ void attention(DType dtype,
   call.v_strides = v_strides;
   call.out_strides = out_strides;
 
-  const auto run = TAPESTRY_DISPATCH(attention_forward_rows);
+  const auto run = TAPESTRY_DISPATCH_AND_BF16(attention_forward_rows);
   const int64_t planes = shape.batch * shape.heads;
   const int64_t rows = rows_per_unit(planes, shape.q_len);
   const int64_t parts = (shape.q_len + rows - 1) / rows;
@@ -155,7 +155,7 @@ void attention_backward(DType dtype,
   call.dk_strides = dk_strides;
   call.dv_strides = dv_strides;
 
-  const auto run = TAPESTRY_DISPATCH(attention_backward_part);
+  const auto run = TAPESTRY_DISPATCH_AND_BF16(attention_backward_part);
   const int64_t item = size_of(compute_dtype(dtype));
   const int64_t heads = shape.heads / shape.groups;
   const auto part_of = [&](int64_t plane) {

@@ -38,7 +38,7 @@ std::string_view name_of(CpuLevel level);
 
 }  // namespace tapestry
 
-/// Declares one function signature in the namespace of every level.
+/// Declares one function signature in the namespace of every level at which loops differ.
 #define TAPESTRY_DECLARE_PER_ISA(...) \
   namespace portable {                \
   __VA_ARGS__;                        \
@@ -48,14 +48,21 @@ std::string_view name_of(CpuLevel level);
   }                                   \
   namespace avx512 {                  \
   __VA_ARGS__;                        \
-  }                                   \
-  namespace avx512_bf16 {             \
-  __VA_ARGS__;                        \
   }
 
 /// The function of that name for the level in use.
-#define TAPESTRY_DISPATCH(function)                                                      \
+#define TAPESTRY_DISPATCH(function)                                             \
+  (::tapestry::cpu_level() >= ::tapestry::CpuLevel::kAvx512 ? &avx512::function \
+   : ::tapestry::cpu_level() == ::tapestry::CpuLevel::kAvx2 ? &avx2::function   \
+                                                            : &portable::function)
+
+/// The same for the sources that multiply pairs of bfloat16 and are compiled for that level as well
+/// (bf16_sources in autograd/CMakeLists.txt).
+#define TAPESTRY_DECLARE_PER_ISA_AND_BF16(...) \
+  TAPESTRY_DECLARE_PER_ISA(__VA_ARGS__)        \
+  namespace avx512_bf16 {                      \
+  __VA_ARGS__;                                 \
+  }
+#define TAPESTRY_DISPATCH_AND_BF16(function)                                             \
   (::tapestry::cpu_level() >= ::tapestry::CpuLevel::kAvx512Bf16 ? &avx512_bf16::function \
-   : ::tapestry::cpu_level() == ::tapestry::CpuLevel::kAvx512   ? &avx512::function      \
-   : ::tapestry::cpu_level() == ::tapestry::CpuLevel::kAvx2     ? &avx2::function        \
-                                                                : &portable::function)
+                                                                : TAPESTRY_DISPATCH(function))

@@ -34,7 +34,7 @@ void run(const TiledProduct& given) {
   TiledProduct product = given;
   const int64_t per_item = product.dtype == kBFloat16 ? 2 : 1;
   const int64_t items = ceil_div(product.k, per_item);
-  const int64_t rows = TAPESTRY_DISPATCH(tile_rows)();
+  const int64_t rows = TAPESTRY_DISPATCH_AND_BF16(tile_rows)();
   const int64_t tiles = ceil_div(product.m, rows);
   const bool in_place =
       !product.trans_a && product.k % per_item == 0 && product.lda % per_item == 0;
@@ -45,17 +45,17 @@ void run(const TiledProduct& given) {
   const int64_t tile_work = rows * product.k;
   parallel_for(packed, std::max<int64_t>(1, kGrainSize / tile_work),
                [&](int64_t begin, int64_t end) {
-                 TAPESTRY_DISPATCH(pack_tiles)(product, begin, end);
+                 TAPESTRY_DISPATCH_AND_BF16(pack_tiles)(product, begin, end);
                });
-  const int64_t columns = TAPESTRY_DISPATCH(tile_columns)();
+  const int64_t columns = TAPESTRY_DISPATCH_AND_BF16(tile_columns)();
   const int64_t units = tiles * ceil_div(product.n, columns);
-  const int64_t panel_units = TAPESTRY_DISPATCH(panel_vectors)() * tiles;
+  const int64_t panel_units = TAPESTRY_DISPATCH_AND_BF16(panel_vectors)() * tiles;
   const int64_t least = std::max(std::max<int64_t>(1, kLeastShare / (tile_work * columns)),
                                  units / (16 * num_threads()));
   const int64_t team = std::clamp<int64_t>(units / least, 1, num_threads());
   std::atomic<int64_t> taken = 0;
   parallel_for(team, 1, [&](int64_t first, int64_t last) {
-    const Scratch panel(TAPESTRY_DISPATCH(panel_bytes)(product.n, items));
+    const Scratch panel(TAPESTRY_DISPATCH_AND_BF16(panel_bytes)(product.n, items));
     const bool alone = last - first == team;
     int64_t begin = taken;
     while (begin < units) {
@@ -67,7 +67,7 @@ void run(const TiledProduct& given) {
         share -= share % panel_units;
       }
       if (taken.compare_exchange_weak(begin, begin + share)) {
-        TAPESTRY_DISPATCH(multiply_share)(product, begin, begin + share, panel.get());
+        TAPESTRY_DISPATCH_AND_BF16(multiply_share)(product, begin, begin + share, panel.get());
         begin = taken;
       }
     }
@@ -85,8 +85,8 @@ void tiled_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
   assert(s.m > 0 && s.n > 0 && s.k > 0);
   const int64_t per_item = s.dtype == kBFloat16 ? 2 : 1;
   const int64_t block_k = even_part(s.k, kMaxDepth * per_item, per_item);
-  const int64_t block_m =
-      even_part(s.m, s.trans_a ? kMaxPackedRows : kMaxRows, TAPESTRY_DISPATCH(tile_rows)());
+  const int64_t block_m = even_part(s.m, s.trans_a ? kMaxPackedRows : kMaxRows,
+                                    TAPESTRY_DISPATCH_AND_BF16(tile_rows)());
   // A C of 16 bits cannot take sums between the blocks of k.
   const bool beside = s.c_dtype != kFloat32 && block_k < s.k;
   const Scratch sums =

@@ -45,7 +45,7 @@ struct TiledProduct {
 /// Blocks of the sum, in items: a panel of B of that depth stays in the second-level cache.
 inline constexpr int64_t kMaxDepth = 2048;
 
-TAPESTRY_DECLARE_PER_ISA(
+TAPESTRY_DECLARE_PER_ISA_AND_BF16(
     // Rows of a tile, columns of a vector, vectors of a panel (the last panels may have fewer).
     int64_t tile_rows(); int64_t tile_columns(); int64_t panel_vectors();
     // Fills packed_a for tiles [begin, end), counted from first_packed on.
