@@ -23,7 +23,7 @@ struct AutogradMeta final : AutogradMetaBase {
   Tensor grad;
   Tensor main_grad;
   /// main_grad stands for zeros, whatever it holds: the first contribution overwrites it. It may
-  /// then have no storage; see open_main_grad_storage.
+  /// then have no storage; see main_grad.h.
   bool main_grad_is_fresh = false;
   /// Of the random numbers that round sums in a 16-bit main_grad; the offset counts contributions.
   RandomKey main_grad_rounding;
@@ -34,9 +34,6 @@ struct AutogradMeta final : AutogradMetaBase {
   std::vector<Node::Hook> hooks;
   std::vector<std::function<void(const Tensor&)>> post_accumulate_hooks;
 };
-
-/// Gives main_grad memory if it has none.
-void open_main_grad_storage(AutogradMeta& meta);
 
 /// The tensor's state, or null.
 inline AutogradMeta* autograd_meta(const Tensor& tensor) {

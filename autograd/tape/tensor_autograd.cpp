@@ -1,36 +1,10 @@
 // The autograd methods of Tensor.
-#include <cstring>
-
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/engine.h"
-#include "autograd/tape/grad_mode.h"
+#include "autograd/tape/main_grad.h"
 #include "autograd/tensor/error.h"
-#include "autograd/tensor/factory.h"
-#include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
-
-namespace {
-
-// The main_grad, with the zeros written that it may only stand for.
-Tensor settled_main_grad(AutogradMeta& meta) {
-  if (meta.main_grad.defined() && meta.main_grad_is_fresh) {
-    meta.main_grad_is_fresh = false;
-    open_main_grad_storage(meta);
-    std::memset(meta.main_grad.raw(), 0,
-                static_cast<size_t>(meta.main_grad.numel() * size_of(meta.main_grad.dtype())));
-  }
-  return meta.main_grad;
-}
-
-}  // namespace
-
-void open_main_grad_storage(AutogradMeta& meta) {
-  if (!meta.main_grad.storage()) {
-    const MemoryKindGuard kind(MemoryKind::kGradient);
-    meta.main_grad = empty(meta.main_grad.shape(), meta.main_grad.dtype());
-  }
-}
 
 const Tensor& Tensor::set_requires_grad(bool value) const {
   check<TypeError>(!value || is_floating(dtype()),
@@ -53,7 +27,7 @@ Tensor Tensor::grad() const {
   if (meta->retained) {
     return meta->retained->grad;
   }
-  return meta->main_grad.defined() ? settled_main_grad(*meta) : meta->grad;
+  return meta->main_grad.defined() ? detail::settled_main_grad(*meta) : meta->grad;
 }
 
 void Tensor::set_grad(const Tensor& grad) const {
@@ -64,25 +38,6 @@ void Tensor::set_grad(const Tensor& grad) const {
                       "set_grad: the tensor has a main_grad, of which grad() is a view; write into "
                       "main_grad() instead");
   meta.grad = grad;
-}
-
-Tensor Tensor::main_grad() const {
-  AutogradMeta* meta = autograd_meta(*this);
-  return meta == nullptr ? Tensor() : settled_main_grad(*meta);
-}
-
-void Tensor::set_main_grad(const Tensor& buffer) const {
-  check<ValueError>(!buffer.defined() || buffer.shape() == shape(), "set_main_grad: the buffer is ",
-                    describe(buffer), ", the tensor ", describe(*this));
-  check<ValueError>(!buffer.defined() || buffer.is_contiguous(),
-                    "set_main_grad: the buffer must be contiguous, it is ", describe(buffer));
-  check<TypeError>(!buffer.defined() || buffer.dtype() == kFloat32 || buffer.dtype() == kBFloat16,
-                   "set_main_grad: the buffer must be float32 or bfloat16, it is ",
-                   describe(buffer));
-  AutogradMeta& meta = ensure_autograd_meta(*this);
-  meta.main_grad = buffer;
-  meta.main_grad_is_fresh = false;
-  meta.main_grad_rounding = {};
 }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
