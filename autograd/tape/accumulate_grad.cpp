@@ -1,8 +1,8 @@
 #include "autograd/tape/accumulate_grad.h"
 
-#include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/gradient_sum.h"
+#include "autograd/tape/leaf_state.h"
 #include "autograd/tape/main_grad.h"
 #include "autograd/tensor/error.h"
 
@@ -11,7 +11,8 @@ namespace tapestry {
 namespace {
 
 void accumulate_into(AutogradMeta& meta, Tensor gradient) {
-  for (const Node::Hook& hook : meta.hooks) {
+  LeafState& state = *meta.leaf;
+  for (const Node::Hook& hook : state.hooks) {
     if (const Tensor replaced = hook(gradient); replaced.defined()) {
       check<ValueError>(replaced.shape() == gradient.shape(),
                         "hook on the gradient of a leaf: returned ", describe(replaced), " for ",
@@ -19,8 +20,8 @@ void accumulate_into(AutogradMeta& meta, Tensor gradient) {
       gradient = replaced;
     }
   }
-  if (meta.main_grad.defined()) {
-    detail::accumulate_into_main_grad(meta, gradient);
+  if (state.main_grad.defined()) {
+    detail::accumulate_into_main_grad(state, gradient);
   } else if (!meta.grad.defined()) {
     // A gradient that only this pass can see is taken over; any other is copied, so that later
     // accumulation in place cannot change somebody else's tensor.
@@ -37,14 +38,14 @@ void accumulate_into(AutogradMeta& meta, Tensor gradient) {
 }  // namespace
 
 AccumulateGrad::~AccumulateGrad() {
-  if (AutogradMeta* meta = autograd_meta(leaf_); meta->accumulator == this) {
-    meta->accumulator = nullptr;
+  if (LeafState* state = leaf_state(leaf_); state->accumulator == this) {
+    state->accumulator = nullptr;
   }
 }
 
 bool AccumulateGrad::has_received(const Tensor& gradient) const {
-  const AutogradMeta* meta = autograd_meta(leaf_);
-  return meta->main_grad.defined() && meta->main_grad.is_same(gradient);
+  const LeafState* state = leaf_state(leaf_);
+  return state->main_grad.defined() && state->main_grad.is_same(gradient);
 }
 
 void AccumulateGrad::run(std::span<Tensor> grad_outputs, std::span<Tensor> /*grad_inputs*/) {
@@ -52,7 +53,7 @@ void AccumulateGrad::run(std::span<Tensor> grad_outputs, std::span<Tensor> /*gra
   if (grad_outputs[0].defined()) {  // else every op has added its part to main_grad itself
     accumulate_into(meta, std::move(grad_outputs[0]));
   }
-  for (const auto& hook : meta.post_accumulate_hooks) {
+  for (const auto& hook : meta.leaf->post_accumulate_hooks) {
     hook(leaf_);
   }
 }

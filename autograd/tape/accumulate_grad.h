@@ -6,7 +6,7 @@
 namespace tapestry {
 
 /// The node that puts a leaf's gradient into its main_grad or grad. It lives as long as a graph
-/// uses the leaf, which points back to it without owning it (AutogradMeta::accumulator).
+/// uses the leaf, which points back to it without owning it (LeafState::accumulator).
 class AccumulateGrad final : public Node {
  public:
   explicit AccumulateGrad(const Tensor& leaf) : leaf_(leaf) { set_output(0, leaf); }

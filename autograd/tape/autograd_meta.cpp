@@ -1,8 +1,12 @@
 #include "autograd/tape/autograd_meta.h"
 
 #include "autograd/tape/accumulate_grad.h"
+#include "autograd/tape/leaf_state.h"
 
 namespace tapestry {
+
+AutogradMeta::AutogradMeta() = default;
+AutogradMeta::~AutogradMeta() = default;
 
 AutogradMeta& ensure_autograd_meta(const Tensor& tensor) {
   if (!tensor.impl()->meta) {
@@ -11,19 +15,27 @@ AutogradMeta& ensure_autograd_meta(const Tensor& tensor) {
   return *autograd_meta(tensor);
 }
 
+LeafState& ensure_leaf_state(const Tensor& leaf) {
+  AutogradMeta& meta = ensure_autograd_meta(leaf);
+  if (meta.leaf == nullptr) {
+    meta.leaf = std::make_unique<LeafState>();
+  }
+  return *meta.leaf;
+}
+
 Edge gradient_edge(const Tensor& tensor) {
   if (!tensor.requires_grad()) {
     return {};
   }
-  AutogradMeta& meta = ensure_autograd_meta(tensor);
-  if (meta.grad_fn) {
+  if (const AutogradMeta& meta = ensure_autograd_meta(tensor); meta.grad_fn) {
     return {meta.grad_fn, meta.output};
   }
-  if (meta.accumulator != nullptr) {
-    return {Ref<Node>(meta.accumulator), 0};
+  LeafState& state = ensure_leaf_state(tensor);
+  if (state.accumulator != nullptr) {
+    return {Ref<Node>(state.accumulator), 0};
   }
   auto node = make_ref<AccumulateGrad>(tensor);
-  meta.accumulator = node.get();
+  state.accumulator = node.get();
   return {Ref<Node>(node), 0};
 }
 

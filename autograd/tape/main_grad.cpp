@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "autograd/kernels/optimizer.h"
-#include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/gradient_sum.h"
+#include "autograd/tape/leaf_state.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -16,33 +16,33 @@ namespace tapestry {
 
 namespace detail {
 
-void open_main_grad_storage(AutogradMeta& meta) {
-  if (!meta.main_grad.storage()) {
+void open_main_grad_storage(LeafState& state) {
+  if (!state.main_grad.storage()) {
     const MemoryKindGuard kind(MemoryKind::kGradient);
-    meta.main_grad = empty(meta.main_grad.shape(), meta.main_grad.dtype());
+    state.main_grad = empty(state.main_grad.shape(), state.main_grad.dtype());
   }
 }
 
-Tensor settled_main_grad(AutogradMeta& meta) {
-  if (meta.main_grad.defined() && meta.main_grad_is_fresh) {
-    meta.main_grad_is_fresh = false;
-    open_main_grad_storage(meta);
-    std::memset(meta.main_grad.raw(), 0,
-                static_cast<size_t>(meta.main_grad.numel() * size_of(meta.main_grad.dtype())));
+Tensor settled_main_grad(LeafState& state) {
+  if (state.main_grad.defined() && state.main_grad_is_fresh) {
+    state.main_grad_is_fresh = false;
+    open_main_grad_storage(state);
+    std::memset(state.main_grad.raw(), 0,
+                static_cast<size_t>(state.main_grad.numel() * size_of(state.main_grad.dtype())));
   }
-  return meta.main_grad;
+  return state.main_grad;
 }
 
-void accumulate_into_main_grad(AutogradMeta& meta, const Tensor& gradient) {
-  open_main_grad_storage(meta);
-  const Tensor& main_grad = meta.main_grad;
-  if (std::exchange(meta.main_grad_is_fresh, false)) {
+void accumulate_into_main_grad(LeafState& state, const Tensor& gradient) {
+  open_main_grad_storage(state);
+  const Tensor& main_grad = state.main_grad;
+  if (std::exchange(state.main_grad_is_fresh, false)) {
     convert_into(gradient, main_grad);
   } else if (main_grad.dtype() == kBFloat16) {
     const Tensor term = gradient.is_contiguous() ? gradient : contiguous_copy(gradient);
-    const RandomKey& key = meta.main_grad_rounding;
+    const RandomKey& key = state.main_grad_rounding;
     kernels::add_stochastic(term.dtype(), term.numel(), term.raw(), key.seed,
-                            combine(key.stream, meta.main_grad_rounding.offset++),
+                            combine(key.stream, state.main_grad_rounding.offset++),
                             main_grad.data<BFloat16>());
   } else if (gradient.dtype() == kFloat32) {
     sum_into(main_grad, gradient, main_grad);
@@ -58,14 +58,14 @@ void accumulate_into_main_grad(AutogradMeta& meta, const Tensor& gradient) {
 namespace {
 
 // The state of a leaf to whose main_grad an op may contribute, or null.
-AutogradMeta* open_main_grad(const Tensor& leaf) {
+LeafState* open_main_grad(const Tensor& leaf) {
   if (!leaf.defined() || !leaf.requires_grad() || grad_enabled() || !detail::accumulating()) {
     return nullptr;
   }
-  AutogradMeta* meta = autograd_meta(leaf);
+  LeafState* state = leaf_state(leaf);
   const bool open =
-      meta != nullptr && !meta->grad_fn && meta->hooks.empty() && meta->main_grad.defined();
-  return open ? meta : nullptr;
+      state != nullptr && leaf.is_leaf() && state->hooks.empty() && state->main_grad.defined();
+  return open ? state : nullptr;
 }
 
 // What stands for a main_grad that has no memory.
@@ -76,51 +76,51 @@ Tensor without_storage(const Shape& shape, DType dtype) {
 }  // namespace
 
 MainGradTarget main_grad_target(const Tensor& leaf) {
-  AutogradMeta* meta = open_main_grad(leaf);
-  if (meta == nullptr || meta->main_grad.dtype() != kFloat32) {
+  LeafState* state = open_main_grad(leaf);
+  if (state == nullptr || state->main_grad.dtype() != kFloat32) {
     return {};
   }
-  detail::open_main_grad_storage(*meta);
-  return {meta->main_grad, std::exchange(meta->main_grad_is_fresh, false)};
+  detail::open_main_grad_storage(*state);
+  return {state->main_grad, std::exchange(state->main_grad_is_fresh, false)};
 }
 
 Tensor add_to_main_grad(const Tensor& leaf, const Tensor& gradient) {
-  AutogradMeta* meta = open_main_grad(leaf);
-  if (meta == nullptr) {
+  LeafState* state = open_main_grad(leaf);
+  if (state == nullptr) {
     return {};
   }
-  detail::accumulate_into_main_grad(*meta, gradient);
-  return meta->main_grad;
+  detail::accumulate_into_main_grad(*state, gradient);
+  return state->main_grad;
 }
 
 bool give_to_main_grad(const Tensor& leaf, Tensor& gradient) {
-  AutogradMeta* meta = open_main_grad(leaf);
-  if (meta == nullptr) {
+  LeafState* state = open_main_grad(leaf);
+  if (state == nullptr) {
     return false;
   }
-  const bool takes_over = !meta->main_grad.storage() && detail::is_sole_owner(gradient) &&
-                          gradient.dtype() == meta->main_grad.dtype();
+  const bool takes_over = !state->main_grad.storage() && detail::is_sole_owner(gradient) &&
+                          gradient.dtype() == state->main_grad.dtype();
   if (takes_over) {
-    meta->main_grad_is_fresh = false;
-    meta->main_grad = std::move(gradient);
+    state->main_grad_is_fresh = false;
+    state->main_grad = std::move(gradient);
   } else {
-    detail::accumulate_into_main_grad(*meta, gradient);
+    detail::accumulate_into_main_grad(*state, gradient);
   }
-  gradient = meta->main_grad;
+  gradient = state->main_grad;
   return true;
 }
 
 void reset_main_grad(const Tensor& leaf, const RandomKey& rounding) {
-  AutogradMeta* meta = leaf.defined() ? autograd_meta(leaf) : nullptr;
-  check<RuntimeError>(meta != nullptr && meta->main_grad.defined(),
+  LeafState* state = leaf.defined() ? leaf_state(leaf) : nullptr;
+  check<RuntimeError>(state != nullptr && state->main_grad.defined(),
                       "reset_main_grad: the tensor has no main_grad");
-  meta->main_grad_is_fresh = true;
-  meta->main_grad_rounding = rounding;
+  state->main_grad_is_fresh = true;
+  state->main_grad_rounding = rounding;
 }
 
 void release_main_grad(const Tensor& leaf, const RandomKey& rounding) {
   reset_main_grad(leaf, rounding);
-  Tensor& held = autograd_meta(leaf)->main_grad;
+  Tensor& held = leaf_state(leaf)->main_grad;
   held = without_storage(held.shape(), held.dtype());
 }
 
@@ -130,8 +130,8 @@ void attach_main_grad(const Tensor& leaf, DType dtype) {
 }
 
 Tensor Tensor::main_grad() const {
-  AutogradMeta* meta = autograd_meta(*this);
-  return meta == nullptr ? Tensor() : detail::settled_main_grad(*meta);
+  LeafState* state = leaf_state(*this);
+  return state == nullptr ? Tensor() : detail::settled_main_grad(*state);
 }
 
 void Tensor::set_main_grad(const Tensor& buffer) const {
@@ -142,10 +142,10 @@ void Tensor::set_main_grad(const Tensor& buffer) const {
   check<TypeError>(!buffer.defined() || buffer.dtype() == kFloat32 || buffer.dtype() == kBFloat16,
                    "set_main_grad: the buffer must be float32 or bfloat16, it is ",
                    describe(buffer));
-  AutogradMeta& meta = ensure_autograd_meta(*this);
-  meta.main_grad = buffer;
-  meta.main_grad_is_fresh = false;
-  meta.main_grad_rounding = {};
+  LeafState& state = ensure_leaf_state(*this);
+  state.main_grad = buffer;
+  state.main_grad_is_fresh = false;
+  state.main_grad_rounding = {};
 }
 
 }  // namespace tapestry

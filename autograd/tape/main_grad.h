@@ -7,7 +7,7 @@
 
 namespace tapestry {
 
-struct AutogradMeta;
+struct LeafState;
 
 /// Where an op's backward may put its contribution to a leaf's gradient itself.
 struct MainGradTarget {
@@ -50,13 +50,13 @@ bool give_to_main_grad(const Tensor& leaf, Tensor& gradient);
 namespace detail {
 
 /// Gives main_grad memory if it has none.
-void open_main_grad_storage(AutogradMeta& meta);
+void open_main_grad_storage(LeafState& state);
 
 /// The main_grad, with the zeros written that it may only stand for.
-Tensor settled_main_grad(AutogradMeta& meta);
+Tensor settled_main_grad(LeafState& state);
 
 /// main_grad += gradient of any floating dtype.
-void accumulate_into_main_grad(AutogradMeta& meta, const Tensor& gradient);
+void accumulate_into_main_grad(LeafState& state, const Tensor& gradient);
 
 }  // namespace detail
 

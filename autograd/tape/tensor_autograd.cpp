@@ -1,6 +1,6 @@
 // The autograd methods of Tensor.
-#include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/engine.h"
+#include "autograd/tape/leaf_state.h"
 #include "autograd/tape/main_grad.h"
 #include "autograd/tensor/error.h"
 
@@ -27,17 +27,18 @@ Tensor Tensor::grad() const {
   if (meta->retained) {
     return meta->retained->grad;
   }
-  return meta->main_grad.defined() ? detail::settled_main_grad(*meta) : meta->grad;
+  const bool has_main_grad = meta->leaf != nullptr && meta->leaf->main_grad.defined();
+  return has_main_grad ? detail::settled_main_grad(*meta->leaf) : meta->grad;
 }
 
 void Tensor::set_grad(const Tensor& grad) const {
   check<ValueError>(!grad.defined() || grad.shape() == shape(), "set_grad: the gradient is ",
                     describe(grad), ", the tensor ", describe(*this));
-  AutogradMeta& meta = ensure_autograd_meta(*this);
-  check<RuntimeError>(!meta.main_grad.defined(),
+  const LeafState* state = leaf_state(*this);
+  check<RuntimeError>(state == nullptr || !state->main_grad.defined(),
                       "set_grad: the tensor has a main_grad, of which grad() is a view; write into "
                       "main_grad() instead");
-  meta.grad = grad;
+  ensure_autograd_meta(*this).grad = grad;
 }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
@@ -60,11 +61,10 @@ Tensor graph_root(const Tensor& output) {
 void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
   check<RuntimeError>(requires_grad(), "register_hook: the tensor ", describe(*this),
                       " does not require a gradient");
-  AutogradMeta& meta = ensure_autograd_meta(*this);
-  if (meta.grad_fn) {
+  if (const AutogradMeta& meta = ensure_autograd_meta(*this); meta.grad_fn) {
     meta.grad_fn->add_hook(meta.output, std::move(hook));
   } else {
-    meta.hooks.push_back(std::move(hook));
+    ensure_leaf_state(*this).hooks.push_back(std::move(hook));
   }
 }
 
@@ -73,7 +73,7 @@ void Tensor::register_post_accumulate_grad_hook(std::function<void(const Tensor&
                       "register_post_accumulate_grad_hook: only a leaf that requires a gradient "
                       "accumulates one, this is ",
                       describe(*this));
-  ensure_autograd_meta(*this).post_accumulate_hooks.push_back(std::move(hook));
+  ensure_leaf_state(*this).post_accumulate_hooks.push_back(std::move(hook));
 }
 
 void Tensor::retain_grad() const {
