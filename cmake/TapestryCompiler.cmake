@@ -3,6 +3,8 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+# Programs are compiled as libraries are, so that both can read the same precompiled headers.
+set(CMAKE_CXX_COMPILE_OPTIONS_PIE "${CMAKE_CXX_COMPILE_OPTIONS_PIC}")
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 # Installed programs find OpenBLAS where the build found it.
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
