@@ -6,16 +6,12 @@
 #include <numbers>
 
 #include "autograd/kernels/cpu.h"
+#include "autograd/kernels/isa/philox_blocks.h"
 #include "autograd/kernels/parallel_for.h"
 
 namespace tapestry::kernels {
 
-TAPESTRY_DECLARE_PER_ISA(void philox_blocks(uint64_t seed,
-                                            uint64_t stream,
-                                            uint64_t first_block,
-                                            int64_t count,
-                                            uint32_t* words);
-                         void bernoulli_range(int64_t n,
+TAPESTRY_DECLARE_PER_ISA(void bernoulli_range(int64_t n,
                                               uint64_t seed,
                                               uint64_t stream,
                                               uint64_t first_index,

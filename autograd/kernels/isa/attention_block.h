@@ -8,13 +8,10 @@
 #pragma once
 
 #include "autograd/kernels/isa/attention_operands.h"
+#include "autograd/kernels/isa/philox_blocks.h"
 #include "autograd/kernels/philox.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
-
-void philox_blocks(
-    uint64_t seed, uint64_t stream, uint64_t first_block, int64_t count, uint32_t* words);
-
 namespace {
 
 template <class T>

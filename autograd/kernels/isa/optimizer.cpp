@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "autograd/kernels/isa/optimizer_constants.h"
+#include "autograd/kernels/isa/philox_blocks.h"
 #include "autograd/kernels/isa/row_io.h"
 #include "autograd/kernels/isa/split_float32.h"
 
@@ -31,9 +32,6 @@ void add_stochastic_range(DType dtype,
                           uint64_t seed,
                           uint64_t stream,
                           BFloat16* sum);
-// philox.cpp
-void philox_blocks(
-    uint64_t seed, uint64_t stream, uint64_t first_block, int64_t count, uint32_t* words);
 
 namespace {
 

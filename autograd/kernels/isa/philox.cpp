@@ -2,12 +2,11 @@
 
 #include <type_traits>
 
+#include "autograd/kernels/isa/philox_blocks.h"
 #include "autograd/kernels/isa/row_io.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
-void philox_blocks(
-    uint64_t seed, uint64_t stream, uint64_t first_block, int64_t count, uint32_t* words);
 void bernoulli_range(
     int64_t n, uint64_t seed, uint64_t stream, uint64_t first_index, uint64_t threshold, bool* y);
 void dropout_range(DType dtype,
