@@ -68,7 +68,7 @@ void forward_row(int64_t n, const T* x, const compute_t<T>* bias, T* y) {
     const int64_t m = block_size(n - done);
     const C* in = read_block(m, x + done, x_block);
     C* out = output_block(y + done, y_block);
-    TAPESTRY_SIMD
+    TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < m; ++i) {
       out[i] = F::f(in[i] + bias[done + i]);
     }
@@ -88,12 +88,12 @@ void backward_row(
     const C* in = read_block(m, x + done, x_block);
     const C* g = read_block(m, dy + done, dy_block);
     C* out = dx != nullptr ? output_block(dx + done, dx_block) : dx_block;
-    TAPESTRY_SIMD
+    TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < m; ++i) {
       out[i] = g[i] * F::derivative(in[i] + bias[done + i]);
     }
     if (dbias != nullptr) {
-      TAPESTRY_SIMD
+      TAPESTRY_VECTOR_LOOP
       for (int64_t i = 0; i < m; ++i) {
         dbias[done + i] += out[i];
       }

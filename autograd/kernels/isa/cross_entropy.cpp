@@ -57,7 +57,7 @@ double logsumexp_row(int64_t n, const T* x) {
     C partial = 0;
 #pragma omp simd reduction(+ : partial)
     for (int64_t i = 0; i < m; ++i) {
-      partial += fast_exp(in[i] - shift);
+      partial += exp(in[i] - shift);
     }
     sum += partial;
   }
@@ -80,11 +80,11 @@ void backward_row(int64_t vocab,
     // The label's logit is read before its gradient may overwrite it.
     const int64_t place = label - done;
     const bool here = place >= 0 && place < m;
-    const C probability = here ? fast_exp(in[place] - lse) : C(0);
+    const C probability = here ? exp(in[place] - lse) : C(0);
     C* out = output_block(dlogits + done, out_block);
     TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < m; ++i) {
-      out[i] = fast_exp(in[i] - lse) * dloss;
+      out[i] = exp(in[i] - lse) * dloss;
     }
     if (here) {
       out[place] = (probability - C(1)) * dloss;

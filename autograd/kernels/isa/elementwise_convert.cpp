@@ -59,10 +59,10 @@ void cast_entry(int64_t n, const void* x_, int64_t sx, void* y_, int64_t sy) {
       return;
     }
   }
-  C in[kChunk];
-  compute_t<To> out[kChunk];
-  for (int64_t done = 0; done < n; done += kChunk) {
-    const int64_t m = chunk_of(n - done);
+  C in[kBlock];
+  compute_t<To> out[kBlock];
+  for (int64_t done = 0; done < n; done += kBlock) {
+    const int64_t m = block_size(n - done);
     load(m, x + done * sx, sx, in);
     if constexpr (std::is_same_v<C, compute_t<To>> && !std::is_same_v<Op, ToBool>) {
       store(m, in, y + done * sy, sy);
@@ -84,7 +84,7 @@ void copy_entry(int64_t n, const void* x_, int64_t sx, void* y_, int64_t sy) {
     }
   } else if (sx == 0 && sy == 1) {
     const Bits value = n > 0 ? *x : Bits{};
-    TAPESTRY_SIMD
+    TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < n; ++i) {
       y[i] = value;
     }
@@ -136,20 +136,20 @@ void where_entry(int64_t n,
   const Bits first = *a;
   const Bits second = *b;
   if (sc == 1 && sy == 1 && sa == 1 && sb == 1) {
-    TAPESTRY_SIMD
+    TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < n; ++i) {
       const Bits u = a[i];
       const Bits v = b[i];
       y[i] = cond[i] != 0 ? u : v;
     }
   } else if (sc == 1 && sy == 1 && sa == 0 && sb == 1) {
-    TAPESTRY_SIMD
+    TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < n; ++i) {
       const Bits v = b[i];
       y[i] = cond[i] != 0 ? first : v;
     }
   } else if (sc == 1 && sy == 1 && sa == 1 && sb == 0) {
-    TAPESTRY_SIMD
+    TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < n; ++i) {
       const Bits u = a[i];
       y[i] = cond[i] != 0 ? u : second;

@@ -9,25 +9,10 @@
 #include <type_traits>
 
 #include "autograd/kernels/dtype.h"
-#include "autograd/kernels/isa/vector_math.h"
-
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
+#include "autograd/kernels/isa/row_io.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 namespace {
-
-inline constexpr int64_t kChunk = 512;  // elements; three chunks of double stay in the first cache
-
-template <class T>
-inline constexpr bool kIsNarrow = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
-
-/// The type in which elements stored as T are computed. bool is stored as uint8_t of 0 or 1.
-template <class T>
-using compute_t = std::conditional_t<kIsNarrow<T>, float, T>;
-
-TAPESTRY_INLINE int64_t chunk_of(int64_t left) { return left < kChunk ? left : kChunk; }
 
 /// Integers wrap around on overflow; they are added and multiplied as unsigned numbers.
 template <class T>
@@ -39,60 +24,14 @@ TAPESTRY_INLINE auto wrapping(T x) {
   }
 }
 
-// Without branches, unlike the constructor of BFloat16, so that the loop becomes vector code.
-TAPESTRY_INLINE uint16_t bfloat16_bits(float x) {
-  const uint32_t u = bits_of(x);
-  const uint32_t high = u >> 16U;
-  const uint32_t rounded = (u + 0x7fffU + (high & 1U)) >> 16U;
-  return static_cast<uint16_t>(x != x ? high | 0x40U : rounded);
-}
-
-/// Types whose conversion to the compute type can be part of a vector loop.
-template <class T>
-inline constexpr bool kIsDirect = !std::is_same_v<T, Float16>;
-
-/// One element in the compute type, and back.
-template <class T>
-TAPESTRY_INLINE compute_t<T> get(const T& x) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    return float_of(static_cast<uint32_t>(x.bits) << 16U);
-  } else {
-    return x;
-  }
-}
-template <class T>
-TAPESTRY_INLINE void put(compute_t<T> value, T& y) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    y.bits = bfloat16_bits(value);
-  } else {
-    y = value;
-  }
-}
-
 /// out[0..n) = x[0], x[sx], ...
 template <class T>
 [[gnu::noinline]] void load(int64_t n, const T* x, int64_t sx, compute_t<T>* out) {
-  int64_t i = 0;
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    if (sx == 1) {
-      TAPESTRY_SIMD
-      for (int64_t j = 0; j < n; ++j) {
-        out[j] = get(x[j]);
-      }
-      return;
-    }
+  if (sx == 1) {
+    load_row(n, x, out);
+    return;
   }
-#if defined(__F16C__)
-  if constexpr (std::is_same_v<T, Float16>) {
-    if (sx == 1) {
-      for (; i + 8 <= n; i += 8) {
-        const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i));
-        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(half));
-      }
-    }
-  }
-#endif
-  for (; i < n; ++i) {
+  for (int64_t i = 0; i < n; ++i) {
     out[i] = static_cast<compute_t<T>>(x[i * sx]);
   }
 }
@@ -100,28 +39,11 @@ template <class T>
 /// y[0], y[sy], ... = in[0..n)
 template <class T>
 [[gnu::noinline]] void store(int64_t n, const compute_t<T>* in, T* y, int64_t sy) {
-  int64_t i = 0;
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    if (sy == 1) {
-      TAPESTRY_SIMD
-      for (int64_t j = 0; j < n; ++j) {
-        put(in[j], y[j]);
-      }
-      return;
-    }
+  if (sy == 1) {
+    store_row(n, in, y);
+    return;
   }
-#if defined(__F16C__)
-  if constexpr (std::is_same_v<T, Float16>) {
-    if (sy == 1) {
-      for (; i + 8 <= n; i += 8) {
-        const __m256 whole = _mm256_loadu_ps(in + i);
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i),
-                         _mm256_cvtps_ph(whole, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-      }
-    }
-  }
-#endif
-  for (; i < n; ++i) {
+  for (int64_t i = 0; i < n; ++i) {
     y[i * sy] = static_cast<T>(in[i]);
   }
 }
@@ -129,7 +51,7 @@ template <class T>
 /// y = f(x), contiguous.
 template <class Op, class T, class Out>
 [[gnu::noinline]] void unary_loop(int64_t n, const T* x, Out* y) {
-  TAPESTRY_SIMD
+  TAPESTRY_VECTOR_LOOP
   for (int64_t i = 0; i < n; ++i) {
     put(Op::f(get(x[i])), y[i]);
   }
@@ -148,10 +70,10 @@ void unary_entry(int64_t n, const void* x_, int64_t sx, void* y_, int64_t sy) {
       return;
     }
   }
-  C in[kChunk];
-  compute_t<Out> out[kChunk];
-  for (int64_t done = 0; done < n; done += kChunk) {
-    const int64_t m = chunk_of(n - done);
+  C in[kBlock];
+  compute_t<Out> out[kBlock];
+  for (int64_t done = 0; done < n; done += kBlock) {
+    const int64_t m = block_size(n - done);
     load(m, x + done * sx, sx, in);
     unary_loop<F>(m, in, out);
     store(m, out, y + done * sy, sy);
@@ -165,18 +87,18 @@ template <class Op, Repeat kRepeat, class T, class Out>
 [[gnu::noinline]] void binary_loop(int64_t n, const T* a, const T* b, Out* y) {
   if constexpr (kRepeat == Repeat::kFirst) {
     const auto first = get(*a);
-    TAPESTRY_SIMD
+    TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < n; ++i) {
       put(Op::f(first, get(b[i])), y[i]);
     }
   } else if constexpr (kRepeat == Repeat::kSecond) {
     const auto second = get(*b);
-    TAPESTRY_SIMD
+    TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < n; ++i) {
       put(Op::f(get(a[i]), second), y[i]);
     }
   } else {
-    TAPESTRY_SIMD
+    TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < n; ++i) {
       put(Op::f(get(a[i]), get(b[i])), y[i]);
     }
@@ -203,15 +125,15 @@ void binary_entry(
       return binary_loop<F, Repeat::kSecond>(n, a, b, y);
     }
   }
-  C first[kChunk];
-  C second[kChunk];
-  compute_t<Out> out[kChunk];
+  C first[kBlock];
+  C second[kBlock];
+  compute_t<Out> out[kBlock];
   if (n > 0) {
     load(1, a, 1, first);
     load(1, b, 1, second);
   }
-  for (int64_t done = 0; done < n; done += kChunk) {
-    const int64_t m = chunk_of(n - done);
+  for (int64_t done = 0; done < n; done += kBlock) {
+    const int64_t m = block_size(n - done);
     if (sa != 0 || sb == 0) {
       load(m, a + done * sa, sa, first);
     }
@@ -263,10 +185,10 @@ void scalar_entry(int64_t n, const void* x_, int64_t sx, double s, void* y_, int
       return;
     }
   }
-  C in[kChunk];
-  compute_t<Out> out[kChunk];
-  for (int64_t done = 0; done < n; done += kChunk) {
-    const int64_t m = chunk_of(n - done);
+  C in[kBlock];
+  compute_t<Out> out[kBlock];
+  for (int64_t done = 0; done < n; done += kBlock) {
+    const int64_t m = block_size(n - done);
     load(m, x + done * sx, sx, in);
     scalar_loop<Op>(kSwapped, m, in, number, out);
     store(m, out, y + done * sy, sy);

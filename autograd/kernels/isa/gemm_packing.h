@@ -6,7 +6,7 @@
 
 #include "autograd/kernels/dtype.h"
 #include "autograd/kernels/isa/matrix_tile.h"
-#include "autograd/kernels/isa/vec_math.h"
+#include "autograd/kernels/isa/vector_math.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 namespace {

@@ -85,7 +85,7 @@ TAPESTRY_INLINE P identity() {
   }
 }
 
-/// At most kChunk contiguous elements.
+/// At most kBlock contiguous elements.
 template <Reducer kReducer, class C>
 [[gnu::noinline]] partial_t<kReducer, C> reduce_chunk(int64_t n, const C* x) {
   using P = partial_t<kReducer, C>;
@@ -138,9 +138,9 @@ void row(int64_t n, const void* x_, void* partial) {
   using P = partial_t<kReducer, C>;
   const auto* x = static_cast<const T*>(x_);
   P result = identity<kReducer, P>();
-  C chunk[kChunk];
-  for (int64_t done = 0; done < n; done += kChunk) {
-    const int64_t m = chunk_of(n - done);
+  C chunk[kBlock];
+  for (int64_t done = 0; done < n; done += kBlock) {
+    const int64_t m = block_size(n - done);
     if constexpr (kIsNarrow<T>) {
       load(m, x + done, 1, chunk);
       result = merge<kReducer>(result, reduce_chunk<kReducer, C>(m, chunk));
@@ -160,10 +160,10 @@ void columns(int64_t n, int64_t stride, int64_t count, const void* x_, void* par
   for (int64_t j = 0; j < count; ++j) {
     partials[j] = identity<kReducer, P>();
   }
-  C chunk[kChunk];
+  C chunk[kBlock];
   for (int64_t i = 0; i < n; ++i) {
-    for (int64_t done = 0; done < count; done += kChunk) {
-      const int64_t m = chunk_of(count - done);
+    for (int64_t done = 0; done < count; done += kBlock) {
+      const int64_t m = block_size(count - done);
       const C* source = chunk;
       if constexpr (kIsNarrow<T>) {
         load(m, x + i * stride + done, 1, chunk);
@@ -171,7 +171,7 @@ void columns(int64_t n, int64_t stride, int64_t count, const void* x_, void* par
         source = x + i * stride + done;
       }
       P* into = partials + done;
-      TAPESTRY_SIMD
+      TAPESTRY_VECTOR_LOOP
       for (int64_t j = 0; j < m; ++j) {
         into[j] = merge<kReducer>(into[j], lift<kReducer>(source[j]));
       }
@@ -252,20 +252,20 @@ void axpy_typed(int64_t n, double a_, const void* x_, void* y_) {
   const auto* x = static_cast<const T*>(x_);
   auto* y = static_cast<T*>(y_);
   if constexpr (kIsNarrow<T>) {
-    C left[kChunk];
-    C right[kChunk];
-    for (int64_t done = 0; done < n; done += kChunk) {
-      const int64_t m = chunk_of(n - done);
+    C left[kBlock];
+    C right[kBlock];
+    for (int64_t done = 0; done < n; done += kBlock) {
+      const int64_t m = block_size(n - done);
       load(m, x + done, 1, left);
       load(m, y + done, 1, right);
-      TAPESTRY_SIMD
+      TAPESTRY_VECTOR_LOOP
       for (int64_t i = 0; i < m; ++i) {
         right[i] += a * left[i];
       }
       store(m, right, y + done, 1);
     }
   } else {
-    TAPESTRY_SIMD
+    TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < n; ++i) {
       y[i] += a * x[i];
     }

@@ -1,6 +1,6 @@
-// How fused loops read and write rows of any floating dtype: in blocks of kBlock elements of the
-// type they compute in. A row already in that type is used in place, others pass through a block on
-// the stack.
+// How loops read and write rows of any dtype: element by element where the conversion is part of a
+// vector loop, else in blocks of kBlock elements of the type they compute in. A row already in that
+// type is used in place, others pass through a block on the stack.
 //
 // Only for sources in kernels/isa/: everything here has internal linkage, per level.
 #pragma once
@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "autograd/kernels/dtype.h"
-#include "autograd/kernels/isa/vec_math.h"
+#include "autograd/kernels/isa/vector_math.h"
 
 #if defined(__F16C__)
 #include <immintrin.h>
@@ -17,24 +17,59 @@
 namespace tapestry::kernels::TAPESTRY_ISA {
 namespace {
 
-inline constexpr int64_t kBlock = 512;
-
-template <class T>
-struct ComputeType {
-  using type = float;
-};
-template <>
-struct ComputeType<double> {
-  using type = double;
-};
-/// float64 is computed in float64, every other floating dtype in float32.
-template <class T>
-using compute_t = typename ComputeType<T>::type;
+inline constexpr int64_t kBlock = 512;  // elements; three blocks of double stay in the first cache
 
 template <class A, class B>
 inline constexpr bool kSame = false;
 template <class A>
 inline constexpr bool kSame<A, A> = true;
+
+template <class T>
+inline constexpr bool kIsNarrow = kSame<T, Float16> || kSame<T, BFloat16>;
+
+template <class T, bool kNarrow>
+struct ComputeType {
+  using type = T;
+};
+template <class T>
+struct ComputeType<T, true> {
+  using type = float;
+};
+/// What elements stored as T are computed in: 16-bit ones in float32, all others in their own type.
+/// bool is stored as uint8_t of 0 or 1.
+template <class T>
+using compute_t = typename ComputeType<T, kIsNarrow<T>>::type;
+
+/// Types whose conversion to the compute type can be part of a vector loop.
+template <class T>
+inline constexpr bool kIsDirect = !kSame<T, Float16>;
+
+/// Rounded to nearest even. Without branches, unlike the constructor of BFloat16, so that the loop
+/// becomes vector code.
+TAPESTRY_INLINE uint16_t bfloat16_bits(float x) {
+  const uint32_t u = bits_of(x);
+  const uint32_t high = u >> 16U;
+  const uint32_t rounded = (u + 0x7fffU + (high & 1U)) >> 16U;
+  return static_cast<uint16_t>(x != x ? high | 0x40U : rounded);
+}
+
+/// One element in the compute type, and back.
+template <class T>
+TAPESTRY_INLINE compute_t<T> get(const T& x) {
+  if constexpr (kSame<T, BFloat16>) {
+    return float_of(static_cast<uint32_t>(x.bits) << 16U);
+  } else {
+    return static_cast<compute_t<T>>(x);
+  }
+}
+template <class T>
+TAPESTRY_INLINE void put(compute_t<T> value, T& y) {
+  if constexpr (kSame<T, BFloat16>) {
+    y.bits = bfloat16_bits(value);
+  } else {
+    y = static_cast<T>(value);
+  }
+}
 
 [[gnu::always_inline]] inline int64_t block_size(int64_t left) {
   return left < kBlock ? left : kBlock;
@@ -46,7 +81,7 @@ template <class T, class C>
   if constexpr (kSame<T, BFloat16>) {
     TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < n; ++i) {
-      out[i] = __builtin_bit_cast(float, static_cast<uint32_t>(x[i].bits) << 16U);
+      out[i] = get(x[i]);
     }
   } else {
     int64_t i = 0;
@@ -76,11 +111,8 @@ template <class T, class C>
 [[gnu::always_inline]] inline void store_row(int64_t n, const C* in, T* y) {
   if constexpr (kSame<T, BFloat16>) {
     TAPESTRY_VECTOR_LOOP
-    for (int64_t i = 0; i < n; ++i) {  // as the constructor, without its branch
-      const auto u = __builtin_bit_cast(uint32_t, static_cast<float>(in[i]));
-      const uint32_t rounded = (u + 0x7fffU + ((u >> 16U) & 1U)) >> 16U;
-      const uint32_t nan = (u >> 16U) | 0x40U;
-      y[i].bits = static_cast<uint16_t>((u & 0x7fffffffU) > 0x7f800000U ? nan : rounded);
+    for (int64_t i = 0; i < n; ++i) {
+      put(static_cast<float>(in[i]), y[i]);
     }
   } else if constexpr (kSame<T, Float16>) {
     int64_t i = 0;

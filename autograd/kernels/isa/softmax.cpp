@@ -67,14 +67,14 @@ RowStatistics<C> row_statistics(int64_t n, const T* x, bool finite_shift, C* exp
       C* out = exponentials + done;
 #pragma omp simd reduction(+ : partial)
       for (int64_t i = 0; i < m; ++i) {
-        const C e = fast_exp(in[i] - shift);
+        const C e = exp(in[i] - shift);
         out[i] = e;
         partial += e;
       }
     } else {
 #pragma omp simd reduction(+ : partial)
       for (int64_t i = 0; i < m; ++i) {
-        partial += fast_exp(in[i] - shift);
+        partial += exp(in[i] - shift);
       }
     }
     sum += partial;
@@ -100,7 +100,7 @@ void softmax_row(int64_t n, const T* x, T* y) {
       load_row(m, x + done, block);
       TAPESTRY_VECTOR_LOOP
       for (int64_t i = 0; i < m; ++i) {
-        block[i] = fast_exp(block[i] - row.shift) * inverse;
+        block[i] = exp(block[i] - row.shift) * inverse;
       }
       store_row(m, block, y + done);
     }
@@ -160,7 +160,7 @@ void backward_row(bool logarithm, int64_t n, const T* y, const T* dy, T* dx) {
     if (logarithm) {
       TAPESTRY_VECTOR_LOOP
       for (int64_t i = 0; i < m; ++i) {
-        out[i] = g[i] - fast_exp(p[i]) * total;
+        out[i] = g[i] - exp(p[i]) * total;
       }
     } else {
       TAPESTRY_VECTOR_LOOP
@@ -206,7 +206,7 @@ void column_statistics(
     const C* in = read_block(m, x + k * inner, block);
     TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < m; ++i) {
-      sum[i] += fast_exp(in[i] - shift[i]);
+      sum[i] += exp(in[i] - shift[i]);
     }
   }
 }
@@ -234,7 +234,7 @@ void softmax_columns(bool logarithm, int64_t n, int64_t inner, int64_t m, const 
     } else {
       TAPESTRY_VECTOR_LOOP
       for (int64_t i = 0; i < m; ++i) {
-        out[i] = fast_exp(in[i] - shift[i]) * factor[i];
+        out[i] = exp(in[i] - shift[i]) * factor[i];
       }
     }
     write_block(m, out, y + k * inner);
@@ -264,7 +264,7 @@ void backward_columns(
     if (logarithm) {
       TAPESTRY_VECTOR_LOOP
       for (int64_t i = 0; i < m; ++i) {
-        out[i] = g[i] - fast_exp(p[i]) * static_cast<C>(sum[i]);
+        out[i] = g[i] - exp(p[i]) * static_cast<C>(sum[i]);
       }
     } else {
       TAPESTRY_VECTOR_LOOP

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "autograd/kernels/dtype.h"
-#include "autograd/kernels/isa/vec_math.h"
+#include "autograd/kernels/isa/vector_math.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 namespace {

@@ -44,7 +44,7 @@ void forward_row(int64_t n, const T* gate, const T* up, T* y) {
     C* out = output_block(y + done, y_block);
     TAPESTRY_VECTOR_LOOP
     for (int64_t i = 0; i < m; ++i) {
-      out[i] = a[i] / (C(1) + fast_exp(-a[i])) * b[i];
+      out[i] = a[i] / (C(1) + exp(-a[i])) * b[i];
     }
     write_block(m, out, y + done);
   }
@@ -70,7 +70,7 @@ void backward_row(int64_t n, const T* gate, const T* up, const T* dy, T* dgate, 
     for (int64_t i = 0; i < m; ++i) {
       const C x = a[i];
       const C c = x < -kLimit ? -kLimit : x;
-      const C e = fast_exp(-c);
+      const C e = exp(-c);
       const C s = C(1) / (C(1) + e);
       const C slope = s * (C(1) + c * (e * s));  // e s = 1 - s without cancellation
       const C u = b[i];

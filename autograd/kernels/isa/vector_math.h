@@ -17,11 +17,11 @@
 
 // Marks a loop whose iterations are independent (outputs may be exactly inputs).
 #if defined(_OPENMP)
-#define TAPESTRY_SIMD _Pragma("omp simd")
+#define TAPESTRY_VECTOR_LOOP _Pragma("omp simd")
 #elif defined(__clang__)
-#define TAPESTRY_SIMD _Pragma("clang loop vectorize(enable)")
+#define TAPESTRY_VECTOR_LOOP _Pragma("clang loop vectorize(enable)")
 #else
-#define TAPESTRY_SIMD _Pragma("GCC ivdep")
+#define TAPESTRY_VECTOR_LOOP _Pragma("GCC ivdep")
 #endif
 
 #define TAPESTRY_INLINE [[gnu::always_inline]] inline
@@ -35,7 +35,7 @@ TAPESTRY_INLINE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, 
 TAPESTRY_INLINE float float_of(uint32_t u) { return __builtin_bit_cast(float, u); }
 
 /// a b + c, fused where the processor can: in software a fused one would cost a hundred times more.
-TAPESTRY_INLINE float mul_add(float a, float b, float c) {
+TAPESTRY_INLINE float multiply_add(float a, float b, float c) {
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
   return __builtin_fmaf(a, b, c);
 #else
@@ -60,7 +60,7 @@ TAPESTRY_INLINE float polynomial(float x, float c0, C... rest) {
   if constexpr (sizeof...(rest) == 0) {
     return c0;
   } else {
-    return mul_add(polynomial(x, rest...), x, c0);
+    return multiply_add(polynomial(x, rest...), x, c0);
   }
 }
 
@@ -78,16 +78,21 @@ TAPESTRY_INLINE double clamp(double x, double low, double high) {
 inline constexpr float kLn2High = 0.693359375F;
 inline constexpr float kLn2Low = -2.12194440e-4F;
 
-/// e^x = 2^n e^r, |r| <= ln(2) / 2; e^r = 1 + r + r^2 q(r).
-TAPESTRY_INLINE float exp(float x) {
-  constexpr float kShift = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
-  const float c = clamp(x, -104.0F, 89.0F);
-  const float shifted = mul_add(c, 1.44269504F, kShift);
-  const float n = shifted - kShift;
-  const float r = mul_add(n, -kLn2Low, mul_add(n, -kLn2High, c));
+/// e^r = 1 + r + r^2 q(r), |r| <= ln(2) / 2.
+TAPESTRY_INLINE float exp_of_fraction(float r) {
   const float q = polynomial(r, 5.000000097e-01F, 1.666651712e-01F, 4.166620042e-02F,
                              8.369096263e-03F, 1.395085003e-03F);
-  const float p = 1.0F + mul_add(r * r, q, r);
+  return 1.0F + multiply_add(r * r, q, r);
+}
+
+/// e^x = 2^n e^r with r = x - n ln 2. Relative error below 2e-7; NaN, infinities and overflow as in
+/// IEEE 754, and results below 2^-126 are denormal.
+TAPESTRY_INLINE float exp(float x) {
+  constexpr float kShift = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
+  const float c = clamp(x, -105.0F, 89.0F);
+  const float shifted = multiply_add(c, 1.44269504F, kShift);
+  const float n = shifted - kShift;
+  const float p = exp_of_fraction(multiply_add(n, -kLn2Low, multiply_add(n, -kLn2High, c)));
   // In two factors, since 2^n itself may be out of range where the result is not.
   const auto exponent = static_cast<int32_t>(bits_of(shifted) - bits_of(kShift));
   const int32_t half = exponent >> 1;
@@ -99,12 +104,9 @@ TAPESTRY_INLINE float exp(float x) {
 /// e^x for x <= 0, where results below 2^-126 may be 0: the exponent fits one factor.
 TAPESTRY_INLINE float exp_of_negative(float x) {
   constexpr float kShift = 12582912.0F + 127.0F;
-  const float shifted = mul_add(x, 1.44269504F, kShift);
+  const float shifted = multiply_add(x, 1.44269504F, kShift);
   const float n = shifted - kShift;
-  const float r = mul_add(n, -kLn2Low, mul_add(n, -kLn2High, x));
-  const float q = polynomial(r, 5.000000097e-01F, 1.666651712e-01F, 4.166620042e-02F,
-                             8.369096263e-03F, 1.395085003e-03F);
-  const float p = 1.0F + mul_add(r * r, q, r);
+  const float p = exp_of_fraction(multiply_add(n, -kLn2Low, multiply_add(n, -kLn2High, x)));
   const auto exponent = static_cast<int32_t>(bits_of(shifted) - bits_of(12582912.0F));
   return p * float_of(static_cast<uint32_t>(exponent > 0 ? exponent : 0) << 23U);
 }
@@ -120,8 +122,8 @@ TAPESTRY_INLINE float log(float x) {
       polynomial(f, 3.333333171e-01F, -2.500082103e-01F, 2.000122689e-01F, -1.662335741e-01F,
                  1.420175781e-01F, -1.316018161e-01F, 1.276157812e-01F, -7.634500001e-02F);
   const float f2 = f * f;
-  const float tail = mul_add(f2, -0.5F, mul_add(f * f2, p, n * kLn2Low));
-  const float y = mul_add(n, kLn2High, f + tail);
+  const float tail = multiply_add(f2, -0.5F, multiply_add(f * f2, p, n * kLn2Low));
+  const float y = multiply_add(n, kLn2High, f + tail);
   const float finite = x > 0 ? y : (x == 0 ? -kInf : __builtin_nanf(""));
   return x == kInf ? kInf : finite;
 }
@@ -134,7 +136,7 @@ TAPESTRY_INLINE float tanh(float x) {
   const float x2 = x * x;
   const float p = polynomial(x2, -3.333328393e-01F, 1.333149129e-01F, -5.374349815e-02F,
                              2.065058750e-02F, -5.717045264e-03F);
-  const float small = mul_add(x * x2, p, x);
+  const float small = multiply_add(x * x2, p, x);
   const float large = __builtin_copysignf(1.0F - 2.0F / (exp(2 * a) + 1.0F), x);
   return a < 0.625F ? small : large;
 }
@@ -144,8 +146,8 @@ TAPESTRY_INLINE float tanh(float x) {
 TAPESTRY_INLINE float normal_tail(float a, float* gaussian) {
   const float s = a * a;
   const float e = exp_of_negative(-0.5F * s);
-  *gaussian = mul_add(e, -0.5F * square_error(a, s), e);
-  const float t = 1.0F / mul_add(a, 0.3F, 1.0F);
+  *gaussian = multiply_add(e, -0.5F * square_error(a, s), e);
+  const float t = 1.0F / multiply_add(a, 0.3F, 1.0F);
   return *gaussian * t *
          polynomial(t, 1.196867166e-01F, 1.195713182e-01F, 1.102393399e-01F, 7.837226047e-02F,
                     9.620480204e-02F, -7.950892224e-02F, 1.918829879e-01F, -2.282845540e-01F,
@@ -175,7 +177,7 @@ TAPESTRY_INLINE float normal_cdf(float x, float* gaussian) {
   const float tail = normal_tail(a, gaussian);
   const float r = polynomial(x * x, 3.989422654e-01F, -6.648962086e-02F, 9.967385660e-03F,
                              -1.169653746e-03F, 9.438455192e-05F);
-  const float near = mul_add(x, r, 0.5F);
+  const float near = multiply_add(x, r, 0.5F);
   return a < 1.0F ? near : (x < 0 ? tail : 1.0F - tail);
 }
 
@@ -189,7 +191,7 @@ TAPESTRY_INLINE float gelu_derivative(float x) {
   const float c = __builtin_copysignf(normal_argument(x), x);
   float gaussian = 0;
   const float cdf = normal_cdf(x, &gaussian);
-  return mul_add(c * 0.398942280F, gaussian, cdf);
+  return multiply_add(c * 0.398942280F, gaussian, cdf);
 }
 
 /// Phi(x) for bfloat16, whose rounding is a thousand times coarser: within 2e-6 relative for |x| <
@@ -199,14 +201,14 @@ TAPESTRY_INLINE float rough_normal_cdf(float x, float* gaussian) {
   constexpr float kShift = 12582912.0F + 127.0F;
   const float a = normal_argument(x);
   const float power = -0.5F * (a * a);
-  const float shifted = mul_add(power, 1.44269504F, kShift);
-  const float r = mul_add(shifted - kShift, -0.69314718F, power);
+  const float shifted = multiply_add(power, 1.44269504F, kShift);
+  const float r = multiply_add(shifted - kShift, -0.69314718F, power);
   const float q =
       polynomial(r, 4.999923170e-01F, 1.666711479e-01F, 4.189015180e-02F, 8.312480152e-03F);
   const auto exponent = static_cast<int32_t>(bits_of(shifted) - bits_of(12582912.0F));
   const float scale = float_of(static_cast<uint32_t>(exponent > 0 ? exponent : 0) << 23U);
-  *gaussian = (1.0F + mul_add(r * r, q, r)) * scale;
-  const float t = 1.0F / mul_add(a, 0.2F, 1.0F);
+  *gaussian = (1.0F + multiply_add(r * r, q, r)) * scale;
+  const float t = 1.0F / multiply_add(a, 0.2F, 1.0F);
   const float tail =
       *gaussian * t *
       polynomial(t, 8.035014053e-02F, 7.109270669e-02F, 1.325344177e-01F, -1.231799507e-01F,
@@ -223,7 +225,7 @@ TAPESTRY_INLINE float rough_gelu_derivative(float x) {
   const float c = __builtin_copysignf(normal_argument(x), x);
   float gaussian = 0;
   const float cdf = rough_normal_cdf(x, &gaussian);
-  return mul_add(c * 0.398942280F, gaussian, cdf);
+  return multiply_add(c * 0.398942280F, gaussian, cdf);
 }
 
 TAPESTRY_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
