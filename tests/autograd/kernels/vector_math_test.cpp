@@ -1,4 +1,4 @@
-// The inline functions of isa/vec_math.h, compiled here for a level of their own.
+// The inline functions of isa/vector_math.h, compiled here for a level of their own.
 #define TAPESTRY_ISA vector_math_test
 #include "autograd/kernels/isa/vector_math.h"
 
