@@ -350,12 +350,13 @@ void BackwardPass::run_node(PendingGradients& pending) {
 
   TensorList grad_inputs = std::move(inputs_scratch_);
   grad_inputs.assign(node.edges().size(), Tensor());
-  const bool anomaly = RankContext::current().anomaly_enabled;
+  const bool anomaly = thread_state().anomaly_enabled;
   const TensorList before =
       anomaly ? TensorList(grad_outputs.begin(), grad_outputs.end()) : TensorList();
   {
     // Inside, an op may make infinities that it masks out again; and the name to report is its own.
     const AnomalyGuard whole_op_only(false);
+    const detail::BackwardScope scope(node.name());
     node.run(grad_outputs, grad_inputs);
   }
   if (anomaly) {

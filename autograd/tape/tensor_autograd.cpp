@@ -39,6 +39,9 @@ const Tensor& Tensor::set_requires_grad(bool value) const {
                    describe(*this));
   check<RuntimeError>(value || is_leaf(), "set_requires_grad(false): the tensor is the result of ",
                       is_leaf() ? "nothing" : grad_fn(*this)->name(), "; use detach()");
+  if (value) {
+    ensure_autograd_meta(*this);  // now: threads that use the tensor only read that there is one
+  }
   impl_->requires_grad = value;
   return *this;
 }

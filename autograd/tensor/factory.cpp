@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "autograd/kernels/team_state.h"
 #include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/error.h"
 
@@ -45,19 +46,25 @@ Tensor empty(const Shape& shape, DType dtype) {
     check<ValueError>(!__builtin_mul_overflow(bytes, size, &bytes), "empty: shape ", shape,
                       " is too large to address");
   }
+  const kernels::OpNameGuard name("empty");
   return Tensor(
       make_ref<TensorImpl>(make_ref<Storage>(bytes), 0, shape, contiguous_strides(shape), dtype));
 }
 
 Tensor zeros(const Shape& shape, DType dtype) {
+  const kernels::OpNameGuard name("zeros");
   Tensor out = empty(shape, dtype);
   std::memset(out.raw(), 0, static_cast<size_t>(out.numel() * size_of(dtype)));
   return out;
 }
 
-Tensor ones(const Shape& shape, DType dtype) { return full(shape, 1, dtype); }
+Tensor ones(const Shape& shape, DType dtype) {
+  const kernels::OpNameGuard name("ones");
+  return full(shape, 1, dtype);
+}
 
 Tensor full(const Shape& shape, double value, DType dtype) {
+  const kernels::OpNameGuard name("full");
   return generate(shape, dtype, [&](int64_t) { return value; });
 }
 

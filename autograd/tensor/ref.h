@@ -14,7 +14,8 @@ class RefCounted {
   RefCounted(const RefCounted&) = delete;
   RefCounted& operator=(const RefCounted&) = delete;
 
-  uint32_t use_count() const { return count_.load(std::memory_order_relaxed); }
+  /// Who reads 1 through the last handle sees all that the owners of the others did.
+  uint32_t use_count() const { return count_.load(std::memory_order_acquire); }
 
  protected:
   virtual ~RefCounted() = default;

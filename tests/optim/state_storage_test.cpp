@@ -5,6 +5,7 @@
 #include "autograd/ops/ops.h"
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/rank_context.h"
 #include "optim/adam.h"
 #include "optim/sgd.h"
 #include "tests/nn/nn_test_util.h"

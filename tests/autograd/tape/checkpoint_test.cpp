@@ -1,5 +1,6 @@
 #include "autograd/tape/checkpoint.h"
 
+#include "autograd/tensor/rank_context.h"
 #include "tests/autograd/tape/tape_test_util.h"
 
 namespace tapestry {
