@@ -5,7 +5,7 @@
 
 #include "autograd/kernels/optimizer.h"
 #include "autograd/ops/map.h"
-#include "autograd/tape/autograd_meta.h"
+#include "autograd/tape/leaf_state.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/generator.h"

@@ -49,7 +49,7 @@ struct GradTransform {
 /// changes the parameter in place; a parameter without a gradient is left alone, moments included.
 ///
 /// A 16-bit parameter has a float32 master that the update works on; the parameter is the master
-/// rounded to nearest even. A float32 parameter with a compute copy (tape/autograd_meta.h) has that
+/// rounded to nearest even. A float32 parameter with a compute copy (tape/leaf_state.h) has that
 /// copy written in the same pass.
 ///
 /// The parameters may be pieces of tensors that a group of ranks updates together (set_shards).

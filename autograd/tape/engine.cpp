@@ -1,57 +1,19 @@
 #include "autograd/tape/engine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <unordered_map>
 #include <utility>
 
-#include "autograd/kernels/optimizer.h"
-#include "autograd/kernels/reduce.h"
-#include "autograd/kernels/strided.h"
+#include "autograd/tape/anomaly.h"
+#include "autograd/tape/gradient_sum.h"
 #include "autograd/tape/op.h"
-#include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
 
 namespace {
-
-Tensor sum_into(const Tensor& a, const Tensor& b, const Tensor& out) {
-  const kernels::BinaryRow row = kernels::binary_row(kernels::BinaryOp::kAdd, out.dtype());
-  if (a.is_contiguous() && b.is_contiguous() && out.is_contiguous()) {
-    const int64_t item = size_of(out.dtype());
-    kernels::apply_binary_contiguous(row, out.numel(), a.raw(), b.raw(), item, out.raw(), item);
-    return out;
-  }
-  kernels::apply_binary(row, static_cast<int>(out.dim()), out.shape().begin(), a.raw(),
-                        a.strides().begin(), size_of(a.dtype()), b.raw(), b.strides().begin(),
-                        size_of(b.dtype()), out.raw(), out.strides().begin(), size_of(out.dtype()));
-  return out;
-}
-
-Tensor contiguous_copy(const Tensor& source) {
-  Tensor out = empty_like(source);
-  kernels::copy_strided(source.dtype(), static_cast<int>(source.dim()), source.shape().begin(),
-                        source.raw(), source.strides().begin(), out.raw(), out.strides().begin());
-  return out;
-}
-
-// Nobody else can see this tensor's memory: it may be overwritten.
-bool is_sole_owner(const Tensor& t) {
-  return t.impl()->use_count() == 1 && t.storage()->use_count() == 1 && t.is_contiguous() &&
-         !t.requires_grad();
-}
-
-// The sum of two gradients, recorded in create_graph mode.
-struct AccumulateGradients {
-  static constexpr std::string_view name = "accumulate_gradients";
-  Tensor forward(const Tensor& a, const Tensor& b) {
-    return sum_into(a, b, empty(a.shape(), a.dtype()));
-  }
-  std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad /*needs*/) const { return {dy, dy}; }
-};
 
 // The same tensor under another handle.
 struct Separate {
@@ -64,109 +26,20 @@ struct Separate {
 void add_gradient(Tensor& sum, Tensor&& gradient) {
   if (!sum.defined()) {
     sum = std::move(gradient);
-  } else if (!grad_enabled() && is_sole_owner(sum)) {
-    sum_into(sum, gradient, sum);
-  } else if (!grad_enabled() && is_sole_owner(gradient)) {
-    sum = sum_into(sum, gradient, gradient);
+  } else if (!grad_enabled() && detail::is_sole_owner(sum)) {
+    detail::sum_into(sum, gradient, sum);
+  } else if (!grad_enabled() && detail::is_sole_owner(gradient)) {
+    sum = detail::sum_into(sum, gradient, gradient);
   } else {
     sum = accumulate(sum, gradient);
   }
 }
 
-// out = x in another floating dtype.
-void convert_into(const Tensor& x, const Tensor& out) {
-  kernels::apply_unary(kernels::cast_row(x.dtype(), out.dtype()), static_cast<int>(out.dim()),
-                       out.shape().begin(), x.raw(), x.strides().begin(), size_of(x.dtype()),
-                       out.raw(), out.strides().begin(), size_of(out.dtype()));
-}
-
-// main_grad += gradient of any floating dtype.
-void accumulate_into_main_grad(AutogradMeta& meta, const Tensor& gradient) {
-  open_main_grad_storage(meta);
-  const Tensor& main_grad = meta.main_grad;
-  if (std::exchange(meta.main_grad_is_fresh, false)) {
-    convert_into(gradient, main_grad);
-  } else if (main_grad.dtype() == kBFloat16) {
-    const Tensor term = gradient.is_contiguous() ? gradient : contiguous_copy(gradient);
-    const RandomKey& key = meta.main_grad_rounding;
-    kernels::add_stochastic(term.dtype(), term.numel(), term.raw(), key.seed,
-                            combine(key.stream, meta.main_grad_rounding.offset++),
-                            main_grad.data<BFloat16>());
-  } else if (gradient.dtype() == kFloat32) {
-    sum_into(main_grad, gradient, main_grad);
-  } else {
-    const Tensor wide = empty(gradient.shape(), kFloat32);
-    convert_into(gradient, wide);
-    sum_into(main_grad, wide, main_grad);
-  }
-}
-
-// Where the gradient of a leaf ends: in its main_grad or grad. Lives as long as a graph uses the
-// leaf; the leaf points back to it without owning it.
-class AccumulateGrad final : public Node {
- public:
-  explicit AccumulateGrad(const Tensor& leaf) : leaf_(leaf) { set_output(0, leaf); }
-  ~AccumulateGrad() override {
-    if (AutogradMeta* meta = autograd_meta(leaf_); meta->accumulator == this) {
-      meta->accumulator = nullptr;
-    }
-  }
-
-  std::string_view name() const override { return "accumulate_grad"; }
-  void release_saved() override {}
-
-  bool has_received(const Tensor& gradient) const override {
-    const AutogradMeta* meta = autograd_meta(leaf_);
-    return meta->main_grad.defined() && meta->main_grad.is_same(gradient);
-  }
-
-  void run(std::span<Tensor> grad_outputs, std::span<Tensor> /*grad_inputs*/) override {
-    AutogradMeta& meta = *autograd_meta(leaf_);
-    if (grad_outputs[0].defined()) {  // else every op has added its part to main_grad itself
-      accumulate_into(meta, std::move(grad_outputs[0]));
-    }
-    for (const auto& hook : meta.post_accumulate_hooks) {
-      hook(leaf_);
-    }
-  }
-
- private:
-  static void accumulate_into(AutogradMeta& meta, Tensor gradient) {
-    for (const Node::Hook& hook : meta.hooks) {
-      if (const Tensor replaced = hook(gradient); replaced.defined()) {
-        check<ValueError>(replaced.shape() == gradient.shape(),
-                          "hook on the gradient of a leaf: returned ", describe(replaced), " for ",
-                          describe(gradient));
-        gradient = replaced;
-      }
-    }
-    if (meta.main_grad.defined()) {
-      accumulate_into_main_grad(meta, gradient);
-    } else if (!meta.grad.defined()) {
-      // A gradient that only this pass can see is taken over; any other is copied, so that later
-      // accumulation in place cannot change somebody else's tensor.
-      const bool own = grad_enabled() || is_sole_owner(gradient);
-      meta.grad = own ? std::move(gradient) : contiguous_copy(gradient);
-    } else if (grad_enabled()) {
-      meta.grad = accumulate(meta.grad, gradient);
-    } else {
-      sum_into(meta.grad, gradient, meta.grad);
-      meta.grad.bump_version();
-    }
-  }
-
-  Tensor leaf_;
-};
-
 }  // namespace
-
-class BackwardPass;
 
 // The gradients that have arrived for one node in one pass.
 struct PendingGradients {
   Ref<Node> node;
-  const BackwardPass* pass = nullptr;
-  PendingGradients* outer = nullptr;  // of the same node in the pass that this one is nested in
   Tensor first;
   TensorList more;
 
@@ -189,13 +62,15 @@ struct PendingGradients {
 class BackwardPass {
  public:
   explicit BackwardPass(BackwardOptions options)
-      : retain_(options.retain_graph || options.create_graph) {}
+      : retain_(options.retain_graph || options.create_graph),
+        outer_(std::exchange(innermost_, this)) {}
   BackwardPass(const BackwardPass&) = delete;
   BackwardPass& operator=(const BackwardPass&) = delete;
   ~BackwardPass() {
     for (PendingGradients* pending : heap_) {
-      pending->node->pending_ = pending->outer;
+      leave(*pending);
     }
+    innermost_ = outer_;
   }
 
   // Restricts the pass to the nodes between the roots and these edges, whose gradients it returns.
@@ -205,12 +80,24 @@ class BackwardPass {
   Tensor captured(size_t index) const { return captured_[index]; }
 
  private:
+  PendingGradients* pending_of(Node* node) const;
+  void enter(PendingGradients& pending);
+  void leave(const PendingGradients& pending);
   void run_node(PendingGradients& pending);
   bool is_needed(Node* node) const { return !restricted_ || needed_.contains(node); }
 
+  // What stands for this pass in Node::pass_: its address, and in the lowest bit whether it retains
+  // the graph.
+  static constexpr uintptr_t kRetains = 1;
+  uintptr_t tag() const { return reinterpret_cast<uintptr_t>(this) | (retain_ ? kRetains : 0); }
+
+  static thread_local constinit const BackwardPass* innermost_;
+
   bool retain_;
+  const BackwardPass* outer_;  // the pass of this thread in which this one is nested
   bool restricted_ = false;
   std::vector<PendingGradients*> heap_;
+  std::unordered_map<Node*, PendingGradients*> beside_;  // of nodes that another pass holds
   std::deque<PendingGradients> pool_;
   std::vector<PendingGradients*> free_;
   TensorList outputs_scratch_;
@@ -278,13 +165,52 @@ void BackwardPass::capture(std::span<const Tensor> roots, const std::vector<Edge
   }
 }
 
+thread_local constinit const BackwardPass* BackwardPass::innermost_ = nullptr;
+
+PendingGradients* BackwardPass::pending_of(Node* node) const {
+  if (!beside_.empty()) [[unlikely]] {
+    if (const auto found = beside_.find(node); found != beside_.end()) {
+      return found->second;
+    }
+  }
+  return node->pass_.load(std::memory_order_relaxed) == tag() ? node->pending_ : nullptr;
+}
+
+// A node holds the gradients of the first pass that reaches it. Other passes, nested in that one or
+// on other threads, keep theirs themselves.
+void BackwardPass::enter(PendingGradients& pending) {
+  Node* node = pending.node.get();
+  uintptr_t holder = 0;
+  if (node->pass_.compare_exchange_strong(holder, tag(), std::memory_order_acquire)) {
+    node->pending_ = &pending;
+    return;
+  }
+  bool allowed = node->is_shared() || (retain_ && (holder & kRetains) != 0);
+  for (const BackwardPass* pass = outer_; pass != nullptr && !allowed; pass = pass->outer_) {
+    allowed = pass->tag() == holder;
+  }
+  check<RuntimeError>(allowed, node->name(),
+                      ": two threads run backward through this graph at the same time, and one of "
+                      "them releases it; pass retain_graph to both, or run one after the other");
+  beside_.emplace(node, &pending);
+}
+
+void BackwardPass::leave(const PendingGradients& pending) {
+  Node* node = pending.node.get();
+  if (!beside_.empty() && beside_.erase(node) != 0) {
+    return;
+  }
+  node->pending_ = nullptr;
+  node->pass_.store(0, std::memory_order_release);
+}
+
 void BackwardPass::send(const Edge& edge, Tensor&& gradient) {
   Node* node = edge.node.get();
   if (!is_needed(node)) {
     return;
   }
-  PendingGradients* pending = node->pending_;
-  if (pending == nullptr || pending->pass != this) {
+  PendingGradients* pending = pending_of(node);
+  if (pending == nullptr) {
     if (free_.empty()) {
       pending = &pool_.emplace_back();
     } else {
@@ -292,9 +218,7 @@ void BackwardPass::send(const Edge& edge, Tensor&& gradient) {
       free_.pop_back();
     }
     pending->node = edge.node;
-    pending->pass = this;
-    pending->outer = node->pending_;
-    node->pending_ = pending;
+    enter(*pending);
     heap_.push_back(pending);
     std::push_heap(heap_.begin(), heap_.end(), older);
   }
@@ -318,7 +242,7 @@ void BackwardPass::run() {
     // Everything that run_node sent is older than the node, so it is still the first.
     std::pop_heap(heap_.begin(), heap_.end(), older);
     heap_.pop_back();
-    pending->node->pending_ = pending->outer;
+    leave(*pending);
     pending->node.reset();
     pending->first = Tensor();
     pending->more.clear();
@@ -487,84 +411,6 @@ TensorList grad(const Tensor& root,
   return grad(std::span(&root, 1), inputs, std::span(&gradient, 1), options, allow_unused);
 }
 
-namespace {
-
-// The state of a leaf to whose main_grad an op may contribute, or null.
-AutogradMeta* open_main_grad(const Tensor& leaf) {
-  if (!leaf.defined() || !leaf.requires_grad() || grad_enabled() || !detail::accumulating()) {
-    return nullptr;
-  }
-  AutogradMeta* meta = autograd_meta(leaf);
-  const bool open =
-      meta != nullptr && !meta->grad_fn && meta->hooks.empty() && meta->main_grad.defined();
-  return open ? meta : nullptr;
-}
-
-// What stands for a main_grad that has no memory.
-Tensor without_storage(const Shape& shape, DType dtype) {
-  return Tensor(make_ref<TensorImpl>(Ref<Storage>(), 0, shape, contiguous_strides(shape), dtype));
-}
-
-}  // namespace
-
-MainGradTarget main_grad_target(const Tensor& leaf) {
-  AutogradMeta* meta = open_main_grad(leaf);
-  if (meta == nullptr || meta->main_grad.dtype() != kFloat32) {
-    return {};
-  }
-  open_main_grad_storage(*meta);
-  return {meta->main_grad, std::exchange(meta->main_grad_is_fresh, false)};
-}
-
-Tensor add_to_main_grad(const Tensor& leaf, const Tensor& gradient) {
-  AutogradMeta* meta = open_main_grad(leaf);
-  if (meta == nullptr) {
-    return {};
-  }
-  accumulate_into_main_grad(*meta, gradient);
-  return meta->main_grad;
-}
-
-bool give_to_main_grad(const Tensor& leaf, Tensor& gradient) {
-  AutogradMeta* meta = open_main_grad(leaf);
-  if (meta == nullptr) {
-    return false;
-  }
-  const bool takes_over = !meta->main_grad.storage() && is_sole_owner(gradient) &&
-                          gradient.dtype() == meta->main_grad.dtype();
-  if (takes_over) {
-    meta->main_grad_is_fresh = false;
-    meta->main_grad = std::move(gradient);
-  } else {
-    accumulate_into_main_grad(*meta, gradient);
-  }
-  gradient = meta->main_grad;
-  return true;
-}
-
-void reset_main_grad(const Tensor& leaf, const RandomKey& rounding) {
-  AutogradMeta* meta = leaf.defined() ? autograd_meta(leaf) : nullptr;
-  check<RuntimeError>(meta != nullptr && meta->main_grad.defined(),
-                      "reset_main_grad: the tensor has no main_grad");
-  meta->main_grad_is_fresh = true;
-  meta->main_grad_rounding = rounding;
-}
-
-void release_main_grad(const Tensor& leaf, const RandomKey& rounding) {
-  reset_main_grad(leaf, rounding);
-  Tensor& held = autograd_meta(leaf)->main_grad;
-  held = without_storage(held.shape(), held.dtype());
-}
-
-void attach_main_grad(const Tensor& leaf, DType dtype) {
-  leaf.set_main_grad(without_storage(leaf.shape(), dtype));
-  reset_main_grad(leaf);
-}
-
-Tensor accumulate(const Tensor& a, const Tensor& b) {
-  return apply_op(AccumulateGradients{}, a, b);
-}
-
 namespace detail {
 
 TensorList separate(const TensorList& inputs) {
@@ -594,69 +440,6 @@ TensorList vjp_of(const Tensor& output, const Tensor& dy, const TensorList& inpu
   return out;
 }
 
-void throw_released(std::string_view name) {
-  throw RuntimeError(concat(name,
-                            ": backward was run through this graph before and released what it "
-                            "had saved; pass retain_graph to run it again"));
-}
-
-void check_count(std::string_view name, size_t gradients, size_t inputs) {
-  check<RuntimeError>(gradients == inputs, name, ": backward returned ", gradients,
-                      " gradients for ", inputs, " inputs");
-}
-
-namespace {
-
-bool all_finite(std::span<const Tensor> tensors) {
-  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& t) {
-    if (!t.defined() || !is_floating(t.dtype())) {
-      return true;
-    }
-    const Tensor dense = t.is_contiguous() ? t : contiguous_copy(t);
-    return kernels::all_finite(dense.dtype(), dense.numel(), dense.raw());
-  });
-}
-
-}  // namespace
-
-void check_anomaly(std::string_view name,
-                   std::string_view pass,
-                   std::span<const Tensor> inputs,
-                   std::span<const Tensor> outputs) {
-  check<RuntimeError>(all_finite(outputs) || !all_finite(inputs), name, ": its ", pass,
-                      " made a NaN or an infinity out of finite inputs");
-}
-
 }  // namespace detail
-
-AutogradMeta& ensure_autograd_meta(const Tensor& tensor) {
-  if (!tensor.impl()->meta) {
-    tensor.impl()->meta = make_ref<AutogradMeta>();
-  }
-  return *autograd_meta(tensor);
-}
-
-Edge gradient_edge(const Tensor& tensor) {
-  if (!tensor.requires_grad()) {
-    return {};
-  }
-  AutogradMeta& meta = ensure_autograd_meta(tensor);
-  if (meta.grad_fn) {
-    return {meta.grad_fn, meta.output};
-  }
-  if (meta.accumulator != nullptr) {
-    return {Ref<Node>(meta.accumulator), 0};
-  }
-  auto node = make_ref<AccumulateGrad>(tensor);
-  meta.accumulator = node.get();
-  return {Ref<Node>(node), 0};
-}
-
-void set_gradient_edge(const Tensor& tensor, const Ref<Node>& node, uint32_t output) {
-  AutogradMeta& meta = ensure_autograd_meta(tensor);
-  meta.grad_fn = node;
-  meta.output = output;
-  tensor.impl()->requires_grad = true;
-}
 
 }  // namespace tapestry

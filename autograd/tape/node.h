@@ -64,6 +64,9 @@ class Node : public RefCounted {
   /// True if `gradient` stands for a contribution that is already where this node would put it.
   virtual bool has_received(const Tensor& /*gradient*/) const { return false; }
 
+  /// True for the end of a leaf, which no graph has for itself: passes on several threads may meet.
+  virtual bool is_shared() const { return false; }
+
   uint64_t sequence_number() const { return sequence_number_; }
   /// Makes this the newest node. An op calls it when its edges are known: asking a leaf for its
   /// edge may create a node, which has to be older than its user.
@@ -93,7 +96,6 @@ class Node : public RefCounted {
   void on_last_release() final;
 
  private:
-  friend struct PendingGradients;
   friend class BackwardPass;
 
   static uint64_t next_number() { return last_number_.fetch_add(1, std::memory_order_relaxed) + 1; }
@@ -104,7 +106,8 @@ class Node : public RefCounted {
   OutputInfo first_output_;
   std::vector<OutputInfo> more_outputs_;
   std::unique_ptr<std::vector<std::pair<uint32_t, Hook>>> hooks_;
-  PendingGradients* pending_ = nullptr;  ///< gradients waiting for this node in a running pass
+  std::atomic<uintptr_t> pass_{0};  ///< the running pass that pending_ belongs to; see engine.cpp
+  PendingGradients* pending_ = nullptr;  ///< gradients waiting for this node in that pass
 };
 
 }  // namespace tapestry

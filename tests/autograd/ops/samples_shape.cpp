@@ -3,6 +3,7 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/checkpoint.h"
 #include "autograd/tape/engine.h"
+#include "autograd/tape/gradient_sum.h"
 #include "autograd/tensor/factory.h"
 #include "tests/autograd/ops/op_samples.h"
 

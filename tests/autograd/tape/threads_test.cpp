@@ -200,6 +200,90 @@ TEST(Threads, RecomputationKeepsItsNumbersWhileOthersDraw) {
   other.join();
 }
 
+TEST(Threads, PassesMeetInLeaves) {
+  constexpr int kThreads = 3;
+  constexpr int kRounds = 100;
+  const Tensor x = leaf({1, 2, 3});
+  const Tensor y = leaf({5, 5, 5});
+  std::atomic<int> hooks = 0;
+  x.register_post_accumulate_grad_hook([&](const Tensor&) { ++hooks; });
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int round = 0; round < kRounds; ++round) {
+        sum(x * static_cast<double>(t + 1) + y * x).backward();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_THAT(values(x.grad()), Each(Eq(kRounds * (1 + 2 + 3 + kThreads * 5))));
+  EXPECT_THAT(values(y.grad()), ElementsAre(300, 600, 900));
+  EXPECT_EQ(hooks, kThreads * kRounds);
+}
+
+TEST(Threads, GradientsOfOneModelAreIndependent) {
+  const Model model;
+  const auto gradient_of = [&](uint64_t seed) {
+    return values(grad(sum(model(input(seed))), {model.w1})[0]);
+  };
+  std::vector<std::vector<float>> expected;
+  for (uint64_t i = 0; i < 3; ++i) {
+    expected.push_back(gradient_of(i));
+  }
+  std::vector<std::thread> threads;
+  for (uint64_t i = 0; i < 3; ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < 50; ++round) {
+        EXPECT_EQ(gradient_of(i), expected[i]);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_FALSE(model.w1.grad().defined());
+}
+
+TEST(Threads, ARetainedGraphServesSeveralPasses) {
+  const Tensor x = leaf({1, 2, 3});
+  const Tensor y = sum(tanh(x * x) * 0 + x * x * x);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 50; ++round) {
+        y.backward({}, /*retain_graph=*/true);
+        EXPECT_THAT(values(grad(y, {x}, {}, {.retain_graph = true})[0]), ElementsAre(3, 12, 27));
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_THAT(values(x.grad()), ElementsAre(450, 1800, 4050));
+}
+
+TEST(Threads, APassThatReleasesRefusesToMeetAnother) {
+  const Tensor x = leaf({2});
+  const Tensor h = square(x);
+  const Tensor y = sum(h * 2);
+  const Tensor z = sum(h * 5);
+  std::barrier both(2);
+  h.register_hook([&](const Tensor&) {
+    both.arrive_and_wait();  // in the middle of h's node
+    both.arrive_and_wait();
+    return Tensor();
+  });
+  std::thread other([&] { y.backward(); });
+  both.arrive_and_wait();
+  EXPECT_THAT([&] { z.backward(); }, ::testing::ThrowsMessage<RuntimeError>(
+                                         ::testing::HasSubstr("two threads run backward")));
+  both.arrive_and_wait();
+  other.join();
+  EXPECT_THAT(values(x.grad()), ElementsAre(8));
+}
+
 // What one thread allocates, another frees.
 TEST(Threads, HandTensorsOver) {
   std::barrier both(2);
