@@ -245,10 +245,7 @@ void Optimizer::store_parameter_as(const std::string& parameter_name,
   check<TypeError>(
       narrow.dtype() == dtype && narrow.shape() == parameter.shape() && narrow.is_contiguous(),
       type_name(), ": the place for '", parameter_name, "' is ", describe(narrow));
-  TensorImpl& impl = *parameter.impl();
-  impl.storage = narrow.storage();
-  impl.offset = narrow.offset();
-  impl.dtype = dtype;
+  set_data(parameter, narrow);
   ParamState& state = states_[parameter_name];
   if (storage_.store_param_remainders && dtype == kBFloat16) {
     add_low_bits(parameter, state);

@@ -2,6 +2,7 @@
 
 #include <mutex>
 
+#include "autograd/tape/check_gradient.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/gradient_sum.h"
 #include "autograd/tape/leaf_state.h"
@@ -9,36 +10,6 @@
 #include "autograd/tensor/error.h"
 
 namespace tapestry {
-
-namespace {
-
-void accumulate_into(AutogradMeta& meta, Tensor gradient) {
-  LeafState& state = *meta.leaf;
-  for (const Node::Hook& hook : state.hooks) {
-    if (const Tensor replaced = hook(gradient); replaced.defined()) {
-      check<ValueError>(replaced.shape() == gradient.shape(),
-                        "hook on the gradient of a leaf: returned ", describe(replaced), " for ",
-                        describe(gradient));
-      gradient = replaced;
-    }
-  }
-  const std::lock_guard lock(state.mutex);  // hooks have run: they may take their time
-  if (state.main_grad.defined()) {
-    detail::accumulate_into_main_grad(state, gradient);
-  } else if (!meta.grad.defined()) {
-    // A gradient that only this pass can see is taken over; any other is copied, so that later
-    // accumulation in place cannot change somebody else's tensor.
-    const bool own = grad_enabled() || detail::is_sole_owner(gradient);
-    meta.grad = own ? std::move(gradient) : detail::contiguous_copy(gradient);
-  } else if (grad_enabled()) {
-    meta.grad = accumulate(meta.grad, gradient);
-  } else {
-    detail::sum_into(meta.grad, gradient, meta.grad);
-    meta.grad.bump_version();
-  }
-}
-
-}  // namespace
 
 AccumulateGrad::~AccumulateGrad() {
   LeafState* state = leaf_state(leaf_);
@@ -54,12 +25,42 @@ bool AccumulateGrad::has_received(const Tensor& gradient) const {
 }
 
 void AccumulateGrad::run(std::span<Tensor> grad_outputs, std::span<Tensor> /*grad_inputs*/) {
-  AutogradMeta& meta = *autograd_meta(leaf_);
-  if (grad_outputs[0].defined()) {  // else every op has added its part to main_grad itself
-    accumulate_into(meta, std::move(grad_outputs[0]));
+  check<RuntimeError>(leaf_.is_leaf(), name(), ": ", describe(leaf_),
+                      " was a leaf when it was used and has become a result since, by a change in "
+                      "place");
+  if (!leaf_.requires_grad()) {
+    return;  // switched off since
   }
-  for (const auto& hook : meta.leaf->post_accumulate_hooks) {
-    hook(leaf_);
+  if (grad_outputs[0].defined()) {  // else every op has added its part to main_grad itself
+    accumulate(std::move(grad_outputs[0]));
+  }
+  leaf_state(leaf_)->post_accumulate_hooks.for_each([&](const auto& hook) { hook(leaf_); });
+}
+
+void AccumulateGrad::accumulate(Tensor gradient) {
+  LeafState& state = *leaf_state(leaf_);
+  // The leaf may have another dtype than when it was used.
+  check_gradient(gradient, leaf_, name(), ": the gradient that arrived");
+  detail::apply_gradient_hooks(state.hooks, "a leaf", gradient);
+  const std::lock_guard lock(state.mutex);  // hooks have run: they may take their time
+  if (state.main_grad.defined()) {
+    check<RuntimeError>(!grad_enabled(), name(), ": ", describe(leaf_),
+                        " has a main_grad, into which sums are made without a graph; with "
+                        "create_graph, take grad() of it or its main_grad away");
+    detail::accumulate_into_main_grad(state, gradient);
+    return;
+  }
+  Tensor& sum = autograd_meta(leaf_)->grad;
+  if (!sum.defined()) {
+    // Later sums are made in place, and others scale and clip it: that must be nobody else's
+    // memory.
+    sum = owned_gradient(std::move(gradient));
+  } else if (grad_enabled()) {
+    sum = tapestry::accumulate(sum, gradient);
+  } else {
+    // To a graph that the old sum may have, what is added is a constant.
+    detail::sum_into(sum, gradient, sum);
+    sum.bump_version();
   }
 }
 

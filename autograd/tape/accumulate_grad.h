@@ -19,6 +19,8 @@ class AccumulateGrad final : public Node {
   void run(std::span<Tensor> grad_outputs, std::span<Tensor> grad_inputs) override;
 
  private:
+  void accumulate(Tensor gradient);
+
   Tensor leaf_;
 };
 

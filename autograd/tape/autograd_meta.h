@@ -17,11 +17,8 @@ struct AutogradMeta final : AutogradMetaBase {
   Ref<Node> grad_fn;    ///< the recorded op that made the tensor; null for a leaf
   uint32_t output = 0;  ///< which output of grad_fn
 
-  /// Where retain_grad() puts the gradient of a result; shared with the hook on grad_fn, which must
-  /// not own this tensor.
-  Ref<AutogradMeta> retained;
-
   Tensor grad;
+  HookHandle retaining;             ///< what retain_grad() has put on grad_fn: it fills grad
   std::unique_ptr<LeafState> leaf;  ///< made when it is first needed; null for a result
 };
 
@@ -42,7 +39,10 @@ inline Node* grad_fn(const Tensor& tensor) {
 /// a gradient, or nowhere.
 Edge gradient_edge(const Tensor& tensor);
 
-/// Makes `tensor` output number `output` of `node`.
+/// Makes `tensor` output number `output` of `node`. A retained gradient is that of its new place.
 void set_gradient_edge(const Tensor& tensor, const Ref<Node>& node, uint32_t output);
+
+/// Tensor::retain_grad() of a result.
+void retain_grad_of(AutogradMeta& meta);
 
 }  // namespace tapestry

@@ -13,9 +13,10 @@ using TensorFunction = std::function<Tensor(const TensorList&)>;
 /// gets the random numbers that it drew from the default generator the first time, and
 /// differentiates that run, on whichever thread. RuntimeError if the function then asks for others.
 ///
-/// Parameters that the function uses besides its inputs receive their gradients too in backward(),
-/// where their post-accumulate hooks fire once for each recomputed function that uses them; grad()
-/// reaches the inputs only. Gradients of gradients are not available through it (RuntimeError).
+/// Parameters that the function uses besides its inputs receive their gradients too, in backward()
+/// and in grad(). In backward() their post-accumulate hooks fire once for each recomputed function
+/// that uses them. With create_graph the second run is part of the graph, and its intermediate
+/// results are kept as long as the gradients are.
 /// Source: Chen et al. 2016, arXiv:1604.06174.
 Tensor checkpoint(const TensorFunction& function, const TensorList& inputs);
 

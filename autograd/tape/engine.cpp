@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <deque>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "autograd/tape/anomaly.h"
+#include "autograd/tape/check_gradient.h"
 #include "autograd/tape/gradient_sum.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/factory.h"
@@ -73,11 +75,25 @@ class BackwardPass {
     innermost_ = outer_;
   }
 
-  // Restricts the pass to the nodes between the roots and these edges, whose gradients it returns.
-  void capture(std::span<const Tensor> roots, const std::vector<Edge>& edges);
+  // Returns the gradients that arrive at these edges.
+  void capture(std::vector<Edge> edges);
+  // Goes no further than these edges.
+  void stop_at(std::span<const Edge> edges);
+  // Leaves out all nodes that do not lead to a captured edge.
+  void restrict_to_captures(std::span<const Tensor> roots);
   void send(const Edge& edge, Tensor&& gradient);
   void run();
   Tensor captured(size_t index) const { return captured_[index]; }
+  // What a pass inside another one has to capture for that one, appended to `edges`.
+  void take_over_captures(const BackwardPass& outer, std::vector<Edge>& edges) {
+    edges.insert(edges.end(), outer.captured_edges_.begin(), outer.captured_edges_.end());
+    ends_.insert(outer.ends_.begin(), outer.ends_.end());
+  }
+  bool is_restricted() const { return restricted_; }
+  const std::vector<Edge>& captured_edges() const { return captured_edges_; }
+  void add_captured(size_t index, Tensor&& gradient) {
+    add_gradient(captured_[index], std::move(gradient));
+  }
 
  private:
   PendingGradients* pending_of(Node* node) const;
@@ -103,22 +119,13 @@ class BackwardPass {
   TensorList outputs_scratch_;
   TensorList inputs_scratch_;
   std::unordered_map<Node*, std::vector<std::pair<uint32_t, size_t>>> captures_;
-  std::unordered_map<Node*, bool> needed_;
+  std::unordered_set<const Node*> ends_;
+  std::unordered_map<Node*, bool> needed_;  // and whether there is something behind it
+  std::vector<Edge> captured_edges_;
   TensorList captured_;
 };
 
 namespace {
-
-// A wrong gradient is reported where it is made, not where it is first used.
-void check_gradient(const Node& from, const Node& to, uint32_t output, const Tensor& gradient) {
-  const OutputInfo& info = to.output(output);
-  check<RuntimeError>(gradient.shape() == info.shape, from.name(),
-                      ": backward returned a gradient ", describe(gradient),
-                      " for an input of shape ", info.shape);
-  check<RuntimeError>(gradient.dtype() == info.dtype, from.name(),
-                      ": backward returned a gradient ", describe(gradient),
-                      " for an input of dtype ", name_of(info.dtype));
-}
 
 bool older(const PendingGradients* a, const PendingGradients* b) {
   return a->node->sequence_number() < b->node->sequence_number();
@@ -126,14 +133,24 @@ bool older(const PendingGradients* a, const PendingGradients* b) {
 
 }  // namespace
 
-void BackwardPass::capture(std::span<const Tensor> roots, const std::vector<Edge>& edges) {
-  restricted_ = true;
-  captured_.resize(edges.size());
-  for (size_t i = 0; i < edges.size(); ++i) {
-    if (edges[i]) {
-      captures_[edges[i].node.get()].emplace_back(edges[i].output, i);
+void BackwardPass::capture(std::vector<Edge> edges) {
+  captured_edges_ = std::move(edges);
+  captured_.resize(captured_edges_.size());
+  for (size_t i = 0; i < captured_edges_.size(); ++i) {
+    if (const Edge& edge = captured_edges_[i]) {
+      captures_[edge.node.get()].emplace_back(edge.output, i);
     }
   }
+}
+
+void BackwardPass::stop_at(std::span<const Edge> edges) {
+  for (const Edge& edge : edges) {
+    ends_.insert(edge.node.get());
+  }
+}
+
+void BackwardPass::restrict_to_captures(std::span<const Tensor> roots) {
+  restricted_ = true;
   std::vector<Node*> reachable;
   std::unordered_map<Node*, bool> seen;
   const auto visit = [&](Node* node) {
@@ -148,6 +165,9 @@ void BackwardPass::capture(std::span<const Tensor> roots, const std::vector<Edge
   }
   // NOLINTNEXTLINE(modernize-loop-convert): visit() appends to what is looped over
   for (size_t i = 0; i < reachable.size(); ++i) {
+    if (ends_.contains(reachable[i])) {
+      continue;
+    }
     for (const Edge& edge : reachable[i]->edges()) {
       visit(edge.node.get());
     }
@@ -157,8 +177,10 @@ void BackwardPass::capture(std::span<const Tensor> roots, const std::vector<Edge
   });
   for (Node* node : reachable) {
     const bool leads_to_one =
-        std::any_of(node->edges().begin(), node->edges().end(),
-                    [&](const Edge& edge) { return needed_.contains(edge.node.get()); });
+        !ends_.contains(node) &&
+        (node->has_hidden_edges() ||
+         std::any_of(node->edges().begin(), node->edges().end(),
+                     [&](const Edge& edge) { return needed_.contains(edge.node.get()); }));
     if (leads_to_one || captures_.contains(node)) {
       needed_.emplace(node, leads_to_one);
     }
@@ -261,13 +283,16 @@ void BackwardPass::run_node(PendingGradients& pending) {
       }
     }
   }
-  if (restricted_) {
+  if (!captures_.empty()) {
     if (const auto found = captures_.find(&node); found != captures_.end()) {
       for (const auto& [output, index] : found->second) {
-        captured_[index] = grad_outputs[output];
+        // More than once for a leaf that a recomputed function uses, too: see nested_gradients().
+        if (grad_outputs[output].defined()) {
+          add_captured(index, Tensor(grad_outputs[output]));
+        }
       }
     }
-    if (!needed_.at(&node)) {
+    if (ends_.contains(&node) || (restricted_ && !needed_.at(&node))) {
       return;
     }
   }
@@ -296,7 +321,9 @@ void BackwardPass::run_node(PendingGradients& pending) {
     const Edge& edge = node.edges()[i];
     if (edge && grad_inputs[i].defined()) {
       if (!edge.node->has_received(grad_inputs[i])) {
-        check_gradient(node, *edge.node, edge.output, grad_inputs[i]);
+        // Reported where it is made, not where it is first used.
+        check_gradient(grad_inputs[i], edge.node->output(edge.output), node.name(),
+                       ": a gradient that its backward returned");
       }
       send(edge, std::move(grad_inputs[i]));
     }
@@ -326,10 +353,7 @@ void start(BackwardPass& pass,
                         "has a default");
       gradient = ones(root.shape(), root.dtype());
     }
-    check<ValueError>(gradient.shape() == root.shape(), what, ": the gradient given for root ", i,
-                      " has shape ", gradient.shape(), ", the root ", root.shape());
-    check<TypeError>(gradient.dtype() == root.dtype(), what, ": the gradient given for root ", i,
-                     " is ", name_of(gradient.dtype()), ", the root ", name_of(root.dtype()));
+    check_gradient(gradient, root, what, ": the gradient given for root ", i);
     pass.send(gradient_edge(root), std::move(gradient));
   }
 }
@@ -342,13 +366,15 @@ namespace {
 struct PassTraits {
   bool accumulates = true;  // into leaves
   bool releases = false;    // what was saved
+  BackwardPass* pass = nullptr;
 };
 thread_local PassTraits running_pass;
 
 class PassScope {
  public:
-  PassScope(bool accumulates, const BackwardOptions& options) : previous_(running_pass) {
-    running_pass = {accumulates, !options.retain_graph && !options.create_graph};
+  PassScope(bool accumulates, const BackwardOptions& options, BackwardPass& pass)
+      : previous_(running_pass) {
+    running_pass = {accumulates, !options.retain_graph && !options.create_graph, &pass};
   }
   PassScope(const PassScope&) = delete;
   PassScope& operator=(const PassScope&) = delete;
@@ -367,10 +393,10 @@ bool releases_graph() { return running_pass.releases; }
 void backward(std::span<const Tensor> roots,
               std::span<const Tensor> gradients,
               BackwardOptions options) {
-  const PassScope scope(true, options);
+  BackwardPass pass(options);
+  const PassScope scope(true, options, pass);
   const MemoryKindGuard kind(MemoryKind::kWorkspace);
   const GradModeGuard mode(options.create_graph);
-  BackwardPass pass(options);
   start(pass, "backward", roots, gradients);
   pass.run();
 }
@@ -380,7 +406,8 @@ TensorList grad(std::span<const Tensor> roots,
                 std::span<const Tensor> gradients,
                 BackwardOptions options,
                 bool allow_unused) {
-  const PassScope scope(false, options);
+  BackwardPass pass(options);
+  const PassScope scope(false, options, pass);
   const MemoryKindGuard kind(MemoryKind::kWorkspace);
   const GradModeGuard mode(options.create_graph);
   std::vector<Edge> edges;
@@ -390,8 +417,8 @@ TensorList grad(std::span<const Tensor> roots,
                         ") does not require a gradient");
     edges.push_back(gradient_edge(inputs[i]));
   }
-  BackwardPass pass(options);
-  pass.capture(roots, edges);
+  pass.capture(std::move(edges));
+  pass.restrict_to_captures(roots);
   start(pass, "grad", roots, gradients);
   pass.run();
   TensorList out;
@@ -417,6 +444,37 @@ TensorList separate(const TensorList& inputs) {
   TensorList out;
   for (const Tensor& input : inputs) {
     out.push_back(input.defined() ? apply_op(Separate{}, input) : input);
+  }
+  return out;
+}
+
+TensorList nested_gradients(const Tensor& root, const Tensor& dy, const TensorList& inputs) {
+  BackwardPass* const outer = running_pass.pass;
+  const BackwardOptions options{.create_graph = grad_enabled()};
+  BackwardPass pass(options);
+  const PassScope scope(running_pass.accumulates, options, pass);
+  std::vector<Edge> edges;
+  for (const Tensor& input : inputs) {
+    edges.push_back(input.defined() ? gradient_edge(input) : Edge{});
+  }
+  pass.stop_at(edges);
+  if (outer != nullptr) {
+    pass.take_over_captures(*outer, edges);
+  }
+  pass.capture(std::move(edges));
+  if (outer != nullptr && outer->is_restricted()) {
+    pass.restrict_to_captures(std::span(&root, 1));
+  }
+  start(pass, "backward", std::span(&root, 1), std::span(&dy, 1));
+  pass.run();
+  TensorList out;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    out.push_back(pass.captured(i));
+  }
+  for (size_t i = inputs.size(); i < pass.captured_edges().size(); ++i) {
+    if (Tensor gradient = pass.captured(i); gradient.defined()) {
+      outer->add_captured(i - inputs.size(), std::move(gradient));
+    }
   }
   return out;
 }

@@ -1,6 +1,7 @@
 #include "autograd/tape/gradient_sum.h"
 
 #include "autograd/kernels/strided.h"
+#include "autograd/tape/check_gradient.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
@@ -44,15 +45,28 @@ namespace {
 struct AccumulateGradients {
   static constexpr std::string_view name = "accumulate_gradients";
   Tensor forward(const Tensor& a, const Tensor& b) {
+    check_gradient(b, a, name, ": b");
     return detail::sum_into(a, b, empty(a.shape(), a.dtype()));
   }
   std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad /*needs*/) const { return {dy, dy}; }
+};
+
+// A gradient of its own for a leaf, recorded in create_graph mode.
+struct CopyGradient {
+  static constexpr std::string_view name = "copy_gradient";
+  Tensor forward(const Tensor& gradient) { return detail::contiguous_copy(gradient); }
+  Tensor backward(const Tensor& dy) const { return dy; }
 };
 
 }  // namespace
 
 Tensor accumulate(const Tensor& a, const Tensor& b) {
   return apply_op(AccumulateGradients{}, a, b);
+}
+
+Tensor owned_gradient(Tensor gradient) {
+  return detail::is_sole_handle(gradient) ? std::move(gradient)
+                                          : apply_op(CopyGradient{}, gradient);
 }
 
 }  // namespace tapestry

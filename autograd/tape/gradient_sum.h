@@ -5,8 +5,13 @@
 
 namespace tapestry {
 
-/// Sum of two gradients of one shape and dtype, recorded if grad mode is on.
+/// Sum of two gradients, recorded if grad mode is on. ValueError if their shapes, TypeError if
+/// their dtypes differ.
 Tensor accumulate(const Tensor& a, const Tensor& b);
+
+/// The gradient in dense memory that nobody else sees: itself where that is so already, else a
+/// copy, recorded if grad mode is on.
+Tensor owned_gradient(Tensor gradient);
 
 namespace detail {
 
@@ -19,11 +24,13 @@ void convert_into(const Tensor& x, const Tensor& out);
 /// The same values in dense memory of their own, unrecorded.
 Tensor contiguous_copy(const Tensor& source);
 
-/// True if nobody else can see this tensor's memory: it may be overwritten.
-inline bool is_sole_owner(const Tensor& t) {
-  return t.impl()->use_count() == 1 && t.storage()->use_count() == 1 && t.is_contiguous() &&
-         !t.requires_grad();
+/// True if this handle is the only way to a tensor's memory, and that is dense.
+inline bool is_sole_handle(const Tensor& t) {
+  return t.impl()->use_count() == 1 && t.storage()->use_count() == 1 &&
+         t.storage()->owns_memory() && t.is_contiguous();
 }
+/// The same, and no graph depends on the values: they may be overwritten.
+inline bool is_sole_owner(const Tensor& t) { return is_sole_handle(t) && !t.requires_grad(); }
 
 }  // namespace detail
 

@@ -1,9 +1,7 @@
 // What the tape keeps of leaves only: where their gradients go, and who is told.
 #pragma once
 
-#include <functional>
 #include <mutex>
-#include <vector>
 
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tensor/generator.h"
@@ -26,8 +24,8 @@ struct LeafState {
   uint32_t compute_copy_version = 0;
   Node* accumulator = nullptr;  ///< the leaf's accumulation node while some graph holds it
   SpinLock accumulator_lock;    ///< of that pointer
-  std::vector<Node::Hook> hooks;
-  std::vector<std::function<void(const Tensor&)>> post_accumulate_hooks;
+  Node::HookList hooks;
+  detail::HookList<void(const Tensor&)> post_accumulate_hooks;
 };
 
 /// The leaf's state, or null.
@@ -37,6 +35,12 @@ inline LeafState* leaf_state(const Tensor& leaf) {
 }
 /// The leaf's state, created if there is none.
 LeafState& ensure_leaf_state(const Tensor& leaf);
+
+/// Puts the memory and the dtype of `values` under a leaf: all handles of the leaf show them.
+/// What was saved of it for a backward pass is then refused as changed; its compute copy is
+/// dropped. RuntimeError unless it is a leaf, ValueError unless the shapes are equal, TypeError if
+/// the leaf has a gradient, which is of the old dtype, and `values` is of another one.
+void set_data(const Tensor& leaf, const Tensor& values);
 
 /// The leaf's compute copy as it is in memory, valid or not; undefined if there is none. Who
 /// changes the leaf may write the copy as well and then call set_compute_copy.

@@ -107,6 +107,13 @@ class OpNode final : public Node {
 
   void release_saved() override { op_.reset(); }
 
+  bool has_hidden_edges() const override {
+    if constexpr (requires { Op::has_hidden_edges; }) {
+      return Op::has_hidden_edges;
+    }
+    return false;
+  }
+
  private:
   std::optional<Op> op_;
 };

@@ -1,8 +1,11 @@
 // The autograd methods of Tensor.
+#include "autograd/tape/check_gradient.h"
 #include "autograd/tape/engine.h"
+#include "autograd/tape/gradient_sum.h"
 #include "autograd/tape/leaf_state.h"
 #include "autograd/tape/main_grad.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/overlap.h"
 
 namespace tapestry {
 
@@ -27,21 +30,23 @@ Tensor Tensor::grad() const {
   if (meta == nullptr) {
     return {};
   }
-  if (meta->retained) {
-    return meta->retained->grad;
-  }
   const bool has_main_grad = meta->leaf != nullptr && meta->leaf->main_grad.defined();
   return has_main_grad ? detail::settled_main_grad(*meta->leaf) : meta->grad;
 }
 
 void Tensor::set_grad(const Tensor& grad) const {
-  check<ValueError>(!grad.defined() || grad.shape() == shape(), "set_grad: the gradient is ",
-                    describe(grad), ", the tensor ", describe(*this));
   const LeafState* state = leaf_state(*this);
   check<RuntimeError>(state == nullptr || !state->main_grad.defined(),
                       "set_grad: the tensor has a main_grad, of which grad() is a view; write into "
                       "main_grad() instead");
-  ensure_autograd_meta(*this).grad = grad;
+  if (!grad.defined()) {
+    if (AutogradMeta* meta = autograd_meta(*this); meta != nullptr) {
+      meta->grad = {};
+    }
+    return;
+  }
+  check_gradient(grad, *this, "set_grad: the gradient");
+  ensure_autograd_meta(*this).grad = elements_overlap(grad) ? owned_gradient(grad) : grad;
 }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
@@ -61,22 +66,22 @@ Tensor graph_root(const Tensor& output) {
   return root;
 }
 
-void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
+HookHandle Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
   check<RuntimeError>(requires_grad(), "register_hook: the tensor ", describe(*this),
                       " does not require a gradient");
   if (const AutogradMeta& meta = ensure_autograd_meta(*this); meta.grad_fn) {
-    meta.grad_fn->add_hook(meta.output, std::move(hook));
-  } else {
-    ensure_leaf_state(*this).hooks.push_back(std::move(hook));
+    return meta.grad_fn->add_hook(meta.output, std::move(hook));
   }
+  return ensure_leaf_state(*this).hooks.add(std::move(hook));
 }
 
-void Tensor::register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const {
+HookHandle Tensor::register_post_accumulate_grad_hook(
+    std::function<void(const Tensor&)> hook) const {
   check<RuntimeError>(requires_grad() && is_leaf(),
                       "register_post_accumulate_grad_hook: only a leaf that requires a gradient "
                       "accumulates one, this is ",
                       describe(*this));
-  ensure_leaf_state(*this).post_accumulate_hooks.push_back(std::move(hook));
+  return ensure_leaf_state(*this).post_accumulate_hooks.add(std::move(hook));
 }
 
 void Tensor::retain_grad() const {
@@ -85,16 +90,9 @@ void Tensor::retain_grad() const {
   if (is_leaf()) {
     return;
   }
-  AutogradMeta& meta = ensure_autograd_meta(*this);
-  if (meta.retained) {
-    return;
+  if (AutogradMeta& meta = *autograd_meta(*this); !meta.retaining.registered()) {
+    retain_grad_of(meta);
   }
-  auto slot = make_ref<AutogradMeta>();
-  meta.retained = slot;
-  meta.grad_fn->add_hook(meta.output, [slot](const Tensor& gradient) {
-    slot->grad = gradient.detach();
-    return Tensor();
-  });
 }
 
 }  // namespace tapestry

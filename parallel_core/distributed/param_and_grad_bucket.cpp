@@ -136,10 +136,8 @@ void ParamAndGradBucket::place_parameters() {
       piece.values =
           dense_copy(flat(placed.parameter->detach().view({-1}), size > 0 ? piece.begin : 0, size));
     }
-    TensorImpl& impl = *placed.parameter->impl();
-    impl.storage = value_window_;
-    impl.offset = placed.offset;
-    impl.dtype = dtype;
+    set_data(*placed.parameter,
+             on_storage(value_window_, placed.offset, placed.parameter->shape(), dtype));
   }
   if (options_.paged) {
     values_ = {};
