@@ -97,4 +97,14 @@ int64_t available_memory(const std::string& root) {
   return available;
 }
 
+void check_available(std::string_view what, int64_t bytes) {
+  constexpr int64_t kAsked = int64_t{64} << 20;  // what is smaller is not worth reading files for
+  if (bytes < kAsked) {
+    return;
+  }
+  const int64_t available = available_memory();
+  check<RuntimeError>(bytes <= available, what, ": no memory for ", bytes,
+                      " bytes: the machine has ", available, " left for this process");
+}
+
 }  // namespace tapestry
