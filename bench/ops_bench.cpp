@@ -22,6 +22,7 @@
 #include "autograd/tape/engine.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 #include "optim/adam.h"
 #include "optim/grad_clip.h"
 

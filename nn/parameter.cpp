@@ -1,5 +1,7 @@
 #include "nn/parameter.h"
 
+#include <mutex>
+
 #include "autograd/ops/map.h"
 #include "autograd/tape/leaf_state.h"
 #include "autograd/tensor/error.h"
@@ -40,6 +42,7 @@ Tensor Parameter::compute_copy(DType wanted) const {
   if (dtype() == wanted) {
     return *this;
   }
+  const std::lock_guard lock(ensure_leaf_state(*this).mutex);  // other threads may want it, too
   Tensor copy = compute_copy_buffer(*this);
   if (!copy.defined() || copy.dtype() != wanted) {
     const MemoryKindGuard kind(MemoryKind::kParameter);

@@ -6,6 +6,11 @@
 
 #ifdef _OPENMP
 #include <omp.h>
+
+#include <atomic>
+#include <exception>
+
+#include "autograd/kernels/team_state.h"
 #endif
 
 namespace tapestry {
@@ -23,7 +28,8 @@ inline constexpr int64_t kGrainSize = 16384;
 
 /// Calls body(begin, end) on a partition of [0, n) into contiguous parts of at least `grain`
 /// indices. The partition depends only on n, grain and the team size, so results repeat.
-/// Nested calls run inline.
+/// Nested calls run inline. What the body throws in any thread is thrown to the caller when all
+/// parts have ended: of several exceptions, one. Threads inherit the caller's TeamState.
 template <class Body>
 void parallel_for(int64_t n, int64_t grain, const Body& body) {
 #ifdef _OPENMP
@@ -31,11 +37,24 @@ void parallel_for(int64_t n, int64_t grain, const Body& body) {
                             ? 1
                             : std::min<int64_t>(num_threads(), n / std::max<int64_t>(grain, 1));
   if (parts > 1) {
+    const TeamState state = team_state();
+    std::atomic<bool> failed = false;
+    std::exception_ptr failure;
 #pragma omp parallel num_threads(static_cast <int>(parts))
     {
+      const TeamStateGuard inherited(state);
       const int64_t team = omp_get_num_threads();
       const int64_t rank = omp_get_thread_num();
-      body(n * rank / team, n * (rank + 1) / team);
+      try {  // an exception must not leave the region
+        body(n * rank / team, n * (rank + 1) / team);
+      } catch (...) {
+        if (!failed.exchange(true)) {
+          failure = std::current_exception();
+        }
+      }
+    }
+    if (failure) [[unlikely]] {
+      std::rethrow_exception(failure);
     }
     return;
   }

@@ -4,12 +4,12 @@
 #include <cassert>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/elementwise.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/kernels/reduce_partial.h"
+#include "autograd/kernels/scratch.h"
 
 namespace tapestry::kernels {
 
@@ -90,18 +90,19 @@ void reduce_blocks(Reducer reducer,
     });
     return;
   }
-  std::vector<int64_t> partials(static_cast<size_t>(tasks * cuts * width));
+  const Scratch memory(tasks * cuts * width * static_cast<int64_t>(sizeof(int64_t)));
+  auto* partials = static_cast<int64_t*>(memory.get());
   parallel_for(tasks * cuts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       const int64_t task = part / cuts;
       const int64_t first = part % cuts * rows_per_block;
       const int64_t j = task % column_blocks * kColumnBlock;
       one(task / column_blocks, first, std::min(rows_per_block, n - first), j,
-          std::min(kColumnBlock, inner - j), partials.data() + part * width);
+          std::min(kColumnBlock, inner - j), partials + part * width);
     }
   });
   for (int64_t task = 0; task < tasks; ++task) {
-    int64_t* sum = partials.data() + task * cuts * width;
+    int64_t* sum = partials + task * cuts * width;
     const int64_t j = task % column_blocks * kColumnBlock;
     const int64_t w = std::min(kColumnBlock, inner - j);
     for (int64_t cut = 1; cut < cuts; ++cut) {

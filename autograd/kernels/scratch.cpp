@@ -1,6 +1,7 @@
 #include "autograd/kernels/scratch.h"
 
 #include <cstdlib>
+#include <new>
 
 namespace tapestry::kernels {
 
@@ -8,7 +9,11 @@ namespace {
 
 void* from_system(int64_t bytes) {
   const int64_t rounded = (bytes / kScratchAlignment + 1) * kScratchAlignment;
-  return std::aligned_alloc(kScratchAlignment, static_cast<size_t>(rounded));
+  void* memory = std::aligned_alloc(kScratchAlignment, static_cast<size_t>(rounded));
+  if (memory == nullptr) {
+    throw std::bad_alloc();
+  }
+  return memory;
 }
 
 void to_system(void* memory) { std::free(memory); }

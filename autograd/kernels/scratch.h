@@ -1,7 +1,6 @@
 // Working memory of a kernel call, and rows converted to the type that kernels compute in.
 #pragma once
 
-#include <cassert>
 #include <cstdint>
 #include <memory>
 
@@ -18,7 +17,8 @@ constexpr DType compute_dtype(DType dtype) { return dtype == kFloat64 ? kFloat64
 
 /// Where Scratch takes its memory from: aligned to a cache line, of any thread. The system, unless
 /// a higher layer that keeps freed blocks puts its own functions here before any kernel runs;
-/// memory fresh from the system costs a page fault for every 4 KiB.
+/// memory fresh from the system costs a page fault for every 4 KiB. `allocate` throws where there
+/// is none left, which parallel_for carries out of its threads.
 struct ScratchSource {
   void* (*allocate)(int64_t bytes);
   void (*release)(void* memory);
@@ -30,9 +30,7 @@ ScratchSource& scratch_source();
 class Scratch {
  public:
   Scratch() = default;
-  explicit Scratch(int64_t bytes) : memory_(scratch_source().allocate(bytes)) {
-    assert(memory_ != nullptr);
-  }
+  explicit Scratch(int64_t bytes) : memory_(scratch_source().allocate(bytes)) {}
   void* get() const { return memory_.get(); }
 
  private:

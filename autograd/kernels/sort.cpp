@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cassert>
-#include <vector>
 
 #include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/scratch.h"
 
 namespace tapestry::kernels {
 
@@ -29,8 +29,10 @@ void sort_typed(
   // n log n comparisons of a few ns each.
   const int64_t grain = std::max<int64_t>(1, 1024 / std::max<int64_t>(1, n));
   parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
-    std::vector<Entry<C>> entries(static_cast<size_t>(n));
-    std::vector<T> original(values == x ? static_cast<size_t>(n) : 0);
+    const Scratch entry_memory(n * static_cast<int64_t>(sizeof(Entry<C>)));
+    const Scratch original_memory(values == x ? n * static_cast<int64_t>(sizeof(T)) : 0);
+    auto* entries = static_cast<Entry<C>*>(entry_memory.get());
+    auto* original = static_cast<T*>(original_memory.get());
     // Equal keys are ordered by index, which makes any sort a stable one.
     const auto before = [descending](const Entry<C>& a, const Entry<C>& b) {
       const bool first = descending ? less(b.key, a.key) : less(a.key, b.key);
@@ -45,15 +47,15 @@ void sort_typed(
       if (k < n) {
         // A small part of a long row: select it first, in linear time.
         if (k > 0) {
-          std::nth_element(entries.begin(), entries.begin() + (k - 1), entries.end(), before);
+          std::nth_element(entries, entries + (k - 1), entries + n, before);
         }
-        std::sort(entries.begin(), entries.begin() + k, before);
+        std::sort(entries, entries + k, before);
       } else {
-        std::sort(entries.begin(), entries.end(), before);
+        std::sort(entries, entries + n, before);
       }
       if (values == x && values != nullptr) {
-        std::copy(row, row + n, original.begin());
-        row = original.data();
+        std::copy(row, row + n, original);
+        row = original;
       }
       for (int64_t i = 0; i < k; ++i) {
         if (values != nullptr) {

@@ -126,7 +126,7 @@ Tensor visible(const Problem& problem, int64_t q_len, int64_t kv_len, const Tens
     restrict(le(j, i));
   }
   if (problem.window_left >= 0) {
-    restrict(ge(j, sub(i, static_cast<double>(problem.window_left))));
+    restrict(ge(j, sub(i, problem.window_left)));
   }
   return keep;
 }

@@ -119,7 +119,7 @@ Tensor CrossEntropyRows::composed(const Tensor& logits, const Tensor& labels) co
   if (smoothing > 0) {
     loss = sub(loss, mul(mean(x, {-1}), smoothing));
   }
-  return masked_fill(loss, eq(labels, static_cast<double>(ignore_index)), 0);
+  return masked_fill(loss, eq(labels, ignore_index), 0);
 }
 
 void check_labels(std::string_view op,
@@ -179,7 +179,7 @@ Tensor row_weights(const Tensor& labels,
                    int64_t ignore_index,
                    const Tensor& loss_mask,
                    DType dtype) {
-  const Tensor kept = ne(labels, static_cast<double>(ignore_index)).to(dtype);
+  const Tensor kept = ne(labels, ignore_index).to(dtype);
   return loss_mask.defined() ? mul(kept, loss_mask.to(dtype)) : kept;
 }
 

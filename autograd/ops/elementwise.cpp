@@ -181,9 +181,8 @@ Tensor to_floating(const Tensor& x) { return is_floating(x.dtype()) ? x : x.to(k
 
 // ----------------------------------------------------------------------------- tensor and number
 
-// A number keeps the tensor's dtype unless it has a fraction that an integer could not hold.
-Tensor widen_for(const Tensor& x, double s) {
-  return x.to(promote_scalar(x.dtype(), s != std::trunc(s) || !std::isfinite(s)));
+Tensor widen_for(const Tensor& x, Scalar s) {
+  return x.to(promote_scalar(x.dtype(), s.is_floating()));
 }
 
 struct AddScalar {
@@ -265,8 +264,8 @@ struct CompareScalar {
 };
 
 template <ScalarOp kKernel>
-Tensor compare(const Tensor& x, double s) {
-  return apply_op(CompareScalar<kKernel>{s}, widen_for(x, s));
+Tensor compare(const Tensor& x, Scalar s) {
+  return apply_op(CompareScalar<kKernel>{s.value()}, widen_for(x, s));
 }
 
 // ------------------------------------------------------------------------------------ one operand
@@ -473,25 +472,25 @@ struct Where {
 }  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b) { return apply_promoted(Add{}, a, b); }
-Tensor add(const Tensor& a, double b) { return apply_op(AddScalar{b}, widen_for(a, b)); }
+Tensor add(const Tensor& a, Scalar b) { return apply_op(AddScalar{b.value()}, widen_for(a, b)); }
 Tensor sub(const Tensor& a, const Tensor& b) { return apply_promoted(Sub{}, a, b); }
-Tensor sub(const Tensor& a, double b) { return add(a, -b); }
-Tensor sub(double a, const Tensor& b) { return apply_op(RsubScalar{a}, widen_for(b, a)); }
+Tensor sub(const Tensor& a, Scalar b) { return add(a, -b); }
+Tensor sub(Scalar a, const Tensor& b) { return apply_op(RsubScalar{a.value()}, widen_for(b, a)); }
 Tensor mul(const Tensor& a, const Tensor& b) { return apply_promoted(Mul{}, a, b); }
-Tensor mul(const Tensor& a, double b) { return apply_op(MulScalar{b}, widen_for(a, b)); }
+Tensor mul(const Tensor& a, Scalar b) { return apply_op(MulScalar{b.value()}, widen_for(a, b)); }
 Tensor div(const Tensor& a, const Tensor& b) {
   const DType dtype = result_dtype(a, b);
   const DType real = is_floating(dtype) ? dtype : kFloat32;
   return apply_op(Div{}, a.to(real), b.to(real));
 }
-Tensor div(const Tensor& a, double b) { return apply_op(DivScalar{b}, to_floating(a)); }
-Tensor div(double a, const Tensor& b) { return mul(reciprocal(b), a); }
+Tensor div(const Tensor& a, Scalar b) { return apply_op(DivScalar{b.value()}, to_floating(a)); }
+Tensor div(Scalar a, const Tensor& b) { return mul(reciprocal(b), a); }
 Tensor pow(const Tensor& a, const Tensor& b) { return apply_promoted(Pow{}, a, b); }
-Tensor pow(const Tensor& a, double exponent) {
-  return apply_op(PowScalar{exponent, {}}, widen_for(a, exponent));
+Tensor pow(const Tensor& a, Scalar exponent) {
+  return apply_op(PowScalar{exponent.value(), {}}, widen_for(a, exponent));
 }
-Tensor pow(double a, const Tensor& exponent) {
-  return apply_op(RpowScalar{a, {}}, widen_for(exponent, a));
+Tensor pow(Scalar a, const Tensor& exponent) {
+  return apply_op(RpowScalar{a.value(), {}}, widen_for(exponent, a));
 }
 Tensor maximum(const Tensor& a, const Tensor& b) {
   return apply_promoted(Extremum<BinaryOp::kMaximum>{}, a, b);
@@ -517,10 +516,13 @@ Tensor cos(const Tensor& x) { return apply_op(Cos{}, to_floating(x)); }
 Tensor tanh(const Tensor& x) { return apply_op(Tanh{}, to_floating(x)); }
 Tensor sigmoid(const Tensor& x) { return apply_op(Sigmoid{}, to_floating(x)); }
 Tensor erf(const Tensor& x) { return apply_op(Erf{}, to_floating(x)); }
-Tensor clamp(const Tensor& x, double low, double high) {
-  check<ValueError>(low <= high, "clamp: the lower limit ", low, " is above the upper limit ",
-                    high);
-  return apply_op(Clamp{low, high, {}}, x);
+Tensor clamp(const Tensor& x, Scalar low, Scalar high) {
+  check<ValueError>(low.value() <= high.value(), "clamp: the lower limit ", low.value(),
+                    " is above the upper limit ", high.value());
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  const bool widens =
+      (low.is_floating() && low.value() != -kNone) || (high.is_floating() && high.value() != kNone);
+  return apply_op(Clamp{low.value(), high.value(), {}}, x.to(promote_scalar(x.dtype(), widens)));
 }
 
 Tensor eq(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kEq>(a, b); }
@@ -529,12 +531,12 @@ Tensor lt(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kLt>(a, b
 Tensor le(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kLe>(a, b); }
 Tensor gt(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kGt>(a, b); }
 Tensor ge(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kGe>(a, b); }
-Tensor eq(const Tensor& a, double b) { return compare<ScalarOp::kEq>(a, b); }
-Tensor ne(const Tensor& a, double b) { return compare<ScalarOp::kNe>(a, b); }
-Tensor lt(const Tensor& a, double b) { return compare<ScalarOp::kLt>(a, b); }
-Tensor le(const Tensor& a, double b) { return compare<ScalarOp::kLe>(a, b); }
-Tensor gt(const Tensor& a, double b) { return compare<ScalarOp::kGt>(a, b); }
-Tensor ge(const Tensor& a, double b) { return compare<ScalarOp::kGe>(a, b); }
+Tensor eq(const Tensor& a, Scalar b) { return compare<ScalarOp::kEq>(a, b); }
+Tensor ne(const Tensor& a, Scalar b) { return compare<ScalarOp::kNe>(a, b); }
+Tensor lt(const Tensor& a, Scalar b) { return compare<ScalarOp::kLt>(a, b); }
+Tensor le(const Tensor& a, Scalar b) { return compare<ScalarOp::kLe>(a, b); }
+Tensor gt(const Tensor& a, Scalar b) { return compare<ScalarOp::kGt>(a, b); }
+Tensor ge(const Tensor& a, Scalar b) { return compare<ScalarOp::kGe>(a, b); }
 Tensor logical_and(const Tensor& a, const Tensor& b) {
   return compare<BinaryOp::kLogicalAnd>(a, b);
 }

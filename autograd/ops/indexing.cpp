@@ -345,8 +345,8 @@ Coordinates resolve(std::string_view op, const Tensor& x, const TensorList& indi
     const int64_t size = x.shape()[axis];
     const Tensor index = integer_index(op, indices[static_cast<size_t>(axis)]);
     check_range(op, index, -size, size, axis);
-    const Tensor wrapped = where(lt(index, 0), add(index, static_cast<double>(size)), index);
-    out.rows = axis == 0 ? wrapped : add(mul(out.rows, static_cast<double>(size)), wrapped);
+    const Tensor wrapped = where(lt(index, 0), add(index, size), index);
+    out.rows = axis == 0 ? wrapped : add(mul(out.rows, size), wrapped);
     rows *= size;
   }
   out.rows = out.rows.expand(out.shape).reshape({out.shape.numel()});

@@ -154,14 +154,13 @@ void apply_in_place(std::string_view op, const Tensor& x, ScalarOp kernel, doubl
 
 template <class F>
 Tensor change_scalar(
-    std::string_view op, const Tensor& x, ScalarOp kernel, double s, const F& recorded) {
-  const bool fractional = s != std::trunc(s) || !std::isfinite(s);
+    std::string_view op, const Tensor& x, ScalarOp kernel, Scalar s, const F& recorded) {
   const bool divides = kernel == ScalarOp::kDiv && !is_floating(x.dtype());
-  check_fits(op, x, x.shape(), divides ? kFloat32 : promote_scalar(x.dtype(), fractional));
+  check_fits(op, x, x.shape(), divides ? kFloat32 : promote_scalar(x.dtype(), s.is_floating()));
   if (must_record(op, x, false)) {
     return become(x, recorded(old_value(x)));
   }
-  apply_in_place(op, x, kernel, s);
+  apply_in_place(op, x, kernel, s.value());
   return changed(x);
 }
 
@@ -200,23 +199,23 @@ Tensor div_(const Tensor& x, const Tensor& other) {
                        [](const Tensor& a, const Tensor& b) { return div(a, b); });
 }
 
-Tensor add_(const Tensor& x, double other) {
+Tensor add_(const Tensor& x, Scalar other) {
   return change_scalar("add_", x, ScalarOp::kAdd, other,
                        [&](const Tensor& a) { return add(a, other); });
 }
-Tensor sub_(const Tensor& x, double other) {
+Tensor sub_(const Tensor& x, Scalar other) {
   return change_scalar("sub_", x, ScalarOp::kSub, other,
                        [&](const Tensor& a) { return sub(a, other); });
 }
-Tensor mul_(const Tensor& x, double other) {
+Tensor mul_(const Tensor& x, Scalar other) {
   return change_scalar("mul_", x, ScalarOp::kMul, other,
                        [&](const Tensor& a) { return mul(a, other); });
 }
-Tensor div_(const Tensor& x, double other) {
+Tensor div_(const Tensor& x, Scalar other) {
   return change_scalar("div_", x, ScalarOp::kDiv, other,
                        [&](const Tensor& a) { return div(a, other); });
 }
-Tensor pow_(const Tensor& x, double exponent) {
+Tensor pow_(const Tensor& x, Scalar exponent) {
   return change_scalar("pow_", x, ScalarOp::kPow, exponent,
                        [&](const Tensor& a) { return pow(a, exponent); });
 }
@@ -259,17 +258,21 @@ Tensor sigmoid_(const Tensor& x) {
   return change_unary("sigmoid_", x, UnaryOp::kSigmoid, true, sigmoid);
 }
 
-Tensor clamp_(const Tensor& x, double low, double high) {
-  check<ValueError>(low <= high, "clamp_: the lower limit ", low, " is above the upper limit ",
-                    high);
+Tensor clamp_(const Tensor& x, Scalar low, Scalar high) {
+  check<ValueError>(low.value() <= high.value(), "clamp_: the lower limit ", low.value(),
+                    " is above the upper limit ", high.value());
+  const bool has_low = low.value() != -std::numeric_limits<double>::infinity();
+  const bool has_high = high.value() != std::numeric_limits<double>::infinity();
+  const bool widens = (has_low && low.is_floating()) || (has_high && high.is_floating());
+  check_fits("clamp_", x, x.shape(), promote_scalar(x.dtype(), widens));
   if (must_record("clamp_", x, false)) {
     return become(x, clamp(old_value(x), low, high));
   }
-  if (low != -std::numeric_limits<double>::infinity()) {
-    apply_in_place("clamp_", x, ScalarOp::kClampMin, low);
+  if (has_low) {
+    apply_in_place("clamp_", x, ScalarOp::kClampMin, low.value());
   }
-  if (high != std::numeric_limits<double>::infinity()) {
-    apply_in_place("clamp_", x, ScalarOp::kClampMax, high);
+  if (has_high) {
+    apply_in_place("clamp_", x, ScalarOp::kClampMax, high.value());
   }
   return changed(x);
 }

@@ -1,10 +1,11 @@
 // Changes in place. Each returns a handle of the tensor that it changed.
 //
 // The result must fit: broadcasting may not change x's shape (ValueError), and a result of a higher
-// category (bool < integer < floating) does not fit x's dtype (TypeError); within a category it is
-// converted. Every call adds one to the version of the storage, so that a backward that needs the
-// old values throws instead of using the new ones. x may have any strides, but no two of its
-// elements may share memory (RuntimeError; an expanded tensor does). Operands may overlap x.
+// category (bool < integer < floating) does not fit x's dtype (TypeError): mul_(integers, 2.0) is
+// refused as mul_(integers, 0.5) is; within a category it is converted. Every call adds one to the
+// version of the storage, so that a backward that needs the old values throws instead of using the
+// new ones. x may have any strides, but no two of its elements may share memory (RuntimeError; an
+// expanded tensor does). Operands may overlap x.
 //
 // Where nothing is recorded, the kernel works on x's memory. While recording,
 // - a leaf that requires a gradient cannot be changed (RuntimeError; use NoGradGuard);
@@ -16,20 +17,21 @@
 
 #include <limits>
 
+#include "autograd/tensor/scalar.h"
 #include "autograd/tensor/tensor.h"
 
 namespace tapestry {
 
 Tensor add_(const Tensor& x, const Tensor& other);
-Tensor add_(const Tensor& x, double other);
+Tensor add_(const Tensor& x, Scalar other);
 Tensor sub_(const Tensor& x, const Tensor& other);
-Tensor sub_(const Tensor& x, double other);
+Tensor sub_(const Tensor& x, Scalar other);
 Tensor mul_(const Tensor& x, const Tensor& other);
-Tensor mul_(const Tensor& x, double other);
+Tensor mul_(const Tensor& x, Scalar other);
 /// True division: x must be floating (TypeError).
 Tensor div_(const Tensor& x, const Tensor& other);
-Tensor div_(const Tensor& x, double other);
-Tensor pow_(const Tensor& x, double exponent);
+Tensor div_(const Tensor& x, Scalar other);
+Tensor pow_(const Tensor& x, Scalar exponent);
 Tensor neg_(const Tensor& x);
 Tensor abs_(const Tensor& x);
 Tensor floor_(const Tensor& x);
@@ -45,7 +47,7 @@ Tensor reciprocal_(const Tensor& x);
 Tensor tanh_(const Tensor& x);
 Tensor sigmoid_(const Tensor& x);
 /// ValueError if low > high.
-Tensor clamp_(const Tensor& x, double low, double high = std::numeric_limits<double>::infinity());
+Tensor clamp_(const Tensor& x, Scalar low, Scalar high = std::numeric_limits<double>::infinity());
 /// x = value wherever the bool mask, which broadcasts to x, is true.
 Tensor masked_fill_(const Tensor& x, const Tensor& mask, double value);
 

@@ -87,7 +87,7 @@ Tensor composed_cross_entropy(const Tensor& logits,
 Tensor nll_loss(const Tensor& log_probs, const Tensor& labels, const NllLossOptions& options) {
   check_labels("nll_loss", log_probs.shape(), log_probs.dtype(), labels,
                log_probs.dim() == 0 ? 0 : log_probs.shape().back(), options.ignore_index);
-  const Tensor ignored = eq(labels, static_cast<double>(options.ignore_index));
+  const Tensor ignored = eq(labels, options.ignore_index);
   const Tensor rows = masked_fill(neg(pick_columns(log_probs, labels)), ignored, 0);
   return reduce_rows(rows, labels, options.ignore_index, {}, options.reduction);
 }

@@ -11,6 +11,7 @@
 #include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/system_memory.h"
 
 namespace tapestry {
 
@@ -206,8 +207,9 @@ Tensor repeat(const Tensor& x, const Shape& counts) {
     }
     Shape shape = y.shape();
     Shape wide = shape;
-    shape[i] *= counts[i];
     wide.insert(i, counts[i]);
+    checked_numel("repeat", wide);
+    shape[i] *= counts[i];
     y = unsqueeze(y, i).expand(wide).reshape(shape);
   }
   return y;
@@ -221,8 +223,9 @@ Tensor repeat_interleave(const Tensor& x, int64_t count, std::optional<int64_t> 
   const int64_t a = normalize_axis("repeat_interleave", *axis, x.dim());
   Shape shape = x.shape();
   Shape wide = shape;
-  shape[a] *= count;
   wide.insert(a + 1, count);
+  checked_numel("repeat_interleave", wide);
+  shape[a] *= count;
   return unsqueeze(x, a + 1).expand(wide).reshape(shape);
 }
 
@@ -239,8 +242,20 @@ Tensor repeat_interleave(const Tensor& x, const Tensor& counts, std::optional<in
                     x.shape());
   std::vector<int64_t> source;
   int64_t entry = 0;
-  for (const int64_t count : counts.to_vector<int64_t>()) {
+  int64_t total = 0;
+  const std::vector<int64_t> all_counts = counts.to_vector<int64_t>();
+  for (const int64_t count : all_counts) {
     check<ValueError>(count >= 0, "repeat_interleave: negative count ", count);
+    check<ValueError>(!__builtin_add_overflow(total, count, &total),
+                      "repeat_interleave: the counts add up to more than 63 bits hold, for shape ",
+                      x.shape());
+  }
+  Shape repeated = x.shape();
+  repeated[a] = total;
+  checked_numel("repeat_interleave", repeated);
+  check_available("repeat_interleave",
+                  checked_numel("repeat_interleave", {total}, size_of(kInt64)));
+  for (const int64_t count : all_counts) {
     source.insert(source.end(), static_cast<size_t>(count), entry++);
   }
   return index_select(x, a, tensor(source, {static_cast<int64_t>(source.size())}));

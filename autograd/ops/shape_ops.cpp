@@ -97,7 +97,9 @@ Tensor slice_view(const Tensor& x, int64_t axis, int64_t start, int64_t count, i
   Strides strides = x.strides();
   shape[axis] = count;
   const int64_t offset = count > 0 ? x.offset() + start * strides[axis] : x.offset();
-  strides[axis] *= step;
+  if (count > 1) {
+    strides[axis] *= step;
+  }
   return alias(x, shape, strides, offset);
 }
 
@@ -306,6 +308,7 @@ Tensor expand(const Tensor& x, const Shape& shape) {
   if (full_shape == x.shape()) {
     return x;
   }
+  checked_numel("expand", full_shape);
   return apply_op(Expand{full_shape, {}}, x);
 }
 
@@ -317,7 +320,7 @@ Tensor slice(const Tensor& x, int64_t axis, int64_t start, int64_t stop, int64_t
   const auto limit = [n](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + n : i, 0, n); };
   const int64_t first = limit(start);
   const int64_t last = std::max(limit(stop), first);
-  const int64_t count = (last - first + step - 1) / step;
+  const int64_t count = last > first ? (last - first - 1) / step + 1 : 0;
   if (count == n && step == 1) {
     return x;
   }
@@ -423,6 +426,15 @@ Tensor pad(const Tensor& x, std::span<const Padding> padding, double value) {
     check<ValueError>(p.before >= 0 && p.after >= 0, "pad: negative padding (", p.before, ", ",
                       p.after, ")");
   }
+  Shape padded = x.shape();
+  for (int64_t i = 0; i < x.dim(); ++i) {
+    const Padding& p = padding[static_cast<size_t>(i)];
+    check<ValueError>(!__builtin_add_overflow(padded[i], p.before, &padded[i]) &&
+                          !__builtin_add_overflow(padded[i], p.after, &padded[i]),
+                      "pad: axis ", i, " of shape ", x.shape(), " cannot have ", p.before, " and ",
+                      p.after, " more entries");
+  }
+  checked_numel("pad", padded);
   return apply_op(Pad{{padding.begin(), padding.end()}, value}, x);
 }
 

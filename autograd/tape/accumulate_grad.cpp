@@ -1,5 +1,7 @@
 #include "autograd/tape/accumulate_grad.h"
 
+#include <mutex>
+
 #include "autograd/tape/check_gradient.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/gradient_sum.h"
@@ -10,7 +12,9 @@
 namespace tapestry {
 
 AccumulateGrad::~AccumulateGrad() {
-  if (LeafState* state = leaf_state(leaf_); state->accumulator == this) {
+  LeafState* state = leaf_state(leaf_);
+  const std::lock_guard lock(state->accumulator_lock);
+  if (state->accumulator == this) {
     state->accumulator = nullptr;
   }
 }
@@ -38,6 +42,7 @@ void AccumulateGrad::accumulate(Tensor gradient) {
   // The leaf may have another dtype than when it was used.
   check_gradient(gradient, leaf_, name(), ": the gradient that arrived");
   detail::apply_gradient_hooks(state.hooks, "a leaf", gradient);
+  const std::lock_guard lock(state.mutex);  // hooks have run: they may take their time
   if (state.main_grad.defined()) {
     check<RuntimeError>(!grad_enabled(), name(), ": ", describe(leaf_),
                         " has a main_grad, into which sums are made without a graph; with "

@@ -14,6 +14,7 @@ class AccumulateGrad final : public Node {
 
   std::string_view name() const override { return "accumulate_grad"; }
   void release_saved() override {}
+  bool is_shared() const override { return true; }
   bool has_received(const Tensor& gradient) const override;
   void run(std::span<Tensor> grad_outputs, std::span<Tensor> grad_inputs) override;
 

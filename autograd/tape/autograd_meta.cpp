@@ -1,5 +1,8 @@
 #include "autograd/tape/autograd_meta.h"
 
+#include <mutex>
+#include <utility>
+
 #include "autograd/tape/accumulate_grad.h"
 #include "autograd/tape/check_gradient.h"
 #include "autograd/tape/gradient_sum.h"
@@ -33,12 +36,23 @@ Edge gradient_edge(const Tensor& tensor) {
     return {meta.grad_fn, meta.output};
   }
   LeafState& state = ensure_leaf_state(tensor);
-  if (state.accumulator != nullptr) {
-    return {Ref<Node>(state.accumulator), 0};
+  Ref<Node> made;
+  for (;;) {
+    {
+      const std::lock_guard lock(state.accumulator_lock);
+      if (state.accumulator != nullptr) {
+        // Another thread may be dropping the last graph that holds it.
+        if (Ref<Node> node = Ref<Node>::if_alive(state.accumulator)) {
+          return {std::move(node), 0};
+        }
+      }
+      if (made) {
+        state.accumulator = made.get();
+        return {std::move(made), 0};
+      }
+    }
+    made = make_ref<AccumulateGrad>(tensor);
   }
-  auto node = make_ref<AccumulateGrad>(tensor);
-  state.accumulator = node.get();
-  return {Ref<Node>(node), 0};
 }
 
 void set_gradient_edge(const Tensor& tensor, const Ref<Node>& node, uint32_t output) {

@@ -5,42 +5,27 @@
 #include "autograd/tape/engine.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
 
 namespace {
-
-// The default generator in an earlier state, and back again.
-class GeneratorGuard {
- public:
-  explicit GeneratorGuard(Generator::State state)
-      : generator_(RankContext::current().default_generator()), previous_(generator_.state()) {
-    generator_.set_state(state);
-  }
-  GeneratorGuard(const GeneratorGuard&) = delete;
-  GeneratorGuard& operator=(const GeneratorGuard&) = delete;
-  ~GeneratorGuard() { generator_.set_state(previous_); }
-
- private:
-  Generator& generator_;
-  Generator::State previous_;
-};
 
 struct Checkpoint {
   static constexpr std::string_view name = "checkpoint";
   static constexpr bool has_hidden_edges = true;  // to what the function uses besides its inputs
   std::shared_ptr<TensorFunction> function;
   std::vector<SavedTensor> inputs;
-  Generator::State generator;
+  std::vector<Draw> draws;
   bool anomaly = false;
 
   Tensor forward(const TensorList& inputs_, const Tensor& /*anchor*/) {
-    generator = RankContext::current().default_generator().state();
-    anomaly = RankContext::current().anomaly_enabled;
+    anomaly = thread_state().anomaly_enabled;
     inputs.resize(inputs_.size());
     for (size_t i = 0; i < inputs_.size(); ++i) {
       inputs[i].save(inputs_[i]);
     }
+    const DrawRecording recording(RankContext::current().default_generator(), draws);
     return (*function)(inputs_);
   }
 
@@ -64,7 +49,7 @@ struct Checkpoint {
     // The ops inside are named, not this one.
     const AnomalyGuard inner_ops(anomaly);
     const Tensor output = [&] {
-      const GeneratorGuard replay(generator);
+      const DrawReplay replay(RankContext::current().default_generator(), draws);
       const EnableGradGuard recording;
       const MemoryKindGuard kind(MemoryKind::kActivation);
       return (*function)(own);

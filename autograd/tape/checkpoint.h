@@ -9,8 +9,9 @@ namespace tapestry {
 
 using TensorFunction = std::function<Tensor(const TensorList&)>;
 
-/// function(inputs), of which only the inputs are kept: backward runs the function again, with the
-/// default generator in the state it had the first time, and differentiates that run.
+/// function(inputs), of which only the inputs are kept: backward runs the function again, which
+/// gets the random numbers that it drew from the default generator the first time, and
+/// differentiates that run, on whichever thread. RuntimeError if the function then asks for others.
 ///
 /// Parameters that the function uses besides its inputs receive their gradients too, in backward()
 /// and in grad(). In backward() their post-accumulate hooks fire once for each recomputed function

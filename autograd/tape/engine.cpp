@@ -39,13 +39,9 @@ void add_gradient(Tensor& sum, Tensor&& gradient) {
 
 }  // namespace
 
-class BackwardPass;
-
 // The gradients that have arrived for one node in one pass.
 struct PendingGradients {
   Ref<Node> node;
-  const BackwardPass* pass = nullptr;
-  PendingGradients* outer = nullptr;  // of the same node in the pass that this one is nested in
   Tensor first;
   TensorList more;
 
@@ -68,13 +64,15 @@ struct PendingGradients {
 class BackwardPass {
  public:
   explicit BackwardPass(BackwardOptions options)
-      : retain_(options.retain_graph || options.create_graph) {}
+      : retain_(options.retain_graph || options.create_graph),
+        outer_(std::exchange(innermost_, this)) {}
   BackwardPass(const BackwardPass&) = delete;
   BackwardPass& operator=(const BackwardPass&) = delete;
   ~BackwardPass() {
     for (PendingGradients* pending : heap_) {
-      pending->node->pending_ = pending->outer;
+      leave(*pending);
     }
+    innermost_ = outer_;
   }
 
   // Returns the gradients that arrive at these edges.
@@ -98,12 +96,24 @@ class BackwardPass {
   }
 
  private:
+  PendingGradients* pending_of(Node* node) const;
+  void enter(PendingGradients& pending);
+  void leave(const PendingGradients& pending);
   void run_node(PendingGradients& pending);
   bool is_needed(Node* node) const { return !restricted_ || needed_.contains(node); }
 
+  // What stands for this pass in Node::pass_: its address, and in the lowest bit whether it retains
+  // the graph.
+  static constexpr uintptr_t kRetains = 1;
+  uintptr_t tag() const { return reinterpret_cast<uintptr_t>(this) | (retain_ ? kRetains : 0); }
+
+  static thread_local constinit const BackwardPass* innermost_;
+
   bool retain_;
+  const BackwardPass* outer_;  // the pass of this thread in which this one is nested
   bool restricted_ = false;
   std::vector<PendingGradients*> heap_;
+  std::unordered_map<Node*, PendingGradients*> beside_;  // of nodes that another pass holds
   std::deque<PendingGradients> pool_;
   std::vector<PendingGradients*> free_;
   TensorList outputs_scratch_;
@@ -177,13 +187,52 @@ void BackwardPass::restrict_to_captures(std::span<const Tensor> roots) {
   }
 }
 
+thread_local constinit const BackwardPass* BackwardPass::innermost_ = nullptr;
+
+PendingGradients* BackwardPass::pending_of(Node* node) const {
+  if (!beside_.empty()) [[unlikely]] {
+    if (const auto found = beside_.find(node); found != beside_.end()) {
+      return found->second;
+    }
+  }
+  return node->pass_.load(std::memory_order_relaxed) == tag() ? node->pending_ : nullptr;
+}
+
+// A node holds the gradients of the first pass that reaches it. Other passes, nested in that one or
+// on other threads, keep theirs themselves.
+void BackwardPass::enter(PendingGradients& pending) {
+  Node* node = pending.node.get();
+  uintptr_t holder = 0;
+  if (node->pass_.compare_exchange_strong(holder, tag(), std::memory_order_acquire)) {
+    node->pending_ = &pending;
+    return;
+  }
+  bool allowed = node->is_shared() || (retain_ && (holder & kRetains) != 0);
+  for (const BackwardPass* pass = outer_; pass != nullptr && !allowed; pass = pass->outer_) {
+    allowed = pass->tag() == holder;
+  }
+  check<RuntimeError>(allowed, node->name(),
+                      ": two threads run backward through this graph at the same time, and one of "
+                      "them releases it; pass retain_graph to both, or run one after the other");
+  beside_.emplace(node, &pending);
+}
+
+void BackwardPass::leave(const PendingGradients& pending) {
+  Node* node = pending.node.get();
+  if (!beside_.empty() && beside_.erase(node) != 0) {
+    return;
+  }
+  node->pending_ = nullptr;
+  node->pass_.store(0, std::memory_order_release);
+}
+
 void BackwardPass::send(const Edge& edge, Tensor&& gradient) {
   Node* node = edge.node.get();
   if (!is_needed(node)) {
     return;
   }
-  PendingGradients* pending = node->pending_;
-  if (pending == nullptr || pending->pass != this) {
+  PendingGradients* pending = pending_of(node);
+  if (pending == nullptr) {
     if (free_.empty()) {
       pending = &pool_.emplace_back();
     } else {
@@ -191,9 +240,7 @@ void BackwardPass::send(const Edge& edge, Tensor&& gradient) {
       free_.pop_back();
     }
     pending->node = edge.node;
-    pending->pass = this;
-    pending->outer = node->pending_;
-    node->pending_ = pending;
+    enter(*pending);
     heap_.push_back(pending);
     std::push_heap(heap_.begin(), heap_.end(), older);
   }
@@ -217,7 +264,7 @@ void BackwardPass::run() {
     // Everything that run_node sent is older than the node, so it is still the first.
     std::pop_heap(heap_.begin(), heap_.end(), older);
     heap_.pop_back();
-    pending->node->pending_ = pending->outer;
+    leave(*pending);
     pending->node.reset();
     pending->first = Tensor();
     pending->more.clear();
@@ -252,12 +299,13 @@ void BackwardPass::run_node(PendingGradients& pending) {
 
   TensorList grad_inputs = std::move(inputs_scratch_);
   grad_inputs.assign(node.edges().size(), Tensor());
-  const bool anomaly = RankContext::current().anomaly_enabled;
+  const bool anomaly = thread_state().anomaly_enabled;
   const TensorList before =
       anomaly ? TensorList(grad_outputs.begin(), grad_outputs.end()) : TensorList();
   {
     // Inside, an op may make infinities that it masks out again; and the name to report is its own.
     const AnomalyGuard whole_op_only(false);
+    const detail::BackwardScope scope(node.name());
     node.run(grad_outputs, grad_inputs);
   }
   if (anomaly) {

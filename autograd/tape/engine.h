@@ -1,4 +1,14 @@
 // Running the tape backwards.
+//
+// A pass runs on the thread that calls it, which need not be the one that recorded the graph.
+// Passes on several threads at the same time may
+//   - end in the same leaves: what arrives in a leaf's grad() is added one gradient at a time, in
+//     the order in which they come, so that the last bits of a sum of floats may differ from run to
+//     run. Hooks are called on the thread of their pass, and may be called by two at once. A leaf
+//     with a main_grad takes the contributions of one pass at a time only: ops write into it.
+//   - run through the same graph if all of them retain it. Where a pass that releases the graph
+//     meets another one, there is a RuntimeError.
+// Reading a gradient that a pass on another thread is adding to needs a synchronisation of yours.
 #pragma once
 
 #include <span>

@@ -1,34 +1,31 @@
-// Switches of the tape, per rank and scoped.
+// Switches of the tape, of the calling thread and scoped.
 #pragma once
 
-#include "autograd/tensor/rank_context.h"
+#include "autograd/tensor/thread_state.h"
 
 namespace tapestry {
 
-inline bool grad_enabled() { return RankContext::current().grad_enabled; }
+inline bool grad_enabled() { return thread_state().grad_enabled; }
 
 namespace detail {
 
-/// Sets one flag of the current rank and puts the old value back.
-template <bool RankContext::*Flag>
+/// Sets one flag of the calling thread and puts the old value back.
+template <bool ThreadState::*Flag>
 class FlagGuard {
  public:
-  explicit FlagGuard(bool value) : context_(RankContext::current()), previous_(context_.*Flag) {
-    context_.*Flag = value;
-  }
+  explicit FlagGuard(bool value) : previous_(thread_state().*Flag) { thread_state().*Flag = value; }
   FlagGuard(const FlagGuard&) = delete;
   FlagGuard& operator=(const FlagGuard&) = delete;
-  ~FlagGuard() { context_.*Flag = previous_; }
+  ~FlagGuard() { thread_state().*Flag = previous_; }
 
  private:
-  RankContext& context_;
   bool previous_;
 };
 
 }  // namespace detail
 
 /// Records or does not record the operations in its scope.
-class GradModeGuard : detail::FlagGuard<&RankContext::grad_enabled> {
+class GradModeGuard : detail::FlagGuard<&ThreadState::grad_enabled> {
  public:
   explicit GradModeGuard(bool enabled) : FlagGuard(enabled) {}
 };
@@ -48,7 +45,7 @@ class EnableGradGuard : GradModeGuard {
 /// Anomaly mode: each op in its scope, forward and backward, checks its results, and the first one
 /// that makes a NaN or infinity out of finite inputs throws a RuntimeError with its name. Costs a
 /// pass over every tensor.
-class AnomalyGuard : detail::FlagGuard<&RankContext::anomaly_enabled> {
+class AnomalyGuard : detail::FlagGuard<&ThreadState::anomaly_enabled> {
  public:
   explicit AnomalyGuard(bool enabled = true) : FlagGuard(enabled) {}
 };

@@ -7,6 +7,7 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/generator.h"
 
 namespace tapestry {
 

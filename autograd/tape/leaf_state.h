@@ -1,12 +1,18 @@
 // What the tape keeps of leaves only: where their gradients go, and who is told.
 #pragma once
 
+#include <mutex>
+
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tensor/generator.h"
+#include "autograd/tensor/spin_lock.h"
 
 namespace tapestry {
 
+/// Threads may record ops on one leaf and run passes that end in it at the same time.
 struct LeafState {
+  /// Held while a gradient is added to grad or main_grad, or compute_copy is made.
+  std::mutex mutex;
   Tensor main_grad;
   /// main_grad stands for zeros, whatever it holds: the first contribution overwrites it. It may
   /// then have no storage; see main_grad.h.
@@ -17,6 +23,7 @@ struct LeafState {
   Tensor compute_copy;
   uint32_t compute_copy_version = 0;
   Node* accumulator = nullptr;  ///< the leaf's accumulation node while some graph holds it
+  SpinLock accumulator_lock;    ///< of that pointer
   Node::HookList hooks;
   detail::HookList<void(const Tensor&)> post_accumulate_hooks;
 };

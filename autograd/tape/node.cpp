@@ -1,15 +1,13 @@
 #include "autograd/tape/node.h"
 
 #include "autograd/tape/check_gradient.h"
-#include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
 
-Node::Node() : sequence_number_(RankContext::current().next_sequence_number()) {}
+// On a cache line of its own: every thread that records writes it.
+alignas(64) std::atomic<uint64_t> Node::last_number_{0};
 
 Node::~Node() = default;
-
-void Node::renumber() { sequence_number_ = RankContext::current().next_sequence_number(); }
 
 void Node::on_last_release() {
   // Deleting a node may release the last handle of the next one, inside its members' destructors.

@@ -1,6 +1,7 @@
 // One recorded operation: its edges to the producers of its inputs, and how to run it backwards.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -45,8 +46,9 @@ struct OutputInfo {
 
 struct PendingGradients;  // engine.cpp
 
-/// Base of recorded operations. Nodes are numbered in order of creation; since an op can only use
-/// what exists, running them newest first is a topological order.
+/// Base of recorded operations. Nodes are numbered in order of creation, throughout the process;
+/// since an op can only use what exists, whichever thread made it, running them newest first is a
+/// topological order.
 class Node : public RefCounted {
  public:
   ~Node() override;
@@ -66,10 +68,13 @@ class Node : public RefCounted {
   /// True if `gradient` stands for a contribution that is already where this node would put it.
   virtual bool has_received(const Tensor& /*gradient*/) const { return false; }
 
+  /// True for the end of a leaf, which no graph has for itself: passes on several threads may meet.
+  virtual bool is_shared() const { return false; }
+
   uint64_t sequence_number() const { return sequence_number_; }
   /// Makes this the newest node. An op calls it when its edges are known: asking a leaf for its
   /// edge may create a node, which has to be older than its user.
-  void renumber();
+  void renumber() { sequence_number_ = next_number(); }
   std::span<const Edge> edges() const { return edges_; }
   void add_edge(Edge edge) { edges_.push_back(std::move(edge)); }
 
@@ -89,20 +94,26 @@ class Node : public RefCounted {
   void run_hooks(uint32_t output, Tensor& gradient) const;
 
  protected:
-  Node();
+  Node() : sequence_number_(next_number()) {}
+  /// Not numbered yet: the maker calls renumber().
+  struct NumberedLater {};
+  explicit Node(NumberedLater /*tag*/) {}
   /// Destroys a chain of nodes in a loop, however long it is.
   void on_last_release() final;
 
  private:
-  friend struct PendingGradients;
   friend class BackwardPass;
 
-  uint64_t sequence_number_;
+  static uint64_t next_number() { return last_number_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  static std::atomic<uint64_t> last_number_;
+
+  uint64_t sequence_number_ = 0;
   std::vector<Edge> edges_;
   OutputInfo first_output_;
   std::vector<OutputInfo> more_outputs_;
   std::unique_ptr<std::map<uint32_t, HookList>> hooks_;  ///< by output
-  PendingGradients* pending_ = nullptr;  ///< gradients waiting for this node in a running pass
+  std::atomic<uintptr_t> pass_{0};  ///< the running pass that pending_ belongs to; see engine.cpp
+  PendingGradients* pending_ = nullptr;  ///< gradients waiting for this node in that pass
 };
 
 namespace detail {

@@ -31,6 +31,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "autograd/kernels/team_state.h"
 #include "autograd/tape/anomaly.h"
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/grad_mode.h"
@@ -84,7 +85,7 @@ void store(std::string_view name, List results, std::span<Tensor> out) {
 template <class Op>
 class OpNode final : public Node {
  public:
-  explicit OpNode(Op op) : op_(std::move(op)) {}
+  explicit OpNode(Op op) : Node(NumberedLater{}), op_(std::move(op)) {}
 
   std::string_view name() const override { return Op::name; }
   Op& op() { return *op_; }
@@ -120,24 +121,51 @@ class OpNode final : public Node {
 /// Recording is off while an op's forward runs; what it saves belongs to the given node.
 class ForwardScope {
  public:
-  explicit ForwardScope(Node* node)
-      : context_(RankContext::current()),
-        previous_mode_(context_.grad_enabled),
-        previous_node_(context_.recording_node) {
-    context_.grad_enabled = false;
-    context_.recording_node = node;
+  ForwardScope(std::string_view op, Node* node)
+      : previous_mode_(thread_state().grad_enabled),
+        previous_node_(thread_state().recording_node),
+        previous_op_(kernels::team_state().op) {
+    ThreadState& state = thread_state();
+    state.grad_enabled = false;
+    state.recording_node = node;
+    kernels::team_state().op = op;
   }
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
   ~ForwardScope() {
-    context_.grad_enabled = previous_mode_;
-    context_.recording_node = previous_node_;
+    ThreadState& state = thread_state();
+    state.grad_enabled = previous_mode_;
+    state.recording_node = previous_node_;
+    kernels::team_state().op = previous_op_;
   }
 
  private:
-  RankContext& context_;
   bool previous_mode_;
   void* previous_node_;
+  std::string_view previous_op_;
+};
+
+/// Names the op whose backward runs, for messages.
+class BackwardScope {
+ public:
+  explicit BackwardScope(std::string_view op)
+      : state_(kernels::team_state()),
+        previous_op_(state_.op),
+        previous_backward_of_(state_.backward_of) {
+    state_.op = {};
+    state_.backward_of = op;
+  }
+  BackwardScope(const BackwardScope&) = delete;
+  BackwardScope& operator=(const BackwardScope&) = delete;
+  ~BackwardScope() {
+    state_.op = previous_op_;
+    state_.backward_of = previous_backward_of_;
+  }
+
+ private:
+  kernels::TeamState& state_;
+  std::string_view previous_op_;
+  std::string_view previous_backward_of_;
 };
 
 inline bool wants_grad(const Tensor& t) { return t.defined() && t.requires_grad(); }
@@ -209,10 +237,10 @@ template <class Op, class... Inputs>
 auto apply_op(Op op, const Inputs&... inputs) {
   (void)detail::Registration<Op>::done;
   using Result = decltype(op.forward(inputs...));
-  RankContext& context = RankContext::current();
+  const ThreadState& state = thread_state();
 
   const auto anomaly = [&](const Result& result) {
-    if (context.anomaly_enabled) [[unlikely]] {
+    if (state.anomaly_enabled) [[unlikely]] {
       TensorList all;
       (detail::collect_tensors(all, inputs), ...);
       detail::check_anomaly(Op::name, "forward", all, detail::as_span(result));
@@ -220,12 +248,12 @@ auto apply_op(Op op, const Inputs&... inputs) {
   };
 
   if constexpr (detail::kDifferentiable<Op>) {
-    if (context.grad_enabled && (detail::wants_grad(inputs) || ...)) {
+    if (state.grad_enabled && (detail::wants_grad(inputs) || ...)) {
       auto node = make_ref<detail::OpNode<Op>>(std::move(op));
       (detail::collect_edges(*node, inputs), ...);
       node->renumber();
       Result result = [&] {
-        const detail::ForwardScope scope(node.get());
+        const detail::ForwardScope scope(Op::name, node.get());
         return node->op().forward(inputs...);
       }();
       anomaly(result);
@@ -235,7 +263,7 @@ auto apply_op(Op op, const Inputs&... inputs) {
     }
   }
   Result result = [&] {
-    const detail::ForwardScope scope(nullptr);
+    const detail::ForwardScope scope(Op::name, nullptr);
     return op.forward(inputs...);
   }();
   anomaly(result);

@@ -12,7 +12,7 @@ void SavedTensor::keep(const Tensor& value) {
 }
 
 void SavedTensor::save(const Tensor& value) {
-  node_ = static_cast<Node*>(RankContext::current().recording_node);
+  node_ = static_cast<Node*>(thread_state().recording_node);
   if (node_ == nullptr || !value.defined()) {
     return;
   }
@@ -27,7 +27,7 @@ void SavedTensor::save(const Tensor& value) {
 }
 
 const Tensor& SavedTensor::save_output(const Tensor& value, uint32_t index) {
-  node_ = static_cast<Node*>(RankContext::current().recording_node);
+  node_ = static_cast<Node*>(thread_state().recording_node);
   if (node_ != nullptr) {
     keep(alias(value));
     output_ = index;

@@ -16,6 +16,9 @@ const Tensor& Tensor::set_requires_grad(bool value) const {
                    describe(*this));
   check<RuntimeError>(value || is_leaf(), "set_requires_grad(false): the tensor is the result of ",
                       is_leaf() ? "nothing" : grad_fn(*this)->name(), "; use detach()");
+  if (value && is_leaf()) {
+    ensure_leaf_state(*this);  // now, so that threads that use the leaf find it made
+  }
   impl_->requires_grad = value;
   return *this;
 }

@@ -4,10 +4,14 @@
 #include <bit>
 #include <cstdlib>
 #include <iomanip>
+#include <new>
 #include <ostream>
+#include <sstream>
 #include <utility>
 
+#include "autograd/kernels/team_state.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/system_memory.h"
 
 namespace tapestry {
 
@@ -15,6 +19,27 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kAddressable = int64_t{1} << 47;  // bytes, by one process
+// Of what the machine has left, the part that stays for page tables and everybody else.
+constexpr int64_t kReserve = 64;
+
+std::string size_text(int64_t bytes) {
+  const bool large = bytes >= int64_t{1} << 30;
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(1)
+      << static_cast<double>(bytes) / static_cast<double>(int64_t{1} << (large ? 30 : 20))
+      << (large ? " GiB" : " MiB");
+  return out.str();
+}
+
+// What the calling thread is working for.
+std::string running_op() {
+  const kernels::TeamState& state = kernels::team_state();
+  if (state.backward_of.empty()) {
+    return std::string(state.op.empty() ? "allocate" : state.op);
+  }
+  return state.op.empty() ? concat("backward of ", state.backward_of)
+                          : concat(state.op, " in the backward of ", state.backward_of);
+}
 
 }  // namespace
 
@@ -82,10 +107,55 @@ void* CachingAllocator::allocate_small(int64_t rounded) {
   return data;
 }
 
+int64_t CachingAllocator::fresh_bytes(int64_t rounded) const {
+  if (rounded >= kLargeBlock) {
+    return arena_.fresh_bytes(rounded);
+  }
+  return bins_[static_cast<size_t>(bin_of(rounded))].empty() ? rounded : 0;
+}
+
+void CachingAllocator::refuse(int64_t bytes, MemoryKind kind, const std::string& reason) const {
+  throw RuntimeError(concat(running_op(), ": no memory for ", bytes, " bytes (", size_text(bytes),
+                            ", ", name_of(kind), "): ", reason, "\n", stats_));
+}
+
+// Releases the cache where a request would exceed the limit or what the machine has; throws where
+// that does not help.
+void CachingAllocator::make_room(int64_t bytes, int64_t rounded, MemoryKind kind) {
+  int64_t fresh = fresh_bytes(rounded);
+  if (fresh > limit_ - stats_.reserved_bytes) {
+    release_cache_locked();
+    fresh = fresh_bytes(rounded);
+    if (fresh > limit_ - stats_.reserved_bytes) {
+      refuse(bytes, kind,
+             concat("the limit is ", size_text(limit_), ", of which ",
+                    size_text(stats_.reserved_bytes), " are in use"));
+    }
+  }
+  if (fresh < kCheckedRequest) {
+    return;
+  }
+  const auto available = [] {
+    const int64_t left = available_memory();
+    return left - left / kReserve;
+  };
+  if (fresh > available()) {
+    release_cache_locked();
+    const int64_t left = available();
+    if (fresh_bytes(rounded) > left) {
+      refuse(bytes, kind, concat("the machine has ", size_text(left), " left for this process"));
+    }
+  }
+}
+
 CachingAllocator::Block CachingAllocator::allocate(int64_t bytes, MemoryKind kind) {
   check<ValueError>(bytes >= 0, "allocate: negative size ", bytes);
   const std::lock_guard lock(mutex_);
   const int64_t rounded = rounded_size(std::min(bytes, kAddressable));
+  const bool bounded = limit_ != std::numeric_limits<int64_t>::max();
+  if (rounded >= kCheckedRequest || bounded) [[unlikely]] {
+    make_room(bytes, rounded, kind);
+  }
   const auto serve = [&] {
     return rounded >= kLargeBlock ? arena_.allocate(rounded) : allocate_small(rounded);
   };
@@ -94,8 +164,9 @@ CachingAllocator::Block CachingAllocator::allocate(int64_t bytes, MemoryKind kin
     release_cache_locked();
     data = serve();
   }
-  check<RuntimeError>(data != nullptr, "allocate: the system has no ", bytes, " bytes left\n",
-                      stats_);
+  if (data == nullptr) {
+    refuse(bytes, kind, "the system has none left");
+  }
   const int64_t reserved = small_reserved_ + arena_.resident_bytes();
   stats_.system_allocations += reserved > stats_.reserved_bytes ? 1 : 0;
   stats_.reserved_bytes = reserved;
@@ -115,10 +186,25 @@ void CachingAllocator::deallocate(const Block& block) noexcept {
   stats_.current_by_kind[static_cast<size_t>(block.kind)] -= block.bytes;
   if (block.bytes >= kLargeBlock) {
     arena_.deallocate(block.data, block.bytes);
-  } else {
+    return;
+  }
+  try {
     bins_[static_cast<size_t>(bin_of(block.bytes))].push_back(block.data);
     small_cached_ += block.bytes;
+  } catch (const std::bad_alloc&) {  // the list cannot grow: then the block is not kept
+    std::free(block.data);
+    small_reserved_ -= block.bytes;
   }
+}
+
+void CachingAllocator::set_limit(int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  limit_ = bytes < 0 ? std::numeric_limits<int64_t>::max() : bytes;
+}
+
+int64_t CachingAllocator::limit() const {
+  const std::lock_guard lock(mutex_);
+  return limit_ == std::numeric_limits<int64_t>::max() ? -1 : limit_;
 }
 
 MemoryStats CachingAllocator::stats() const {

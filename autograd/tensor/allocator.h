@@ -6,19 +6,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <iosfwd>
+#include <limits>
 #include <mutex>
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "autograd/tensor/arena.h"
+#include "autograd/tensor/memory_kind.h"
 #include "autograd/tensor/ref.h"
 
 namespace tapestry {
-
-/// What a block is used for, so that memory can be reported by kind.
-enum class MemoryKind : uint8_t { kActivation, kParameter, kGradient, kOptimizer, kWorkspace };
-inline constexpr int kNumMemoryKinds = 5;
-std::string_view name_of(MemoryKind kind);
 
 /// Counters of one allocator. Bytes are those of whole blocks (requests rounded up).
 struct MemoryStats {
@@ -39,7 +36,8 @@ std::ostream& operator<<(std::ostream& out, const MemoryStats& stats);
 /// a freed block serves any other size. Thread safe.
 class CachingAllocator final : public RefCounted {
  public:
-  static constexpr int64_t kLargeBlock = int64_t{1} << 20;  // bytes
+  static constexpr int64_t kLargeBlock = int64_t{1} << 20;       // bytes
+  static constexpr int64_t kCheckedRequest = int64_t{64} << 20;  // bytes fresh from the system
 
   struct Block {
     void* data = nullptr;
@@ -49,10 +47,18 @@ class CachingAllocator final : public RefCounted {
 
   ~CachingAllocator() override;
 
-  /// A block of at least the given size; its content is undefined. RuntimeError, with the
-  /// statistics, if the system has no memory left even after the cache was released.
+  /// A block of at least the given size; its content is undefined. RuntimeError, with the running
+  /// op, the size and the statistics, if it cannot be had even after the cache was released: the
+  /// system refuses it, it exceeds what the machine has left (asked for requests of kCheckedRequest
+  /// and more, since Linux promises more memory than there is and ends the process that uses it),
+  /// or it exceeds the limit.
   Block allocate(int64_t bytes, MemoryKind kind);
   void deallocate(const Block& block) noexcept;
+
+  /// Bounds reserved_bytes from now on; a negative number: no bound. What is held already stays.
+  void set_limit(int64_t bytes);
+  /// The bound, or -1.
+  int64_t limit() const;
 
   MemoryStats stats() const;
   void reset_peak();
@@ -66,13 +72,16 @@ class CachingAllocator final : public RefCounted {
   static constexpr int kNumBins = 8 * 12;
   static int bin_of(int64_t rounded_bytes);
   void* allocate_small(int64_t rounded);
-  void* allocate_large(int64_t rounded);
+  int64_t fresh_bytes(int64_t rounded) const;
+  void make_room(int64_t bytes, int64_t rounded, MemoryKind kind);
+  [[noreturn]] void refuse(int64_t bytes, MemoryKind kind, const std::string& reason) const;
   void release_cache_locked();
 
   mutable std::mutex mutex_;
   std::array<std::vector<void*>, kNumBins> bins_;
   int64_t small_reserved_ = 0;  // bytes of small blocks, handed out or cached
   int64_t small_cached_ = 0;    // of these, in the bins
+  int64_t limit_ = std::numeric_limits<int64_t>::max();
   Arena arena_;
   MemoryStats stats_;
 };

@@ -121,6 +121,12 @@ void* Arena::grow(int64_t bytes) {
   return take(free_.find(begin), bytes);
 }
 
+int64_t Arena::fresh_bytes(int64_t bytes) const {
+  const auto fit = by_size_.lower_bound({bytes, 0});
+  return fit == by_size_.end() ? bytes
+                               : bytes - std::min(bytes, free_.find(fit->second)->second.resident);
+}
+
 void* Arena::allocate(int64_t bytes) {
   const auto fit = by_size_.lower_bound({bytes, 0});
   return fit != by_size_.end() ? take(free_.find(fit->second), bytes) : grow(bytes);

@@ -29,6 +29,10 @@ class Arena {
   /// Gives the pages of all free ranges back to the system.
   void release() noexcept;
 
+  /// Of a block of `bytes`, the bytes that are not paged in yet: what allocate() would take from
+  /// the system.
+  int64_t fresh_bytes(int64_t bytes) const;
+
   /// Of the pages held: those in blocks, and those in free ranges.
   int64_t resident_bytes() const { return resident_bytes_; }
 

@@ -11,8 +11,8 @@ namespace tapestry {
 /// floats; float16 with bfloat16 gives float32.
 DType promote(DType a, DType b);
 
-/// The dtype of a tensor combined with a C++ number: the tensor's own, except that a fractional
-/// number turns integers and bool into float32.
+/// The dtype of a tensor combined with a C++ number: the tensor's own, except that a number of a
+/// floating type (Scalar) turns integers and bool into float32.
 DType promote_scalar(DType tensor, bool scalar_is_floating);
 
 /// Parses "float32", "bfloat16", ... ValueError listing the names.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "autograd/kernels/team_state.h"
 #include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/error.h"
 
@@ -39,25 +40,29 @@ Tensor generate(const Shape& shape, DType dtype, const F& f) {
 }  // namespace
 
 Tensor empty(const Shape& shape, DType dtype) {
-  int64_t bytes = size_of(dtype);
   for (const int64_t size : shape) {
     check<ValueError>(size >= 0, "empty: negative size in shape ", shape);
-    check<ValueError>(!__builtin_mul_overflow(bytes, size, &bytes), "empty: shape ", shape,
-                      " is too large to address");
   }
+  const int64_t bytes = checked_numel("empty", shape, size_of(dtype));
+  const kernels::OpNameGuard name("empty");
   return Tensor(
       make_ref<TensorImpl>(make_ref<Storage>(bytes), 0, shape, contiguous_strides(shape), dtype));
 }
 
 Tensor zeros(const Shape& shape, DType dtype) {
+  const kernels::OpNameGuard name("zeros");
   Tensor out = empty(shape, dtype);
   std::memset(out.raw(), 0, static_cast<size_t>(out.numel() * size_of(dtype)));
   return out;
 }
 
-Tensor ones(const Shape& shape, DType dtype) { return full(shape, 1, dtype); }
+Tensor ones(const Shape& shape, DType dtype) {
+  const kernels::OpNameGuard name("ones");
+  return full(shape, 1, dtype);
+}
 
 Tensor full(const Shape& shape, double value, DType dtype) {
+  const kernels::OpNameGuard name("full");
   return generate(shape, dtype, [&](int64_t) { return value; });
 }
 
@@ -68,7 +73,10 @@ Tensor ones_like(const Tensor& other) { return ones(other.shape(), other.dtype()
 Tensor arange(double start, double stop, double step, DType dtype) {
   check<ValueError>(step != 0 && (stop - start) / step >= 0, "arange: from ", start, " to ", stop,
                     " cannot be reached in steps of ", step);
-  const auto count = static_cast<int64_t>(std::ceil((stop - start) / step));
+  const double steps = std::ceil((stop - start) / step);
+  check<ValueError>(steps < 0x1p62, "arange: from ", start, " to ", stop, " in steps of ", step,
+                    " are too many elements");
+  const auto count = static_cast<int64_t>(steps);
   return generate({count}, dtype, [&](int64_t i) { return start + static_cast<double>(i) * step; });
 }
 
@@ -112,8 +120,9 @@ Tensor scalar(double value, DType dtype) { return full({}, value, dtype); }
 
 Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void()> release) {
   return Tensor(make_ref<TensorImpl>(
-      make_ref<Storage>(data, shape.numel() * size_of(dtype), std::move(release)), 0, shape,
-      contiguous_strides(shape), dtype));
+      make_ref<Storage>(data, checked_numel("from_blob", shape, size_of(dtype)),
+                        std::move(release)),
+      0, shape, contiguous_strides(shape), dtype));
 }
 
 }  // namespace tapestry

@@ -1,8 +1,12 @@
 // Counter-based random numbers: a key and a counter in, a number out, no hidden sequence.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
+
+#include "autograd/tensor/spin_lock.h"
 
 namespace tapestry {
 
@@ -32,8 +36,11 @@ constexpr uint64_t combine(uint64_t stream, uint64_t value) {
   return z ^ (z >> 31U);
 }
 
+class DrawScope;
+
 /// Hands out consecutive ranges of one Philox stream. Its state is two numbers, which can be saved
-/// and restored exactly.
+/// and restored exactly. Threads may share a generator: no number is handed out twice, but which
+/// thread gets which is not determined.
 class Generator {
  public:
   struct State {
@@ -44,18 +51,73 @@ class Generator {
 
   explicit Generator(uint64_t seed = 0) : state_{seed, 0} {}
 
-  void manual_seed(uint64_t seed) { state_ = {seed, 0}; }
-  /// Reserves the next `count` numbers.
-  RandomKey reserve(int64_t count) {
-    const RandomKey key{state_.seed, 0, state_.offset};
-    state_.offset += static_cast<uint64_t>(count);
-    return key;
-  }
-  State state() const { return state_; }
-  void set_state(State state) { state_ = state; }
+  void manual_seed(uint64_t seed) { set_state({seed, 0}); }
+  /// Reserves the next `count` numbers; in the scope of a DrawReplay, those of the first run.
+  RandomKey reserve(int64_t count);
+  State state() const;
+  void set_state(State state);
 
  private:
+  friend class DrawScope;
+  RandomKey next(int64_t count);
+
+  mutable SpinLock lock_;
   State state_;
+};
+
+/// What one call of Generator::reserve was given.
+struct Draw {
+  RandomKey key;
+  int64_t count = 0;
+};
+
+/// Base of the scopes below: what the calling thread reserves from one generator passes through the
+/// innermost scope of that generator.
+class DrawScope {
+ public:
+  DrawScope(const DrawScope&) = delete;
+  DrawScope& operator=(const DrawScope&) = delete;
+
+ protected:
+  explicit DrawScope(Generator& generator);
+  virtual ~DrawScope();
+  /// What the generator or the next scope around this one hands out.
+  RandomKey reserve_outside(int64_t count) const;
+
+ private:
+  friend class Generator;
+  virtual RandomKey reserve(int64_t count) = 0;
+  static RandomKey reserve_through(DrawScope* innermost, Generator& generator, int64_t count);
+
+  Generator& generator_;
+  DrawScope* outer_;
+};
+
+/// Notes what the calling thread reserves from a generator, so that a function can be run again
+/// with the same numbers, on any thread and whoever else has used the generator in between.
+class DrawRecording final : public DrawScope {
+ public:
+  DrawRecording(Generator& generator, std::vector<Draw>& draws)
+      : DrawScope(generator), draws_(draws) {}
+
+ private:
+  RandomKey reserve(int64_t count) override;
+
+  std::vector<Draw>& draws_;
+};
+
+/// Hands out again, in order, what a DrawRecording noted; the generator does not move.
+/// Generator::reserve is a RuntimeError where it asks for another count than the first run did.
+class DrawReplay final : public DrawScope {
+ public:
+  DrawReplay(Generator& generator, const std::vector<Draw>& draws)
+      : DrawScope(generator), draws_(draws) {}
+
+ private:
+  RandomKey reserve(int64_t count) override;
+
+  const std::vector<Draw>& draws_;
+  size_t position_ = 0;
 };
 
 }  // namespace tapestry

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -18,9 +19,7 @@ class HookEntry : public RefCounted {
   bool is_removed() const { return removed_; }
   void remove() {
     removed_ = true;
-    if (running_ == 0) {
-      drop();
-    }
+    drop_unless_running();
   }
 
  protected:
@@ -31,8 +30,17 @@ class HookEntry : public RefCounted {
   template <class Signature>
   friend class HookList;
 
-  int running_ = 0;  ///< calls of the function that have not returned
-  bool removed_ = false;
+  // A call counts itself, then looks whether the function was removed; remove() marks it, then
+  // looks whether a call runs: one of the two sees the other.
+  void drop_unless_running() {
+    if (running_ == 0 && !dropped_.exchange(true)) {
+      drop();
+    }
+  }
+
+  std::atomic<int> running_{0};  ///< calls of the function that have not returned
+  std::atomic<bool> removed_{false};
+  std::atomic<bool> dropped_{false};
 };
 
 }  // namespace detail
@@ -61,7 +69,8 @@ class HookHandle {
 namespace detail {
 
 /// Functions in the order of their registration. They may register and remove others while they
-/// run: who is new is called from the next time on.
+/// run: who is new is called from the next time on. Threads may call and remove functions at the
+/// same time, but only one may do so while functions are added.
 template <class Signature>
 class HookList {
  public:
@@ -87,8 +96,8 @@ class HookList {
     const size_t count = entries_.size();
     for (size_t i = 0; i < count; ++i) {
       const Ref<Entry> entry = entries_[i];  // the vector may move
+      const EntryRuns entry_runs(*entry);
       if (!entry->is_removed()) {
-        const EntryRuns entry_runs(*entry);
         call(std::as_const(entry->function));
       }
     }
@@ -103,13 +112,13 @@ class HookList {
 
   class Running {
    public:
-    explicit Running(int& count) : count_(count) { ++count_; }
+    explicit Running(std::atomic<int>& count) : count_(count) { ++count_; }
     Running(const Running&) = delete;
     Running& operator=(const Running&) = delete;
     ~Running() { --count_; }
 
    private:
-    int& count_;
+    std::atomic<int>& count_;
   };
 
   class EntryRuns {
@@ -118,8 +127,9 @@ class HookList {
     EntryRuns(const EntryRuns&) = delete;
     EntryRuns& operator=(const EntryRuns&) = delete;
     ~EntryRuns() {
-      if (--entry_.running_ == 0 && entry_.is_removed()) {
-        entry_.drop();
+      --entry_.running_;
+      if (entry_.is_removed()) {
+        entry_.drop_unless_running();
       }
     }
 
@@ -134,7 +144,7 @@ class HookList {
   }
 
   std::vector<Ref<Entry>> entries_;
-  int running_ = 0;
+  std::atomic<int> running_{0};
 };
 
 }  // namespace detail

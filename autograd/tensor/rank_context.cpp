@@ -1,6 +1,7 @@
 #include "autograd/tensor/rank_context.h"
 
 #include <new>
+#include <utility>
 
 #include "autograd/kernels/scratch.h"
 
@@ -37,8 +38,6 @@ void scratch_to_cache(void* memory) {
 
 }  // namespace
 
-thread_local constinit RankContext* RankContext::current_ = nullptr;
-
 RankContext::RankContext(int rank, int world_size)
     : rank_(rank), world_size_(world_size), allocator_(make_ref<CachingAllocator>()) {}
 
@@ -50,7 +49,22 @@ RankContext& RankContext::process_default() {
   return *context;
 }
 
+void* RankContext::slot(std::type_index type, std::shared_ptr<void> (*make)()) {
+  {
+    const std::lock_guard lock(slots_mutex_);
+    if (const auto found = slots_.find(type); found != slots_.end()) {
+      return found->second.get();
+    }
+  }
+  // Outside the lock: what is made may ask for other slots. Of two threads, the first one's stays.
+  std::shared_ptr<void> made = make();
+  const std::lock_guard lock(slots_mutex_);
+  return slots_.emplace(type, std::move(made)).first->second.get();
+}
+
 MemoryStats memory_stats() { return RankContext::current().allocator().stats(); }
+
+void set_memory_limit(int64_t bytes) { RankContext::current().allocator().set_limit(bytes); }
 
 void manual_seed(uint64_t seed) { RankContext::current().default_generator().manual_seed(seed); }
 

@@ -14,7 +14,8 @@ class RefCounted {
   RefCounted(const RefCounted&) = delete;
   RefCounted& operator=(const RefCounted&) = delete;
 
-  uint32_t use_count() const { return count_.load(std::memory_order_relaxed); }
+  /// Who reads 1 through the last handle sees all that the owners of the others did.
+  uint32_t use_count() const { return count_.load(std::memory_order_acquire); }
 
  protected:
   virtual ~RefCounted() = default;
@@ -27,6 +28,13 @@ class RefCounted {
   template <class T>
   friend class Ref;
   void retain() { count_.fetch_add(1, std::memory_order_relaxed); }
+  bool retain_if_alive() {
+    uint32_t count = use_count();
+    while (count != 0 &&
+           !count_.compare_exchange_weak(count, count + 1, std::memory_order_relaxed)) {
+    }
+    return count != 0;
+  }
   void release() {
     if (count_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       on_last_release();
@@ -46,6 +54,15 @@ class Ref {
     if (object_ != nullptr) {
       object_->retain();
     }
+  }
+  /// A handle of an object that other threads may be releasing, or null if its last handle is gone.
+  /// The caller sees to it that the object's memory is still there.
+  static Ref if_alive(T* object) {
+    Ref out;
+    if (object->retain_if_alive()) {
+      out.object_ = object;
+    }
+    return out;
   }
   Ref(const Ref& other) : Ref(other.object_) {}
   Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}

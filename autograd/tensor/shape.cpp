@@ -47,13 +47,7 @@ void Shape::erase(int64_t position) {
   --size_;
 }
 
-int64_t Shape::numel() const {
-  int64_t product = 1;
-  for (const int64_t value : *this) {
-    product *= value;
-  }
-  return product;
-}
+int64_t Shape::numel() const { return checked_numel("numel", *this); }
 
 std::string Shape::str() const {
   std::string out = "[";
@@ -69,7 +63,20 @@ bool operator==(const Shape& a, const Shape& b) {
 
 std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << shape.str(); }
 
+int64_t checked_numel(std::string_view op, const Shape& shape, int64_t item) {
+  int64_t product = item;
+  bool fits = true;
+  bool empty = false;
+  for (const int64_t size : shape) {
+    empty |= size == 0;
+    fits &= !__builtin_mul_overflow(product, size == 0 ? 1 : size, &product);
+  }
+  check<ValueError>(fits, op, ": shape ", shape, " is too large to address");
+  return empty ? 0 : product;
+}
+
 Strides contiguous_strides(const Shape& shape) {
+  checked_numel("strides", shape);
   Strides strides = Shape::filled(shape.size(), 1);
   for (int64_t i = shape.size() - 2; i >= 0; --i) {
     strides[i] = strides[i + 1] * std::max<int64_t>(shape[i + 1], 1);
@@ -116,6 +123,7 @@ Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b) {
                       b, " differ on axis ", i - n);
     out[i] = sa == 1 ? sb : sa;
   }
+  checked_numel(op, out);
   return out;
 }
 
@@ -129,9 +137,12 @@ Shape infer_shape(std::string_view op, const Shape& requested, int64_t numel) {
       unknown = i;
     } else {
       check<ValueError>(out[i] >= 0, op, ": negative size in shape ", requested);
-      known *= out[i];
     }
   }
+  if (unknown >= 0) {
+    out[unknown] = 1;
+  }
+  known = checked_numel(op, out);
   if (unknown >= 0) {
     check<ValueError>(known > 0 && numel % known == 0, op, ": shape ", requested, " cannot hold ",
                       numel, " elements");

@@ -45,7 +45,7 @@ class Shape {
   void erase(int64_t position);
   void pop_back() { --size_; }
 
-  /// Product of all values; 1 for a scalar.
+  /// Product of all values; 1 for a scalar. ValueError as checked_numel.
   int64_t numel() const;
   /// "[4, 3]"
   std::string str() const;
@@ -61,7 +61,13 @@ using Strides = Shape;
 
 std::ostream& operator<<(std::ostream& out, const Shape& shape);
 
-/// Row-major strides, in elements.
+/// The number of elements of a shape times `item` (the size of one in bytes, for example). Every
+/// product of sizes goes through here: ValueError, naming op and shape, if it exceeds 63 bits.
+/// Sizes of 0 do not excuse the others, so that strides and products of some of the axes fit as
+/// well.
+int64_t checked_numel(std::string_view op, const Shape& shape, int64_t item = 1);
+
+/// Row-major strides, in elements. ValueError as checked_numel.
 Strides contiguous_strides(const Shape& shape);
 
 /// Counts a negative axis from the end. IndexError, naming op, if it lies outside [-n, n); a scalar

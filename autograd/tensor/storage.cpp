@@ -9,7 +9,7 @@ namespace tapestry {
 Storage::Storage(int64_t bytes) : bytes_(bytes) {
   RankContext& context = RankContext::current();
   allocator_ = Ref<CachingAllocator>(&context.allocator());
-  block_ = allocator_->allocate(bytes, context.memory_kind);
+  block_ = allocator_->allocate(bytes, thread_state().memory_kind);
   data_ = static_cast<std::byte*>(block_.data);
 }
 

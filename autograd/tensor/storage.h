@@ -2,6 +2,7 @@
 // window on memory that comes when it is touched.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,7 +14,8 @@ namespace tapestry {
 
 /// One contiguous piece of memory with the version counter of everything that views it. Each
 /// in-place change adds one to the version; a tensor that was saved for backward remembers the
-/// version it saw.
+/// version it saw. Threads may change disjoint parts of one storage at the same time; a window is
+/// opened and closed by one thread at a time.
 class Storage final : public RefCounted {
  public:
   /// Allocates from the current rank's allocator; the content is undefined.
@@ -33,15 +35,15 @@ class Storage final : public RefCounted {
   int64_t bytes() const { return bytes_; }
   /// False for memory that lives elsewhere and for a window: somebody else may look at it.
   bool owns_memory() const { return static_cast<bool>(allocator_); }
-  uint32_t version() const { return version_; }
-  void bump_version() { ++version_; }
+  uint32_t version() const { return version_.load(std::memory_order_relaxed); }
+  void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
   std::byte* opened() const;
 
   mutable std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
-  uint32_t version_ = 0;
+  std::atomic<uint32_t> version_{0};
   Ref<CachingAllocator> allocator_;
   CachingAllocator::Block block_;
   std::function<void()> release_;

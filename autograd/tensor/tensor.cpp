@@ -4,6 +4,7 @@
 
 #include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/system_memory.h"
 
 namespace tapestry {
 
@@ -79,6 +80,7 @@ template <class T>
 std::vector<T> Tensor::to_vector() const {
   std::vector<T> out;
   const int64_t count = numel();
+  check_available("to_vector", checked_numel("to_vector", shape(), sizeof(T)));
   out.reserve(static_cast<size_t>(count));
   Shape index = Shape::filled(dim(), 0);
   int64_t position = 0;

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "autograd/io/tensor_io.h"
 #include "autograd/ops/ops.h"
@@ -83,6 +84,21 @@ void recompute() {
   w.set_grad({});
   sum(block({x})).backward();
   std::cout << "same gradient: " << all(eq(w.grad(), from_checkpoint)) << "\n";
+}
+
+void threads() {
+  const Tensor w = ones({2, 2});
+  w.set_requires_grad();
+  const auto model = [&](const Tensor& x) { return matmul(x, w); };
+  const Tensor loss = sum(square(model(ones({1, 2}))));  // recorded here ...
+  std::thread trainer([&] { loss.backward(); });         // ... and run backward there
+  std::thread reader([&] {
+    const NoGradGuard guard;  // of this thread
+    std::cout << "recorded: " << model(ones({1, 2})).requires_grad() << "\n";
+  });
+  trainer.join();
+  reader.join();
+  std::cout << w.grad() << "\n";
 }
 
 /// y = x / (1 + |x|)
@@ -235,6 +251,7 @@ int main(int argc, char** argv) {
   tensors();
   gradients();
   recompute();
+  threads();
   bool good = custom_op();
   custom_module();
   good = training() && good;

@@ -167,7 +167,7 @@ struct SplitCrossEntropy {
 
   // dloss * smoothing * (onehot - 1 / vocabulary) over the valid columns.
   Tensor smoothing_gradient(const Tensor& own, const Tensor& dloss) const {
-    const Tensor counted = ne(own, static_cast<double>(kIgnoreIndex)).to(dloss.dtype());
+    const Tensor counted = ne(own, kIgnoreIndex).to(dloss.dtype());
     const Tensor scale = mul(mul(dloss, counted), smoothing).unsqueeze(-1);
     const Tensor columns = arange(shard.valid);
     const Tensor onehot = eq(own.unsqueeze(-1), columns).to(dloss.dtype());
@@ -191,7 +191,7 @@ struct SplitCrossEntropy {
     if (smoothing > 0) {
       loss = sub(loss, mul(total(sum(x, {-1})), smoothing / static_cast<double>(vocabulary)));
     }
-    return masked_fill(loss, eq(own, static_cast<double>(kIgnoreIndex)), 0);
+    return masked_fill(loss, eq(own, kIgnoreIndex), 0);
   }
 
   static Tensor full_like_rows(const Tensor& x, double value) {

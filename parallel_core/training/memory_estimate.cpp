@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <fstream>
 #include <limits>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "autograd/ops/loss.h"
@@ -22,60 +20,6 @@ constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 int64_t bytes_of(double size) {
   return size < 4.6e18 ? static_cast<int64_t>(size) : kUnlimited / 16;
 }
-
-// First number in a file; -1 if the file is not there or holds none ("max").
-int64_t number_in(const std::string& path) {
-  std::ifstream file(path);
-  int64_t number = -1;
-  return file >> number ? number : -1;
-}
-
-// Number after `name` in a file of lines "name number"; 0 if it is not there.
-int64_t field_in(const std::string& path, const std::string& name) {
-  std::ifstream file(path);
-  std::string line;
-  while (std::getline(file, line)) {
-    std::istringstream words(line);
-    std::string word;
-    int64_t number = 0;
-    if (words >> word >> number && word == name) {
-      return number;
-    }
-  }
-  return 0;
-}
-
-struct GroupFiles {
-  const char* limit;
-  const char* usage;
-  const char* reclaimable;  // file cache in memory.stat, which the kernel gives back
-};
-constexpr GroupFiles kVersion1 = {"/memory.limit_in_bytes", "/memory.usage_in_bytes",
-                                  "total_inactive_file"};
-constexpr GroupFiles kVersion2 = {"/memory.max", "/memory.current", "inactive_file"};
-
-// What the group and the groups around it leave; a limit holds for everything below it.
-int64_t group_headroom(const std::string& mount, std::string group, const GroupFiles& files) {
-  int64_t headroom = kUnlimited;
-  while (true) {
-    const std::string folder = mount + group;
-    const int64_t limit = number_in(folder + files.limit);
-    const int64_t usage = number_in(folder + files.usage);
-    if (limit >= 0 && usage >= 0) {
-      const int64_t cache = field_in(folder + "/memory.stat", files.reclaimable);
-      headroom =
-          std::min(headroom, std::max<int64_t>(0, limit - std::max<int64_t>(0, usage - cache)));
-    }
-    if (group.empty()) {
-      return headroom;
-    }
-    group.resize(group.rfind('/') == std::string::npos ? 0 : group.rfind('/'));
-  }
-}
-
-}  // namespace
-
-namespace {
 
 // Parameters of one rank's share of a part of the model: so many layers, with or without the two
 // ends.
@@ -375,38 +319,6 @@ std::string memory_text(const MemoryEstimate& estimate) {
          size_text(estimate.activations) + "\nlogits: " + size_text(estimate.logits) +
          "\nworkspace: " + size_text(estimate.workspace) +
          "\ntotal: " + size_text(estimate.total());
-}
-
-int64_t available_memory(const std::string& root) {
-  const std::string base = root.ends_with('/') ? root.substr(0, root.size() - 1) : root;
-  int64_t available = kUnlimited;
-  if (const int64_t kib = field_in(base + "/proc/meminfo", "MemAvailable:"); kib > 0) {
-    available = kib * 1024;
-  }
-  // Lines "id:controllers:/group"; version 2 has the id 0 and no controllers.
-  std::ifstream groups(base + "/proc/self/cgroup");
-  std::string line;
-  while (std::getline(groups, line)) {
-    const size_t first = line.find(':');
-    const size_t second = line.find(':', first == std::string::npos ? first : first + 1);
-    if (second == std::string::npos) {
-      continue;
-    }
-    const std::string controllers = concat(",", line.substr(first + 1, second - first - 1), ",");
-    std::string group = line.substr(second + 1);
-    if (group == "/") {
-      group.clear();
-    }
-    if (controllers == ",,") {
-      for (const char* mount : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
-        available = std::min(available, group_headroom(base + mount, group, kVersion2));
-      }
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      available =
-          std::min(available, group_headroom(base + "/sys/fs/cgroup/memory", group, kVersion1));
-    }
-  }
-  return available;
 }
 
 void check_fits(const MemoryEstimate& estimate, int64_t available) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/tensor/system_memory.h"
 #include "parallel_core/config/config.h"
 
 namespace tapestry {
@@ -51,11 +52,6 @@ MemoryEstimate estimate_memory(const AllConfig& config, int64_t data_parallel_si
 
 /// The estimate as lines "kind: size".
 std::string memory_text(const MemoryEstimate& estimate);
-
-/// Bytes that a new process could use: the kernel's MemAvailable, and less where a control group
-/// (version 1 or 2) sets a limit. `root` is the file system's root, another one in tests. A huge
-/// number if nothing can be read.
-int64_t available_memory(const std::string& root = "/");
 
 /// ValueError with each kind and what would help, if the estimate exceeds `available` bytes.
 void check_fits(const MemoryEstimate& estimate, int64_t available);

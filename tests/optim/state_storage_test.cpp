@@ -4,6 +4,7 @@
 
 #include "autograd/ops/ops.h"
 #include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/rank_context.h"
 #include "autograd/tape/leaf_state.h"
 #include "optim/adam.h"
 #include "optim/sgd.h"

@@ -14,6 +14,7 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 #include "tests/message_of.h"
 
 namespace tapestry {

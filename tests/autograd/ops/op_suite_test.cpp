@@ -15,6 +15,7 @@
 #include "autograd/tape/gradcheck.h"
 #include "autograd/tape/registry.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 #include "tests/autograd/ops/op_samples.h"
 
 namespace tapestry {

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "autograd/tensor/rank_context.h"
 #include "tests/autograd/tape/tape_test_util.h"
 
 namespace tapestry {

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "autograd/tape/autograd_meta.h"
+#include "autograd/tensor/rank_context.h"
 #include "tests/autograd/tape/tape_test_util.h"
 
 namespace tapestry {

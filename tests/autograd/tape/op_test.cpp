@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "autograd/tape/gradcheck.h"
+#include "autograd/tensor/rank_context.h"
 #include "tests/autograd/tape/tape_test_util.h"
 
 namespace tapestry {

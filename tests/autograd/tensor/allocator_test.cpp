@@ -214,7 +214,7 @@ TEST(Allocator, SaysWhatTheSystemRefused) {
   const auto allocator = make_ref<CachingAllocator>();
   EXPECT_THAT([&] { allocator->allocate(int64_t{1} << 60, kKind); },
               ::testing::ThrowsMessage<RuntimeError>(
-                  ::testing::HasSubstr("the system has no 1152921504606846976 bytes left")));
+                  ::testing::HasSubstr("no memory for 1152921504606846976 bytes")));
   const Block block = allocator->allocate(1 << 20, kKind);  // and goes on
   allocator->deallocate(block);
 }

@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <mutex>
+#include <set>
 #include <thread>
+#include <vector>
 
-#include "autograd/tape/grad_mode.h"
+#include "autograd/ops/inplace.h"
 #include "autograd/tensor/factory.h"
 
 namespace tapestry {
@@ -67,20 +71,64 @@ TEST(RankContext, ThreadsHaveTheirOwnCurrentOne) {
     EXPECT_NE(&RankContext::current(), &mine);  // a guard holds for its thread only
     const RankContextGuard inner(other);
     seen = &RankContext::current();
-    other.grad_enabled = false;
     manual_seed(5);
   });
   thread.join();
   EXPECT_EQ(seen, &other);
-  EXPECT_TRUE(grad_enabled());
   EXPECT_EQ(mine.default_generator().state(), Generator().state());
   EXPECT_EQ(other.default_generator().state(), Generator(5).state());
 }
 
-TEST(RankContext, SequenceNumbersGrow) {
+// Threads without a guard share the process default.
+TEST(RankContext, ThreadsMayShareOne) {
+  struct Unique {
+    std::unique_ptr<int> value = std::make_unique<int>(3);
+  };
+  std::set<uint64_t> offsets;
+  std::set<const void*> slots;
+  std::mutex mutex;
+  std::vector<std::thread> threads;
   RankContext context;
-  const uint64_t first = context.next_sequence_number();
-  EXPECT_GT(context.next_sequence_number(), first);
+  constexpr int kThreads = 4;
+  constexpr int kRounds = 200;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      const RankContextGuard guard(context);
+      for (int round = 0; round < kRounds; ++round) {
+        const Tensor x = full({100 + 7 * (round % 5)}, round);
+        EXPECT_EQ(x.to_vector<float>().back(), static_cast<float>(round));
+        const uint64_t offset = context.default_generator().reserve(2).offset;
+        const void* slot = &context.slot<Unique>();
+        const std::lock_guard lock(mutex);
+        offsets.insert(offset);
+        slots.insert(slot);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(offsets.size(), kThreads * kRounds);  // no number twice
+  EXPECT_EQ(context.default_generator().state().offset, 2U * kThreads * kRounds);
+  EXPECT_EQ(slots.size(), 1U);
+  EXPECT_EQ(context.allocator().stats().current_bytes, 0);
+  EXPECT_EQ(context.allocator().stats().allocations, kThreads * kRounds);
+}
+
+TEST(Storage, ThreadsMayChangeDisjointParts) {
+  const Tensor x = zeros({2, 64});
+  std::vector<std::thread> threads;
+  for (int64_t row = 0; row < 2; ++row) {
+    threads.emplace_back([part = x.select(0, row)] {
+      for (int i = 0; i < 100; ++i) {
+        fill_(part, i);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(x.version(), 200U);
 }
 
 TEST(RankContext, MemoryIsCountedPerRank) {

@@ -8,6 +8,7 @@
 #include "autograd/tape/engine.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"
 

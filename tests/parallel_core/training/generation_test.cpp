@@ -117,7 +117,7 @@ TEST_F(Generate, LeavesModeAndGradientsAlone) {
   trainer_.model->eval();
   run({.max_new_tokens = 2});
   EXPECT_FALSE(trainer_.model->is_training());
-  EXPECT_TRUE(RankContext::current().grad_enabled);
+  EXPECT_TRUE(grad_enabled());
 }
 
 TEST_F(Generate, DropoutIsOff) {

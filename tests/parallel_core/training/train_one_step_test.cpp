@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/rank_context.h"
 #include "optim/grad_clip.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "tests/parallel_core/small_model.h"
