@@ -165,7 +165,7 @@ Tensor change_scalar(
 }
 
 // New values for x that do not depend on the old ones. With a history, x keeps one: its old value
-// has the gradient zero.
+// has a gradient, which is zero.
 struct Copy {
   static constexpr std::string_view name = "copy_";
   Shape source_shape;
@@ -176,7 +176,7 @@ struct Copy {
     return y;
   }
   std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad needs) const {
-    return {Tensor(), needs[1] ? sum_to(dy, source_shape) : Tensor()};
+    return {needs[0] ? zeros_like(dy) : Tensor(), needs[1] ? sum_to(dy, source_shape) : Tensor()};
   }
 };
 

@@ -67,6 +67,11 @@ struct Flip {
   Tensor backward(const Tensor& dy) const { return apply_op(Flip{axes}, dy); }
 };
 
+// A tensor in memory of its own, whatever the counts and sizes: rearranged elements are a copy.
+Tensor copied(const Tensor& y, const Tensor& x) {
+  return y.storage() == x.storage() ? clone(y) : y;
+}
+
 // The axis moved to the end, dense.
 Tensor axis_last(const Tensor& x, int64_t axis) {
   return dense(x.dim() > 0 ? x.detach().transpose(axis, -1) : x.detach());
@@ -186,7 +191,7 @@ Tensor roll(const Tensor& x, const Shape& shifts, const Shape& axes) {
       y = cat({slice(y, axis, n - shift, n), slice(y, axis, 0, n - shift)}, axis);
     }
   }
-  return y;
+  return copied(y, x);
 }
 
 Tensor flip(const Tensor& x, const Shape& axes) {
@@ -212,7 +217,7 @@ Tensor repeat(const Tensor& x, const Shape& counts) {
     shape[i] *= counts[i];
     y = unsqueeze(y, i).expand(wide).reshape(shape);
   }
-  return y;
+  return copied(y, x);
 }
 
 Tensor repeat_interleave(const Tensor& x, int64_t count, std::optional<int64_t> axis) {
@@ -226,7 +231,7 @@ Tensor repeat_interleave(const Tensor& x, int64_t count, std::optional<int64_t> 
   wide.insert(a + 1, count);
   checked_numel("repeat_interleave", wide);
   shape[a] *= count;
-  return unsqueeze(x, a + 1).expand(wide).reshape(shape);
+  return copied(unsqueeze(x, a + 1).expand(wide).reshape(shape), x);
 }
 
 Tensor repeat_interleave(const Tensor& x, const Tensor& counts, std::optional<int64_t> axis) {

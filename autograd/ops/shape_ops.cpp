@@ -57,8 +57,14 @@ struct View {
     x_shape = x.shape();
     return alias(x, shape, strides, x.offset());
   }
-  Tensor backward(const Tensor& dy) const { return reshape(dy, x_shape); }
+  Tensor backward(const Tensor& dy) const {
+    return dy.shape() == x_shape ? dy : reshape(dy, x_shape);
+  }
 };
+
+// All of x under a handle of its own, as every view has: whoever changes or marks the result does
+// not do it to x.
+Tensor whole(const Tensor& x) { return apply_op(View{x.shape(), x.strides(), {}}, x); }
 
 struct Permute {
   static constexpr std::string_view name = "permute";
@@ -258,7 +264,7 @@ Tensor view(const Tensor& x, const Shape& shape) {
 
 Tensor reshape(const Tensor& x, const Shape& shape) {
   if (x.shape() == shape) {
-    return x;
+    return whole(x);
   }
   const Shape full_shape = infer_shape("reshape", shape, x.numel());
   if (const std::optional<Strides> strides = view_strides(x, full_shape)) {
@@ -306,7 +312,7 @@ Tensor expand(const Tensor& x, const Shape& shape) {
                       i, " of ", x.shape(), " cannot become that of ", shape);
   }
   if (full_shape == x.shape()) {
-    return x;
+    return whole(x);
   }
   checked_numel("expand", full_shape);
   return apply_op(Expand{full_shape, {}}, x);
@@ -322,7 +328,7 @@ Tensor slice(const Tensor& x, int64_t axis, int64_t start, int64_t stop, int64_t
   const int64_t last = std::max(limit(stop), first);
   const int64_t count = last > first ? (last - first - 1) / step + 1 : 0;
   if (count == n && step == 1) {
-    return x;
+    return whole(x);
   }
   return apply_op(Slice{a, first, count, step, {}}, x);
 }

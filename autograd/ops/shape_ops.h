@@ -1,4 +1,6 @@
 // Views, copies and joins. Views share storage with their input; see also the methods of Tensor.
+// A view is a handle of its own, also where it shows all of x in the same shape; only contiguous()
+// and to() may return x itself.
 #pragma once
 
 #include <optional>
