@@ -63,7 +63,8 @@ template <class C>
 }
 template <class C>
 [[gnu::always_inline]] inline vector_t<C> broadcast(C x) {
-  return vector_t<C>{} + x;
+  // Minus 0, which changes no value: plus 0 does (that of -0), and would have to be computed.
+  return x - vector_t<C>{};
 }
 
 /// a b + c, fused where the level can.
