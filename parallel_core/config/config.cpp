@@ -589,9 +589,13 @@ AllConfig config::load_with(const std::string& path,
   return Loader(path, options, overrides).load(read_config_file(path));
 }
 
-void require_supported(const AllConfig& config) {
+void require_complete(const AllConfig& config) {
   check<ValueError>(!config.origins.empty(),
                     "the configuration was made in C++ and is not complete; call resolve(config)");
+}
+
+void require_supported(const AllConfig& config) {
+  require_complete(config);
   if (!config.unsupported.empty()) {
     throw ConfigError(config.unsupported);
   }

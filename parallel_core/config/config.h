@@ -428,8 +428,10 @@ AllConfig init_configs_from_text(const std::string& text,
                                  const std::string& name,
                                  const LoadOptions& options = {});
 
-/// ConfigError with config.unsupported unless that is empty; ValueError for a configuration that
-/// was made in C++ and not completed by resolve().
+/// ValueError for a configuration that was made in C++ and not completed by resolve().
+void require_complete(const AllConfig& config);
+
+/// The same, and ConfigError with config.unsupported unless that is empty.
 void require_supported(const AllConfig& config);
 
 /// The clipping that holds, from grad_clip_kwargs or optimizer_config.clip_grad; empty: none.

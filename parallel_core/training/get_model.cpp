@@ -88,11 +88,13 @@ void check_replicas(const nn::Module& model) {
 }  // namespace
 
 std::unique_ptr<GPTModel> get_model(const AllConfig& config, TokenLoss loss) {
+  require_complete(config);
   random_context().seed = static_cast<uint64_t>(config.training_config.seed);
   return std::make_unique<GPTModel>(config, std::move(loss));
 }
 
 std::unique_ptr<ParallelModel> get_model(const ModelProvider& provider, const AllConfig& config) {
+  require_complete(config);
   random_context().seed = static_cast<uint64_t>(config.training_config.seed);
   manual_seed(static_cast<uint64_t>(config.training_config.seed));
   std::unique_ptr<ParallelModel> model = provider(config);
