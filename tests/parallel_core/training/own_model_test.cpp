@@ -75,7 +75,6 @@ const Overrides kPlainHead = {"model_config.fused_linear_cross_entropy=False",
 
 TEST(OwnModel, TheTutorialsProgramTrainsAsTheLibrarysModel) {
   const AllConfig config = small_config(kPlainHead);
-  const testing::Trainer library(config);
   testing::MadeUpSamples samples(config);
   const auto train_steps = [&](TrainOneStepCell& cell) {
     std::vector<double> losses;
