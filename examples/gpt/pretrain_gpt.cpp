@@ -3,11 +3,7 @@
 
 #include <algorithm>
 #include <boost/program_options.hpp>
-#include <csignal>
-#include <cstdlib>
-#include <exception>
 #include <iostream>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,28 +12,19 @@
 #include "examples/gpt/command_line.h"
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/config/render.h"
-#include "parallel_core/parallel_state.h"
-#include "parallel_core/training/logging.h"
+#include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/pretrain.h"
+#include "parallel_core/training/program.h"
 #include "parallel_core/verification/verify_layout.h"
 
 namespace {
 
 namespace po = boost::program_options;
 
-constexpr int kFinished = 0;
-constexpr int kFailure = 1;
-constexpr int kBadInput = 2;
-
-volatile std::sig_atomic_t g_stop_requested = 0;
-
-// The first signal asks for an orderly end, the second one ends the program at once.
-void request_stop(int signal) {
-  g_stop_requested = 1;
-  std::signal(signal, SIG_DFL);
-}
+using tapestry::kBadInput;
+using tapestry::kFailure;
+using tapestry::kFinished;
 
 std::string version_text() {
   return std::string("pretrain_gpt ") + tapestry::kVersion + "\nbuild: " + tapestry::kBuildType +
@@ -85,7 +72,7 @@ int verify(const std::string& config_path,
   return report.agrees() ? kFinished : kFailure;
 }
 
-int run(int argc, char** argv, const tapestry::Distributed& job) {
+int run(const std::vector<std::string>& words, const tapestry::Distributed& job) {
   const bool first = job.world()->rank() == 0;
   po::options_description options("pretrain_gpt --config_path FILE [options]");
   options.add_options()("config_path", po::value<std::string>(), "YAML file of the run")(
@@ -98,7 +85,7 @@ int run(int argc, char** argv, const tapestry::Distributed& job) {
       "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process: "
       "activations, gradients and updated weights of a few steps, all ranks as threads of this "
       "process; exit code 1 and the first difference if there is one. Entries: tp, sp, pp, vpp, "
-      "dp, cp, layers, offset, embedding_stage, micro, dist_opt, zero, bucket, overlap; what is "
+      "dp, cp, layers, offset, embedding_stage, micro, dist_opt, zero, bucket, overlap, delay; what is "
       "not named stays as configured")("verify_steps", po::value<int64_t>()->default_value(3),
                                        "steps that --verify_layout trains")(
       "dry_run", "check the configuration, print layout, parameters and memory, and exit")(
@@ -106,7 +93,7 @@ int run(int argc, char** argv, const tapestry::Distributed& job) {
       "help", "print this text and all configuration keys, and exit");
   po::variables_map arguments;
   try {
-    arguments = tapestry::examples::parse_command_line(argc, argv, options);
+    arguments = tapestry::examples::parse_command_line(words, options);
     po::notify(arguments);
   } catch (const po::error& error) {
     if (first) {
@@ -150,44 +137,13 @@ int run(int argc, char** argv, const tapestry::Distributed& job) {
   if (arguments.count("dry_run") != 0) {
     return first ? dry_run(config, job) : kFinished;
   }
-  std::signal(SIGINT, request_stop);
-  std::signal(SIGTERM, request_stop);
-  std::signal(SIGUSR1, request_stop);  // what mpirun passes on to all ranks
   tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
-                              .stop_requested = [] { return g_stop_requested != 0; },
+                              .stop_requested = tapestry::stop_on_signals(),
                               .world = job.world(),
                               .ranks_on_host = job.ranks_on_host()});
   return kFinished;
 }
 
-bool is_bad_input(const std::exception& error) {
-  return dynamic_cast<const tapestry::ValueError*>(&error) != nullptr ||
-         dynamic_cast<const tapestry::TypeError*>(&error) != nullptr ||
-         dynamic_cast<const tapestry::IndexError*>(&error) != nullptr ||
-         dynamic_cast<const tapestry::IoError*>(&error) != nullptr;
-}
-
 }  // namespace
 
-int main(int argc, char** argv) {
-  std::optional<tapestry::Distributed> job;
-  try {
-    job.emplace(argc, argv);
-    const int code = run(argc, argv, *job);
-    tapestry::destroy_model_parallel();
-    job->finish();
-    return code;
-  } catch (const std::exception& error) {
-    const int code = is_bad_input(error) ? kBadInput : kFailure;
-    if (!job || job->announce(error.what())) {
-      tapestry::log_error(error.what());
-    } else {
-      tapestry::log_consequence(error.what());
-    }
-    tapestry::close_logs();
-    if (job) {
-      job->abort(code);
-    }
-    return code;
-  }
-}
+int main(int argc, char** argv) { return tapestry::run_program(argc, argv, run); }

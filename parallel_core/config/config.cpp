@@ -7,7 +7,10 @@
 #include <sstream>
 #include <utility>
 
+#include "parallel_core/config/init_configs.h"
+#include "parallel_core/config/load.h"
 #include "parallel_core/config/parse_value.h"
+#include "parallel_core/config/raw_json.h"
 #include "parallel_core/config/raw_yaml.h"
 #include "parallel_core/config/resolve.h"
 #include "parallel_core/config/schema.h"
@@ -35,6 +38,7 @@ struct Entry {
   Place key_place;
   std::string written_as;
   bool is_override = false;
+  std::optional<ConfigOrigin> origin = {};  // where its place does not say it
 };
 
 std::string hint(std::string_view name, const std::vector<std::string_view>& names) {
@@ -50,11 +54,20 @@ std::string hint(std::string_view name, const std::vector<std::string_view>& nam
 
 class Loader {
  public:
-  Loader(std::string name, const LoadOptions& options)
-      : name_(std::move(name)), options_(options) {}
+  Loader(std::string name,
+         const LoadOptions& options,
+         const std::vector<config::Override>& overrides = {})
+      : name_(std::move(name)), options_(options), overrides_(overrides) {
+    for (const std::string& text : options.overrides) {
+      overrides_.push_back({text, "--set " + text});
+    }
+  }
 
   AllConfig load(const std::string& text) {
-    const RawNode root = config::parse_yaml(text, {name_}, /*fixed_place=*/false, errors_);
+    return load(config::parse_yaml(text, {name_}, /*fixed_place=*/false, errors_));
+  }
+
+  AllConfig load(const RawNode& root) {
     if (root.kind == RawNode::Kind::kMap) {
       choose_model_section(root);
       read_sections(root);
@@ -66,9 +79,26 @@ class Loader {
     if (root.kind != RawNode::Kind::kMap) {
       throw ConfigError(errors_);
     }
-    for (const std::string& text_of_override : options_.overrides) {
-      read_override(text_of_override);
+    for (const config::Override& override : overrides_) {
+      read_override(override.text, Place{override.place});
     }
+    return complete();
+  }
+
+  // What was set in C++, or read earlier and not changed since.
+  AllConfig load(const AllConfig& values) {
+    config_.model_section = values.model_section;
+    for (const Section& section : config::schema()) {
+      section_places_[std::string(section.name)] = Place{name_};
+      for (const Key& key : section.keys) {
+        take_value(values, section, key);
+      }
+    }
+    return complete();
+  }
+
+ private:
+  AllConfig complete() {
     assign_all();
     config::Resolution resolution(
         config_, faulty_, [this](const std::string& key) { return place_of(key); }, errors_);
@@ -78,10 +108,41 @@ class Loader {
       errors_.insert(errors_.end(), config_.unsupported.begin(), config_.unsupported.end());
       throw ConfigError(errors_);
     }
+    for (auto& [path, origin] : config_.origins) {
+      const size_t dot = path.find('.');
+      const Key* key = config::find_key(path.substr(0, dot), path.substr(dot + 1));
+      origin.value = config::to_yaml(key->field.get(config_));
+    }
     return std::move(config_);
   }
 
- private:
+  void take_value(const AllConfig& values, const Section& section, const Key& key) {
+    if (const size_t dot = key.name.rfind('.'); dot != std::string_view::npos) {
+      const Key* mapping = config::find_key(section.name, key.name.substr(0, dot));
+      if (mapping->field.get(values).is_null()) {
+        return;
+      }
+    }
+    const std::string path = std::string(section.name) + "." + std::string(key.name);
+    const std::string text = config::to_yaml(key.field.get(values));
+    const auto known = values.origins.find(path);
+    const bool is_known = known != values.origins.end();
+    Entry entry{.key = &key, .written_as = std::string(key.name)};
+    if (is_known && known->second.value == text) {
+      if (known->second.place.empty()) {
+        return;  // a default, or made anew
+      }
+      entry.origin = known->second;
+    } else if (!is_known && text == config::to_yaml(config::default_value(key))) {
+      return;
+    } else {
+      entry.origin = ConfigOrigin{ConfigOrigin::Kind::kCode, "C++", name_, ""};
+    }
+    entry.key_place = Place{entry.origin->place};
+    entry.node = config::parse_yaml(text, entry.key_place, /*fixed_place=*/true, errors_);
+    entries_[path] = entry;
+  }
+
   void error(const Place& place, const std::string& message) {
     errors_.push_back(place.text() + ": " + message);
   }
@@ -274,8 +335,7 @@ class Loader {
     return true;
   }
 
-  void read_override(const std::string& text) {
-    const Place place{"--set " + text};
+  void read_override(const std::string& text, const Place& place) {
     const size_t equals = text.find('=');
     const size_t dot = text.find('.');
     if (equals == std::string::npos || dot == std::string::npos || dot > equals || dot == 0 ||
@@ -340,7 +400,7 @@ class Loader {
       if (key.required) {
         missing(section, key, parent, path);
       }
-      config_.origins[path] = {ConfigOrigin::Kind::kDefault, "default", ""};
+      config_.origins[path] = {ConfigOrigin::Kind::kDefault, "default", "", ""};
       return;
     }
     const Entry& entry = found->second;
@@ -362,13 +422,19 @@ class Loader {
                               value.as<std::string>());
     }
     key.field.set(config_, value);
-    config_.origins[path] = {
-        entry.is_override ? ConfigOrigin::Kind::kOverride : ConfigOrigin::Kind::kFile,
-        entry.is_override ? "--set" : place.source + ":" + std::to_string(place.line),
-        place.text()};
+    config_.origins[path] = entry.origin ? *entry.origin : origin_at(place, entry.is_override);
     if (!parent.empty() && config_.origins[parent].kind == ConfigOrigin::Kind::kDefault) {
       config_.origins[parent] = config_.origins[path];  // an entry brings its mapping with it
     }
+  }
+
+  static ConfigOrigin origin_at(const Place& place, bool is_override) {
+    const bool is_set = is_override && place.source.starts_with("--set ");
+    return {is_override ? ConfigOrigin::Kind::kOverride : ConfigOrigin::Kind::kFile,
+            is_set            ? "--set"
+            : place.line == 0 ? place.source
+                              : place.source + ":" + std::to_string(place.line),
+            place.text(), ""};
   }
 
   // A mapping is there if it was written, if one of its entries was, or if it always is.
@@ -449,6 +515,7 @@ class Loader {
 
   std::string name_;
   const LoadOptions& options_;
+  std::vector<config::Override> overrides_;
   AllConfig config_;
   std::map<std::string, Entry> entries_;  // by "section.key", canonical names
   std::map<std::string, Place> section_places_;
@@ -475,7 +542,23 @@ AllConfig init_configs_from_text(const std::string& text,
   return Loader(name, options).load(text);
 }
 
-AllConfig init_configs_from_yaml(const std::string& path, const LoadOptions& options) {
+void resolve(AllConfig& config) {
+  const LoadOptions options{.model_type = config.model_section};
+  config = Loader("C++", options).load(config);
+}
+
+AllConfig init_configs_from_dict(const nlohmann::json& dict, const LoadOptions& options) {
+  std::vector<std::string> errors;
+  const RawNode root = config::raw_node(dict, Place{"dict"}, errors);
+  if (!errors.empty()) {
+    throw ConfigError(errors);
+  }
+  return Loader("dict", options).load(root);
+}
+
+namespace {
+
+std::string read_config_file(const std::string& path) {
   if (!path.ends_with(".yaml") && !path.ends_with(".yml")) {
     throw ConfigError({path + ": the name of a configuration file must end in .yaml or .yml"});
   }
@@ -488,10 +571,31 @@ AllConfig init_configs_from_yaml(const std::string& path, const LoadOptions& opt
     throw IoError(path + ": cannot be read; give the path of a YAML file, for example " +
                   "examples/gpt/pretrain_gpt_tiny.yaml");
   }
-  return init_configs_from_text(text.str(), path, options);
+  return text.str();
+}
+
+}  // namespace
+
+AllConfig init_configs_from_yaml(const std::string& path, const LoadOptions& options) {
+  return Loader(path, options).load(read_config_file(path));
+}
+
+AllConfig config::load_with(const std::string& path,
+                            const std::vector<Override>& overrides,
+                            const LoadOptions& options) {
+  if (path.empty()) {
+    return Loader("command line", options, overrides).load(RawNode{.kind = RawNode::Kind::kMap});
+  }
+  return Loader(path, options, overrides).load(read_config_file(path));
+}
+
+void require_complete(const AllConfig& config) {
+  check<ValueError>(!config.origins.empty(),
+                    "the configuration was made in C++ and is not complete; call resolve(config)");
 }
 
 void require_supported(const AllConfig& config) {
+  require_complete(config);
   if (!config.unsupported.empty()) {
     throw ConfigError(config.unsupported);
   }

@@ -381,10 +381,11 @@ struct LoraConfig {
 
 /// Where the value of a key came from.
 struct ConfigOrigin {
-  enum class Kind { kDefault, kFile, kOverride, kDerived };
+  enum class Kind { kDefault, kFile, kOverride, kCode, kDerived };
   Kind kind = Kind::kDefault;
   std::string text;   // "gpt.yaml:12", "--set", "derived from hidden_act"; for messages see `place`
   std::string place;  // "gpt.yaml:12:3" or "--set section.key=value"; empty for the rest
+  std::string value;  // as YAML, when the configuration was completed: resolve() sees what changed
 };
 
 struct AllConfig {
@@ -427,7 +428,10 @@ AllConfig init_configs_from_text(const std::string& text,
                                  const std::string& name,
                                  const LoadOptions& options = {});
 
-/// ConfigError with config.unsupported unless that is empty.
+/// ValueError for a configuration that was made in C++ and not completed by resolve().
+void require_complete(const AllConfig& config);
+
+/// The same, and ConfigError with config.unsupported unless that is empty.
 void require_supported(const AllConfig& config);
 
 /// The clipping that holds, from grad_clip_kwargs or optimizer_config.clip_grad; empty: none.

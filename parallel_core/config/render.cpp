@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel_core/config/load.h"
 #include "parallel_core/config/schema.h"
 
 namespace tapestry {
@@ -161,6 +162,15 @@ std::string render_configuration_markdown() {
               default_text(key) + " | " + config::check_text(key) + " | " + std::string(key.doc) +
               aliases_text(key) + support_text(key) + " |\n";
     }
+  }
+  text +=
+      "\n## Names on a command line\n\n"
+      "A program of your own that calls `init_configs_from_args` takes `--section.key=value`, "
+      "`--key value` where one section alone has the key, and these names of Megatron's (dashes or "
+      "underscores); `--global-batch-size N` with `--data-parallel-size D` gives "
+      "`micro_batch_num`.\n\n| name | stands for |\n|---|---|\n";
+  for (const config::FlatName& name : config::flat_names()) {
+    text += concat("| `--", name.flag, "` | `", name.key, "` |\n");
   }
   return text;
 }

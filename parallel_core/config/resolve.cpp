@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/value.h"
 #include "parallel_core/config/layer_split.h"
+#include "parallel_core/config/value.h"
 
 namespace tapestry::config {
 namespace {
@@ -268,7 +268,10 @@ void check_layout(Resolution& r) {
               concat("the loss needs sums over the vocabulary, which tensor_model_parallel_size ",
                      tp, " splits; leave this key out"));
     }
-    r.config().model_config.fused_linear_cross_entropy = false;
+    if (!model.fused_linear_cross_entropy) {
+      r.config().model_config.fused_linear_cross_entropy = false;
+      r.derived("model_config.fused_linear_cross_entropy", kTp);
+    }
     if (r.config().optimizer_config.optimizer_in_backward) {
       r.unsupported("optimizer_config.optimizer_in_backward",
                     "gradients that several tensor-parallel ranks share are complete only after "
@@ -350,7 +353,7 @@ bool Resolution::given(const std::string& key) const {
 }
 
 void Resolution::derived(const std::string& key, const std::string& from) {
-  config_.origins[key] = {ConfigOrigin::Kind::kDerived, "derived from " + from, ""};
+  config_.origins[key] = {ConfigOrigin::Kind::kDerived, "derived from " + from, "", ""};
 }
 
 std::string Resolution::shown(const std::string& key) const {

@@ -95,11 +95,18 @@ void put_in_place(const fs::path& temporary, const fs::path& folder) {
   fs::remove_all(aside);
 }
 
-// Parameters under their module paths, as an alternative to logical names.
+// Parameters under their module paths, as an alternative to logical names. Some may be called the
+// same in both: the scheme that knows more names of the state counts.
 bool uses_module_paths(const nn::Module& model, const LogicalState& state) {
-  const auto parameters = model.named_parameters();
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [&](const auto& entry) { return state.contains(entry.name); });
+  int64_t paths = 0;
+  int64_t logical_names = 0;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    paths += state.contains(entry.name) ? 1 : 0;
+    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
+      logical_names += state.contains(logical.name) ? 1 : 0;
+    }
+  }
+  return paths > logical_names;
 }
 
 // The stage's part of a state; strict about what some stage has or lacks.
@@ -169,14 +176,15 @@ std::string resolve_checkpoint(const std::string& path) {
   return found.back().string();
 }
 
-void load_weights(nn::Module& model, const TransformerConfig& config, const std::string& path) {
+void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path) {
   const std::string resolved = resolve_checkpoint(path);
   const LogicalState state = read_weights(resolved);
   if (uses_module_paths(model, state)) {
     load_by_module_paths(model, state, resolved);
     return;
   }
-  set_logical_state(model, from_file_names(config, state), resolved);
+  set_logical_state(
+      model, model.has_file_names_of_config() ? from_file_names(config, state) : state, resolved);
 }
 
 void write_state(const std::string& path, const LogicalState& state) {
@@ -189,7 +197,7 @@ void write_state(const std::string& path, const LogicalState& state) {
   write_safetensors(path, views);
 }
 
-std::string save_checkpoint(const nn::Module& model,
+std::string save_checkpoint(const ParallelModel& model,
                             const TransformerConfig& config,
                             int64_t step,
                             const CheckpointOptions& options,
@@ -206,8 +214,10 @@ std::string save_checkpoint(const nn::Module& model,
     fs::create_directories(options.directory);
     fs::remove_all(temporary);
     fs::create_directory(temporary);
-    write_state(temporary / kWeightsFile, to_file_names(config, state));
-    write_file_atomically(temporary / "config.json", model_config_json(config));
+    const bool named = model.has_file_names_of_config();
+    write_state(temporary / kWeightsFile, named ? to_file_names(config, state) : state);
+    write_file_atomically(temporary / "config.json",
+                          model_config_json(config, named ? file_model_type(config) : "tapestry"));
     write_file_atomically(temporary / "config.yaml", options.resolved_config);
     if (!options.tokenizer_model.empty()) {
       copy_to_disk(options.tokenizer_model, temporary / "tokenizer.model");

@@ -6,6 +6,7 @@
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
+#include "parallel_core/pipeline_parallel/parallel_model.h"
 
 namespace tapestry {
 
@@ -14,9 +15,10 @@ namespace tapestry {
 LogicalState read_weights(const std::string& path);
 
 /// Loads the weights at `path` (see read_weights; a folder of checkpoints means its newest) into
-/// the model, whichever naming scheme they use: logical, in-memory, or that of Hugging Face.
-/// ValueError with the full report if they do not fit.
-void load_weights(nn::Module& model, const TransformerConfig& config, const std::string& path);
+/// the model, whichever naming scheme they use: logical, in-memory, or, if the model has them
+/// (has_file_names_of_config), that of Hugging Face. ValueError with the full report if they do not
+/// fit.
+void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path);
 
 /// The newest "step_%08d" folder below a folder; the folder itself if it holds weights. IoError if
 /// there is neither.
@@ -34,8 +36,9 @@ struct CheckpointOptions {
 /// The folder appears under its name when it is complete and on disk; afterwards the oldest ones
 /// beyond keep_max are removed. Returns its path. All ranks make the call, rank 0 of the world
 /// writes, after it has brought the stages of its pipeline together. With an optimizer its masters
-/// are written in place of 16-bit parameters.
-std::string save_checkpoint(const nn::Module& model,
+/// are written in place of 16-bit parameters. A model without names of its configuration is written
+/// under its logical names, with "model_type": "tapestry".
+std::string save_checkpoint(const ParallelModel& model,
                             const TransformerConfig& config,
                             int64_t step,
                             const CheckpointOptions& options,

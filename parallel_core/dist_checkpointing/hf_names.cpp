@@ -232,8 +232,7 @@ LogicalState from_file_names(const TransformerConfig& config, const LogicalState
   return out;
 }
 
-std::string model_config_json(const TransformerConfig& c) {
-  const std::string type = file_model_type(c);
+std::string model_config_json(const TransformerConfig& c, const std::string& type) {
   nlohmann::ordered_json json;
   json["model_type"] = type;
   json["torch_dtype"] = std::string(name_of(c.params_dtype));

@@ -1,5 +1,9 @@
 #include "parallel_core/optimizer/get_optimizer.h"
 
+#include <map>
+#include <string>
+#include <utility>
+
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "optim/adam.h"
@@ -54,7 +58,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
                                                  std::vector<optim::ParamGroup> groups,
                                                  uint64_t seed) {
   for (optim::ParamGroup& group : groups) {
-    group.lr = config.learning_rate;
+    group.lr = config.learning_rate * group.lr_mult;
   }
   if (config.optimizer_type == "SGD") {
     return std::make_unique<optim::SGD>(std::move(groups),
@@ -81,17 +85,67 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
   return std::make_unique<optim::AdamW>(std::move(groups), adam);
 }
 
-}  // namespace
+// What the schedule writes before each step cannot be set here.
+void check_settings(const optim::ParamGroup& group, size_t index, double weight_decay) {
+  check<ValueError>(group.lr == 0, "param group ", index, ": lr ", group.lr,
+                    " would be overwritten by the schedule; give lr_mult, a factor");
+  check<ValueError>(group.weight_decay == 0 || group.weight_decay == weight_decay, "param group ",
+                    index, ": weight_decay ", group.weight_decay,
+                    " would be overwritten by the schedule with optimizer_config.weight_decay ",
+                    weight_decay, "; give wd_mult, a factor");
+}
 
-std::unique_ptr<optim::Optimizer> get_optimizer(const AllConfig& config,
-                                                const nn::Module& model,
-                                                const DistributedDataParallel* data_parallel) {
+// The groups with names, and with this rank's pieces where it updates these.
+std::vector<optim::ParamGroup> completed(std::vector<optim::ParamGroup> groups,
+                                         const nn::Module& model,
+                                         double weight_decay,
+                                         const DistributedDataParallel* data_parallel) {
+  const std::vector<nn::Module::NamedParameter> parameters = model.named_parameters();
+  std::map<const TensorImpl*, std::string> names;
+  for (const nn::Module::NamedParameter& entry : parameters) {
+    names.emplace(entry.parameter->impl(), entry.name);
+  }
+  std::map<std::string, Tensor> pieces;
+  if (works_on_pieces(data_parallel)) {
+    for (const ParameterPiece& piece : data_parallel->pieces()) {
+      pieces.emplace(piece.name, piece.values);
+    }
+  }
+  std::map<std::string, size_t> group_of;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    optim::ParamGroup& group = groups[i];
+    check_settings(group, i, weight_decay);
+    group.weight_decay = weight_decay * group.wd_mult;
+    group.names.clear();
+    for (Tensor& parameter : group.params) {
+      const auto name = names.find(parameter.impl());
+      check<ValueError>(name != names.end(), "param group ", i, ": holds a tensor ",
+                        describe(parameter), " that is no parameter of the model");
+      const auto [first, is_new] = group_of.emplace(name->second, i);
+      check<ValueError>(is_new, "param group ", i, ": parameter '", name->second, "' is in group ",
+                        first->second, " already");
+      group.names.push_back(name->second);
+      if (works_on_pieces(data_parallel)) {
+        parameter = pieces.at(name->second);
+      }
+    }
+  }
+  for (const nn::Module::NamedParameter& entry : parameters) {
+    check<ValueError>(group_of.contains(entry.name), "param groups: parameter '", entry.name,
+                      "' is in none of them; a group with lr_mult 0 leaves it as it is");
+  }
+  return groups;
+}
+
+// The optimizer of complete groups, with parameters in the dtypes that are configured.
+std::unique_ptr<optim::Optimizer> finished_optimizer(const AllConfig& config,
+                                                     const nn::Module& model,
+                                                     std::vector<optim::ParamGroup> groups,
+                                                     const DistributedDataParallel* data_parallel) {
   const DType params = config.model_config.params_dtype;
   const bool remainders = config.optimizer_config.store_param_remainders;
-  auto optimizer =
-      make_optimizer(config.optimizer_config,
-                     get_param_groups(model, config.optimizer_config.weight_decay, data_parallel),
-                     static_cast<uint64_t>(config.training_config.seed));
+  auto optimizer = make_optimizer(config.optimizer_config, std::move(groups),
+                                  static_cast<uint64_t>(config.training_config.seed));
   if (works_on_pieces(data_parallel)) {
     for (const ParameterPiece& piece : data_parallel->pieces()) {
       if (piece.place.dtype() != piece.values.dtype()) {
@@ -111,6 +165,26 @@ std::unique_ptr<optim::Optimizer> get_optimizer(const AllConfig& config,
     RankContext::current().allocator().release_cache();  // the float32 weights that were
   }
   return optimizer;
+}
+
+}  // namespace
+
+std::unique_ptr<optim::Optimizer> get_optimizer(const AllConfig& config,
+                                                const nn::Module& model,
+                                                const DistributedDataParallel* data_parallel) {
+  return finished_optimizer(
+      config, model, get_param_groups(model, config.optimizer_config.weight_decay, data_parallel),
+      data_parallel);
+}
+
+std::unique_ptr<optim::Optimizer> get_optimizer(const AllConfig& config,
+                                                const nn::Module& model,
+                                                std::vector<optim::ParamGroup> groups,
+                                                const DistributedDataParallel* data_parallel) {
+  return finished_optimizer(
+      config, model,
+      completed(std::move(groups), model, config.optimizer_config.weight_decay, data_parallel),
+      data_parallel);
 }
 
 std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& config,

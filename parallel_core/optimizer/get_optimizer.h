@@ -1,7 +1,9 @@
 // From a configuration to an optimizer and its schedule.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "nn/module.h"
 #include "optim/grad_scaler.h"
@@ -34,6 +36,21 @@ std::unique_ptr<optim::Optimizer> get_optimizer(
     const AllConfig& config,
     const nn::Module& model,
     const DistributedDataParallel* data_parallel = nullptr);
+
+/// The same with groups of one's own, of the model's whole parameters: every one in exactly one
+/// group, the same number of groups on every stage of a pipeline, empty ones where a stage has
+/// nothing for them. Names are filled in. What the schedule gives is scaled by lr_mult and wd_mult;
+/// ValueError for a group with an lr of its own, or a weight_decay other than 0 or the
+/// configuration's, which the schedule would overwrite, and, naming them, for parameters in no or
+/// two groups and tensors that are no parameters of the model.
+std::unique_ptr<optim::Optimizer> get_optimizer(
+    const AllConfig& config,
+    const nn::Module& model,
+    std::vector<optim::ParamGroup> groups,
+    const DistributedDataParallel* data_parallel = nullptr);
+
+/// Groups of a model's parameters.
+using ParamGroupsProvider = std::function<std::vector<optim::ParamGroup>(const nn::Module& model)>;
 
 /// learning_rate_scheduler_kwargs or the lr_decay_style family, whichever is configured.
 std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& config,

@@ -223,4 +223,21 @@ Tensor VocabParallelCrossEntropy::forward(const Tensor& logits,
                   labels.to(kInt64));
 }
 
+Tensor vocab_parallel_logsumexp(const Tensor& logits,
+                                int64_t vocabulary,
+                                const TensorParallelLayout& layout) {
+  const Tensor x = widen(logits);
+  if (layout.size == 1) {
+    return logsumexp(x, {-1});
+  }
+  const VocabularyShard shard = vocabulary_shard(vocabulary, layout.rank, layout.size);
+  check<ValueError>(x.dim() > 0 && x.shape().back() == shard.rows,
+                    "vocab_parallel_logsumexp: ", describe(logits), " must have the ", shard.rows,
+                    " columns that a rank has of ", vocabulary);
+  // A rank behind the end of a small vocabulary has padding alone.
+  const Tensor own = shard.valid > 0 ? logsumexp(slice(x, -1, 0, shard.valid), {-1}, true)
+                                     : sum(mul(x, 0), {-1}, true) + -1e30;
+  return logsumexp(gather_from_model_parallel_region(own, -1, *layout.group), {-1});
+}
+
 }  // namespace tapestry

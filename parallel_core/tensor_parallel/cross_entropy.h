@@ -31,4 +31,11 @@ class VocabParallelCrossEntropy final : public nn::Module {
   TensorParallelLayout layout_;
 };
 
+/// log(sum(exp(logits))) over the whole vocabulary, of logits [.., rows of the shard] -> [..], the
+/// same on every rank: for a loss of one's own, such as z-loss. Padding does not count. The ranks
+/// exchange one number a row; backward needs nothing from other ranks.
+Tensor vocab_parallel_logsumexp(const Tensor& logits,
+                                int64_t vocabulary,
+                                const TensorParallelLayout& layout);
+
 }  // namespace tapestry

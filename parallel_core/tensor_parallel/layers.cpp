@@ -9,6 +9,7 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/init_method.h"
 #include "parallel_core/tensor_parallel/column_linear.h"
 #include "parallel_core/tensor_parallel/mappings.h"
 
@@ -31,6 +32,58 @@ Tensor reduced(const Tensor& partial, const TensorParallelLayout& layout) {
   return layout.sequence_axis ? reduce_scatter_to_sequence_parallel_region(
                                     partial, *layout.sequence_axis, *layout.group)
                               : reduce_from_model_parallel_region(partial, *layout.group);
+}
+
+ParallelLinearSpec column_spec(const std::string& name,
+                               int64_t input_size,
+                               int64_t output_size,
+                               const AllConfig& config,
+                               const ColumnParallelLinearOptions& options) {
+  check<ValueError>(!(options.gather_output && options.skip_bias_add && options.bias), name,
+                    ": a gathered output has no use for a rank's part of the bias; gather_output "
+                    "and skip_bias_add exclude each other");
+  const TensorParallelLayout layout = tensor_parallel_layout(config);
+  const int64_t own = layout.share_of(output_size, ("output features of " + name).c_str());
+  const InitMethod init = options.init_method.value_or(weight_init(config.model_config));
+  ParallelLinearSpec spec{.input_size = input_size,
+                          .output_size = own,
+                          .weight = {sliced(name + ".weight", {output_size, input_size}, 0,
+                                            layout.rank * own, own, init)},
+                          .skip_bias_add = options.skip_bias_add,
+                          .gather_output = options.gather_output,
+                          .precision = precision_of(config.model_config),
+                          .layout = layout};
+  if (options.bias) {
+    spec.bias = {sliced(name + ".bias", {output_size}, 0, layout.rank * own, own,
+                        options.bias_init.value_or(bias_init(config.model_config)))};
+  }
+  return spec;
+}
+
+ParallelLinearSpec row_spec(const std::string& name,
+                            int64_t input_size,
+                            int64_t output_size,
+                            const AllConfig& config,
+                            const RowParallelLinearOptions& options) {
+  const TensorParallelLayout layout = tensor_parallel_layout(config);
+  check<ValueError>(options.input_is_parallel || !layout.sequence_axis, name,
+                    ": with sequence_parallel the input is a piece of the sequence, of which "
+                    "features cannot be taken; it must be parallel (input_is_parallel)");
+  const int64_t own = layout.share_of(input_size, ("input features of " + name).c_str());
+  const InitMethod init = options.init_method.value_or(output_weight_init(config.model_config));
+  ParallelLinearSpec spec{.input_size = own,
+                          .output_size = output_size,
+                          .weight = {sliced(name + ".weight", {output_size, input_size}, 1,
+                                            layout.rank * own, own, init)},
+                          .skip_bias_add = options.skip_bias_add,
+                          .input_is_parallel = options.input_is_parallel,
+                          .precision = precision_of(config.model_config),
+                          .layout = layout};
+  if (options.bias) {
+    spec.bias = {whole(name + ".bias", {output_size},
+                       options.bias_init.value_or(bias_init(config.model_config)))};
+  }
+  return spec;
 }
 
 }  // namespace
@@ -56,6 +109,14 @@ LogicalInit sliced(std::string name,
   logical.begin = 0;
   logical.end = size;
   return out;
+}
+
+Tensor gather_vocabulary(const Tensor& own,
+                         int64_t vocabulary,
+                         const TensorParallelLayout& layout) {
+  return layout.size == 1
+             ? own
+             : gather_from_model_parallel_region(own, -1, *layout.group).slice(-1, 0, vocabulary);
 }
 
 LogicalInit vocabulary_rows(const std::string& logical_name,
@@ -91,6 +152,7 @@ ColumnParallelLinear::ColumnParallelLinear(const ParallelLinearSpec& spec)
                                  initial_value({spec.output_size, spec.input_size}, spec.weight),
                                  {.matmul = true, .tp = TensorParallel::kSharded, .tp_axis = 0})),
       skip_bias_add_(spec.skip_bias_add),
+      gather_output_(spec.gather_output),
       precision_(spec.precision),
       layout_(spec.layout) {
   weight_.set_logical(logical_of(spec.weight));
@@ -101,15 +163,26 @@ ColumnParallelLinear::ColumnParallelLinear(const ParallelLinearSpec& spec)
   }
 }
 
+ColumnParallelLinear::ColumnParallelLinear(const std::string& name,
+                                           int64_t input_size,
+                                           int64_t output_size,
+                                           const AllConfig& config,
+                                           const ColumnParallelLinearOptions& options)
+    : ColumnParallelLinear(column_spec(name, input_size, output_size, config, options)) {}
+
 std::string ColumnParallelLinear::extra_repr() const {
   return describe_linear(weight_, bias_ != nullptr);
 }
 
 OutputAndBias ColumnParallelLinear::forward(const Tensor& x) const {
-  if (bias_ != nullptr && skip_bias_add_) {
+  if (bias_ != nullptr && skip_bias_add_) {  // its output is not gathered
     return {project_columns(x, weight_, nullptr, precision_, layout_), *bias_};
   }
-  return {project_columns(x, weight_, bias_, precision_, layout_), {}};
+  const Tensor own = project_columns(x, weight_, bias_, precision_, layout_);
+  return {gather_output_ && layout_.size > 1
+              ? gather_from_model_parallel_region(own, -1, *layout_.group)
+              : own,
+          {}};
 }
 
 RowParallelLinear::RowParallelLinear(const ParallelLinearSpec& spec)
@@ -117,6 +190,7 @@ RowParallelLinear::RowParallelLinear(const ParallelLinearSpec& spec)
                                  initial_value({spec.output_size, spec.input_size}, spec.weight),
                                  {.matmul = true, .tp = TensorParallel::kSharded, .tp_axis = 1})),
       skip_bias_add_(spec.skip_bias_add),
+      input_is_parallel_(spec.input_is_parallel),
       precision_(spec.precision),
       layout_(spec.layout) {
   weight_.set_logical(logical_of(spec.weight));
@@ -127,12 +201,21 @@ RowParallelLinear::RowParallelLinear(const ParallelLinearSpec& spec)
   }
 }
 
+RowParallelLinear::RowParallelLinear(const std::string& name,
+                                     int64_t input_size,
+                                     int64_t output_size,
+                                     const AllConfig& config,
+                                     const RowParallelLinearOptions& options)
+    : RowParallelLinear(row_spec(name, input_size, output_size, config, options)) {}
+
 std::string RowParallelLinear::extra_repr() const {
   return describe_linear(weight_, bias_ != nullptr);
 }
 
-OutputAndBias RowParallelLinear::forward(const Tensor& x,
+OutputAndBias RowParallelLinear::forward(const Tensor& input,
                                          std::function<Tensor()> recompute_x) const {
+  const bool takes_part = !input_is_parallel_ && layout_.size > 1;
+  const Tensor x = takes_part ? scatter_to_model_parallel_region(input, -1, *layout_.group) : input;
   if (layout_.size == 1 && !skip_bias_add_) {
     return {project(x, weight_, bias_, precision_, std::move(recompute_x)), {}};
   }
@@ -159,6 +242,17 @@ VocabParallelEmbedding::VocabParallelEmbedding(const std::string& logical_name,
   weight_.set_logical(
       {vocabulary_rows(logical_name, num_embeddings, embedding_dim, init, layout).logical});
 }
+
+VocabParallelEmbedding::VocabParallelEmbedding(const std::string& name,
+                                               int64_t num_embeddings,
+                                               int64_t embedding_dim,
+                                               const AllConfig& config,
+                                               std::optional<InitMethod> init)
+    : VocabParallelEmbedding(name + ".weight",
+                             num_embeddings,
+                             embedding_dim,
+                             init.value_or(weight_init(config.model_config)),
+                             tensor_parallel_layout(config)) {}
 
 std::string VocabParallelEmbedding::extra_repr() const {
   return concat("vocabulary=", vocabulary_, ", hidden=", weight_.size(1));

@@ -7,23 +7,27 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "nn/module.h"
-#include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
 #include "parallel_core/parameter_builder.h"
 #include "parallel_core/precision.h"
+#include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
 
 namespace tapestry {
 
-/// What a linear layer of a parallel model is made of, on this rank.
+/// What a linear layer of a parallel model is made of, on this rank: for weights that are built
+/// from several logical tensors. The others are made from a name and global sizes.
 struct ParallelLinearSpec {
   int64_t input_size = 0;
   int64_t output_size = 0;
   std::vector<LogicalInit> weight;  ///< pieces of the weight [output_size, input_size]
   std::vector<LogicalInit> bias;    ///< pieces of the bias [output_size]; empty: no bias
   bool skip_bias_add = false;       ///< return the bias instead of adding it
+  bool gather_output = false;       ///< column: see ColumnParallelLinearOptions
+  bool input_is_parallel = true;    ///< row: see RowParallelLinearOptions
   Precision precision;              ///< of the product
   TensorParallelLayout layout;
 };
@@ -46,11 +50,28 @@ Tensor project_columns(const Tensor& x,
                        const Precision& precision,
                        const TensorParallelLayout& layout);
 
+struct ColumnParallelLinearOptions {
+  bool bias = true;
+  bool gather_output = false;  ///< every rank gets the features of all, and uses them alike
+  bool skip_bias_add = false;  ///< return the bias, the rank's part of it, instead of adding it
+  std::optional<InitMethod> init_method = {};  ///< of the weight; empty: weight_init
+  std::optional<InitMethod> bias_init = {};    ///< empty: zeros
+};
+
 /// y = x W^T + b with the rows of W (the output features) split over the group. x [.., in] is
 /// replicated or a piece of the sequence; y [.., out] has this rank's features.
 class ColumnParallelLinear final : public nn::Module {
  public:
   explicit ColumnParallelLinear(const ParallelLinearSpec& spec);
+  /// Global sizes; `name` is that of the logical tensors NAME.weight [out, in] and NAME.bias [out],
+  /// which no layout changes and from which start values follow. Precision, layout and
+  /// initialisation are the configuration's. ValueError, with the name, if the ranks cannot divide
+  /// the output features, or to skip the addition of a bias to a gathered output.
+  ColumnParallelLinear(const std::string& name,
+                       int64_t input_size,
+                       int64_t output_size,
+                       const AllConfig& config,
+                       const ColumnParallelLinearOptions& options = {});
 
   std::string type_name() const override { return "ColumnParallelLinear"; }
   std::string extra_repr() const override;
@@ -60,8 +81,18 @@ class ColumnParallelLinear final : public nn::Module {
   nn::Parameter& weight_;
   nn::Parameter* bias_ = nullptr;
   bool skip_bias_add_;
+  bool gather_output_;
   Precision precision_;
   TensorParallelLayout layout_;
+};
+
+struct RowParallelLinearOptions {
+  bool bias = true;
+  bool input_is_parallel =
+      true;                    ///< x has the rank's features; else all, of which it takes its own
+  bool skip_bias_add = false;  ///< return the bias instead of adding it
+  std::optional<InitMethod> init_method = {};  ///< of the weight; empty: output_weight_init
+  std::optional<InitMethod> bias_init = {};    ///< empty: zeros
 };
 
 /// y = x W^T + b with the columns of W (the input features) split over the group: x has this rank's
@@ -70,6 +101,13 @@ class ColumnParallelLinear final : public nn::Module {
 class RowParallelLinear final : public nn::Module {
  public:
   explicit RowParallelLinear(const ParallelLinearSpec& spec);
+  /// As for ColumnParallelLinear, but it is the input features that are divided. ValueError too for
+  /// an input that is not parallel with sequence parallelism, where it is a piece of the sequence.
+  RowParallelLinear(const std::string& name,
+                    int64_t input_size,
+                    int64_t output_size,
+                    const AllConfig& config,
+                    const RowParallelLinearOptions& options = {});
 
   std::string type_name() const override { return "RowParallelLinear"; }
   std::string extra_repr() const override;
@@ -80,6 +118,7 @@ class RowParallelLinear final : public nn::Module {
   nn::Parameter& weight_;
   nn::Parameter* bias_ = nullptr;
   bool skip_bias_add_;
+  bool input_is_parallel_;
   Precision precision_;
   TensorParallelLayout layout_;
 };
@@ -93,6 +132,13 @@ class VocabParallelEmbedding final : public nn::Module {
                          int64_t embedding_dim,
                          InitMethod init,
                          const TensorParallelLayout& layout);
+  /// The logical tensor is NAME.weight [num_embeddings, embedding_dim]; weight_init unless `init`
+  /// says otherwise.
+  VocabParallelEmbedding(const std::string& name,
+                         int64_t num_embeddings,
+                         int64_t embedding_dim,
+                         const AllConfig& config,
+                         std::optional<InitMethod> init = {});
 
   std::string type_name() const override { return "VocabParallelEmbedding"; }
   std::string extra_repr() const override;
@@ -106,6 +152,10 @@ class VocabParallelEmbedding final : public nn::Module {
   VocabularyShard shard_;
   nn::Parameter& weight_;
 };
+
+/// All logits [.., vocabulary], without padding, of those that each rank has of its part of the
+/// vocabulary; every rank makes the same use of them.
+Tensor gather_vocabulary(const Tensor& own, int64_t vocabulary, const TensorParallelLayout& layout);
 
 /// A matrix or table [vocabulary, hidden], this rank's rows of it.
 LogicalInit vocabulary_rows(const std::string& logical_name,

@@ -27,6 +27,10 @@ TensorParallelLayout tensor_parallel_layout(const TransformerConfig& config, boo
   return layout;
 }
 
+TensorParallelLayout tensor_parallel_layout(const AllConfig& config) {
+  return tensor_parallel_layout(config.model_config, config.dataset_config.data_layout == "SBH");
+}
+
 VocabularyShard vocabulary_shard(int64_t vocabulary, int rank, int size) {
   VocabularyShard shard;
   shard.rows = (vocabulary + size - 1) / size;

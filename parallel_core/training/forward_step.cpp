@@ -47,17 +47,18 @@ Tensor visibility(const data::Batch& batch, const ContextParallelLayout& layout)
 
 }  // namespace
 
-GPTInput to_model_input(const data::Batch& batch, int64_t unit) {
+ModelInput to_model_input(const data::Batch& batch, int64_t unit) {
   const ContextParallelLayout layout = context_parallel_layout();
   const Shape shape = {batch.batch, batch.seq};
   const int64_t missing = (unit - batch.seq % unit) % unit;
-  GPTInput input;
+  ModelInput input;
   input.tokens = tensor(batch.tokens, shape);
   if (missing > 0) {
     check<ValueError>(batch.labels.empty() && batch.position_ids.empty() &&
                           batch.attention_mask.empty() && batch.document_starts.empty(),
-                      "context parallel: ", batch.seq,
-                      " tokens with labels, positions or a mask are not a multiple of ", unit);
+                      "model: ", batch.seq,
+                      " tokens with labels, positions or a mask are not a multiple of ", unit,
+                      ", as the ranks that divide them need");
     input.tokens = cat({input.tokens, zeros({batch.batch, missing}, kInt64)}, 1);
   }
   input.tokens = own_chunks(input.tokens, 1, layout);
@@ -72,13 +73,13 @@ GPTInput to_model_input(const data::Batch& batch, int64_t unit) {
 }
 
 PipelineWork pipeline_work(
-    GPTModel& model,
+    ParallelModel& model,
     const std::vector<data::Batch>& micro_batches,
-    std::function<StageOutput(int64_t micro_batch, GPTOutput& output)> finish) {
+    std::function<StageOutput(int64_t micro_batch, ModelOutput& output)> finish) {
   PipelineWork work;
   work.micro_batches = static_cast<int64_t>(micro_batches.size());
   work.chunks = model.stage().num_chunks();
-  work.messages.dtype = model.residual_dtype();
+  work.messages.dtype = model.hidden_dtype();
   work.messages.shape = [&model, &micro_batches](int64_t i) {
     const data::Batch& batch = micro_batches[static_cast<size_t>(i)];
     return model.hidden_shape(batch.batch, batch.seq);
@@ -87,31 +88,28 @@ PipelineWork pipeline_work(
                                                                       const Tensor& hidden) {
     const data::Batch& batch = micro_batches[static_cast<size_t>(i)];
     random_context().sample_ids = batch.sample_ids;
-    GPTInput input = to_model_input(batch, model.sequence_unit());
+    ModelInput input = to_model_input(batch, model.sequence_unit());
     input.chunk = chunk;
     input.hidden = hidden;
-    GPTOutput output = model.forward(input);
+    ModelOutput output = model.forward(input);
     return output.hidden.defined() ? StageOutput{output.hidden, {}} : finish(i, output);
   };
   return work;
 }
 
-Tensor pipeline_logits(GPTModel& model, const data::Batch& batch) {
+Tensor pipeline_logits(ParallelModel& model, const data::Batch& batch) {
   const NoGradGuard guard;
   Tensor logits;
   const std::vector<data::Batch> batches = {batch};
-  PipelineWork work = pipeline_work(model, batches, [&](int64_t /*i*/, GPTOutput& output) {
+  PipelineWork work = pipeline_work(model, batches, [&](int64_t /*i*/, ModelOutput& output) {
     logits = output.logits;
     return StageOutput{};
   });
   work.forward_only = true;
   get_forward_backward_func(work.chunks)(work);
-  if (const ContextParallelLayout layout = context_parallel_layout();
-      logits.defined() && layout.size > 1) {
-    logits = gather_chunks(logits, model.sequence_axis(), layout)
-                 .slice(model.sequence_axis(), 0, batch.seq);
-  }
-  return logits;
+  return logits.defined() ? gather_chunks(logits, model.sequence_axis(), context_parallel_layout())
+                                .slice(model.sequence_axis(), 0, batch.seq)
+                          : logits;
 }
 
 }  // namespace tapestry

@@ -1,4 +1,4 @@
-// A GPT model's micro-batches as the work of a pipeline.
+// A model's micro-batches as the work of a pipeline.
 #pragma once
 
 #include <cstdint>
@@ -6,26 +6,26 @@
 #include <vector>
 
 #include "parallel_core/data/data_source.h"
+#include "parallel_core/pipeline_parallel/parallel_model.h"
 #include "parallel_core/pipeline_parallel/schedules.h"
-#include "parallel_core/transformer/gpt_model.h"
 
 namespace tapestry {
 
 /// A micro-batch as the tensors that the model takes: where context-parallel ranks divide
-/// sequences, the rank's chunks. Text without labels may have any length there: it is filled up to
-/// a multiple of `unit` tokens (GPTModel::sequence_unit), which changes no logits before it.
+/// sequences, the rank's chunks. Text without labels may have any length: it is filled up to a
+/// multiple of `unit` tokens (ParallelModel::sequence_unit), which changes no logits before it.
 /// ValueError if what cannot be filled up cannot be divided.
-GPTInput to_model_input(const data::Batch& batch, int64_t unit = 1);
+ModelInput to_model_input(const data::Batch& batch, int64_t unit = 1);
 
 /// Passes of the rank's chunks over the micro-batches, with each one's samples in random_context().
 /// `finish` turns what the model's last chunk gives for a micro-batch into what a schedule needs;
 /// it is called on the last stage alone. `model` and `micro_batches` outlive the work.
 PipelineWork pipeline_work(
-    GPTModel& model,
+    ParallelModel& model,
     const std::vector<data::Batch>& micro_batches,
-    std::function<StageOutput(int64_t micro_batch, GPTOutput& output)> finish);
+    std::function<StageOutput(int64_t micro_batch, ModelOutput& output)> finish);
 
 /// Logits of one batch through all stages, without recording; undefined on all but the last stage.
-Tensor pipeline_logits(GPTModel& model, const data::Batch& batch);
+Tensor pipeline_logits(ParallelModel& model, const data::Batch& batch);
 
 }  // namespace tapestry

@@ -87,7 +87,7 @@ int64_t sample_token(std::span<const float> logits, const GenerationOptions& opt
   return order[count - 1];
 }
 
-std::vector<int32_t> generate(GPTModel& model,
+std::vector<int32_t> generate(ParallelModel& model,
                               std::span<const int32_t> prompt,
                               const GenerationOptions& options,
                               const std::function<void(int32_t)>& on_token) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel_core/transformer/gpt_model.h"
+#include "parallel_core/pipeline_parallel/parallel_model.h"
 
 namespace tapestry {
 
@@ -30,7 +30,7 @@ int64_t sample_token(std::span<const float> logits, const GenerationOptions& opt
 /// seed. `on_token` is called with each new id. The model is left in the mode it was in. All ranks
 /// of a pipeline make the call and get the same text. ValueError for an empty prompt or options
 /// outside their range, IndexError for ids outside the vocabulary.
-std::vector<int32_t> generate(GPTModel& model,
+std::vector<int32_t> generate(ParallelModel& model,
                               std::span<const int32_t> prompt,
                               const GenerationOptions& options,
                               const std::function<void(int32_t)>& on_token = {});

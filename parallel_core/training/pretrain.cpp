@@ -14,7 +14,6 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
-#include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/data/default_text.h"
 #include "parallel_core/data/step_dataset.h"
@@ -23,6 +22,7 @@
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
+#include "parallel_core/training/memory_estimate.h"
 
 namespace tapestry {
 
@@ -247,8 +247,10 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     initialize_model_parallel(model_parallel_sizes(p), options.world);
   }
 
-  check_fits(estimate_memory(config, get_data_parallel_world_size()),
-             available_memory() / options.ranks_on_host);
+  if (!options.model) {
+    check_fits(estimate_memory(config, get_data_parallel_world_size()),
+               available_memory() / options.ranks_on_host);
+  }
   const std::string& output = config.training_config.output_dir;
   check_output_paths(config.training_config);
   open_logs(output);
@@ -266,14 +268,18 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   RunData data = open_data_in_turn(config, *options.world);
   check_first_step(*data.train, config.dataset_config);
   log_info("data: " + data.description);
-  const std::unique_ptr<GPTModel> model = get_model(config);
+  const std::unique_ptr<ParallelModel> model =
+      options.model ? get_model(options.model, config) : get_model(config);
   if (!config.training_config.load_checkpoint.empty()) {
     load_weights(*model, config.model_config, config.training_config.load_checkpoint);
     log_info("loaded " + config.training_config.load_checkpoint);
   }
-  log_info(concat("model: ", parameter_count(config.model_config), " parameters",
-                  model->stage().size > 1 ? concat(", this stage holds ", model->num_parameters())
-                                          : std::string()));
+  log_info(options.model ? concat("model: ", model->type_name(), ", this rank holds ",
+                                  model->num_parameters(), " parameters")
+                         : concat("model: ", parameter_count(config.model_config), " parameters",
+                                  model->stage().size > 1
+                                      ? concat(", this stage holds ", model->num_parameters())
+                                      : std::string()));
 
   std::string resolved = resolved_yaml(config);
   if (!options.run_cmd.empty()) {
@@ -287,7 +293,10 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     check_equal_parameters(*model, get_data_parallel_group(/*with_context_parallel=*/true));
   }
   const auto data_parallel = get_data_parallel(config, *model);
-  const auto optimizer = get_optimizer(config, *model, data_parallel.get());
+  const auto optimizer =
+      options.param_groups
+          ? get_optimizer(config, *model, options.param_groups(*model), data_parallel.get())
+          : get_optimizer(config, *model, data_parallel.get());
   const auto schedule = get_optimizer_param_scheduler(config, get_data_parallel_world_size());
   TrainOneStepCell cell(*model, *optimizer, *schedule, config, data_parallel.get());
   std::optional<MetricsWriter> metrics;

@@ -8,6 +8,7 @@
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
+#include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/training.h"
 
@@ -30,6 +31,8 @@ inline constexpr int64_t kDefaultTextMaxVocab = 8000;
 RunData open_data(const AllConfig& config);
 
 struct PretrainOptions {
+  ModelProvider model;                   ///< empty: the GPT of the configuration
+  ParamGroupsProvider param_groups;      ///< empty: with and without weight decay, by flags
   std::string run_cmd;                   ///< recorded in the log and config.yaml
   std::function<bool()> stop_requested;  ///< see TrainOptions; asked of any rank, it stops all
   std::shared_ptr<ProcessGroup> world = single_process_group();
@@ -39,7 +42,7 @@ struct PretrainOptions {
 /// Does everything that a configuration asks for: groups, logs, data, model, weights, optimizer,
 /// training. Every rank of the world calls it. The configuration must be supported
 /// (require_supported) and fit into memory (both are checked before anything is allocated or
-/// written).
+/// written; what a model of one's own needs is not known before).
 TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options = {});
 
 /// The axes that a configuration asks for. A virtual pipeline of one chunk is none.

@@ -90,7 +90,7 @@ std::map<std::string, double> logical_gradient_norms(const nn::Module& model) {
   return norms;
 }
 
-TrainOneStepCell::TrainOneStepCell(GPTModel& network_with_loss,
+TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
                                    optim::Optimizer& optimizer,
                                    const optim::Schedule& schedule,
                                    const AllConfig& config,
@@ -140,7 +140,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
   random_context().step = position_.seen;
   double loss = 0;
   PipelineWork work =
-      pipeline_work(network_, micro_batches, [&](int64_t /*micro_batch*/, GPTOutput& output) {
+      pipeline_work(network_, micro_batches, [&](int64_t /*micro_batch*/, ModelOutput& output) {
         output.logits = {};  // nobody else holds them: their gradient can take their place
         // The model's loss is the mean over its micro-batch. Its share is that among the
         // micro-batches of all ranks, so that gradients are simply summed.

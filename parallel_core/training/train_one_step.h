@@ -17,8 +17,8 @@
 #include "parallel_core/distributed/model_gradients.h"
 #include "parallel_core/distributed/on_demand_gradients.h"
 #include "parallel_core/optimizer/backward_update.h"
+#include "parallel_core/pipeline_parallel/parallel_model.h"
 #include "parallel_core/training/forward_step.h"
-#include "parallel_core/transformer/gpt_model.h"
 
 namespace tapestry {
 
@@ -58,7 +58,7 @@ class TrainOneStepCell {
   /// All arguments outlive the cell. A step's gradients are there until the next step, or with
   /// optimizer_in_backward used up one by one; with several data-parallel ranks `data_parallel`
   /// (get_data_parallel) has them, and ValueError if it is missing.
-  TrainOneStepCell(GPTModel& network_with_loss,
+  TrainOneStepCell(ParallelModel& network_with_loss,
                    optim::Optimizer& optimizer,
                    const optim::Schedule& schedule,
                    const AllConfig& config,
@@ -76,7 +76,7 @@ class TrainOneStepCell {
     observer_wanted_ = std::move(wanted);
   }
 
-  GPTModel& network() { return network_; }
+  ParallelModel& network() { return network_; }
   optim::Optimizer& optimizer() { return optimizer_; }
   optim::Schedule::Position position() const { return position_; }
   void set_position(optim::Schedule::Position position) { position_ = position; }
@@ -90,7 +90,7 @@ class TrainOneStepCell {
   void step_after_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
   void step_in_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
 
-  GPTModel& network_;
+  ParallelModel& network_;
   optim::Optimizer& optimizer_;
   const optim::Schedule& schedule_;
   optim::GradScaler scaler_;

@@ -69,13 +69,7 @@ std::string dump_path(const AllConfig& config, const char* what, int64_t step) {
 
 }  // namespace
 
-std::unique_ptr<GPTModel> get_model(const AllConfig& config) {
-  random_context().seed = static_cast<uint64_t>(config.training_config.seed);
-  return std::make_unique<GPTModel>(config.model_config, config.dataset_config.data_layout,
-                                    get_pipeline_stage(config));
-}
-
-double evaluate(GPTModel& model,
+double evaluate(ParallelModel& model,
                 data::DataSource& source,
                 const AllConfig& config,
                 int64_t iterations) {
@@ -91,7 +85,7 @@ double evaluate(GPTModel& model,
   for (int64_t i = 0; i < available; ++i) {
     const std::vector<data::Batch> micro_batches = step_batches(source, config, i);
     PipelineWork work =
-        pipeline_work(model, micro_batches, [&](int64_t /*micro_batch*/, GPTOutput& output) {
+        pipeline_work(model, micro_batches, [&](int64_t /*micro_batch*/, ModelOutput& output) {
           loss += output.loss.item() * output.token_count;
           tokens += output.token_count;
           return StageOutput{};

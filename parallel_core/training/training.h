@@ -10,19 +10,15 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/training/get_model.h"
 #include "parallel_core/training/metrics.h"
 #include "parallel_core/training/train_one_step.h"
 
 namespace tapestry {
 
-/// The model of a configuration, its weights initialised from training_config.seed. In a pipeline
-/// the chunks that the calling rank holds (GPTModel::stage), which have the weights that they would
-/// have in the whole model.
-std::unique_ptr<GPTModel> get_model(const AllConfig& config);
-
 /// Mean loss per token over `iterations` global batches, in evaluation mode. Fewer if the source
 /// ends before; ValueError if it has not even one.
-double evaluate(GPTModel& model,
+double evaluate(ParallelModel& model,
                 data::DataSource& source,
                 const AllConfig& config,
                 int64_t iterations);

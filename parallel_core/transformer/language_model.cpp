@@ -5,7 +5,7 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/transformer/activation_recorder.h"
-#include "parallel_core/transformer/init_method.h"
+#include "parallel_core/init_method.h"
 
 namespace tapestry {
 

@@ -1,6 +1,6 @@
 #include "parallel_core/transformer/mlp.h"
 
-#include "parallel_core/transformer/init_method.h"
+#include "parallel_core/init_method.h"
 
 namespace tapestry {
 

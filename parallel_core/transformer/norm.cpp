@@ -5,6 +5,7 @@
 #include "autograd/ops/elementwise.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/parameter_builder.h"
+#include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
 
 namespace tapestry {
 
@@ -133,6 +134,11 @@ std::unique_ptr<ParallelNorm> get_norm(const TransformerConfig& config,
                     "' is not known; choose LayerNorm, RMSNorm or FusedRMSNorm");
   return std::make_unique<ParallelRMSNorm>(size, config.norm_epsilon, logical_name, tp, scale,
                                            precision);
+}
+
+std::unique_ptr<ParallelNorm> get_norm(const AllConfig& config, const std::string& logical_name) {
+  return get_norm(config.model_config, config.model_config.hidden_size, logical_name,
+                  tensor_parallel_layout(config).hidden_gradient());
 }
 
 Tensor ResidualStream::sum(const Precision& precision) const {

@@ -30,6 +30,10 @@ std::unique_ptr<ParallelNorm> get_norm(const TransformerConfig& config,
                                        nn::TensorParallel tp,
                                        double scale = 1.0);
 
+/// The same for hidden states of a model of the configuration: hidden_size elements, and each
+/// rank's gradients a share where sequence parallelism divides hidden states.
+std::unique_ptr<ParallelNorm> get_norm(const AllConfig& config, const std::string& logical_name);
+
 /// The residual stream between two blocks. The last block's output is not added to it until the
 /// next norm reads the sum, which is then one pass over memory instead of two.
 struct ResidualStream {

@@ -8,15 +8,25 @@
 namespace tapestry {
 
 ComparedTraining::ComparedTraining(const AllConfig& config_,
-                                   const LayoutParts& parts,
+                                   const VerifyOptions& options_,
                                    bool in_layout)
     : config(config_),
-      source(parts.data ? parts.data(config) : open_data(config).train),
-      model(in_layout && parts.model ? parts.model(config) : get_model(config)) {}
+      options(options_),
+      source(options.parts.data ? options.parts.data(config) : open_data(config).train) {
+  if (in_layout && options.parts.model) {
+    model = options.parts.model(config);
+  } else if (options.model) {
+    model = get_model(options.model, config);
+  } else {
+    model = get_model(config);
+  }
+}
 
 void ComparedTraining::start(optim::Schedule::Position position) {
   data_parallel = get_data_parallel(config, *model);
-  optimizer = get_optimizer(config, *model, data_parallel.get());
+  optimizer = options.param_groups
+                  ? get_optimizer(config, *model, options.param_groups(*model), data_parallel.get())
+                  : get_optimizer(config, *model, data_parallel.get());
   schedule = get_optimizer_param_scheduler(config, get_data_parallel_world_size());
   cell = std::make_unique<TrainOneStepCell>(*model, *optimizer, *schedule, config,
                                             data_parallel.get());

@@ -12,13 +12,12 @@
 #include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/training/train_one_step.h"
 #include "parallel_core/verification/verify_layout.h"
-#include "parallel_core/transformer/gpt_model.h"
 
 namespace tapestry {
 
-/// A training on the current rank, whose groups are made. The configuration outlives it.
+/// A training on the current rank, whose groups are made. The arguments outlive it.
 struct ComparedTraining {
-  ComparedTraining(const AllConfig& config_, const LayoutParts& parts, bool in_layout);
+  ComparedTraining(const AllConfig& config_, const VerifyOptions& options_, bool in_layout);
 
   /// The weights are in: makes the rest, the schedule at `position`.
   void start(optim::Schedule::Position position);
@@ -27,8 +26,9 @@ struct ComparedTraining {
   std::vector<data::Batch> batches(int64_t step) const;
 
   const AllConfig& config;
+  const VerifyOptions& options;
   std::unique_ptr<data::DataSource> source;
-  std::unique_ptr<GPTModel> model;
+  std::unique_ptr<ParallelModel> model;
   std::unique_ptr<DistributedDataParallel> data_parallel;
   std::unique_ptr<optim::Optimizer> optimizer;
   std::unique_ptr<optim::Schedule> schedule;

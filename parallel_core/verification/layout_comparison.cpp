@@ -116,7 +116,7 @@ RankComparison::RankComparison(const LayoutPair& pair,
       findings_(findings),
       where_(place_of_rank()) {}
 
-void RankComparison::describe_modules(GPTModel& model) {
+void RankComparison::describe_modules(ParallelModel& model) {
   for (const nn::Module::NamedModule& entry : model.named_modules()) {
     types_.emplace(entry.name, entry.module->type_name());
   }

@@ -7,10 +7,10 @@
 
 #include "nn/module.h"
 #include "optim/optimizer.h"
+#include "parallel_core/training/train_one_step.h"
 #include "parallel_core/verification/layout_findings.h"
 #include "parallel_core/verification/layout_trace.h"
 #include "parallel_core/verification/sample_recorder.h"
-#include "parallel_core/training/train_one_step.h"
 #include "parallel_core/verification/verify_layout.h"
 
 namespace tapestry {
@@ -25,7 +25,7 @@ class RankComparison {
   RankComparison(const LayoutPair& pair, const LayoutTrace& trace, LayoutFindings& findings);
 
   /// For the findings to name the modules of parameters.
-  void describe_modules(GPTModel& model);
+  void describe_modules(ParallelModel& model);
 
   /// Bit for bit; `look` counts the calls from 0.
   void weights_before(const nn::Module& model, const LogicalState& expected, size_t look);

@@ -37,6 +37,7 @@ constexpr std::array kEntries = {
     Entry{"zero", Kind::kLevel, "parallel_config.zero_level"},
     Entry{"bucket", Kind::kCount, "training_config.bucket_size"},
     Entry{"overlap", Kind::kSwitch, ""},
+    Entry{"delay", Kind::kSwitch, "training_config.delay_grad_reduce"},
 };
 
 std::string known_names() {
@@ -262,6 +263,7 @@ std::string layout_text(const AllConfig& config, int64_t data_parallel_size) {
   add(p.zero_level.has_value(), "zero=" + p.zero_level.value_or(""));
   add(t.bucket_size.has_value(), concat("bucket=", t.bucket_size.value_or(0)));
   add(t.overlap_grad_reduce, "overlap");
+  add(t.delay_grad_reduce, "delay");
   add(true, concat("micro=", config.dataset_config.micro_batch_num));
   return out;
 }

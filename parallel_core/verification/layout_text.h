@@ -31,6 +31,7 @@ struct LayoutText {
 /// | zero=z1, z2, z3  | zero_level |
 /// | bucket=N         | bucket_size |
 /// | overlap          | overlap_grad_reduce, and overlap_param_gather with a sharded optimizer |
+/// | delay            | delay_grad_reduce |
 ///
 /// Words without a number may also be given as sp=True or sp=False. ValueError, naming the entry,
 /// for an unknown or repeated name, a value that is not what it should be, and for experts (ep),

@@ -48,7 +48,7 @@ LayoutTrace trace_single_process(const LayoutPair& pair,
                                  const VerifyOptions& options,
                                  int64_t steps) {
   const AllConfig& config = pair.single;
-  ComparedTraining training(config, options.parts, false);
+  ComparedTraining training(config, options, false);
   LayoutTrace trace;
   for (const nn::Module::NamedParameter& entry : training.model->named_parameters()) {
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {

@@ -18,10 +18,10 @@
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/random.h"
+#include "parallel_core/training/pretrain.h"
 #include "parallel_core/verification/compared_training.h"
 #include "parallel_core/verification/layout_comparison.h"
 #include "parallel_core/verification/layout_trace.h"
-#include "parallel_core/training/pretrain.h"
 #include "parallel_core/verification/sample_recorder.h"
 
 namespace tapestry {
@@ -80,7 +80,7 @@ uint64_t train_rank(const LayoutPair& pair,
   const AllConfig& config = pair.layout;
   const LayoutParts& parts = options.parts;
   RankComparison comparison(pair, trace, findings);
-  ComparedTraining training(config, parts, true);
+  ComparedTraining training(config, options, true);
   comparison.describe_modules(*training.model);
   comparison.weights_before(*training.model, trace.initial, 0);
   if (const std::string& path = config.training_config.load_checkpoint; !path.empty()) {

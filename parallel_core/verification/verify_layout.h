@@ -11,9 +11,10 @@
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
+#include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/training/get_model.h"
 #include "parallel_core/verification/layout_findings.h"
 #include "parallel_core/verification/layout_text.h"
-#include "parallel_core/transformer/gpt_model.h"
 
 namespace tapestry {
 
@@ -29,14 +30,14 @@ struct LayoutPair {
 struct LayoutParts {
   /// The samples; empty: open_data.
   std::function<std::unique_ptr<data::DataSource>(const AllConfig&)> data;
-  /// The model of a rank of the layout; empty: get_model.
-  std::function<std::unique_ptr<GPTModel>(const AllConfig&)> model;
+  /// The model of a rank of the layout; empty: that of both trainings.
+  std::function<std::unique_ptr<ParallelModel>(const AllConfig&)> model;
   /// The world that a rank of the layout sees, made of its own.
   std::function<std::shared_ptr<ProcessGroup>(std::shared_ptr<ProcessGroup>)> world;
   /// Called on each rank of the layout when its start weights are in, and before each step (from
   /// 1).
-  std::function<void(GPTModel&)> started;
-  std::function<void(GPTModel&, int64_t step)> before_step;
+  std::function<void(ParallelModel&)> started;
+  std::function<void(ParallelModel&, int64_t step)> before_step;
 };
 
 struct VerifyOptions {
@@ -47,6 +48,9 @@ struct VerifyOptions {
   /// How far start weights are moved off their initial values (standard deviation), so that gains
   /// of 1 and biases of 0 hide nothing. Not used with load_checkpoint.
   double jitter = 0.02;
+  /// Of both trainings; empty: the GPT of the configuration, in the groups of its flags.
+  ModelProvider model;
+  ParamGroupsProvider param_groups;
   double timeout_seconds = 600;  ///< after which ranks give up on each other
   LayoutParts parts;
 };

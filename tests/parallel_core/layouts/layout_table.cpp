@@ -158,6 +158,22 @@ const std::vector<LayoutRow>& layout_table() {
       {"llama_dropout", "tp=2,pp=4,dp=2,micro=4"},
       {"llama_bf16", "tp=4,sp,pp=2,micro=3"},
       {"gpt2_bf16", "tp=2,sp,pp=2,vpp=2,dp=2,dist_opt,overlap,micro=4"},
+      // Parameters that are gathered on each stage, tied embeddings on two of them whose gradients
+      // are reduced early, and reductions that later stages put off.
+      {"llama", "pp=2,dp=2,zero=z3,micro=3"},
+      {"llama", "pp=2,vpp=2,dp=2,zero=z3,overlap,micro=3"},
+      {"gpt2", "pp=2,dp=2,zero=z3,overlap,micro=3", {}, true},
+      {"gpt2", "pp=4,dp=2,zero=z3,micro=4"},
+      {"gpt2", "tp=2,sp,pp=2,dp=2,zero=z3,micro=3"},
+      {"gpt2", "pp=2,dp=2,zero=z2,micro=3"},
+      {"gpt2", "pp=2,vpp=2,dp=4,zero=z2,overlap,micro=3"},
+      {"gpt2", "tp=2,pp=2,dp=2,zero=z2,overlap,micro=4"},
+      {"gpt2_dropout", "pp=2,dp=2,zero=z3,micro=4"},
+      {"gpt2_bf16", "pp=2,dp=2,zero=z3,overlap,micro=3"},
+      {"gpt2", "pp=2,dp=2,overlap,delay,bucket=2000,micro=4"},
+      {"gpt2", "pp=4,dp=2,zero=z2,overlap,delay,micro=4", {}, true},
+      {"llama", "tp=2,sp,pp=2,dp=2,dist_opt,overlap,delay,bucket=2000,micro=3"},
+      {"gpt2", "pp=2,vpp=2,dp=2,zero=z3,overlap,delay,micro=3"},
       // Sequence before batch, against one process with batch before sequence.
       {"llama", "tp=2,sp,pp=2,micro=3", kSequenceFirst, true},
       {"llama", "tp=4,dp=2,dist_opt", kSequenceFirst},

@@ -86,6 +86,9 @@ TEST(LayoutText, ComplaintsNameTheEntry) {
 }
 
 TEST(LayoutText, ConfigurationsOfBoth) {
+  const LayoutPair delayed = testing::small_pair("pp=2,dp=2,overlap,delay,micro=3");
+  EXPECT_EQ(layout_text(delayed.layout, 2), "tp=1,pp=2,dp=2,overlap,delay,micro=3");
+  EXPECT_FALSE(delayed.single.training_config.delay_grad_reduce);
   const LayoutPair pair = testing::small_pair("tp=2,sp,dp=2,zero=z1,overlap,micro=3");
   EXPECT_EQ(layout_text(pair.layout, pair.data_parallel_size),
             "tp=2,sp,pp=1,dp=2,zero=z1,overlap,micro=3");

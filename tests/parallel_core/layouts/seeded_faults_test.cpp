@@ -63,15 +63,15 @@ std::function<void(LayoutParts&)> communication(CommunicationFault fault) {
         parts.world = [shared](std::shared_ptr<ProcessGroup> world) {
           return testing::with_fault(std::move(world), shared);
         };
-        parts.before_step = [](GPTModel& /*model*/, int64_t step) { testing::start_step(step); };
+        parts.before_step = [](ParallelModel& /*model*/, int64_t step) { testing::start_step(step); };
       };
 }
 
-std::function<void(LayoutParts&)> at_start(const std::function<void(GPTModel&)>& started) {
+std::function<void(LayoutParts&)> at_start(const std::function<void(ParallelModel&)>& started) {
   return [started](LayoutParts& parts) { parts.started = started; };
 }
 
-nn::Parameter& parameter_of(GPTModel& model, const std::string& path) {
+nn::Parameter& parameter_of(ParallelModel& model, const std::string& path) {
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     if (entry.name == path) {
       return *entry.parameter;
@@ -194,7 +194,7 @@ std::vector<SeededFault> seeded_faults() {
       {"keys_and_values_swapped",
        "tp=2",
        {},
-       at_start([](GPTModel& model) {
+       at_start([](ParallelModel& model) {
          if (get_tensor_model_parallel_rank() == 1) {
            nn::Parameter& weight =
                parameter_of(model, "language_model.encoder.layers.1.attention.qkv_proj.weight");
@@ -221,7 +221,7 @@ std::vector<SeededFault> seeded_faults() {
        1,
        "final_norm.bias",
        ""},
-      {"dropout_of_another_stream_on_one_rank", "tp=2", kDropout, at_start([](GPTModel& /*model*/) {
+      {"dropout_of_another_stream_on_one_rank", "tp=2", kDropout, at_start([](ParallelModel& /*model*/) {
          if (get_tensor_model_parallel_rank() == 1) {
            ++random_context().seed;
          }
@@ -288,7 +288,7 @@ std::vector<SeededFault> seeded_faults() {
       {"norm_counts_replicated_parameters_twice",
        "tp=2",
        {},
-       at_start([](GPTModel& model) {
+       at_start([](ParallelModel& model) {
          nn::Parameter& gain = parameter_of(model, "language_model.encoder.final_norm.gamma");
          nn::ParameterFlags flags = gain.flags();
          flags.tp = nn::TensorParallel::kSharded;

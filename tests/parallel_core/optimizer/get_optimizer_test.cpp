@@ -7,6 +7,10 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
+#include "parallel_core/parallel_state.h"
+#include "parallel_core/pipeline_parallel/collect.h"
+#include "tests/parallel_core/made_up_samples.h"
+#include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"
 
 namespace tapestry {
@@ -45,6 +49,109 @@ TEST(GetParamGroups, AnEmptyGroupIsLeftOut) {
     entry.parameter->set_flags(flags);
   }
   EXPECT_EQ(get_param_groups(*model, 0.1).size(), 1U);
+}
+
+// Gains and biases; tables; the rest, at a tenth of the rate.
+std::vector<optim::ParamGroup> own_groups(const nn::Module& model) {
+  std::vector<optim::ParamGroup> groups(3);
+  groups[0].wd_mult = 0;
+  groups[1].wd_mult = 0.5;
+  groups[2].lr_mult = 0.1;
+  for (const auto& [name, parameter] : model.named_parameters()) {
+    const bool table = name.find("embedding") != std::string::npos;
+    groups[table ? 1 : parameter->flags().decay ? 2 : 0].params.push_back(*parameter);
+  }
+  return groups;
+}
+
+const Overrides kDecay = {kOptimizer + "weight_decay=0.2", kOptimizer + "learning_rate=0.01"};
+
+TEST(GetOptimizer, OwnGroupsScaleTheSchedule) {
+  testing::Trainer plain(small_config(kDecay));
+  const AllConfig config = small_config(kDecay);
+  const auto model = get_model(config);
+  const auto optimizer = get_optimizer(config, *model, own_groups(*model));
+  const auto schedule = get_optimizer_param_scheduler(config, 1);
+  TrainOneStepCell cell(*model, *optimizer, *schedule, config);
+  const std::vector<data::Batch> batches = {testing::make_batch(config, 2)};
+  const auto before = get_logical_state(*model);
+  const StepResult result = cell(batches);
+  plain.cell(batches);
+  ASSERT_EQ(result.lr.size(), 3U);
+  EXPECT_DOUBLE_EQ(result.lr[0], 0.01);
+  EXPECT_DOUBLE_EQ(result.lr[2], 0.001);
+  EXPECT_DOUBLE_EQ(optimizer->param_groups()[1].weight_decay, 0.1);
+  const auto own = get_logical_state(*model);
+  const auto usual = get_logical_state(*plain.model);
+  // AdamW is linear in its rate: a tenth of the usual step, decay included.
+  const std::string matrix = "layers.0.attention.wo.weight";
+  const Tensor step = own.at(matrix) - before.at(matrix);
+  EXPECT_LE(testing::distance(step * 10, usual.at(matrix) - before.at(matrix)), 1e-4);
+  const std::string gain = "layers.0.ffn_norm.weight";
+  EXPECT_TRUE(testing::same_bits(own.at(gain), usual.at(gain)));
+  EXPECT_GT(testing::largest(own.at("tok_embeddings.weight") - usual.at("tok_embeddings.weight")),
+            0);
+}
+
+// With and without stages, whole and in pieces.
+TEST(GetOptimizer, OwnGroupsInEveryLayout) {
+  const auto weights = [](const AllConfig& config, int64_t ranks) {
+    const auto model = get_model(config);
+    const auto data_parallel = get_data_parallel(config, *model);
+    const auto optimizer = get_optimizer(config, *model, own_groups(*model), data_parallel.get());
+    EXPECT_EQ(optimizer->param_groups().size(), 3U);
+    const auto schedule = get_optimizer_param_scheduler(config, ranks);
+    TrainOneStepCell cell(*model, *optimizer, *schedule, config, data_parallel.get());
+    testing::MadeUpSamples samples(config);
+    const int64_t rows = 4 / ranks;
+    const int64_t rank = ranks > 1 ? get_data_parallel_rank() : 0;
+    for (int64_t step = 0; step < 2; ++step) {
+      cell({samples.micro_batch(step, 0, 1, rows, rank, ranks)});
+    }
+    return gather_over_pipeline(get_logical_state(*model, optimizer.get()));
+  };
+  // With rotation no bias has a gradient of nothing but rounding.
+  const Overrides two = testing::joined(kDecay, {"model_config.position_embedding_type=rope"});
+  const auto expected = weights(small_config(two), 1);
+  for (const char* level : {"z1", "z2", "z3"}) {
+    const AllConfig config =
+        small_config(testing::joined(two, {std::string("parallel_config.zero_level=") + level,
+                                           "parallel_config.pipeline_model_parallel_size=2"}));
+    testing::run_parallel(4, {.pipeline_model_parallel_size = 2}, [&] {
+      const auto found = weights(config, 2);
+      if (!found.empty() && get_data_parallel_rank() == 0) {
+        testing::expect_states_close(found, expected, 1e-4);
+      }
+    });
+  }
+}
+
+TEST(GetOptimizer, BadGroups) {
+  const AllConfig config = small_config(kDecay);
+  const auto model = get_model(config);
+  const auto refused = [&](const std::function<void(std::vector<optim::ParamGroup>&)>& change) {
+    auto groups = own_groups(*model);
+    change(groups);
+    try {
+      get_optimizer(config, *model, groups);
+    } catch (const ValueError& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  using ::testing::HasSubstr;
+  EXPECT_EQ(refused([](auto& /*groups*/) {}), "none");
+  EXPECT_EQ(refused([](auto& groups) { groups.emplace_back(); }), "none");
+  EXPECT_THAT(refused([](auto& groups) { groups[0].params.pop_back(); }),
+              HasSubstr("' is in none of them"));
+  EXPECT_THAT(refused([](auto& groups) { groups[1].params.push_back(groups[2].params[0]); }),
+              HasSubstr("is in group 1 already"));
+  EXPECT_THAT(refused([](auto& groups) { groups[1].params.push_back(ones({2})); }),
+              HasSubstr("param group 1: holds a tensor float32 [2] that is no parameter"));
+  EXPECT_THAT(refused([](auto& groups) { groups[2].lr = 0.5; }),
+              HasSubstr("param group 2: lr 0.5 would be overwritten"));
+  EXPECT_THAT(refused([](auto& groups) { groups[2].weight_decay = 0.5; }),
+              HasSubstr("param group 2: weight_decay 0.5 would be overwritten"));
 }
 
 TEST(GetOptimizer, ByName) {

@@ -361,7 +361,7 @@ TEST(TrainOneStepCell, NeedsAMicroBatch) {
 
 TEST(ToModelInput, LeavesOutWhatTheDataLeaveOut) {
   data::Batch batch = make_batch(testing::small_config(), 2);
-  GPTInput input = to_model_input(batch);
+  ModelInput input = to_model_input(batch);
   EXPECT_FALSE(input.attention_mask.defined());
   EXPECT_FALSE(input.position_ids.defined());
   EXPECT_EQ(input.tokens.shape(), Shape({2, 8}));

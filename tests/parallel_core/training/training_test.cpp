@@ -201,7 +201,7 @@ TEST_F(Train, EvaluationIsTheMeanPerToken) {
   double tokens = 0;
   for (int64_t first = 0; first < 12; first += 2) {
     const NoGradGuard guard;
-    const GPTOutput out =
+    const ModelOutput out =
         trainer.model->forward(to_model_input(make_batch(trainer.config, 2, first)));
     loss += out.loss.item() * out.token_count;
     tokens += out.token_count;

@@ -27,7 +27,7 @@ using testing::Structure;
 using testing::Trainer;
 
 Tensor logits_of(GPTModel& model, const data::Batch& batch) {
-  GPTInput input = to_model_input(batch);
+  ModelInput input = to_model_input(batch);
   input.labels = {};
   return model.forward(input).logits;
 }
@@ -193,11 +193,11 @@ TEST(GPTModel, LossMaskAndItsCount) {
   }
   EXPECT_EQ(trainer.model->forward(to_model_input(batch)).token_count, tokens);
   batch.loss_mask.assign(batch.loss_mask.size(), 0.0F);
-  const GPTOutput nothing = trainer.model->forward(to_model_input(batch));
+  const ModelOutput nothing = trainer.model->forward(to_model_input(batch));
   EXPECT_EQ(nothing.loss.item(), 0.0);
   EXPECT_EQ(nothing.token_count, 0.0);
   batch.loss_mask.clear();
-  const GPTOutput all = trainer.model->forward(to_model_input(batch));
+  const ModelOutput all = trainer.model->forward(to_model_input(batch));
   EXPECT_EQ(all.token_count, 16.0);
   batch.labels.clear();
   EXPECT_FALSE(trainer.model->forward(to_model_input(batch)).loss.defined());
@@ -206,7 +206,7 @@ TEST(GPTModel, LossMaskAndItsCount) {
 TEST(GPTModel, BadInputs) {
   const Trainer trainer({"model_config.max_position_embeddings=9"});
   const NoGradGuard guard;
-  const auto forward = [&](const GPTInput& input) { trainer.model->forward(input); };
+  const auto forward = [&](const ModelInput& input) { trainer.model->forward(input); };
   EXPECT_THAT(
       [&] {
         forward({.tokens = zeros({1, 10}, kInt64)});

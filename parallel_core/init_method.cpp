@@ -1,4 +1,4 @@
-#include "parallel_core/transformer/init_method.h"
+#include "parallel_core/init_method.h"
 
 #include <cmath>
 

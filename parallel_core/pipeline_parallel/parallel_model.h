@@ -1,0 +1,60 @@
+// What a run takes of a model: anything that trains in a parallel layout.
+#pragma once
+
+#include <cstdint>
+
+#include "nn/module.h"
+#include "parallel_core/pipeline_parallel/pipeline_stage.h"
+
+namespace tapestry {
+
+/// One micro-batch. All are [B, S]; labels may be undefined (then only logits are computed),
+/// loss_mask (all ones) and position_ids (0 .. S-1) too. Where context-parallel ranks divide the
+/// sequences, all are the rank's chunks (own_chunks), the mask those of its queries.
+struct ModelInput {
+  Tensor tokens;
+  Tensor labels;
+  Tensor loss_mask;
+  Tensor position_ids;
+  Tensor attention_mask;  ///< bool [B, 1, own S, S], true = may look; undefined: causal only
+  /// In a pipeline: which of the rank's chunks runs, and what it gets from the chunk before: hidden
+  /// states of hidden_shape() and hidden_dtype().
+  int chunk = 0;
+  Tensor hidden;
+};
+
+struct ModelOutput {
+  Tensor hidden;  ///< for the next chunk; of the model's last chunk undefined, all others are not
+  /// Scalar: sum(loss * mask) / max(sum(mask), 1), over whole sequences; undefined without labels.
+  /// Of ranks that divide sequences each has the same value, and the gradients of its own tokens.
+  Tensor loss;
+  /// [B, S, V], or [S, B, V] with data_layout SBH. With labels for whoever looks, of any kind and
+  /// possibly undefined: dropped before backward, its memory serves for its gradient.
+  Tensor logits;
+  double token_count = 0;  ///< sum(mask), over whole sequences
+};
+
+/// A model, or what one rank of a pipeline has of it. Training, evaluation, generation, files and
+/// the comparison of layouts use this and the parameters' logical tensors, nothing else.
+class ParallelModel : public nn::Module {
+ public:
+  /// Every rank of the tensor-parallel group passes the same input and gets the same loss.
+  virtual ModelOutput forward(const ModelInput& input) = 0;
+
+  /// The chunks that this rank has; the same number on every rank.
+  virtual const PipelineStage& stage() const = 0;
+  /// Of the hidden states between chunks, on this rank, for `batch` sequences of `seq` tokens.
+  virtual Shape hidden_shape(int64_t batch, int64_t seq) const = 0;
+  virtual DType hidden_dtype() const = 0;
+  /// Sequences without labels are filled up to a multiple of so many tokens before ranks divide
+  /// them.
+  virtual int64_t sequence_unit() const { return 1; }
+  /// Of hidden states and logits.
+  virtual int64_t sequence_axis() const { return 1; }
+  /// True if the model computes what Hugging Face's model of this configuration (file_model_type)
+  /// does from the same tensors, so that files carry the names of that one. All others are saved
+  /// under their logical names.
+  virtual bool has_file_names_of_config() const { return false; }
+};
+
+}  // namespace tapestry

@@ -1,0 +1,78 @@
+#include "parallel_core/transformer/transformer_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "autograd/ops/elementwise.h"
+#include "autograd/ops/reduction.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/tensor/error.h"
+#include "parallel_core/comm/sum_over.h"
+#include "parallel_core/tensor_parallel/mappings.h"
+
+namespace tapestry {
+
+TransformerModel::TransformerModel(const AllConfig& config)
+    : TransformerModel(
+          config.model_config, config.dataset_config.data_layout, get_pipeline_stage(config)) {}
+
+TransformerModel::TransformerModel(const TransformerConfig& config,
+                                   const std::string& data_layout,
+                                   PipelineStage stage)
+    : stage_(std::move(stage)),
+      hidden_size_(config.hidden_size),
+      sequence_first_(data_layout == "SBH"),
+      tensor_layout_(tensor_parallel_layout(config, sequence_first_)),
+      context_layout_(context_parallel_layout()),
+      precision_(precision_of(config)) {
+  check<ValueError>(data_layout == "BSH" || data_layout == "SBH", "data_layout '", data_layout,
+                    "' is not known; choose BSH or SBH");
+}
+
+int64_t TransformerModel::sequence_unit() const {
+  const int64_t pieces = tensor_layout_.sequence_axis ? tensor_layout_.size : 1;
+  return context_layout_.size == 1 ? pieces : context_layout_.chunks() * pieces;
+}
+
+Shape TransformerModel::hidden_shape(int64_t batch, int64_t seq) const {
+  const int64_t unit = sequence_unit();
+  const int64_t pieces = tensor_layout_.sequence_axis ? tensor_layout_.size : 1;
+  const int64_t own = (seq + unit - 1) / unit * unit / context_layout_.size / pieces;
+  return sequence_first_ ? Shape{own, batch, hidden_size_} : Shape{batch, own, hidden_size_};
+}
+
+Tensor TransformerModel::in_layout(const Tensor& batch_first) const {
+  return sequence_first_ && batch_first.defined() ? batch_first.transpose(0, 1).contiguous()
+                                                  : batch_first;
+}
+
+void TransformerModel::check_targets(const ModelInput& input) {
+  for (const auto& [name, tensor] :
+       {std::pair{"labels", input.labels}, std::pair{"loss_mask", input.loss_mask}}) {
+    check<ValueError>(!tensor.defined() || tensor.shape() == input.tokens.shape(), "model: ", name,
+                      " is ", describe(tensor), ", tokens ", describe(input.tokens));
+  }
+}
+
+ModelOutput TransformerModel::mean_loss(const Tensor& losses, const ModelInput& input) const {
+  check_targets(input);
+  const Tensor mask = in_layout(input.loss_mask);
+  return mean_of_sum(tapestry::sum(mask.defined() ? losses * mask : losses), input);
+}
+
+ModelOutput TransformerModel::mean_of_sum(const Tensor& sum, const ModelInput& input) const {
+  ModelOutput out;
+  out.token_count = input.loss_mask.defined()
+                        ? tapestry::sum(in_layout(input.loss_mask).to(kFloat64)).item()
+                        : static_cast<double>(input.tokens.numel());
+  Tensor total = sum;
+  if (context_layout_.size > 1) {
+    // Every rank goes backward from the loss of its own tokens.
+    out.token_count = sum_over(*context_layout_.group, out.token_count);
+    total = reduce_from_model_parallel_region(total, *context_layout_.group);
+  }
+  out.loss = total / std::max(out.token_count, 1.0);
+  return out;
+}
+
+}  // namespace tapestry

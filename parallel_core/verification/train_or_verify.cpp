@@ -1,0 +1,76 @@
+#include "parallel_core/verification/train_or_verify.h"
+
+#include <algorithm>
+#include <charconv>
+#include <iostream>
+#include <optional>
+#include <utility>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/init_configs.h"
+#include "parallel_core/training/program.h"
+#include "parallel_core/verification/verify_layout.h"
+
+namespace tapestry {
+
+namespace {
+
+// Takes "NAME VALUE" or "NAME=VALUE" out of the words.
+std::optional<std::string> take(std::vector<std::string>& words, const std::string& name) {
+  for (auto word = words.begin(); word != words.end(); ++word) {
+    if (word->starts_with(name + "=")) {
+      std::string value = word->substr(name.size() + 1);
+      words.erase(word);
+      return value;
+    }
+    if (*word == name) {
+      check<ValueError>(word + 1 != words.end(), name, ": expected a value");
+      std::string value = *(word + 1);
+      words.erase(word, word + 2);
+      return value;
+    }
+  }
+  return std::nullopt;
+}
+
+int64_t number(const std::string& text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  check<ValueError>(error == std::errc() && end == text.data() + text.size(), "--verify_steps '",
+                    text, "': expected an integer");
+  return value;
+}
+
+}  // namespace
+
+int train_or_verify(std::vector<std::string> words,
+                    const Distributed& job,
+                    PretrainOptions options) {
+  const std::optional<std::string> layout = take(words, "--verify_layout");
+  const std::optional<std::string> steps = take(words, "--verify_steps");
+  if (!layout) {
+    check<ValueError>(!steps, "--verify_steps: has no effect without --verify_layout");
+    options.stop_requested = stop_on_signals();
+    options.world = job.world();
+    options.ranks_on_host = job.ranks_on_host();
+    pretrain(init_configs_from_args(words), options);
+    return kFinished;
+  }
+  check<ValueError>(job.world()->size() == 1,
+                    "--verify_layout runs all ranks in one process; this job has ",
+                    job.world()->size(), " processes");
+  const LayoutPair pair = load_layout_pair(*layout, [&](const std::vector<std::string>& more) {
+    return init_configs_from_args(words, {.overrides = more});
+  });
+  VerifyOptions verify;
+  verify.model = options.model;
+  verify.param_groups = options.param_groups;
+  if (steps) {
+    verify.steps = number(*steps);
+  }
+  const LayoutReport report = compare_layout(pair, verify);
+  std::cout << report_text(report, pair);
+  return report.agrees() ? kFinished : kFailure;
+}
+
+}  // namespace tapestry
