@@ -16,10 +16,10 @@
 #include "examples/gpt/command_line.h"
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
+#include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/verification/verify_layout.h"
 
@@ -156,7 +156,8 @@ int run(int argc, char** argv, const tapestry::Distributed& job) {
   tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
                               .stop_requested = [] { return g_stop_requested != 0; },
                               .world = job.world(),
-                              .ranks_on_host = job.ranks_on_host()});
+                              .ranks_on_host = job.ranks_on_host(),
+                              .progress_text = job.progress_text()});
   return kFinished;
 }
 
