@@ -15,7 +15,6 @@
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
-#include "parallel_core/comm/delayed_transport.h"
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/comm/thread_ranks.h"
 #include "tests/message_of.h"
@@ -162,41 +161,6 @@ TEST(BackgroundProgress, TakesALibraryThatLetsTwoThreadsIn) {
                                     "MPI_THREAD_FUNNELED"));
   EXPECT_EQ(choose_progress(Progress::kWait, true, "").progress, Progress::kWait);
   EXPECT_EQ(choose_progress(Progress::kNone, false, "").progress, Progress::kNone);
-}
-
-TEST(DelayedTransport, ChangesNothingButTime) {
-  const CommunicationOptions slow = {.wrap_transport = [](std::unique_ptr<Transport> inner) {
-    return make_delayed_transport(std::move(inner), 1e-5);
-  }};
-  run_thread_ranks(
-      3, [](const World& world) { testing::check_collectives(*world); }, slow);
-  EXPECT_THROW(make_delayed_transport(nullptr, -1), ValueError);
-}
-
-// A message is not seen before its time, nor are those behind it.
-TEST(DelayedTransport, HoldsMessagesBack) {
-  std::barrier both(2);
-  const CommunicationOptions slow = {.wrap_transport = [](std::unique_ptr<Transport> inner) {
-    return make_delayed_transport(std::move(inner), 0.1);
-  }};
-  run_thread_ranks(
-      2,
-      [&](const World& world) {
-        both.arrive_and_wait();
-        const auto start = std::chrono::steady_clock::now();
-        if (world->rank() == 0) {
-          world->send(full({3}, 1), 1);
-          world->send(full({3}, 2), 1);
-          return;
-        }
-        const Tensor x = zeros({3});
-        world->receive(x, 0);
-        world->receive(x, 0);
-        EXPECT_EQ(x.at({2}), 2);
-        // Not a bound on speed: a message that came sooner came too soon.
-        EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(190));
-      },
-      slow);
 }
 
 }  // namespace
