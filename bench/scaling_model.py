@@ -2,12 +2,38 @@
 """Predicts the step time of a model on many ranks from figures measured on few; docs/scaling.md.
 
 Everything is in seconds, bytes and operations. The formulas are those of docs/scaling.md, the bytes
-those that the tests count (CommunicationStats). For each number of ranks the fastest layout that fits
-the memory is printed.
+those that the tests count (CommunicationStats), the messages those of parallel_core/comm/schedule.h. For
+each number of ranks the fastest layout that fits the memory is printed.
 """
 import argparse
 import dataclasses
 import itertools
+
+MOST_DIRECT = 8  # ranks that all send to each other, as in schedule.h
+WINDOW = 4
+SMALLEST_SEGMENT = 64 * 2**10
+LARGEST_SEGMENT = 512 * 2**10
+ALIGNMENT = 64  # elements
+BUCKET = 40_000_000  # elements; or 1,000,000 a data-parallel rank
+
+
+def aligned(elements):
+    return -(-elements // ALIGNMENT) * ALIGNMENT
+
+
+def chain_segment(ranks, elements, size):
+    """Elements of a segment of a tensor that is reduced along a chain."""
+    wanted = elements * size // (4 * ranks)
+    return aligned(min(max(wanted, SMALLEST_SEGMENT), LARGEST_SEGMENT) // size)
+
+
+def all_reduce_messages(ranks, elements, size=4):
+    """(messages that a rank sends at most, that are under way at most) in an all-reduce."""
+    if ranks <= MOST_DIRECT:
+        piece = aligned(-(-elements // ranks))
+        segment = max(LARGEST_SEGMENT // max(1, ranks // 4), SMALLEST_SEGMENT) // size
+        return 2 * (ranks - 1) * -(-piece // segment), 2 * WINDOW * (ranks - 1)
+    return 2 * -(-elements // chain_segment(ranks, elements, size)), 2 * WINDOW
 
 
 @dataclasses.dataclass
@@ -75,20 +101,42 @@ def step_time(model, machine, layout):
         return None
     compute = model.operations() / (tp * pp * dp) / (machine.flops * machine.efficiency)
 
-    def ring(pieces, size):  # all-gather or reduce-scatter of `size` bytes over `pieces` ranks
-        return (pieces - 1) / pieces * size / machine.bandwidth + (pieces - 1) * machine.latency
+    def direct(ranks, size):  # an all-gather or a reduce-scatter of few ranks
+        return (ranks - 1) / ranks * size / machine.bandwidth + machine.latency
+
+    def reduce_scatter(ranks, size, element):
+        if ranks <= MOST_DIRECT:
+            return direct(ranks, size)
+        # The first segment passes all ranks, the others follow it.
+        segment = chain_segment(ranks, int(size / element), element) * element
+        hop = machine.latency + segment / machine.bandwidth
+        return ranks * hop + size / machine.bandwidth
+
+    def all_gather(ranks, size):
+        if ranks <= MOST_DIRECT:
+            return direct(ranks, size)
+        return (ranks - 1) * (machine.latency + size / ranks / machine.bandwidth)
 
     # Each layer of each micro-batch: two all-reduces forward and two backward, each a
-    # reduce-scatter and an all-gather; with sequence parallelism the same bytes.
-    tensor = model.layers / pp * m * 4 * 2 * ring(tp, hidden_bytes) if tp > 1 else 0
+    # reduce-scatter and an all-gather; with sequence parallelism the same bytes. Those of backward
+    # go beside the weight gradients, a third of the layer's time.
+    tensor = 0
+    if tp > 1:
+        one = 2 * direct(tp, hidden_bytes)
+        layer = compute / (model.layers / pp * m)
+        tensor = model.layers / pp * m * (2 * one + 2 * max(0.0, one - layer / 6))
     bubble = (pp - 1) / m * (compute + tensor)
     messages = 2 * m * (hidden_bytes / machine.bandwidth + machine.latency) if pp > 1 else 0
     bubble += messages / m * (pp - 1)  # the rest is under way while others compute
     data = 0
     if dp > 1:
-        wire = ring(dp, share * 4) + ring(dp, share * model.element)
-        # Hidden behind the last micro-batch's backward pass, two thirds of its time.
-        data = max(0.0, wire - 2 / 3 * compute / m)
+        # Hidden behind the last micro-batch's backward pass, two thirds of its time, and the next
+        # step's first forward pass; but for one bucket each, the last and the first.
+        bucket = min(share, max(BUCKET, 1_000_000 * dp))
+        sums = reduce_scatter(dp, share * 4, 4)
+        weights = all_gather(dp, share * model.element)
+        data = max(reduce_scatter(dp, bucket * 4, 4), sums - 2 / 3 * compute / m)
+        data += max(all_gather(dp, bucket * model.element), weights - 1 / 3 * compute / m)
     update = share / dp * 28 / machine.memory_bandwidth
     return (compute + tensor + bubble + data + update, compute, tensor, bubble, data, update)
 
@@ -113,6 +161,18 @@ MODELS = {
 }
 
 
+def print_messages():
+    elements = next(iter(MODELS.values())).parameters()
+    print(f"### Messages of an all-reduce of {elements:,} float32\n")
+    print("| ranks | messages of a rank | under way at most | bytes of one |")
+    print("|---:|---:|---:|---:|")
+    for ranks in (2, 8, 64, 256, 1024):
+        messages, under_way = all_reduce_messages(ranks, elements)
+        sent = 2 * elements * 4 * ((ranks - 1) / ranks if ranks <= MOST_DIRECT else 1)
+        print(f"| {ranks} | {messages:,} | {under_way} | {sent / messages:,.0f} |")
+    print()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--float32", type=float, default=487e9, help="operations/s of a rank")
@@ -123,6 +183,7 @@ def main():
     parser.add_argument("--bandwidth", type=float, default=12.5e9, help="of the network, bytes/s")
     parser.add_argument("--latency", type=float, default=5e-6)
     options = parser.parse_args()
+    print_messages()
     for name, model in MODELS.items():
         flops = options.float32 if model.element == 4 else options.bfloat16
         machine = Machine(

@@ -140,7 +140,8 @@ int run(const std::vector<std::string>& words, const tapestry::Distributed& job)
   tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
                               .stop_requested = tapestry::stop_on_signals(),
                               .world = job.world(),
-                              .ranks_on_host = job.ranks_on_host()});
+                              .ranks_on_host = job.ranks_on_host(),
+                              .progress_text = job.progress_text()});
   return kFinished;
 }
 

@@ -1,8 +1,11 @@
-// The collectives as messages between ranks. The same for all transports, so the same bits.
+// The collectives as messages between ranks. The same for all transports, so the same bits. What is
+// sent when is in schedule.h.
 //
-// Reductions: each rank reduces one piece, taking the ranks' contributions in rank order, and sends
-// the result round; a small tensor goes to every rank whole, which saves a round. All-gather and
-// all-to-all send directly; broadcast goes down a binomial tree; a barrier is the dissemination of
+// Reductions take the ranks' contributions in rank order. In groups of up to kMostDirect ranks each
+// reduces one piece and sends the result round; a small tensor goes to every rank whole, which
+// saves a round. In larger ones the sums travel along a chain, those of a small tensor through a
+// tree. All-gather: directly, in larger groups round a ring or, of small pieces, through the tree.
+// All-to-all sends directly; broadcast goes down a binomial tree; a barrier is the dissemination of
 // Hensgen, Finkel and Manber 1988.
 #pragma once
 

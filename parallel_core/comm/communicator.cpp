@@ -43,14 +43,41 @@ class InCall {
 
 }  // namespace
 
+// While the rank is in a call, the thread behind it is not; what is still under way afterwards is
+// that one's to move on.
+class Communicator::Inside {
+ public:
+  explicit Inside(Communicator& communicator) : c_(communicator), lock_(communicator.mutex_) {}
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  ~Inside() {
+    if (c_.in_background_ > 0 && c_.background_ != nullptr) {
+      c_.background_->wake();
+    }
+  }
+
+ private:
+  Communicator& c_;
+  std::unique_lock<std::mutex> lock_;
+};
+
 Communicator::Communicator(std::unique_ptr<Transport> transport,
                            const CommunicationOptions& options)
-    : transport_(std::move(transport)), options_(options), watch_(*this) {}
+    : transport_(options.wrap_transport ? options.wrap_transport(std::move(transport))
+                                        : std::move(transport)),
+      options_(options),
+      watch_(*this) {}
 
-Communicator::~Communicator() = default;
+Communicator::~Communicator() { background_.reset(); }
+
+void Communicator::close() {
+  background_.reset();
+  transport_.reset();
+}
 
 uint64_t Communicator::register_group(const std::string& name,
                                       const std::vector<int>& world_ranks) {
+  const std::scoped_lock lock(mutex_);
   std::string key = name + ":";
   for (const int rank : world_ranks) {
     key += std::to_string(rank) + ",";
@@ -71,6 +98,15 @@ std::string Communicator::describe(const Label& label) const {
   return to_string(label, group_name(label.group));
 }
 
+std::string Communicator::describe_background() const {
+  for (const auto& [key, entry] : entries_) {
+    if (entry.operation != nullptr) {
+      return concat("computes while ", describe(entry.operation->label()), " is under way");
+    }
+  }
+  return "";
+}
+
 Communicator::OperationKey Communicator::key_of(const Label& label, int source) {
   return {label.group, label.is_message() ? source : -1, label.sequence};
 }
@@ -81,6 +117,7 @@ Communicator::OperationKey Communicator::key_of(const Operation& operation) {
 }
 
 void Communicator::start(const std::shared_ptr<Operation>& operation) {
+  const Inside inside(*this);
   throw_if_failed();
   check<CommError>(!ended_, describe(operation->label()), ": this rank has finished");
   const InCall in_call(in_call_, *operation);
@@ -104,6 +141,41 @@ void Communicator::start(const std::shared_ptr<Operation>& operation) {
   settle(operation);
   progress();
   throw_if_failed();
+  if (operation->background_ == Operation::Background::kYes) {
+    move_in_background(*operation);
+  }
+}
+
+void Communicator::move_in_background(Operation& operation) {
+  if (operation.finished() || operation.in_background_ || options_.progress != Progress::kThread) {
+    return;
+  }
+  operation.in_background_ = true;
+  ++in_background_;
+  if (background_ == nullptr) {
+    background_ = std::make_unique<BackgroundProgress>(
+        mutex_, [this] { return in_background_ > 0 && !failure_ && !ended_; },
+        [this] { return background_step(); });
+  }
+}
+
+bool Communicator::done(Operation& operation) {
+  if (!operation.finished()) {
+    const Inside inside(*this);
+    move_in_background(operation);
+  }
+  return operation.finished();
+}
+
+// What goes wrong while the rank computes is thrown by its next call.
+bool Communicator::background_step() {
+  const uint64_t before = activity_;
+  try {
+    progress();
+  } catch (const std::exception& error) {
+    fail(error.what());
+  }
+  return activity_ != before;
 }
 
 template <class IsDone, class OnIdle>
@@ -128,6 +200,7 @@ void Communicator::wait(Operation& operation) {
   if (operation.finished()) {
     return;
   }
+  const Inside inside(*this);
   throw_if_failed();
   const InCall in_call(in_call_, operation);
   progress_until([&] { return operation.finished(); }, [&](double idle) { watch_.idle(idle); });
@@ -239,11 +312,12 @@ void Communicator::through(const Moving& transfer) {
 
 // Nothing of the operation is under way: its next stage, or its end.
 void Communicator::settle(const std::shared_ptr<Operation>& operation) {
-  while (operation->under_way_ == 0 && !operation->finished_) {
+  while (operation->under_way_ == 0 && !operation->finished()) {
     const uint64_t before = activity_;
     operation->advance(*this);
     if (operation->under_way_ == 0 && activity_ == before) {
-      operation->finished_ = true;
+      in_background_ -= operation->in_background_ ? 1 : 0;
+      operation->finished_.store(true, std::memory_order_release);
       ++activity_;
       if (operation->label().collective != Collective::kSend) {
         entries_.erase(key_of(*operation));
@@ -333,6 +407,7 @@ void Communicator::check_ended() {
 }
 
 void Communicator::finish() {
+  const Inside inside(*this);
   throw_if_failed();
   for (const auto& [key, entry] : entries_) {
     if (!entry.arrived.empty()) {
@@ -349,6 +424,11 @@ void Communicator::finish() {
 }
 
 void Communicator::announce_failure(const std::string& reason) {
+  const Inside inside(*this);
+  fail(reason);
+}
+
+void Communicator::fail(const std::string& reason) {
   if (!failure_) {
     failure_ = concat("rank ", rank(), " failed: ", reason);
     watch_.note_own_failure(reason);
@@ -359,12 +439,38 @@ void Communicator::announce_failure(const std::string& reason) {
 void Communicator::linger(double seconds, const std::function<bool()>& enough) {
   const auto start = Clock::now();
   while (!enough() && seconds_since(start) < seconds) {
+    const Inside inside(*this);
     if (const std::optional<Arrival> arrival = transport_->next_arrival(); !arrival) {
       transport_->pause(seconds_since(start));
     } else if (arrival->envelope.kind == Envelope::Kind::kControl) {
       hear(*arrival);
     }
   }
+}
+
+bool Communicator::failed_elsewhere() const {
+  const std::scoped_lock lock(mutex_);
+  return watch_.failed_elsewhere();
+}
+
+bool Communicator::lower_rank_failed_alike() const {
+  const std::scoped_lock lock(mutex_);
+  return watch_.lower_rank_failed_alike();
+}
+
+void Communicator::say_last_words() {
+  const Inside inside(*this);
+  broadcast_control(Control::kEnded, "");
+}
+
+bool Communicator::all_others_are_done() const {
+  const std::scoped_lock lock(mutex_);
+  return watch_.all_others_have_ended();
+}
+
+bool Communicator::failed() const {
+  const std::scoped_lock lock(mutex_);
+  return failure_.has_value();
 }
 
 void Communicator::hear(const Arrival& arrival) {

@@ -1,18 +1,22 @@
 // One rank's side of all its collectives: matches what comes with what is expected, moves every
-// collective on whenever the rank waits for any of them, and stops all ranks when they disagree.
+// collective on while the rank waits for any of them, and in the background while it computes, and
+// stops all ranks when they disagree.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
 
+#include "parallel_core/comm/background_progress.h"
 #include "parallel_core/comm/label.h"
 #include "parallel_core/comm/options.h"
 #include "parallel_core/comm/process_group.h"
@@ -24,16 +28,23 @@ namespace tapestry {
 class Communicator;
 
 /// A collective that is under way on this rank: sends and receives, and what happens between them.
-/// Ranks are those of the world.
+/// Ranks are those of the world. Its functions are called by the rank's thread or by the one behind
+/// it, one at a time, so they allocate nothing from the rank's context; the constructor may.
 class Operation : public std::enable_shared_from_this<Operation> {
  public:
-  explicit Operation(const Label& label) : label_(label) {}
+  /// What has few bytes to move is through as soon as it is waited for: there is no use in moving
+  /// it on in the background.
+  enum class Background : uint8_t { kYes, kNo };
+
+  explicit Operation(const Label& label, Background background = Background::kYes)
+      : label_(label), background_(background) {}
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
   virtual ~Operation() = default;
 
   const Label& label() const { return label_; }
-  bool finished() const { return finished_; }
+  /// True once the results are there, for the thread that asks.
+  bool finished() const { return finished_.load(std::memory_order_acquire); }
 
  protected:
   /// Starts the first messages.
@@ -47,11 +58,14 @@ class Operation : public std::enable_shared_from_this<Operation> {
  private:
   friend class Communicator;
   Label label_;
+  Background background_;
+  bool in_background_ = false;
   int under_way_ = 0;
-  bool finished_ = false;
+  std::atomic<bool> finished_{false};
 };
 
-/// Used by its rank's thread alone.
+/// Used by its rank's thread alone, and by the thread behind it that BackgroundProgress is. Where a
+/// call can fail, it throws what that thread has found, too.
 class Communicator {
  public:
   Communicator(std::unique_ptr<Transport> transport, const CommunicationOptions& options);
@@ -65,13 +79,16 @@ class Communicator {
   /// A number for a new group, the same on all its members. Those must make groups of one name and
   /// one list of ranks in the same order.
   uint64_t register_group(const std::string& name, const std::vector<int>& world_ranks);
-  const std::string& group_name(uint64_t group) const;
+
+  const CommunicationOptions& options() const { return options_; }
 
   /// Starts an operation and moves the others on. CommError if the ranks have stopped.
   void start(const std::shared_ptr<Operation>& operation);
   /// Returns when it has finished; moves all operations on meanwhile. CommError if it cannot.
   void wait(Operation& operation);
-  /// For operations. The memory must stay until the operation is told.
+  /// Whether it has finished. Leaves it to the background to see to that.
+  bool done(Operation& operation);
+  /// For operations, called from within them. The memory must stay until the operation is told.
   void send(Operation& operation, int destination, int part, const void* data, int64_t bytes);
   void receive(Operation& operation, int source, int part, void* data, int64_t bytes);
 
@@ -81,21 +98,21 @@ class Communicator {
   /// Tells the others that this rank fails, for the reason given.
   void announce_failure(const std::string& reason);
   /// After finish(): lets go of the transport.
-  void close() { transport_.reset(); }
+  void close();
 
   // For a rank that has failed and is about to end the job.
   /// It stops because another rank does.
-  bool failed_elsewhere() const { return watch_.failed_elsewhere(); }
+  bool failed_elsewhere() const;
   /// A rank before this one has failed for the same reason.
-  bool lower_rank_failed_alike() const { return watch_.lower_rank_failed_alike(); }
+  bool lower_rank_failed_alike() const;
   /// Tells the others that this rank has said all it has to say.
-  void say_last_words() { broadcast_control(Control::kEnded, ""); }
-  bool all_others_are_done() const { return watch_.all_others_have_ended(); }
+  void say_last_words();
+  bool all_others_are_done() const;
   /// Hears what the others say until there is enough of it, at most for that long.
   void linger(double seconds, const std::function<bool()>& enough);
 
-  /// Why the ranks have stopped, if they have.
-  const std::optional<std::string>& failure() const { return failure_; }
+  /// The ranks have stopped.
+  bool failed() const;
 
  private:
   friend class Watch;
@@ -107,6 +124,7 @@ class Communicator {
     void* data;
     int64_t bytes;
   };
+  class Inside;  // the rank's thread is in a call
   struct Entry {
     std::shared_ptr<Operation> operation;  // null until this rank makes the call
     std::map<MessageKey, Expected> expected;
@@ -124,6 +142,10 @@ class Communicator {
   static OperationKey key_of(const Operation& operation);
 
   void progress();
+  bool background_step();
+  void move_in_background(Operation& operation);
+  void fail(const std::string& reason);
+  const std::string& group_name(uint64_t group) const;
   // Until is_done() says so; on_idle(seconds) is called while nothing has happened for that long.
   template <class IsDone, class OnIdle>
   void progress_until(const IsDone& is_done, const OnIdle& on_idle);
@@ -139,9 +161,12 @@ class Communicator {
   void check_ended();
   void throw_if_failed() const;
   std::string describe(const Label& label) const;
+  // "computes while all_reduce #3 of dp (...) is under way", empty if none is.
+  std::string describe_background() const;
   void send_control(int destination, Control control, const std::string& text);
   void broadcast_control(Control control, const std::string& text);
 
+  mutable std::mutex mutex_;  // guards everything below
   std::unique_ptr<Transport> transport_;
   CommunicationOptions options_;
   std::map<OperationKey, Entry> entries_;
@@ -156,7 +181,9 @@ class Communicator {
   uint64_t activity_ = 0;         // anything that an operation noticed
   Operation* in_call_ = nullptr;  // what the rank starts or waits for
   bool ended_ = false;
+  int64_t in_background_ = 0;  // operations under way that it moves on
   Watch watch_;
+  std::unique_ptr<BackgroundProgress> background_;  // made when first needed
 };
 
 }  // namespace tapestry

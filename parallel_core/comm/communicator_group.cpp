@@ -21,7 +21,7 @@ class OperationWork final : public Work {
   OperationWork& operator=(const OperationWork&) = delete;
   ~OperationWork() override {
     // While an exception is on its way, this rank is about to stop the others.
-    if (operation_->finished() || communicator_->failure() || std::uncaught_exceptions() > 0) {
+    if (operation_->finished() || communicator_->failed() || std::uncaught_exceptions() > 0) {
       return;
     }
     try {
@@ -31,6 +31,7 @@ class OperationWork final : public Work {
   }
 
   void wait() override { communicator_->wait(*operation_); }
+  bool done() const override { return communicator_->done(*operation_); }
 
  private:
   std::shared_ptr<Communicator> communicator_;
@@ -213,6 +214,9 @@ class CommunicatorGroup final : public ProcessGroup {
     ++counter.calls;
     counter.bytes += whole.defined() ? whole.numel() * size_of(whole.dtype()) : 0;
     communicator_->start(operation);
+    if (communicator_->options().progress == Progress::kNone && !operation->label().is_message()) {
+      communicator_->wait(*operation);
+    }
     return std::make_shared<OperationWork>(communicator_, std::move(operation));
   }
 

@@ -8,11 +8,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/comm/communicator.h"
 #include "parallel_core/comm/communicator_group.h"
+#include "parallel_core/comm/delayed_transport.h"
 #include "parallel_core/comm/mpi_transport.h"
 
 namespace tapestry {
@@ -28,17 +30,49 @@ bool is_set(const char* name) {
   return value != nullptr && *value != '\0';
 }
 
+// A number that an environment variable sets, or that which it has been.
+double number_from(const char* name, double unset, const char* expected, bool (*fits)(double)) {
+  if (!is_set(name)) {
+    return unset;
+  }
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nobody changes it
+  const char* end = value + std::strlen(value);
+  double number = 0;
+  const auto [stop, error] = std::from_chars(value, end, number);
+  check<ValueError>(error == std::errc() && stop == end && fits(number), name, " is '", value,
+                    "', must be ", expected);
+  return number;
+}
+
 CommunicationOptions options_from_environment() {
   CommunicationOptions options;
-  constexpr const char* kName = "TAPESTRY_COMM_TIMEOUT";
-  if (is_set(kName)) {
-    const char* value = std::getenv(kName);  // NOLINT(concurrency-mt-unsafe): nobody changes it
-    const char* end = value + std::strlen(value);
-    const auto [stop, error] = std::from_chars(value, end, options.timeout_seconds);
-    check<ValueError>(error == std::errc() && stop == end && options.timeout_seconds > 0, kName,
-                      " is '", value, "', must be a positive number of seconds");
+  options.timeout_seconds =
+      number_from("TAPESTRY_COMM_TIMEOUT", options.timeout_seconds, "a positive number of seconds",
+                  [](double x) { return x > 0; });
+  constexpr const char* kProgress = "TAPESTRY_COMM_PROGRESS";
+  if (is_set(kProgress)) {
+    const std::string value = std::getenv(kProgress);  // NOLINT(concurrency-mt-unsafe): as above
+    check<ValueError>(value == "thread" || value == "wait" || value == "none", kProgress, " is '",
+                      value, "', must be 'thread', 'wait' or 'none'");
+    options.progress = value == "thread" ? Progress::kThread
+                       : value == "wait" ? Progress::kWait
+                                         : Progress::kNone;
+  }
+  const double delay = number_from("TAPESTRY_COMM_DELAY_MS", 0, "0 or more milliseconds",
+                                   [](double x) { return x >= 0; });
+  if (delay > 0) {
+    options.wrap_transport = [delay](std::unique_ptr<Transport> inner) {
+      return make_delayed_transport(std::move(inner), delay / 1e3);
+    };
   }
   return options;
+}
+
+const char* thread_level(int provided) {
+  return provided == MPI_THREAD_SINGLE       ? "MPI_THREAD_SINGLE"
+         : provided == MPI_THREAD_FUNNELED   ? "MPI_THREAD_FUNNELED"
+         : provided == MPI_THREAD_SERIALIZED ? "MPI_THREAD_SERIALIZED"
+                                             : "MPI_THREAD_MULTIPLE";
 }
 
 }  // namespace
@@ -65,27 +99,53 @@ std::string mpi_library_version() {
   return {text.data(), static_cast<size_t>(length)};
 }
 
+ProgressChoice choose_progress(Progress wanted, bool serialized, const std::string& provided) {
+  if (wanted == Progress::kNone) {
+    return {wanted, "each collective is waited for where it starts (TAPESTRY_COMM_PROGRESS)"};
+  }
+  if (wanted == Progress::kWait) {
+    return {wanted, "collectives move on only while ranks wait (TAPESTRY_COMM_PROGRESS)"};
+  }
+  if (!serialized) {
+    return {Progress::kWait,
+            concat("collectives move on only while ranks wait, so that nothing overlaps with "
+                   "computing: the MPI library provides ",
+                   provided, ", a second thread needs MPI_THREAD_SERIALIZED")};
+  }
+  return {wanted, "collectives move on while ranks compute"};
+}
+
 struct Distributed::State {
   std::optional<RankContext> context;
   std::optional<RankContextGuard> guard;
   std::shared_ptr<Communicator> communicator;  // null in a world of one
   std::shared_ptr<ProcessGroup> world;
   int ranks_on_host = 1;
+  std::string progress_text;
   bool finished = false;
 };
 
 Distributed::Distributed(int& argc, char**& argv) : state_(std::make_unique<State>()) {
-  const CommunicationOptions options = options_from_environment();
+  CommunicationOptions options = options_from_environment();
   if (!started_as_rank()) {
     state_->world = single_process_group();
     return;
   }
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
+  const ProgressChoice progress =
+      choose_progress(options.progress, provided >= MPI_THREAD_SERIALIZED, thread_level(provided));
+  options.progress = progress.progress;
+  state_->progress_text = progress.text;
   MPI_Comm host = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
   MPI_Comm_size(host, &state_->ranks_on_host);
   MPI_Comm_free(&host);
+  int ranks = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  check<ValueError>(options.wrap_transport == nullptr || state_->ranks_on_host == ranks,
+                    "TAPESTRY_COMM_DELAY_MS is for ranks of one host, this job has ", ranks,
+                    " ranks, of which ", state_->ranks_on_host, " are here");
   state_->communicator = std::make_shared<Communicator>(make_mpi_transport(), options);
   state_->context.emplace(state_->communicator->rank(), state_->communicator->size());
   state_->guard.emplace(*state_->context);
@@ -102,6 +162,8 @@ Distributed::~Distributed() {
 const std::shared_ptr<ProcessGroup>& Distributed::world() const { return state_->world; }
 
 int Distributed::ranks_on_host() const { return state_->ranks_on_host; }
+
+const std::string& Distributed::progress_text() const { return state_->progress_text; }
 
 void Distributed::finish() {
   if (state_->communicator != nullptr) {

@@ -16,12 +16,27 @@ bool started_as_rank();
 /// "Open MPI v4.1.4, ..."; needs no job.
 std::string mpi_library_version();
 
+/// What moves collectives on. Calls of MPI are made by one thread at a time, so a second thread
+/// takes a library that provides MPI_THREAD_SERIALIZED; `provided` is the name of what it does
+/// provide.
+struct ProgressChoice {
+  Progress progress = Progress::kWait;
+  std::string text;  ///< see Distributed::progress_text
+};
+ProgressChoice choose_progress(Progress wanted, bool serialized, const std::string& provided);
+
 /// The job that this process belongs to. One object for the whole of main: it makes the process a
 /// rank, and its rank the current RankContext.
 ///
 /// A process that nobody started as a rank is a world of one, and MPI is not even initialised, so
-/// it needs no daemon. TAPESTRY_COMM_TIMEOUT (seconds, default 600) is how long a rank waits for
-/// others that do not come to a collective; ValueError if it is no positive number.
+/// it needs no daemon. The environment says how ranks communicate; ValueError for other values:
+///
+/// | TAPESTRY_COMM_TIMEOUT  | seconds that a rank waits for others that do not come to a collective
+/// | |                        | (600) | | TAPESTRY_COMM_PROGRESS | `thread` (default): collectives
+/// move on while the rank computes;      | |                        | `wait`: only while it waits
+/// for one or starts one                     | | TAPESTRY_COMM_DELAY_MS | milliseconds that each
+/// message takes longer, see delayed_transport.h  | |                        | (0); ranks of one
+/// host only                                           |
 class Distributed {
  public:
   Distributed(int& argc, char**& argv);
@@ -33,6 +48,9 @@ class Distributed {
   const std::shared_ptr<ProcessGroup>& world() const;
   /// Ranks that share this one's memory, itself included.
   int ranks_on_host() const;
+  /// How collectives move on, for the log: "collectives move on while ranks compute"; or that they
+  /// do not, and why. Empty in a world of one.
+  const std::string& progress_text() const;
 
   /// The orderly end: waits until every rank has come here. CommError if one fails meanwhile. A
   /// group must not be used afterwards.

@@ -1,13 +1,30 @@
 // How ranks treat each other.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "parallel_core/comm/transport.h"
+
 namespace tapestry {
 
-/// What a group does when ranks do not come.
+/// What moves a collective on that a rank has started and not yet waited for.
+enum class Progress : uint8_t {
+  kThread,  ///< a thread of the rank, while that computes; it sleeps while none is under way
+  kWait,    ///< the rank, while it waits for another one or starts one
+  kNone,    ///< each is waited for where it starts: shows what overlap gains. Not messages
+};
+
+/// What a group does when ranks do not come, and how its collectives move on.
 struct CommunicationOptions {
   /// How long a rank that hears nothing waits for the others of a collective. Ranks that all wait
   /// for each other are found sooner, whatever the value.
   double timeout_seconds = 600;
+  Progress progress = Progress::kThread;
+  /// Made around each rank's transport, for tests and measurements (see delayed_transport.h); left
+  /// out: nothing.
+  std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> wrap_transport;
 };
 
 }  // namespace tapestry

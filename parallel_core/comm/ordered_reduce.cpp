@@ -32,10 +32,44 @@ const std::byte* at(const void* base, int64_t bytes) {
 
 }  // namespace
 
+DType carried_dtype(DType dtype) {
+  return dtype == kFloat16 || dtype == kBFloat16 ? kFloat32 : dtype;
+}
+
+void reduce_step(ReduceOp op,
+                 DType dtype,
+                 int64_t n,
+                 const void* before,
+                 DType before_dtype,
+                 const void* x,
+                 void* y,
+                 DType y_dtype) {
+  const DType sum_dtype = carried_dtype(dtype);
+  const kernels::BinaryRow combine = kernels::binary_row(kernel_of(op), sum_dtype);
+  const kernels::UnaryRow from_before = kernels::cast_row(before_dtype, sum_dtype);
+  const kernels::UnaryRow from_x = kernels::cast_row(dtype, sum_dtype);
+  const kernels::UnaryRow to_y = kernels::cast_row(sum_dtype, y_dtype);
+  kernels::parallel_for(n, kernels::kGrainSize, [&](int64_t begin, int64_t end) {
+    alignas(64) std::array<std::byte, kBlock * sizeof(double)> sum;
+    alignas(64) std::array<std::byte, kBlock * sizeof(double)> other;
+    for (int64_t i = begin; i < end; i += kBlock) {
+      const int64_t count = std::min(kBlock, end - i);
+      from_before(count, at(before, i * size_of(before_dtype)), 1, sum.data(), 1);
+      const void* addend = at(x, i * size_of(dtype));
+      if (dtype != sum_dtype) {
+        from_x(count, addend, 1, other.data(), 1);
+        addend = other.data();
+      }
+      combine(count, sum.data(), 1, addend, 1, sum.data(), 1);
+      to_y(count, sum.data(), 1, static_cast<std::byte*>(y) + i * size_of(y_dtype), 1);
+    }
+  });
+}
+
 void ordered_reduce(
     ReduceOp op, DType dtype, int64_t n, const std::vector<const void*>& inputs, void* y) {
-  const bool widen = dtype == kFloat16 || dtype == kBFloat16;
-  const DType sum_dtype = widen ? kFloat32 : dtype;
+  const DType sum_dtype = carried_dtype(dtype);
+  const bool widen = sum_dtype != dtype;
   const kernels::BinaryRow combine = kernels::binary_row(kernel_of(op), sum_dtype);
   const kernels::UnaryRow to_sum = kernels::cast_row(dtype, sum_dtype);
   const kernels::UnaryRow from_sum = kernels::cast_row(sum_dtype, dtype);

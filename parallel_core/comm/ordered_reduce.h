@@ -15,4 +15,20 @@ namespace tapestry {
 void ordered_reduce(
     ReduceOp op, DType dtype, int64_t n, const std::vector<const void*>& inputs, void* y);
 
+/// The dtype in which a reduction of `dtype` is carried.
+DType carried_dtype(DType dtype);
+
+/// One step of it, for contributions that come one after the other: y[i] = before[i] op x[i], where
+/// `before` is the first contribution or what the steps before this one have made. `x` has the
+/// tensor's dtype, `before` and `y` that or the one in which sums are carried. y may be x, or
+/// `before` if they have one dtype.
+void reduce_step(ReduceOp op,
+                 DType dtype,
+                 int64_t n,
+                 const void* before,
+                 DType before_dtype,
+                 const void* x,
+                 void* y,
+                 DType y_dtype);
+
 }  // namespace tapestry

@@ -13,6 +13,7 @@ namespace {
 class FinishedWork final : public Work {
  public:
   void wait() override {}
+  bool done() const override { return true; }
 };
 
 class SingleProcessGroup final : public ProcessGroup {

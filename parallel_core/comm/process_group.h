@@ -36,6 +36,9 @@ class Work {
   virtual ~Work() = default;
   /// Returns when the result is there. A second call returns at once.
   virtual void wait() = 0;
+  /// True if it is there: wait() returns at once. Never waits, moves nothing on by itself (where
+  /// nothing else does, it stays false), and throws nothing.
+  virtual bool done() const = 0;
 };
 using WorkHandle = std::shared_ptr<Work>;
 
@@ -59,10 +62,12 @@ struct CommunicationStats {
 /// where for whom. Tensors are contiguous; none of the calls is recorded on the tape (the recorded
 /// ops are in tensor_parallel/mappings.h). Sums have one fixed order, so that runs repeat bit for
 /// bit; those of bfloat16 and float16 are made in float32 and rounded once. A call ending in _async
-/// returns at once; the tensors are kept alive until it is done.
+/// returns at once; the tensors are kept alive until it is done, and it moves on while the rank
+/// computes (Progress::kThread).
 ///
 /// All throw ValueError for a tensor that is not contiguous, a size that does not fit, or a rank
-/// that is not in the group, and CommError for what goes wrong between ranks.
+/// that is not in the group, and CommError for what goes wrong between ranks: where that is while
+/// the rank computes, its next call throws it.
 class ProcessGroup {
  public:
   ProcessGroup() = default;

@@ -24,7 +24,8 @@ struct Envelope {
   int32_t part = 0;     ///< which of the messages of one collective between these two ranks
   Label label;
   int64_t bytes = 0;
-  int64_t tag = 0;  ///< the transport's own
+  int64_t tag = 0;     ///< the transport's own
+  int64_t due_ns = 0;  ///< when it may be seen, see delayed_transport.h
 };
 
 /// A transfer that is under way.
@@ -45,7 +46,7 @@ struct Arrival {
   std::shared_ptr<Transfer> remote_transfer;  ///< of a thread rank: what the sender waits for
 };
 
-/// One rank's end. Used by that rank's thread alone. Envelopes from one rank arrive in the order in
+/// One rank's end. Used by one thread at a time. Envelopes from one rank arrive in the order in
 /// which they were sent.
 class Transport {
  public:

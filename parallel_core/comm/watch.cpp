@@ -112,6 +112,7 @@ RankState Watch::own_state() const {
     return state;
   }
   if (c.in_call_ == nullptr) {
+    state.doing = c.describe_background();
     return state;
   }
   state.doing = "waits in " + c.describe(c.in_call_->label());

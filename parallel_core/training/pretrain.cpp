@@ -257,6 +257,9 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   log_info(layout_line(config.parallel_config, get_data_parallel_world_size()));
   log_info(concat(name_of(cpu_level()), ", ", num_threads(), " threads, OpenBLAS ",
                   kernels::blas_flavour()));
+  if (!options.progress_text.empty()) {
+    log_info(options.progress_text);
+  }
   if (!options.run_cmd.empty()) {
     log_info("run_cmd: " + options.run_cmd);
   }

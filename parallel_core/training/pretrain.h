@@ -36,7 +36,8 @@ struct PretrainOptions {
   std::string run_cmd;                   ///< recorded in the log and config.yaml
   std::function<bool()> stop_requested;  ///< see TrainOptions; asked of any rank, it stops all
   std::shared_ptr<ProcessGroup> world = single_process_group();
-  int ranks_on_host = 1;  ///< that share the memory which this one finds free
+  int ranks_on_host = 1;      ///< that share the memory which this one finds free
+  std::string progress_text;  ///< how collectives move on, for the log
 };
 
 /// Does everything that a configuration asks for: groups, logs, data, model, weights, optimizer,

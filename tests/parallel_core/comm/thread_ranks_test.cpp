@@ -3,11 +3,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/comm/schedule.h"
+#include "parallel_core/comm/transport.h"
 #include "tests/message_of.h"
 #include "tests/parallel_core/comm/collectives_suite.h"
 
@@ -37,7 +46,75 @@ TEST_P(ThreadCollectives, Suite) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ThreadCollectives, ::testing::Values(1, 2, 3, 4, 7));
+// Above kMostDirect, chains, rings and trees.
+INSTANTIATE_TEST_SUITE_P(Ranks, ThreadCollectives, ::testing::Values(1, 2, 3, 4, 7, 9));
+
+class CountingTransport final : public Transport {
+ public:
+  CountingTransport(std::unique_ptr<Transport> inner, std::vector<std::atomic<int64_t>>& sends)
+      : inner_(std::move(inner)), sends_(sends) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::shared_ptr<Transfer> send(int destination,
+                                 const Envelope& envelope,
+                                 const void* data) override {
+    sends_[static_cast<size_t>(rank())] += envelope.kind == Envelope::Kind::kData ? 1 : 0;
+    return inner_->send(destination, envelope, data);
+  }
+  std::optional<Arrival> next_arrival() override { return inner_->next_arrival(); }
+  std::shared_ptr<Transfer> fetch(const Arrival& arrival, void* data) override {
+    return inner_->fetch(arrival, data);
+  }
+  void pause(double idle_seconds) override { inner_->pause(idle_seconds); }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+  std::vector<std::atomic<int64_t>>& sends_;
+};
+
+// The messages that schedule_test.cpp counts are those that are sent.
+TEST(ThreadRanks, MessagesAreThoseOfTheSchedules) {
+  constexpr int kRanks = 10;
+  constexpr int64_t kSize = 640'000;
+  std::vector<std::atomic<int64_t>> sends(kRanks);
+  const auto sends_of = [&](const std::function<void(ProcessGroup&)>& call) {
+    for (auto& count : sends) {
+      count = 0;
+    }
+    run_thread_ranks(kRanks, [&](const std::shared_ptr<ProcessGroup>& world) { call(*world); },
+                     {.wrap_transport = [&](std::unique_ptr<Transport> inner) {
+                       return std::make_unique<CountingTransport>(std::move(inner), sends);
+                     }});
+    return std::vector<int64_t>(sends.begin(), sends.end());
+  };
+  const int64_t up = ChainLayout::all_reduce(kRanks, kSize, 4).segments();
+  ASSERT_GT(up, 2 * kWindow);
+  std::vector<int64_t> expected(kRanks, 2 * up);
+  expected.front() = expected.back() = up;
+  EXPECT_EQ(sends_of([&](ProcessGroup& world) { world.all_reduce(zeros({kSize})); }), expected);
+
+  const ChainLayout pieces = ChainLayout::reduce_scatter(kRanks, kSize, 4);
+  expected.assign(kRanks, pieces.segments());
+  expected.back() = (kRanks - 1) * pieces.shares_per_piece;
+  EXPECT_EQ(sends_of([&](ProcessGroup& world) {
+              world.reduce_scatter(zeros({kSize / kRanks}), zeros({kSize}));
+            }),
+            expected);
+
+  expected.assign(kRanks, kRanks - 1);
+  EXPECT_EQ(sends_of([&](ProcessGroup& world) {
+              world.all_gather(zeros({kSize}), zeros({kSize / kRanks}));
+            }),
+            expected);
+
+  // A tree of ten: 0 has the children 1, 2, 4, 8; 2 has 3; 4 has 5 and 6; 6 has 7; 8 has 9.
+  expected = {4, 1, 2, 1, 3, 1, 2, 1, 2, 1};
+  EXPECT_EQ(sends_of([&](ProcessGroup& world) { world.all_reduce(zeros({100})); }), expected);
+  EXPECT_EQ(sends_of([&](ProcessGroup& world) {
+              world.all_gather(zeros({100 * int64_t{kRanks}}), zeros({100}));
+            }),
+            expected);
+}
 
 TEST(ThreadRanks, TheFirstFailureIsThrown) {
   const auto run = [] {

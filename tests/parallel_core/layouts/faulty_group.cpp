@@ -18,6 +18,7 @@ CallCounter& counter() { return RankContext::current().slot<CallCounter>(); }
 class Done final : public Work {
  public:
   void wait() override {}
+  bool done() const override { return true; }
 };
 
 class FaultyGroup final : public ProcessGroup {

@@ -12,6 +12,7 @@
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/parallel_state.h"
 #include "tests/parallel_core/comm/collectives_suite.h"
+#include "tests/parallel_core/comm/while_computing.h"
 
 namespace tapestry {
 namespace {
@@ -39,6 +40,20 @@ TEST(Mpi, GroupsOfALayout) {
   const int size = get_world_group().size();
   EXPECT_EQ(x.at({99}), size * (size - 1) / 2);
   destroy_model_parallel();
+}
+
+TEST(Mpi, CollectivesEndBeforeTheyAreWaitedFor) {
+  ProcessGroup& world = *job()->world();
+  EXPECT_EQ(job()->progress_text(), "collectives move on while ranks compute");
+  const int64_t n = 1'000'000;
+  const Tensor sum = full({n}, world.rank() + 1);
+  const Tensor gathered = zeros({n * world.size()});
+  const WorkHandle reduction = world.all_reduce_async(sum);
+  const WorkHandle gather = world.all_gather_async(gathered, full({n}, world.rank()));
+  EXPECT_TRUE(testing::is_done_while_computing(*reduction));
+  EXPECT_TRUE(testing::is_done_while_computing(*gather));
+  EXPECT_EQ(sum.at({n - 1}), world.size() * (world.size() + 1) / 2);
+  EXPECT_EQ(gathered.at({n * world.size() - 1}), world.size() - 1);
 }
 
 // More bytes than MPI can count in one message.

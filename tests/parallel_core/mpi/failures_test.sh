@@ -59,6 +59,13 @@ fi
 TAPESTRY_COMM_TIMEOUT=1 run one_does_not_come 3 1 "has heard nothing for 1 seconds" \
   "rank 0 waits in all_reduce #0 of world" "for rank 1, which does not answer"
 TAPESTRY_COMM_TIMEOUT=soon run fine 2 2 "TAPESTRY_COMM_TIMEOUT is 'soon'"
+TAPESTRY_COMM_PROGRESS=sometimes run fine 2 2 "TAPESTRY_COMM_PROGRESS is 'sometimes'"
+TAPESTRY_COMM_DELAY_MS=-1 run fine 2 2 "TAPESTRY_COMM_DELAY_MS is '-1'"
+TAPESTRY_COMM_DELAY_MS=1 run fine 2 0
+
+# What goes wrong while ranks compute is found, too.
+run another_size_unseen 2 1 "ranks disagree" "100000 elements" "100001 elements"
+run one_throws_unseen 3 1 "rank 1: the disk is full"
 
 # The first thing said about a rank that fails is its reason.
 run one_throws 2 1

@@ -81,6 +81,22 @@ const std::map<std::string, std::function<void(ProcessGroup&)>>& scenarios() {
          }
          world.all_reduce(zeros({9}));
        }},
+      {"another_size_unseen",
+       [](ProcessGroup& world) {
+         const WorkHandle work = world.all_reduce_async(zeros({100000 + int64_t{world.rank()}}));
+         sleep_seconds(2);
+         work->wait();
+       }},
+      {"one_throws_unseen",
+       [](ProcessGroup& world) {
+         const WorkHandle work = world.all_reduce_async(zeros({1000000}));
+         sleep_seconds(1);
+         if (world.rank() == 1) {
+           throw IoError("the disk is full");
+         }
+         work->wait();
+         world.barrier();
+       }},
       {"one_is_killed",  // by the test
        [](ProcessGroup& world) {
          while (true) {
