@@ -1,12 +1,16 @@
-# tapestry_layer(FOLDER USES layer... LIBS library...)
+# tapestry_layer(FOLDER [HEADERS_ONLY] USES layer... LIBS library... PRIVATE_LIBS library...)
 #
 # Makes the folder a static library of every .cpp in it (sub-folders included) that links exactly
-# the layers it USES. The pair is recorded for the test `layers`, which checks each #include.
+# the layers it USES; HEADERS_ONLY: of the headers directly in it, where its sub-folders are layers.
+# The pair is recorded for the test `layers`, which checks each #include.
 function(tapestry_layer folder)
-  cmake_parse_arguments(ARG "" "" "USES;LIBS;PRIVATE_LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "HEADERS_ONLY" "" "USES;LIBS;PRIVATE_LIBS" ${ARGN})
   string(REPLACE "/" "_" name "${folder}")
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
-  list(FILTER sources EXCLUDE REGEX "/kernels/isa/")  # compiled once per level, see autograd
+  set(sources "")
+  if(NOT ARG_HEADERS_ONLY)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
+    list(FILTER sources EXCLUDE REGEX "/kernels/isa/")  # compiled once per level, see autograd
+  endif()
   if(sources)
     add_library(tapestry_${name} STATIC ${sources})
     set(scope PUBLIC)
@@ -25,6 +29,21 @@ function(tapestry_layer folder)
   target_link_libraries(tapestry_${name} ${scope} ${ARG_LIBS})
   set_property(GLOBAL APPEND PROPERTY TAPESTRY_LAYERS "${folder}")
   set_property(GLOBAL PROPERTY TAPESTRY_LAYER_USES_${name} "${ARG_USES}")
+endfunction()
+
+# The names that users link, Tapestry::NAME, the same in the build tree and after installation, and
+# what tapestry.h goes by. Called when all layers are known.
+function(tapestry_finish_layers)
+  get_property(layers GLOBAL PROPERTY TAPESTRY_LAYERS)
+  foreach(layer IN LISTS layers)
+    string(REPLACE "/" "_" name "${layer}")
+    set_target_properties(tapestry_${name} PROPERTIES EXPORT_NAME "${name}")
+    add_library(Tapestry::${name} ALIAS tapestry_${name})
+  endforeach()
+  foreach(component IN LISTS TAPESTRY_BUILT_COMPONENTS)
+    string(TOUPPER "TAPESTRY_WITH_${component}" macro)
+    target_compile_definitions(tapestry_${component} INTERFACE ${macro})
+  endforeach()
 endfunction()
 
 # Writes the table of layers for the test `layers`; called when all layers are known.

@@ -7,6 +7,7 @@
 #include "autograd/ops/embedding.h"
 #include "autograd/ops/indexing.h"
 #include "autograd/ops/inplace.h"
+#include "autograd/ops/linalg.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/matmul.h"
 #include "autograd/ops/norm.h"
