@@ -1,6 +1,7 @@
 # The installed package: static libraries, headers below include/tapestry, programs, and
 # TapestryConfig.cmake with the components autograd, nn, optim, parallel_core, each with its target
-# Tapestry::NAME (and one for each layer inside autograd, such as Tapestry::autograd_ops).
+# Tapestry::NAME (and one for each layer inside autograd and parallel_core, such as
+# Tapestry::autograd_ops).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(TAPESTRY_CMAKE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/Tapestry")
@@ -9,9 +10,13 @@ get_property(layers GLOBAL PROPERTY TAPESTRY_LAYERS)
 foreach(layer IN LISTS layers)
   string(REGEX REPLACE "/.*" "" component "${layer}")
   string(REPLACE "/" "_" name "${layer}")
-  install(TARGETS tapestry_${name} EXPORT TapestryTargets-${component}
+  get_property(target GLOBAL PROPERTY TAPESTRY_LAYER_TARGET_${name})
+  install(TARGETS ${target} EXPORT TapestryTargets-${component}
     ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 endforeach()
+if(TARGET tapestry_parallel_core)
+  install(TARGETS tapestry_parallel_core EXPORT TapestryTargets-parallel_core)
+endif()
 foreach(component IN LISTS TAPESTRY_BUILT_COMPONENTS)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/${component}/"
     DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tapestry/${component}"

@@ -1,16 +1,21 @@
-# tapestry_layer(FOLDER [HEADERS_ONLY] USES layer... LIBS library... PRIVATE_LIBS library...)
+# tapestry_layer(FOLDER [FLAT] [TARGET name] USES layer... LIBS library...)
 #
-# Makes the folder a static library of every .cpp in it (sub-folders included) that links exactly
-# the layers it USES; HEADERS_ONLY: of the headers directly in it, where its sub-folders are layers.
-# The pair is recorded for the test `layers`, which checks each #include.
+# Makes the folder a static library of every .cpp in it (sub-folders included, unless FLAT) that links
+# exactly the layers it USES. The library is called tapestry_ and the folder with underscores, or
+# TARGET. The pair is recorded for the test `layers`, which checks each #include.
 function(tapestry_layer folder)
-  cmake_parse_arguments(ARG "HEADERS_ONLY" "" "USES;LIBS;PRIVATE_LIBS" ${ARGN})
-  string(REPLACE "/" "_" name "${folder}")
-  set(sources "")
-  if(NOT ARG_HEADERS_ONLY)
-    file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
-    list(FILTER sources EXCLUDE REGEX "/kernels/isa/")  # compiled once per level, see autograd
+  cmake_parse_arguments(ARG "FLAT" "TARGET" "USES;LIBS;PRIVATE_LIBS" ${ARGN})
+  string(REPLACE "/" "_" folder_name "${folder}")
+  set(name "${folder_name}")
+  if(ARG_TARGET)
+    set(name "${ARG_TARGET}")
   endif()
+  set(glob GLOB_RECURSE)
+  if(ARG_FLAT)
+    set(glob GLOB)
+  endif()
+  file(${glob} sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
+  list(FILTER sources EXCLUDE REGEX "/kernels/isa/")  # compiled once per level, see autograd
   if(sources)
     add_library(tapestry_${name} STATIC ${sources})
     set(scope PUBLIC)
@@ -24,21 +29,35 @@ function(tapestry_layer folder)
   target_compile_features(tapestry_${name} ${scope} cxx_std_20)
   foreach(use IN LISTS ARG_USES)
     string(REPLACE "/" "_" use_name "${use}")
-    target_link_libraries(tapestry_${name} ${scope} tapestry_${use_name})
+    get_property(use_target GLOBAL PROPERTY TAPESTRY_LAYER_TARGET_${use_name})
+    if(NOT use_target)
+      set(use_target "tapestry_${use_name}")  # the library of a whole folder of layers
+    endif()
+    target_link_libraries(tapestry_${name} ${scope} ${use_target})
   endforeach()
   target_link_libraries(tapestry_${name} ${scope} ${ARG_LIBS})
   set_property(GLOBAL APPEND PROPERTY TAPESTRY_LAYERS "${folder}")
-  set_property(GLOBAL PROPERTY TAPESTRY_LAYER_USES_${name} "${ARG_USES}")
+  set_property(GLOBAL PROPERTY TAPESTRY_LAYER_USES_${folder_name} "${ARG_USES}")
+  set_property(GLOBAL PROPERTY TAPESTRY_LAYER_TARGET_${folder_name} "tapestry_${name}")
 endfunction()
 
 # The names that users link, Tapestry::NAME, the same in the build tree and after installation, and
 # what tapestry.h goes by. Called when all layers are known.
 function(tapestry_finish_layers)
   get_property(layers GLOBAL PROPERTY TAPESTRY_LAYERS)
+  set(targets "")
   foreach(layer IN LISTS layers)
     string(REPLACE "/" "_" name "${layer}")
-    set_target_properties(tapestry_${name} PROPERTIES EXPORT_NAME "${name}")
-    add_library(Tapestry::${name} ALIAS tapestry_${name})
+    get_property(target GLOBAL PROPERTY TAPESTRY_LAYER_TARGET_${name})
+    list(APPEND targets ${target})
+  endforeach()
+  if(TARGET tapestry_parallel_core)
+    list(APPEND targets tapestry_parallel_core)
+  endif()
+  foreach(target IN LISTS targets)
+    string(REGEX REPLACE "^tapestry_" "" name "${target}")
+    set_target_properties(${target} PROPERTIES EXPORT_NAME "${name}")
+    add_library(Tapestry::${name} ALIAS ${target})
   endforeach()
   foreach(component IN LISTS TAPESTRY_BUILT_COMPONENTS)
     string(TOUPPER "TAPESTRY_WITH_${component}" macro)
