@@ -14,6 +14,7 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/gradcheck.h"
+#include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "tests/autograd/ops/expect_close.h"
 #include "tests/message_of.h"

@@ -1,3 +1,6 @@
+#include <cmath>
+#include <limits>
+
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/indexing.h"
 #include "autograd/ops/linalg.h"
