@@ -8,7 +8,7 @@ set(CMAKE_CXX_COMPILE_OPTIONS_PIE "${CMAKE_CXX_COMPILE_OPTIONS_PIC}")
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 # Installed programs find OpenBLAS where the build found it.
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
-if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
 
@@ -21,7 +21,7 @@ endif()
 
 add_library(tapestry_options INTERFACE)
 target_compile_options(tapestry_options INTERFACE
-  -Wall -Wextra -Wpedantic -Werror -Wno-missing-field-initializers
+  -Wall -Wextra -Wpedantic $<$<BOOL:${TAPESTRY_WERROR}>:-Werror> -Wno-missing-field-initializers
   # GCC 12 sees overlapping copies in `"literal" + string` where there are none (GCC bug 105651).
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
   # ccache sees which precompiled header an object was made with.

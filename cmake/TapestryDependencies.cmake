@@ -1,21 +1,22 @@
-# Third-party libraries, all from Debian 12. Each becomes one imported target.
-find_package(Threads REQUIRED)
-if(TAPESTRY_OPENMP)
-  find_package(OpenMP REQUIRED COMPONENTS CXX)
+# Third-party libraries, all from Debian 12. Each becomes one imported target, which a project that
+# adds this one as a subdirectory sees too.
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
+set(missing "")
+foreach(component IN LISTS TAPESTRY_BUILT_COMPONENTS)
+  tapestry_find_component_dependencies(${component} ${TAPESTRY_OPENMP} missing_here)
+  list(APPEND missing ${missing_here})
+endforeach()
+# What only the build needs: headers that are used inside, and libraries of programs.
+if(NOT TAPESTRY_OPENBLAS_INCLUDE)
+  list(APPEND missing libopenblas-openmp-dev)
 endif()
-
-include(TapestryBlas)
-if(NOT TARGET Tapestry::openblas OR NOT TAPESTRY_OPENBLAS_INCLUDE)
-  message(FATAL_ERROR "OpenBLAS, OpenMP flavour, not found: apt-get install libopenblas-openmp-dev")
+tapestry_find_dependency(missing nlohmann-json3-dev nlohmann_json)
+if(TAPESTRY_BUILD_EXAMPLES AND "parallel_core" IN_LIST TAPESTRY_BUILT_COMPONENTS)
+  tapestry_find_dependency(missing libboost-program-options-dev Boost COMPONENTS program_options)
 endif()
-if(NOT TARGET Tapestry::onednn)
-  message(FATAL_ERROR "oneDNN not found: apt-get install libdnnl-dev")
+if(missing)
+  list(REMOVE_DUPLICATES missing)
+  list(JOIN missing " " missing)
+  message(FATAL_ERROR "Tapestry, components ${TAPESTRY_BUILT_COMPONENTS}: libraries were not found. "
+    "Install them: apt-get install ${missing}")
 endif()
-
-find_package(MPI REQUIRED COMPONENTS CXX)
-find_package(yaml-cpp REQUIRED)
-find_package(spdlog REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(Boost REQUIRED COMPONENTS program_options)
-find_package(PkgConfig REQUIRED)
-pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)

@@ -1,27 +1,31 @@
 # The installed package: static libraries, headers below include/tapestry, programs, and
-# TapestryConfig.cmake with the targets Tapestry::autograd, ::nn, ::optim, ::parallel_core (and one
-# for each layer inside autograd and parallel_core, such as Tapestry::autograd_ops).
+# TapestryConfig.cmake with the components autograd, nn, optim, parallel_core, each with its target
+# Tapestry::NAME (and one for each layer inside autograd and parallel_core, such as
+# Tapestry::autograd_ops).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(TAPESTRY_CMAKE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/Tapestry")
 
 get_property(layers GLOBAL PROPERTY TAPESTRY_LAYERS)
-set(targets tapestry_autograd tapestry_parallel_core)
 foreach(layer IN LISTS layers)
+  string(REGEX REPLACE "/.*" "" component "${layer}")
   string(REPLACE "/" "_" name "${layer}")
   get_property(target GLOBAL PROPERTY TAPESTRY_LAYER_TARGET_${name})
-  list(APPEND targets "${target}")
-  install(DIRECTORY "${PROJECT_SOURCE_DIR}/${layer}/"
-    DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tapestry/${layer}"
+  install(TARGETS ${target} EXPORT TapestryTargets-${component}
+    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+endforeach()
+if(TARGET tapestry_parallel_core)
+  install(TARGETS tapestry_parallel_core EXPORT TapestryTargets-parallel_core)
+endif()
+foreach(component IN LISTS TAPESTRY_BUILT_COMPONENTS)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/${component}/"
+    DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tapestry/${component}"
     FILES_MATCHING PATTERN "*.h" PATTERN "isa" EXCLUDE)
+  install(EXPORT TapestryTargets-${component} NAMESPACE Tapestry::
+    DESTINATION "${TAPESTRY_CMAKE_DIR}")
 endforeach()
-foreach(target IN LISTS targets)
-  string(REGEX REPLACE "^tapestry_" "" name "${target}")
-  set_target_properties(${target} PROPERTIES EXPORT_NAME "${name}")
-  add_library(Tapestry::${name} ALIAS ${target})
-endforeach()
-install(TARGETS ${targets} EXPORT TapestryTargets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-install(EXPORT TapestryTargets NAMESPACE Tapestry:: DESTINATION "${TAPESTRY_CMAKE_DIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/tapestry.h"
+  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tapestry")
 
 # Programs that exist for the users of the package, not for the build or its tests.
 foreach(program IN ITEMS pretrain_gpt generate preprocess_data golden_to_yaml)
@@ -30,8 +34,10 @@ foreach(program IN ITEMS pretrain_gpt generate preprocess_data golden_to_yaml)
   endif()
 endforeach()
 
-install(PROGRAMS "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt.sh"
-  DESTINATION "${CMAKE_INSTALL_BINDIR}")
+if(TARGET pretrain_gpt)
+  install(PROGRAMS "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt.sh"
+    DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()
 
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/TapestryConfig.cmake.in"
   "${PROJECT_BINARY_DIR}/TapestryConfig.cmake" INSTALL_DESTINATION "${TAPESTRY_CMAKE_DIR}")
@@ -41,4 +47,5 @@ install(FILES
   "${PROJECT_BINARY_DIR}/TapestryConfig.cmake"
   "${PROJECT_BINARY_DIR}/TapestryConfigVersion.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/TapestryBlas.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/TapestryComponents.cmake"
   DESTINATION "${TAPESTRY_CMAKE_DIR}")

@@ -5,8 +5,12 @@
 #include <set>
 
 #include "autograd/ops/map.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tape/leaf_state.h"
+#include "autograd/tensor/dtype.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 
 namespace tapestry::nn {
 
@@ -107,6 +111,33 @@ int64_t Module::num_parameters() const {
 void Module::train(bool on) {
   for (const NamedModule& entry : named_modules()) {
     entry.module->training_ = on;
+  }
+}
+
+void Module::to(DType dtype) {
+  check_floating("Module::to", dtype);
+  TensorList tensors = parameters();
+  for (const NamedParameter& p : named_parameters()) {
+    check<RuntimeError>(!p.parameter->main_grad().defined(), "Module::to: '", p.name,
+                        "' has a main_grad; convert the module before that is set");
+  }
+  for (const NamedBuffer& b : named_buffers()) {
+    if (is_floating(b.buffer.dtype())) {
+      tensors.push_back(b.buffer);
+    }
+  }
+  const NoGradGuard guard;
+  for (const Tensor& t : tensors) {
+    if (t.dtype() == dtype) {
+      continue;
+    }
+    const Tensor gradient = t.grad();
+    t.set_grad({});
+    const MemoryKindGuard kind(MemoryKind::kParameter);
+    set_data(t, t.detach().to(dtype));
+    if (gradient.defined()) {
+      t.set_grad(gradient.to(dtype));
+    }
   }
 }
 

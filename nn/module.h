@@ -75,6 +75,11 @@ class Module {
   void train(bool on = true);
   void eval() { train(false); }
   bool is_training() const { return training_; }
+  /// Converts all floating parameters and buffers, and gradients with them; every handle of them
+  /// shows the new values. An optimizer is made afterwards: it may hold a float32 master by dtype.
+  /// TypeError for a dtype that is not floating, RuntimeError if a parameter has a main_grad; then
+  /// nothing is changed.
+  void to(DType dtype);
   /// Drops the gradients of all parameters; a main_grad is filled with zeros instead.
   void zero_grad();
 

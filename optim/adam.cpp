@@ -1,15 +1,30 @@
 #include "optim/adam.h"
 
+#include <array>
+#include <map>
+
 #include "autograd/kernels/optimizer.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry::optim {
 
+namespace {
+
+void check_betas(const std::array<double, 2>& betas) {
+  for (const double beta : betas) {
+    check<ValueError>(beta >= 0 && beta < 1, "Adam: betas must lie in [0, 1), got ", betas[0],
+                      " and ", betas[1]);
+  }
+}
+
+}  // namespace
+
 AdamBase::AdamBase(std::vector<ParamGroup> groups, AdamOptions options, bool decoupled)
     : Optimizer(std::move(groups), options.storage), options_(options), decoupled_(decoupled) {
-  check<ValueError>(
-      options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1,
-      "Adam: betas must lie in [0, 1), got ", options.beta1, " and ", options.beta2);
+  check_betas({options.beta1, options.beta2});
+  for (const ParamGroup& group : param_groups()) {
+    AdamBase::check_group(group);
+  }
   const auto not_negative = [](const char* key, double value) {
     check<ValueError>(value >= 0, "Adam: ", key, " must not be negative, got ", value);
   };
@@ -18,15 +33,22 @@ AdamBase::AdamBase(std::vector<ParamGroup> groups, AdamOptions options, bool dec
   not_negative("weight_decay", options.weight_decay);
 }
 
+void AdamBase::check_group(const ParamGroup& group) const {
+  if (group.betas) {
+    check_betas(*group.betas);
+  }
+}
+
 std::vector<std::string> AdamBase::state_names() const { return {"exp_avg", "exp_avg_sq"}; }
 
 void AdamBase::update(std::span<const Update> updates, const GradTransform& transform) {
-  std::vector<kernels::AdamTensor> tensors;
+  // The kernel takes the parameters of one pair of betas at a time.
+  std::map<std::array<double, 2>, std::vector<kernels::AdamTensor>> by_betas;
   for (const Update& u : updates) {
     const Tensor& exp_avg = u.state->tensors.at("exp_avg");
     const Tensor& exp_avg_sq = u.state->tensors.at("exp_avg_sq");
     const Tensor& low_bits = u.state->low_bits;
-    tensors.push_back(
+    by_betas[u.group->betas.value_or(std::array{options_.beta1, options_.beta2})].push_back(
         {.n = u.values.numel(),
          .param_dtype = u.values.dtype(),
          .p = u.values.raw(),
@@ -45,13 +67,15 @@ void AdamBase::update(std::span<const Update> updates, const GradTransform& tran
          .weight_decay = u.group->weight_decay,
          .step = u.state->step});
   }
-  kernels::adamw(tensors, {.beta1 = options_.beta1,
-                           .beta2 = options_.beta2,
-                           .eps = options_.eps,
-                           .decoupled = decoupled_,
-                           .grad_scale = transform.scale,
-                           .grad_limit = transform.limit,
-                           .seed = storage().seed});
+  for (const auto& [betas, tensors] : by_betas) {
+    kernels::adamw(tensors, {.beta1 = betas[0],
+                             .beta2 = betas[1],
+                             .eps = options_.eps,
+                             .decoupled = decoupled_,
+                             .grad_scale = transform.scale,
+                             .grad_limit = transform.limit,
+                             .seed = storage().seed});
+  }
 }
 
 }  // namespace tapestry::optim

@@ -17,12 +17,13 @@ struct AdamOptions {
 /// m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p = p - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) +
 /// eps). Adam couples the decay (g = g + wd p; Kingma & Ba 2015, algorithm 1); AdamW decays the
 /// parameter (p = p (1 - lr wd); Loshchilov & Hutter 2019). States: exp_avg, exp_avg_sq. ValueError
-/// for betas outside [0, 1) or a negative lr, eps or weight_decay.
+/// for betas outside [0, 1), of a group or of all, or a negative lr, eps or weight_decay.
 class AdamBase : public Optimizer {
  protected:
   AdamBase(std::vector<ParamGroup> groups, AdamOptions options, bool decoupled);
 
   std::vector<std::string> state_names() const override;
+  void check_group(const ParamGroup& group) const override;
   void update(std::span<const Update> updates, const GradTransform& transform) override;
 
  private:

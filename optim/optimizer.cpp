@@ -37,41 +37,64 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, StateStorage storage)
     check<ValueError>(dtype == kFloat32 || dtype == kBFloat16, "optimizer: ", key,
                       " must be float32 or bfloat16, got ", name_of(dtype));
   }
-  std::set<const TensorImpl*> seen;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    ParamGroup& group = groups_[g];
-    if (group.names.empty()) {
-      for (size_t i = 0; i < group.params.size(); ++i) {
-        group.names.push_back(std::to_string(g) + "." + std::to_string(i));
-      }
-    }
-    check<ValueError>(group.names.size() == group.params.size(), "optimizer: group ", g, " has ",
-                      group.params.size(), " parameters and ", group.names.size(), " names");
+    register_group(g);
+  }
+  check<ValueError>(!slots_.empty(), "optimizer: no parameters");
+}
+
+// Checks group g, then gives its parameters their places and what they need before a first step.
+void Optimizer::register_group(size_t g) {
+  ParamGroup& group = groups_[g];
+  std::set<const TensorImpl*> seen;
+  for (const auto& [name, slot] : slots_) {
+    seen.insert(parameter_of(name).impl());
+  }
+  if (group.names.empty()) {
     for (size_t i = 0; i < group.params.size(); ++i) {
-      const Tensor& p = group.params[i];
-      check<ValueError>(p.defined() && p.is_contiguous() && p.is_leaf(), "optimizer: parameter '",
-                        group.names[i], "' must be a contiguous leaf, got ", describe(p));
-      check<TypeError>(is_floating(p.dtype()), "optimizer: parameter '", group.names[i], "' is ",
-                       describe(p), "; only floating tensors are trained");
-      check<ValueError>(seen.insert(p.impl()).second, "optimizer: parameter '", group.names[i],
-                        "' appears twice");
-      check<ValueError>(slots_.emplace(group.names[i], Slot{g, i}).second, "optimizer: the name '",
-                        group.names[i], "' appears twice");
+      group.names.push_back(std::to_string(g) + "." + std::to_string(i));
     }
   }
-  check<ValueError>(!seen.empty(), "optimizer: no parameters");
-  for (const auto& [name, slot] : slots_) {
-    const Tensor& parameter = groups_[slot.group].params[slot.index];
+  check<ValueError>(group.names.size() == group.params.size(), "optimizer: group ", g, " has ",
+                    group.params.size(), " parameters and ", group.names.size(), " names");
+  std::map<std::string, Slot> slots = slots_;
+  for (size_t i = 0; i < group.params.size(); ++i) {
+    const Tensor& p = group.params[i];
+    check<ValueError>(p.defined() && p.is_contiguous() && p.is_leaf(), "optimizer: parameter '",
+                      group.names[i], "' must be a contiguous leaf, got ", describe(p));
+    check<TypeError>(is_floating(p.dtype()), "optimizer: parameter '", group.names[i], "' is ",
+                     describe(p), "; only floating tensors are trained");
+    check<ValueError>(seen.insert(p.impl()).second, "optimizer: parameter '", group.names[i],
+                      "' appears twice");
+    check<ValueError>(slots.emplace(group.names[i], Slot{g, i}).second, "optimizer: the name '",
+                      group.names[i], "' appears twice");
+  }
+  slots_ = std::move(slots);
+  for (size_t i = 0; i < group.params.size(); ++i) {
+    const Tensor& parameter = group.params[i];
     if (!is_half(parameter.dtype())) {
       continue;
     }
-    ParamState& state = states_[name];
+    ParamState& state = states_[group.names[i]];
     if (storage_.store_param_remainders && parameter.dtype() == kBFloat16) {
       add_low_bits(parameter, state);  // of values that are their upper half already: zeros
     } else {
       const MemoryKindGuard kind(MemoryKind::kOptimizer);
       state.main_param = copy_as(kFloat32, parameter);
     }
+  }
+}
+
+void Optimizer::add_param_group(ParamGroup group) {
+  check<RuntimeError>(shards_ == nullptr, type_name(),
+                      ": a group cannot be added where parameters are pieces of tensors");
+  check_group(group);
+  groups_.push_back(std::move(group));
+  try {
+    register_group(groups_.size() - 1);
+  } catch (...) {
+    groups_.pop_back();
+    throw;
   }
 }
 

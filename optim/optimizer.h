@@ -1,9 +1,11 @@
 // What all optimizers share: parameter groups, state by parameter, saving and loading.
 #pragma once
 
+#include <array>
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,6 +26,8 @@ struct ParamGroup {
   double weight_decay = 0;  ///< of the next step; schedules write it
   double lr_mult = 1;       ///< factor that a schedule applies for this group
   double wd_mult = 1;       ///< the same for weight decay; 0 for a group without decay
+  /// Adam's decay rates of the two moments, in place of the optimizer's.
+  std::optional<std::array<double, 2>> betas = {};
 };
 
 /// How an optimizer holds what it keeps for each parameter. All states of a float64 parameter are
@@ -76,6 +80,9 @@ class Optimizer {
   /// functions below that return whole tensors are collective.
   void set_shards(std::shared_ptr<const ParameterShards> shards) { shards_ = std::move(shards); }
 
+  /// A further group; its parameters have had no update. Errors as for the first groups, and then
+  /// nothing is changed; RuntimeError where the parameters are pieces (set_shards).
+  void add_param_group(ParamGroup group);
   std::vector<ParamGroup>& param_groups() { return groups_; }
   const std::vector<ParamGroup>& param_groups() const { return groups_; }
 
@@ -132,6 +139,9 @@ class Optimizer {
 
   /// Names of the state tensors that a parameter has; all of its shape, zero at first.
   virtual std::vector<std::string> state_names() const = 0;
+  /// ValueError for settings of a group that this optimizer does not take. A constructor of a
+  /// derived class calls it for the first groups.
+  virtual void check_group(const ParamGroup& group) const = 0;
   virtual void update(std::span<const Update> updates, const GradTransform& transform) = 0;
 
   const StateStorage& storage() const { return storage_; }
@@ -142,6 +152,7 @@ class Optimizer {
     size_t index;
   };
 
+  void register_group(size_t g);
   const Slot& slot_of(const std::string& name) const;
   Tensor own_main_param(const std::string& parameter_name) const;
   const Tensor& parameter_of(const std::string& name) const;

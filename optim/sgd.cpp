@@ -20,6 +20,13 @@ SGD::SGD(std::vector<ParamGroup> groups, SGDOptions options)
   check<ValueError>(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
                     "SGD: nesterov needs a momentum above 0 and no dampening, got momentum ",
                     options.momentum, " and dampening ", options.dampening);
+  for (const ParamGroup& group : param_groups()) {
+    SGD::check_group(group);
+  }
+}
+
+void SGD::check_group(const ParamGroup& group) const {
+  check<ValueError>(!group.betas.has_value(), "SGD: a group has betas, which are Adam's");
 }
 
 std::vector<std::string> SGD::state_names() const {

@@ -16,8 +16,8 @@ struct SGDOptions {
 /// g = g + wd p; buf = g at the first step, later momentum buf + (1 - dampening) g;
 /// p = p - lr (g + momentum buf) with nesterov, else p - lr buf. State: momentum_buffer, unless
 /// momentum is 0. Source: Sutskever et al. 2013, in the form of PyTorch and MindSpore with the
-/// learning rate outside the buffer. ValueError for a negative setting, or for nesterov without
-/// momentum or with dampening.
+/// learning rate outside the buffer. ValueError for a negative setting, for nesterov without
+/// momentum or with dampening, or for a group with betas.
 class SGD final : public Optimizer {
  public:
   explicit SGD(const TensorList& params, SGDOptions options = {});
@@ -27,6 +27,7 @@ class SGD final : public Optimizer {
 
  protected:
   std::vector<std::string> state_names() const override;
+  void check_group(const ParamGroup& group) const override;
   void update(std::span<const Update> updates, const GradTransform& transform) override;
 
  private:

@@ -80,6 +80,31 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& labels, const NllLossOpti
 /// (input - target)^2. ValueError if the shapes differ: nothing is broadcast.
 Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::kMean);
 
+/// |input - target|. The gradient where both are equal is 0. ValueError if the shapes differ.
+Tensor l1_loss(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::kMean);
+
+struct SmoothL1LossOptions {
+  Reduction reduction = Reduction::kMean;
+  double beta = 1;  ///< where the parabola ends; 0: l1_loss
+};
+/// d^2 / (2 beta) where d = |input - target| is below beta, else d - beta / 2. ValueError if the
+/// shapes differ or beta is negative.
+Tensor smooth_l1_loss(const Tensor& input,
+                      const Tensor& target,
+                      const SmoothL1LossOptions& options = {});
+
+struct KlDivOptions {
+  Reduction reduction = Reduction::kMean;  ///< over all elements, not over samples
+  bool log_target = false;                 ///< target holds log-probabilities, as input does
+  /// The sum over the size of the first axis, which is the mean divergence of samples, in place of
+  /// `reduction` (PyTorch's "batchmean"). ValueError for scalars.
+  bool batch_mean = false;
+};
+/// Pointwise terms of the Kullback-Leibler divergence of input, log-probabilities, from target:
+/// t (log t - input), 0 for t = 0; with log_target exp(t) (t - input). The gradient of target at
+/// 0 is taken as -input. ValueError if the shapes differ.
+Tensor kl_div(const Tensor& input, const Tensor& target, const KlDivOptions& options = {});
+
 /// -(w y log(sigmoid(x)) + (1 - y) log(1 - sigmoid(x))) for logits x, targets y in [0, 1] and
 /// pos_weight w, which broadcasts to x (undefined: 1). Neither logarithm overflows. ValueError if
 /// the shapes of logits and targets differ or pos_weight does not broadcast.

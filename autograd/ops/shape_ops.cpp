@@ -146,36 +146,6 @@ Tensor slice_backward(
   return apply_op(SliceBackward{shape, axis, start, step}, dy);
 }
 
-struct Split {
-  static constexpr std::string_view name = "split";
-  Shape sizes;
-  int64_t axis;
-  Shape x_shape;
-  DType dtype{};
-  TensorList forward(const Tensor& x) {
-    x_shape = x.shape();
-    dtype = x.dtype();
-    TensorList parts;
-    int64_t start = 0;
-    for (const int64_t size : sizes) {
-      parts.push_back(slice_view(x, axis, start, size, 1));
-      start += size;
-    }
-    return parts;
-  }
-  Tensor backward(const TensorList& dys, NeedsGrad /*needs*/) const {
-    TensorList parts = dys;
-    for (int64_t i = 0; i < sizes.size(); ++i) {
-      if (!parts[static_cast<size_t>(i)].defined()) {
-        Shape shape = x_shape;
-        shape[axis] = sizes[i];
-        parts[static_cast<size_t>(i)] = zeros(shape, dtype);
-      }
-    }
-    return cat(parts, axis);
-  }
-};
-
 struct Copy {
   static constexpr std::string_view name = "clone";
   Tensor forward(const Tensor& x) { return dense_copy(x); }
@@ -363,28 +333,6 @@ Tensor unsqueeze(const Tensor& x, int64_t axis) {
   strides.insert(a, a < x.dim() ? x.shape()[a] * x.strides()[a] : 1);
   shape.insert(a, 1);
   return apply_op(View{shape, strides, {}}, x);
-}
-
-TensorList split(const Tensor& x, const Shape& sizes, int64_t axis) {
-  const int64_t a = normalize_axis("split", axis, x.dim());
-  int64_t total = 0;
-  for (const int64_t size : sizes) {
-    check<ValueError>(size >= 0, "split: negative size in ", sizes);
-    total += size;
-  }
-  check<ValueError>(x.dim() > 0 && total == x.shape()[a], "split: sizes ", sizes,
-                    " do not add up to axis ", axis, " of shape ", x.shape());
-  return apply_op(Split{sizes, a, {}}, x);
-}
-
-TensorList split(const Tensor& x, int64_t size, int64_t axis) {
-  check<ValueError>(size >= 1, "split: the size of a part must be at least 1, got ", size);
-  const int64_t a = normalize_axis("split", axis, x.dim());
-  TensorList parts;
-  for (int64_t start = 0; start < x.size(a); start += size) {
-    parts.push_back(slice(x, a, start, start + size));
-  }
-  return parts;
 }
 
 Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }

@@ -32,10 +32,20 @@ Tensor select(const Tensor& x, int64_t axis, int64_t index);
 Tensor squeeze(const Tensor& x, std::optional<int64_t> axis = std::nullopt);
 /// Inserts an axis of size 1 at a position in [-dim-1, dim].
 Tensor unsqueeze(const Tensor& x, int64_t axis);
-/// Parts of an axis with the given sizes, which must add up to it (ValueError).
-TensorList split(const Tensor& x, const Shape& sizes, int64_t axis = 0);
+/// Parts of an axis with the given sizes, which must add up to it (ValueError). Views; any number.
+/// The gradient is one join of those of the parts.
+TensorList split(const Tensor& x, std::span<const int64_t> sizes, int64_t axis = 0);
+inline TensorList split(const Tensor& x, const Shape& sizes, int64_t axis = 0) {
+  return split(x, std::span<const int64_t>(sizes), axis);
+}
 /// Parts of the given size, the last one smaller if need be.
 TensorList split(const Tensor& x, int64_t size, int64_t axis = 0);
+/// At most `count` parts of one size, the last one smaller if need be: of size(axis) / count,
+/// rounded up. ValueError if count is below 1.
+TensorList chunk(const Tensor& x, int64_t count, int64_t axis = 0);
+/// Joins the axes from first to last into one: a view where the strides allow it, else a copy. A
+/// scalar becomes a vector. ValueError if first lies behind last.
+Tensor flatten(const Tensor& x, int64_t first = 0, int64_t last = -1);
 /// A row-major tensor: x itself, or a copy.
 Tensor contiguous(const Tensor& x);
 /// Always a copy.

@@ -19,6 +19,7 @@
 namespace tapestry {
 
 class Tensor;
+class TensorIndex;  // autograd/ops/index.h
 using TensorList = std::vector<Tensor>;
 
 /// What the tape knows about a tensor; defined in autograd/tape/autograd_meta.h.
@@ -46,8 +47,8 @@ class TensorImpl final : public RefCounted {
 /// A handle: copying it shares the tensor. Axis arguments count from the end when negative.
 ///
 /// The methods form a closed list; everything else is a free function in autograd/ops. Those from
-/// `view` to `to` are recorded on the tape and defined in autograd/ops/shape_ops.cpp; the autograd
-/// methods are defined in autograd/tape.
+/// `view` to `index_put_` are recorded on the tape and defined in autograd/ops/shape_ops.cpp and
+/// index.cpp; the autograd methods are defined in autograd/tape.
 class Tensor {
  public:
   Tensor() = default;
@@ -104,6 +105,16 @@ class Tensor {
   Tensor contiguous() const;
   Tensor clone() const;
   Tensor to(DType dtype) const;
+  /// x[...]: integers, ranges, None, Ellipsis, tensors of indices and masks; see
+  /// autograd/ops/index.h.
+  Tensor index(std::initializer_list<TensorIndex> indices) const;
+  /// x[...] = values, or += with accumulate (repeated places add up), in place; values broadcast
+  /// and are converted. Recorded under the rules of autograd/ops/inplace.h: x, which must not be a
+  /// leaf that requires a gradient, becomes the result. Returns x. ValueError if values do not fit.
+  Tensor index_put_(std::initializer_list<TensorIndex> indices,
+                    const Tensor& values,
+                    bool accumulate = false) const;
+  Tensor index_put_(std::initializer_list<TensorIndex> indices, double value) const;
 
   // -- autograd -------------------------------------------------------------------------------
   bool requires_grad() const { return impl_->requires_grad; }

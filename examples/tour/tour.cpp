@@ -7,6 +7,7 @@
 #include <string_view>
 #include <thread>
 
+#include "autograd/eigen.h"
 #include "autograd/io/tensor_io.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tape/checkpoint.h"
@@ -16,6 +17,7 @@
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/print.h"
 #include "autograd/tensor/rank_context.h"
+#include "nn/data/data_loader.h"
 #include "nn/layers/container.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/norm.h"
@@ -24,6 +26,8 @@
 #include "optim/lr_scheduler.h"
 
 using namespace tapestry;
+using indexing::None;
+using indexing::Slice;
 
 void tensors() {
   const Tensor x = arange(6, kFloat32).view({2, 3});
@@ -37,12 +41,42 @@ void tensors() {
   mul_(row, 10);                      // in place, so x sees it
   std::cout << x << "\n";
 
+  // x[:, None, 1:], and x[[1, 0], -1]
+  std::cout << describe(x.index({Slice(), None, Slice(1, None)})) << " "
+            << x.index({tensor(std::vector<int64_t>{1, 0}, {2}), -1}) << "\n";
+  x.index_put_({gt(x, 30.0)}, 0.0);  // x[x > 30] = 0
+  x += 1;
+  std::cout << x << "\n";
+
   manual_seed(1);
   const Tensor once = randn({4});
   manual_seed(1);
   const Tensor again = randn({4});
   const Tensor fixed = randn({4}, kFloat64, RandomKey{.seed = 1, .stream = stream_of("noise")});
   std::cout << all(eq(once, again)) << " " << describe(fixed.to(kBFloat16)) << "\n";
+}
+
+void matrices() {
+  Eigen::Matrix2d m;
+  m << 4, 1, 1, 3;
+  const Tensor a = tensor_view(m);    // shares m's memory
+  eigen_matrix<double>(a)(0, 0) = 2;  // and Eigen sees the tensor's
+  std::cout << m(0, 0) << "\n";
+
+  a.set_requires_grad();
+  const auto [eigenvalues, vectors] = eigh(a);
+  log(eigenvalues.select(0, -1)).backward();
+  std::cout << eigenvalues.detach() << "\n" << a.grad() << "\n";
+  const Tensor batch = randn({8, 3, 3}, kFloat64) + 10 * eye(3, -1, kFloat64);
+  std::cout << allclose(matmul(batch, inverse(batch)), eye(3, -1, kFloat64)) << "\n";
+}
+
+void batches() {
+  const data::TensorDataset dataset({arange(10).view({5, 2}), arange(5)});
+  const data::DataLoader loader(dataset, {.batch_size = 2, .shuffle = true, .seed = 1});
+  for (const TensorList& batch : loader.epoch(0)) {
+    std::cout << describe(batch[0]) << " " << describe(batch[1]) << "\n";
+  }
 }
 
 void gradients() {
@@ -249,6 +283,7 @@ int main(int argc, char** argv) {
   std::filesystem::create_directories(directory);
   std::cout << std::boolalpha;
   tensors();
+  matrices();
   gradients();
   recompute();
   threads();
@@ -256,6 +291,7 @@ int main(int argc, char** argv) {
   custom_module();
   good = training() && good;
   good = saving(directory) && good;
+  batches();
   errors();
   return good ? 0 : 1;
 }

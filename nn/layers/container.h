@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,23 @@ class ModuleList final : public Module {
 
  private:
   std::vector<Module*> modules_;
+};
+
+/// Holds modules by name, in order of insertion; what they are run for is its owner's business.
+class ModuleDict final : public Module {
+ public:
+  std::string type_name() const override { return "ModuleDict"; }
+  /// Makes a module: dict.insert<Linear>("fc1", 4, 8). ValueError for a name that is taken, empty
+  /// or has a dot.
+  template <class M, class... Args>
+  M& insert(std::string name, Args&&... args) {
+    return register_module<M>(std::move(name), std::forward<Args>(args)...);
+  }
+  size_t size() const { return named_children().size(); }
+  bool contains(std::string_view name) const;
+  std::vector<std::string> keys() const;
+  /// ValueError, naming those there are, if there is no such module.
+  Module& operator[](std::string_view name) const;
 };
 
 }  // namespace tapestry::nn

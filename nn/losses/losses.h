@@ -4,6 +4,7 @@
 #include <string>
 
 #include "autograd/ops/loss.h"
+#include "autograd/tensor/error.h"
 #include "nn/module.h"
 
 namespace tapestry::nn {
@@ -53,6 +54,46 @@ class MSELoss final : public Loss {
 
  private:
   Reduction reduction_;
+};
+
+class L1Loss final : public Loss {
+ public:
+  explicit L1Loss(Reduction reduction = Reduction::kMean) : reduction_(reduction) {}
+  std::string type_name() const override { return "L1Loss"; }
+  Tensor forward(const Tensor& prediction, const Tensor& target) override {
+    return l1_loss(prediction, target, reduction_);
+  }
+
+ private:
+  Reduction reduction_;
+};
+
+/// See tapestry::smooth_l1_loss.
+class SmoothL1Loss final : public Loss {
+ public:
+  explicit SmoothL1Loss(SmoothL1LossOptions options = {}) : options_(options) {}
+  std::string type_name() const override { return "SmoothL1Loss"; }
+  std::string extra_repr() const override { return concat("beta=", options_.beta); }
+  Tensor forward(const Tensor& prediction, const Tensor& target) override {
+    return smooth_l1_loss(prediction, target, options_);
+  }
+
+ private:
+  SmoothL1LossOptions options_;
+};
+
+/// log-probabilities and probabilities, or log-probabilities with log_target; see tapestry::kl_div.
+class KLDivLoss final : public Loss {
+ public:
+  explicit KLDivLoss(KlDivOptions options = {}) : options_(options) {}
+  std::string type_name() const override { return "KLDivLoss"; }
+  std::string extra_repr() const override { return options_.log_target ? "log_target" : ""; }
+  Tensor forward(const Tensor& log_probs, const Tensor& target) override {
+    return kl_div(log_probs, target, options_);
+  }
+
+ private:
+  KlDivOptions options_;
 };
 
 class BCEWithLogitsLoss final : public Loss {

@@ -1,8 +1,9 @@
-# Test `install_consumer`: installs the build into a scratch prefix, builds the project beside this
-# file against it, and runs it.
+# Test `install_consumer`: installs the build into a scratch prefix, builds the projects beside this
+# file against it, and runs them.
 #
-#   cmake -DBUILD=build-folder -DSCRATCH=folder -DCXX=compiler -P install_test.cmake
+#   cmake -DBUILD=build-folder -DSCRATCH=folder -DCXX=compiler -DCOMPONENTS=built -P install_test.cmake
 cmake_minimum_required(VERSION 3.25)
+include("${CMAKE_CURRENT_LIST_DIR}/without_packages.cmake")
 
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE text ERROR_VARIABLE text)
@@ -15,11 +16,41 @@ endfunction()
 
 file(REMOVE_RECURSE "${SCRATCH}")
 run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${SCRATCH}/prefix")
-run("${CMAKE_COMMAND}" -G Ninja -S "${CMAKE_CURRENT_LIST_DIR}" -B "${SCRATCH}/build"
-  "-DCMAKE_PREFIX_PATH=${SCRATCH}/prefix" "-DCMAKE_CXX_COMPILER=${CXX}" -DCMAKE_BUILD_TYPE=Release)
-run("${CMAKE_COMMAND}" --build "${SCRATCH}/build")
-run("${SCRATCH}/build/consumer")
-message(STATUS "${text}")
+set(package "-DCMAKE_PREFIX_PATH=${SCRATCH}/prefix" "-DCMAKE_CXX_COMPILER=${CXX}"
+  -DCMAKE_BUILD_TYPE=Release)
+
+# consume(FOLDER BUILD argument...): builds and runs the project in a folder beside this file.
+function(consume folder build)
+  run("${CMAKE_COMMAND}" -G Ninja -S "${CMAKE_CURRENT_LIST_DIR}/${folder}" -B "${SCRATCH}/${build}"
+    ${package} ${ARGN})
+  run("${CMAKE_COMMAND}" --build "${SCRATCH}/${build}")
+  run("${CMAKE_COMMAND}" -E chdir "${SCRATCH}/${build}" ./consumer)
+  message(STATUS "${text}")
+endfunction()
+
+# expect_refused(NAMES MESSAGE argument...): components that cannot be had, and what is said of it.
+function(expect_refused names message)
+  run("${CMAKE_COMMAND}" -G Ninja -S "${CMAKE_CURRENT_LIST_DIR}/asks" -B "${SCRATCH}/asks" --fresh
+    ${package} "-DASK=${names}" ${ARGN})
+  string(FIND "${text}" "${message}" at)
+  if(at LESS 0)
+    message(FATAL_ERROR "expected '${message}', got\n${text}")
+  endif()
+endfunction()
+
+# autograd asks for nothing that only parallel_core needs, and compiles without it.
+consume(autograd build_autograd ${WITHOUT_PACKAGES} -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON)
+expect_refused(sparse "Tapestry has no component 'sparse'; known are autograd, nn, optim, parallel_core."
+  )
+expect_refused(nn "Tapestry's component 'nn' needs libraries that were not found. Install them: \
+apt-get install libeigen3-dev" -DCMAKE_DISABLE_FIND_PACKAGE_Eigen3=ON)
+if("parallel_core" IN_LIST COMPONENTS)
+  consume(. build)
+  expect_refused("optim,parallel_core" "Tapestry's component 'parallel_core' needs libraries that were \
+not found. Install them: apt-get install libopenmpi-dev libyaml-cpp-dev libspdlog-dev" ${WITHOUT_PACKAGES})
+else()
+  expect_refused(parallel_core "This Tapestry was built without the component 'parallel_core'")
+endif()
 
 # Installed programs start by themselves.
 file(GLOB programs "${SCRATCH}/prefix/bin/*")

@@ -1,9 +1,7 @@
 // Built against the installed package only: trains an MLP to tell whether a point is in a circle.
 #include <iostream>
 
-#include "autograd/ops/ops.h"
-#include "nn/nn.h"
-#include "optim/optim.h"
+#include "tapestry.h"
 
 using namespace tapestry;
 

@@ -18,7 +18,8 @@ file(WRITE "${tree}/base/low/a.cpp" "#include \"base/low/a.h\"\n#include \"a.h\"
 file(WRITE "${tree}/base/high/b.h" "#include \"base/low/a.h\"\n")
 file(WRITE "${tree}/base/side/c.h" "#include \"base/low/a.h\"\n")
 file(WRITE "${tree}/top/sub/d.h" "#include \"base/high/b.h\"\n#include \"base/side/c.h\"\n")
-file(WRITE "${tree}/examples/e.cpp" "#include \"top/sub/d.h\"\n#include \"base/low/a.h\"\n")
+file(WRITE "${tree}/top/top.h" "#include \"examples/e.cpp\"\n")  # an umbrella may include anything
+file(WRITE "${tree}/examples/e.cpp" "#include \"top/top.h\"\n" "#include \"top/sub/d.h\"\n#include \"base/low/a.h\"\n")
 file(WRITE "${tree}/tests/t.h" "#include \"top/sub/d.h\"\n")
 
 function(run out_result out_text)
@@ -30,7 +31,7 @@ function(run out_result out_text)
 endfunction()
 
 run(result text)
-if(NOT result EQUAL 0 OR NOT text MATCHES "layers: 6 files")
+if(NOT result EQUAL 0 OR NOT text MATCHES "layers: 7 files")
   message(FATAL_ERROR "the clean tree should pass: ${result}\n${text}")
 endif()
 
@@ -56,6 +57,7 @@ expect_caught(base/side/across.h "#include \"base/low/a.h\"\n#include \"../high/
 expect_caught(top/f.cpp "#include \"examples/e.cpp\"\n" "top/f.cpp:1: error: \"examples/e.cpp\"")
 expect_caught(top/f.cpp "#include \"tests/t.h\"\n" "\"tests/t.h\" belongs to no layer")
 expect_caught(examples/g.cpp "#include \"tests/t.h\"\n" "\"tests/t.h\" belongs to no layer")
+expect_caught(top/f.cpp "#include \"top/top.h\"\n" "top/f.cpp:1: error: \"top/top.h\" is for programs")
 expect_caught(base/high/h.h "#include \"gone.h\"\n" "\"gone.h\" is not in the source tree")
 
 file(REMOVE_RECURSE "${tree}")

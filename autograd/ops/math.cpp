@@ -1,0 +1,126 @@
+#include "autograd/ops/math.h"
+
+#include <cmath>
+
+#include "autograd/kernels/math.h"
+#include "autograd/kernels/strided.h"
+#include "autograd/ops/elementwise.h"
+#include "autograd/ops/map.h"
+#include "autograd/ops/reduction.h"
+#include "autograd/tape/op.h"
+#include "autograd/tensor/dtype.h"
+#include "autograd/tensor/factory.h"
+
+namespace tapestry {
+
+namespace {
+
+int axes(const Tensor& t) { return static_cast<int>(t.dim()); }
+
+Tensor map_row(kernels::UnaryRow row, const Tensor& x) {
+  Tensor y = empty(x.shape(), x.dtype());
+  const int64_t item = size_of(x.dtype());
+  kernels::apply_unary(row, axes(x), x.shape().begin(), x.raw(), x.strides().begin(), item, y.raw(),
+                       y.strides().begin(), item);
+  return y;
+}
+
+// Of operands of one dtype.
+Tensor map_row(std::string_view op, kernels::BinaryRow row, const Tensor& a, const Tensor& b) {
+  check<TypeError>(row != nullptr, op, ": not defined for ", name_of(a.dtype()));
+  check<RuntimeError>(is_floating(b.dtype()) || all(b).item() != 0, op,
+                      ": an integer is divided by 0");
+  Tensor y = empty(broadcast_shapes(op, a.shape(), b.shape()), a.dtype());
+  const Tensor left = broadcast_view(a, y.shape());
+  const Tensor right = broadcast_view(b, y.shape());
+  const int64_t item = size_of(a.dtype());
+  kernels::apply_binary(row, axes(y), y.shape().begin(), left.raw(), left.strides().begin(), item,
+                        right.raw(), right.strides().begin(), item, y.raw(), y.strides().begin(),
+                        item);
+  return y;
+}
+
+struct Log1p {
+  static constexpr std::string_view name = "log1p";
+  SavedTensor x;
+  Tensor forward(const Tensor& x_) {
+    x.save(x_);
+    return map_row(kernels::log1p_row(x_.dtype()), x_);
+  }
+  Tensor backward(const Tensor& dy) const { return div(dy, add(x, 1)); }
+};
+
+struct Expm1 {
+  static constexpr std::string_view name = "expm1";
+  SavedTensor y;
+  Tensor forward(const Tensor& x) {
+    return y.save_output(map_row(kernels::expm1_row(x.dtype()), x));
+  }
+  Tensor backward(const Tensor& dy) const { return mul(dy, add(y, 1)); }
+};
+
+struct FloorDivide {
+  static constexpr std::string_view name = "floor_divide";
+  Tensor forward(const Tensor& a, const Tensor& b) {
+    return map_row(name, kernels::floor_divide_row(a.dtype()), a, b);
+  }
+};
+
+struct Remainder {
+  static constexpr std::string_view name = "remainder";
+  SavedTensor a = {}, b = {};
+  Shape a_shape = {}, b_shape = {};
+  Tensor forward(const Tensor& a_, const Tensor& b_) {
+    a.save(a_);
+    b.save(b_);
+    a_shape = a_.shape();
+    b_shape = b_.shape();
+    return map_row(name, kernels::remainder_row(a_.dtype()), a_, b_);
+  }
+  std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad needs) const {
+    return {needs[0] ? sum_to(dy, a_shape) : Tensor(),
+            needs[1] ? sum_to(neg(mul(dy, floor_divide(a, b))), b_shape) : Tensor()};
+  }
+};
+
+Tensor with_fractions(const Tensor& x) { return is_floating(x.dtype()) ? x : x.to(kFloat32); }
+
+// A number as an operand beside a.
+Tensor operand(const Tensor& a, double b) {
+  const bool fractional = b != std::trunc(b) || !std::isfinite(b);
+  return scalar(b, promote_scalar(a.dtype(), fractional));
+}
+
+}  // namespace
+
+Tensor log1p(const Tensor& x) { return apply_op(Log1p{}, with_fractions(x)); }
+Tensor expm1(const Tensor& x) { return apply_op(Expm1{}, with_fractions(x)); }
+
+Tensor floor_divide(const Tensor& a, const Tensor& b) {
+  const DType dtype = result_dtype(a, b);
+  return apply_op(FloorDivide{}, a.to(dtype), b.to(dtype));
+}
+Tensor floor_divide(const Tensor& a, double b) { return floor_divide(a, operand(a, b)); }
+
+Tensor remainder(const Tensor& a, const Tensor& b) {
+  const DType dtype = result_dtype(a, b);
+  return apply_op(Remainder{}, a.to(dtype), b.to(dtype));
+}
+Tensor remainder(const Tensor& a, double b) { return remainder(a, operand(a, b)); }
+
+bool allclose(const Tensor& a, const Tensor& b, double relative, double absolute, bool equal_nan) {
+  const NoGradGuard guard;
+  DType dtype = result_dtype(a, b);
+  dtype = is_floating(dtype) ? dtype : kFloat64;
+  const Tensor x = a.to(dtype);
+  const Tensor y = b.to(dtype);
+  // An infinite b would make every tolerance infinite.
+  Tensor close = logical_or(
+      eq(x, y), logical_and(le(abs(sub(x, y)), add(mul(abs(y), relative), absolute)), isfinite(y)));
+  if (equal_nan) {
+    close = logical_or(close, logical_and(isnan(x), isnan(y)));
+  }
+  return all(close).item() != 0;
+}
+
+}  // namespace tapestry

@@ -1,0 +1,105 @@
+// Settings of a group, and groups that come later.
+#include <array>
+#include <cmath>
+
+#include "autograd/tensor/factory.h"
+#include "optim/adam.h"
+#include "optim/sgd.h"
+#include "tests/nn/nn_test_util.h"
+
+namespace tapestry::optim {
+namespace {
+
+Tensor parameter(std::initializer_list<float> values) {
+  const Tensor p = tensor(values);
+  p.set_requires_grad();
+  return p;
+}
+
+void give_gradients(const TensorList& parameters, float value) {
+  for (const Tensor& p : parameters) {
+    p.set_grad(full(p.shape(), value));
+  }
+}
+
+TEST(ParamGroup, BetasOfAGroupAreThoseOfAnOptimizerOfItsOwn) {
+  const TensorList together = {parameter({1, 2}), parameter({3})};
+  const TensorList apart = {parameter({1, 2}), parameter({3})};
+  AdamW both({{.params = {together[0]}, .names = {"a"}, .lr = 0.1},
+              {.params = {together[1]}, .names = {"b"}, .lr = 0.1, .betas = {{0.5, 0.75}}}},
+             {.beta1 = 0.9, .beta2 = 0.99});
+  AdamW first({apart[0]}, {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99});
+  AdamW second({apart[1]}, {.lr = 0.1, .beta1 = 0.5, .beta2 = 0.75});
+  for (const float gradient : {1.0F, -3.0F, 0.25F}) {
+    give_gradients(together, gradient);
+    give_gradients(apart, gradient);
+    both.step();
+    first.step();
+    second.step();
+  }
+  EXPECT_EQ(values(together[0]), values(apart[0]));
+  EXPECT_EQ(values(together[1]), values(apart[1]));
+  // Not what the betas of the optimizer give.
+  const Tensor other = parameter({3});
+  AdamW third({other}, {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99});
+  for (const float gradient : {1.0F, -3.0F, 0.25F}) {
+    give_gradients({other}, gradient);
+    third.step();
+  }
+  EXPECT_NE(values(together[1]), values(other));
+}
+
+TEST(ParamGroup, AGroupThatIsAddedStartsItsOwnCount) {
+  const TensorList p = {parameter({1}), parameter({1}), parameter({1})};
+  Adam optimizer({p[0]}, {.lr = 0.1});
+  give_gradients(p, 1);
+  optimizer.step();
+  optimizer.add_param_group({.params = {p[1]}, .names = {"late"}, .lr = 0.1});
+  const Tensor narrow = p[2].detach().to(kBFloat16).set_requires_grad();
+  optimizer.add_param_group({.params = {narrow}, .lr = 0.1});
+  narrow.set_grad(ones({1}, kBFloat16));
+  optimizer.step();
+  EXPECT_EQ(optimizer.steps_done("late"), 1);
+  EXPECT_EQ(optimizer.steps_done("0.0"), 2);
+  EXPECT_EQ(optimizer.main_param("2.0").dtype(), kFloat32);  // a master, as from the start
+  EXPECT_NEAR(p[1].item(), 0.9, 1e-6);
+  EXPECT_EQ(optimizer.param_groups().size(), 3U);
+  EXPECT_TRUE(optimizer.state_dict().contains("late.exp_avg"));
+}
+
+TEST(ParamGroup, MistakesChangeNothing) {
+  const Tensor p = parameter({1});
+  const Tensor q = parameter({2});
+  Adam optimizer({p});
+  expect_throws<ValueError>([&] { optimizer.add_param_group({.params = {p}, .names = {"again"}}); },
+                            {"'again' appears twice"});
+  expect_throws<ValueError>(
+      [&] {
+        optimizer.add_param_group({.params = {q, p}, .names = {"q", "p"}});
+      },
+      {"twice"});
+  expect_throws<ValueError>([&] { optimizer.add_param_group({.params = {q}, .names = {"0.0"}}); },
+                            {"the name '0.0' appears twice"});
+  expect_throws<ValueError>(
+      [&] {
+        optimizer.add_param_group({.params = {q}, .betas = {{0.9, 1.0}}});
+      },
+      {"betas", "0.9", "1"});
+  EXPECT_EQ(optimizer.param_groups().size(), 1U);
+  optimizer.add_param_group({.params = {q}, .names = {"q"}});
+  expect_throws<ValueError>([&] { AdamW({{.params = {q}, .betas = {{-1, 0.5}}}}, {}); }, {"betas"});
+  expect_throws<ValueError>(
+      [&] {
+        SGD({{.params = {q}, .betas = {{0.9, 0.99}}}}, {});
+      },
+      {"SGD: a group has betas"});
+  SGD sgd({p});
+  expect_throws<ValueError>(
+      [&] {
+        sgd.add_param_group({.params = {q}, .betas = {{0.9, 0.99}}});
+      },
+      {"betas"});
+}
+
+}  // namespace
+}  // namespace tapestry::optim
