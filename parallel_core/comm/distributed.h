@@ -31,12 +31,11 @@ ProgressChoice choose_progress(Progress wanted, bool serialized, const std::stri
 /// A process that nobody started as a rank is a world of one, and MPI is not even initialised, so
 /// it needs no daemon. The environment says how ranks communicate; ValueError for other values:
 ///
-/// | TAPESTRY_COMM_TIMEOUT  | seconds that a rank waits for others that do not come to a collective
-/// | |                        | (600) | | TAPESTRY_COMM_PROGRESS | `thread` (default): collectives
-/// move on while the rank computes;      | |                        | `wait`: only while it waits
-/// for one or starts one                     | | TAPESTRY_COMM_DELAY_MS | milliseconds that each
-/// message takes longer, see delayed_transport.h  | |                        | (0); ranks of one
-/// host only                                           |
+/// - TAPESTRY_COMM_TIMEOUT: seconds that a rank waits for others that do not come to a collective
+///   (600);
+/// - TAPESTRY_COMM_PROGRESS: `thread` (the default), `wait` or `none`, see Progress in options.h;
+/// - TAPESTRY_COMM_DELAY_MS: milliseconds that each message takes longer, between ranks of one host
+///   (0), see delayed_transport.h.
 class Distributed {
  public:
   Distributed(int& argc, char**& argv);
