@@ -95,7 +95,7 @@ struct BorrowedGradient {
   Tensor forward(const Tensor& x) { return x * 2; }
   Tensor backward(const Tensor& dy) const {
     return Tensor(make_ref<TensorImpl>(make_ref<Storage>(memory, 2 * sizeof(float), [] {}), 0,
-                                       dy.shape(), dy.strides(), dy.dtype()));
+                                       dy.shape(), contiguous_strides(dy.shape()), dy.dtype()));
   }
 };
 
