@@ -109,6 +109,18 @@ TEST(LeafGradient, MemoryOfSomebodyElseIsCopied) {
   EXPECT_THAT(memory, ElementsAre(8, 9));
 }
 
+TEST(LeafGradient, OfAnUnrecordedPassHasNoGraph) {
+  const Tensor a = leaf({1, 2});
+  const Tensor w = leaf({3, 4});
+  a.register_hook([&](const Tensor& g) {
+    const EnableGradGuard guard;
+    return g * w;
+  });
+  sum(a).backward();
+  EXPECT_THAT(values(a.grad()), ElementsAre(3, 4));
+  EXPECT_FALSE(a.grad().requires_grad());
+}
+
 TEST(LeafGradient, NoneForALeafThatWasSwitchedOff) {
   const Tensor a = leaf({1, 2});
   const Tensor b = leaf({1, 2});
