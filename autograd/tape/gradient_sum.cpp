@@ -65,10 +65,7 @@ Tensor accumulate(const Tensor& a, const Tensor& b) {
 }
 
 Tensor owned_gradient(Tensor gradient) {
-  // Without recording, what a hook has put in may still have a graph.
-  const bool owned =
-      detail::is_sole_handle(gradient) && (grad_enabled() || !gradient.requires_grad());
-  return owned ? std::move(gradient) : apply_op(CopyGradient{}, gradient);
+  return detail::is_sole_owner(gradient) ? std::move(gradient) : apply_op(CopyGradient{}, gradient);
 }
 
 }  // namespace tapestry

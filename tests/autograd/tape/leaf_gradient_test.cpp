@@ -43,6 +43,20 @@ TEST(LeafGradient, TheCopyOfARecordedPassIsPartOfTheGraph) {
   EXPECT_THAT(values(grad(sum(a.grad()), {w})[0]), ElementsAre(6, 8));
 }
 
+TEST(LeafGradient, OfARecordedPassIsAPlaceOfItsOwnInTheGraph) {
+  const Tensor a = leaf({1, 2});
+  const Tensor b = leaf({3, 4});
+  const Tensor sum_of_both = a + tanh(b);
+  sum(sum_of_both * sum_of_both).backward({}, false, true);
+  a.grad().retain_grad();
+  const Tensor of_a = a.grad();
+  const Tensor of_b = b.grad();  // made of the same gradient
+  sum(of_b).backward({}, true);
+  EXPECT_FALSE(of_a.grad().defined());
+  sum(of_a).backward();
+  EXPECT_THAT(values(of_a.grad()), ElementsAre(1, 1));
+}
+
 TEST(LeafGradient, TwoLeavesOfARecordedPassShareNothing) {
   const Tensor a = leaf({1, 2});
   const Tensor b = leaf({3, 4});
