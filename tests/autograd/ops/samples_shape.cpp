@@ -253,10 +253,10 @@ OP_SAMPLES(checkpoint) {
   rounds(2, 3);  // two ops
   const auto body = [](const TensorList& in) { return mul(tanh(in[0]), in[1]); };
   const auto fn = [body](const TensorList& in) { return checkpoint(body, in); };
-  add(fn, {randn({3, 4}), randn({4})}).second_order(false);
-  add(fn, {randn({0, 4}), randn({4})}).second_order(false);
-  add(fn, {randn({3}), randn({3})}).differentiable({1}).second_order(false);
-  add_large(fn, {randn({40, 1000}), randn({1000})}).second_order(false);
+  add(fn, {randn({3, 4}), randn({4})});
+  add(fn, {randn({0, 4}), randn({4})});
+  add(fn, {randn({3}), randn({3})}).differentiable({1});
+  add_large(fn, {randn({40, 1000}), randn({1000})});
 }
 
 }  // namespace tapestry

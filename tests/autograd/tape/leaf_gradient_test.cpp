@@ -43,6 +43,20 @@ TEST(LeafGradient, TheCopyOfARecordedPassIsPartOfTheGraph) {
   EXPECT_THAT(values(grad(sum(a.grad()), {w})[0]), ElementsAre(6, 8));
 }
 
+TEST(LeafGradient, OfARecordedPassIsAPlaceOfItsOwnInTheGraph) {
+  const Tensor a = leaf({1, 2});
+  const Tensor b = leaf({3, 4});
+  const Tensor sum_of_both = a + tanh(b);
+  sum(sum_of_both * sum_of_both).backward({}, false, true);
+  a.grad().retain_grad();
+  const Tensor of_a = a.grad();
+  const Tensor of_b = b.grad();  // made of the same gradient
+  sum(of_b).backward({}, true);
+  EXPECT_FALSE(of_a.grad().defined());
+  sum(of_a).backward();
+  EXPECT_THAT(values(of_a.grad()), ElementsAre(1, 1));
+}
+
 TEST(LeafGradient, TwoLeavesOfARecordedPassShareNothing) {
   const Tensor a = leaf({1, 2});
   const Tensor b = leaf({3, 4});
@@ -95,7 +109,7 @@ struct BorrowedGradient {
   Tensor forward(const Tensor& x) { return x * 2; }
   Tensor backward(const Tensor& dy) const {
     return Tensor(make_ref<TensorImpl>(make_ref<Storage>(memory, 2 * sizeof(float), [] {}), 0,
-                                       dy.shape(), dy.strides(), dy.dtype()));
+                                       dy.shape(), contiguous_strides(dy.shape()), dy.dtype()));
   }
 };
 
@@ -107,6 +121,18 @@ TEST(LeafGradient, MemoryOfSomebodyElseIsCopied) {
   }
   EXPECT_THAT(values(a.grad()), ElementsAre(18, 20));
   EXPECT_THAT(memory, ElementsAre(8, 9));
+}
+
+TEST(LeafGradient, OfAnUnrecordedPassHasNoGraph) {
+  const Tensor a = leaf({1, 2});
+  const Tensor w = leaf({3, 4});
+  a.register_hook([&](const Tensor& g) {
+    const EnableGradGuard guard;
+    return g * w;
+  });
+  sum(a).backward();
+  EXPECT_THAT(values(a.grad()), ElementsAre(3, 4));
+  EXPECT_FALSE(a.grad().requires_grad());
 }
 
 TEST(LeafGradient, NoneForALeafThatWasSwitchedOff) {
