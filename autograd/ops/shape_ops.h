@@ -11,6 +11,8 @@ namespace tapestry {
 /// The same elements under another shape, without copying; one size may be -1. ValueError if the
 /// number of elements differs or the strides do not allow it (then use reshape).
 Tensor view(const Tensor& x, const Shape& shape);
+// Where nothing changes, reshape(), expand() and slice() give x itself, not a second handle.
+
 /// A view where the strides allow it, else a copy.
 Tensor reshape(const Tensor& x, const Shape& shape);
 /// Axes in another order; axes[i] is the input's axis at place i. ValueError unless each is named

@@ -14,6 +14,7 @@
 #include <span>
 
 #include "autograd/tape/grad_mode.h"
+#include "autograd/tape/main_grad.h"  // IWYU pragma: export
 #include "autograd/tensor/tensor.h"
 
 namespace tapestry {

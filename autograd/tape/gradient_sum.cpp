@@ -65,8 +65,7 @@ Tensor accumulate(const Tensor& a, const Tensor& b) {
 }
 
 Tensor owned_gradient(Tensor gradient) {
-  return detail::is_sole_handle(gradient) ? std::move(gradient)
-                                          : apply_op(CopyGradient{}, gradient);
+  return detail::is_sole_owner(gradient) ? std::move(gradient) : apply_op(CopyGradient{}, gradient);
 }
 
 }  // namespace tapestry

@@ -10,7 +10,9 @@ namespace tapestry {
 Tensor accumulate(const Tensor& a, const Tensor& b);
 
 /// The gradient in dense memory that nobody else sees: itself where that is so already, else a
-/// copy, recorded if grad mode is on.
+/// copy, recorded if grad mode is on. One that has a graph is always copied: what it stands for in
+/// that graph (a sum that others use, too) is not the gradient of a leaf alone, and without
+/// recording it keeps no graph.
 Tensor owned_gradient(Tensor gradient);
 
 namespace detail {

@@ -68,6 +68,13 @@ LeafState* open_main_grad(const Tensor& leaf) {
   return open ? state : nullptr;
 }
 
+// A main_grad takes any floating dtype, but only its own shape.
+void check_contribution(const Tensor& gradient, const Tensor& leaf) {
+  const bool fits = gradient.shape() == leaf.shape() && is_floating(gradient.dtype());
+  check<ValueError>(fits, "main_grad: the contribution is ", describe(gradient), ", the leaf ",
+                    describe(leaf));
+}
+
 // What stands for a main_grad that has no memory.
 Tensor without_storage(const Shape& shape, DType dtype) {
   return Tensor(make_ref<TensorImpl>(Ref<Storage>(), 0, shape, contiguous_strides(shape), dtype));
@@ -89,6 +96,7 @@ Tensor add_to_main_grad(const Tensor& leaf, const Tensor& gradient) {
   if (state == nullptr) {
     return {};
   }
+  check_contribution(gradient, leaf);
   detail::accumulate_into_main_grad(*state, gradient);
   return state->main_grad;
 }
@@ -98,6 +106,7 @@ bool give_to_main_grad(const Tensor& leaf, Tensor& gradient) {
   if (state == nullptr) {
     return false;
   }
+  check_contribution(gradient, leaf);
   const bool takes_over = !state->main_grad.storage() && detail::is_sole_owner(gradient) &&
                           gradient.dtype() == state->main_grad.dtype();
   if (takes_over) {

@@ -24,7 +24,8 @@ MainGradTarget main_grad_target(const Tensor& leaf);
 
 /// Adds an op's contribution, of any floating dtype, to the main_grad of a leaf, and returns that
 /// tensor for the op to return: where main_grad has a dtype into which the op cannot write itself.
-/// Undefined, and nothing done, for the other reasons that main_grad_target has.
+/// Undefined, and nothing done, for the other reasons that main_grad_target has. ValueError for
+/// another shape than the leaf's.
 Tensor add_to_main_grad(const Tensor& leaf, const Tensor& gradient);
 
 /// Makes a leaf's main_grad stand for zeros without writing them: the next contribution overwrites

@@ -12,18 +12,15 @@ namespace {
 
 bool has_contiguous_layout(const Shape& shape, const Strides& strides) {
   int64_t expected = 1;
+  bool dense = true;
   for (int64_t i = shape.size() - 1; i >= 0; --i) {
     if (shape[i] == 0) {
-      return true;
+      return true;  // whatever the strides of the axes behind it
     }
-    if (shape[i] != 1) {
-      if (strides[i] != expected) {
-        return false;
-      }
-      expected *= shape[i];
-    }
+    dense = dense && (shape[i] == 1 || strides[i] == expected);
+    expected *= dense ? shape[i] : 1;
   }
-  return true;
+  return dense;
 }
 
 double element_at(const Tensor& tensor, int64_t offset) {

@@ -151,6 +151,10 @@ class Tensor {
   /// the tensor adds to it, also one of grad() or of second order, and with create_graph it has a
   /// graph; it is the gradient at this place in the order of hooks, and after a change in place
   /// that of the new value. set_grad({}) starts anew.
+  ///
+  /// What a pass through gradients adds depends on whether the backward of the op that made the
+  /// tensor is written with its output or with its input, which PyTorch chooses otherwise for some
+  /// ops; the sums in leaves do not.
   void retain_grad() const;
   /// Number of in-place changes of the storage; views share it.
   uint32_t version() const { return impl_->storage->version(); }

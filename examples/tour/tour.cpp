@@ -68,9 +68,10 @@ void gradients() {
   std::cout << x.detach().requires_grad() << "\n";
 
   const Tensor h = x * 10;
-  h.register_hook([](const Tensor& dh) { return clamp(dh, -1, 1); });
+  HookHandle limit = h.register_hook([](const Tensor& dh) { return clamp(dh, -1, 1); });
   sum(h * h).backward();
   std::cout << x.grad() << "\n";  // 10 times a gradient cut to 1
+  limit.remove();                 // from here on there is no limit
 }
 
 void recompute() {

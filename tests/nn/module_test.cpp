@@ -276,6 +276,22 @@ TEST(UnaryModuleHooks, SeeInputAndOutputInOrder) {
   EXPECT_EQ(seen.size(), 3U);
 }
 
+TEST(UnaryModuleHooks, CanBeRemovedAndRegisterOthers) {
+  Double module;
+  HookHandle before;
+  before = module.register_forward_pre_hook([&](UnaryModule& m, const Tensor& x) {
+    before.remove();  // only the first time
+    m.register_forward_pre_hook([](UnaryModule&, const Tensor& y) { return y * 10; });
+    return x + 1;
+  });
+  HookHandle after = module.register_forward_hook(
+      [](UnaryModule&, const Tensor&, const Tensor& y) { return y + 1; });
+  EXPECT_EQ(module(scalar(3)).item(), (3 + 1) * 2 + 1);
+  EXPECT_EQ(module(scalar(3)).item(), 3 * 10 * 2 + 1);
+  after.remove();
+  EXPECT_EQ(module(scalar(3)).item(), 3 * 10 * 2);
+}
+
 TEST(UnaryModuleHooks, ReplaceInputAndOutput) {
   Double module;
   module.register_forward_pre_hook([](UnaryModule&, const Tensor& x) { return x + 1; });

@@ -75,5 +75,21 @@ TEST(ClipGradValue, LimitsEachElement) {
   EXPECT_THAT(values(half), ::testing::Each(-0.5));
 }
 
+TEST(Clipping, RefusesMemoryThatItWouldScaleTwice) {
+  const Tensor one = tensor({3});
+  const Tensor rows = tensor({3, 4, 5, 6});
+  for (const TensorList& gradients :
+       {TensorList{one.expand({4})}, TensorList{rows, rows},
+        TensorList{rows.slice(0, 0, 3), tensor({1}), rows.slice(0, 2, 4)}}) {
+    expect_throws<RuntimeError>([&] { clip_grad_norm(gradients, 0.1); }, {"share memory"});
+    expect_throws<RuntimeError>([&] { clip_grad_value(gradients, 0.1); }, {"share memory"});
+  }
+  EXPECT_THAT(values(rows), ElementsAre(3, 4, 5, 6));
+  EXPECT_EQ(one.item(), 3);
+  // Pieces of one tensor that lie side by side are none of that.
+  clip_grad_value({rows.slice(0, 0, 2), rows.slice(0, 2, 4)}, 4);
+  EXPECT_THAT(values(rows), ElementsAre(3, 4, 4, 4));
+}
+
 }  // namespace
 }  // namespace tapestry::optim

@@ -165,6 +165,19 @@ TEST(Master, RefusesWhatDoesNotFit) {
   expect_throws<TypeError>([&] { adam.store_parameter_as("0.0", kBFloat16); }, {"bfloat16 [2]"});
 }
 
+TEST(Master, RefusesALiveGradientOfAnotherDType) {
+  const Tensor p = tensor({1, 2}).set_requires_grad();
+  AdamW adam({p}, adam_options());
+  p.set_grad(tensor({1, 1}));
+  expect_throws<TypeError>([&] { adam.store_parameter_as("0.0", kBFloat16); },
+                           {"gradient", "float32 [2]", "bfloat16 [2]"});
+  EXPECT_EQ(p.dtype(), kFloat32);
+  adam.zero_grad();
+  adam.store_parameter_as("0.0", kBFloat16);
+  sum(p).backward();
+  EXPECT_EQ(p.grad().dtype(), kBFloat16);
+}
+
 TEST(ComputeCopy, IsWrittenInTheSamePass) {
   const Tensor p = start_values().set_requires_grad();
   AdamW adam({p}, adam_options());

@@ -228,6 +228,14 @@ OP_SAMPLES(accumulate_gradients) {
   add_large(fn, {randn({40, 1000}), randn({40, 1000})});
 }
 
+OP_SAMPLES(copy_gradient) {
+  const auto fn = [](const Tensor& x) { return owned_gradient(x); };
+  for (const Shape& shape : {Shape{3, 4}, Shape{}, Shape{0}}) {
+    add(fn, {randn(shape)});
+  }
+  add_large(fn, {randn({40, 1000})});
+}
+
 OP_SAMPLES(separate) {
   rounds(2, 3);  // two ops
   // vjp() gives each use of a tensor a handle of its own.

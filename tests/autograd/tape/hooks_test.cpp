@@ -1,4 +1,8 @@
 // Hooks, retained gradients, main gradients, and backward inside backward.
+#include <memory>
+#include <utility>
+
+#include "autograd/tape/main_grad.h"
 #include "tests/autograd/tape/tape_test_util.h"
 
 namespace tapestry {
@@ -108,6 +112,172 @@ TEST(Hooks, GradDoesNotFireThePostAccumulateHook) {
   x.register_post_accumulate_grad_hook([&](const Tensor&) { ++calls; });
   grad(sum(x * x), {x});
   EXPECT_EQ(calls, 0);
+}
+
+TEST(HookHandle, TakesAHookOff) {
+  const Tensor x = leaf({2});
+  const Tensor y = x * x;
+  HookHandle on_leaf = x.register_hook([](const Tensor& g) { return g * 10; });
+  HookHandle on_result = y.register_hook([](const Tensor& g) { return g * 100; });
+  int calls = 0;
+  HookHandle after = x.register_post_accumulate_grad_hook([&](const Tensor&) { ++calls; });
+  sum(y).backward({}, true);
+  EXPECT_THAT(values(x.grad()), ElementsAre(4000));
+  EXPECT_EQ(calls, 1);
+  for (HookHandle* handle : {&on_leaf, &on_result, &after}) {
+    EXPECT_TRUE(handle->registered());
+    handle->remove();
+    EXPECT_FALSE(handle->registered());
+    handle->remove();  // again: nothing happens
+  }
+  x.set_grad({});
+  sum(y).backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(4));
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(HookHandle, ItsEndLeavesTheHook) {
+  const Tensor x = leaf({2});
+  {
+    HookHandle handle = x.register_hook([](const Tensor& g) { return g * 10; });
+    const HookHandle moved = std::move(handle);
+    EXPECT_TRUE(moved.registered());
+  }
+  sum(x).backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(10));
+  HookHandle().remove();  // names nothing
+}
+
+TEST(HookHandle, OutlivesWhatItWasRegisteredOn) {
+  HookHandle on_leaf;
+  HookHandle on_result;
+  {
+    const Tensor x = leaf({2});
+    on_leaf = x.register_hook([](const Tensor& g) { return g; });
+    on_result = (x * x).register_hook([](const Tensor& g) { return g; });
+  }
+  on_leaf.remove();
+  on_result.remove();
+}
+
+TEST(HookHandle, RemovingDropsWhatTheHookHolds) {
+  const Tensor x = leaf({2});
+  const auto held = std::make_shared<int>(1);
+  HookHandle handle = x.register_hook([held](const Tensor& g) { return g; });
+  EXPECT_EQ(held.use_count(), 2);
+  handle.remove();
+  EXPECT_EQ(held.use_count(), 1);
+}
+
+TEST(HookHandle, ARemovedHookNoLongerKeepsAnOpFromMainGrad) {
+  const Tensor x = leaf({1, 2});
+  x.set_main_grad(zeros({2}));
+  HookHandle handle = x.register_hook([](const Tensor& g) { return g * 10; });
+  handle.remove();
+  const NoGradGuard pass;
+  EXPECT_TRUE(main_grad_target(x).buffer.defined());
+}
+
+// Registers hooks on a leaf, on a result, and after accumulation: what all of them have to stand.
+struct HookedPlace {
+  std::string name;
+  std::function<HookHandle(const Tensor& x, const Tensor& y, std::function<void()>)> add;
+};
+class RunningHooks : public ::testing::TestWithParam<HookedPlace> {
+ protected:
+  HookHandle add(std::function<void()> hook) { return GetParam().add(x_, y_, std::move(hook)); }
+  void pass() { sum(y_).backward({}, true); }
+
+  Tensor x_ = leaf({2});
+  Tensor y_ = x_ * x_;
+  std::string calls_;
+};
+std::function<Tensor(const Tensor&)> calling(std::function<void()> hook) {
+  return [hook = std::move(hook)](const Tensor&) {
+    hook();
+    return Tensor();
+  };
+}
+INSTANTIATE_TEST_SUITE_P(
+    Places,
+    RunningHooks,
+    ::testing::Values(HookedPlace{"leaf",
+                                  [](const Tensor& x, const Tensor&, std::function<void()> hook) {
+                                    return x.register_hook(calling(std::move(hook)));
+                                  }},
+                      HookedPlace{"result",
+                                  [](const Tensor&, const Tensor& y, std::function<void()> hook) {
+                                    return y.register_hook(calling(std::move(hook)));
+                                  }},
+                      HookedPlace{"post_accumulate",
+                                  [](const Tensor& x, const Tensor&, std::function<void()> hook) {
+                                    return x.register_post_accumulate_grad_hook(
+                                        [hook = std::move(hook)](const Tensor&) { hook(); });
+                                  }}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(RunningHooks, RegisterOthersForTheNextPass) {
+  add([&] {
+    calls_ += 'a';
+    for (int i = 0; i < 20; ++i) {  // enough to move the list
+      add([&] { calls_ += 'b'; });
+    }
+  }).registered();
+  pass();
+  EXPECT_EQ(calls_, "a");
+  pass();
+  EXPECT_EQ(calls_, "aa" + std::string(20, 'b'));
+}
+
+TEST_P(RunningHooks, RemoveThemselves) {
+  const auto held = std::make_shared<int>(0);
+  HookHandle handle;
+  handle = add([&, held] {
+    handle.remove();
+    ++*held;  // what was captured lives until the hook returns
+    calls_ += 'a';
+  });
+  add([&] { calls_ += 'b'; });
+  pass();
+  EXPECT_EQ(held.use_count(), 1);
+  pass();
+  EXPECT_EQ(calls_, "abb");
+}
+
+TEST_P(RunningHooks, RemoveOthersAtOnce) {
+  HookHandle later;
+  HookHandle earlier = add([&] { calls_ += 'a'; });
+  add([&] {
+    later.remove();
+    earlier.remove();
+    calls_ += 'b';
+  });
+  later = add([&] { calls_ += 'c'; });
+  pass();
+  pass();
+  EXPECT_EQ(calls_, "abb");
+}
+
+TEST_P(RunningHooks, AnExceptionLeavesTheListUsable) {
+  HookHandle handle;
+  handle = add([&] {
+    handle.remove();
+    throw ValueError("once");
+  });
+  EXPECT_THROW(pass(), ValueError);
+  add([&] { calls_ += 'a'; });
+  pass();
+  EXPECT_EQ(calls_, "a");
+}
+
+TEST(Hooks, OfALeafDoNotRunInGradThoseOfAResultDo) {
+  const Tensor x = leaf({2});
+  const Tensor y = x * x;
+  x.register_hook([](const Tensor& g) { return g * 10; });
+  y.register_hook([](const Tensor& g) { return g * 100; });
+  const TensorList g = grad(sum(y), {x, y});
+  EXPECT_THAT(values(g[0]), ElementsAre(400));
+  EXPECT_THAT(values(g[1]), ElementsAre(100));
 }
 
 TEST(RetainGrad, KeepsTheGradientOfAResult) {

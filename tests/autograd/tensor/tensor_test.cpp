@@ -54,6 +54,7 @@ TEST(Tensor, Contiguity) {
   EXPECT_TRUE(x.contiguous().is_same(x));
   EXPECT_TRUE(counting({3, 1}).t().is_contiguous());  // axes of size 1 do not matter
   EXPECT_TRUE(empty({0, 3}).t().is_contiguous());     // nor do those of nothing
+  EXPECT_TRUE(alias(counting({8}), {2, 0, 3}, {3, 3, 2}, 0).is_contiguous());
   EXPECT_FALSE(counting({1, 3}).expand({2, 3}).is_contiguous());
   EXPECT_TRUE(x.slice(0, 1, 2).is_contiguous());
   EXPECT_FALSE(x.slice(1, 0, 2).is_contiguous());
