@@ -6,8 +6,8 @@
 
 namespace tapestry {
 
-/// A number that remembers whether it was written as an integer (2) or as a floating one (2.0,
-/// 1.5F, a BFloat16): with a tensor of integers, the first gives integers and the second float32,
+/// A number that remembers whether it was written as an integer (2) or as a floating one (2.0 or
+/// 1.5F): with a tensor of integers, the first gives integers and the second float32,
 /// whatever its value, as in PyTorch.
 class Scalar {
  public:

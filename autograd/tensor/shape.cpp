@@ -76,10 +76,15 @@ int64_t checked_numel(std::string_view op, const Shape& shape, int64_t item) {
 }
 
 Strides contiguous_strides(const Shape& shape) {
-  checked_numel("strides", shape);
   Strides strides = Shape::filled(shape.size(), 1);
-  for (int64_t i = shape.size() - 2; i >= 0; --i) {
-    strides[i] = strides[i + 1] * std::max<int64_t>(shape[i + 1], 1);
+  int64_t product = 1;
+  bool fits = true;
+  for (int64_t i = shape.size() - 1; i >= 0; --i) {
+    strides[i] = product;
+    fits &= !__builtin_mul_overflow(product, std::max<int64_t>(shape[i], 1), &product);
+  }
+  if (!fits) [[unlikely]] {
+    checked_numel("strides", shape);  // throws
   }
   return strides;
 }

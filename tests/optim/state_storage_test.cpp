@@ -4,8 +4,8 @@
 
 #include "autograd/ops/ops.h"
 #include "autograd/tape/grad_mode.h"
-#include "autograd/tensor/rank_context.h"
 #include "autograd/tape/leaf_state.h"
+#include "autograd/tensor/rank_context.h"
 #include "optim/adam.h"
 #include "optim/sgd.h"
 #include "tests/nn/nn_test_util.h"

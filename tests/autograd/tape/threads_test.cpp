@@ -65,18 +65,20 @@ TEST(ThreadState, IsNotThatOfTheContext) {
   EXPECT_FALSE(grad_enabled());
 }
 
+// Looks which op the thread is said to work for.
+struct Asking {
+  static constexpr std::string_view name = "asking";
+  Tensor forward(const Tensor& x) {
+    EXPECT_EQ(kernels::team_state().op, "asking");
+    return x;
+  }
+  Tensor backward(const Tensor& dy) const {
+    EXPECT_EQ(kernels::team_state().backward_of, "asking");
+    return dy;
+  }
+};
+
 TEST(ThreadState, NamesTheRunningOp) {
-  struct Asking {
-    static constexpr std::string_view name = "asking";
-    Tensor forward(const Tensor& x) {
-      EXPECT_EQ(kernels::team_state().op, "asking");
-      return x;
-    }
-    Tensor backward(const Tensor& dy) const {
-      EXPECT_EQ(kernels::team_state().backward_of, "asking");
-      return dy;
-    }
-  };
   const Tensor x = leaf({1});
   sum(apply_op(Asking{}, x)).backward();
   EXPECT_EQ(kernels::team_state().op, "");
