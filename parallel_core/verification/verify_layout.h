@@ -11,9 +11,9 @@
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
+#include "parallel_core/transformer/gpt_model.h"
 #include "parallel_core/verification/layout_findings.h"
 #include "parallel_core/verification/layout_text.h"
-#include "parallel_core/transformer/gpt_model.h"
 
 namespace tapestry {
 
@@ -47,6 +47,8 @@ struct VerifyOptions {
   /// How far start weights are moved off their initial values (standard deviation), so that gains
   /// of 1 and biases of 0 hide nothing. Not used with load_checkpoint.
   double jitter = 0.02;
+  /// How often one process trains again to measure what rounding does (RoundingSpread).
+  int64_t rounding_runs = 3;
   double timeout_seconds = 600;  ///< after which ranks give up on each other
   LayoutParts parts;
 };
@@ -70,8 +72,9 @@ struct LayoutReport {
 /// difference names the rank.
 ///
 /// Start weights are those of load_checkpoint or else initial ones, moved by `jitter`. The schedule
-/// starts where its learning rate is largest, so that a warm-up does not hide updates. Gradients
-/// that are zero but for rounding are compared with the norm of all. Their weights, of which AdamW
+/// starts where its learning rate is largest, so that a warm-up does not hide updates. Bounds are
+/// multiples of what rounding does to one process (RoundingSpread). Gradients that are zero but for
+/// rounding are compared with the norm of all. Their weights, of which AdamW
 /// makes steps of full size, are left out, and so are the keys that such a bias moves
 /// (has_zero_gradient).
 ///
