@@ -25,8 +25,8 @@ class RoundingSpread {
  public:
   /// Bounds are this many times the largest distance that was measured. A layout is one draw
   /// against the largest of few, with up to as many roundings again for each place where it cuts
-  /// sums: a factor of 3 (2.9 is the most that layouts of every kind have shown at all CPU levels),
-  /// and as much again for the tails of updates, where AdamW makes whole steps of rounding.
+  /// sums: that is a factor of 3, and as much again for the tails of updates, where AdamW makes
+  /// whole steps of rounding.
   static constexpr double kMultiple = 8;
 
   /// One distance that was measured.
