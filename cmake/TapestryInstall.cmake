@@ -1,15 +1,16 @@
 # The installed package: static libraries, headers below include/tapestry, programs, and
 # TapestryConfig.cmake with the targets Tapestry::autograd, ::nn, ::optim, ::parallel_core (and one
-# for each layer inside autograd, such as Tapestry::autograd_ops).
+# for each layer inside autograd and parallel_core, such as Tapestry::autograd_ops).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(TAPESTRY_CMAKE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/Tapestry")
 
 get_property(layers GLOBAL PROPERTY TAPESTRY_LAYERS)
-set(targets tapestry_autograd)
+set(targets tapestry_autograd tapestry_parallel_core)
 foreach(layer IN LISTS layers)
   string(REPLACE "/" "_" name "${layer}")
-  list(APPEND targets tapestry_${name})
+  get_property(target GLOBAL PROPERTY TAPESTRY_LAYER_TARGET_${name})
+  list(APPEND targets "${target}")
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/${layer}/"
     DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tapestry/${layer}"
     FILES_MATCHING PATTERN "*.h" PATTERN "isa" EXCLUDE)

@@ -1,11 +1,20 @@
-# tapestry_layer(FOLDER USES layer... LIBS library...)
+# tapestry_layer(FOLDER [FLAT] [TARGET name] USES layer... LIBS library...)
 #
-# Makes the folder a static library of every .cpp in it (sub-folders included) that links exactly
-# the layers it USES. The pair is recorded for the test `layers`, which checks each #include.
+# Makes the folder a static library of every .cpp in it (sub-folders included, unless FLAT) that links
+# exactly the layers it USES. The library is called tapestry_ and the folder with underscores, or
+# TARGET. The pair is recorded for the test `layers`, which checks each #include.
 function(tapestry_layer folder)
-  cmake_parse_arguments(ARG "" "" "USES;LIBS;PRIVATE_LIBS" ${ARGN})
-  string(REPLACE "/" "_" name "${folder}")
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
+  cmake_parse_arguments(ARG "FLAT" "TARGET" "USES;LIBS;PRIVATE_LIBS" ${ARGN})
+  string(REPLACE "/" "_" folder_name "${folder}")
+  set(name "${folder_name}")
+  if(ARG_TARGET)
+    set(name "${ARG_TARGET}")
+  endif()
+  set(glob GLOB_RECURSE)
+  if(ARG_FLAT)
+    set(glob GLOB)
+  endif()
+  file(${glob} sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
   list(FILTER sources EXCLUDE REGEX "/kernels/isa/")  # compiled once per level, see autograd
   if(sources)
     add_library(tapestry_${name} STATIC ${sources})
@@ -20,11 +29,16 @@ function(tapestry_layer folder)
   target_compile_features(tapestry_${name} ${scope} cxx_std_20)
   foreach(use IN LISTS ARG_USES)
     string(REPLACE "/" "_" use_name "${use}")
-    target_link_libraries(tapestry_${name} ${scope} tapestry_${use_name})
+    get_property(use_target GLOBAL PROPERTY TAPESTRY_LAYER_TARGET_${use_name})
+    if(NOT use_target)
+      set(use_target "tapestry_${use_name}")  # the library of a whole folder of layers
+    endif()
+    target_link_libraries(tapestry_${name} ${scope} ${use_target})
   endforeach()
   target_link_libraries(tapestry_${name} ${scope} ${ARG_LIBS})
   set_property(GLOBAL APPEND PROPERTY TAPESTRY_LAYERS "${folder}")
-  set_property(GLOBAL PROPERTY TAPESTRY_LAYER_USES_${name} "${ARG_USES}")
+  set_property(GLOBAL PROPERTY TAPESTRY_LAYER_USES_${folder_name} "${ARG_USES}")
+  set_property(GLOBAL PROPERTY TAPESTRY_LAYER_TARGET_${folder_name} "tapestry_${name}")
 endfunction()
 
 # Writes the table of layers for the test `layers`; called when all layers are known.

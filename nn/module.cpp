@@ -198,17 +198,17 @@ std::ostream& operator<<(std::ostream& out, const Module& module) {
 
 Tensor UnaryModule::operator()(const Tensor& x) {
   Tensor input = x;
-  for (const PreHook& hook : pre_hooks_) {
+  pre_hooks_.for_each([&](const PreHook& hook) {
     if (Tensor replaced = hook(*this, input); replaced.defined()) {
       input = replaced;
     }
-  }
+  });
   Tensor output = forward(input);
-  for (const Hook& hook : hooks_) {
+  hooks_.for_each([&](const Hook& hook) {
     if (Tensor replaced = hook(*this, input, output); replaced.defined()) {
       output = replaced;
     }
-  }
+  });
   return output;
 }
 

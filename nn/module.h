@@ -124,14 +124,15 @@ class UnaryModule : public Module {
 
   using PreHook = std::function<Tensor(UnaryModule&, const Tensor& x)>;
   using Hook = std::function<Tensor(UnaryModule&, const Tensor& x, const Tensor& y)>;
-  /// Called before forward; a defined result replaces the input.
-  void register_forward_pre_hook(PreHook hook) { pre_hooks_.push_back(std::move(hook)); }
+  /// Called before forward; a defined result replaces the input. Hooks may register and remove
+  /// others; a new one is called from the next forward on.
+  HookHandle register_forward_pre_hook(PreHook hook) { return pre_hooks_.add(std::move(hook)); }
   /// Called after forward; a defined result replaces the output.
-  void register_forward_hook(Hook hook) { hooks_.push_back(std::move(hook)); }
+  HookHandle register_forward_hook(Hook hook) { return hooks_.add(std::move(hook)); }
 
  private:
-  std::vector<PreHook> pre_hooks_;
-  std::vector<Hook> hooks_;
+  detail::HookList<Tensor(UnaryModule&, const Tensor&)> pre_hooks_;
+  detail::HookList<Tensor(UnaryModule&, const Tensor&, const Tensor&)> hooks_;
 };
 
 }  // namespace tapestry::nn

@@ -1,7 +1,7 @@
 #include "nn/parameter.h"
 
 #include "autograd/ops/map.h"
-#include "autograd/tape/autograd_meta.h"
+#include "autograd/tape/leaf_state.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
@@ -44,7 +44,7 @@ Tensor Parameter::compute_copy(DType wanted) const {
   if (!copy.defined() || copy.dtype() != wanted) {
     const MemoryKindGuard kind(MemoryKind::kParameter);
     copy = empty(shape(), wanted);
-  } else if (autograd_meta(*this)->compute_copy_version == version()) {
+  } else if (leaf_state(*this)->compute_copy_version == version()) {
     return copy;
   }
   copy_values(detach(), copy);

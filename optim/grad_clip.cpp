@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "autograd/kernels/elementwise.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/kernels/strided.h"
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/overlap.h"
 
 namespace tapestry::optim {
 
@@ -25,6 +28,30 @@ void scalar_in_place(kernels::ScalarOp op, const Tensor& t, double s) {
                         t.shape().begin(), t.raw(), t.strides().begin(), item, s, t.raw(),
                         t.strides().begin(), item);
   t.bump_version();
+}
+
+// Each element must be scaled once: neither a tensor whose elements share memory nor two tensors
+// that share some can be.
+void check_separate(const TensorList& gradients) {
+  std::vector<std::pair<const std::byte*, const std::byte*>> dense_ranges;
+  for (const Tensor& t : gradients) {
+    if (!t.defined() || t.numel() == 0) {
+      continue;
+    }
+    check<RuntimeError>(!elements_overlap(t), "clipping: elements of the gradient ", describe(t),
+                        " with strides ", t.strides(),
+                        " share memory, so it cannot be changed in place; give a clone()");
+    if (t.is_contiguous()) {
+      const auto* begin = static_cast<const std::byte*>(t.raw());
+      dense_ranges.emplace_back(begin, begin + t.numel() * size_of(t.dtype()));
+    }
+  }
+  std::sort(dense_ranges.begin(), dense_ranges.end());
+  for (size_t i = 1; i < dense_ranges.size(); ++i) {
+    check<RuntimeError>(dense_ranges[i - 1].second <= dense_ranges[i].first,
+                        "clipping: two of the gradients share memory, which would be scaled twice; "
+                        "give each of them once, or a clone()");
+  }
 }
 
 }  // namespace
@@ -46,6 +73,7 @@ double clip_coefficient(double norm, double clip_value) {
 }
 
 double clip_grad_norm(const TensorList& gradients, double clip_value) {
+  check_separate(gradients);
   const double norm = global_norm(gradients);
   const double coefficient = clip_coefficient(norm, clip_value);
   if (coefficient < 1) {
@@ -60,6 +88,7 @@ double clip_grad_norm(const TensorList& gradients, double clip_value) {
 
 void clip_grad_value(const TensorList& gradients, double clip_value) {
   check_limit(clip_value);
+  check_separate(gradients);
   for (const Tensor& gradient : gradients) {
     if (gradient.defined()) {
       scalar_in_place(kernels::ScalarOp::kClampMin, gradient, -clip_value);

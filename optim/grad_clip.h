@@ -14,11 +14,13 @@ double global_norm(const TensorList& tensors);
 double clip_coefficient(double norm, double clip_value);
 
 /// Multiplies all gradients by clip_coefficient in place, and touches nothing when that is 1.
-/// Returns the norm before. This is "ClipGlobalNorm".
+/// Returns the norm before. RuntimeError, before anything is changed, for a gradient whose elements
+/// share memory (expand()) and for two dense ones that do. This is "ClipGlobalNorm".
 double clip_grad_norm(const TensorList& gradients, double clip_value);
 
 /// Limits each element to [-clip_value, clip_value] in place; infinities become the limit, NaN
-/// stays NaN. ValueError unless clip_value > 0. This is "GradClipByValue".
+/// stays NaN. ValueError unless clip_value > 0, RuntimeError as in clip_grad_norm. This is
+/// "GradClipByValue".
 void clip_grad_value(const TensorList& gradients, double clip_value);
 
 }  // namespace tapestry::optim

@@ -5,7 +5,7 @@
 
 #include "autograd/kernels/optimizer.h"
 #include "autograd/ops/map.h"
-#include "autograd/tape/autograd_meta.h"
+#include "autograd/tape/leaf_state.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/generator.h"
@@ -245,10 +245,7 @@ void Optimizer::store_parameter_as(const std::string& parameter_name,
   check<TypeError>(
       narrow.dtype() == dtype && narrow.shape() == parameter.shape() && narrow.is_contiguous(),
       type_name(), ": the place for '", parameter_name, "' is ", describe(narrow));
-  TensorImpl& impl = *parameter.impl();
-  impl.storage = narrow.storage();
-  impl.offset = narrow.offset();
-  impl.dtype = dtype;
+  set_data(parameter, narrow);
   ParamState& state = states_[parameter_name];
   if (storage_.store_param_remainders && dtype == kBFloat16) {
     add_low_bits(parameter, state);

@@ -49,7 +49,7 @@ struct GradTransform {
 /// changes the parameter in place; a parameter without a gradient is left alone, moments included.
 ///
 /// A 16-bit parameter has a float32 master that the update works on; the parameter is the master
-/// rounded to nearest even. A float32 parameter with a compute copy (tape/autograd_meta.h) has that
+/// rounded to nearest even. A float32 parameter with a compute copy (tape/leaf_state.h) has that
 /// copy written in the same pass.
 ///
 /// The parameters may be pieces of tensors that a group of ranks updates together (set_shards).
@@ -93,7 +93,8 @@ class Optimizer {
   void set_main_param(const std::string& parameter_name, const Tensor& value);
   /// Turns a float32 parameter into a 16-bit one whose master has its values. All handles of the
   /// parameter change with it. The 16-bit values go to `place` where it is given: contiguous, of
-  /// the parameter's shape. ValueError for an unknown name, TypeError for other dtypes.
+  /// the parameter's shape. ValueError for an unknown name, TypeError for other dtypes, or if the
+  /// parameter has a gradient (not a main_grad), which is float32: call zero_grad() before.
   void store_parameter_as(const std::string& parameter_name, DType dtype, const Tensor& place = {});
 
   /// Every state as "<parameter>.<state>" (see state()) and "<parameter>.step" (int64). Masters are

@@ -1,6 +1,6 @@
 #include "autograd/ops/column_gradient.h"
 
-#include "autograd/tape/engine.h"
+#include "autograd/tape/main_grad.h"
 #include "autograd/tensor/factory.h"
 
 namespace tapestry {

@@ -3,7 +3,7 @@
 #include "autograd/kernels/embedding.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/rows.h"
-#include "autograd/tape/engine.h"
+#include "autograd/tape/main_grad.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"

@@ -77,7 +77,6 @@ Tensor become(const Tensor& x, const Tensor& result) {
   x.bump_version();
   const AutogradMeta& meta = *autograd_meta(converted);
   set_gradient_edge(x, meta.grad_fn, meta.output);
-  autograd_meta(x)->retained.reset();  // belongs to the value that was replaced
   return x;
 }
 

@@ -8,7 +8,7 @@
 #include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
-#include "autograd/tape/engine.h"
+#include "autograd/tape/main_grad.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"

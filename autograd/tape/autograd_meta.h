@@ -1,42 +1,26 @@
 // What the tape attaches to a tensor.
 #pragma once
 
-#include <functional>
-#include <vector>
+#include <memory>
 
 #include "autograd/tape/node.h"
-#include "autograd/tensor/generator.h"
 
 namespace tapestry {
 
+struct LeafState;
+
 /// Autograd state of one tensor, made when it is first needed.
 struct AutogradMeta final : AutogradMetaBase {
-  // The result of a recorded op.
-  Ref<Node> grad_fn;
+  AutogradMeta();
+  ~AutogradMeta() override;
+
+  Ref<Node> grad_fn;    ///< the recorded op that made the tensor; null for a leaf
   uint32_t output = 0;  ///< which output of grad_fn
 
-  /// Where retain_grad() puts the gradient of a result; shared with the hook on grad_fn, which must
-  /// not own this tensor.
-  Ref<AutogradMeta> retained;
-
-  // A leaf.
   Tensor grad;
-  Tensor main_grad;
-  /// main_grad stands for zeros, whatever it holds: the first contribution overwrites it. It may
-  /// then have no storage; see open_main_grad_storage.
-  bool main_grad_is_fresh = false;
-  /// Of the random numbers that round sums in a 16-bit main_grad; the offset counts contributions.
-  RandomKey main_grad_rounding;
-  /// The values in a 16-bit dtype for ops that compute in it, and the version they were taken from.
-  Tensor compute_copy;
-  uint32_t compute_copy_version = 0;
-  Node* accumulator = nullptr;  ///< the leaf's accumulation node while some graph holds it
-  std::vector<Node::Hook> hooks;
-  std::vector<std::function<void(const Tensor&)>> post_accumulate_hooks;
+  HookHandle retaining;             ///< what retain_grad() has put on grad_fn: it fills grad
+  std::unique_ptr<LeafState> leaf;  ///< made when it is first needed; null for a result
 };
-
-/// Gives main_grad memory if it has none.
-void open_main_grad_storage(AutogradMeta& meta);
 
 /// The tensor's state, or null.
 inline AutogradMeta* autograd_meta(const Tensor& tensor) {
@@ -44,19 +28,6 @@ inline AutogradMeta* autograd_meta(const Tensor& tensor) {
 }
 /// The tensor's state, created if there is none.
 AutogradMeta& ensure_autograd_meta(const Tensor& tensor);
-
-/// The leaf's compute copy as it is in memory, valid or not; undefined if there is none. Who
-/// changes the leaf may write the copy as well and then call set_compute_copy.
-inline Tensor compute_copy_buffer(const Tensor& leaf) {
-  const AutogradMeta* meta = autograd_meta(leaf);
-  return meta == nullptr ? Tensor() : meta->compute_copy;
-}
-/// Records `copy` as holding the leaf's present values.
-inline void set_compute_copy(const Tensor& leaf, const Tensor& copy) {
-  AutogradMeta& meta = ensure_autograd_meta(leaf);
-  meta.compute_copy = copy;
-  meta.compute_copy_version = leaf.version();
-}
 
 /// The recorded op that made the tensor; null for a leaf.
 inline Node* grad_fn(const Tensor& tensor) {
@@ -68,7 +39,10 @@ inline Node* grad_fn(const Tensor& tensor) {
 /// a gradient, or nowhere.
 Edge gradient_edge(const Tensor& tensor);
 
-/// Makes `tensor` output number `output` of `node`.
+/// Makes `tensor` output number `output` of `node`. A retained gradient is that of its new place.
 void set_gradient_edge(const Tensor& tensor, const Ref<Node>& node, uint32_t output);
+
+/// Tensor::retain_grad() of a result.
+void retain_grad_of(AutogradMeta& meta);
 
 }  // namespace tapestry

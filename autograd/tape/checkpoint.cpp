@@ -26,27 +26,9 @@ class GeneratorGuard {
   Generator::State previous_;
 };
 
-// grad() for those inputs that want one; undefined for the others.
-TensorList input_gradients(const Tensor& output, const TensorList& inputs, const Tensor& dy) {
-  TensorList wanted;
-  for (const Tensor& input : inputs) {
-    if (input.defined() && input.requires_grad()) {
-      wanted.push_back(input);
-    }
-  }
-  const TensorList found = grad(output, wanted, dy, {}, /*allow_unused=*/true);
-  TensorList out(inputs.size());
-  size_t next = 0;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].defined() && inputs[i].requires_grad()) {
-      out[i] = found[next++];
-    }
-  }
-  return out;
-}
-
 struct Checkpoint {
   static constexpr std::string_view name = "checkpoint";
+  static constexpr bool has_hidden_edges = true;  // to what the function uses besides its inputs
   std::shared_ptr<TensorFunction> function;
   std::vector<SavedTensor> inputs;
   Generator::State generator;
@@ -63,16 +45,21 @@ struct Checkpoint {
   }
 
   TensorList backward(const Tensor& dy, NeedsGrad needs) const {
-    check<RuntimeError>(!grad_enabled(),
-                        "checkpoint: gradients of gradients are not available through a "
-                        "recomputed function; call it directly");
-    TensorList leaves;
+    // The inputs as the function sees them. In a recorded pass they keep their place in the graph,
+    // so that what comes out can be differentiated with respect to them.
+    TensorList own;
+    TensorList wanted;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const Tensor input = inputs[i];
-      leaves.push_back(input.defined() ? input.detach() : input);
-      if (needs[i]) {
-        leaves.back().set_requires_grad();
+      if (!needs[i]) {
+        own.push_back(input);
+      } else if (grad_enabled()) {
+        own.push_back(detail::separate({input}).front());
+      } else {
+        own.push_back(input.detach());
+        own.back().set_requires_grad();
       }
+      wanted.push_back(needs[i] ? own.back() : Tensor());
     }
     // The ops inside are named, not this one.
     const AnomalyGuard inner_ops(anomaly);
@@ -80,18 +67,10 @@ struct Checkpoint {
       const GeneratorGuard replay(generator);
       const EnableGradGuard recording;
       const MemoryKindGuard kind(MemoryKind::kActivation);
-      return (*function)(leaves);
+      return (*function)(own);
     }();
-    TensorList gradients(leaves.size());
-    if (output.requires_grad() && detail::accumulating()) {
-      // Reaches the parameters that the function uses, too.
-      tapestry::backward(std::span(&output, 1), std::span(&dy, 1));
-      for (size_t i = 0; i < leaves.size(); ++i) {
-        gradients[i] = leaves[i].defined() ? leaves[i].grad() : Tensor();
-      }
-    } else if (output.requires_grad()) {
-      gradients = input_gradients(output, leaves, dy);
-    }
+    TensorList gradients = output.requires_grad() ? detail::nested_gradients(output, dy, wanted)
+                                                  : TensorList(own.size());
     gradients.emplace_back();  // the anchor's
     return gradients;
   }

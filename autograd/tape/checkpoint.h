@@ -12,9 +12,10 @@ using TensorFunction = std::function<Tensor(const TensorList&)>;
 /// function(inputs), of which only the inputs are kept: backward runs the function again, with the
 /// default generator in the state it had the first time, and differentiates that run.
 ///
-/// Parameters that the function uses besides its inputs receive their gradients too in backward(),
-/// where their post-accumulate hooks fire once for each recomputed function that uses them; grad()
-/// reaches the inputs only. Gradients of gradients are not available through it (RuntimeError).
+/// Parameters that the function uses besides its inputs receive their gradients too, in backward()
+/// and in grad(). In backward() their post-accumulate hooks fire once for each recomputed function
+/// that uses them. With create_graph the second run is part of the graph, and its intermediate
+/// results are kept as long as the gradients are.
 /// Source: Chen et al. 2016, arXiv:1604.06174.
 Tensor checkpoint(const TensorFunction& function, const TensorList& inputs);
 

@@ -1,57 +1,21 @@
 #include "autograd/tape/engine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
-#include "autograd/kernels/optimizer.h"
-#include "autograd/kernels/reduce.h"
-#include "autograd/kernels/strided.h"
+#include "autograd/tape/anomaly.h"
+#include "autograd/tape/check_gradient.h"
+#include "autograd/tape/gradient_sum.h"
 #include "autograd/tape/op.h"
-#include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
 
 namespace {
-
-Tensor sum_into(const Tensor& a, const Tensor& b, const Tensor& out) {
-  const kernels::BinaryRow row = kernels::binary_row(kernels::BinaryOp::kAdd, out.dtype());
-  if (a.is_contiguous() && b.is_contiguous() && out.is_contiguous()) {
-    const int64_t item = size_of(out.dtype());
-    kernels::apply_binary_contiguous(row, out.numel(), a.raw(), b.raw(), item, out.raw(), item);
-    return out;
-  }
-  kernels::apply_binary(row, static_cast<int>(out.dim()), out.shape().begin(), a.raw(),
-                        a.strides().begin(), size_of(a.dtype()), b.raw(), b.strides().begin(),
-                        size_of(b.dtype()), out.raw(), out.strides().begin(), size_of(out.dtype()));
-  return out;
-}
-
-Tensor contiguous_copy(const Tensor& source) {
-  Tensor out = empty_like(source);
-  kernels::copy_strided(source.dtype(), static_cast<int>(source.dim()), source.shape().begin(),
-                        source.raw(), source.strides().begin(), out.raw(), out.strides().begin());
-  return out;
-}
-
-// Nobody else can see this tensor's memory: it may be overwritten.
-bool is_sole_owner(const Tensor& t) {
-  return t.impl()->use_count() == 1 && t.storage()->use_count() == 1 && t.is_contiguous() &&
-         !t.requires_grad();
-}
-
-// The sum of two gradients, recorded in create_graph mode.
-struct AccumulateGradients {
-  static constexpr std::string_view name = "accumulate_gradients";
-  Tensor forward(const Tensor& a, const Tensor& b) {
-    return sum_into(a, b, empty(a.shape(), a.dtype()));
-  }
-  std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad /*needs*/) const { return {dy, dy}; }
-};
 
 // The same tensor under another handle.
 struct Separate {
@@ -64,99 +28,14 @@ struct Separate {
 void add_gradient(Tensor& sum, Tensor&& gradient) {
   if (!sum.defined()) {
     sum = std::move(gradient);
-  } else if (!grad_enabled() && is_sole_owner(sum)) {
-    sum_into(sum, gradient, sum);
-  } else if (!grad_enabled() && is_sole_owner(gradient)) {
-    sum = sum_into(sum, gradient, gradient);
+  } else if (!grad_enabled() && detail::is_sole_owner(sum)) {
+    detail::sum_into(sum, gradient, sum);
+  } else if (!grad_enabled() && detail::is_sole_owner(gradient)) {
+    sum = detail::sum_into(sum, gradient, gradient);
   } else {
     sum = accumulate(sum, gradient);
   }
 }
-
-// out = x in another floating dtype.
-void convert_into(const Tensor& x, const Tensor& out) {
-  kernels::apply_unary(kernels::cast_row(x.dtype(), out.dtype()), static_cast<int>(out.dim()),
-                       out.shape().begin(), x.raw(), x.strides().begin(), size_of(x.dtype()),
-                       out.raw(), out.strides().begin(), size_of(out.dtype()));
-}
-
-// main_grad += gradient of any floating dtype.
-void accumulate_into_main_grad(AutogradMeta& meta, const Tensor& gradient) {
-  open_main_grad_storage(meta);
-  const Tensor& main_grad = meta.main_grad;
-  if (std::exchange(meta.main_grad_is_fresh, false)) {
-    convert_into(gradient, main_grad);
-  } else if (main_grad.dtype() == kBFloat16) {
-    const Tensor term = gradient.is_contiguous() ? gradient : contiguous_copy(gradient);
-    const RandomKey& key = meta.main_grad_rounding;
-    kernels::add_stochastic(term.dtype(), term.numel(), term.raw(), key.seed,
-                            combine(key.stream, meta.main_grad_rounding.offset++),
-                            main_grad.data<BFloat16>());
-  } else if (gradient.dtype() == kFloat32) {
-    sum_into(main_grad, gradient, main_grad);
-  } else {
-    const Tensor wide = empty(gradient.shape(), kFloat32);
-    convert_into(gradient, wide);
-    sum_into(main_grad, wide, main_grad);
-  }
-}
-
-// Where the gradient of a leaf ends: in its main_grad or grad. Lives as long as a graph uses the
-// leaf; the leaf points back to it without owning it.
-class AccumulateGrad final : public Node {
- public:
-  explicit AccumulateGrad(const Tensor& leaf) : leaf_(leaf) { set_output(0, leaf); }
-  ~AccumulateGrad() override {
-    if (AutogradMeta* meta = autograd_meta(leaf_); meta->accumulator == this) {
-      meta->accumulator = nullptr;
-    }
-  }
-
-  std::string_view name() const override { return "accumulate_grad"; }
-  void release_saved() override {}
-
-  bool has_received(const Tensor& gradient) const override {
-    const AutogradMeta* meta = autograd_meta(leaf_);
-    return meta->main_grad.defined() && meta->main_grad.is_same(gradient);
-  }
-
-  void run(std::span<Tensor> grad_outputs, std::span<Tensor> /*grad_inputs*/) override {
-    AutogradMeta& meta = *autograd_meta(leaf_);
-    if (grad_outputs[0].defined()) {  // else every op has added its part to main_grad itself
-      accumulate_into(meta, std::move(grad_outputs[0]));
-    }
-    for (const auto& hook : meta.post_accumulate_hooks) {
-      hook(leaf_);
-    }
-  }
-
- private:
-  static void accumulate_into(AutogradMeta& meta, Tensor gradient) {
-    for (const Node::Hook& hook : meta.hooks) {
-      if (const Tensor replaced = hook(gradient); replaced.defined()) {
-        check<ValueError>(replaced.shape() == gradient.shape(),
-                          "hook on the gradient of a leaf: returned ", describe(replaced), " for ",
-                          describe(gradient));
-        gradient = replaced;
-      }
-    }
-    if (meta.main_grad.defined()) {
-      accumulate_into_main_grad(meta, gradient);
-    } else if (!meta.grad.defined()) {
-      // A gradient that only this pass can see is taken over; any other is copied, so that later
-      // accumulation in place cannot change somebody else's tensor.
-      const bool own = grad_enabled() || is_sole_owner(gradient);
-      meta.grad = own ? std::move(gradient) : contiguous_copy(gradient);
-    } else if (grad_enabled()) {
-      meta.grad = accumulate(meta.grad, gradient);
-    } else {
-      sum_into(meta.grad, gradient, meta.grad);
-      meta.grad.bump_version();
-    }
-  }
-
-  Tensor leaf_;
-};
 
 }  // namespace
 
@@ -198,11 +77,25 @@ class BackwardPass {
     }
   }
 
-  // Restricts the pass to the nodes between the roots and these edges, whose gradients it returns.
-  void capture(std::span<const Tensor> roots, const std::vector<Edge>& edges);
+  // Returns the gradients that arrive at these edges.
+  void capture(std::vector<Edge> edges);
+  // Goes no further than these edges.
+  void stop_at(std::span<const Edge> edges);
+  // Leaves out all nodes that do not lead to a captured edge.
+  void restrict_to_captures(std::span<const Tensor> roots);
   void send(const Edge& edge, Tensor&& gradient);
   void run();
   Tensor captured(size_t index) const { return captured_[index]; }
+  // What a pass inside another one has to capture for that one, appended to `edges`.
+  void take_over_captures(const BackwardPass& outer, std::vector<Edge>& edges) {
+    edges.insert(edges.end(), outer.captured_edges_.begin(), outer.captured_edges_.end());
+    ends_.insert(outer.ends_.begin(), outer.ends_.end());
+  }
+  bool is_restricted() const { return restricted_; }
+  const std::vector<Edge>& captured_edges() const { return captured_edges_; }
+  void add_captured(size_t index, Tensor&& gradient) {
+    add_gradient(captured_[index], std::move(gradient));
+  }
 
  private:
   void run_node(PendingGradients& pending);
@@ -216,22 +109,13 @@ class BackwardPass {
   TensorList outputs_scratch_;
   TensorList inputs_scratch_;
   std::unordered_map<Node*, std::vector<std::pair<uint32_t, size_t>>> captures_;
-  std::unordered_map<Node*, bool> needed_;
+  std::unordered_set<const Node*> ends_;
+  std::unordered_map<Node*, bool> needed_;  // and whether there is something behind it
+  std::vector<Edge> captured_edges_;
   TensorList captured_;
 };
 
 namespace {
-
-// A wrong gradient is reported where it is made, not where it is first used.
-void check_gradient(const Node& from, const Node& to, uint32_t output, const Tensor& gradient) {
-  const OutputInfo& info = to.output(output);
-  check<RuntimeError>(gradient.shape() == info.shape, from.name(),
-                      ": backward returned a gradient ", describe(gradient),
-                      " for an input of shape ", info.shape);
-  check<RuntimeError>(gradient.dtype() == info.dtype, from.name(),
-                      ": backward returned a gradient ", describe(gradient),
-                      " for an input of dtype ", name_of(info.dtype));
-}
 
 bool older(const PendingGradients* a, const PendingGradients* b) {
   return a->node->sequence_number() < b->node->sequence_number();
@@ -239,14 +123,24 @@ bool older(const PendingGradients* a, const PendingGradients* b) {
 
 }  // namespace
 
-void BackwardPass::capture(std::span<const Tensor> roots, const std::vector<Edge>& edges) {
-  restricted_ = true;
-  captured_.resize(edges.size());
-  for (size_t i = 0; i < edges.size(); ++i) {
-    if (edges[i]) {
-      captures_[edges[i].node.get()].emplace_back(edges[i].output, i);
+void BackwardPass::capture(std::vector<Edge> edges) {
+  captured_edges_ = std::move(edges);
+  captured_.resize(captured_edges_.size());
+  for (size_t i = 0; i < captured_edges_.size(); ++i) {
+    if (const Edge& edge = captured_edges_[i]) {
+      captures_[edge.node.get()].emplace_back(edge.output, i);
     }
   }
+}
+
+void BackwardPass::stop_at(std::span<const Edge> edges) {
+  for (const Edge& edge : edges) {
+    ends_.insert(edge.node.get());
+  }
+}
+
+void BackwardPass::restrict_to_captures(std::span<const Tensor> roots) {
+  restricted_ = true;
   std::vector<Node*> reachable;
   std::unordered_map<Node*, bool> seen;
   const auto visit = [&](Node* node) {
@@ -261,6 +155,9 @@ void BackwardPass::capture(std::span<const Tensor> roots, const std::vector<Edge
   }
   // NOLINTNEXTLINE(modernize-loop-convert): visit() appends to what is looped over
   for (size_t i = 0; i < reachable.size(); ++i) {
+    if (ends_.contains(reachable[i])) {
+      continue;
+    }
     for (const Edge& edge : reachable[i]->edges()) {
       visit(edge.node.get());
     }
@@ -270,8 +167,10 @@ void BackwardPass::capture(std::span<const Tensor> roots, const std::vector<Edge
   });
   for (Node* node : reachable) {
     const bool leads_to_one =
-        std::any_of(node->edges().begin(), node->edges().end(),
-                    [&](const Edge& edge) { return needed_.contains(edge.node.get()); });
+        !ends_.contains(node) &&
+        (node->has_hidden_edges() ||
+         std::any_of(node->edges().begin(), node->edges().end(),
+                     [&](const Edge& edge) { return needed_.contains(edge.node.get()); }));
     if (leads_to_one || captures_.contains(node)) {
       needed_.emplace(node, leads_to_one);
     }
@@ -337,13 +236,16 @@ void BackwardPass::run_node(PendingGradients& pending) {
       }
     }
   }
-  if (restricted_) {
+  if (!captures_.empty()) {
     if (const auto found = captures_.find(&node); found != captures_.end()) {
       for (const auto& [output, index] : found->second) {
-        captured_[index] = grad_outputs[output];
+        // More than once for a leaf that a recomputed function uses, too: see nested_gradients().
+        if (grad_outputs[output].defined()) {
+          add_captured(index, Tensor(grad_outputs[output]));
+        }
       }
     }
-    if (!needed_.at(&node)) {
+    if (ends_.contains(&node) || (restricted_ && !needed_.at(&node))) {
       return;
     }
   }
@@ -371,7 +273,9 @@ void BackwardPass::run_node(PendingGradients& pending) {
     const Edge& edge = node.edges()[i];
     if (edge && grad_inputs[i].defined()) {
       if (!edge.node->has_received(grad_inputs[i])) {
-        check_gradient(node, *edge.node, edge.output, grad_inputs[i]);
+        // Reported where it is made, not where it is first used.
+        check_gradient(grad_inputs[i], edge.node->output(edge.output), node.name(),
+                       ": a gradient that its backward returned");
       }
       send(edge, std::move(grad_inputs[i]));
     }
@@ -401,10 +305,7 @@ void start(BackwardPass& pass,
                         "has a default");
       gradient = ones(root.shape(), root.dtype());
     }
-    check<ValueError>(gradient.shape() == root.shape(), what, ": the gradient given for root ", i,
-                      " has shape ", gradient.shape(), ", the root ", root.shape());
-    check<TypeError>(gradient.dtype() == root.dtype(), what, ": the gradient given for root ", i,
-                     " is ", name_of(gradient.dtype()), ", the root ", name_of(root.dtype()));
+    check_gradient(gradient, root, what, ": the gradient given for root ", i);
     pass.send(gradient_edge(root), std::move(gradient));
   }
 }
@@ -417,13 +318,15 @@ namespace {
 struct PassTraits {
   bool accumulates = true;  // into leaves
   bool releases = false;    // what was saved
+  BackwardPass* pass = nullptr;
 };
 thread_local PassTraits running_pass;
 
 class PassScope {
  public:
-  PassScope(bool accumulates, const BackwardOptions& options) : previous_(running_pass) {
-    running_pass = {accumulates, !options.retain_graph && !options.create_graph};
+  PassScope(bool accumulates, const BackwardOptions& options, BackwardPass& pass)
+      : previous_(running_pass) {
+    running_pass = {accumulates, !options.retain_graph && !options.create_graph, &pass};
   }
   PassScope(const PassScope&) = delete;
   PassScope& operator=(const PassScope&) = delete;
@@ -442,10 +345,10 @@ bool releases_graph() { return running_pass.releases; }
 void backward(std::span<const Tensor> roots,
               std::span<const Tensor> gradients,
               BackwardOptions options) {
-  const PassScope scope(true, options);
+  BackwardPass pass(options);
+  const PassScope scope(true, options, pass);
   const MemoryKindGuard kind(MemoryKind::kWorkspace);
   const GradModeGuard mode(options.create_graph);
-  BackwardPass pass(options);
   start(pass, "backward", roots, gradients);
   pass.run();
 }
@@ -455,7 +358,8 @@ TensorList grad(std::span<const Tensor> roots,
                 std::span<const Tensor> gradients,
                 BackwardOptions options,
                 bool allow_unused) {
-  const PassScope scope(false, options);
+  BackwardPass pass(options);
+  const PassScope scope(false, options, pass);
   const MemoryKindGuard kind(MemoryKind::kWorkspace);
   const GradModeGuard mode(options.create_graph);
   std::vector<Edge> edges;
@@ -465,8 +369,8 @@ TensorList grad(std::span<const Tensor> roots,
                         ") does not require a gradient");
     edges.push_back(gradient_edge(inputs[i]));
   }
-  BackwardPass pass(options);
-  pass.capture(roots, edges);
+  pass.capture(std::move(edges));
+  pass.restrict_to_captures(roots);
   start(pass, "grad", roots, gradients);
   pass.run();
   TensorList out;
@@ -486,90 +390,43 @@ TensorList grad(const Tensor& root,
   return grad(std::span(&root, 1), inputs, std::span(&gradient, 1), options, allow_unused);
 }
 
-namespace {
-
-// The state of a leaf to whose main_grad an op may contribute, or null.
-AutogradMeta* open_main_grad(const Tensor& leaf) {
-  if (!leaf.defined() || !leaf.requires_grad() || grad_enabled() || !detail::accumulating()) {
-    return nullptr;
-  }
-  AutogradMeta* meta = autograd_meta(leaf);
-  const bool open =
-      meta != nullptr && !meta->grad_fn && meta->hooks.empty() && meta->main_grad.defined();
-  return open ? meta : nullptr;
-}
-
-// What stands for a main_grad that has no memory.
-Tensor without_storage(const Shape& shape, DType dtype) {
-  return Tensor(make_ref<TensorImpl>(Ref<Storage>(), 0, shape, contiguous_strides(shape), dtype));
-}
-
-}  // namespace
-
-MainGradTarget main_grad_target(const Tensor& leaf) {
-  AutogradMeta* meta = open_main_grad(leaf);
-  if (meta == nullptr || meta->main_grad.dtype() != kFloat32) {
-    return {};
-  }
-  open_main_grad_storage(*meta);
-  return {meta->main_grad, std::exchange(meta->main_grad_is_fresh, false)};
-}
-
-Tensor add_to_main_grad(const Tensor& leaf, const Tensor& gradient) {
-  AutogradMeta* meta = open_main_grad(leaf);
-  if (meta == nullptr) {
-    return {};
-  }
-  accumulate_into_main_grad(*meta, gradient);
-  return meta->main_grad;
-}
-
-bool give_to_main_grad(const Tensor& leaf, Tensor& gradient) {
-  AutogradMeta* meta = open_main_grad(leaf);
-  if (meta == nullptr) {
-    return false;
-  }
-  const bool takes_over = !meta->main_grad.storage() && is_sole_owner(gradient) &&
-                          gradient.dtype() == meta->main_grad.dtype();
-  if (takes_over) {
-    meta->main_grad_is_fresh = false;
-    meta->main_grad = std::move(gradient);
-  } else {
-    accumulate_into_main_grad(*meta, gradient);
-  }
-  gradient = meta->main_grad;
-  return true;
-}
-
-void reset_main_grad(const Tensor& leaf, const RandomKey& rounding) {
-  AutogradMeta* meta = leaf.defined() ? autograd_meta(leaf) : nullptr;
-  check<RuntimeError>(meta != nullptr && meta->main_grad.defined(),
-                      "reset_main_grad: the tensor has no main_grad");
-  meta->main_grad_is_fresh = true;
-  meta->main_grad_rounding = rounding;
-}
-
-void release_main_grad(const Tensor& leaf, const RandomKey& rounding) {
-  reset_main_grad(leaf, rounding);
-  Tensor& held = autograd_meta(leaf)->main_grad;
-  held = without_storage(held.shape(), held.dtype());
-}
-
-void attach_main_grad(const Tensor& leaf, DType dtype) {
-  leaf.set_main_grad(without_storage(leaf.shape(), dtype));
-  reset_main_grad(leaf);
-}
-
-Tensor accumulate(const Tensor& a, const Tensor& b) {
-  return apply_op(AccumulateGradients{}, a, b);
-}
-
 namespace detail {
 
 TensorList separate(const TensorList& inputs) {
   TensorList out;
   for (const Tensor& input : inputs) {
     out.push_back(input.defined() ? apply_op(Separate{}, input) : input);
+  }
+  return out;
+}
+
+TensorList nested_gradients(const Tensor& root, const Tensor& dy, const TensorList& inputs) {
+  BackwardPass* const outer = running_pass.pass;
+  const BackwardOptions options{.create_graph = grad_enabled()};
+  BackwardPass pass(options);
+  const PassScope scope(running_pass.accumulates, options, pass);
+  std::vector<Edge> edges;
+  for (const Tensor& input : inputs) {
+    edges.push_back(input.defined() ? gradient_edge(input) : Edge{});
+  }
+  pass.stop_at(edges);
+  if (outer != nullptr) {
+    pass.take_over_captures(*outer, edges);
+  }
+  pass.capture(std::move(edges));
+  if (outer != nullptr && outer->is_restricted()) {
+    pass.restrict_to_captures(std::span(&root, 1));
+  }
+  start(pass, "backward", std::span(&root, 1), std::span(&dy, 1));
+  pass.run();
+  TensorList out;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    out.push_back(pass.captured(i));
+  }
+  for (size_t i = inputs.size(); i < pass.captured_edges().size(); ++i) {
+    if (Tensor gradient = pass.captured(i); gradient.defined()) {
+      outer->add_captured(i - inputs.size(), std::move(gradient));
+    }
   }
   return out;
 }
@@ -593,69 +450,6 @@ TensorList vjp_of(const Tensor& output, const Tensor& dy, const TensorList& inpu
   return out;
 }
 
-void throw_released(std::string_view name) {
-  throw RuntimeError(concat(name,
-                            ": backward was run through this graph before and released what it "
-                            "had saved; pass retain_graph to run it again"));
-}
-
-void check_count(std::string_view name, size_t gradients, size_t inputs) {
-  check<RuntimeError>(gradients == inputs, name, ": backward returned ", gradients,
-                      " gradients for ", inputs, " inputs");
-}
-
-namespace {
-
-bool all_finite(std::span<const Tensor> tensors) {
-  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& t) {
-    if (!t.defined() || !is_floating(t.dtype())) {
-      return true;
-    }
-    const Tensor dense = t.is_contiguous() ? t : contiguous_copy(t);
-    return kernels::all_finite(dense.dtype(), dense.numel(), dense.raw());
-  });
-}
-
-}  // namespace
-
-void check_anomaly(std::string_view name,
-                   std::string_view pass,
-                   std::span<const Tensor> inputs,
-                   std::span<const Tensor> outputs) {
-  check<RuntimeError>(all_finite(outputs) || !all_finite(inputs), name, ": its ", pass,
-                      " made a NaN or an infinity out of finite inputs");
-}
-
 }  // namespace detail
-
-AutogradMeta& ensure_autograd_meta(const Tensor& tensor) {
-  if (!tensor.impl()->meta) {
-    tensor.impl()->meta = make_ref<AutogradMeta>();
-  }
-  return *autograd_meta(tensor);
-}
-
-Edge gradient_edge(const Tensor& tensor) {
-  if (!tensor.requires_grad()) {
-    return {};
-  }
-  AutogradMeta& meta = ensure_autograd_meta(tensor);
-  if (meta.grad_fn) {
-    return {meta.grad_fn, meta.output};
-  }
-  if (meta.accumulator != nullptr) {
-    return {Ref<Node>(meta.accumulator), 0};
-  }
-  auto node = make_ref<AccumulateGrad>(tensor);
-  meta.accumulator = node.get();
-  return {Ref<Node>(node), 0};
-}
-
-void set_gradient_edge(const Tensor& tensor, const Ref<Node>& node, uint32_t output) {
-  AutogradMeta& meta = ensure_autograd_meta(tensor);
-  meta.grad_fn = node;
-  meta.output = output;
-  tensor.impl()->requires_grad = true;
-}
 
 }  // namespace tapestry

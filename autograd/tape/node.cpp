@@ -1,6 +1,6 @@
 #include "autograd/tape/node.h"
 
-#include "autograd/tensor/error.h"
+#include "autograd/tape/check_gradient.h"
 #include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
@@ -41,28 +41,33 @@ void Node::set_output(size_t index, const Tensor& value) {
   more_outputs_[index - 1] = info;
 }
 
-void Node::add_hook(uint32_t output, Hook hook) {
+HookHandle Node::add_hook(uint32_t output, Hook hook) {
   if (hooks_ == nullptr) {
-    hooks_ = std::make_unique<std::vector<std::pair<uint32_t, Hook>>>();
+    hooks_ = std::make_unique<std::map<uint32_t, HookList>>();
   }
-  hooks_->emplace_back(output, std::move(hook));
+  return (*hooks_)[output].add(std::move(hook));
 }
 
 void Node::run_hooks(uint32_t output, Tensor& gradient) const {
   if (hooks_ == nullptr) {
     return;
   }
-  for (const auto& [number, hook] : *hooks_) {
-    if (number != output) {
-      continue;
-    }
-    const Tensor replaced = hook(gradient);
-    if (replaced.defined()) {
-      check<ValueError>(replaced.shape() == gradient.shape(), "hook on the gradient of ", name(),
-                        ": returned ", describe(replaced), " for ", describe(gradient));
-      gradient = replaced;
-    }
+  if (const auto found = hooks_->find(output); found != hooks_->end()) {
+    detail::apply_gradient_hooks(found->second, name(), gradient);
   }
 }
+
+namespace detail {
+
+void apply_gradient_hooks(Node::HookList& hooks, std::string_view of, Tensor& gradient) {
+  hooks.for_each([&](const Node::Hook& hook) {
+    if (Tensor replaced = hook(gradient); replaced.defined()) {
+      check_gradient(replaced, gradient, of, ": what a hook returned for its gradient");
+      gradient = std::move(replaced);
+    }
+  });
+}
+
+}  // namespace detail
 
 }  // namespace tapestry

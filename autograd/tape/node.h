@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -59,6 +60,9 @@ class Node : public RefCounted {
   /// Drops what was saved for backward. Running the node afterwards is an error.
   virtual void release_saved() = 0;
 
+  /// True if running this node may send gradients to places to which it has no edge (checkpoint()).
+  virtual bool has_hidden_edges() const { return false; }
+
   /// True if `gradient` stands for a contribution that is already where this node would put it.
   virtual bool has_received(const Tensor& /*gradient*/) const { return false; }
 
@@ -76,10 +80,12 @@ class Node : public RefCounted {
   void set_output(size_t index, const Tensor& value);
 
   using Hook = std::function<Tensor(const Tensor&)>;
+  using HookList = detail::HookList<Tensor(const Tensor&)>;
   /// Hook on the complete gradient of one output, run before the node.
-  void add_hook(uint32_t output, Hook hook);
+  HookHandle add_hook(uint32_t output, Hook hook);
   bool has_hooks() const { return hooks_ != nullptr; }
-  /// Applies the hooks of one output in the order of their registration.
+  /// Applies the hooks of one output in the order of their registration. ValueError or TypeError if
+  /// one returns a gradient of another shape or dtype.
   void run_hooks(uint32_t output, Tensor& gradient) const;
 
  protected:
@@ -95,8 +101,13 @@ class Node : public RefCounted {
   std::vector<Edge> edges_;
   OutputInfo first_output_;
   std::vector<OutputInfo> more_outputs_;
-  std::unique_ptr<std::vector<std::pair<uint32_t, Hook>>> hooks_;
+  std::unique_ptr<std::map<uint32_t, HookList>> hooks_;  ///< by output
   PendingGradients* pending_ = nullptr;  ///< gradients waiting for this node in a running pass
 };
+
+namespace detail {
+/// Passes a gradient through hooks, each of which may replace it; `of` names whose it is.
+void apply_gradient_hooks(Node::HookList& hooks, std::string_view of, Tensor& gradient);
+}  // namespace detail
 
 }  // namespace tapestry

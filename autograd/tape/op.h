@@ -31,6 +31,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "autograd/tape/anomaly.h"
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/registry.h"
@@ -64,12 +65,6 @@ struct Registration {
 };
 
 [[noreturn]] void throw_released(std::string_view name);
-/// RuntimeError if an op made a NaN or an infinity out of finite inputs (anomaly mode).
-void check_anomaly(std::string_view name,
-                   std::string_view pass,
-                   std::span<const Tensor> inputs,
-                   std::span<const Tensor> outputs);
-
 /// RuntimeError unless backward returned one gradient, defined or not, for each input.
 void check_count(std::string_view name, size_t gradients, size_t inputs);
 
@@ -110,6 +105,13 @@ class OpNode final : public Node {
   }
 
   void release_saved() override { op_.reset(); }
+
+  bool has_hidden_edges() const override {
+    if constexpr (requires { Op::has_hidden_edges; }) {
+      return Op::has_hidden_edges;
+    }
+    return false;
+  }
 
  private:
   std::optional<Op> op_;

@@ -1,36 +1,13 @@
 // The autograd methods of Tensor.
-#include <cstring>
-
-#include "autograd/tape/autograd_meta.h"
+#include "autograd/tape/check_gradient.h"
 #include "autograd/tape/engine.h"
-#include "autograd/tape/grad_mode.h"
+#include "autograd/tape/gradient_sum.h"
+#include "autograd/tape/leaf_state.h"
+#include "autograd/tape/main_grad.h"
 #include "autograd/tensor/error.h"
-#include "autograd/tensor/factory.h"
-#include "autograd/tensor/rank_context.h"
+#include "autograd/tensor/overlap.h"
 
 namespace tapestry {
-
-namespace {
-
-// The main_grad, with the zeros written that it may only stand for.
-Tensor settled_main_grad(AutogradMeta& meta) {
-  if (meta.main_grad.defined() && meta.main_grad_is_fresh) {
-    meta.main_grad_is_fresh = false;
-    open_main_grad_storage(meta);
-    std::memset(meta.main_grad.raw(), 0,
-                static_cast<size_t>(meta.main_grad.numel() * size_of(meta.main_grad.dtype())));
-  }
-  return meta.main_grad;
-}
-
-}  // namespace
-
-void open_main_grad_storage(AutogradMeta& meta) {
-  if (!meta.main_grad.storage()) {
-    const MemoryKindGuard kind(MemoryKind::kGradient);
-    meta.main_grad = empty(meta.main_grad.shape(), meta.main_grad.dtype());
-  }
-}
 
 const Tensor& Tensor::set_requires_grad(bool value) const {
   check<TypeError>(!value || is_floating(dtype()),
@@ -50,39 +27,23 @@ Tensor Tensor::grad() const {
   if (meta == nullptr) {
     return {};
   }
-  if (meta->retained) {
-    return meta->retained->grad;
-  }
-  return meta->main_grad.defined() ? settled_main_grad(*meta) : meta->grad;
+  const bool has_main_grad = meta->leaf != nullptr && meta->leaf->main_grad.defined();
+  return has_main_grad ? detail::settled_main_grad(*meta->leaf) : meta->grad;
 }
 
 void Tensor::set_grad(const Tensor& grad) const {
-  check<ValueError>(!grad.defined() || grad.shape() == shape(), "set_grad: the gradient is ",
-                    describe(grad), ", the tensor ", describe(*this));
-  AutogradMeta& meta = ensure_autograd_meta(*this);
-  check<RuntimeError>(!meta.main_grad.defined(),
+  const LeafState* state = leaf_state(*this);
+  check<RuntimeError>(state == nullptr || !state->main_grad.defined(),
                       "set_grad: the tensor has a main_grad, of which grad() is a view; write into "
                       "main_grad() instead");
-  meta.grad = grad;
-}
-
-Tensor Tensor::main_grad() const {
-  AutogradMeta* meta = autograd_meta(*this);
-  return meta == nullptr ? Tensor() : settled_main_grad(*meta);
-}
-
-void Tensor::set_main_grad(const Tensor& buffer) const {
-  check<ValueError>(!buffer.defined() || buffer.shape() == shape(), "set_main_grad: the buffer is ",
-                    describe(buffer), ", the tensor ", describe(*this));
-  check<ValueError>(!buffer.defined() || buffer.is_contiguous(),
-                    "set_main_grad: the buffer must be contiguous, it is ", describe(buffer));
-  check<TypeError>(!buffer.defined() || buffer.dtype() == kFloat32 || buffer.dtype() == kBFloat16,
-                   "set_main_grad: the buffer must be float32 or bfloat16, it is ",
-                   describe(buffer));
-  AutogradMeta& meta = ensure_autograd_meta(*this);
-  meta.main_grad = buffer;
-  meta.main_grad_is_fresh = false;
-  meta.main_grad_rounding = {};
+  if (!grad.defined()) {
+    if (AutogradMeta* meta = autograd_meta(*this); meta != nullptr) {
+      meta->grad = {};
+    }
+    return;
+  }
+  check_gradient(grad, *this, "set_grad: the gradient");
+  ensure_autograd_meta(*this).grad = elements_overlap(grad) ? owned_gradient(grad) : grad;
 }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
@@ -102,23 +63,22 @@ Tensor graph_root(const Tensor& output) {
   return root;
 }
 
-void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
+HookHandle Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
   check<RuntimeError>(requires_grad(), "register_hook: the tensor ", describe(*this),
                       " does not require a gradient");
-  AutogradMeta& meta = ensure_autograd_meta(*this);
-  if (meta.grad_fn) {
-    meta.grad_fn->add_hook(meta.output, std::move(hook));
-  } else {
-    meta.hooks.push_back(std::move(hook));
+  if (const AutogradMeta& meta = ensure_autograd_meta(*this); meta.grad_fn) {
+    return meta.grad_fn->add_hook(meta.output, std::move(hook));
   }
+  return ensure_leaf_state(*this).hooks.add(std::move(hook));
 }
 
-void Tensor::register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const {
+HookHandle Tensor::register_post_accumulate_grad_hook(
+    std::function<void(const Tensor&)> hook) const {
   check<RuntimeError>(requires_grad() && is_leaf(),
                       "register_post_accumulate_grad_hook: only a leaf that requires a gradient "
                       "accumulates one, this is ",
                       describe(*this));
-  ensure_autograd_meta(*this).post_accumulate_hooks.push_back(std::move(hook));
+  return ensure_leaf_state(*this).post_accumulate_hooks.add(std::move(hook));
 }
 
 void Tensor::retain_grad() const {
@@ -127,16 +87,9 @@ void Tensor::retain_grad() const {
   if (is_leaf()) {
     return;
   }
-  AutogradMeta& meta = ensure_autograd_meta(*this);
-  if (meta.retained) {
-    return;
+  if (AutogradMeta& meta = *autograd_meta(*this); !meta.retaining.registered()) {
+    retain_grad_of(meta);
   }
-  auto slot = make_ref<AutogradMeta>();
-  meta.retained = slot;
-  meta.grad_fn->add_hook(meta.output, [slot](const Tensor& gradient) {
-    slot->grad = gradient.detach();
-    return Tensor();
-  });
 }
 
 }  // namespace tapestry

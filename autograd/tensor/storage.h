@@ -31,6 +31,8 @@ class Storage final : public RefCounted {
   void close() { data_ = nullptr; }
   bool is_open() const { return data_ != nullptr; }
   int64_t bytes() const { return bytes_; }
+  /// False for memory that lives elsewhere and for a window: somebody else may look at it.
+  bool owns_memory() const { return static_cast<bool>(allocator_); }
   uint32_t version() const { return version_; }
   void bump_version() { ++version_; }
 

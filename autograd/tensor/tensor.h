@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "autograd/kernels/dtype.h"
+#include "autograd/tensor/hook_handle.h"
 #include "autograd/tensor/ref.h"
 #include "autograd/tensor/shape.h"
 #include "autograd/tensor/storage.h"
@@ -111,8 +112,13 @@ class Tensor {
   const Tensor& set_requires_grad(bool value = true) const;
   /// True if no recorded op made this tensor.
   bool is_leaf() const;
-  /// Accumulated gradient; undefined before the first backward.
+  /// Accumulated gradient; undefined before the first backward. A leaf's is in memory of its own,
+  /// which later passes add to in place: a handle sees that. With create_graph each pass makes a
+  /// new tensor instead. Of a result, what retain_grad() keeps.
   Tensor grad() const;
+  /// Keeps this very tensor as the gradient, or a dense copy of one whose elements share memory
+  /// (expand()); undefined drops it. ValueError for another shape, TypeError for another dtype than
+  /// this tensor's, RuntimeError if there is a main_grad.
   void set_grad(const Tensor& grad) const;
   /// A buffer of the tensor's shape into which gradients are accumulated instead; grad() is then a
   /// view of it. float32; or bfloat16, whose sums are rounded stochastically. Undefined by default.
@@ -129,12 +135,22 @@ class Tensor {
                 bool create_graph = false) const;
   /// The same values without the graph. Shares storage and version.
   Tensor detach() const;
-  /// Calls hook(gradient) when this tensor's gradient is complete; a defined result replaces it.
-  void register_hook(std::function<Tensor(const Tensor&)> hook) const;
+  /// Calls hook(gradient) when this tensor's gradient is complete; a defined result, of the same
+  /// shape and dtype, replaces it (else ValueError or TypeError). Hooks run in the order of their
+  /// registration and may register and remove hooks; a new one is called from the next gradient on.
+  ///
+  /// A result's hooks run whenever its gradient is computed, also where grad() is asked for it (as
+  /// in PyTorch 2; PyTorch 1 left them out there). A leaf's run where backward() accumulates, not
+  /// in grad() (as in PyTorch 1). After a change in place, hooks from before see the gradient of
+  /// the value before.
+  HookHandle register_hook(std::function<Tensor(const Tensor&)> hook) const;
   /// Calls hook(leaf) once each time a gradient has been accumulated into this leaf, after its
   /// last contribution in that backward pass.
-  void register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const;
-  /// Keeps the gradient of a tensor that is not a leaf in grad().
+  HookHandle register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const;
+  /// Keeps the gradient of a tensor that is not a leaf in grad(). As in PyTorch, every pass through
+  /// the tensor adds to it, also one of grad() or of second order, and with create_graph it has a
+  /// graph; it is the gradient at this place in the order of hooks, and after a change in place
+  /// that of the new value. set_grad({}) starts anew.
   void retain_grad() const;
   /// Number of in-place changes of the storage; views share it.
   uint32_t version() const { return impl_->storage->version(); }

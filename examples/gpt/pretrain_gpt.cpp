@@ -16,12 +16,12 @@
 #include "examples/gpt/command_line.h"
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/config/memory_estimate.h"
+#include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/pretrain.h"
-#include "parallel_core/training/verify_layout.h"
+#include "parallel_core/verification/verify_layout.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/value.h"
-#include "parallel_core/pipeline_parallel/layer_split.h"
+#include "parallel_core/config/layer_split.h"
 
 namespace tapestry::config {
 namespace {

@@ -1,7 +1,7 @@
 #include "parallel_core/distributed/on_demand_gradients.h"
 
 #include "autograd/kernels/reduce.h"
-#include "autograd/tape/engine.h"
+#include "autograd/tape/main_grad.h"
 #include "parallel_core/distributed/finalize_model_grads.h"
 
 namespace tapestry {

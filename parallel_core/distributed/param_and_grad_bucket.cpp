@@ -6,9 +6,9 @@
 #include "autograd/kernels/optimizer.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
-#include "autograd/tape/autograd_meta.h"
-#include "autograd/tape/engine.h"
 #include "autograd/tape/grad_mode.h"
+#include "autograd/tape/leaf_state.h"
+#include "autograd/tape/main_grad.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
@@ -136,10 +136,8 @@ void ParamAndGradBucket::place_parameters() {
       piece.values =
           dense_copy(flat(placed.parameter->detach().view({-1}), size > 0 ? piece.begin : 0, size));
     }
-    TensorImpl& impl = *placed.parameter->impl();
-    impl.storage = value_window_;
-    impl.offset = placed.offset;
-    impl.dtype = dtype;
+    set_data(*placed.parameter,
+             on_storage(value_window_, placed.offset, placed.parameter->shape(), dtype));
   }
   if (options_.paged) {
     values_ = {};

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "parallel_core/pipeline_parallel/layer_split.h"
+#include "parallel_core/config/layer_split.h"
 
 namespace tapestry {
 

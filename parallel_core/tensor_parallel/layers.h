@@ -12,8 +12,8 @@
 
 #include "nn/module.h"
 #include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
-#include "parallel_core/transformer/parameter_builder.h"
-#include "parallel_core/transformer/precision.h"
+#include "parallel_core/parameter_builder.h"
+#include "parallel_core/precision.h"
 
 namespace tapestry {
 

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/memory_estimate.h"
+#include "parallel_core/training/memory_estimate.h"
 
 namespace tapestry {
 

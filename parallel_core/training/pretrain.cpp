@@ -14,7 +14,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
-#include "parallel_core/config/memory_estimate.h"
+#include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/data/default_text.h"
 #include "parallel_core/data/step_dataset.h"

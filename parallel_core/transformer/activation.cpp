@@ -4,7 +4,7 @@
 
 #include "autograd/ops/activation.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/transformer/precision.h"
+#include "parallel_core/precision.h"
 
 namespace tapestry {
 

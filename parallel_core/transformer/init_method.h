@@ -2,7 +2,7 @@
 #pragma once
 
 #include "parallel_core/config/config.h"
-#include "parallel_core/transformer/parameter_builder.h"
+#include "parallel_core/parameter_builder.h"
 
 namespace tapestry {
 

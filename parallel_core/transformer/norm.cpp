@@ -4,7 +4,7 @@
 
 #include "autograd/ops/elementwise.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/transformer/parameter_builder.h"
+#include "parallel_core/parameter_builder.h"
 
 namespace tapestry {
 

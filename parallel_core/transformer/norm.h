@@ -7,7 +7,7 @@
 #include "autograd/ops/norm.h"
 #include "nn/module.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/transformer/precision.h"
+#include "parallel_core/precision.h"
 
 namespace tapestry {
 

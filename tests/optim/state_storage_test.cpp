@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "autograd/ops/ops.h"
-#include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/grad_mode.h"
+#include "autograd/tape/leaf_state.h"
 #include "optim/adam.h"
 #include "optim/sgd.h"
 #include "tests/nn/nn_test_util.h"
@@ -171,7 +171,7 @@ TEST(ComputeCopy, IsWrittenInTheSamePass) {
   set_compute_copy(p, copy);
   step(adam, p, 0);
   EXPECT_EQ(values(copy), rounded(p, kBFloat16));
-  EXPECT_EQ(autograd_meta(p)->compute_copy_version, p.version());
+  EXPECT_EQ(leaf_state(p)->compute_copy_version, p.version());
 }
 
 TEST(StepParameter, UpdatesOneAlone) {

@@ -207,7 +207,7 @@ TEST(Attention, ManyBlocks) {
 }
 
 TEST(Attention, EveryDiagonal) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     for (const DType dtype : {kFloat32, kBFloat16}) {
       for (int64_t offset = 0; offset < 66; ++offset) {
         AttentionShape s = shape_of(1, 1, 1, 66, 135, 4);
@@ -334,7 +334,7 @@ TEST(Attention, RowsOfAFusedProjection) {
 }
 
 TEST(Attention, EmptySizes) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     for (const AttentionShape& s : {shape_of(0, 2, 1, 3, 3, 4), shape_of(1, 2, 1, 0, 3, 4),
                                     shape_of(1, 2, 1, 3, 0, 4), shape_of(1, 0, 0, 3, 3, 4)}) {
       if (s.heads > 0) {
@@ -345,7 +345,7 @@ TEST(Attention, EmptySizes) {
 }
 
 TEST(Attention, Windows) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     for (const bool causal : {true, false}) {
       for (const int64_t window : {0, 1, 7, 63, 64, 100, 1000}) {
         AttentionShape s = shape_of(1, 2, 1, 150, 150, 16);
@@ -359,7 +359,7 @@ TEST(Attention, Windows) {
 }
 
 TEST(Attention, QueryOffset) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     for (const int64_t offset : {1, 64, 77, -5}) {
       AttentionShape s = shape_of(1, 2, 2, 66, 140, 16);
       s.causal = true;
@@ -400,11 +400,11 @@ TEST(Attention, WindowLeavesNoKeys) {
   AttentionShape s = shape_of(1, 1, 1, 80, 10, 8);
   s.causal = true;
   s.window_left = 3;
-  for_each_level([&] { expect_matches(make(kFloat32, s)); });
+  at_every_cpu_level([&] { expect_matches(make(kFloat32, s)); });
 }
 
 TEST(Attention, LargeScores) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     AttentionShape s = shape_of(1, 1, 1, 70, 140, 8);
     for (const double scale : {300.0, -300.0, 0.0}) {
       s.scale = scale;
@@ -502,7 +502,7 @@ TEST(Attention, GradientsMatchDifferences) {
 
 TEST(Attention, SameForAnyTeam) {
   // One group: with a team of 2 or 3 the backward pass splits keys and queries.
-  for_each_level([] {
+  at_every_cpu_level([] {
     for (const int64_t groups : {1, 2, 4}) {
       for (const DType dtype : {kFloat32, kBFloat16}) {
         expect_same_for_any_team([&] {

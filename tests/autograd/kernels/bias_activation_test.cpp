@@ -105,7 +105,7 @@ TEST(BiasActivation, MatchesLoops) {
 }
 
 TEST(BiasActivation, SameForAnyTeam) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     const Array x = random_array(kFloat32, 1111 * 65, 1);
     const Array bias = random_array(kFloat32, 65, 2);
     expect_same_for_any_team([&] {

@@ -86,7 +86,7 @@ TEST(CrossEntropy, MatchesLoops) {
 }
 
 TEST(CrossEntropy, GrowingAndHugeLogits) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     // The running maximum rises from block to block, and from -1000 to 1000.
     const Case c{2, 1500, 1500};
     Array logits(kFloat64, 3000);
@@ -98,7 +98,7 @@ TEST(CrossEntropy, GrowingAndHugeLogits) {
 }
 
 TEST(CrossEntropy, MaskedLogits) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     const Case c{1, 1100, 1100};
     Array logits = random_array(kFloat32, 1100, 4);
     for (int64_t i = 1; i < 700; ++i) {  // the whole first block but one, and part of the second
@@ -111,7 +111,7 @@ TEST(CrossEntropy, MaskedLogits) {
 }
 
 TEST(CrossEntropy, SameForAnyTeam) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     expect_same_for_any_team([] {
       const Case c{101, 333, 300};
       const Array logits = random_array(kFloat32, c.rows * c.vocab, 1);

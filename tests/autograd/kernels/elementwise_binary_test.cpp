@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "autograd/kernels/elementwise.h"
-#include "tests/autograd/kernels/cpu_levels.h"
 #include "tests/autograd/kernels/elementwise_testing.h"
+#include "tests/cpu_levels.h"
 
 namespace tapestry::kernels {
 namespace {

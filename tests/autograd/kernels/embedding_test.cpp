@@ -65,7 +65,7 @@ TEST(Embedding, BackwardAccumulates) {
 
 TEST(Embedding, SmallTermsOfBfloat16AreNotLost) {
   // 256 + 1 is 256 in bfloat16; the 300 terms together are not.
-  for_each_level([] {
+  at_every_cpu_level([] {
     Array dweight(kBFloat16, Doubles{256});
     const Array dy(kBFloat16, Doubles(300, 1.0));
     const std::vector<int64_t> ids(300, 0);
@@ -76,7 +76,7 @@ TEST(Embedding, SmallTermsOfBfloat16AreNotLost) {
 }
 
 TEST(Embedding, RowsAndTableOfTwoDtypes) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     for (const DType dtype : {kBFloat16, kFloat16}) {
       const std::vector<int64_t> ids = ids_of(50, 9);
       const Array weight = random_array(kFloat32, 9 * 70, 1);
@@ -99,7 +99,7 @@ TEST(Embedding, RowsAndTableOfTwoDtypes) {
 }
 
 TEST(Embedding, SameForAnyTeam) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     expect_same_for_any_team([] {
       const std::vector<int64_t> ids = ids_of(2000, 31);
       const Array dy = random_array(kFloat32, 2000 * 75, 1);

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "autograd/kernels/cpu.h"
 #include "autograd/kernels/dtype.h"
 #include "autograd/kernels/parallel_for.h"
+#include "tests/cpu_levels.h"
 
 namespace tapestry::testing {
 
@@ -145,25 +145,10 @@ inline void expect_close(const Array& got, const Doubles& expected, const std::s
   expect_close(got, expected, what, tolerance(got.dtype()));
 }
 
-/// Calls body() at every level that this machine has.
-template <class Body>
-void for_each_level(const Body& body) {
-  const CpuLevel before = cpu_level();
-  for (const CpuLevel level :
-       {CpuLevel::kPortable, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Bf16}) {
-    if (level <= detected_cpu_level()) {
-      set_cpu_level(level);
-      SCOPED_TRACE(std::string(name_of(level)));
-      body();
-    }
-  }
-  set_cpu_level(before);
-}
-
 /// Calls body(dtype) for every floating dtype at every level.
 template <class Body>
 void for_each_dtype(const Body& body) {
-  for_each_level([&] {
+  at_every_cpu_level([&] {
     for (const DType dtype : {kFloat32, kFloat64, kBFloat16, kFloat16}) {
       SCOPED_TRACE(std::string(name_of(dtype)));
       body(dtype);

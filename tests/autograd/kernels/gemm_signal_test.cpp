@@ -3,7 +3,7 @@
 
 #include "autograd/kernels/gemm.h"
 #include "autograd/kernels/parallel_for.h"
-#include "tests/autograd/kernels/cpu_levels.h"
+#include "tests/cpu_levels.h"
 
 // The thread sanitizer delivers signals at a time of its own.
 #if defined(__x86_64__) && defined(__linux__) && !defined(__SANITIZE_THREAD__)

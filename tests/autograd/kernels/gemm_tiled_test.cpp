@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "autograd/kernels/parallel_for.h"
-#include "tests/autograd/kernels/cpu_levels.h"
 #include "tests/autograd/kernels/gemm_testing.h"
+#include "tests/cpu_levels.h"
 
 namespace tapestry::kernels {
 namespace {

@@ -174,14 +174,14 @@ TEST(Norm, MatchesLoops) {
 }
 
 TEST(Norm, WeightsNarrowerThanActivations) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     expect_matches(make(kFloat32, kBFloat16, true, true, {5, 65}));
     expect_matches(make(kFloat32, kFloat16, false, true, {5, 65}));
   });
 }
 
 TEST(Norm, LargeMean) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     // The statistics must come from a second pass; E[x^2] - E[x]^2 would be off by several percent.
     const Case c = make(kFloat32, kFloat32, true, true, {20, 769}, 500);
     expect_close(run(c).y, reference(c).y, "y");
@@ -226,7 +226,7 @@ TEST(Norm, OutputsMayBeNullAndInPlace) {
 }
 
 TEST(Norm, GradientsOfParametersMayBeAddedTo) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     const Case c = make(kBFloat16, kFloat32, true, true, {40, 33});
     const Result expected = run(c);
     Result r = expected;
@@ -299,7 +299,7 @@ void expect_add_matches(DType sum_dtype, DType x_dtype, DType normed_dtype, bool
 }
 
 TEST(Norm, WithResidualMatchesLoops) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     for (const bool with_bias : {true, false}) {
       expect_add_matches(kFloat64, kFloat64, kFloat64, with_bias);
       expect_add_matches(kFloat32, kFloat32, kFloat32, with_bias);
@@ -311,7 +311,7 @@ TEST(Norm, WithResidualMatchesLoops) {
 }
 
 TEST(Norm, SameForAnyTeam) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     for (const bool centered : {true, false}) {
       expect_same_for_any_team([&] {
         const Result r = run(make(kFloat32, kFloat32, centered, true, {1111, 131}));

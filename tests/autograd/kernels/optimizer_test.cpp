@@ -44,7 +44,7 @@ kernels::SgdTensor sgd_tensor(Array& p, const Array& g, Array& buffer, bool firs
 /// Parameter and gradient types that go together, at every level.
 template <class Body>
 void for_each_pair(const Body& body) {
-  for_each_level([&] {
+  at_every_cpu_level([&] {
     for (const DType param : {kFloat32, kFloat64}) {
       for (const DType grad : {kFloat32, kFloat64, kBFloat16, kFloat16}) {
         SCOPED_TRACE(std::string(name_of(param)) + " " + std::string(name_of(grad)));
@@ -90,7 +90,7 @@ TEST(AdamW, MatchesFormulaOverSteps) {
 }
 
 TEST(AdamW, EpsilonIsOutsideTheRoot) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     Array p(kFloat32, Doubles{1.0});
     Array m(kFloat32, Doubles{0.0});
     Array v(kFloat32, Doubles{0.0});
@@ -142,7 +142,7 @@ TEST(Sgd, MatchesFormulaOverSteps) {
 }
 
 TEST(Optimizer, GradientsAreLimitedAfterScaling) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     const Array g(kFloat32, Doubles{8, -8, 1, -1});
     Array p(kFloat32, Doubles(4, 0.0));
     Array m(kFloat32, Doubles(4, 0.0));
@@ -160,7 +160,7 @@ TEST(Optimizer, GradientsAreLimitedAfterScaling) {
 }
 
 TEST(Optimizer, ManyTensorsAtOnceAreEachAsAlone) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     const std::vector<int64_t> sizes = {1, 40000, 0, 513, 7, 70001};
     std::vector<std::vector<Array>> together;
     std::vector<std::vector<Array>> alone;
@@ -192,7 +192,7 @@ TEST(Optimizer, ManyTensorsAtOnceAreEachAsAlone) {
 }
 
 TEST(Optimizer, TheCopyIsTheNewValueRounded) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     for (const DType dtype : {kBFloat16, kFloat16}) {
       for (const bool adam : {true, false}) {
         const int64_t n = 1031;
@@ -230,7 +230,7 @@ std::vector<float> all_exponents() {
 }
 
 TEST(SplitFloat32, GivesBackEveryValueAndRoundsToNearestEven) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     const std::vector<float> x = all_exponents();
     const auto n = static_cast<int64_t>(x.size());
     for (const DType dtype : {kFloat32, kBFloat16}) {
@@ -265,7 +265,7 @@ TEST(SplitFloat32, GivesBackEveryValueAndRoundsToNearestEven) {
 }
 
 TEST(SplitFloat32, TrainsExactlyAsTheWholeFloat32) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     for (const DType moments : {kFloat32, kBFloat16}) {
       const int64_t n = 200003;  // enough for ties to occur
       Array whole = random_array(kFloat32, n, 1);
@@ -300,7 +300,7 @@ TEST(SplitFloat32, TrainsExactlyAsTheWholeFloat32) {
 }
 
 TEST(StochasticRounding, IsRightOnAverageAndKeepsWhatFits) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     const int64_t n = 1 << 16;
     const BFloat16 below(1.0F);
     const float step = 0.0078125F;  // to the next bfloat16 above 1
@@ -321,7 +321,7 @@ TEST(StochasticRounding, IsRightOnAverageAndKeepsWhatFits) {
 }
 
 TEST(StochasticRounding, NeverMakesInfinitiesAndKeepsThem) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     const float largest = std::numeric_limits<float>::max();
     const float inf = std::numeric_limits<float>::infinity();
     const std::vector<float> x = {largest, -largest, inf, -inf, std::nanf("")};
@@ -340,7 +340,7 @@ TEST(StochasticRounding, NeverMakesInfinitiesAndKeepsThem) {
 
 // What the words of Philox say, element by element.
 TEST(StochasticRounding, UsesTheWordOfTheElement) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     const int64_t n = 1029;
     const Array x = random_array(kFloat32, n, 4);
     std::vector<BFloat16> sum(n, BFloat16(0.0F));
@@ -355,7 +355,7 @@ TEST(StochasticRounding, UsesTheWordOfTheElement) {
 }
 
 TEST(AdamW, MomentsInBFloat16FollowTheExactOnes) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     const int64_t n = 4096;
     const int64_t steps = 400;
     Array p(kFloat32, Doubles(n, 0.0));
@@ -386,7 +386,7 @@ TEST(AdamW, MomentsInBFloat16FollowTheExactOnes) {
 
 // Ranks that share an update must make of a piece what the whole would make of it.
 TEST(Optimizer, PiecesFromMultiplesOf64HaveTheBitsOfTheWhole) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     const int64_t n = 2011;
     for (const DType moments : {kFloat32, kBFloat16}) {
       const auto updated = [&](const std::vector<int64_t>& ends) {
@@ -426,7 +426,7 @@ TEST(Optimizer, PiecesFromMultiplesOf64HaveTheBitsOfTheWhole) {
 }
 
 TEST(Optimizer, SameForAnyTeam) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     expect_same_for_any_team([] {
       const int64_t n = 100003;
       Array p = random_array(kFloat32, n, 1);

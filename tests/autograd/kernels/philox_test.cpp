@@ -28,7 +28,7 @@ TEST(Philox, WordsOfAnIndex) {
 }
 
 TEST(Philox, BernoulliIsTheWordBelowTheThreshold) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     for (const uint64_t first : {0ULL, 1ULL, 7ULL, (1ULL << 34U) + 2}) {
       std::vector<char> y(5003, 2);
       kernels::fill_bernoulli(5003, kSeed, kStream, first, 0.3, reinterpret_cast<bool*>(y.data()));
@@ -51,7 +51,7 @@ TEST(Philox, BernoulliOfCertainties) {
 }
 
 TEST(Philox, UniformIsTheWordScaled) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     for (const uint64_t first : {0ULL, 5ULL}) {
       Array doubles(kFloat64, 1001);
       Array floats(kFloat32, 1001);
@@ -127,7 +127,7 @@ TEST(Philox, Moments) {
 }
 
 TEST(Philox, PartsMakeTheWhole) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     expect_same_for_any_team([] {
       const int64_t n = 50001;
       Array normal(kFloat32, n);

@@ -9,8 +9,8 @@
 
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/kernels/reference.h"
-#include "tests/autograd/kernels/cpu_levels.h"
 #include "tests/autograd/kernels/numbers.h"
+#include "tests/cpu_levels.h"
 
 namespace tapestry::kernels {
 namespace {

@@ -158,7 +158,7 @@ TEST(Softmax, InPlace) {
 }
 
 TEST(Softmax, SameForAnyTeam) {
-  for_each_level([] {
+  at_every_cpu_level([] {
     expect_same_for_any_team([] {
       std::vector<Array> out;
       for (const Sizes& s : {Sizes{203, 331, 1}, Sizes{7, 9, 1111}}) {

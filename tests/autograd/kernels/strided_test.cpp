@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "tests/autograd/kernels/cpu_levels.h"
+#include "tests/cpu_levels.h"
 
 namespace tapestry::kernels {
 namespace {

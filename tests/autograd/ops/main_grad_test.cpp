@@ -1,4 +1,6 @@
 // Ops that add their gradient straight into a leaf's main_grad.
+#include "autograd/tape/main_grad.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

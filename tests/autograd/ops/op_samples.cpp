@@ -50,18 +50,14 @@ OpSample& OpSample::second_order(bool value) {
   return *this;
 }
 
-OpSample& OpSample::tolerance(double factor) {
-  tolerance_factor = factor;
+OpSample& OpSample::rounds(int outputs, int gradients) {
+  output_roundings = outputs;
+  gradient_roundings = gradients;
   return *this;
 }
 
-OpSample& OpSample::no_half() {
-  compares_half = false;
-  return *this;
-}
-
-OpSample& OpSample::no_dtypes() {
-  compares_dtypes = false;
+OpSample& OpSample::refuses(DType dtype) {
+  refused.push_back(dtype);
   return *this;
 }
 
@@ -78,7 +74,8 @@ OpSample& OpSample::threads_may_round() {
 OpSampleSet::OpSampleSet(std::string_view op) : op_(op) {}
 
 OpSample& OpSampleSet::add_sample(SampleFunction function, TensorList inputs) {
-  return samples_.emplace_back(std::move(function), std::move(inputs));
+  return samples_.emplace_back(std::move(function), std::move(inputs))
+      .rounds(output_roundings_, gradient_roundings_);
 }
 
 uint64_t OpSampleSet::next_stream() { return combine(stream_of(op_), ++draws_); }

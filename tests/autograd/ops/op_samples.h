@@ -34,13 +34,13 @@ class OpSample {
   OpSample& differentiable(std::vector<size_t> inputs);
   /// false: asking for the gradient of a gradient throws (and the suite sees that it does).
   OpSample& second_order(bool value);
-  /// Factor on the tolerances between dtypes, for ill-conditioned functions.
-  OpSample& tolerance(double factor);
-  /// Leaves out the comparison of float16 and bfloat16 with float64: results jump (floor, argmax)
-  /// or the function itself fixes the dtype.
-  OpSample& no_half();
-  /// Leaves out every comparison between dtypes.
-  OpSample& no_dtypes();
+  /// Roundings to the dtype of 16-bit inputs, one after the other, that may lie between exact
+  /// numbers and a result, each of half a unit in the last place of the tensor's largest element.
+  /// Taken for granted: a result is rounded once, a gradient also has a value in it that was saved
+  /// or is between two ops. Say why where there are more.
+  OpSample& rounds(int outputs, int gradients);
+  /// Inputs of that 16-bit dtype are a TypeError.
+  OpSample& refuses(DType dtype);
   /// Leaves out non-contiguous inputs, for functions that are about the layout itself.
   OpSample& no_layouts();
   /// Results of one and two threads may differ by rounding.
@@ -51,11 +51,11 @@ class OpSample {
   std::vector<size_t> wanted;  ///< inputs that have a gradient
   bool is_large = false;       ///< for threads and float32 only
   bool has_second_order = true;
-  bool compares_half = true;
-  bool compares_dtypes = true;
   bool compares_layouts = true;
   bool compares_threads = true;
-  double tolerance_factor = 1;
+  int output_roundings = 1;
+  int gradient_roundings = 2;
+  std::vector<DType> refused;
 };
 
 /// One call that must throw.
@@ -91,6 +91,11 @@ class OpSampleSet {
     OpSample& sample = add_sample(wrap(std::move(function)), std::move(inputs));
     sample.is_large = true;
     return sample;
+  }
+  /// OpSample::rounds of the samples that are added after it.
+  void rounds(int outputs, int gradients) {
+    output_roundings_ = outputs;
+    gradient_roundings_ = gradients;
   }
   /// The call throws an E whose message contains `fragment`.
   template <class E, class F>
@@ -151,6 +156,8 @@ class OpSampleSet {
   std::vector<OpSample> samples_;
   std::vector<OpErrorSample> errors_;
   uint64_t draws_ = 0;
+  int output_roundings_ = 1;
+  int gradient_roundings_ = 2;
 };
 
 /// Adds a set; its define() runs when the samples are first asked for.

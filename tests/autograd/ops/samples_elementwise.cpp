@@ -30,25 +30,27 @@ const std::vector<Pair> kLargePairs = {
 
 // ---------------------------------------------------------------------------------- two operands
 
-#define BINARY_SAMPLES(op_name, make_a, make_b)                                               \
-  OP_SAMPLES(op_name) {                                                                       \
-    const auto fn = [](const Tensor& a, const Tensor& b) { return tapestry::op_name(a, b); }; \
-    for (const auto& [a, b] : kPairs) {                                                       \
-      add(fn, {make_a(a), make_b(b)});                                                        \
-    }                                                                                         \
-    for (const auto& [a, b] : kLargePairs) {                                                  \
-      add_large(fn, {make_a(a), make_b(b)});                                                  \
-    }                                                                                         \
-    add_error<ValueError>(fn, {make_a({2, 3}), make_b({2, 4})}, #op_name ": shapes");         \
+// `roundings` of a gradient, and of one that is summed over the axes of a broadcast: there products
+// are rounded before they are summed, and cancel.
+#define BINARY_SAMPLES(op_name, make_a, make_b, roundings, roundings_summed)                      \
+  OP_SAMPLES(op_name) {                                                                           \
+    const auto fn = [](const Tensor& a, const Tensor& b) { return tapestry::op_name(a, b); };     \
+    for (const auto& [a, b] : kPairs) {                                                           \
+      add(fn, {make_a(a), make_b(b)}).rounds(1, a == b ? (roundings) : (roundings_summed));       \
+    }                                                                                             \
+    for (const auto& [a, b] : kLargePairs) {                                                      \
+      add_large(fn, {make_a(a), make_b(b)}).rounds(1, a == b ? (roundings) : (roundings_summed)); \
+    }                                                                                             \
+    add_error<ValueError>(fn, {make_a({2, 3}), make_b({2, 4})}, #op_name ": shapes");             \
   }
 
-BINARY_SAMPLES(add, randn, randn)
-BINARY_SAMPLES(sub, randn, randn)
-BINARY_SAMPLES(mul, randn, randn)
-BINARY_SAMPLES(div, randn, nonzero)
-BINARY_SAMPLES(pow, positive, randn)
-BINARY_SAMPLES(maximum, distinct, randn)
-BINARY_SAMPLES(minimum, distinct, randn)
+BINARY_SAMPLES(add, randn, randn, 1, 1)
+BINARY_SAMPLES(sub, randn, randn, 1, 1)
+BINARY_SAMPLES(mul, randn, randn, 1, 8)
+BINARY_SAMPLES(div, randn, nonzero, 3, 8)   // -dy (a / b / b)
+BINARY_SAMPLES(pow, positive, randn, 4, 8)  // dy (b a^(b - 1)), where b - 1 is rounded too
+BINARY_SAMPLES(maximum, distinct, randn, 1, 1)
+BINARY_SAMPLES(minimum, distinct, randn, 1, 1)
 
 #define COMPARE_SAMPLES(op_name)                                                              \
   OP_SAMPLES(op_name) {                                                                       \
@@ -97,6 +99,7 @@ NUMBER_SAMPLES(gt_scalar, integers_as_floats, gt(x, 1.0))
 NUMBER_SAMPLES(ge_scalar, integers_as_floats, ge(x, 1.0))
 
 OP_SAMPLES(pow_scalar) {
+  rounds(1, 3);  // dy (s x^(s - 1))
   for (const double exponent : {2.0, 3.0, 1.0, 0.0}) {
     const auto fn = [exponent](const Tensor& x) { return tapestry::pow(x, exponent); };
     add(fn, {randn({3, 4})});
@@ -111,6 +114,7 @@ OP_SAMPLES(pow_scalar) {
 }
 
 OP_SAMPLES(rpow_scalar) {
+  rounds(1, 3);  // dy (log(s) y)
   for (const double base : {2.0, 0.3, 1.0}) {
     const auto fn = [base](const Tensor& x) { return tapestry::pow(base, x); };
     for (const Shape& shape : kShapes) {
@@ -124,8 +128,10 @@ OP_SAMPLES(rpow_scalar) {
 
 // ------------------------------------------------------------------------------------ one operand
 
-#define UNARY_SAMPLES(op_name, make)                                      \
+// `roundings` of the gradient.
+#define UNARY_SAMPLES(op_name, make, roundings)                           \
   OP_SAMPLES(op_name) {                                                   \
+    rounds(1, roundings);                                                 \
     const auto fn = [](const Tensor& x) { return tapestry::op_name(x); }; \
     for (const Shape& shape : kShapes) {                                  \
       add(fn, {make(shape)});                                             \
@@ -133,26 +139,26 @@ OP_SAMPLES(rpow_scalar) {
     add_large(fn, {make(kLarge)});                                        \
   }
 
-UNARY_SAMPLES(neg, randn)
-UNARY_SAMPLES(abs, nonzero)
-UNARY_SAMPLES(exp, randn)
-UNARY_SAMPLES(log, positive)
-UNARY_SAMPLES(sqrt, positive)
-UNARY_SAMPLES(rsqrt, positive)
-UNARY_SAMPLES(reciprocal, nonzero)
-UNARY_SAMPLES(square, randn)
-UNARY_SAMPLES(sin, randn)
-UNARY_SAMPLES(cos, randn)
-UNARY_SAMPLES(tanh, randn)
-UNARY_SAMPLES(sigmoid, randn)
-UNARY_SAMPLES(erf, randn)
+UNARY_SAMPLES(neg, randn, 1)
+UNARY_SAMPLES(abs, nonzero, 1)
+UNARY_SAMPLES(exp, randn, 2)
+UNARY_SAMPLES(log, positive, 1)
+UNARY_SAMPLES(sqrt, positive, 2)
+UNARY_SAMPLES(rsqrt, positive, 5)      // dy y^3: y thrice, its power, the product
+UNARY_SAMPLES(reciprocal, nonzero, 4)  // dy y^2: y twice, its square, the product
+UNARY_SAMPLES(square, randn, 1)
+UNARY_SAMPLES(sin, randn, 2)
+UNARY_SAMPLES(cos, randn, 2)
+UNARY_SAMPLES(tanh, randn, 3)     // dy (1 - y^2): y twice, the product
+UNARY_SAMPLES(sigmoid, randn, 3)  // dy y (1 - y): y twice, the product
+UNARY_SAMPLES(erf, randn, 4)      // dy exp(-x^2): x^2, its exponential, two products
 // Odd multiples of 1/8: never on a step.
-UNARY_SAMPLES(sign, distinct)
-UNARY_SAMPLES(floor, distinct)
-UNARY_SAMPLES(ceil, distinct)
-UNARY_SAMPLES(round, distinct)
-UNARY_SAMPLES(isfinite, randn)
-UNARY_SAMPLES(isnan, randn)
+UNARY_SAMPLES(sign, distinct, 1)
+UNARY_SAMPLES(floor, distinct, 1)
+UNARY_SAMPLES(ceil, distinct, 1)
+UNARY_SAMPLES(round, distinct, 1)
+UNARY_SAMPLES(isfinite, randn, 1)
+UNARY_SAMPLES(isnan, randn, 1)
 
 OP_SAMPLES(logical_not) {
   const auto fn = [](const Tensor& x) { return logical_not(x); };

@@ -3,6 +3,7 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/checkpoint.h"
 #include "autograd/tape/engine.h"
+#include "autograd/tape/gradient_sum.h"
 #include "autograd/tensor/factory.h"
 #include "tests/autograd/ops/op_samples.h"
 
@@ -162,10 +163,10 @@ OP_SAMPLES(to) {
     return [dtype](const Tensor& x) { return x.to(dtype).to(kFloat64); };
   };
   for (const DType dtype : {kFloat32, kBFloat16, kFloat16}) {
-    add(through(dtype), {integers_as_floats({3, 4})}).differentiable({}).no_half();
-    add_large(through(dtype), {integers_as_floats({40, 1000})}).no_half();
+    add(through(dtype), {integers_as_floats({3, 4})}).differentiable({});
+    add_large(through(dtype), {integers_as_floats({40, 1000})});
   }
-  add([](const Tensor& x) { return x.to(kInt64); }, {distinct({5})}).no_half();
+  add([](const Tensor& x) { return x.to(kInt64); }, {distinct({5})});
   add([](const Tensor& x) { return x.to(kBool); }, {integers_as_floats({5})});
   add([](const Tensor& x) { return x.to(kFloat64); }, {integers({2, 3}, 9)});
   add([](const Tensor& x) { return x.to(kFloat64); }, {bools({2, 3})});
@@ -228,6 +229,7 @@ OP_SAMPLES(accumulate_gradients) {
 }
 
 OP_SAMPLES(separate) {
+  rounds(2, 3);  // two ops
   // vjp() gives each use of a tensor a handle of its own.
   const auto fn = [](const Tensor& x, const Tensor& dy) {
     return vjp([](const TensorList& in) { return mul(in[0], square(in[1])); }, dy, {x, x});
@@ -240,6 +242,7 @@ OP_SAMPLES(separate) {
 }
 
 OP_SAMPLES(checkpoint) {
+  rounds(2, 3);  // two ops
   const auto body = [](const TensorList& in) { return mul(tanh(in[0]), in[1]); };
   const auto fn = [body](const TensorList& in) { return checkpoint(body, in); };
   add(fn, {randn({3, 4}), randn({4})}).second_order(false);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel_core/training/verify_layout.h"
+#include "parallel_core/verification/verify_layout.h"
 
 namespace tapestry::testing {
 

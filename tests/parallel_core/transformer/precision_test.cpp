@@ -1,4 +1,4 @@
-#include "parallel_core/transformer/precision.h"
+#include "parallel_core/precision.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/training/train_one_step.h"
-#include "parallel_core/training/verify_layout.h"
+#include "parallel_core/verification/verify_layout.h"
 #include "parallel_core/transformer/gpt_model.h"
 
 namespace tapestry {

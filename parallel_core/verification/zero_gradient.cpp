@@ -1,4 +1,4 @@
-#include "parallel_core/training/zero_gradient.h"
+#include "parallel_core/verification/zero_gradient.h"
 
 namespace tapestry {
 

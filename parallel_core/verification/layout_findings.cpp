@@ -1,4 +1,4 @@
-#include "parallel_core/training/layout_findings.h"
+#include "parallel_core/verification/layout_findings.h"
 
 #include <algorithm>
 #include <cmath>

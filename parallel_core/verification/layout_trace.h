@@ -9,9 +9,9 @@
 #include "autograd/tensor/tensor.h"
 #include "optim/lr_scheduler.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
-#include "parallel_core/training/sample_recorder.h"
+#include "parallel_core/verification/sample_recorder.h"
 #include "parallel_core/training/train_one_step.h"
-#include "parallel_core/training/verify_layout.h"
+#include "parallel_core/verification/verify_layout.h"
 
 namespace tapestry {
 

@@ -1,4 +1,4 @@
-#include "parallel_core/transformer/precision.h"
+#include "parallel_core/precision.h"
 
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/matmul.h"

@@ -11,8 +11,8 @@
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
-#include "parallel_core/training/layout_findings.h"
-#include "parallel_core/training/layout_text.h"
+#include "parallel_core/verification/layout_findings.h"
+#include "parallel_core/verification/layout_text.h"
 #include "parallel_core/transformer/gpt_model.h"
 
 namespace tapestry {

@@ -7,11 +7,11 @@
 
 #include "nn/module.h"
 #include "optim/optimizer.h"
-#include "parallel_core/training/layout_findings.h"
-#include "parallel_core/training/layout_trace.h"
-#include "parallel_core/training/sample_recorder.h"
+#include "parallel_core/verification/layout_findings.h"
+#include "parallel_core/verification/layout_trace.h"
+#include "parallel_core/verification/sample_recorder.h"
 #include "parallel_core/training/train_one_step.h"
-#include "parallel_core/training/verify_layout.h"
+#include "parallel_core/verification/verify_layout.h"
 
 namespace tapestry {
 

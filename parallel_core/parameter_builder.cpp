@@ -1,4 +1,4 @@
-#include "parallel_core/transformer/parameter_builder.h"
+#include "parallel_core/parameter_builder.h"
 
 #include "autograd/kernels/philox.h"
 #include "autograd/ops/map.h"

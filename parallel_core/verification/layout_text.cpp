@@ -1,4 +1,4 @@
-#include "parallel_core/training/layout_text.h"
+#include "parallel_core/verification/layout_text.h"
 
 #include <algorithm>
 #include <array>

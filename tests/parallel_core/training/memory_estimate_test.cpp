@@ -1,4 +1,4 @@
-#include "parallel_core/config/memory_estimate.h"
+#include "parallel_core/training/memory_estimate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "parallel_core/training/layout_trace.h"
+#include "parallel_core/verification/layout_trace.h"
 
 #include <algorithm>
 #include <optional>
@@ -10,7 +10,7 @@
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/random.h"
-#include "parallel_core/training/compared_training.h"
+#include "parallel_core/verification/compared_training.h"
 
 namespace tapestry {
 

@@ -1,4 +1,4 @@
-#include "parallel_core/training/verify_layout.h"
+#include "parallel_core/verification/verify_layout.h"
 
 #include <algorithm>
 #include <cstring>
@@ -18,11 +18,11 @@
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/random.h"
-#include "parallel_core/training/compared_training.h"
-#include "parallel_core/training/layout_comparison.h"
-#include "parallel_core/training/layout_trace.h"
+#include "parallel_core/verification/compared_training.h"
+#include "parallel_core/verification/layout_comparison.h"
+#include "parallel_core/verification/layout_trace.h"
 #include "parallel_core/training/pretrain.h"
-#include "parallel_core/training/sample_recorder.h"
+#include "parallel_core/verification/sample_recorder.h"
 
 namespace tapestry {
 

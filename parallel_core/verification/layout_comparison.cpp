@@ -1,4 +1,4 @@
-#include "parallel_core/training/layout_comparison.h"
+#include "parallel_core/verification/layout_comparison.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/context_parallel/context_parallel_layout.h"
 #include "parallel_core/parallel_state.h"
-#include "parallel_core/training/zero_gradient.h"
+#include "parallel_core/verification/zero_gradient.h"
 
 namespace tapestry {
 

@@ -1,4 +1,4 @@
-#include "parallel_core/pipeline_parallel/layer_split.h"
+#include "parallel_core/config/layer_split.h"
 
 #include <numeric>
 

@@ -1,4 +1,4 @@
-#include "parallel_core/training/sample_recorder.h"
+#include "parallel_core/verification/sample_recorder.h"
 
 #include "parallel_core/random.h"
 

@@ -1,4 +1,4 @@
-#include "parallel_core/training/compared_training.h"
+#include "parallel_core/verification/compared_training.h"
 
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"

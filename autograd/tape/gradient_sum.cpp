@@ -1,0 +1,72 @@
+#include "autograd/tape/gradient_sum.h"
+
+#include "autograd/kernels/strided.h"
+#include "autograd/tape/check_gradient.h"
+#include "autograd/tape/op.h"
+#include "autograd/tensor/dtype.h"
+#include "autograd/tensor/factory.h"
+
+namespace tapestry {
+
+namespace detail {
+
+Tensor sum_into(const Tensor& a, const Tensor& b, const Tensor& out) {
+  const kernels::BinaryRow row = kernels::binary_row(kernels::BinaryOp::kAdd, out.dtype());
+  if (a.is_contiguous() && b.is_contiguous() && out.is_contiguous()) {
+    const int64_t item = size_of(out.dtype());
+    kernels::apply_binary_contiguous(row, out.numel(), a.raw(), b.raw(), item, out.raw(), item);
+    return out;
+  }
+  kernels::apply_binary(row, static_cast<int>(out.dim()), out.shape().begin(), a.raw(),
+                        a.strides().begin(), size_of(a.dtype()), b.raw(), b.strides().begin(),
+                        size_of(b.dtype()), out.raw(), out.strides().begin(), size_of(out.dtype()));
+  return out;
+}
+
+Tensor contiguous_copy(const Tensor& source) {
+  Tensor out = empty_like(source);
+  kernels::copy_strided(source.dtype(), static_cast<int>(source.dim()), source.shape().begin(),
+                        source.raw(), source.strides().begin(), out.raw(), out.strides().begin());
+  return out;
+}
+
+// out = x in another floating dtype.
+void convert_into(const Tensor& x, const Tensor& out) {
+  kernels::apply_unary(kernels::cast_row(x.dtype(), out.dtype()), static_cast<int>(out.dim()),
+                       out.shape().begin(), x.raw(), x.strides().begin(), size_of(x.dtype()),
+                       out.raw(), out.strides().begin(), size_of(out.dtype()));
+}
+
+}  // namespace detail
+
+namespace {
+
+// The sum of two gradients, recorded in create_graph mode.
+struct AccumulateGradients {
+  static constexpr std::string_view name = "accumulate_gradients";
+  Tensor forward(const Tensor& a, const Tensor& b) {
+    check_gradient(b, a, name, ": b");
+    return detail::sum_into(a, b, empty(a.shape(), a.dtype()));
+  }
+  std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad /*needs*/) const { return {dy, dy}; }
+};
+
+// A gradient of its own for a leaf, recorded in create_graph mode.
+struct CopyGradient {
+  static constexpr std::string_view name = "copy_gradient";
+  Tensor forward(const Tensor& gradient) { return detail::contiguous_copy(gradient); }
+  Tensor backward(const Tensor& dy) const { return dy; }
+};
+
+}  // namespace
+
+Tensor accumulate(const Tensor& a, const Tensor& b) {
+  return apply_op(AccumulateGradients{}, a, b);
+}
+
+Tensor owned_gradient(Tensor gradient) {
+  return detail::is_sole_handle(gradient) ? std::move(gradient)
+                                          : apply_op(CopyGradient{}, gradient);
+}
+
+}  // namespace tapestry

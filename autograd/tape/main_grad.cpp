@@ -1,0 +1,151 @@
+#include "autograd/tape/main_grad.h"
+
+#include <cstring>
+#include <utility>
+
+#include "autograd/kernels/optimizer.h"
+#include "autograd/tape/engine.h"
+#include "autograd/tape/gradient_sum.h"
+#include "autograd/tape/leaf_state.h"
+#include "autograd/tensor/dtype.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
+
+namespace tapestry {
+
+namespace detail {
+
+void open_main_grad_storage(LeafState& state) {
+  if (!state.main_grad.storage()) {
+    const MemoryKindGuard kind(MemoryKind::kGradient);
+    state.main_grad = empty(state.main_grad.shape(), state.main_grad.dtype());
+  }
+}
+
+Tensor settled_main_grad(LeafState& state) {
+  if (state.main_grad.defined() && state.main_grad_is_fresh) {
+    state.main_grad_is_fresh = false;
+    open_main_grad_storage(state);
+    std::memset(state.main_grad.raw(), 0,
+                static_cast<size_t>(state.main_grad.numel() * size_of(state.main_grad.dtype())));
+  }
+  return state.main_grad;
+}
+
+void accumulate_into_main_grad(LeafState& state, const Tensor& gradient) {
+  open_main_grad_storage(state);
+  const Tensor& main_grad = state.main_grad;
+  if (std::exchange(state.main_grad_is_fresh, false)) {
+    convert_into(gradient, main_grad);
+  } else if (main_grad.dtype() == kBFloat16) {
+    const Tensor term = gradient.is_contiguous() ? gradient : contiguous_copy(gradient);
+    const RandomKey& key = state.main_grad_rounding;
+    kernels::add_stochastic(term.dtype(), term.numel(), term.raw(), key.seed,
+                            combine(key.stream, state.main_grad_rounding.offset++),
+                            main_grad.data<BFloat16>());
+  } else if (gradient.dtype() == kFloat32) {
+    sum_into(main_grad, gradient, main_grad);
+  } else {
+    const Tensor wide = empty(gradient.shape(), kFloat32);
+    convert_into(gradient, wide);
+    sum_into(main_grad, wide, main_grad);
+  }
+}
+
+}  // namespace detail
+
+namespace {
+
+// The state of a leaf to whose main_grad an op may contribute, or null.
+LeafState* open_main_grad(const Tensor& leaf) {
+  if (!leaf.defined() || !leaf.requires_grad() || grad_enabled() || !detail::accumulating()) {
+    return nullptr;
+  }
+  LeafState* state = leaf_state(leaf);
+  const bool open =
+      state != nullptr && leaf.is_leaf() && state->hooks.empty() && state->main_grad.defined();
+  return open ? state : nullptr;
+}
+
+// What stands for a main_grad that has no memory.
+Tensor without_storage(const Shape& shape, DType dtype) {
+  return Tensor(make_ref<TensorImpl>(Ref<Storage>(), 0, shape, contiguous_strides(shape), dtype));
+}
+
+}  // namespace
+
+MainGradTarget main_grad_target(const Tensor& leaf) {
+  LeafState* state = open_main_grad(leaf);
+  if (state == nullptr || state->main_grad.dtype() != kFloat32) {
+    return {};
+  }
+  detail::open_main_grad_storage(*state);
+  return {state->main_grad, std::exchange(state->main_grad_is_fresh, false)};
+}
+
+Tensor add_to_main_grad(const Tensor& leaf, const Tensor& gradient) {
+  LeafState* state = open_main_grad(leaf);
+  if (state == nullptr) {
+    return {};
+  }
+  detail::accumulate_into_main_grad(*state, gradient);
+  return state->main_grad;
+}
+
+bool give_to_main_grad(const Tensor& leaf, Tensor& gradient) {
+  LeafState* state = open_main_grad(leaf);
+  if (state == nullptr) {
+    return false;
+  }
+  const bool takes_over = !state->main_grad.storage() && detail::is_sole_owner(gradient) &&
+                          gradient.dtype() == state->main_grad.dtype();
+  if (takes_over) {
+    state->main_grad_is_fresh = false;
+    state->main_grad = std::move(gradient);
+  } else {
+    detail::accumulate_into_main_grad(*state, gradient);
+  }
+  gradient = state->main_grad;
+  return true;
+}
+
+void reset_main_grad(const Tensor& leaf, const RandomKey& rounding) {
+  LeafState* state = leaf.defined() ? leaf_state(leaf) : nullptr;
+  check<RuntimeError>(state != nullptr && state->main_grad.defined(),
+                      "reset_main_grad: the tensor has no main_grad");
+  state->main_grad_is_fresh = true;
+  state->main_grad_rounding = rounding;
+}
+
+void release_main_grad(const Tensor& leaf, const RandomKey& rounding) {
+  reset_main_grad(leaf, rounding);
+  Tensor& held = leaf_state(leaf)->main_grad;
+  held = without_storage(held.shape(), held.dtype());
+}
+
+void attach_main_grad(const Tensor& leaf, DType dtype) {
+  leaf.set_main_grad(without_storage(leaf.shape(), dtype));
+  reset_main_grad(leaf);
+}
+
+Tensor Tensor::main_grad() const {
+  LeafState* state = leaf_state(*this);
+  return state == nullptr ? Tensor() : detail::settled_main_grad(*state);
+}
+
+void Tensor::set_main_grad(const Tensor& buffer) const {
+  check<ValueError>(!buffer.defined() || buffer.shape() == shape(), "set_main_grad: the buffer is ",
+                    describe(buffer), ", the tensor ", describe(*this));
+  check<ValueError>(!buffer.defined() || buffer.is_contiguous(),
+                    "set_main_grad: the buffer must be contiguous, it is ", describe(buffer));
+  check<TypeError>(!buffer.defined() || buffer.dtype() == kFloat32 || buffer.dtype() == kBFloat16,
+                   "set_main_grad: the buffer must be float32 or bfloat16, it is ",
+                   describe(buffer));
+  LeafState& state = ensure_leaf_state(*this);
+  state.main_grad = buffer;
+  state.main_grad_is_fresh = false;
+  state.main_grad_rounding = {};
+}
+
+}  // namespace tapestry

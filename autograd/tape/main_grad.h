@@ -1,0 +1,63 @@
+// main_grad: a buffer of a leaf's shape into which its gradients are summed, in a dtype of its own
+// and in memory that the owner of the buffer chooses (Tensor::set_main_grad).
+#pragma once
+
+#include "autograd/tensor/generator.h"
+#include "autograd/tensor/tensor.h"
+
+namespace tapestry {
+
+struct LeafState;
+
+/// Where an op's backward may put its contribution to a leaf's gradient itself.
+struct MainGradTarget {
+  Tensor buffer;           ///< float32, of the leaf's shape; undefined: there is none
+  bool overwrite = false;  ///< it holds no contribution yet: write all of it instead of adding
+};
+
+/// The main_grad of a leaf, into which an op's backward puts its contribution itself, sparing a
+/// temporary and a pass; it then returns that very tensor as the leaf's gradient. Asking counts as
+/// contributing: the op must do so. Undefined where that is not possible: no main_grad or not a
+/// float32 one, hooks that want to see the gradient, a pass that returns gradients (grad()) or is
+/// recorded (create_graph).
+MainGradTarget main_grad_target(const Tensor& leaf);
+
+/// Adds an op's contribution, of any floating dtype, to the main_grad of a leaf, and returns that
+/// tensor for the op to return: where main_grad has a dtype into which the op cannot write itself.
+/// Undefined, and nothing done, for the other reasons that main_grad_target has.
+Tensor add_to_main_grad(const Tensor& leaf, const Tensor& gradient);
+
+/// Makes a leaf's main_grad stand for zeros without writing them: the next contribution overwrites
+/// it, and where none comes, grad() and main_grad() write the zeros when they are asked. Sums in a
+/// bfloat16 main_grad are rounded stochastically with numbers of `rounding`. RuntimeError if the
+/// leaf has no main_grad.
+void reset_main_grad(const Tensor& leaf, const RandomKey& rounding = {});
+
+/// As reset_main_grad, and gives the memory of main_grad back until there is something to put into
+/// it: the gradients of a step then take the place of the activations that have made them.
+void release_main_grad(const Tensor& leaf, const RandomKey& rounding = {});
+
+/// Gives a leaf a main_grad of the given dtype, float32 or bfloat16, in the state after
+/// release_main_grad.
+void attach_main_grad(const Tensor& leaf, DType dtype);
+
+/// As add_to_main_grad, for a gradient of the leaf's shape that nobody else holds: a main_grad
+/// without memory takes over that of the gradient (which should have been allocated as
+/// MemoryKind::kGradient). `gradient` is then the main_grad, for the op to return. False, and
+/// nothing done, where add_to_main_grad has an undefined result.
+bool give_to_main_grad(const Tensor& leaf, Tensor& gradient);
+
+namespace detail {
+
+/// Gives main_grad memory if it has none.
+void open_main_grad_storage(LeafState& state);
+
+/// The main_grad, with the zeros written that it may only stand for.
+Tensor settled_main_grad(LeafState& state);
+
+/// main_grad += gradient of any floating dtype.
+void accumulate_into_main_grad(LeafState& state, const Tensor& gradient);
+
+}  // namespace detail
+
+}  // namespace tapestry

@@ -1,0 +1,38 @@
+// CPU levels in tests. The programs that use this have cpu_level_main.cpp's main.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "autograd/kernels/cpu.h"
+
+namespace tapestry {
+
+/// The level that --cpu_level names; without it all up to the one in use, lowest first.
+std::vector<CpuLevel> levels_under_test();
+
+/// Another level for a while.
+class CpuLevelGuard {
+ public:
+  explicit CpuLevelGuard(CpuLevel level) : before_(cpu_level()) { set_cpu_level(level); }
+  CpuLevelGuard(const CpuLevelGuard&) = delete;
+  CpuLevelGuard& operator=(const CpuLevelGuard&) = delete;
+  ~CpuLevelGuard() { set_cpu_level(before_); }
+
+ private:
+  CpuLevel before_;
+};
+
+/// Runs a check at each of levels_under_test().
+template <class Check>
+void at_every_cpu_level(const Check& check) {
+  for (const CpuLevel level : levels_under_test()) {
+    const CpuLevelGuard guard(level);
+    SCOPED_TRACE("at level " + std::string(name_of(level)));
+    check();
+  }
+}
+
+}  // namespace tapestry
