@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "autograd/kernels/cpu.h"
+#include "autograd/kernels/gemm.h"
 #include "autograd/kernels/parallel_for.h"
 
 namespace tapestry {
@@ -99,7 +100,9 @@ struct Unit {
 Unit unit_for(DType dtype) {
   const CpuLevel level = cpu_level();
   if (dtype == kBFloat16) {
-    return level == CpuLevel::kAvx512Bf16 ? Unit{&by_pairs, 64} : Unit{};
+    return level == CpuLevel::kAvx512Bf16 && kernels::has_native_gemm(kBFloat16)
+               ? Unit{&by_pairs, 64}
+               : Unit{};
   }
   return level >= CpuLevel::kAvx512 ? Unit{&by_avx512, 32}
          : level == CpuLevel::kAvx2 ? Unit{&by_avx2, 16}

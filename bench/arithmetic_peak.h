@@ -7,7 +7,7 @@ namespace tapestry {
 
 /// GFLOP/s of the team, the best of several runs of about `seconds` in all; float32 by fused
 /// multiply-adds, bfloat16 by AVX512-BF16's products of pairs. 0 where that is not what the
-/// fastest products of the level in use are made of (AMX), or the processor has neither.
+/// fastest products of the level in use are made of (AMX, float32), or the processor has neither.
 double arithmetic_peak(DType dtype, double seconds);
 
 }  // namespace tapestry

@@ -6,6 +6,9 @@ Needs only the standard library; the PyTorch side runs in another interpreter, D
 
     cmake --preset release -DTAPESTRY_BUILD_BENCH=ON && cmake --build build/release
     bench/compare.py --ops --steps --rounds 3 > table.md
+
+With --newer ROOT, a root that bench/peer/debian13.sh makes, the tables also have PyTorch 2.6 of
+Debian 13: as it is, and steps compiled by torch.compile.
 """
 import argparse
 import json
@@ -73,6 +76,15 @@ class Programs:
                 "comparison: apt-get install python3-torch, or --python INTERPRETER"
             )
             return None
+
+    def newer_version(self, root):
+        script = str(HERE / "peer" / "debian13.sh")
+        command = [script, str(root), "-c", "import torch; print(torch.__version__)"]
+        return run(script, command, self.environment).strip()
+
+    def newer(self, root, program, *arguments):
+        command = [str(HERE / "peer" / "debian13.sh"), str(root), program, *arguments]
+        return run("newer " + program, command, self.environment)
 
     def project(self, program, *arguments):
         return run(program, [str(self.build_dir / program), *arguments], self.environment)
@@ -164,11 +176,12 @@ def project_ops(programs, args, samples, cases):
                     samples.add(name, counter, entry[counter])
 
 
-def peer_ops(programs, args, samples, cases):
+def peer_ops(program, args, samples, cases):
+    """One run of torch_ops.py by program(arguments)."""
     arguments = ["--repeats", str(args.repetitions)]
     if args.filter:
         arguments += ["--only", args.filter]
-    for line in programs.peer("torch_ops.py", *arguments).splitlines():
+    for line in program(arguments).splitlines():
         seen = json.loads(line)
         name = "/".join((seen["op"], seen["shape"], seen["dtype"]))
         if name not in cases:
@@ -176,27 +189,37 @@ def peer_ops(programs, args, samples, cases):
         samples.add(name, "us", seen["us"])
 
 
-def ops_table(cases, ours, theirs, limits):
-    rows, ratios = [], []
+def summary(name, ratios):
+    if not ratios:
+        return ""
+    text = f"\n\n{name}: geometric mean of {len(ratios)} ratios {geometric_mean(ratios):.2f}x, "
+    return text + f"lowest {min(ratios):.2f}x."
+
+
+def ops_table(cases, ours, peers, limits):
+    """`peers`: (title, samples) of each PyTorch."""
+    rows, ratios = [], {title: [] for title, _ in peers}
     for name in cases:
-        us, peer_us = ours.median(name, "us"), theirs.median(name, "us")
-        speedup = quotient(peer_us, us)
-        if speedup is not None:
-            ratios.append(speedup)
+        us = ours.median(name, "us")
+        times = []
+        for title, theirs in peers:
+            peer_us = theirs.median(name, "us")
+            speedup = quotient(peer_us, us)
+            if speedup is not None:
+                ratios[title].append(speedup)
+            times += [number(peer_us), ratio(speedup)]
         flops, bandwidth = ours.median(name, "GFLOP/s"), ours.median(name, "GB/s")
         op, shape, dtype = name.split("/")
         rows.append(
-            [op, shape, dtype, number(peer_us), number(us), ratio(speedup), number(flops)]
+            [op, shape, dtype, *times, number(us), number(flops)]
             + [percent(quotient(flops, limits.gemm.get(dtype))), number(bandwidth)]
             + [percent(quotient(bandwidth, limits.bandwidth))]
         )
-    head = "op|shape|dtype|PyTorch us|Tapestry us|ratio|GFLOP/s|of peak|GB/s|of bandwidth"
-    text = table(head.split("|"), rows)
-    if ratios:
-        slowest = min(ratios)
-        text += f"\n\nGeometric mean of {len(ratios)} ratios: {geometric_mean(ratios):.2f}x; "
-        text += f"lowest {slowest:.2f}x."
-    return text
+    head = ["op", "shape", "dtype"]
+    for title, _ in peers:
+        head += [f"{title} us", "ratio"]
+    head += ["Tapestry us", "GFLOP/s", "of peak", "GB/s", "of bandwidth"]
+    return table(head, rows) + "".join(summary(*entry) for entry in ratios.items())
 
 
 STEP_QUANTITIES = ("step_ms", "min_ms", "gflops", "peak_rss_mib", "tokens_per_s", "loss",
@@ -215,42 +238,47 @@ def step_arguments(args, preset, dtype):
     return [part for key, value in values.items() for part in ("--" + key, str(value))]
 
 
-def steps_round(programs, args, has_peer, ours, theirs, failures):
+def steps_round(sides, args, failures):
+    """Each side: its title, program(arguments), and samples. What failed once is not tried again."""
     for preset in args.presets:
         for dtype in args.dtypes:
             case = (preset, dtype)
             arguments = step_arguments(args, preset, dtype)
-            sides = [(theirs, lambda a: programs.peer("torch_gpt.py", *a), "PyTorch")]
-            overrides = [part for o in args.set for part in ("--set", o)]
-            sides.append((ours, lambda a: programs.project("step_bench", *a, *overrides), "Tapestry"))
-            for samples, program, side in sides if has_peer else sides[1:]:
-                if (side, case) in failures:
+            for title, program, samples in sides:
+                if (title, case) in failures:
                     continue
                 try:
                     add_step(samples, case, program(arguments))
                 except Failed as error:
-                    log(f"{side} {preset} {dtype}: {error}")
-                    failures[side, case] = str(error)
+                    log(f"{title} {preset} {dtype}: {error}")
+                    failures[title, case] = str(error)
 
 
-def steps_table(args, ours, theirs, limits):
+def steps_table(args, ours, peers, limits):
+    """`peers`: (title, samples) of each PyTorch."""
     rows = []
     for preset in args.presets:
         for dtype in args.dtypes:
             case = (preset, dtype)
-            ms, peer_ms = ours.median(case, "step_ms"), theirs.median(case, "step_ms")
-            rss, peer_rss = ours.median(case, "peak_rss_mib"), theirs.median(case, "peak_rss_mib")
+            ms, rss = ours.median(case, "step_ms"), ours.median(case, "peak_rss_mib")
+            times, memory = [], []
+            for _, theirs in peers:
+                peer_ms = theirs.median(case, "step_ms")
+                times += [number(peer_ms), ratio(quotient(peer_ms, ms))]
+                memory.append(number(theirs.median(case, "peak_rss_mib"), 0))
             flops = ours.median(case, "gflops")
             rows.append(
-                [preset, dtype, f"{args.batch} x {args.seq}", number(peer_ms), number(ms)]
-                + [ratio(quotient(peer_ms, ms)), number(ours.median(case, "tokens_per_s"), 0)]
-                + [number(flops), percent(quotient(flops, limits.gemm.get(dtype)))]
-                + [number(peer_rss, 0), number(rss, 0), percent(quotient(rss, peer_rss))]
+                [preset, dtype, f"{args.batch} x {args.seq}", *times, number(ms)]
+                + [number(ours.median(case, "tokens_per_s"), 0), number(flops)]
+                + [percent(quotient(flops, limits.gemm.get(dtype))), *memory, number(rss, 0)]
                 + [number(ours.median(case, "page_faults_per_step"), 0)]
             )
-    head = "preset|dtype|batch x seq|PyTorch ms|Tapestry ms|ratio|tokens/s|GFLOP/s|of peak|"
-    head += "PyTorch MiB|Tapestry MiB|memory|page faults"
-    return table(head.split("|"), rows)
+    head = ["preset", "dtype", "batch x seq"]
+    for title, _ in peers:
+        head += [f"{title} ms", "ratio"]
+    head += ["Tapestry ms", "tokens/s", "GFLOP/s", "of peak"]
+    head += [f"{title} MiB" for title, _ in peers] + ["Tapestry MiB", "page faults"]
+    return table(head, rows)
 
 
 def processor():
@@ -285,6 +313,8 @@ def parse_arguments():
     add("--set", action="append", default=[], help="section.key=value for step_bench")
     add("--build-dir", type=pathlib.Path, default=HERE.parent / "build" / "release" / "bench")
     add("--python", default="/usr/bin/python3", help="interpreter that has PyTorch")
+    add("--newer", metavar="ROOT", type=pathlib.Path,
+        help="also PyTorch 2.6, in the root that bench/peer/debian13.sh makes there (as root)")  # fmt: skip
     add("--no-peer", action="store_true", help="measure Tapestry only")
     add("--json", type=pathlib.Path, help="also write every single value to this file")
     add("--smoke", action="store_true", help="tiny run of everything, to see that it works")
@@ -292,7 +322,8 @@ def parse_arguments():
     if not args.ops and not args.steps:
         args.ops = args.steps = True
     if args.smoke:
-        args.no_peer, args.rounds, args.presets, args.dtypes = True, 1, "tiny", "float32"
+        args.no_peer, args.newer = True, None
+        args.rounds, args.presets, args.dtypes = 1, "tiny", "float32"
         args.batch, args.seq, args.timed_steps, args.warmup = 1, 16, 2, 1
         args.repetitions, args.min_time, args.filter = 1, 0.001, "1000_adds"
     args.presets, args.dtypes = args.presets.split(","), args.dtypes.split(",")
@@ -301,26 +332,58 @@ def parse_arguments():
     return args
 
 
+def peers_of(programs, args):
+    """The PyTorch sides that can be run here: title and a function (program, arguments) -> text."""
+    peers = []
+    torch = None if args.no_peer else programs.torch_version()
+    if torch:
+        peers.append((f"PyTorch {short(torch)}", lambda name, rest: programs.peer(name, *rest)))
+    if args.newer and not args.no_peer:
+        title = f"PyTorch {short(programs.newer_version(args.newer))}"
+        peers.append((title, lambda name, rest: programs.newer(args.newer, name, *rest)))
+        if args.steps:
+            compiled = lambda name, rest: programs.newer(args.newer, name, *rest, "--compile")
+            peers.append((title + " compiled", compiled))
+    return peers
+
+
+def short(version):
+    return re.match(r"[0-9]+\.[0-9]+", version).group()
+
+
 def main():
     args = parse_arguments()
     programs = Programs(args.build_dir, args.python, args.threads)
-    torch = None if args.no_peer else programs.torch_version()
+    peers = peers_of(programs, args)
     limits, failures, op_names = Limits(), {}, []
-    ops, peer_of_ops, steps, peer_of_steps = Samples(), Samples(), Samples(), Samples()
+    ops, steps = Samples(), Samples()
+    peer_ops_samples = [(title, Samples()) for title, _ in peers if "compiled" not in title]
+    peer_steps_samples = [(title, Samples()) for title, _ in peers]
     machine = ["--quick"] if args.smoke else []
+    overrides = [part for o in args.set for part in ("--set", o)]
+
+    def step_program(run_peer):
+        return lambda arguments: run_peer("torch_gpt.py", arguments)
+
+    sides = [
+        (title, step_program(run_peer), samples)
+        for (title, run_peer), (_, samples) in zip(peers, peer_steps_samples)
+    ]
+    sides.append(("Tapestry", lambda a: programs.project("step_bench", *a, *overrides), steps))
 
     # The limits are measured in every round too, so that a slow spell of the machine shows.
     for number_of_round in range(args.rounds):
         log(f"round {number_of_round + 1} of {args.rounds}")
         limits.add(programs.project("machine_bench", *machine))
         if args.ops:
-            if torch:
-                peer_ops(programs, args, peer_of_ops, op_names)
+            for (title, run_peer), (_, samples) in zip(peers, peer_ops_samples):
+                peer_ops(lambda rest: run_peer("torch_ops.py", rest), args, samples, op_names)
             project_ops(programs, args, ops, op_names)
         if args.steps:
-            steps_round(programs, args, bool(torch), steps, peer_of_steps, failures)
+            steps_round(sides, args, failures)
 
-    print(f"{processor()}, {limits.about}; PyTorch {torch or 'not measured'}; medians of ", end="")
+    print(f"{processor()}, {limits.about}; ", end="")
+    print(f"{', '.join(title for title, _ in peers) or 'PyTorch not measured'}; medians of ", end="")
     print(f"{args.rounds} rounds.\n")
     print(f"GEMM peak: float32 {limits.gemm['float32']:,.0f} GFLOP/s, bfloat16 ", end="")
     print(f"{limits.gemm['bfloat16']:,.0f} GFLOP/s", end="")
@@ -329,20 +392,22 @@ def main():
     print(f"{number(limits.arithmetic['bfloat16'] or None, 0)} GFLOP/s; ", end="")
     print(f"memory bandwidth {limits.bandwidth:.1f} GB/s.")
     if args.ops:
-        print("\n" + ops_table(op_names, ops, peer_of_ops, limits))
+        print("\n" + ops_table(op_names, ops, peer_ops_samples, limits))
     if args.steps:
-        print("\n" + steps_table(args, steps, peer_of_steps, limits))
+        print("\n" + steps_table(args, steps, peer_steps_samples, limits))
     for (side, (preset, dtype)), reason in failures.items():
         print(f"\n{side}, {preset} in {dtype}: {reason}")
     if args.json:
-        everything = {"ops": ops.values, "peer_ops": peer_of_ops.values}
-        everything |= {
-            name: {"/".join(case): values for case, values in samples.values.items()}
-            for name, samples in (("steps", steps), ("peer_steps", peer_of_steps))
-        }
+        everything = {"ops": ops.values, "steps": by_name(steps)}
+        everything["peer_ops"] = {title: samples.values for title, samples in peer_ops_samples}
+        everything["peer_steps"] = {title: by_name(s) for title, s in peer_steps_samples}
         everything["limits"] = {"gflops": limits.gemm, "gbs": limits.bandwidth}
         args.json.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
     return 1 if any(side == "Tapestry" for side, _ in failures) and args.smoke else 0
+
+
+def by_name(samples):
+    return {"/".join(case): values for case, values in samples.values.items()}
 
 
 if __name__ == "__main__":

@@ -114,13 +114,17 @@ void measure(const Layer& layer, std::string_view form, DType dtype, double budg
   const Tensor b = (randn({s.trans_b ? s.n : s.k, s.ldb}) * 0.1).to(dtype);
   const Tensor c = empty({s.m, s.n}, dtype);
   double peak = 0;
-  std::vector<std::function<void()>> runners(4);
+  std::vector<std::function<void()>> runners(5);
   runners[0] = [&] {
     kernels::gemm(s.dtype, s.c_dtype, s.trans_a, s.trans_b, s.m, s.n, s.k, s.alpha, a.raw(), s.lda,
                   b.raw(), s.ldb, s.beta, c.raw(), s.ldc);
   };
   if (kernels::has_tiled_gemm(dtype)) {
     runners[1] = [&] { kernels::tiled_gemm(s, a.raw(), b.raw(), c.raw()); };
+  }
+  if (dtype == kBFloat16 && kernels::has_bfloat16_pairs()) {
+    runners[3] = [&] { kernels::tiled_gemm(s, a.raw(), b.raw(), c.raw(), true); };
+    runners[1] = [&] { kernels::tiled_gemm(s, a.raw(), b.raw(), c.raw(), false); };
   }
   runners[2] = [&] {
     if (dtype == kFloat32) {
@@ -129,7 +133,7 @@ void measure(const Layer& layer, std::string_view form, DType dtype, double budg
       kernels::widened_gemm(s, a.raw(), b.raw(), c.raw(), &kernels::blas_gemm);
     }
   };
-  runners[3] = [&] { peak = peak_of(dtype); };
+  runners[4] = [&] { peak = peak_of(dtype); };
   const double work =
       2e-9 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
   std::vector<double> seconds = race(runners, budget);
@@ -168,9 +172,10 @@ int run(int argc, char** argv) {
   const double budget = arguments["seconds"].as<double>();
   std::cout << num_threads() << " threads, CPU level " << name_of(cpu_level()) << ", "
             << kernels::blas_flavour()
-            << ".\n\n| layer of | form | m x n x k | dtype | gemm | tiled | OpenBLAS | arithmetic "
+            << ".\n\n| layer of | form | m x n x k | dtype | gemm | tiled | OpenBLAS | pairs | "
+               "arithmetic "
                "| tiled of it | tiled to OpenBLAS |\n"
-               "|---|---|---|---|---:|---:|---:|---:|---:|---:|\n";
+               "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|\n";
   for (const DType dtype : {kFloat32, kBFloat16, kFloat16}) {
     for (const Layer& layer : kLayers) {
       for (const std::string_view form : kForms) {

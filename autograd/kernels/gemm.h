@@ -1,6 +1,7 @@
-// Matrix products, by whoever is fastest at them here: OpenBLAS (float64, and float32 where it has
-// kernels for the processor), oneDNN (bfloat16 with AMX), or our own (gemm_tiled.h: bfloat16 with
-// AVX512-BF16, and float32 on processors with AVX-512 that OpenBLAS does not know).
+// Matrix products, by whoever is fastest at them here: OpenBLAS (float64, and float32 below AVX2 or
+// where it has kernels for the processor's AVX-512), oneDNN (bfloat16 with AMX), or our own
+// (gemm_tiled.h: bfloat16 and float16 from AVX2 on, and float32 where OpenBLAS has kernels for AVX2
+// only).
 //
 // Matrices are row-major with a leading dimension (elements from one row to the next). Called
 // inside an OpenMP parallel region or by a thread with a team of one, a product runs on that thread

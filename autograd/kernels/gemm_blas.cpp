@@ -98,7 +98,7 @@ bool openblas_lacks_avx512() {
     const auto* const end = std::end(kCoresWithAvx512);
     return std::find(std::begin(kCoresWithAvx512), end, openblas_get_corename()) == end;
   }();
-  return lacks && cpu_level() >= CpuLevel::kAvx512;
+  return lacks && cpu_level() >= CpuLevel::kAvx2;
 }
 
 void blas_gemm(const GemmShape& shape, const void* a, const void* b, void* c) {
@@ -118,7 +118,7 @@ std::string_view blas_flavour() {
     const int parallel = std::clamp(openblas_get_parallel(), 0, 2);
     return std::string(kParallel[parallel]) + ": " + openblas_get_config() + " on " +
            openblas_get_corename() +
-           (openblas_lacks_avx512() ? "; float32 products by kernels of our own for AVX-512" : "");
+           (openblas_lacks_avx512() ? "; float32 products by kernels of our own" : "");
   }();
   return flavour;
 }

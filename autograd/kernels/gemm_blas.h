@@ -5,8 +5,8 @@
 
 namespace tapestry::kernels {
 
-/// Whether the processor has AVX-512 and the loaded OpenBLAS no kernels for it. It chooses them by
-/// the processor's model, and gives one that it does not know kernels for AVX2, half as fast.
+/// Whether the level in use has AVX2 at least, and the loaded OpenBLAS no kernels for AVX-512. It
+/// chooses them by the processor's model, and gives one that it does not know kernels for AVX2.
 bool openblas_lacks_avx512();
 
 /// One product of float32 or float64 (the batch of the shape is not looked at); m, n, k > 0.

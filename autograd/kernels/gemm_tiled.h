@@ -1,5 +1,7 @@
 // Matrix products of our own: the left factor is read where it lies, the right one copied panel by
 // panel into the second-level cache, and tiles of C are summed in registers; used by gemm.cpp only.
+// 16-bit factors are converted to float32 as they are copied (the left one is copied too), or
+// multiplied in pairs where the processor does that faster.
 //
 // Each element of C is one sum in the order of k (in blocks of kMaxDepth items), however many
 // threads there are and whatever the other rows and columns: its bits depend on its own row of A
@@ -19,8 +21,9 @@ namespace tapestry::kernels {
 /// The sum runs over items of four bytes: a float32, or a pair of bfloat16 that are neighbours in
 /// k (the last one with a zero if k is odd). A tile is tile_rows(level) rows.
 struct TiledProduct {
-  DType dtype;    // kFloat32 or kBFloat16
+  DType dtype;    // kFloat32, kBFloat16 or kFloat16
   DType c_dtype;  // dtype or kFloat32
+  bool pairs;     // items are pairs of bfloat16; otherwise float32
   bool trans_a;
   bool trans_b;
   int64_t m;
@@ -34,8 +37,9 @@ struct TiledProduct {
   int64_t ldc;
   float alpha;
   float beta;
-  /// Tiles of A from `first_packed` on, each [items, tile rows] with zeros below the last row; the
-  /// tiles before it are read from `a`.
+  /// Tiles of A from `first_packed` on, each [items, tile rows] with zeros below the last row, or
+  /// [tile rows, items] where rows of 16 bits were converted; the tiles before it are read from
+  /// `a`.
   void* packed_a;
   int64_t first_packed;
   /// float32 [m,n] to which the sum is added before it goes to C; null: to zero.
@@ -55,12 +59,23 @@ TAPESTRY_DECLARE_PER_ISA_AND_BF16(
     void multiply_share(const TiledProduct& product, int64_t begin, int64_t end, void* panel);
     int64_t panel_bytes(int64_t n, int64_t items))
 
-/// Whether tiled_gemm takes that dtype at the level in use: float32 always, bfloat16 with
-/// AVX512-BF16.
+/// Whether tiled_gemm takes that dtype at the level in use: float32 always, bfloat16 and float16
+/// from AVX2 on.
 bool has_tiled_gemm(DType dtype);
 
+/// Whether the level in use has products of bfloat16 pairs (AVX512-BF16).
+bool has_bfloat16_pairs();
+
+/// Whether they are the fastest way to multiply bfloat16 here: some processors take longer for a
+/// pair than for two float32.
+bool prefers_bfloat16_pairs();
+
 /// One product (the batch of the shape is not looked at) of a dtype that has_tiled_gemm; m, n, k >
-/// 0. C of a bfloat16 product is bfloat16 or float32.
+/// 0. C of a 16-bit product has that dtype or is float32. `pairs`, for bfloat16 only and where
+/// has_bfloat16_pairs(): without conversion to float32.
+void tiled_gemm(const GemmShape& shape, const void* a, const void* b, void* c, bool pairs);
+
+/// In pairs where that is preferred.
 void tiled_gemm(const GemmShape& shape, const void* a, const void* b, void* c);
 
 }  // namespace tapestry::kernels

@@ -58,12 +58,12 @@ Tensor zero_(const Tensor& x);
 
 // The same as operators: the tensor behind the handle changes, so a handle may be const.
 inline const Tensor& operator+=(const Tensor& x, const Tensor& other) { return add_(x, other), x; }
-inline const Tensor& operator+=(const Tensor& x, double other) { return add_(x, other), x; }
+inline const Tensor& operator+=(const Tensor& x, Scalar other) { return add_(x, other), x; }
 inline const Tensor& operator-=(const Tensor& x, const Tensor& other) { return sub_(x, other), x; }
-inline const Tensor& operator-=(const Tensor& x, double other) { return sub_(x, other), x; }
+inline const Tensor& operator-=(const Tensor& x, Scalar other) { return sub_(x, other), x; }
 inline const Tensor& operator*=(const Tensor& x, const Tensor& other) { return mul_(x, other), x; }
-inline const Tensor& operator*=(const Tensor& x, double other) { return mul_(x, other), x; }
+inline const Tensor& operator*=(const Tensor& x, Scalar other) { return mul_(x, other), x; }
 inline const Tensor& operator/=(const Tensor& x, const Tensor& other) { return div_(x, other), x; }
-inline const Tensor& operator/=(const Tensor& x, double other) { return div_(x, other), x; }
+inline const Tensor& operator/=(const Tensor& x, Scalar other) { return div_(x, other), x; }
 
 }  // namespace tapestry

@@ -86,9 +86,8 @@ struct Remainder {
 Tensor with_fractions(const Tensor& x) { return is_floating(x.dtype()) ? x : x.to(kFloat32); }
 
 // A number as an operand beside a.
-Tensor operand(const Tensor& a, double b) {
-  const bool fractional = b != std::trunc(b) || !std::isfinite(b);
-  return scalar(b, promote_scalar(a.dtype(), fractional));
+Tensor operand(const Tensor& a, Scalar b) {
+  return scalar(b.value(), promote_scalar(a.dtype(), b.is_floating()));
 }
 
 }  // namespace
@@ -100,13 +99,13 @@ Tensor floor_divide(const Tensor& a, const Tensor& b) {
   const DType dtype = result_dtype(a, b);
   return apply_op(FloorDivide{}, a.to(dtype), b.to(dtype));
 }
-Tensor floor_divide(const Tensor& a, double b) { return floor_divide(a, operand(a, b)); }
+Tensor floor_divide(const Tensor& a, Scalar b) { return floor_divide(a, operand(a, b)); }
 
 Tensor remainder(const Tensor& a, const Tensor& b) {
   const DType dtype = result_dtype(a, b);
   return apply_op(Remainder{}, a.to(dtype), b.to(dtype));
 }
-Tensor remainder(const Tensor& a, double b) { return remainder(a, operand(a, b)); }
+Tensor remainder(const Tensor& a, Scalar b) { return remainder(a, operand(a, b)); }
 
 bool allclose(const Tensor& a, const Tensor& b, double relative, double absolute, bool equal_nan) {
   const NoGradGuard guard;

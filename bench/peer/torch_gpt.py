@@ -193,6 +193,7 @@ def parse_arguments():
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     for name, default in (("batch", 4), ("seq", 256), ("steps", 5), ("warmup", 2)):
         parser.add_argument("--" + name, type=int, default=default)
+    parser.add_argument("--compile", action="store_true", help="the model through torch.compile")
     threads = int(os.environ.get("OMP_NUM_THREADS", os.cpu_count()))
     parser.add_argument("--threads", type=int, default=threads)
     return parser.parse_args()
@@ -205,6 +206,8 @@ def main():
     shape = PRESETS[args.preset]
     model = Gpt(shape, args.seq)
     optimizer = make_optimizer(model)
+    if args.compile:
+        model = torch.compile(model)
     ids, labels = torch.randint(shape.vocab, (2, args.batch, args.seq)).unbind(0)
 
     for _ in range(args.warmup):
@@ -221,7 +224,7 @@ def main():
     parameters = sum(p.numel() for p in model.parameters())
     flops = step_flops(shape, args.batch, args.seq, parameters)
     result = {
-        "peer": "torch " + torch.__version__,
+        "peer": "torch " + torch.__version__ + (" compiled" if args.compile else ""),
         "preset": args.preset,
         "dtype": args.dtype,
         "threads": args.threads,

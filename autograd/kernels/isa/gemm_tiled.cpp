@@ -47,7 +47,7 @@ template <class T>
   }
 }
 
-template <class Item, int kVectors>
+template <class Item, class Element, int kVectors>
 class PanelOfC {
  public:
   static constexpr int64_t kWidth = kVectors * kLane;
@@ -103,18 +103,23 @@ class PanelOfC {
 
   [[gnu::always_inline]] void sum(int64_t tile, bool accumulate, float* c, int64_t ldc) const {
     const TiledProduct& g = product_;
-    if (tile < g.first_packed) {
-      constexpr int64_t kPer = Elements<Item>::kPerItem;
-      using Element = typename Elements<Item>::type;
+    const auto* packed =
+        static_cast<const Item*>(g.packed_a) + (tile - g.first_packed) * items_ * kTileRows;
+    if constexpr (kConverts<Item, Element>) {
+      if (!g.trans_a) {
+        multiply_tile<Item, kVectors, false>(items_, packed, items_, panel_, kWidth, accumulate, c,
+                                             ldc);
+        return;
+      }
+    } else if (tile < g.first_packed) {
       const auto* rows = static_cast<const Element*>(g.a) + tile * kTileRows * g.lda;
       multiply_tile<Item, kVectors, false>(items_, reinterpret_cast<const Item*>(rows),
-                                           g.lda / kPer, panel_, kWidth, accumulate, c, ldc);
-    } else {
-      const auto* packed = static_cast<const Item*>(g.packed_a);
-      multiply_tile<Item, kVectors, true>(items_,
-                                          packed + (tile - g.first_packed) * items_ * kTileRows,
-                                          kTileRows, panel_, kWidth, accumulate, c, ldc);
+                                           g.lda / kPerItem<Item>, panel_, kWidth, accumulate, c,
+                                           ldc);
+      return;
     }
+    multiply_tile<Item, kVectors, true>(items_, packed, kTileRows, panel_, kWidth, accumulate, c,
+                                        ldc);
   }
 
   void copy_tile(const float* x, int64_t ld, int64_t rows, float* sums) const {
@@ -138,7 +143,7 @@ class PanelOfC {
     if (g.c_dtype == kFloat32) {
       to(static_cast<float*>(g.c));
     } else {
-      to(static_cast<BFloat16*>(g.c));
+      to(static_cast<Element*>(g.c));
     }
   }
 
@@ -149,21 +154,20 @@ class PanelOfC {
   int64_t items_;
 };
 
-template <class Item, int kVectors>
+template <class Item, class Element, int kVectors>
 void multiply_panel(const TiledProduct& product,
                     int64_t column,
                     int64_t tile_begin,
                     int64_t tile_end,
                     Item* panel) {
-  using Element = typename Elements<Item>::type;
-  const Factor<Item> b = {static_cast<const Element*>(product.b), product.ldb, product.trans_b,
-                          product.k};
+  const Factor<Item, Element> b = {static_cast<const Element*>(product.b), product.ldb,
+                                   product.trans_b, product.k};
   constexpr int64_t kWidth = kVectors * kLane;
   pack<kWidth>(b, column, least(kWidth, product.n - column), panel);
-  PanelOfC<Item, kVectors>(product, panel, column).multiply(tile_begin, tile_end);
+  PanelOfC<Item, Element, kVectors>(product, panel, column).multiply(tile_begin, tile_end);
 }
 
-template <class Item>
+template <class Item, class Element>
 void multiply_typed(const TiledProduct& product, int64_t begin, int64_t end, Item* panel) {
   const int64_t vectors = ceil_div(product.n, kLane);
   const int64_t tiles = ceil_div(product.m, kTileRows);
@@ -182,28 +186,27 @@ void multiply_typed(const TiledProduct& product, int64_t begin, int64_t end, Ite
     }
     switch (width) {
       case 1:
-        multiply_panel<Item, 1>(product, v * kLane, from, to, panel);
+        multiply_panel<Item, Element, 1>(product, v * kLane, from, to, panel);
         break;
       case 2:
-        multiply_panel<Item, 2>(product, v * kLane, from, to, panel);
+        multiply_panel<Item, Element, 2>(product, v * kLane, from, to, panel);
         break;
       default:
-        multiply_panel<Item, 3>(product, v * kLane, from, to, panel);
+        multiply_panel<Item, Element, 3>(product, v * kLane, from, to, panel);
     }
   }
 }
 
-template <class Item>
+template <class Item, class Element>
 void pack_tiles_typed(const TiledProduct& product, int64_t begin, int64_t end) {
-  using Element = typename Elements<Item>::type;
-  const Factor<Item> a = {static_cast<const Element*>(product.a), product.lda, !product.trans_a,
-                          product.k};
+  const Factor<Item, Element> a = {static_cast<const Element*>(product.a), product.lda,
+                                   !product.trans_a, product.k};
   auto* out = static_cast<Item*>(product.packed_a);
   const int64_t items = items_of<Item>(product.k);
   const int64_t size = items * kTileRows;
   constexpr int64_t kTogether = 8;
   int64_t tile = begin;
-  if (!a.along && product.k % Elements<Item>::kPerItem == 0) {
+  if (!a.along && product.k % kPerItem<Item> == 0) {
     for (; tile + kTogether <= end; tile += kTogether) {
       const int64_t row = (product.first_packed + tile) * kTileRows;
       if (row + kTogether * kTileRows > product.m) {
@@ -214,19 +217,37 @@ void pack_tiles_typed(const TiledProduct& product, int64_t begin, int64_t end) {
   }
   for (; tile < end; ++tile) {
     const int64_t row = (product.first_packed + tile) * kTileRows;
-    pack<kTileRows>(a, row, least(kTileRows, product.m - row), out + tile * size);
+    const int64_t rows = least(kTileRows, product.m - row);
+    if constexpr (kConverts<Item, Element>) {
+      if (a.along) {
+        widen_tile(a, row, rows, out + tile * size);
+        continue;
+      }
+    }
+    pack<kTileRows>(a, row, rows, out + tile * size);
   }
 }
 
-/// Calls f with a null pointer to the item that the product is made of.
+/// Calls f with null pointers to the item that the product is made of and to what that is made of.
 template <class F>
-void with_item([[maybe_unused]] const TiledProduct& product, const F& f) {
+void with_types(const TiledProduct& product, const F& f) {
+  constexpr float* kFloat = nullptr;
+  switch (product.dtype) {
 #if defined(__AVX512BF16__)
-  if (product.dtype == kBFloat16) {
-    return f(static_cast<Pair*>(nullptr));
-  }
+    case kBFloat16:
+      return product.pairs ? f(static_cast<Pair*>(nullptr), static_cast<BFloat16*>(nullptr))
+                           : f(kFloat, static_cast<BFloat16*>(nullptr));
+#elif defined(__AVX2__)
+    case kBFloat16:
+      return f(kFloat, static_cast<BFloat16*>(nullptr));
 #endif
-  f(static_cast<float*>(nullptr));
+#if defined(__AVX2__)
+    case kFloat16:
+      return f(kFloat, static_cast<Float16*>(nullptr));
+#endif
+    default:
+      return f(kFloat, kFloat);
+  }
 }
 
 }  // namespace
@@ -241,14 +262,17 @@ int64_t panel_bytes(int64_t n, int64_t items) {
 }
 
 void pack_tiles(const TiledProduct& product, int64_t begin, int64_t end) {
-  with_item(product, [&](auto* item) {
-    pack_tiles_typed<std::remove_pointer_t<decltype(item)>>(product, begin, end);
+  with_types(product, [&](auto* item, auto* element) {
+    pack_tiles_typed<std::remove_pointer_t<decltype(item)>,
+                     std::remove_pointer_t<decltype(element)>>(product, begin, end);
   });
 }
 
 void multiply_share(const TiledProduct& product, int64_t begin, int64_t end, void* panel) {
-  with_item(product, [&](auto* item) {
-    multiply_typed(product, begin, end, static_cast<decltype(item)>(panel));
+  with_types(product, [&](auto* item, auto* element) {
+    using Item = std::remove_pointer_t<decltype(item)>;
+    multiply_typed<Item, std::remove_pointer_t<decltype(element)>>(product, begin, end,
+                                                                   static_cast<Item*>(panel));
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "autograd/kernels/parallel_for.h"
@@ -15,14 +16,31 @@ namespace {
 
 using gemm_testing::Case;
 
-/// float32 at every level, bfloat16 where the processor has pairs.
+/// How a product is called: of 16 bits by conversion to float32, or in pairs.
+using Gemm = void (*)(const GemmShape&, const void*, const void*, void*);
+void by_items(const GemmShape& s, const void* a, const void* b, void* c) {
+  tiled_gemm(s, a, b, c, false);
+}
+void by_pairs(const GemmShape& s, const void* a, const void* b, void* c) {
+  tiled_gemm(s, a, b, c, true);
+}
+
+/// Each way at every level that has it: check(an element of A and B, one of C, Gemm).
 template <class Check>
 void for_dtypes(const Check& check) {
   at_every_cpu_level([&] {
-    check(float{}, float{});
+    check(float{}, float{}, &by_items);
     if (has_tiled_gemm(kBFloat16)) {
-      check(BFloat16{}, float{});
-      check(BFloat16{}, BFloat16{});
+      check(BFloat16{}, float{}, &by_items);
+      check(BFloat16{}, BFloat16{}, &by_items);
+    }
+    if (has_tiled_gemm(kFloat16)) {
+      check(Float16{}, float{}, &by_items);
+      check(Float16{}, Float16{}, &by_items);
+    }
+    if (has_bfloat16_pairs()) {
+      check(BFloat16{}, float{}, &by_pairs);
+      check(BFloat16{}, BFloat16{}, &by_pairs);
     }
   });
 }
@@ -34,8 +52,8 @@ bool same_bits(const T* x, const T* y, size_t count) {
 }
 
 void check_everywhere(const Case& given) {
-  for_dtypes([&](auto in, auto out) {
-    gemm_testing::check<decltype(in), decltype(out)>(tiled_gemm, given);
+  for_dtypes([&](auto in, auto out, Gemm gemm) {
+    gemm_testing::check<decltype(in), decltype(out)>(gemm, given);
   });
 }
 
@@ -54,6 +72,59 @@ TEST(GemmTiled, TilesAndPanelsOfEveryWidth) {
       }
     }
   }
+}
+
+TEST(GemmTiled, TakesWhatTheLevelHasInstructionsFor) {
+  at_every_cpu_level([] {
+    const bool converts = cpu_level() >= CpuLevel::kAvx2;
+    EXPECT_TRUE(has_tiled_gemm(kFloat32));
+    EXPECT_EQ(has_tiled_gemm(kBFloat16), converts);
+    EXPECT_EQ(has_tiled_gemm(kFloat16), converts);
+    EXPECT_FALSE(has_tiled_gemm(kFloat64));
+    EXPECT_EQ(has_bfloat16_pairs(), cpu_level() >= CpuLevel::kAvx512Bf16);
+    EXPECT_LE(prefers_bfloat16_pairs(), has_bfloat16_pairs());
+  });
+}
+
+/// The sums of a 16-bit product are those of the float32 product of the same values.
+TEST(GemmTiled, ConvertedFactorsGiveTheBitsOfFloat32Ones) {
+  constexpr int64_t kM = 61;
+  constexpr int64_t kN = 77;
+  constexpr int64_t kK = 131;
+  for_dtypes([&](auto in, auto out, Gemm gemm) {
+    using T = decltype(in);
+    if constexpr (std::is_same_v<decltype(out), float>) {
+      if (gemm == &by_pairs) {  // whose two products are added before they meet the sum
+        return;
+      }
+      const auto a = gemm_testing::random_matrix<T>(kM * kK, 31);
+      const auto b = gemm_testing::random_matrix<T>(kK * kN, 32);
+      const std::vector<float> wide_a(a.begin(), a.end());
+      const std::vector<float> wide_b(b.begin(), b.end());
+      for (int flags = 0; flags < 4; ++flags) {
+        const bool ta = (flags & 1) != 0;
+        const bool tb = (flags & 2) != 0;
+        GemmShape shape = {.dtype = dtype_of<T>(),
+                           .c_dtype = kFloat32,
+                           .trans_a = ta,
+                           .trans_b = tb,
+                           .batch = 1,
+                           .m = kM,
+                           .n = kN,
+                           .k = kK,
+                           .alpha = 1,
+                           .lda = ta ? kM : kK,
+                           .ldb = tb ? kK : kN,
+                           .ldc = kN};
+        std::vector<float> c(kM * kN);
+        std::vector<float> expected(kM * kN);
+        gemm(shape, a.data(), b.data(), c.data());
+        shape.dtype = kFloat32;
+        gemm(shape, wide_a.data(), wide_b.data(), expected.data());
+        EXPECT_TRUE(same_bits(c.data(), expected.data(), c.size())) << flags;
+      }
+    }
+  });
 }
 
 TEST(GemmTiled, BlocksOfTheSum) {
@@ -85,7 +156,7 @@ TEST(GemmTiled, AnElementHasTheSameBitsInAnyTeamAndAnyPartOfTheProduct) {
   constexpr int64_t kM = 203;
   constexpr int64_t kN = 210;
   const int team = num_threads();
-  for_dtypes([&](auto in, auto out) {
+  for_dtypes([&](auto in, auto out, Gemm gemm) {
     using T = decltype(in);
     using Out = decltype(out);
     const int64_t k = 4 * kMaxDepth + 50;  // several blocks
@@ -103,7 +174,7 @@ TEST(GemmTiled, AnElementHasTheSameBitsInAnyTeamAndAnyPartOfTheProduct) {
                                .lda = k,
                                .ldb = kN,
                                .ldc = columns};
-      tiled_gemm(shape, a.data() + row * k, b.data() + column, c.data());
+      gemm(shape, a.data() + row * k, b.data() + column, c.data());
       return c;
     };
     set_num_threads(1);
@@ -127,7 +198,7 @@ TEST(GemmTiled, APackedFactorGivesTheBitsOfOneReadInPlace) {
   constexpr int64_t kM = 45;
   constexpr int64_t kN = 53;
   constexpr int64_t kK = 90;
-  for_dtypes([&](auto in, auto out) {
+  for_dtypes([&](auto in, auto out, Gemm gemm) {
     using T = decltype(in);
     using Out = decltype(out);
     const auto a = gemm_testing::random_matrix<T>(kM * kK, 21);
@@ -161,7 +232,7 @@ TEST(GemmTiled, APackedFactorGivesTheBitsOfOneReadInPlace) {
                                .lda = ta ? kM : kK,
                                .ldb = tb ? kK : kN,
                                .ldc = kN};
-      tiled_gemm(shape, ta ? at.data() : shifted.data() + 1, tb ? bt.data() : b.data(), c.data());
+      gemm(shape, ta ? at.data() : shifted.data() + 1, tb ? bt.data() : b.data(), c.data());
       if (flags == 0) {
         expected = c;
       }
