@@ -19,11 +19,6 @@ namespace tapestry {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// A gradient that is zero but for rounding, against the norm of all: in float32 and with 16 bits.
-constexpr double kZeroGradient = 1e-6;
-constexpr double kZeroGradient16 = 1e-2;
-// Weights of which a part has no gradient.
-constexpr double kPartlyFreeWeights = 5e-2;
 
 // "rank 5 (tp 1, pp 1, dp 0)": the axes that have more than one rank.
 std::string place_of_rank() {
@@ -109,12 +104,23 @@ std::string maker_of_activation(const std::string& activation) {
 
 RankComparison::RankComparison(const LayoutPair& pair,
                                const LayoutTrace& trace,
+                               const RoundingSpread& spread,
                                LayoutFindings& findings)
     : config_(pair.layout),
-      bounds_(layout_bounds(pair.layout.model_config.compute_dtype)),
+      by_norm_(pair.layout.model_config.compute_dtype != kFloat32),
       trace_(trace),
-      findings_(findings),
+      spread_(spread),
+      findings_(&findings),
       where_(place_of_rank()) {}
+
+RankComparison::RankComparison(const LayoutPair& pair,
+                               const LayoutTrace& trace,
+                               RoundingSpread& measured)
+    : config_(pair.layout),
+      by_norm_(pair.layout.model_config.compute_dtype != kFloat32),
+      trace_(trace),
+      spread_(measured),
+      measured_(&measured) {}
 
 void RankComparison::describe_modules(ParallelModel& model) {
   for (const nn::Module::NamedModule& entry : model.named_modules()) {
@@ -132,8 +138,8 @@ void RankComparison::weights_before(const nn::Module& model,
          .order = look * trace_.tensors.size() + trace_.index_of(logical.name),
          .name = logical.name,
          .made_by = maker_of_parameter(entry.name),
-         .distance = element_distance(own, logical.slice_of(whole), largest_element(whole)),
-         .bound = 0});
+         .distance = element_distance(own, logical.slice_of(whole), largest_element(whole))},
+        0);
   });
 }
 
@@ -147,7 +153,6 @@ void RankComparison::activations(int64_t step, SampleRecorder& recorder) {
                        .step = step,
                        .name = key.first,
                        .made_by = maker_of_activation(key.first),
-                       .bound = step == 1 ? bounds_.first_activation : bounds_.activation,
                        .detail = concat("sample ", key.second)};
     const Tensor& own = recorder.rows().at(key);
     const auto found = expected.activations.find(key);
@@ -176,10 +181,10 @@ void RankComparison::step_result(int64_t step, const StepResult& found) {
   number(Compared::kTokens, step, "tokens", static_cast<double>(found.tokens),
          static_cast<double>(expected.tokens), 0);
   number(Compared::kTokens, step, "loss_tokens", found.loss_tokens, expected.loss_tokens, 0);
-  number(Compared::kLoss, step, "loss", found.loss, expected.loss, bounds_.loss,
+  number(Compared::kLoss, step, "loss", found.loss, expected.loss, {},
          "VocabParallelCrossEntropy and its sum over micro-batches and ranks");
-  number(Compared::kGradNorm, step, "grad_norm", found.grad_norm, expected.grad_norm,
-         step == 1 ? bounds_.first_norm : bounds_.norm, "the sum of squares over ranks");
+  number(Compared::kGradNorm, step, "grad_norm", found.grad_norm, expected.grad_norm, {},
+         "the sum of squares over ranks");
   number(Compared::kGradNorm, step, "finite", found.finite ? 1 : 0, expected.finite ? 1 : 0, 0,
          "the finite check over ranks");
   number(Compared::kSchedule, step, "loss_scale", found.loss_scale, expected.loss_scale, 0);
@@ -205,13 +210,12 @@ void RankComparison::gradients(int64_t step, const nn::Module& model) {
                        .order = trace_.tensors.size() - 1 - trace_.index_of(logical.name),
                        .name = logical.name,
                        .made_by = "backward of " + maker_of_parameter(entry.name)};
-    if (has_zero_gradient(config_.model_config, logical.name) == ZeroGradient::kAll) {
+    finding.zero_gradient = has_zero_gradient(config_.model_config, logical.name);
+    if (finding.zero_gradient == ZeroGradient::kAll) {
       finding.distance = norm_distance(own, logical.slice_of(whole), std::sqrt(squares));
-      finding.bound = bounds_.by_norm ? kZeroGradient16 : kZeroGradient;
       finding.detail = "zero but for rounding, against the norm of all";
     } else {
       finding.distance = distance(own, logical.slice_of(whole), whole);
-      finding.bound = step == 1 ? bounds_.first_gradient : bounds_.gradient;
     }
     add(finding);
   });
@@ -238,7 +242,7 @@ void RankComparison::weights(int64_t step,
          .made_by =
              config_.optimizer_config.optimizer_type + ", of " + maker_of_parameter(entry.name),
          .distance = norm_distance(own, logical.slice_of(whole), euclidean_norm(whole)),
-         .bound = zero == ZeroGradient::kPart ? kPartlyFreeWeights : bounds_.weight});
+         .zero_gradient = zero});
   });
 }
 
@@ -272,8 +276,8 @@ std::string RankComparison::maker_of_parameter(const std::string& path) const {
 double RankComparison::distance(const Tensor& found,
                                 const Tensor& expected,
                                 const Tensor& whole) const {
-  return bounds_.by_norm ? norm_distance(found, expected, euclidean_norm(whole))
-                         : element_distance(found, expected, largest_element(whole));
+  return by_norm_ ? norm_distance(found, expected, euclidean_norm(whole))
+                  : element_distance(found, expected, largest_element(whole));
 }
 
 void RankComparison::number(Compared what,
@@ -281,7 +285,7 @@ void RankComparison::number(Compared what,
                             const std::string& name,
                             double found,
                             double expected,
-                            double bound,
+                            std::optional<double> bound,
                             const std::string& made_by) {
   const double difference = std::abs(found - expected);
   add({.what = what,
@@ -289,13 +293,20 @@ void RankComparison::number(Compared what,
        .name = name,
        .made_by = made_by,
        .distance = difference == 0 ? 0 : difference / std::abs(expected),
-       .bound = bound,
-       .detail = concat(found, " against ", expected)});
+       .detail = concat(found, " against ", expected)},
+      bound);
 }
 
-void RankComparison::add(Finding finding) {
+void RankComparison::add(Finding finding, std::optional<double> bound) {
+  if (measured_ != nullptr) {
+    if (!bound) {
+      measured_->add(finding);
+    }
+    return;
+  }
   finding.where = where_;
-  findings_.add(finding);
+  finding.bound = bound ? *bound : spread_.bound_of(finding);
+  findings_->add(finding);
 }
 
 }  // namespace tapestry

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "nn/module.h"
@@ -10,6 +11,7 @@
 #include "parallel_core/training/train_one_step.h"
 #include "parallel_core/verification/layout_findings.h"
 #include "parallel_core/verification/layout_trace.h"
+#include "parallel_core/verification/rounding_spread.h"
 #include "parallel_core/verification/sample_recorder.h"
 #include "parallel_core/verification/verify_layout.h"
 
@@ -18,11 +20,16 @@ namespace tapestry {
 /// What makes the value that the model reports under a name; empty if that is not known.
 std::string maker_of_activation(const std::string& activation);
 
-/// Adds the current rank's distances to the findings. Steps count from 1. The arguments outlive the
-/// object.
+/// The current rank's distances. Steps count from 1. The arguments outlive the object.
 class RankComparison {
  public:
-  RankComparison(const LayoutPair& pair, const LayoutTrace& trace, LayoutFindings& findings);
+  /// Adds them to the findings, with the bounds that are measured.
+  RankComparison(const LayoutPair& pair,
+                 const LayoutTrace& trace,
+                 const RoundingSpread& spread,
+                 LayoutFindings& findings);
+  /// Adds those that rounding moves to the spread.
+  RankComparison(const LayoutPair& pair, const LayoutTrace& trace, RoundingSpread& measured);
 
   /// For the findings to name the modules of parameters.
   void describe_modules(ParallelModel& model);
@@ -40,19 +47,22 @@ class RankComparison {
   const StepTrace& step_of(int64_t step) const;
   std::string maker_of_parameter(const std::string& path) const;
   double distance(const Tensor& found, const Tensor& expected, const Tensor& whole) const;
+  /// `bound` where a number has one whatever rounding does.
   void number(Compared what,
               int64_t step,
               const std::string& name,
               double found,
               double expected,
-              double bound,
+              std::optional<double> bound,
               const std::string& made_by = "");
-  void add(Finding finding);
+  void add(Finding finding, std::optional<double> bound = std::nullopt);
 
   const AllConfig& config_;
-  LayoutBounds bounds_;
+  bool by_norm_;  // single elements say little
   const LayoutTrace& trace_;
-  LayoutFindings& findings_;
+  const RoundingSpread& spread_;
+  LayoutFindings* findings_ = nullptr;
+  RoundingSpread* measured_ = nullptr;
   std::string where_;
   std::map<std::string, std::string> types_;  // of modules by path
 };

@@ -84,21 +84,6 @@ std::string_view name_of(Compared what) {
   return "";
 }
 
-LayoutBounds layout_bounds(DType compute_dtype) {
-  if (compute_dtype == kFloat32) {
-    return {};
-  }
-  return {.loss = 2e-3,
-          .first_norm = 3e-3,
-          .norm = 2e-2,
-          .first_activation = 3e-2,
-          .activation = 1e-1,
-          .first_gradient = 1e-1,
-          .gradient = 3e-1,
-          .weight = 3e-2,
-          .by_norm = true};
-}
-
 bool comes_before(const Finding& a, const Finding& b) {
   return std::tuple(a.step, a.what, a.order) < std::tuple(b.step, b.what, b.order);
 }

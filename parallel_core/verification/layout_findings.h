@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "autograd/tensor/tensor.h"
-#include "parallel_core/config/config.h"
+#include "parallel_core/verification/zero_gradient.h"
 
 namespace tapestry {
 
@@ -29,27 +29,9 @@ inline constexpr size_t kNumCompared = 8;
 /// "activations", "loss", ...
 std::string_view name_of(Compared what);
 
-/// Largest distances that are rounding. Distances are relative: of an activation or gradient
-/// max|difference| / max|expected| in float32, |difference| / |expected| (Euclidean) with 16-bit
-/// compute, where single elements say little; of weights always the latter.
-///
-/// Those of loss, first gradients, norms and final weights are the suggested bounds of the
-/// numerical reference; 16-bit rounding is judged by loss and norms, so that its other bounds only
-/// tell a mistake from rounding.
-struct LayoutBounds {
-  double loss = 1e-5;
-  double first_norm = 1e-5;  ///< of all gradients together
-  double norm = 5e-4;        ///< in later steps
-  double first_activation = 1e-5;
-  double activation = 1e-3;
-  double first_gradient = 1e-4;
-  double gradient = 2e-3;
-  double weight = 1e-4;
-  bool by_norm = false;
-};
-LayoutBounds layout_bounds(DType compute_dtype);
-
-/// One distance.
+/// One distance. Distances are relative: of an activation or gradient max|difference| /
+/// max|expected| in float32, |difference| / |expected| (Euclidean) with 16-bit compute, where
+/// single elements say little; of weights always the latter.
 struct Finding {
   Compared what = Compared::kInitialWeights;
   int64_t step = 0;  ///< from 1; 0 before the first
@@ -59,7 +41,8 @@ struct Finding {
   std::string where;  ///< "rank 1 (tp 1)"
   double distance = 0;
   double bound = 0;
-  std::string detail;  ///< more in words; may be empty
+  ZeroGradient zero_gradient = ZeroGradient::kNone;  ///< of a gradient or weight
+  std::string detail;                                ///< more in words; may be empty
 
   /// False for NaN too.
   bool agrees() const { return distance <= bound; }

@@ -22,6 +22,7 @@
 #include "parallel_core/verification/compared_training.h"
 #include "parallel_core/verification/layout_comparison.h"
 #include "parallel_core/verification/layout_trace.h"
+#include "parallel_core/verification/rounding_spread.h"
 #include "parallel_core/verification/sample_recorder.h"
 
 namespace tapestry {
@@ -71,15 +72,14 @@ uint64_t checksum(uint64_t start, const void* data, size_t bytes) {
   return out;
 }
 
-// The layout's training on one rank.
-uint64_t train_rank(const LayoutPair& pair,
+// A training on one rank, from `start` if it is given, else from the weights of one process.
+uint64_t train_rank(const AllConfig& config,
                     const VerifyOptions& options,
                     const LayoutTrace& trace,
-                    LayoutFindings& findings,
-                    Coverage& coverage) {
-  const AllConfig& config = pair.layout;
+                    const LogicalState* start,
+                    RankComparison& comparison,
+                    Coverage* coverage) {
   const LayoutParts& parts = options.parts;
-  RankComparison comparison(pair, trace, findings);
   ComparedTraining training(config, options, true);
   comparison.describe_modules(*training.model);
   comparison.weights_before(*training.model, trace.initial, 0);
@@ -89,6 +89,9 @@ uint64_t train_rank(const LayoutPair& pair,
     set_logical_state(*training.model, trace.start, "verify_layout");
   }
   comparison.weights_before(*training.model, trace.start, 1);
+  if (start != nullptr) {
+    set_logical_state(*training.model, *start, "verify_layout");
+  }
   if (parts.started) {
     parts.started(*training.model);
   }
@@ -111,7 +114,9 @@ uint64_t train_rank(const LayoutPair& pair,
     training.cell->set_gradient_observer({});
     if (recorder) {
       comparison.activations(step, *recorder);
-      coverage.add(recorder->order(), step);
+      if (coverage != nullptr) {
+        coverage->add(recorder->order(), step);
+      }
     }
     comparison.step_result(step, result);
     sum = checksum(sum, &result.loss, sizeof(result.loss));
@@ -129,6 +134,24 @@ uint64_t train_rank(const LayoutPair& pair,
   return sum;
 }
 
+// Trains one process again, each time from start weights that are moved by a rounding.
+void measure_rounding(const LayoutPair& pair,
+                      const VerifyOptions& options,
+                      const LayoutTrace& trace,
+                      RoundingSpread& spread) {
+  const LayoutPair alone = {pair.single, pair.single, 1};
+  VerifyOptions sound = options;
+  sound.parts.model = {};
+  sound.parts.started = {};
+  sound.parts.before_step = {};
+  for (int64_t draw = 0; draw < options.rounding_runs; ++draw) {
+    const LogicalState start = moved_by_rounding(
+        trace.start, pair.single.model_config.compute_dtype, static_cast<uint64_t>(draw));
+    RankComparison comparison(alone, trace, spread);
+    train_rank(pair.single, sound, trace, &start, comparison, nullptr);
+  }
+}
+
 }  // namespace
 
 LayoutReport compare_layout(const LayoutPair& pair, const VerifyOptions& options) {
@@ -144,11 +167,13 @@ LayoutReport compare_layout(const LayoutPair& pair, const VerifyOptions& options
   report.steps = configured > 0 ? std::min(options.steps, configured) : options.steps;
   report.findings = std::make_shared<LayoutFindings>();
   LayoutTrace trace;
+  RoundingSpread spread;
   {
     RankContext context;
     const RankContextGuard guard(context);
     initialize_model_parallel();
     trace = trace_single_process(pair, options, report.steps);
+    measure_rounding(pair, options, trace, spread);
     destroy_model_parallel();
   }
   const auto ranks =
@@ -160,8 +185,9 @@ LayoutReport compare_layout(const LayoutPair& pair, const VerifyOptions& options
                      initialize_model_parallel(
                          model_parallel_sizes(pair.layout.parallel_config),
                          options.parts.world ? options.parts.world(own_world) : own_world);
+                     RankComparison comparison(pair, trace, spread, *report.findings);
                      report.checksums[static_cast<size_t>(own_world->rank())] =
-                         train_rank(pair, options, trace, *report.findings, coverage);
+                         train_rank(pair.layout, options, trace, nullptr, comparison, &coverage);
                      destroy_model_parallel();
                    },
                    {.timeout_seconds = options.timeout_seconds});

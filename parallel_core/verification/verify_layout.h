@@ -51,6 +51,8 @@ struct VerifyOptions {
   /// Of both trainings; empty: the GPT of the configuration, in the groups of its flags.
   ModelProvider model;
   ParamGroupsProvider param_groups;
+  /// How often one process trains again to measure what rounding does (RoundingSpread).
+  int64_t rounding_runs = 3;
   double timeout_seconds = 600;  ///< after which ranks give up on each other
   LayoutParts parts;
 };
@@ -74,8 +76,9 @@ struct LayoutReport {
 /// difference names the rank.
 ///
 /// Start weights are those of load_checkpoint or else initial ones, moved by `jitter`. The schedule
-/// starts where its learning rate is largest, so that a warm-up does not hide updates. Gradients
-/// that are zero but for rounding are compared with the norm of all. Their weights, of which AdamW
+/// starts where its learning rate is largest, so that a warm-up does not hide updates. Bounds are
+/// multiples of what rounding does to one process (RoundingSpread). Gradients that are zero but for
+/// rounding are compared with the norm of all. Their weights, of which AdamW
 /// makes steps of full size, are left out, and so are the keys that such a bias moves
 /// (has_zero_gradient).
 ///

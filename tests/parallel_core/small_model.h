@@ -153,6 +153,14 @@ inline bool same_bits(const Tensor& a, const Tensor& b) {
          std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype()))) == 0;
 }
 
+inline std::vector<std::string> names_of(const State& state) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : state) {
+    names.push_back(name);
+  }
+  return names;
+}
+
 /// Every tensor within `bound` of the other's; names must agree. Gradients that are nothing but
 /// rounding are measured against the largest of all.
 inline void expect_states_close(const State& found, const State& expected, double bound) {

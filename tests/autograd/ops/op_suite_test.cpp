@@ -1,5 +1,6 @@
 // Every op of the registry through the same checks; see op_samples.h.
 #include <gmock/gmock.h>
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <unordered_set>
 
 #include "autograd/kernels/parallel_for.h"
+#include "autograd/ops/elementwise.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/engine.h"
@@ -461,6 +463,45 @@ TEST_P(OpSuite, ErrorsAreClear) {
 INSTANTIATE_TEST_SUITE_P(Ops, OpSuite, ::testing::ValuesIn(op_sample_sets()), [](const auto& info) {
   return info.param->op();
 });
+
+OpSample between_one_and_two(SampleFunction function) {
+  std::vector<double> values;
+  for (int i = 0; i < 4096; ++i) {
+    values.push_back(1 + i / 4096.0);
+  }
+  return {std::move(function), {tensor(values, {4096})}};
+}
+
+TEST(OpSamples, ARoundingTooManyIsFound) {
+  OpSample twice =
+      between_one_and_two([](const TensorList& in) -> TensorList { return {(in[0] * 1.1) * 0.7}; });
+  for (const DType dtype : {kBFloat16, kFloat16}) {
+    twice.rounds(1, 2);
+    EXPECT_NONFATAL_FAILURE(compare_half(twice, dtype), "output 0, 1 roundings");
+    twice.rounds(2, 2);
+    compare_half(twice, dtype);
+  }
+  twice.rounds(2, 1);
+  EXPECT_NONFATAL_FAILURE(compare_half(twice, kBFloat16), "gradient 0, 1 roundings");
+  // Through float32 there is one.
+  OpSample once = between_one_and_two([](const TensorList& in) -> TensorList {
+    return {((in[0].to(kFloat32) * 1.1) * 0.7).to(in[0].dtype())};
+  });
+  compare_half(once.rounds(1, 1), kBFloat16);
+}
+
+TEST(OpSamples, RefusalsAreDeclared) {
+  OpSample picky = between_one_and_two([](const TensorList& in) -> TensorList {
+    check<TypeError>(in[0].dtype() != kBFloat16, "picky: not for bfloat16");
+    return {clone(in[0])};
+  });
+  EXPECT_THROW(compare_half(picky, kBFloat16), TypeError);
+  picky.refuses(kBFloat16);
+  compare_half(picky, kBFloat16);
+  compare_half(picky, kFloat16);
+  picky.refuses(kFloat16);
+  EXPECT_NONFATAL_FAILURE(compare_half(picky, kFloat16), "throws nothing");
+}
 
 TEST(OpSamples, EveryOpHasSamples) {
   std::set<std::string> sampled;

@@ -1,6 +1,8 @@
 // Trainings on data-parallel thread ranks, and the same in one process.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/parallel_state.h"
+#include "tests/parallel_core/other_rounding.h"
 #include "tests/parallel_core/small_model.h"
 
 namespace tapestry::testing {
@@ -50,8 +53,9 @@ inline Training train_small(
     const Overrides& overrides,
     int steps,
     const std::function<std::vector<data::Batch>(const AllConfig&, int64_t)>& batches,
-    const std::function<void(Trainer&)>& afterwards = {}) {
-  Trainer trainer(overrides);
+    const std::function<void(Trainer&)>& afterwards = {},
+    const State& start = {}) {
+  Trainer trainer(small_config(overrides), start);
   Training run;
   for (int step = 0; step < steps; ++step) {
     const auto mine = batches(trainer.config, step);
@@ -71,8 +75,10 @@ inline Training train_small(
 }
 
 /// In one process, with the batches of all `parts` ranks.
-inline Training train_alone(const Overrides& overrides, const RunSettings& s) {
-  return train_small(overrides, s.steps, [&](const AllConfig& config, int64_t step) {
+inline Training train_alone(const Overrides& overrides,
+                            const RunSettings& s,
+                            const State& start = {}) {
+  const auto batches = [&](const AllConfig& config, int64_t step) {
     std::vector<data::Batch> all(static_cast<size_t>(s.micro_batches * s.ranks));
     for (int rank = 0; rank < s.ranks; ++rank) {
       const auto own = rank_batches(config, s, step, rank, s.ranks);
@@ -81,7 +87,8 @@ inline Training train_alone(const Overrides& overrides, const RunSettings& s) {
       }
     }
     return all;
-  });
+  };
+  return train_small(overrides, s.steps, batches, {}, start);
 }
 
 /// On thread ranks; what each of them has.
@@ -102,27 +109,89 @@ inline std::vector<Training> train_ranks(const Overrides& overrides,
   return runs;
 }
 
-/// Losses, first gradients and final weights within the bounds of float32 layouts.
+/// Distances between two trainings, or the largest that they may have; all relative.
+struct TrainingDistances {
+  double loss = 0;
+  double norm = 0;      // of all gradients, and of single tensors against it
+  double gradient = 0;  // elements, first step
+  double weight = 0;    // norm of the difference
+};
+
+/// Calls f(kind, name, distance) for everything that is compared.
+template <class F>
+void each_distance(const Training& found, const Training& expected, const F& f) {
+  const auto relative = [](double a, double b) { return a == b ? 0 : std::abs(a - b) / b; };
+  for (size_t i = 0; i < expected.steps.size(); ++i) {
+    const StepResult& a = found.steps[i];
+    const StepResult& b = expected.steps[i];
+    f(&TrainingDistances::loss, concat("loss of step ", i), relative(a.loss, b.loss));
+    f(&TrainingDistances::norm, concat("norm of step ", i), relative(a.grad_norm, b.grad_norm));
+    for (const auto& [name, norm] : b.grad_norms) {
+      f(&TrainingDistances::norm, concat("norm of ", name, " in step ", i),
+        std::abs(a.grad_norms.at(name) - norm) / b.grad_norm);
+    }
+  }
+  double scale = 0;
+  for (const auto& [name, tensor] : expected.gradients) {
+    scale = std::max(scale, largest(tensor));
+  }
+  for (const auto& [name, tensor] : expected.gradients) {
+    f(&TrainingDistances::gradient, "gradient of " + name,
+      distance(found.gradients.at(name), tensor, 1e-2 * scale));
+  }
+  for (const auto& [name, tensor] : expected.weights) {
+    const Tensor difference = found.weights.at(name).to(kFloat64) - tensor.to(kFloat64);
+    f(&TrainingDistances::weight, name,
+      optim::global_norm({difference}) / optim::global_norm({tensor}));
+  }
+}
+
+/// The training of one process, and what rounding may do to it.
+struct Reference {
+  Training run;
+  TrainingDistances bounds;
+};
+inline Reference train_reference(const Overrides& overrides, const RunSettings& s) {
+  Reference out = {train_alone(overrides, s), {}};
+  const AllConfig config = small_config(overrides);
+  with_other_rounding(
+      get_logical_state(*get_model(config)), config.model_config.compute_dtype,
+      [&](const State& start) { return train_alone(overrides, s, start); },
+      [&](const Training& again) {
+        each_distance(again, out.run,
+                      [&](double TrainingDistances::*kind, const std::string& /*name*/, double d) {
+                        out.bounds.*kind = std::max(out.bounds.*kind, d);
+                      });
+      });
+  for (double TrainingDistances::*kind :
+       {&TrainingDistances::loss, &TrainingDistances::norm, &TrainingDistances::gradient,
+        &TrainingDistances::weight}) {
+    out.bounds.*kind = bound_of_spread(out.bounds.*kind);
+  }
+  return out;
+}
+
 inline void expect_same_training(const Training& found,
                                  const Training& expected,
-                                 double scale = 1) {
+                                 const TrainingDistances& bounds) {
   ASSERT_EQ(found.steps.size(), expected.steps.size());
   for (size_t i = 0; i < found.steps.size(); ++i) {
     const StepResult& a = found.steps[i];
     const StepResult& b = expected.steps[i];
-    EXPECT_NEAR(a.loss, b.loss, scale * 1e-5 * b.loss) << i;
-    EXPECT_NEAR(a.grad_norm, b.grad_norm, scale * 1e-4 * b.grad_norm) << i;
     EXPECT_EQ(a.loss_tokens, b.loss_tokens) << i;
     EXPECT_EQ(a.tokens, b.tokens) << i;
     EXPECT_EQ(a.finite, b.finite) << i;
+    ASSERT_EQ(a.grad_norms.size(), b.grad_norms.size()) << i;
   }
-  expect_states_close(found.gradients, expected.gradients, scale * 1e-4);
-  ASSERT_EQ(found.weights.size(), expected.weights.size());
-  for (const auto& [name, tensor] : expected.weights) {
-    const Tensor difference = found.weights.at(name).to(kFloat64) - tensor.to(kFloat64);
-    EXPECT_LE(optim::global_norm({difference}), scale * 1e-4 * optim::global_norm({tensor}))
-        << name;
-  }
+  ASSERT_EQ(names_of(found.gradients), names_of(expected.gradients));
+  ASSERT_EQ(names_of(found.weights), names_of(expected.weights));
+  each_distance(found, expected,
+                [&](double TrainingDistances::*kind, const std::string& name, double distance) {
+                  EXPECT_LE(distance, bounds.*kind) << name;
+                });
+}
+inline void expect_same_training(const Training& found, const Reference& reference) {
+  expect_same_training(found, reference.run, reference.bounds);
 }
 
 inline void expect_same_bits(const Training& found, const Training& expected) {

@@ -31,7 +31,7 @@ TEST_P(LayoutMatrixRow, TrainsAsOneProcessDoes) {
   EXPECT_TRUE(report.agrees()) << LayoutFindings::sentence(*report.findings->first()) << "\n"
                                << report.findings->table();
   EXPECT_EQ(report.steps, 20);
-  EXPECT_EQ(testing::compare_row(GetParam(), checkpoint).checksums, report.checksums);
+  EXPECT_EQ(testing::run_row(GetParam(), checkpoint).checksums, report.checksums);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts,
@@ -43,8 +43,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts,
 TEST(LayoutMatrix, PipelinesHaveTheActivationsOfOneProcessBitForBit) {
   const data::TempDir folder;
   for (const char* model : {"gpt2_bf16_params", "llama_bf16_stream", "qwen"}) {
-    const LayoutReport report = testing::compare_row(
-        {model, "pp=4,micro=2"}, testing::start_checkpoint(model, folder.path()));
+    const LayoutReport report =
+        testing::run_row({model, "pp=4,micro=2"}, testing::start_checkpoint(model, folder.path()));
     EXPECT_EQ(report.findings->worst(Compared::kActivation).finding->distance, 0) << model;
   }
 }

@@ -80,6 +80,26 @@ AllConfig matrix_config(const std::string& model, const Overrides& overrides) {
 
 const Overrides kSequenceFirst = {"dataset_config.data_layout=SBH"};
 
+LayoutReport compare_row(const LayoutRow& row,
+                         const std::string& checkpoint,
+                         VerifyOptions options) {
+  const LayoutPair pair = load_layout_pair(row.layout, [&](const Overrides& more) {
+    return matrix_config(row.model,
+                         joined(more, {"training_config.load_checkpoint=" + checkpoint}));
+  });
+  LayoutPair with_overrides = pair;
+  if (!row.overrides.empty()) {
+    with_overrides.layout =
+        matrix_config(row.model, joined(joined(parse_layout(row.layout).overrides, row.overrides),
+                                        {"training_config.load_checkpoint=" + checkpoint}));
+  }
+  options.steps = kSteps;
+  options.every_step = false;
+  options.timeout_seconds = kTestTimeout;
+  options.parts = made_up_data();
+  return compare_layout(with_overrides, options);
+}
+
 }  // namespace
 
 const std::vector<LayoutRow>& layout_table() {
@@ -205,20 +225,11 @@ std::string start_checkpoint(const std::string& model, const std::string& folder
 }
 
 LayoutReport compare_row(const LayoutRow& row, const std::string& checkpoint) {
-  const LayoutPair pair = load_layout_pair(row.layout, [&](const Overrides& more) {
-    return matrix_config(row.model,
-                         joined(more, {"training_config.load_checkpoint=" + checkpoint}));
-  });
-  LayoutPair with_overrides = pair;
-  if (!row.overrides.empty()) {
-    with_overrides.layout =
-        matrix_config(row.model, joined(joined(parse_layout(row.layout).overrides, row.overrides),
-                                        {"training_config.load_checkpoint=" + checkpoint}));
-  }
-  return compare_layout(with_overrides, {.steps = kSteps,
-                                         .every_step = false,
-                                         .timeout_seconds = kTestTimeout,
-                                         .parts = made_up_data()});
+  return compare_row(row, checkpoint, VerifyOptions());
+}
+
+LayoutReport run_row(const LayoutRow& row, const std::string& checkpoint) {
+  return compare_row(row, checkpoint, {.rounding_runs = 0});
 }
 
 }  // namespace tapestry::testing

@@ -31,5 +31,7 @@ std::string start_checkpoint(const std::string& model, const std::string& folder
 /// Trains 20 steps from a start_checkpoint, in the row's layout and in one process. Compares losses
 /// and norms of all steps, activations and gradients of the first, and the weights after the last.
 LayoutReport compare_row(const LayoutRow& row, const std::string& checkpoint);
+/// The same without measuring bounds, for the bits of the layout and for distances.
+LayoutReport run_row(const LayoutRow& row, const std::string& checkpoint);
 
 }  // namespace tapestry::testing

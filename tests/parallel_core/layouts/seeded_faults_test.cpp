@@ -352,6 +352,23 @@ std::vector<SeededFault> seeded_faults() {
        1,
        "final_norm.bias",
        ""},
+      // Little more than rounding.
+      {"weight_of_one_rank_off_by_a_four_thousandth",
+       "tp=2",
+       {},
+       at_start([](ParallelModel& model) {
+         for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+           if (get_tensor_model_parallel_rank() == 1 &&
+               entry.parameter->logical()[0].name == "layers.0.feed_forward.w_down.weight") {
+             const NoGradGuard guard;
+             scale_values(*entry.parameter, 1 + 0x1p-12F);
+           }
+         }
+       }),
+       Compared::kActivation,
+       1,
+       "layers.0.mlp",
+       ""},
       {"initial_weights_depend_on_the_rank",
        "tp=2",
        {},

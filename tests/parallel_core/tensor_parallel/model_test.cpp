@@ -14,13 +14,15 @@ namespace {
 
 using testing::joined;
 using testing::kDropout;
-using testing::kHalfBounds;
 using testing::kLlama;
 using testing::ModelRun;
 using testing::moved_weights;
 using testing::Overrides;
+using testing::Reference;
+using testing::reference_run;
+using testing::rounding_bounds;
 using testing::run_parallel;
-using testing::RunBounds;
+using testing::RunDistances;
 using testing::RunOptions;
 using testing::small_config;
 using testing::State;
@@ -48,21 +50,17 @@ Overrides in_layout(const Overrides& overrides, const Layout& l) {
 }
 
 // Two micro-batches a step; also norms of single tensors.
-void expect_same_run(const Overrides& overrides_,
-                     const Layout& layout,
-                     int steps,
-                     const RunBounds& bounds = {}) {
+void expect_same_run(const Overrides& overrides_, const Layout& layout, int steps) {
   // With this eps an element whose gradient is nothing but rounding stays where it is.
   const Overrides overrides = joined(
       overrides_, {"training_config.log_param_grad_norms=True", "optimizer_config.eps=0.001"});
-  const State start = moved_weights(overrides);
   const RunOptions options = {.steps = steps, .micro_batches = 2};
-  const ModelRun single = train_model(small_config(overrides), start, options);
-  EXPECT_FALSE(single.tensor_norms.empty());
+  const Reference& single = reference_run(overrides, options);
+  EXPECT_FALSE(single.run.tensor_norms.empty());
   const AllConfig config = small_config(in_layout(overrides, layout));
   EXPECT_TRUE(config.unsupported.empty());
   run_parallel(layout.ranks, {.tensor_model_parallel_size = layout.ranks}, [&] {
-    testing::expect_same_run(train_model(config, start, options), single, bounds);
+    testing::expect_same_run(train_model(config, single.start, options), single.run, single.bounds);
   });
 }
 
@@ -116,8 +114,8 @@ TEST_P(EveryLayout, UnfusedKernels) {
 
 TEST_P(EveryLayout, Bfloat16) {
   const Overrides half = {kModel + "compute_dtype=bfloat16"};
-  expect_same_run(joined(kLlama, half), GetParam(), 2, kHalfBounds);
-  expect_same_run(joined(kGpt2, half), GetParam(), 2, kHalfBounds);
+  expect_same_run(joined(kLlama, half), GetParam(), 2);
+  expect_same_run(joined(kGpt2, half), GetParam(), 2);
 }
 
 TEST_P(EveryLayout, TwoRunsHaveTheSameBits) {
@@ -167,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(TensorParallel,
 TEST(TensorParallelModel, SixteenBitParametersWithMasters) {
   expect_same_run(
       joined(kLlama, {kModel + "compute_dtype=bfloat16", kModel + "params_dtype=bfloat16"}),
-      {2, true}, 3, kHalfBounds);
+      {2, true}, 3);
 }
 
 TEST(TensorParallelModel, ErrorsNameWhatCannotBeDivided) {
