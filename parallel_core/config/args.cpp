@@ -88,20 +88,6 @@ std::vector<Flag> split_flags(const std::vector<std::string>& words,
   return flags;
 }
 
-// "section.key" of every section that has a key of this name.
-std::vector<std::string> keys_named(const std::string& name) {
-  std::vector<std::string> found;
-  for (const Section& section : config::schema()) {
-    for (const Key& key : section.keys) {
-      const std::vector<std::string_view> aliases = config::split_text(key.aliases, '|');
-      if (key.name == name || std::find(aliases.begin(), aliases.end(), name) != aliases.end()) {
-        found.push_back(concat(section.name, ".", key.name));
-      }
-    }
-  }
-  return found;
-}
-
 std::string nearest_flag(const std::string& name) {
   std::vector<std::string_view> names;
   for (const FlatName& flat : kFlatNames) {
@@ -122,21 +108,17 @@ std::string target_of(const Flag& flag, std::vector<std::string>& errors) {
   if (flat != kFlatNames.end()) {
     return std::string(flat->key);
   }
-  const std::vector<std::string> found = keys_named(flag.name);
-  if (found.size() == 1) {
-    return found.front();
-  }
-  std::string message = flag.place + ": ";
-  if (found.empty()) {
-    message +=
-        concat("unknown name '", flag.name, "'; did you mean '", nearest_flag(flag.name), "'?");
-  } else {
-    message += concat("several sections have '", flag.name, "'; write --", found.front(), "=...");
-    for (size_t i = 1; i < found.size(); ++i) {
-      message += concat(" or --", found[i], "=...");
+  for (const Section& section : config::schema()) {
+    for (const Key& key : section.keys) {
+      const std::vector<std::string_view> aliases = config::split_text(key.aliases, '|');
+      if (key.name == flag.name ||
+          std::find(aliases.begin(), aliases.end(), flag.name) != aliases.end()) {
+        return concat(section.name, ".", key.name);  // the only one: see kFlatNames
+      }
     }
   }
-  errors.push_back(message);
+  errors.push_back(concat(flag.place, ": unknown name '", flag.name, "'; did you mean '",
+                          nearest_flag(flag.name), "'?"));
   return {};
 }
 

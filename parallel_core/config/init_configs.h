@@ -25,7 +25,8 @@ AllConfig init_configs_from_dict(const nlohmann::json& dict, const LoadOptions& 
 /// key counts.
 ///
 /// - `--section.key=value` or `--section.key value`, the value in YAML, for any key
-/// - `--key value` for a key whose name only one section has; a word without value is `True`
+/// - `--key value`, where several sections have the key as the table below says; a word without
+///   value is `True`
 /// - Megatron's names for others: `--lr`, `--micro-batch-size`, `--train-iters`, `--swiglu`, ...
 /// (see
 ///   docs/configuration.md). `--global-batch-size` gives micro_batch_num, with
@@ -33,8 +34,8 @@ AllConfig init_configs_from_dict(const nlohmann::json& dict, const LoadOptions& 
 ///   training's
 /// - `--config_path FILE`: a YAML file that the other words go before
 ///
-/// Dashes in names are underscores. ConfigError for a name that is not known, or that several
-/// sections have, and as for a file; IoError if the file cannot be read.
+/// Dashes in names are underscores. ConfigError for a name that is not known, and as for a file;
+/// IoError if the file cannot be read.
 AllConfig init_configs_from_args(const std::vector<std::string>& words,
                                  const LoadOptions& options = {});
 AllConfig init_configs_from_args(int argc,

@@ -166,7 +166,8 @@ std::string render_configuration_markdown() {
   text +=
       "\n## Names on a command line\n\n"
       "A program of your own that calls `init_configs_from_args` takes `--section.key=value`, "
-      "`--key value` where one section alone has the key, and these names of Megatron's (dashes or "
+      "`--key value`, and these names of Megatron's or of keys that several sections have (dashes "
+      "or "
       "underscores); `--global-batch-size N` with `--data-parallel-size D` gives "
       "`micro_batch_num`.\n\n| name | stands for |\n|---|---|\n";
   for (const config::FlatName& name : config::flat_names()) {

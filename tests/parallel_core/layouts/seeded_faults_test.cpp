@@ -356,7 +356,7 @@ std::vector<SeededFault> seeded_faults() {
       {"weight_of_one_rank_off_by_a_four_thousandth",
        "tp=2",
        {},
-       at_start([](GPTModel& model) {
+       at_start([](ParallelModel& model) {
          for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
            if (get_tensor_model_parallel_rank() == 1 &&
                entry.parameter->logical()[0].name == "layers.0.feed_forward.w_down.weight") {

@@ -103,10 +103,13 @@ TEST(GetOptimizer, OwnGroupsInEveryLayout) {
     const auto schedule = get_optimizer_param_scheduler(config, ranks);
     TrainOneStepCell cell(*model, *optimizer, *schedule, config, data_parallel.get());
     testing::MadeUpSamples samples(config);
-    const int64_t rows = 4 / ranks;
     const int64_t rank = ranks > 1 ? get_data_parallel_rank() : 0;
     for (int64_t step = 0; step < 2; ++step) {
-      cell({samples.micro_batch(step, 0, 1, rows, rank, ranks)});
+      std::vector<data::Batch> batches;
+      for (int64_t m = 0; m < 2 / ranks; ++m) {
+        batches.push_back(samples.micro_batch(step, m, 2 / ranks, 2, rank, ranks));
+      }
+      cell(batches);
     }
     return gather_over_pipeline(get_logical_state(*model, optimizer.get()));
   };
