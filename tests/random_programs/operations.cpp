@@ -23,11 +23,11 @@ template <Tensor (*F)(const Tensor&, const Tensor&)>
 TensorList two(Inputs in, Values /*a*/) {
   return {F(in[0], in[1])};
 }
-template <Tensor (*F)(const Tensor&, double)>
+template <Tensor (*F)(const Tensor&, Scalar)>
 TensorList number(Inputs in, Values a) {
   return {F(in[0], a.real("value"))};
 }
-template <Tensor (*F)(double, const Tensor&)>
+template <Tensor (*F)(Scalar, const Tensor&)>
 TensorList number_first(Inputs in, Values a) {
   return {F(a.real("value"), in[0])};
 }
@@ -347,7 +347,6 @@ void add_changes_in_place(Table& t) {
             {"mul_number_", number<mul_>},
             {"div_number_", number<div_>},
             {"pow_number_", number<pow_>},
-            {"fill_", number<fill_>},
             {"neg_", one<neg_>},
             {"abs_", one<abs_>},
             {"floor_", one<floor_>},
@@ -362,6 +361,7 @@ void add_changes_in_place(Table& t) {
             {"log_", one<log_>},
             {"rsqrt_", one<rsqrt_>},
             {"reciprocal_", one<reciprocal_>}});
+  t["fill_"] = [](Inputs in, Values a) { return TensorList{fill_(in[0], a.real("value"))}; };
   t["clamp_"] = [](Inputs in, Values a) {
     return TensorList{clamp_(in[0], a.real("low"), a.real("high"))};
   };
