@@ -48,7 +48,7 @@ void Optimizer::register_group(size_t g) {
   ParamGroup& group = groups_[g];
   std::set<const TensorImpl*> seen;
   for (const auto& [name, slot] : slots_) {
-    seen.insert(parameter_of(name).impl());
+    seen.insert(groups_[slot.group].params[slot.index].impl());  // no virtual calls: not made yet
   }
   if (group.names.empty()) {
     for (size_t i = 0; i < group.params.size(); ++i) {
