@@ -45,8 +45,8 @@ void integer_gemm(const GemmShape& s, const void* a_, const void* b_, void* c_) 
 
 void float32_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
   // A vector has no use for tiles, and for the smallest products packing costs more than the work.
-  // Otherwise tiles are at least as fast as OpenBLAS's kernels for the same instructions
-  // (gemm_bench), and the team does not wait for one another in between.
+  // On AVX2 one thread of tiles does 0.90 to 1.05 of what OpenBLAS's kernels do (gemm_bench,
+  // Emerald Rapids forced); a step of two threads took 6.9 s instead of 8.2 s (gpt2_124m).
   constexpr int64_t kLeastProduct = 1 << 15;
   if (s.m > 1 && s.n > 1 && s.m * s.n * s.k >= kLeastProduct && openblas_lacks_avx512()) {
     tiled_gemm(s, a, b, c);
