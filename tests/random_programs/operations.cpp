@@ -337,30 +337,18 @@ void add_layers(Table& t) {
 }
 
 void add_changes_in_place(Table& t) {
-  t.insert({{"add_", two<add_>},
-            {"sub_", two<sub_>},
-            {"mul_", two<mul_>},
-            {"div_", two<div_>},
-            {"copy_", two<copy_>},
-            {"add_number_", number<add_>},
-            {"sub_number_", number<sub_>},
-            {"mul_number_", number<mul_>},
-            {"div_number_", number<div_>},
-            {"pow_number_", number<pow_>},
-            {"neg_", one<neg_>},
-            {"abs_", one<abs_>},
-            {"floor_", one<floor_>},
-            {"ceil_", one<ceil_>},
-            {"round_", one<round_>},
-            {"zero_", one<zero_>},
-            {"square_", one<square_>},
-            {"tanh_", one<tanh_>},
-            {"sigmoid_", one<sigmoid_>},
-            {"exp_", one<exp_>},
-            {"sqrt_", one<sqrt_>},
-            {"log_", one<log_>},
-            {"rsqrt_", one<rsqrt_>},
-            {"reciprocal_", one<reciprocal_>}});
+  t.insert({{"add_", two<add_>},           {"sub_", two<sub_>},
+            {"mul_", two<mul_>},           {"div_", two<div_>},
+            {"copy_", two<copy_>},         {"add_number_", number<add_>},
+            {"sub_number_", number<sub_>}, {"mul_number_", number<mul_>},
+            {"div_number_", number<div_>}, {"pow_number_", number<pow_>},
+            {"neg_", one<neg_>},           {"abs_", one<abs_>},
+            {"floor_", one<floor_>},       {"ceil_", one<ceil_>},
+            {"round_", one<round_>},       {"zero_", one<zero_>},
+            {"square_", one<square_>},     {"tanh_", one<tanh_>},
+            {"sigmoid_", one<sigmoid_>},   {"exp_", one<exp_>},
+            {"sqrt_", one<sqrt_>},         {"log_", one<log_>},
+            {"rsqrt_", one<rsqrt_>},       {"reciprocal_", one<reciprocal_>}});
   t["fill_"] = [](Inputs in, Values a) { return TensorList{fill_(in[0], a.real("value"))}; };
   t["clamp_"] = [](Inputs in, Values a) {
     return TensorList{clamp_(in[0], a.real("low"), a.real("high"))};
