@@ -170,9 +170,18 @@ struct SliceAssign {
   }
 };
 
+bool broadcasts_to(const Shape& shape, const Shape& to) {
+  const int64_t further = to.size() - shape.size();
+  bool fits = further >= 0;
+  for (int64_t i = 0; fits && i < shape.size(); ++i) {
+    fits = shape[i] == 1 || shape[i] == to[further + i];
+  }
+  return fits;
+}
+
 void check_values(const Tensor& values, const Shape& place) {
-  check<ValueError>(broadcast_shapes("index_put_", values.shape(), place) == place,
-                    "index_put_: values ", values.shape(), " do not broadcast to ", place);
+  check<ValueError>(broadcasts_to(values.shape(), place), "index_put_: values ", values.shape(),
+                    " do not broadcast to ", place);
 }
 
 }  // namespace

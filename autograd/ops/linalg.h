@@ -77,8 +77,7 @@ Tensor solve_triangular(
 /// Y = A^-1. RuntimeError if A is singular. dA = -Y^T dY Y^T. Saves Y.
 Tensor inverse(const Tensor& a);
 
-// -- numbers of a matrix
-// ----------------------------------------------------------------------------
+// -- numbers of a matrix ------------------------------------------------------------------------
 /// The determinant. Its derivative is the matrix of cofactors, det(A) A^-T, also where A is
 /// singular; there only the first one exists (RuntimeError for further ones). Saves A and the
 /// result.

@@ -85,7 +85,8 @@ int run(const std::vector<std::string>& words, const tapestry::Distributed& job)
       "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process: "
       "activations, gradients and updated weights of a few steps, all ranks as threads of this "
       "process; exit code 1 and the first difference if there is one. Entries: tp, sp, pp, vpp, "
-      "dp, cp, layers, offset, embedding_stage, micro, dist_opt, zero, bucket, overlap, delay; what is "
+      "dp, cp, layers, offset, embedding_stage, micro, dist_opt, zero, bucket, overlap, delay; "
+      "what is "
       "not named stays as configured")("verify_steps", po::value<int64_t>()->default_value(3),
                                        "steps that --verify_layout trains")(
       "dry_run", "check the configuration, print layout, parameters and memory, and exit")(

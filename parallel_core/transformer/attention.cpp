@@ -5,9 +5,9 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/context_parallel/attention.h"
+#include "parallel_core/init_method.h"
 #include "parallel_core/random.h"
 #include "parallel_core/transformer/activation_recorder.h"
-#include "parallel_core/init_method.h"
 
 namespace tapestry {
 

@@ -4,8 +4,8 @@
 #include "autograd/ops/embedding.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/transformer/activation_recorder.h"
 #include "parallel_core/init_method.h"
+#include "parallel_core/transformer/activation_recorder.h"
 
 namespace tapestry {
 

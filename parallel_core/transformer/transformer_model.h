@@ -37,8 +37,8 @@ class TransformerModel : public ParallelModel {
   const ContextParallelLayout& context_layout() const { return context_layout_; }
   const Precision& precision() const { return precision_; }
 
-  /// make(i) for every layer that this rank has, chunk by chunk; i is the layer's index in the whole
-  /// model, from 0, and belongs into the names of what it makes.
+  /// make(i) for every layer that this rank has, chunk by chunk; i is the layer's index in the
+  /// whole model, from 0, and belongs into the names of what it makes.
   template <class F>
   auto make_layers(const F& make) const {
     std::vector<std::vector<decltype(make(int64_t{}))>> chunks;

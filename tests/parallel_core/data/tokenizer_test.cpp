@@ -141,7 +141,7 @@ TEST_F(SentencePieceTest, TrainingTakesLongLinesAndOddCharacters) {
   for (const std::string& line : lines_of_text()) {
     joined += line + " ";
   }
-  joined += std::string(20000, 'x') + "\xFF\t\xE2\x82\xAC";
+  joined.append(20000, 'x').append("\xFF\t\xE2\x82\xAC");
   joined.push_back('\0');
   const std::string one_line =
       dir().write("long.txt", joined + "\n" + std::string("\xEF\xBF\xBD \xE2\x96\x81") + "\r\n");

@@ -58,13 +58,13 @@ std::function<bool(const CollectiveCall&)> left_out(int64_t number) {
 bool always_left_out(const CollectiveCall& /*call*/) { return true; }
 
 std::function<void(LayoutParts&)> communication(CommunicationFault fault) {
-  return
-      [shared = std::make_shared<const CommunicationFault>(std::move(fault))](LayoutParts& parts) {
-        parts.world = [shared](std::shared_ptr<ProcessGroup> world) {
-          return testing::with_fault(std::move(world), shared);
-        };
-        parts.before_step = [](ParallelModel& /*model*/, int64_t step) { testing::start_step(step); };
-      };
+  return [shared =
+              std::make_shared<const CommunicationFault>(std::move(fault))](LayoutParts& parts) {
+    parts.world = [shared](std::shared_ptr<ProcessGroup> world) {
+      return testing::with_fault(std::move(world), shared);
+    };
+    parts.before_step = [](ParallelModel& /*model*/, int64_t step) { testing::start_step(step); };
+  };
 }
 
 std::function<void(LayoutParts&)> at_start(const std::function<void(ParallelModel&)>& started) {
@@ -221,7 +221,8 @@ std::vector<SeededFault> seeded_faults() {
        1,
        "final_norm.bias",
        ""},
-      {"dropout_of_another_stream_on_one_rank", "tp=2", kDropout, at_start([](ParallelModel& /*model*/) {
+      {"dropout_of_another_stream_on_one_rank", "tp=2", kDropout,
+       at_start([](ParallelModel& /*model*/) {
          if (get_tensor_model_parallel_rank() == 1) {
            ++random_context().seed;
          }

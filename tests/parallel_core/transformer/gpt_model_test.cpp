@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
+#include "parallel_core/training/memory_estimate.h"
 #include "tests/parallel_core/small_model.h"
 #include "tests/parallel_core/transformer/plain_model.h"
 #include "tests/parallel_core/transformer/structures.h"

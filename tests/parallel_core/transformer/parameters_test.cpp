@@ -5,8 +5,8 @@
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
-#include "parallel_core/transformer/attention.h"
 #include "parallel_core/parameter_builder.h"
+#include "parallel_core/transformer/attention.h"
 #include "tests/parallel_core/small_model.h"
 
 namespace tapestry {
