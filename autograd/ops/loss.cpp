@@ -115,7 +115,8 @@ Tensor binary_cross_entropy_with_logits(const Tensor& logits,
   check<ValueError>(broadcast_shapes(op, logits.shape(), pos_weight.shape()) == logits.shape(), op,
                     ": pos_weight ", pos_weight.shape(), " does not broadcast to ", logits.shape());
   const Tensor w = pos_weight.to(logits.dtype());
-  const Tensor positive = mul(mul(w, y), softplus(neg(logits)));
+  // In this order w is kept: where it is changed before backward, that says so, not the product.
+  const Tensor positive = mul(w, mul(y, softplus(neg(logits))));
   return reduce_loss(add(positive, mul(sub(1, y), softplus(logits))), reduction);
 }
 

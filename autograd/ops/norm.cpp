@@ -318,7 +318,10 @@ AddNorm add_norm(const Tensor& x,
                             : options.x_bias;
   const auto [sum, normed] = apply_op(std::move(op), x, residual, as_parameter(weight, parameters),
                                       as_parameter(bias, parameters), x_bias);
-  return {sum, normed};
+  // The parameters of the norm have no part in the sum.
+  const bool has_gradient =
+      detail::wants_grad(x) || detail::wants_grad(residual) || detail::wants_grad(x_bias);
+  return {has_gradient ? sum : sum.detach(), normed};
 }
 
 template <bool kCentered>

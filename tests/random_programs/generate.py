@@ -3,7 +3,7 @@
 
     generate.py FILE --seed S --count N
 
-takes seeds S, S + 1, ... until N programs say something. With --seed S --count 1 --only, one seed.
+takes seeds S, S + 1, ... until N programs say something.
 """
 
 import argparse

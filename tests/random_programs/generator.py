@@ -3,6 +3,10 @@
 Not made, because versions of PyTorch differ about them: changes in place of a tensor that has a hook or
 retains its gradient; grad() for a tensor that has a hook, whose result 2.0 passes through the hook and
 1.13 does not.
+
+Not made, because they hang on how PyTorch lays its results out (an elementwise op takes the strides of its
+input): changes in place of memory that contiguous() or reshape() may or may not have copied. And because
+they hang on its formulas, which may give zeros without a graph: requires_grad of what came from gradients.
 """
 
 import math
@@ -10,6 +14,7 @@ import random
 
 import torch
 
+import expectations
 import operations
 from program import Leaf, Program, Statement
 from runner import DTYPES, FLOATING, NAMES, Runner, largest
@@ -32,6 +37,7 @@ class Generator:
         self.names = 0
         self.ended = False  # by a statement that PyTorch refuses
         self.hooked, self.retained = set(), set()
+        self.copied = set()  # tensors that contiguous() or reshape() has copied, and the copies
 
     # -- random choices -----------------------------------------------------------------------
     def chance(self, p):
@@ -218,7 +224,9 @@ class Generator:
         def memory(t):
             return t.storage().data_ptr()
         used = {n for s in self.program.statements for n in s.inputs}
-        names = [n for n in self.floating(lambda t: t.numel() > 0) if n not in self.hooked | self.retained]
+        copied = {memory(self.tensor(n)) for n in self.copied}
+        names = [n for n in self.floating(lambda t: t.numel() > 0 and memory(t) not in copied)
+                 if n not in self.hooked | self.retained]
         alone = [n for n in names if n not in used and not self.tensor(n).is_leaf and sum(
             t is not None and memory(t) == memory(self.tensor(n)) for t in self.runner.tensors.values()) == 1]
         free = [n for n in names if not self.tensor(n).requires_grad]
@@ -245,6 +253,8 @@ class Generator:
                 del self.runner.tensors[name]
             return None
         self.program.statements.append(statement)
+        if op in ("contiguous", "reshape") and not self.tensor(inputs[0]).is_contiguous():
+            self.copied.update(inputs + names)
         return names
 
     @staticmethod
@@ -326,7 +336,8 @@ class Generator:
             self.emit("enable_grad" if inside else "no_grad", [], results=0)
 
     def add_requires_grad(self):
-        names = self.floating(lambda t: t.is_leaf or self.chance(.1))
+        gradients = expectations.of_gradients(self.program)
+        names = [n for n in self.floating(lambda t: t.is_leaf or self.chance(.1)) if n not in gradients]
         if names:
             self.emit("requires_grad", [self.random.choice(names)], {"value": int(self.chance(.8))}, 0, final=True)
 

@@ -264,6 +264,7 @@ Report run_program(const Program& program, Totals& totals) {
   Machine machine(program);
   std::map<std::string, const Expectation*> present;  // what has been expected last
   Report report;
+  bool half_done = false;
   for (const Statement& statement : program.statements) {
     report.statement = static_cast<size_t>(&statement - program.statements.data());
     ++totals.statements;
@@ -277,6 +278,7 @@ Report run_program(const Program& program, Totals& totals) {
     }
     if (refusal && !statement.refusal.empty()) {
       ++totals.refusals;
+      half_done = statement.op == "backward";
       break;
     }
     if (refusal) {
@@ -299,6 +301,9 @@ Report run_program(const Program& program, Totals& totals) {
     }
   }
   for (const auto& [key, expected] : present) {
+    if (half_done && key.ends_with(".grad")) {
+      continue;  // which gradients a pass has added before it stops hangs on its order
+    }
     if (const std::string reason = machine.compare(*expected, totals); !reason.empty()) {
       return {Outcome::kDiffers, report.statement, "at the end, " + reason};
     }

@@ -167,7 +167,12 @@ def moments(name):
     def run(x, axes, correction, keepdim):
         axes = all_axes(x, axes) if x.dim() else [0]
         x = x.reshape(1) if x.dim() == 0 else x
-        return getattr(torch, name)(x, axes, correction=int(correction), keepdim=bool(keepdim))
+        variance = torch.var(x, axes, correction=int(correction), keepdim=bool(keepdim))
+        if name == "var":
+            return variance
+        # torch.std keeps its result, and so its backward refuses one that is changed in place.
+        zero = variance == 0
+        return variance.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
     return run
 
 
@@ -214,7 +219,8 @@ add("amax amin", reduction, make_reduction, exact=True)
 add("prod", one_by_one("prod"), make_reduction)
 add("any all", one_by_one, make_reduction, exact=True, weight=.4)
 add("var std", moments, make_moments)
-add("max_all min_all", lambda name: lambda x: getattr(x, name[:3])(),
+# x.max() shares the gradient among equals, and keeps x and the result for that.
+add("max_all min_all", lambda name: lambda x: getattr(x.reshape(-1), name[:3])(0).values,
     lambda g: g.one(distinct), exact=True, weight=.5)
 add("max_axis min_axis",
     lambda name: lambda x, axis, keepdim: getattr(x, name[:3])(axis, keepdim=bool(keepdim)),

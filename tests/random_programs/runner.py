@@ -74,11 +74,13 @@ class Widened(Native):
 
 
 class Disturbed(Widened):
-    """As Widened, but each result is moved by up to `SIZE` epsilons of the dtype that it should have.
+    """As Widened, but each result, and the gradient that arrives at it, is moved by up to `SIZE` epsilons
+    of the dtype that it should have.
 
     How far an element moves is a function of its absolute value, so that elements which are equal
     stay equal: a tie of a maximum is a property of the program, not of rounding. The factor is a
-    constant of the graph, so gradients are moved by it as well.
+    constant of the graph. Gradients have factors of their own: a sum of them may be zero however the
+    values are moved (that of a row that is normalized, times the row), and rounding makes it another.
     """
 
     SIZE = 2.0
@@ -92,7 +94,12 @@ class Disturbed(Widened):
         return 1 + (2 * (wild - torch.floor(wild)) - 1) * self.SIZE * EPSILON[name]
 
     def disturb(self, tensor, name):
-        return tensor * self.factor(tensor, name)
+        moved = tensor * self.factor(tensor, name)
+        if not moved.requires_grad:
+            return moved
+        # The hook lies on a tensor that the program does not see.
+        moved.register_hook(lambda g: None if g is None else g * self.factor(g, name))
+        return moved.clone()
 
 
 class Runner:
@@ -226,6 +233,8 @@ class Runner:
     # Copies: whether later accumulation changes what get_grad gave is no part of the contract.
     def _get_grad(self, s):
         grad = self.tensors[s.inputs[0]].grad
+        if grad is None:  # as it may be in one of the disturbed runs
+            raise RuntimeError("no gradient")
         self.tensors[s.results[0]] = torch.zeros_like(grad) if grad._is_zerotensor() else grad.clone()
 
     def _set_grad(self, s):

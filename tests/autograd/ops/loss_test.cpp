@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "autograd/ops/elementwise.h"
+#include "autograd/ops/inplace.h"
 #include "autograd/ops/random.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
@@ -359,6 +360,15 @@ TEST(BinaryCrossEntropy, LargeLogitsStayFinite) {
   const Tensor loss = binary_cross_entropy_with_logits(x, y, {}, Reduction::kNone);
   expect_close(loss, tensor<float>({1000, 0, 1000}, {3}), 0);
   expect_close(grad(loss, {x}, ones({3}))[0], tensor<float>({-1, 0, 1}, {3}), 0);
+}
+
+TEST(BinaryCrossEntropy, AWeightThatChangesBeforeBackwardIsNamed) {
+  const Tensor x = input({4, 3}, 1).set_requires_grad();
+  const Tensor w = tensor<double>({0.5, 1, 3}, {3});
+  const Tensor loss = binary_cross_entropy_with_logits(x, zeros({4, 3}, kFloat64), w);
+  square_(w);
+  EXPECT_THAT(message_of<RuntimeError>([&] { loss.backward(); }),
+              HasSubstr("that backward needs was changed in place"));
 }
 
 TEST(BinaryCrossEntropy, Errors) {

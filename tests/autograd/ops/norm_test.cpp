@@ -165,6 +165,19 @@ TEST(AddNorm, OneTensorIsTheGradientOfBothTerms) {
   EXPECT_EQ(d[0].raw(), d[1].raw());
 }
 
+TEST(AddNorm, TheSumHasAGradientOnlyOfItsTerms) {
+  const Tensor x = full({2, 3}, 2.0);
+  const Tensor weight = full({3}, 1.5).set_requires_grad();
+  for (const auto norm : {&add_rms_norm, &composed_add_rms_norm}) {
+    const AddNorm r = norm(x, x, weight, {});
+    EXPECT_FALSE(r.sum.requires_grad());
+    sum(r.normed).backward();
+    const Tensor wanting = full({3}, 1.0).set_requires_grad();
+    EXPECT_TRUE(norm(x, x, weight, {.x_bias = wanting}).sum.requires_grad());
+  }
+  expect_close(weight.grad(), full({3}, 4.0), 1e-5);
+}
+
 TEST(AddNorm, KeepsTheSumAndARowOfStatistics) {
   const Tensor x = zeros({256, 64}).set_requires_grad();
   const Tensor residual = zeros({256, 64}).set_requires_grad();
