@@ -47,8 +47,8 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, StateStorage storage)
 void Optimizer::register_group(size_t g) {
   ParamGroup& group = groups_[g];
   std::set<const TensorImpl*> seen;
-  for (const auto& [name, slot] : slots_) {
-    seen.insert(groups_[slot.group].params[slot.index].impl());  // no virtual calls: not made yet
+  for (const auto& [name, slot] : slots_) {  // a constructor calls this: type_name() is not there
+    seen.insert(groups_[slot.group].params[slot.index].impl());
   }
   if (group.names.empty()) {
     for (size_t i = 0; i < group.params.size(); ++i) {

@@ -43,6 +43,11 @@ for file in "${wanted[@]}"; do
   fi
 done
 ((${#files[@]} > 0)) || exit 0
-# The build may be GCC's, with warning options that clang-tidy does not know.
-printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy -p "$build" --quiet \
+# The build may be GCC's, with warning options that clang-tidy does not know and precompiled headers
+# that it cannot read: the commands without these.
+commands="$(mktemp -d)"
+trap 'rm -rf "$commands"' EXIT
+sed 's| -Winvalid-pch||; s| -include [^ ]*/cmake_pch\.hxx||' "$build/compile_commands.json" \
+  > "$commands/compile_commands.json"
+printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy -p "$commands" --quiet \
   --extra-arg=-Wno-unknown-warning-option

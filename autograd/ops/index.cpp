@@ -89,7 +89,7 @@ Tensor view_of(const Tensor& x, const IndexList& indices, std::vector<AxisIndex>
     } else if (const Slice* const range = std::get_if<Slice>(&entry.value())) {
       y = slice(y, axis++, range->start, range->stop, range->step);
     } else {
-      const Tensor& tensor = std::get<Tensor>(entry.value());
+      const auto& tensor = std::get<Tensor>(entry.value());
       if (tensor.dtype() != kBool) {
         picks.push_back({axis++, tensor});
         continue;
@@ -114,7 +114,7 @@ Tensor view_of(const Tensor& x, const IndexList& indices) {
 
 Tensor pick(const Tensor& x, const IndexList& indices) {
   std::vector<AxisIndex> picks;
-  const Tensor y = view_of(x, indices, picks);
+  Tensor y = view_of(x, indices, picks);
   if (picks.empty()) {
     return y;
   }
@@ -134,7 +134,7 @@ Tensor pick(const Tensor& x, const IndexList& indices) {
       order.push_back(i);
     }
   }
-  const Tensor picked = index(permute(y, order), tensors);
+  Tensor picked = index(permute(y, order), tensors);
   if (!neighbours || picks.front().axis == 0) {
     return picked;
   }

@@ -158,7 +158,8 @@ MultiheadAttentionResult MultiheadAttention::forward(const Tensor& query,
     if (masks.is_causal) {
       combined.add("", logical_not(tril(ones({queries, keys}, kBool))), q.dtype());
     }
-    const double scale = 1 / std::sqrt(static_cast<double>(size / num_heads_));
+    const int64_t head_size = size / num_heads_;
+    const double scale = 1 / std::sqrt(static_cast<double>(head_size));
     Tensor scores = mul(matmul(q, k.t()), scale);
     if (combined.added.defined()) {
       scores = add(scores, combined.added);

@@ -111,17 +111,25 @@ TEST(Optimizer, MultipliesGradientsAsItReadsThem) {
 TEST(Optimizer, ReadsGradientsOfOtherDtypesStridesAndMainGrads) {
   const Tensor a = zeros({2, 2});
   const Tensor b = zeros({2});
-  a.set_requires_grad();
-  b.set_requires_grad();
-  SGD sgd({a, b}, {.lr = 1});
-  a.set_grad(matrix(2, 2, {1, 2, 3, 4}).t().to(kBFloat16));
-  b.set_main_grad(tensor({5, 6}));
+  const Tensor c = zeros({2}, kBFloat16);
+  const Tensor d = zeros({2});
+  SGD sgd(
+      {a.set_requires_grad(), b.set_requires_grad(), c.set_requires_grad(), d.set_requires_grad()},
+      {.lr = 1});
+  a.set_grad(matrix(2, 2, {1, 2, 3, 4}).t());
+  b.set_main_grad(tensor({5, 6}).to(kBFloat16));
+  c.set_main_grad(tensor({7, 8}));
+  d.set_main_grad(tensor({9, 10}));
   sgd.step();
   EXPECT_THAT(values(a), ElementsAre(-1, -3, -2, -4));
   EXPECT_THAT(values(b), ElementsAre(-5, -6));
+  EXPECT_THAT(values(c.to(kFloat32)), ElementsAre(-7, -8));
+  EXPECT_THAT(values(d), ElementsAre(-9, -10));
   sgd.zero_grad();
   EXPECT_FALSE(a.grad().defined());
-  EXPECT_THAT(values(b.main_grad()), ElementsAre(0, 0));
+  EXPECT_THAT(values(b.main_grad().to(kFloat32)), ElementsAre(0, 0));
+  EXPECT_THAT(values(c.main_grad()), ElementsAre(0, 0));
+  EXPECT_THAT(values(d.main_grad()), ElementsAre(0, 0));
 }
 
 TEST(Optimizer, AGraphOfOldValuesNoticesTheStep) {

@@ -11,7 +11,7 @@ namespace tapestry::optim {
 namespace {
 
 Tensor parameter(std::initializer_list<float> values) {
-  const Tensor p = tensor(values);
+  Tensor p = tensor(values);
   p.set_requires_grad();
   return p;
 }

@@ -23,7 +23,7 @@ using indexing::Slice;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Tensor vector_of(std::vector<int64_t> values) {
+Tensor vector_of(const std::vector<int64_t>& values) {
   const auto n = static_cast<int64_t>(values.size());
   return tensor(values, {n});
 }
@@ -166,12 +166,12 @@ TEST(Index, MistakesAreNamed) {
 
 TEST(InPlaceOperators, ChangeTheTensorBehindTheHandle) {
   const Tensor x = tensor({1, 2, 4});
-  const Tensor same = x;
+  const TensorList same = {x};
   x += tensor({1, 1, 1});
   x *= 3;
   x -= 1;
   (x /= tensor({1, 2, 2})) += 0.5;
-  EXPECT_THAT(same.to_vector<float>(), ElementsAre(5.5, 4.5, 7.5));
+  EXPECT_THAT(same[0].to_vector<float>(), ElementsAre(5.5, 4.5, 7.5));
   EXPECT_EQ(x.version(), 5U);
   const Tensor leaf = tensor({1, 2});
   leaf.set_requires_grad();

@@ -74,7 +74,7 @@ TEST(Math, AllClose) {
 
 // Values and gradients of PyTorch 1.13.
 TEST(RegressionLoss, AgreesWithPyTorch) {
-  const auto doubles = [](std::vector<double> values, const Shape& shape) {
+  const auto doubles = [](const std::vector<double>& values, const Shape& shape) {
     return tensor(values, shape).set_requires_grad();
   };
   const Tensor a = doubles({1, -2, 0.25, 0, 3}, {5});
