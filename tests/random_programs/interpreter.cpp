@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <list>
 #include <memory>
 #include <optional>
@@ -138,6 +139,7 @@ class Machine {
 
   Tensor get(const std::string& name) const { return name == "-" ? Tensor() : tensors_.at(name); }
   Roots roots_of(const Statement& s) const;
+  TensorList gradients(const Statement& s) const;
   bool execute_control(const Statement& s);
   void add_hook(const Statement& s);
   void bind(const Statement& s, const TensorList& results);
@@ -174,6 +176,21 @@ Machine::Roots Machine::roots_of(const Statement& s) const {
   return out;
 }
 
+TensorList Machine::gradients(const Statement& s) const {
+  const Roots r = roots_of(s);
+  // An input without a graph, as in leads_nowhere(): PyTorch gives no gradient then, or zeros.
+  const auto is_wanted = [&](const Tensor& x) { return x.requires_grad() || !s.refusal.empty(); };
+  TensorList wanted;
+  std::copy_if(r.inputs.begin(), r.inputs.end(), std::back_inserter(wanted), is_wanted);
+  const TensorList found = grad(r.roots, wanted, r.gradients, r.options, true);
+  TensorList all;
+  auto next = found.begin();
+  for (const Tensor& x : r.inputs) {
+    all.push_back(is_wanted(x) ? *next++ : Tensor());
+  }
+  return all;
+}
+
 void Machine::add_hook(const Statement& s) {
   const std::string kind = s.attributes.text("kind");
   const double value = s.attributes.real("value", 1);
@@ -197,8 +214,7 @@ bool Machine::execute_control(const Statement& s) {
     const Roots r = roots_of(s);
     backward(r.roots, r.gradients, r.options);
   } else if (s.op == "grad") {
-    const Roots r = roots_of(s);
-    bind(s, grad(r.roots, r.inputs, r.gradients, r.options, true));
+    bind(s, gradients(s));
   } else if (s.op == "hook") {
     add_hook(s);
   } else if (s.op == "unhook") {

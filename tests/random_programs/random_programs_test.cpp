@@ -141,6 +141,7 @@ TEST(RandomProgramsInterpreter, TakesAZeroWithoutAGraphForOneWhoseGraphLeadsNowh
       "leaf a f32 [] grad values 2\n"
       "leaf b f32 [] values 3\n";
   EXPECT_EQ(run(begin + "c = grad b - a roots=1\n  c none\n").reason, "");
+  EXPECT_EQ(run(begin + "c d = grad a - a b roots=1\n  c f32 [] ? 0 1\n  d none\n").reason, "");
   EXPECT_EQ(run(begin + "c = grad b - a roots=1\n  c f32 [] ? 0 1\n").outcome, Outcome::kDiffers);
 }
 

@@ -152,6 +152,9 @@ class Runner:
         attributes = dict(s.attributes)
         if "dtype" in attributes:
             attributes["dtype"] = self.arithmetic.dtype(attributes["dtype"])
+        if operation.in_place and len(inputs) > 1 and inputs[1] is inputs[0]:
+            # x.mul_(x) keeps the operand, which is x, and its backward finds it changed
+            inputs[1] = inputs[0].clone()
         results = operation.run(*inputs, **attributes)
         if operation.in_place:
             self._finish_in_place(inputs[0])
