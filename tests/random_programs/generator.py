@@ -1,8 +1,8 @@
 """Makes a random program, running it in PyTorch on the way to know shapes and values.
 
 Not made, because versions of PyTorch differ about them: changes in place of a tensor that has a hook or
-retains its gradient; grad() for a tensor that has a hook, whose result 2.0 passes through the hook and
-1.13 does not.
+retains its gradient; grad() for a tensor that has a hook or retains its gradient, where 2.0 runs the hook
+or fills the gradient and 1.13 does not.
 
 Not made, because they hang on how PyTorch lays its results out (an elementwise op takes the strides of its
 input): changes in place of memory that contiguous() or reshape() may or may not have copied. And because
@@ -418,7 +418,7 @@ class Generator:
         between = self.floating(lambda t: t.requires_grad and not t.is_leaf)
         if between and self.chance(.4):
             wanted.append(self.random.choice(between))
-        wanted = [name for name in wanted if name not in self.hooked]
+        wanted = [name for name in wanted if name not in self.hooked | self.retained]
         if not wanted:
             return None
         inputs = [r[0] for r in roots] + [r[1] for r in roots] + wanted

@@ -85,6 +85,14 @@ std::string flag_difference(const Tensor& got, const std::string& expected) {
   return reason.empty() ? reason : reason + " is not as expected, " + expected;
 }
 
+// A pass from a root without a graph, where PyTorch's graph leads nowhere: its formulas give zeros
+// with a graph for some gradients that have none here.
+bool leads_nowhere(const Statement& s, const std::string& message) {
+  return message.find("has no graph") != std::string::npos &&
+         std::all_of(s.expectations.begin(), s.expectations.end(),
+                     [](const Expectation& e) { return !e.defined || is_zero(e.values); });
+}
+
 // Refusals that the headers state and PyTorch does not have, by what their messages say.
 std::string stated_refusal(const std::string& message) {
   static const std::map<std::string, std::string> kStated{
@@ -117,6 +125,7 @@ class Machine {
   }
 
   void execute(const Statement& s);
+  void leave_undefined(const Statement& s) { bind(s, TensorList(s.results.size())); }
   std::string compare(const Expectation& expected, Totals& totals);
 
  private:
@@ -280,6 +289,10 @@ Report run_program(const Program& program, Totals& totals) {
       ++totals.refusals;
       half_done = statement.op == "backward";
       break;
+    }
+    if (refusal && leads_nowhere(statement, *refusal)) {
+      machine.leave_undefined(statement);
+      refusal.reset();
     }
     if (refusal) {
       const std::string stated = stated_refusal(*refusal);

@@ -307,7 +307,14 @@ add("matmul", torch.matmul, make_matmul, weight=7)
 add("bmm", torch.bmm, make_bmm)
 add("dot", torch.dot, make_vectors(True))
 add("outer", torch.outer, make_vectors(False))
-add("linear", F.linear, make_linear, weight=4)
+def run_linear(x, weight, bias=None):
+    # addmm would broadcast other shapes than the documented one
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise RuntimeError("bias must have one entry per row of weight")
+    return F.linear(x, weight, bias)
+
+
+add("linear", run_linear, make_linear, weight=4)
 add("einsum", lambda *x, equation: torch.einsum(equation, *x).clone(), make_einsum, weight=3)
 
 

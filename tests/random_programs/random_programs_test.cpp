@@ -134,6 +134,16 @@ TEST(RandomProgramsInterpreter, TakesNoGradientForZeros) {
             "");
 }
 
+// That a gradient is zero may be seen in its formula, or only in its values.
+TEST(RandomProgramsInterpreter, TakesAZeroWithoutAGraphForOneWhoseGraphLeadsNowhere) {
+  const std::string begin =
+      "program 1\n"
+      "leaf a f32 [] grad values 2\n"
+      "leaf b f32 [] values 3\n";
+  EXPECT_EQ(run(begin + "c = grad b - a roots=1\n  c none\n").reason, "");
+  EXPECT_EQ(run(begin + "c = grad b - a roots=1\n  c f32 [] ? 0 1\n").outcome, Outcome::kDiffers);
+}
+
 TEST(RandomProgramsInterpreter, NamesALineThatItCannotRead) {
   const auto message = [](const std::string& text) {
     std::istringstream in(text);

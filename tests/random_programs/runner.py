@@ -192,6 +192,9 @@ class Runner:
         roots, gradients, options, names = self._roots(s)
         inputs = [self.tensors[name] for name in names]
         results = torch.autograd.grad(roots, inputs, gradients, allow_unused=True, **options)
+        if not options["create_graph"]:
+            # as in _execute: a gradient may be a view of another one
+            results = [t if t is None else t.detach() for t in results]
         self.tensors.update(zip(s.results, results))
 
     def _hook(self, s):
