@@ -161,17 +161,33 @@ inline std::vector<std::string> names_of(const State& state) {
   return names;
 }
 
-/// Every tensor within `bound` of the other's; names must agree. Gradients that are nothing but
-/// rounding are measured against the largest of all.
-inline void expect_states_close(const State& found, const State& expected, double bound) {
+/// A hundredth of the largest element of all: what gradients that are nothing but rounding are
+/// measured against.
+inline double floor_of(const State& state) {
   double scale = 0;
-  for (const auto& [name, tensor] : expected) {
+  for (const auto& [name, tensor] : state) {
     scale = std::max(scale, largest(tensor));
   }
+  return 1e-2 * scale;
+}
+
+/// The largest distance() of a tensor from the other's of that name.
+inline double largest_distance(const State& found, const State& expected) {
+  const double floor = floor_of(expected);
+  double out = 0;
+  for (const auto& [name, tensor] : expected) {
+    out = std::max(out, distance(found.at(name), tensor, floor));
+  }
+  return out;
+}
+
+/// Every tensor within `bound` of the other's; names must agree.
+inline void expect_states_close(const State& found, const State& expected, double bound) {
+  const double floor = floor_of(expected);
   ASSERT_EQ(found.size(), expected.size());
   for (const auto& [name, tensor] : expected) {
     ASSERT_TRUE(found.contains(name)) << name;
-    EXPECT_LE(distance(found.at(name), tensor, 1e-2 * scale), bound) << name;
+    EXPECT_LE(distance(found.at(name), tensor, floor), bound) << name;
   }
 }
 
