@@ -22,8 +22,9 @@ EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "bf16": 2.0**-7}
 
 # What PyTorch's refusals are about. The first pattern that fits counts.
 KINDS = [
-    # the last one: 1.13 cannot retain the gradient of an output that has none
-    ("unsupported", r"not implemented for|not supported for|is not yet supported|Expected a proper Tensor but got None"),
+    # the last two: 1.13 cannot retain the gradient of an output that has none, nor add to its own zeros
+    ("unsupported", r"not implemented for|not supported for|is not yet supported|Expected a proper Tensor but got None|"
+                    r"ZeroTensors are immutable"),
     ("version", r"modified by an inplace operation"),
     ("released", r"backward through the graph a second time"),
     ("leaf", r"leaf Variable that requires grad"),
