@@ -72,20 +72,20 @@ class BackwardPart {
         s_(call.shape),
         part_(part),
         exponents_(exponents_of(s_.scale)),
-        arena_(scratch) {
-    left_rows_ = arena_.take<Item>(operand_size());
-    right_rows_ = arena_.take<Item>(operand_size());
-    k_stacked_ = arena_.take<Item>(operand_size());
-    scores_ = arena_.take<C>(kB * kB);
-    dscores_ = arena_.take<C>(kB * kB);
-    factors_ = arena_.take<C>(kB * kB);
-    p_by_key_ = arena_.take<Item>(kB * kB);
-    ds_by_key_ = arena_.take<Item>(kB * kB);
-    ds_by_query_ = arena_.take<Item>(kB * kB);
+        workspace_(scratch) {
+    left_rows_ = workspace_.take<Item>(operand_size());
+    right_rows_ = workspace_.take<Item>(operand_size());
+    k_stacked_ = workspace_.take<Item>(operand_size());
+    scores_ = workspace_.take<C>(kB * kB);
+    dscores_ = workspace_.take<C>(kB * kB);
+    factors_ = workspace_.take<C>(kB * kB);
+    p_by_key_ = workspace_.take<Item>(kB * kB);
+    ds_by_key_ = workspace_.take<Item>(kB * kB);
+    ds_by_query_ = workspace_.take<Item>(kB * kB);
     if (part.want_dkv) {
       const int64_t size = round_up(part.k_end - part.k_begin, kB) * padded_;
-      dk_ = arena_.take<C>(size);
-      dv_ = arena_.take<C>(size);
+      dk_ = workspace_.take<C>(size);
+      dv_ = workspace_.take<C>(size);
       for (int64_t i = 0; i < size; ++i) {
         dk_[i] = 0;
         dv_[i] = 0;
@@ -110,7 +110,7 @@ class BackwardPart {
 
   /// The part of these queries, at most kAttentionChunk of them.
   void add_queries(int64_t head, int64_t q_begin, int64_t q_end) {
-    Arena arena = arena_;  // everything taken from here on is given back
+    Workspace workspace = workspace_;  // everything taken from here on is given back
     int64_t count = 0;
     Keys all{part_.k_end, part_.k_begin};
     for (int64_t begin = q_begin; begin < q_end; begin += kB) {
@@ -120,7 +120,7 @@ class BackwardPart {
       if (!part_.want_dq && keys.begin >= keys.end) {
         continue;
       }
-      load_queries(arena, head, queries, keys, blocks_[count++]);
+      load_queries(workspace, head, queries, keys, blocks_[count++]);
       if (keys.begin < keys.end) {
         all = {smaller(all.begin, keys.begin), larger(all.end, keys.end)};
       }
@@ -146,27 +146,30 @@ class BackwardPart {
                    q.count, dim_, false, buffer);
   }
 
-  void load_queries(
-      Arena& arena, int64_t head, const Queries& q, const Keys& keys, QueryBlock<Item, C>& block) {
+  void load_queries(Workspace& workspace,
+                    int64_t head,
+                    const Queries& q,
+                    const Keys& keys,
+                    QueryBlock<Item, C>& block) {
     block.queries = q;
     block.keys = keys;
     block.head = head;
     // Where rows and stacked are the same, the rows are kept and the buffer for stacked ones
     // unused.
-    Item* q_buffer = arena.take<Item>(operand_size());
-    Item* dout_buffer = arena.take<Item>(operand_size());
+    Item* q_buffer = workspace.take<Item>(operand_size());
+    Item* dout_buffer = workspace.take<Item>(operand_size());
     constexpr bool kSameForm = O::kPerItem == 1;
     const Operand<Item> q_rows =
         query_rows(call_.q, call_.q_strides, head, q, kSameForm ? q_buffer : left_rows_);
     block.q_stacked = O::stacked(q_rows, dim_, q_buffer);
-    block.q_transposed = O::transposed(q_rows, dim_, arena.take<Item>(operand_size()));
+    block.q_transposed = O::transposed(q_rows, dim_, workspace.take<Item>(operand_size()));
     const Operand<Item> dout_rows =
         query_rows(call_.dout, call_.dout_strides, head, q, kSameForm ? dout_buffer : left_rows_);
     block.dout_stacked = O::stacked(dout_rows, dim_, dout_buffer);
-    block.dout_transposed = O::transposed(dout_rows, dim_, arena.take<Item>(operand_size()));
-    block.shift = arena.take<C>(kB);
-    block.delta = arena.take<C>(kB);
-    block.dq = arena.take<C>(kB * padded_);
+    block.dout_transposed = O::transposed(dout_rows, dim_, workspace.take<Item>(operand_size()));
+    block.shift = workspace.take<C>(kB);
+    block.delta = workspace.take<C>(kB);
+    block.dq = workspace.take<C>(kB * padded_);
     load_row_constants(block);
     for (int64_t i = 0; i < kB * padded_; ++i) {
       block.dq[i] = 0;
@@ -300,7 +303,7 @@ class BackwardPart {
   const Exponents exponents_;
   const int64_t dim_ = s_.head_dim;
   const int64_t padded_ = attention_padded(dim_);
-  Arena arena_;
+  Workspace workspace_;
   Item* left_rows_;
   Item* right_rows_;
   Item* k_stacked_;

@@ -221,9 +221,9 @@ void dropout_factors(const AttentionShape& s,
 }
 
 /// Hands out parts of the working memory, each on its own cache lines.
-class Arena {
+class Workspace {
  public:
-  explicit Arena(void* memory) : next_(static_cast<char*>(memory)) {}
+  explicit Workspace(void* memory) : next_(static_cast<char*>(memory)) {}
   template <class Item>
   Item* take(int64_t n) {
     char* out = next_;

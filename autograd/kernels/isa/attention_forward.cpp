@@ -86,16 +86,16 @@ class ForwardRows {
   ForwardRows(const AttentionCall& call, const AttentionRows& rows, void* scratch)
       : call_(call), s_(call.shape), rows_(rows), exponents_(exponents_of(s_.scale)) {
     const int64_t operand = kB * round_up(dim_, 32);
-    Arena arena(scratch);
-    k_buffer_ = arena.take<Item>(operand);
-    v_buffer_ = arena.take<Item>(operand);
-    v_stacked_ = arena.take<Item>(operand);
-    scores_ = arena.take<C>(kB * kB);
-    factors_ = arena.take<C>(kB * kB);
-    packed_ = arena.take<Item>(kB * kB);
-    rescale_ = arena.take<C>(kB);
+    Workspace workspace(scratch);
+    k_buffer_ = workspace.take<Item>(operand);
+    v_buffer_ = workspace.take<Item>(operand);
+    v_stacked_ = workspace.take<Item>(operand);
+    scores_ = workspace.take<C>(kB * kB);
+    factors_ = workspace.take<C>(kB * kB);
+    packed_ = workspace.take<Item>(kB * kB);
+    rescale_ = workspace.take<C>(kB);
     for (int64_t begin = rows.q_begin; begin < rows.q_end; begin += kB) {
-      start(arena, queries_from(begin, s_.q_len));
+      start(workspace, queries_from(begin, s_.q_len));
     }
   }
 
@@ -113,17 +113,17 @@ class ForwardRows {
   }
 
  private:
-  void start(Arena& arena, const Queries& q) {
+  void start(Workspace& workspace, const Queries& q) {
     QueryBlock<Item, C>& block = blocks_[count_++];
     block.queries = q;
     block.keys = visible_keys(s_, q);
     const AttentionStrides& strides = call_.q_strides;
     const T* x = at<T>(call_.q, strides, rows_.sample, rows_.head) + q.begin * strides.row;
     block.q_transposed = O::transposed(O::rows(x, strides.row, q.count, dim_, true, k_buffer_),
-                                       dim_, arena.take<Item>(kB * round_up(dim_, 32)));
-    block.sums = arena.take<C>(kB * padded_);
-    block.max = arena.take<C>(kB);
-    block.sum = arena.take<C>(kB);
+                                       dim_, workspace.take<Item>(kB * round_up(dim_, 32)));
+    block.sums = workspace.take<C>(kB * padded_);
+    block.max = workspace.take<C>(kB);
+    block.sum = workspace.take<C>(kB);
     for (int64_t i = 0; i < kB * padded_; ++i) {
       block.sums[i] = 0;
     }
