@@ -14,8 +14,6 @@
 
 namespace tapestry {
 
-namespace {
-
 Tensor reduce_loss(const Tensor& loss, Reduction reduction) {
   switch (reduction) {
     case Reduction::kNone:
@@ -27,6 +25,8 @@ Tensor reduce_loss(const Tensor& loss, Reduction reduction) {
   }
   return mean(loss);
 }
+
+namespace {
 
 // One loss per row.
 struct CrossEntropy {

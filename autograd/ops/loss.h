@@ -9,6 +9,8 @@
 namespace tapestry {
 
 enum class Reduction { kNone, kSum, kMean };
+/// Losses of any shape as they are, their mean, or their sum.
+Tensor reduce_loss(const Tensor& loss, Reduction reduction);
 
 struct CrossEntropyOptions {
   /// Rows with this label have loss 0 and no part in a mean.

@@ -10,18 +10,6 @@ namespace tapestry {
 
 namespace {
 
-Tensor reduce_loss(const Tensor& loss, Reduction reduction) {
-  switch (reduction) {
-    case Reduction::kNone:
-      return loss;
-    case Reduction::kSum:
-      return sum(loss);
-    case Reduction::kMean:
-      break;
-  }
-  return mean(loss);
-}
-
 void check_pair(std::string_view op, const Tensor& input, const Tensor& target) {
   check<ValueError>(input.shape() == target.shape(), op, ": the shapes of input ", input.shape(),
                     " and target ", target.shape(), " differ");
