@@ -73,6 +73,7 @@ Tensor cross_entropy(const Tensor& logits,
   check_cross_entropy("cross_entropy", logits.shape(), logits.dtype(), labels, options);
   const Tensor rows =
       apply_op(CrossEntropy{CrossEntropyRows(logits.shape(), options)}, logits, labels.to(kInt64));
+  watch_versions(rows, {labels});
   return reduce_rows(rows, labels, options.ignore_index, options.loss_mask, options.reduction);
 }
 
@@ -89,7 +90,9 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& labels, const NllLossOpti
                log_probs.dim() == 0 ? 0 : log_probs.shape().back(), options.ignore_index);
   const Tensor ignored = eq(labels, options.ignore_index);
   const Tensor rows = masked_fill(neg(pick_columns(log_probs, labels)), ignored, 0);
-  return reduce_rows(rows, labels, options.ignore_index, {}, options.reduction);
+  const Tensor loss = reduce_rows(rows, labels, options.ignore_index, {}, options.reduction);
+  watch_versions(loss, {log_probs});
+  return loss;
 }
 
 Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction) {

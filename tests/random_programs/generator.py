@@ -337,9 +337,14 @@ class Generator:
 
     def add_requires_grad(self):
         gradients = expectations.of_gradients(self.program)
-        names = [n for n in self.floating(lambda t: t.is_leaf or self.chance(.1)) if n not in gradients]
+        names = [n for n in self.floating(lambda t: t.is_leaf or self.chance(.1))
+                 if n not in gradients and not self.has_unrecorded_views(n)]
         if names:
             self.emit("requires_grad", [self.random.choice(names)], {"value": int(self.chance(.8))}, 0, final=True)
+
+    def has_unrecorded_views(self, name):
+        memory = self.tensor(name).storage().data_ptr()
+        return any(t.storage().data_ptr() == memory for t in self.runner.views.values())
 
     def add_get_grad(self):
         names = [n for n in self.leaves() if self.tensor(n).grad is not None]
