@@ -118,9 +118,12 @@ Tensor binary_cross_entropy_with_logits(const Tensor& logits,
   check<ValueError>(broadcast_shapes(op, logits.shape(), pos_weight.shape()) == logits.shape(), op,
                     ": pos_weight ", pos_weight.shape(), " does not broadcast to ", logits.shape());
   const Tensor w = pos_weight.to(logits.dtype());
-  // In this order w is kept: where it is changed before backward, that says so, not the product.
+  // In this form w and y are kept themselves, not what is computed from them: where they are
+  // changed before backward, that says so, and where they come to want a gradient, that of dx
+  // reaches them.
   const Tensor positive = mul(w, mul(y, softplus(neg(logits))));
-  return reduce_loss(add(positive, mul(sub(1, y), softplus(logits))), reduction);
+  const Tensor all = softplus(logits);
+  return reduce_loss(add(positive, sub(all, mul(y, all))), reduction);
 }
 
 }  // namespace tapestry

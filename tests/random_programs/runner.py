@@ -137,7 +137,7 @@ class Runner:
         try:
             with torch.set_grad_enabled(self.modes[-1] if self.modes else True):
                 self._execute(statement)
-        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:  # the last: of None
             message = str(error).split("\n")[0]
             kind = next((k for k, pattern in KINDS if re.search(pattern, message)), "shape")
             return Refusal(kind, message)
