@@ -91,7 +91,7 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& labels, const NllLossOpti
   const Tensor ignored = eq(labels, options.ignore_index);
   const Tensor rows = masked_fill(neg(pick_columns(log_probs, labels)), ignored, 0);
   const Tensor loss = reduce_rows(rows, labels, options.ignore_index, {}, options.reduction);
-  watch_versions(loss, {log_probs});
+  watch_versions(loss, {log_probs, labels});
   return loss;
 }
 
@@ -99,7 +99,9 @@ Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction) 
   check<ValueError>(input.shape() == target.shape(), "mse_loss: the shapes of input ",
                     input.shape(), " and target ", target.shape(), " differ");
   check_floating("mse_loss", input.dtype());
-  return reduce_loss(square(sub(input, target)), reduction);
+  const Tensor loss = reduce_loss(square(sub(input, target)), reduction);
+  watch_versions(loss, {input, target});  // PyTorch keeps them, not their difference
+  return loss;
 }
 
 Tensor binary_cross_entropy_with_logits(const Tensor& logits,
