@@ -39,7 +39,10 @@ const Tensor& SavedTensor::save_output(const Tensor& value, uint32_t index) {
 }
 
 bool SavedTensor::is_only_handle() const {
-  return value_.defined() && value_.impl()->use_count() == 1 && value_.storage()->use_count() == 1;
+  const bool holds_both = leaf_.defined();
+  return value_.defined() && value_.impl()->use_count() == 1 &&
+         (!holds_both || leaf_.impl()->use_count() == 1) &&
+         value_.storage()->use_count() == (holds_both ? 2U : 1U);
 }
 
 Tensor SavedTensor::take() {

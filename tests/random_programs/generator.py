@@ -141,7 +141,9 @@ class Generator:
         for _ in range(20):
             shape, dtype = self.shape(), self.float_dtype()
             if fits(torch.linspace(0, 1, math.prod(shape)).reshape(shape).to(DTYPES[dtype])):
-                return self.leaf(shape, dtype)
+                name = self.leaf(shape, dtype)
+                if fits(self.tensor(name)):
+                    return name
         return self.random.choice(names) if names else None
 
     def one(self, condition, results=1, **attributes):

@@ -180,7 +180,7 @@ class Runner:
             inputs = [self.views[name] if t is x else t for t in inputs]
             x = inputs[0]
         operation.run(*inputs, **attributes)
-        if name in self.views and x.grad_fn is not None:
+        if name in self.views and torch.is_grad_enabled() and x.grad_fn is not None:
             self.tensors[name] = self.views.pop(name)  # it has become a result
         self.recorded.append([NAMES[x.dtype]])
         # an op whose derivative goes by its result would find it changed

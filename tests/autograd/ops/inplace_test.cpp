@@ -149,7 +149,7 @@ TEST(InPlace, AccumulatesASumOverALoop) {
 TEST(InPlace, TheOldValueIsAnInputOfItsOwn) {
   const Tensor w = leaf({2, 3});
   const Tensor x = mul(w, 1);
-  mul_(x, x);
+  mul_(x, clone(x));
   mul_(x, w);  // needs the old x and w
   sum(x).backward();
   EXPECT_THAT(floats(w.grad()), ElementsAre(12, 27));
