@@ -18,6 +18,7 @@
 #include "tests/message_of.h"
 
 namespace tapestry {
+namespace inplace_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -390,4 +391,5 @@ TEST(InPlace, RecordedIntegersAreRefused) {
 }
 
 }  // namespace
+}  // namespace inplace_test
 }  // namespace tapestry
