@@ -23,14 +23,6 @@ inline constexpr int kTileRows = 8;
 inline constexpr int kTileRows = 4;
 #endif
 
-/// Items that one turn of the loop over the sum takes. With AVX2 counting and moving pointers are a
-/// fifth of an item's instructions, which shows where two threads share a core; with AVX-512 a tenth.
-#if defined(__AVX2__) && !defined(__AVX512F__)
-inline constexpr int kItemsPerTurn = 4;
-#else
-inline constexpr int kItemsPerTurn = 1;
-#endif
-
 /// What a product of items is made of.
 template <class C>
 struct Product {
@@ -94,7 +86,7 @@ template <class Item, int kVectors, bool kTransA>
       sum[r][v] = accumulate ? load(c + r * ldc + v * kLanes<C>) : typename P::SumVector{};
     }
   }
-  const auto add_item = [&](int64_t p) __attribute__((always_inline)) {
+  for (int64_t p = 0; p < k; ++p) {
     typename P::ItemVector row[kVectors];
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) {
@@ -108,18 +100,6 @@ template <class Item, int kVectors, bool kTransA>
         sum[r][v] = P::add(ar, row[v], sum[r][v]);
       }
     }
-  };
-  int64_t p = 0;
-  if constexpr (kItemsPerTurn > 1) {
-    for (; p + kItemsPerTurn <= k; p += kItemsPerTurn) {
-#pragma GCC unroll 4
-      for (int q = 0; q < kItemsPerTurn; ++q) {
-        add_item(p + q);
-      }
-    }
-  }
-  for (; p < k; ++p) {
-    add_item(p);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
