@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "autograd/kernels/elementwise.h"
+#include "autograd/kernels/gemm_batch.h"
 #include "autograd/kernels/gemm_blas.h"
 #include "autograd/kernels/gemm_onednn.h"
 #include "autograd/kernels/gemm_shape.h"
@@ -43,15 +44,35 @@ void integer_gemm(const GemmShape& s, const void* a_, const void* b_, void* c_) 
   });
 }
 
-void float32_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
-  // A vector has no use for tiles, and for the smallest products packing costs more than the work.
-  // On AVX2 one thread of tiles does 0.90 to 1.05 of what OpenBLAS's kernels do (gemm_bench,
-  // Emerald Rapids forced); a step of two threads took 6.9 s instead of 8.2 s (gpt2_124m).
+/// Whether float32 tiles are what a product runs on. A vector has no use for tiles, and for the
+/// smallest products packing costs more than the work. On AVX2 (gemm_bench, Emerald Rapids forced)
+/// one thread of tiles does 1.0 to 1.2 of what OpenBLAS's kernels do.
+bool takes_tiles(const GemmShape& s) {
   constexpr int64_t kLeastProduct = 1 << 15;
-  if (s.m > 1 && s.n > 1 && s.m * s.n * s.k >= kLeastProduct && openblas_lacks_avx512()) {
+  return s.m > 1 && s.n > 1 && s.m * s.n * s.k >= kLeastProduct && openblas_lacks_avx512();
+}
+
+void float32_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
+  if (takes_tiles(s)) {
     tiled_gemm(s, a, b, c);
   } else {
     blas_gemm(s, a, b, c);
+  }
+}
+
+/// Whether an element's bits are the same when only a block of rows that holds it is computed.
+bool bits_by_element(const GemmShape& s) {
+  switch (s.dtype) {
+    case kFloat32:
+      return takes_tiles(s);
+    case kBFloat16:
+    case kFloat16:
+      return has_tiled_gemm(s.dtype);
+    case kInt32:
+    case kInt64:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -141,24 +162,33 @@ void gemm_batched(DType dtype,
   if (k > 0 && alpha != 0 && has_onednn_gemm(dtype) && onednn_gemm(shape, a, b, c)) {
     return;
   }
-  const auto one = [&](int64_t i) {
-    one_product(shape, static_cast<const char*>(a) + i * stride_a * size_of(dtype),
-                static_cast<const char*>(b) + i * stride_b * size_of(dtype),
-                static_cast<char*>(c) + i * stride_c * size_of(c_dtype));
+  const bool divisible = bits_by_element(shape);
+  const GemmBatch spread = spread_batch(shape, num_threads(), divisible);
+  const auto one = [&](int64_t i, int64_t part) {
+    const int64_t row = part * spread.rows;
+    GemmShape own = shape;
+    own.m = std::min(spread.rows, m - row);
+    const char* left =
+        static_cast<const char*>(a) + (i * stride_a + row * (trans_a ? 1 : lda)) * size_of(dtype);
+    const char* right = static_cast<const char*>(b) + i * stride_b * size_of(dtype);
+    char* out = static_cast<char*>(c) + (i * stride_c + row * ldc) * size_of(c_dtype);
+    if (dtype == kFloat32 && divisible && k > 0 && alpha != 0) {
+      tiled_gemm(own, left, right, out);  // as the whole product, however few rows these are
+    } else {
+      one_product(own, left, right, out);
+    }
   };
-  // A serial product wastes nothing on synchronisation, so enough of them beat one shared product.
-  constexpr int64_t kSmallProduct = int64_t{1} << 21;  // multiplications: about 30 us
-  const int64_t work = m * n * std::max<int64_t>(k, 1);
-  if (batch >= 4 * num_threads() || work < kSmallProduct) {
+  if (spread.spread) {
+    const int64_t work = spread.rows * n * std::max<int64_t>(k, 1);
     const int64_t grain = std::max<int64_t>(1, 4 * kGrainSize / work);
-    parallel_for(batch, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        one(i);
+    parallel_for(batch * spread.parts, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t unit = begin; unit < end; ++unit) {
+        one(unit / spread.parts, unit % spread.parts);
       }
     });
   } else {
     for (int64_t i = 0; i < batch; ++i) {
-      one(i);
+      one(i, 0);
     }
   }
 }

@@ -37,7 +37,7 @@ void gemm(DType dtype,
           int64_t ldc);
 
 /// `batch` products. stride_* are elements from one matrix to the next; 0 shares A or B (never C).
-/// Small matrices are spread over the team, large ones are each computed by the whole team.
+/// Small ones, or blocks of their rows, are spread over the team; large ones take all of it each.
 void gemm_batched(DType dtype,
                   DType c_dtype,
                   bool trans_a,

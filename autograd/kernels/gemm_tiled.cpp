@@ -56,7 +56,7 @@ void run(const TiledProduct& given) {
   const int64_t team = std::clamp<int64_t>(units / least, 1, num_threads());
   std::atomic<int64_t> taken = 0;
   parallel_for(team, 1, [&](int64_t first, int64_t last) {
-    const Scratch panel(TAPESTRY_DISPATCH_AND_BF16(panel_bytes)(product.n, items));
+    const Scratch panel(TAPESTRY_DISPATCH_AND_BF16(panel_bytes)(product.m, product.n, items));
     const bool alone = last - first == team;
     int64_t begin = taken;
     while (begin < units) {

@@ -55,9 +55,10 @@ TAPESTRY_DECLARE_PER_ISA_AND_BF16(
     // Fills packed_a for tiles [begin, end), counted from first_packed on.
     void pack_tiles(const TiledProduct& product, int64_t begin, int64_t end);
     // Computes its share of C: the work is cut into tiles x vectors of columns, panel after panel,
-    // and [begin, end) of these is done. `panel` has panel_bytes().
+    // and [begin, end) of these is done. `panel`, for those that are packed together, has
+    // panel_bytes().
     void multiply_share(const TiledProduct& product, int64_t begin, int64_t end, void* panel);
-    int64_t panel_bytes(int64_t n, int64_t items))
+    int64_t panel_bytes(int64_t m, int64_t n, int64_t items))
 
 /// Whether tiled_gemm takes that dtype at the level in use: float32 always, bfloat16 and float16
 /// from AVX2 on.

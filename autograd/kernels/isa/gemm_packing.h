@@ -152,6 +152,33 @@ template <int64_t kWidth, class Item, class Element>
   }
 }
 
+/// As pack() for all panels of kWidth that `count` lines make: panel after panel in `out`, and
+/// where the elements of one k are neighbours, read in one pass.
+template <int64_t kWidth, class Item, class Element>
+void pack_panels(const Factor<Item, Element>& x, int64_t first, int64_t count, Item* out) {
+  constexpr int64_t kPer = kPerItem<Item>;
+  const int64_t items = items_of<Item>(x.k);
+  const int64_t size = items * kWidth;
+  const int64_t whole = count / kWidth;
+  if (whole < 2 || x.along || x.k % kPer != 0) {
+    for (int64_t line = 0; line < count; line += kWidth) {
+      pack<kWidth>(x, first + line, count - line < kWidth ? count - line : kWidth,
+                   out + line / kWidth * size);
+    }
+    return;
+  }
+  for (int64_t p = 0; p < items; ++p) {
+    const auto* even = x.data + p * kPer * x.ld + first;
+    for (int64_t panel = 0; panel < whole; ++panel, even += kWidth) {
+      prefetch_rows<kWidth>(x, p, items, even);
+      join<kWidth>(even, kPer == 1 ? even : even + x.ld, out + panel * size + p * kWidth);
+    }
+  }
+  if (whole * kWidth < count) {
+    pack<kWidth>(x, first + whole * kWidth, count - whole * kWidth, out + whole * size);
+  }
+}
+
 /// As pack() for kTiles tiles that follow one another, from rows of A^T: all of them at once, so
 /// that what is read of a row is at least a cache line.
 template <int64_t kTiles, class Item, class Element>

@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "autograd/kernels/isa/avx2_panel_tile.h"
 #include "autograd/kernels/isa/gemm_packing.h"
 #include "autograd/kernels/isa/row_io.h"
 
@@ -107,19 +108,28 @@ class PanelOfC {
         static_cast<const Item*>(g.packed_a) + (tile - g.first_packed) * items_ * kTileRows;
     if constexpr (kConverts<Item, Element>) {
       if (!g.trans_a) {
-        multiply_tile<Item, kVectors, false>(items_, packed, items_, panel_, kWidth, accumulate, c,
-                                             ldc);
+        multiply<false>(packed, items_, accumulate, c, ldc);
         return;
       }
     } else if (tile < g.first_packed) {
       const auto* rows = static_cast<const Element*>(g.a) + tile * kTileRows * g.lda;
-      multiply_tile<Item, kVectors, false>(items_, reinterpret_cast<const Item*>(rows),
-                                           g.lda / kPerItem<Item>, panel_, kWidth, accumulate, c,
-                                           ldc);
+      multiply<false>(reinterpret_cast<const Item*>(rows), g.lda / kPerItem<Item>, accumulate, c,
+                      ldc);
       return;
     }
-    multiply_tile<Item, kVectors, true>(items_, packed, kTileRows, panel_, kWidth, accumulate, c,
-                                        ldc);
+    multiply<true>(packed, kTileRows, accumulate, c, ldc);
+  }
+
+  template <bool kTransA>
+  [[gnu::always_inline]] void multiply(
+      const Item* a, int64_t lda, bool accumulate, float* c, int64_t ldc) const {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    if constexpr (kVectors == kPanelVectors) {
+      multiply_panel_tile<kTransA>(items_, a, lda, panel_, accumulate, c, ldc);
+      return;
+    }
+#endif
+    multiply_tile<Item, kVectors, kTransA>(items_, a, lda, panel_, kWidth, accumulate, c, ldc);
   }
 
   void copy_tile(const float* x, int64_t ld, int64_t rows, float* sums) const {
@@ -154,23 +164,57 @@ class PanelOfC {
   int64_t items_;
 };
 
+/// Tiles of A that `panels` panels meet one after the other, so that these rows are read from the
+/// second-level cache but for the first time; all of them where one panel goes alone.
+[[gnu::always_inline]] inline int64_t tiles_together(int64_t items, int64_t panels) {
+  constexpr int64_t kBytes = 384 * 1024;
+  constexpr int64_t kLeastTiles = 8;
+  if (panels <= 1) {
+    return int64_t{1} << 40;
+  }
+  const int64_t tiles = kBytes / (items * kTileRows * static_cast<int64_t>(sizeof(float)));
+  return tiles > kLeastTiles ? tiles : kLeastTiles;
+}
+
+/// `panels` neighbouring panels from `column` on.
 template <class Item, class Element, int kVectors>
-void multiply_panel(const TiledProduct& product,
-                    int64_t column,
-                    int64_t tile_begin,
-                    int64_t tile_end,
-                    Item* panel) {
+void multiply_panels(const TiledProduct& product,
+                     int64_t column,
+                     int64_t panels,
+                     int64_t tile_begin,
+                     int64_t tile_end,
+                     Item* packed) {
   const Factor<Item, Element> b = {static_cast<const Element*>(product.b), product.ldb,
                                    product.trans_b, product.k};
   constexpr int64_t kWidth = kVectors * kLane;
-  pack<kWidth>(b, column, least(kWidth, product.n - column), panel);
-  PanelOfC<Item, Element, kVectors>(product, panel, column).multiply(tile_begin, tile_end);
+  const int64_t items = items_of<Item>(product.k);
+  const int64_t size = items * kWidth;
+  pack_panels<kWidth>(b, column, least(panels * kWidth, product.n - column), packed);
+  const int64_t step = tiles_together(items, panels);
+  for (int64_t tile = tile_begin; tile < tile_end; tile += step) {
+    for (int64_t panel = 0; panel < panels; ++panel) {
+      PanelOfC<Item, Element, kVectors>(product, packed + panel * size, column + panel * kWidth)
+          .multiply(tile, least(tile + step, tile_end));
+    }
+  }
+}
+
+/// How many whole panels are packed before rows of A pass over them: several, unless all rows stay
+/// in the cache anyway.
+int64_t panels_together(int64_t m, int64_t n, int64_t items) {
+  constexpr int64_t kMostPanels = 8;
+  constexpr int64_t kBytes = 768 * 1024;
+  const int64_t width = kPanelVectors * kLane;
+  const int64_t fitting = kBytes / (items * width * static_cast<int64_t>(sizeof(float)));
+  const int64_t panels = least(least(kMostPanels, fitting), n / width);
+  return panels <= 1 || ceil_div(m, kTileRows) <= tiles_together(items, panels) ? 1 : panels;
 }
 
 template <class Item, class Element>
-void multiply_typed(const TiledProduct& product, int64_t begin, int64_t end, Item* panel) {
+void multiply_typed(const TiledProduct& product, int64_t begin, int64_t end, Item* packed) {
   const int64_t vectors = ceil_div(product.n, kLane);
   const int64_t tiles = ceil_div(product.m, kTileRows);
+  const int64_t together = panels_together(product.m, product.n, items_of<Item>(product.k));
   int64_t width = 0;
   for (int64_t v = 0; v * tiles < end; v += width) {
     const int64_t left = vectors - v;
@@ -186,13 +230,21 @@ void multiply_typed(const TiledProduct& product, int64_t begin, int64_t end, Ite
     }
     switch (width) {
       case 1:
-        multiply_panel<Item, Element, 1>(product, v * kLane, from, to, panel);
+        multiply_panels<Item, Element, 1>(product, v * kLane, 1, from, to, packed);
         break;
       case 2:
-        multiply_panel<Item, Element, 2>(product, v * kLane, from, to, panel);
+        multiply_panels<Item, Element, 2>(product, v * kLane, 1, from, to, packed);
         break;
-      default:
-        multiply_panel<Item, Element, 3>(product, v * kLane, from, to, panel);
+      default: {
+        // Whole panels of this share, but for what goes two and two.
+        int64_t panels = 1;
+        while (from == 0 && panels < together && (v + (panels + 1) * width) * tiles <= end &&
+               vectors - (v + panels * width) >= width && vectors - (v + panels * width) != 4) {
+          ++panels;
+        }
+        multiply_panels<Item, Element, kPanelVectors>(product, v * kLane, panels, from, to, packed);
+        width *= panels;
+      }
     }
   }
 }
@@ -256,8 +308,8 @@ int64_t tile_rows() { return kTileRows; }
 int64_t tile_columns() { return kLane; }
 int64_t panel_vectors() { return kPanelVectors; }
 
-int64_t panel_bytes(int64_t n, int64_t items) {
-  const int64_t vectors = least(kPanelVectors, ceil_div(n, kLane));
+int64_t panel_bytes(int64_t m, int64_t n, int64_t items) {
+  const int64_t vectors = least(kPanelVectors, ceil_div(n, kLane)) * panels_together(m, n, items);
   return items * vectors * kLane * static_cast<int64_t>(sizeof(float));
 }
 

@@ -162,7 +162,7 @@ void expect_same_for_any_team(const Body& body) {
   const int before = num_threads();
   set_num_threads(1);
   const std::vector<Array> expected = body();
-  for (const int team : {2, 3}) {
+  for (const int team : {2, 3, 7, 32}) {
     set_num_threads(team);
     const std::vector<Array> got = body();
     ASSERT_EQ(got.size(), expected.size());
