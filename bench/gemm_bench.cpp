@@ -115,10 +115,7 @@ void measure(const Layer& layer, std::string_view form, DType dtype, double budg
   const Tensor c = empty({s.m, s.n}, dtype);
   double peak = 0;
   std::vector<std::function<void()>> runners(5);
-  runners[0] = [&] {
-    kernels::gemm(s.dtype, s.c_dtype, s.trans_a, s.trans_b, s.m, s.n, s.k, s.alpha, a.raw(), s.lda,
-                  b.raw(), s.ldb, s.beta, c.raw(), s.ldc);
-  };
+  runners[0] = [&] { kernels::gemm(s, a.raw(), b.raw(), c.raw()); };
   if (kernels::has_tiled_gemm(dtype)) {
     runners[1] = [&] { kernels::tiled_gemm(s, a.raw(), b.raw(), c.raw()); };
   }

@@ -42,29 +42,37 @@ double best_seconds(const std::function<void()>& work, double budget) {
   return best;
 }
 
-struct GemmShape {
+struct LinearShape {
   int64_t m, n, k;
 };
 
 /// y = x weight^T in GFLOP/s, as a linear layer of `shape.k` inputs and `shape.n` outputs.
-double gemm_rate(DType dtype, const GemmShape& shape, double budget) {
+double gemm_rate(DType dtype, const LinearShape& shape, double budget) {
   const Tensor x = randn({shape.m, shape.k}).to(dtype);
   const Tensor weight = randn({shape.n, shape.k}).to(dtype);
   const Tensor y = empty({shape.m, shape.n}, dtype);
   const double seconds = best_seconds(
       [&] {
-        kernels::gemm(dtype, dtype, false, true, shape.m, shape.n, shape.k, 1.0, x.raw(), shape.k,
-                      weight.raw(), shape.k, 0.0, y.raw(), shape.n);
+        kernels::gemm({.dtype = dtype,
+                       .c_dtype = dtype,
+                       .trans_b = true,
+                       .m = shape.m,
+                       .n = shape.n,
+                       .k = shape.k,
+                       .lda = shape.k,
+                       .ldb = shape.k,
+                       .ldc = shape.n},
+                      x.raw(), weight.raw(), y.raw());
       },
       budget);
   return 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
          static_cast<double>(shape.k) / seconds / 1e9;
 }
 
-Json gemm_rates(DType dtype, const std::vector<GemmShape>& shapes, double budget) {
+Json gemm_rates(DType dtype, const std::vector<LinearShape>& shapes, double budget) {
   Json rates;
   double peak = 0;
-  for (const GemmShape& shape : shapes) {
+  for (const LinearShape& shape : shapes) {
     const double rate = gemm_rate(dtype, shape, budget);
     rates[std::to_string(shape.m) + "x" + std::to_string(shape.n) + "x" + std::to_string(shape.k)] =
         rate;
@@ -142,12 +150,12 @@ int run(int argc, char** argv) {
     array_bytes = int64_t{16} << 20;
   }
   const double budget = quick ? 0.0 : 1.0;
-  const std::vector<GemmShape> shapes = quick ? std::vector<GemmShape>{{256, 256, 256}}
-                                              : std::vector<GemmShape>{{1024, 3072, 768},
-                                                                       {1024, 768, 3072},
-                                                                       {1024, 50304, 768},
-                                                                       {2048, 2048, 2048},
-                                                                       {4096, 4096, 4096}};
+  const std::vector<LinearShape> shapes = quick ? std::vector<LinearShape>{{256, 256, 256}}
+                                                : std::vector<LinearShape>{{1024, 3072, 768},
+                                                                           {1024, 768, 3072},
+                                                                           {1024, 50304, 768},
+                                                                           {2048, 2048, 2048},
+                                                                           {4096, 4096, 4096}};
   Json out;
   out["tapestry"] = TAPESTRY_VERSION;
   out["threads"] = num_threads();

@@ -8,7 +8,6 @@
 #include "autograd/kernels/gemm_batch.h"
 #include "autograd/kernels/gemm_blas.h"
 #include "autograd/kernels/gemm_onednn.h"
-#include "autograd/kernels/gemm_shape.h"
 #include "autograd/kernels/gemm_tiled.h"
 #include "autograd/kernels/gemm_widened.h"
 #include "autograd/kernels/parallel_for.h"
@@ -112,82 +111,44 @@ void one_product(const GemmShape& s, const void* a, const void* b, void* c) {
 
 }  // namespace
 
-void gemm(DType dtype,
-          DType c_dtype,
-          bool trans_a,
-          bool trans_b,
-          int64_t m,
-          int64_t n,
-          int64_t k,
-          double alpha,
-          const void* a,
-          int64_t lda,
-          const void* b,
-          int64_t ldb,
-          double beta,
-          void* c,
-          int64_t ldc) {
-  gemm_batched(dtype, c_dtype, trans_a, trans_b, 1, m, n, k, alpha, a, lda, 0, b, ldb, 0, beta, c,
-               ldc, 0);
-}
-
-void gemm_batched(DType dtype,
-                  DType c_dtype,
-                  bool trans_a,
-                  bool trans_b,
-                  int64_t batch,
-                  int64_t m,
-                  int64_t n,
-                  int64_t k,
-                  double alpha,
-                  const void* a,
-                  int64_t lda,
-                  int64_t stride_a,
-                  const void* b,
-                  int64_t ldb,
-                  int64_t stride_b,
-                  double beta,
-                  void* c,
-                  int64_t ldc,
-                  int64_t stride_c) {
-  assert(dtype != kBool);
-  assert(c_dtype == dtype || ((dtype == kBFloat16 || dtype == kFloat16) && c_dtype == kFloat32));
-  assert(batch <= 1 || stride_c != 0);
-  if (batch <= 0 || m <= 0 || n <= 0) {
+void gemm(const GemmShape& s, const void* a, const void* b, void* c) {
+  assert(s.dtype != kBool);
+  assert(s.c_dtype == s.dtype ||
+         ((s.dtype == kBFloat16 || s.dtype == kFloat16) && s.c_dtype == kFloat32));
+  assert(s.batch <= 1 || s.stride_c != 0);
+  if (s.batch <= 0 || s.m <= 0 || s.n <= 0) {
     return;
   }
-  const GemmShape shape = {dtype, c_dtype, trans_a,  trans_b, batch,    m,    n,   k,
-                           alpha, lda,     stride_a, ldb,     stride_b, beta, ldc, stride_c};
   // With alpha = 0 oneDNN 2.6 scales accumulators that it never set.
-  if (k > 0 && alpha != 0 && has_onednn_gemm(dtype) && onednn_gemm(shape, a, b, c)) {
+  if (s.k > 0 && s.alpha != 0 && has_onednn_gemm(s.dtype) && onednn_gemm(s, a, b, c)) {
     return;
   }
-  const bool divisible = bits_by_element(shape);
-  const GemmBatch spread = spread_batch(shape, num_threads(), divisible);
+  const bool divisible = bits_by_element(s);
+  const GemmBatch spread = spread_batch(s, num_threads(), divisible);
   const auto one = [&](int64_t i, int64_t part) {
     const int64_t row = part * spread.rows;
-    GemmShape own = shape;
-    own.m = std::min(spread.rows, m - row);
-    const char* left =
-        static_cast<const char*>(a) + (i * stride_a + row * (trans_a ? 1 : lda)) * size_of(dtype);
-    const char* right = static_cast<const char*>(b) + i * stride_b * size_of(dtype);
-    char* out = static_cast<char*>(c) + (i * stride_c + row * ldc) * size_of(c_dtype);
-    if (dtype == kFloat32 && divisible && k > 0 && alpha != 0) {
+    GemmShape own = s;
+    own.m = std::min(spread.rows, s.m - row);
+    const char* left = static_cast<const char*>(a) +
+                       (i * s.stride_a + row * (s.trans_a ? 1 : s.lda)) * size_of(s.dtype);
+    const char* right = static_cast<const char*>(b) + i * s.stride_b * size_of(s.dtype);
+    char* out = static_cast<char*>(c) + (i * s.stride_c + row * s.ldc) * size_of(s.c_dtype);
+    if (s.dtype == kFloat32 && divisible && s.k > 0 && s.alpha != 0) {
       tiled_gemm(own, left, right, out);  // as the whole product, however few rows these are
     } else {
       one_product(own, left, right, out);
     }
   };
   if (spread.spread) {
-    const int64_t work = spread.rows * n * std::max<int64_t>(k, 1);
+    const int64_t work = spread.rows * s.n * std::max<int64_t>(s.k, 1);
     const int64_t grain = std::max<int64_t>(1, 4 * kGrainSize / work);
-    parallel_for(batch * spread.parts, grain, [&](int64_t begin, int64_t end) {
+    parallel_for(s.batch * spread.parts, grain, [&](int64_t begin, int64_t end) {
       for (int64_t unit = begin; unit < end; ++unit) {
         one(unit / spread.parts, unit % spread.parts);
       }
     });
   } else {
-    for (int64_t i = 0; i < batch; ++i) {
+    for (int64_t i = 0; i < s.batch; ++i) {
       one(i, 0);
     }
   }

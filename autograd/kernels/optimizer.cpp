@@ -40,15 +40,15 @@ namespace {
 
 // Vector code and the scalar code of its remainder may round differently, so parts begin at
 // multiples of this many elements, whatever the team.
-constexpr int64_t kBlock = 512;
+constexpr int64_t kStateBlock = 512;
 
-int64_t state_blocks(int64_t n) { return (n + kBlock - 1) / kBlock; }
+int64_t state_blocks(int64_t n) { return (n + kStateBlock - 1) / kStateBlock; }
 
 /// Calls body(begin, end) on ranges of elements in [0, n).
 template <class Body>
 void for_elements(int64_t n, const Body& body) {
-  parallel_for(state_blocks(n), kGrainSize / kBlock, [&](int64_t begin, int64_t end) {
-    body(begin * kBlock, std::min(end * kBlock, n));
+  parallel_for(state_blocks(n), kGrainSize / kStateBlock, [&](int64_t begin, int64_t end) {
+    body(begin * kStateBlock, std::min(end * kStateBlock, n));
   });
 }
 
@@ -61,12 +61,12 @@ void for_all_elements(std::span<const T> tensors, const Body& body) {
     total += state_blocks(tensors[i].n);
     ends[i] = total;
   }
-  parallel_for(total, kGrainSize / kBlock, [&](int64_t begin, int64_t end) {
+  parallel_for(total, kGrainSize / kStateBlock, [&](int64_t begin, int64_t end) {
     auto i = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin());
     for (; begin < end; ++i) {
       const int64_t first = ends[i] - state_blocks(tensors[i].n);
       const int64_t last = std::min(end, ends[i]);
-      body(i, (begin - first) * kBlock, std::min((last - first) * kBlock, tensors[i].n));
+      body(i, (begin - first) * kStateBlock, std::min((last - first) * kStateBlock, tensors[i].n));
       begin = last;
     }
   });

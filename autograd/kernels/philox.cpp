@@ -65,7 +65,7 @@ T next_below(T x) {
 
 /// Calls body(T null pointer) with the element type of a floating dtype.
 template <class F>
-void with_type(DType dtype, const F& f) {
+void with_floating_type(DType dtype, const F& f) {
   assert(is_floating(dtype));
   switch (dtype) {
     case kFloat64:
@@ -110,7 +110,7 @@ void fill_uniform(DType dtype,
                   double low,
                   double high,
                   void* y_) {
-  with_type(dtype, [&](auto* tag) {
+  with_floating_type(dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     auto* y = static_cast<T*>(y_);
     const auto number = [&](uint64_t word) {
@@ -138,7 +138,7 @@ void fill_normal(DType dtype,
                  double mean,
                  double std,
                  void* y_) {
-  with_type(dtype, [&](auto* tag) {
+  with_floating_type(dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     auto* y = static_cast<T*>(y_);
     for_word_pairs(n, seed, stream, first_index, [&](int64_t i, uint64_t w0, uint64_t w1) {

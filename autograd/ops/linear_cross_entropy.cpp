@@ -72,11 +72,18 @@ Tensor entries_between(const Tensor& t, int64_t begin, int64_t end) {
 // stored as its transpose.
 void multiply(
     const Tensor& a, bool trans_a, const Tensor& b, bool trans_b, double beta, const Tensor& out) {
-  const int64_t m = out.shape()[0];
-  const int64_t n = out.shape()[1];
-  const int64_t k = a.shape()[trans_a ? 0 : 1];
-  kernels::gemm(a.dtype(), out.dtype(), trans_a, trans_b, m, n, k, 1, a.raw(), a.shape()[1],
-                b.raw(), b.shape()[1], beta, out.raw(), n);
+  kernels::gemm({.dtype = a.dtype(),
+                 .c_dtype = out.dtype(),
+                 .trans_a = trans_a,
+                 .trans_b = trans_b,
+                 .m = out.shape()[0],
+                 .n = out.shape()[1],
+                 .k = a.shape()[trans_a ? 0 : 1],
+                 .lda = a.shape()[1],
+                 .ldb = b.shape()[1],
+                 .beta = beta,
+                 .ldc = out.shape()[1]},
+                a.raw(), b.raw(), out.raw());
 }
 
 // The logits of a chunk of rows at a time: calls f(logits, begin, end).

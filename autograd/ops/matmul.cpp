@@ -156,15 +156,22 @@ void multiply(const Tensor& a_, const Tensor& b_, double beta, const Tensor& out
       return m.data + offset * size_of(item);
     };
     auto* to = const_cast<std::byte*>(at(c, out.dtype()));
-    if (batched) {
-      kernels::gemm_batched(dtype, out.dtype(), a.transposed, b.transposed, count, c.rows,
-                            c.columns, a.columns, 1, at(a, dtype), a.leading, a.batch[inner],
-                            at(b, dtype), b.leading, b.batch[inner], beta, to, c.leading,
-                            c.batch[inner]);
-    } else {
-      kernels::gemm(dtype, out.dtype(), a.transposed, b.transposed, c.rows, c.columns, a.columns, 1,
-                    at(a, dtype), a.leading, at(b, dtype), b.leading, beta, to, c.leading);
-    }
+    kernels::gemm({.dtype = dtype,
+                   .c_dtype = out.dtype(),
+                   .trans_a = a.transposed,
+                   .trans_b = b.transposed,
+                   .batch = count,
+                   .m = c.rows,
+                   .n = c.columns,
+                   .k = a.columns,
+                   .lda = a.leading,
+                   .stride_a = batched ? a.batch[inner] : 0,
+                   .ldb = b.leading,
+                   .stride_b = batched ? b.batch[inner] : 0,
+                   .beta = beta,
+                   .ldc = c.leading,
+                   .stride_c = batched ? c.batch[inner] : 0},
+                  at(a, dtype), at(b, dtype), to);
     for (int64_t i = batch.size() - 1; i >= 0; --i) {
       if (i == inner) {
         continue;

@@ -114,7 +114,7 @@ struct SliceBackward;
 Tensor slice_backward(
     const Tensor& dy, const Shape& shape, int64_t axis, int64_t start, int64_t step);
 
-struct Slice {
+struct SliceView {
   static constexpr std::string_view name = "slice";
   int64_t axis, start, count, step;
   Shape x_shape;
@@ -147,7 +147,7 @@ Tensor slice_backward(
   return apply_op(SliceBackward{shape, axis, start, step}, dy);
 }
 
-struct Copy {
+struct Clone {
   static constexpr std::string_view name = "clone";
   Tensor forward(const Tensor& x) { return dense_copy(x); }
   Tensor backward(const Tensor& dy) const { return dy; }
@@ -301,7 +301,7 @@ Tensor slice(const Tensor& x, int64_t axis, int64_t start, int64_t stop, int64_t
   if (count == n && step == 1) {
     return whole(x);
   }
-  return apply_op(Slice{a, first, count, step, {}}, x);
+  return apply_op(SliceView{a, first, count, step, {}}, x);
 }
 
 Tensor select(const Tensor& x, int64_t axis, int64_t index) {
@@ -337,7 +337,7 @@ Tensor unsqueeze(const Tensor& x, int64_t axis) {
 }
 
 Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
-Tensor clone(const Tensor& x) { return apply_op(Copy{}, x); }
+Tensor clone(const Tensor& x) { return apply_op(Clone{}, x); }
 Tensor to(const Tensor& x, DType dtype) {
   return x.dtype() == dtype ? x : apply_op(Cast{dtype}, x);
 }

@@ -74,9 +74,23 @@ TEST(GemmBatchTest, SameBitsForAnyTeam) {
         const Array b = testing::random_array(dtype, kBatch * kN * kK, 2);
         testing::expect_same_for_any_team([&] {
           Array c = testing::random_array(dtype, kBatch * kM * kN, 3);
-          gemm_batched(dtype, dtype, trans, !trans, kBatch, kM, kN, kK, 1.5, a.data(),
-                       trans ? kM : kK, kM * kK, b.data(), trans ? kN : kK, kN * kK, 0.5, c.data(),
-                       kN, kM * kN);
+          gemm({.dtype = dtype,
+                .c_dtype = dtype,
+                .trans_a = trans,
+                .trans_b = !trans,
+                .batch = kBatch,
+                .m = kM,
+                .n = kN,
+                .k = kK,
+                .alpha = 1.5,
+                .lda = trans ? kM : kK,
+                .stride_a = kM * kK,
+                .ldb = trans ? kN : kK,
+                .stride_b = kN * kK,
+                .beta = 0.5,
+                .ldc = kN,
+                .stride_c = kM * kN},
+               a.data(), b.data(), c.data());
           return std::vector<Array>{c};
         });
       }

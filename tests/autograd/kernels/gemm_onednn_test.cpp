@@ -25,8 +25,7 @@ struct ByOneDnn {
       ++*taken;
       return;
     }
-    gemm_batched(s.dtype, s.c_dtype, s.trans_a, s.trans_b, s.batch, s.m, s.n, s.k, s.alpha, a,
-                 s.lda, s.stride_a, b, s.ldb, s.stride_b, s.beta, c, s.ldc, s.stride_c);
+    gemm(s, a, b, c);
   }
 };
 

@@ -84,8 +84,17 @@ TEST(GemmSignal, AProductLeavesTheStackPointerOnTheStack) {
         outside = 0;
         const StackWatch watch;
         while (signals < 40) {
-          gemm(dtype, dtype, trans, trans, kSize, kSize, kSize, 1, a.data(), kSize, b.data(), kSize,
-               0, c.data(), kSize);
+          gemm({.dtype = dtype,
+                .c_dtype = dtype,
+                .trans_a = trans,
+                .trans_b = trans,
+                .m = kSize,
+                .n = kSize,
+                .k = kSize,
+                .lda = kSize,
+                .ldb = kSize,
+                .ldc = kSize},
+               a.data(), b.data(), c.data());
         }
         EXPECT_EQ(outside, 0) << name_of(dtype) << (trans ? ", transposed" : "");
       }

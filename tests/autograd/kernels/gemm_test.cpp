@@ -15,11 +15,6 @@ namespace tapestry::kernels {
 namespace gemm_test {
 namespace {
 
-void by_shape(const GemmShape& s, const void* a, const void* b, void* c) {
-  gemm_batched(s.dtype, s.c_dtype, s.trans_a, s.trans_b, s.batch, s.m, s.n, s.k, s.alpha, a, s.lda,
-               s.stride_a, b, s.ldb, s.stride_b, s.beta, c, s.ldc, s.stride_c);
-}
-
 template <class T, class Out>
 void check(int64_t batch,
            int64_t m,
@@ -31,7 +26,7 @@ void check(int64_t batch,
            double beta,
            bool padded,
            bool share_b) {
-  gemm_testing::check<T, Out>(by_shape,
+  gemm_testing::check<T, Out>(gemm,
                               {batch, m, n, k, trans_a, trans_b, alpha, beta, padded, share_b});
 }
 
@@ -87,10 +82,13 @@ TEST(GemmTest, NestedAndConcurrentCallsAgreeWithASerialOne) {
   std::vector<float> expected(kSize * kSize);
   std::vector<float> expected16(kSize * kSize);
   const auto run = [&](std::vector<float>& c, std::vector<float>& c16) {
-    gemm(kFloat32, kFloat32, false, true, kSize, kSize, kSize, 1, a.data(), kSize, a.data(), kSize,
-         0, c.data(), kSize);
-    gemm(kBFloat16, kFloat32, true, false, kSize, kSize, kSize, 1, b.data(), kSize, b.data(), kSize,
-         0, c16.data(), kSize);
+    GemmShape shape{.m = kSize, .n = kSize, .k = kSize, .lda = kSize, .ldb = kSize, .ldc = kSize};
+    shape.trans_b = true;
+    gemm(shape, a.data(), a.data(), c.data());
+    shape.trans_a = true;
+    shape.trans_b = false;
+    shape.dtype = kBFloat16;
+    gemm(shape, b.data(), b.data(), c16.data());
   };
   run(expected, expected16);
   std::vector<std::vector<float>> c(8, std::vector<float>(kSize * kSize));
