@@ -14,21 +14,25 @@ fail() {  # fail EXIT_CODE MESSAGE...
   exit "$code"
 }
 
-# Names of packages.txt that are not installed, one a line.
+# missing_packages [PACKAGE...]: those that are not installed, one a line; without arguments, those of
+# packages.txt.
 missing_packages() {
   local package
   while read -r package; do
     if [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" != installed ]]; then
       echo "$package"
     fi
-  done < <(sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$root/packages.txt")
+  done < <(if (($# > 0)); then printf '%s\n' "$@"; else
+    sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$root/packages.txt"
+  fi)
 }
 
+# install_packages [PACKAGE...]: installs the missing ones, or exits with the line to run as root.
 install_packages() {
   command -v dpkg-query >/dev/null ||
     fail 2 "this is not Debian; install what packages.txt lists, then see CONTRIBUTING.md"
   local -a missing run=()
-  mapfile -t missing < <(missing_packages)
+  mapfile -t missing < <(missing_packages "$@")
   ((${#missing[@]} > 0)) || return 0
 
   local -r line="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
@@ -46,7 +50,7 @@ install_packages() {
     -o DPkg::Lock::Timeout=300)
   if ! "${apt[@]}" update ||
     ! "${apt[@]}" install -y --no-install-recommends "${missing[@]}" ||
-    [[ -n "$(missing_packages)" ]]; then
+    [[ -n "$(missing_packages "$@")" ]]; then
     printf 'The packages could not be installed. Once they can be fetched, run as root:\n  %s\n' \
       "$line" >&2
     exit 2

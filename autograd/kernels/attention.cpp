@@ -10,12 +10,10 @@
 
 namespace tapestry::kernels {
 
-TAPESTRY_DECLARE_PER_ISA_AND_BF16(void attention_forward_rows(DType dtype,
-                                                              const AttentionCall& call,
+TAPESTRY_DECLARE_PER_ISA_AND_BF16(void attention_forward_rows(const AttentionForward& call,
                                                               const AttentionRows& rows,
                                                               void* scratch);
-                                  void attention_backward_part(DType dtype,
-                                                               const AttentionCall& call,
+                                  void attention_backward_part(const AttentionBackward& call,
                                                                const AttentionPart& part,
                                                                void* scratch))
 
@@ -25,12 +23,15 @@ constexpr int64_t kB = kAttentionBlock;
 
 int64_t blocks_of(int64_t n) { return (n + kB - 1) / kB; }
 
-AttentionShape with_totals(AttentionShape shape) {
+/// The call with the totals of its shape filled in, as the loops want them.
+template <class Call>
+Call with_totals(Call call) {
+  AttentionShape& shape = call.shape;
   const auto fill = [](int64_t& total, int64_t size) { total = total == 0 ? size : total; };
   fill(shape.total_heads, shape.heads);
   fill(shape.total_rows, shape.q_len);
   fill(shape.total_cols, shape.kv_len);
-  return shape;
+  return call;
 }
 
 [[maybe_unused]] bool shape_fits(DType dtype, const AttentionShape& s) {
@@ -64,44 +65,23 @@ void for_units(int64_t n, int64_t scratch_bytes, const Body& body) {
 
 }  // namespace
 
-void attention(DType dtype,
-               const AttentionShape& shape,
-               const void* q,
-               AttentionStrides q_strides,
-               const void* k,
-               AttentionStrides k_strides,
-               const void* v,
-               AttentionStrides v_strides,
-               const bool* mask,
-               void* out,
-               AttentionStrides out_strides,
-               void* lse) {
+void attention(const AttentionForward& wanted) {
+  const AttentionForward call = with_totals(wanted);
+  const AttentionShape& shape = call.shape;
   if (shape.batch == 0 || shape.heads == 0) {
     return;
   }
-  assert(shape_fits(dtype, shape));
-  AttentionCall call{};
-  call.shape = with_totals(shape);
-  call.q = q;
-  call.k = k;
-  call.v = v;
-  call.mask = mask;
-  call.lse = lse;
-  call.forward_out = out;
-  call.q_strides = q_strides;
-  call.k_strides = k_strides;
-  call.v_strides = v_strides;
-  call.out_strides = out_strides;
-
+  assert(shape_fits(call.dtype, shape));
   const auto run = TAPESTRY_DISPATCH_AND_BF16(attention_forward_rows);
   const int64_t planes = shape.batch * shape.heads;
   const int64_t rows = rows_per_unit(planes, shape.q_len);
   const int64_t parts = (shape.q_len + rows - 1) / rows;
-  const int64_t bytes = attention_forward_scratch(shape.head_dim) * size_of(compute_dtype(dtype));
+  const int64_t bytes =
+      attention_forward_scratch(shape.head_dim) * size_of(compute_dtype(call.dtype));
   for_units(planes * parts, bytes, [&](int64_t unit, void* scratch) {
     const int64_t plane = unit % planes;
     const int64_t begin = (parts - 1 - unit / planes) * rows;  // the longest causal rows first
-    run(dtype, call,
+    run(call,
         {.sample = plane / shape.heads,
          .head = plane % shape.heads,
          .q_begin = begin,
@@ -110,53 +90,15 @@ void attention(DType dtype,
   });
 }
 
-void attention_backward(DType dtype,
-                        const AttentionShape& shape,
-                        const void* q,
-                        AttentionStrides q_strides,
-                        const void* k,
-                        AttentionStrides k_strides,
-                        const void* v,
-                        AttentionStrides v_strides,
-                        const bool* mask,
-                        const void* out,
-                        AttentionStrides out_strides,
-                        const void* dout,
-                        AttentionStrides dout_strides,
-                        const void* lse,
-                        void* dq,
-                        AttentionStrides dq_strides,
-                        void* dk,
-                        AttentionStrides dk_strides,
-                        void* dv,
-                        AttentionStrides dv_strides) {
+void attention_backward(const AttentionBackward& wanted) {
+  const AttentionBackward call = with_totals(wanted);
+  const AttentionShape& shape = call.shape;
   if (shape.batch == 0 || shape.heads == 0) {
     return;
   }
-  assert(shape_fits(dtype, shape));
-  AttentionCall call{};
-  call.shape = with_totals(shape);
-  call.q = q;
-  call.k = k;
-  call.v = v;
-  call.mask = mask;
-  call.out = out;
-  call.dout = dout;
-  call.lse = const_cast<void*>(lse);  // only read in this pass
-  call.dq = dq;
-  call.dk = dk;
-  call.dv = dv;
-  call.q_strides = q_strides;
-  call.k_strides = k_strides;
-  call.v_strides = v_strides;
-  call.out_strides = out_strides;
-  call.dout_strides = dout_strides;
-  call.dq_strides = dq_strides;
-  call.dk_strides = dk_strides;
-  call.dv_strides = dv_strides;
-
+  assert(shape_fits(call.dtype, shape));
   const auto run = TAPESTRY_DISPATCH_AND_BF16(attention_backward_part);
-  const int64_t item = size_of(compute_dtype(dtype));
+  const int64_t item = size_of(compute_dtype(call.dtype));
   const int64_t heads = shape.heads / shape.groups;
   const auto part_of = [&](int64_t plane) {
     const int64_t group = plane % shape.groups;
@@ -174,7 +116,7 @@ void attention_backward(DType dtype,
   const int64_t planes = shape.batch * shape.groups;
   if (planes >= num_threads()) {
     for_units(planes, attention_backward_scratch(shape.head_dim, shape.kv_len) * item,
-              [&](int64_t unit, void* scratch) { run(dtype, call, part_of(unit), scratch); });
+              [&](int64_t unit, void* scratch) { run(call, part_of(unit), scratch); });
     return;
   }
   // Too few groups for the team: the keys of a group are split for dk and dv, then its queries for
@@ -186,7 +128,7 @@ void attention_backward(DType dtype,
               part.k_begin = unit % k_blocks * kB;
               part.k_end = std::min(part.k_begin + kB, shape.kv_len);
               part.want_dq = false;
-              run(dtype, call, part, scratch);
+              run(call, part, scratch);
             });
   const int64_t q_blocks = blocks_of(shape.q_len);
   for_units(shape.batch * shape.heads * q_blocks,
@@ -199,7 +141,7 @@ void attention_backward(DType dtype,
               part.q_begin = (q_blocks - 1 - unit % q_blocks) * kB;
               part.q_end = std::min(part.q_begin + kB, shape.q_len);
               part.want_dkv = false;
-              run(dtype, call, part, scratch);
+              run(call, part, scratch);
             });
 }
 

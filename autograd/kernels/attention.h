@@ -39,8 +39,7 @@ struct AttentionShape {
   bool causal = false;
   int64_t window_left = -1;  // below 0: no window
   int64_t q_offset = 0;
-  double scale = 1.0;    // of the scores, usually 1 / sqrt(D)
-  bool add_dkv = false;  // see attention_backward
+  double scale = 1.0;  // of the scores, usually 1 / sqrt(D)
 
   double dropout_p = 0.0;  // 0 <= p < 1
   uint64_t rng_seed = 0;
@@ -60,49 +59,54 @@ struct AttentionStrides {
   int64_t row = 0;
 };
 
+/// An array [B,H,S,D] or [B,G,T,D] that a call reads, or writes.
+struct AttentionInput {
+  const void* data = nullptr;
+  AttentionStrides strides;
+};
+struct AttentionOutput {
+  void* data = nullptr;
+  AttentionStrides strides;
+};
+
 /// out [B,H,S,D] = dropout(softmax(scale q k^T + mask)) v; lse [B,H,S], contiguous, float32
 /// (float64 where dtype is float64) = logsumexp of the visible scores. mask [S,T] contiguous, true
 /// where a query may look, or null. A query without a visible key gives out 0 and lse -inf. out may
 /// overlap no input.
-void attention(DType dtype,
-               const AttentionShape& shape,
-               const void* q,
-               AttentionStrides q_strides,
-               const void* k,
-               AttentionStrides k_strides,
-               const void* v,
-               AttentionStrides v_strides,
-               const bool* mask,
-               void* out,
-               AttentionStrides out_strides,
-               void* lse);
+struct AttentionForward {
+  DType dtype = kFloat32;
+  AttentionShape shape;
+  AttentionInput q;
+  AttentionInput k;
+  AttentionInput v;
+  const bool* mask = nullptr;
+  AttentionOutput out;
+  void* lse = nullptr;
+};
+void attention(const AttentionForward& call);
 
 /// Writes dq, dk and dv, all three, from dout and what `attention` returned; the probabilities are
 /// computed again. With P the probabilities, M the dropout factors (0 or 1 / (1 - p)) and
 /// delta_i = dout_i . out_i:
 ///   dv = (P M)^T dout, dS = P (M (dout v^T) - delta), dq = scale dS k, dk = scale dS^T q.
 /// dk and dv sum over the query heads of their group. The outputs may overlap no input.
-/// With add_dkv, dk and dv are float32 (float64 where dtype is float64) and are added to, which is
-/// how the queries of several calls share keys without rounding in between.
-void attention_backward(DType dtype,
-                        const AttentionShape& shape,
-                        const void* q,
-                        AttentionStrides q_strides,
-                        const void* k,
-                        AttentionStrides k_strides,
-                        const void* v,
-                        AttentionStrides v_strides,
-                        const bool* mask,
-                        const void* out,
-                        AttentionStrides out_strides,
-                        const void* dout,
-                        AttentionStrides dout_strides,
-                        const void* lse,
-                        void* dq,
-                        AttentionStrides dq_strides,
-                        void* dk,
-                        AttentionStrides dk_strides,
-                        void* dv,
-                        AttentionStrides dv_strides);
+struct AttentionBackward {
+  DType dtype = kFloat32;
+  AttentionShape shape;
+  AttentionInput q;
+  AttentionInput k;
+  AttentionInput v;
+  const bool* mask = nullptr;
+  AttentionInput out;
+  AttentionInput dout;
+  const void* lse = nullptr;
+  AttentionOutput dq;
+  AttentionOutput dk;
+  AttentionOutput dv;
+  /// dk and dv are float32 (float64 where dtype is float64) and are added to, which is how the
+  /// queries of several calls share keys without rounding in between.
+  bool add_dkv = false;
+};
+void attention_backward(const AttentionBackward& call);
 
 }  // namespace tapestry::kernels

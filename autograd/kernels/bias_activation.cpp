@@ -8,81 +8,47 @@
 
 namespace tapestry::kernels {
 
-TAPESTRY_DECLARE_PER_ISA(void bias_activation_rows(Activation f,
-                                                   DType dtype,
-                                                   int64_t begin,
-                                                   int64_t end,
-                                                   int64_t n,
-                                                   const void* x,
-                                                   const void* bias,
-                                                   void* y);
-                         void bias_activation_backward_rows(Activation f,
-                                                            DType dtype,
-                                                            int64_t begin,
-                                                            int64_t end,
-                                                            int64_t n,
-                                                            const void* dy,
-                                                            const void* x,
-                                                            const void* bias,
-                                                            void* dx,
-                                                            void* dbias))
+// The loops take the bias in the type computed in.
+TAPESTRY_DECLARE_PER_ISA(
+    void bias_activation_rows(const BiasActivationForward& call, int64_t begin, int64_t end);
+    void bias_activation_backward_rows(
+        const BiasActivationBackward& call, int64_t begin, int64_t end, void* dbias))
 
-namespace {
-
-int64_t rows_per_thread(int64_t n) {
-  return std::max<int64_t>(kGrainSize / 4 / std::max<int64_t>(n, 1), 1);
-}
-
-}  // namespace
-
-void bias_activation(Activation f,
-                     DType dtype,
-                     DType bias_dtype,
-                     int64_t rows,
-                     int64_t n,
-                     const void* x,
-                     const void* bias,
-                     void* y) {
-  assert(compute_dtype(dtype) == compute_dtype(bias_dtype));
-  const ComputeView b(bias_dtype, n, bias);
+void bias_activation(const BiasActivationForward& wanted) {
+  assert(compute_dtype(wanted.dtype) == compute_dtype(wanted.bias_dtype));
+  const ComputeView bias(wanted.bias_dtype, wanted.n, wanted.bias);
+  BiasActivationForward call = wanted;
+  call.bias = bias.get();
   const auto run = TAPESTRY_DISPATCH(bias_activation_rows);
-  parallel_for(rows, rows_per_thread(n),
-               [&](int64_t begin, int64_t end) { run(f, dtype, begin, end, n, x, b.get(), y); });
+  parallel_for(call.rows, rows_per_thread(call.n),
+               [&](int64_t begin, int64_t end) { run(call, begin, end); });
 }
 
-void bias_activation_backward(Activation f,
-                              DType dtype,
-                              DType bias_dtype,
-                              int64_t rows,
-                              int64_t n,
-                              const void* dy,
-                              const void* x,
-                              const void* bias,
-                              void* dx,
-                              const ColumnSums& dbias) {
-  assert(compute_dtype(dtype) == compute_dtype(bias_dtype));
-  const ComputeView b(bias_dtype, n, bias);
+void bias_activation_backward(const BiasActivationBackward& wanted) {
+  assert(compute_dtype(wanted.dtype) == compute_dtype(wanted.bias_dtype));
+  const ComputeView bias(wanted.bias_dtype, wanted.n, wanted.bias);
+  BiasActivationBackward call = wanted;
+  call.bias = bias.get();
+  const int64_t rows = call.rows;
   const auto run = TAPESTRY_DISPATCH(bias_activation_backward_rows);
-  if (dbias.out == nullptr) {
-    parallel_for(rows, rows_per_thread(n), [&](int64_t begin, int64_t end) {
-      run(f, dtype, begin, end, n, dy, x, b.get(), dx, nullptr);
-    });
+  if (call.dbias.out == nullptr) {
+    parallel_for(rows, rows_per_thread(call.n),
+                 [&](int64_t begin, int64_t end) { run(call, begin, end, nullptr); });
     return;
   }
   const int64_t blocks = row_blocks(rows);
-  const int64_t row_bytes = n * size_of(compute_dtype(dtype));
+  const int64_t row_bytes = call.n * size_of(compute_dtype(call.dtype));
   const Scratch partial(blocks * row_bytes);
   const int64_t grain =
-      std::max<int64_t>(rows_per_thread(n) * blocks / std::max<int64_t>(rows, 1), 1);
+      std::max<int64_t>(rows_per_thread(call.n) * blocks / std::max<int64_t>(rows, 1), 1);
   parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       char* sums = static_cast<char*>(partial.get()) + block * row_bytes;
       std::memset(sums, 0, static_cast<size_t>(row_bytes));
-      run(f, dtype, rows * block / blocks, rows * (block + 1) / blocks, n, dy, x, b.get(), dx,
-          sums);
+      run(call, rows * block / blocks, rows * (block + 1) / blocks, sums);
     }
   });
-  combine_blocks(compute_dtype(dtype), blocks, n, partial.get(), dbias);
+  combine_blocks(compute_dtype(call.dtype), blocks, call.n, partial.get(), call.dbias);
 }
 
 }  // namespace tapestry::kernels

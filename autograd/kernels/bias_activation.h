@@ -15,25 +15,31 @@ namespace tapestry::kernels {
 enum class Activation { kGelu, kGeluTanh, kSilu };
 
 /// y = f(x + bias). y may be x.
-void bias_activation(Activation f,
-                     DType dtype,
-                     DType bias_dtype,
-                     int64_t rows,
-                     int64_t n,
-                     const void* x,
-                     const void* bias,
-                     void* y);
+struct BiasActivationForward {
+  Activation f = Activation::kGelu;
+  DType dtype = kFloat32;
+  DType bias_dtype = kFloat32;
+  int64_t rows = 0;
+  int64_t n = 0;
+  const void* x = nullptr;
+  const void* bias = nullptr;
+  void* y = nullptr;
+};
+void bias_activation(const BiasActivationForward& call);
 
 /// dx = dy f'(x + bias), and the sums of its columns before it is rounded. dx may be dy or null.
-void bias_activation_backward(Activation f,
-                              DType dtype,
-                              DType bias_dtype,
-                              int64_t rows,
-                              int64_t n,
-                              const void* dy,
-                              const void* x,
-                              const void* bias,
-                              void* dx,
-                              const ColumnSums& dbias);
+struct BiasActivationBackward {
+  Activation f = Activation::kGelu;
+  DType dtype = kFloat32;
+  DType bias_dtype = kFloat32;
+  int64_t rows = 0;
+  int64_t n = 0;
+  const void* dy = nullptr;
+  const void* x = nullptr;
+  const void* bias = nullptr;
+  void* dx = nullptr;
+  ColumnSums dbias;
+};
+void bias_activation_backward(const BiasActivationBackward& call);
 
 }  // namespace tapestry::kernels

@@ -38,6 +38,7 @@ std::string_view name_of(CpuLevel level);
 
 }  // namespace tapestry
 
+#if defined(__x86_64__)
 /// Declares one function signature in the namespace of every level at which loops differ.
 #define TAPESTRY_DECLARE_PER_ISA(...) \
   namespace portable {                \
@@ -66,3 +67,13 @@ std::string_view name_of(CpuLevel level);
 #define TAPESTRY_DISPATCH_AND_BF16(function)                                             \
   (::tapestry::cpu_level() >= ::tapestry::CpuLevel::kAvx512Bf16 ? &avx512_bf16::function \
                                                                 : TAPESTRY_DISPATCH(function))
+#else
+// One level, whose vectors the compiler maps to what the processor has (NEON on aarch64).
+#define TAPESTRY_DECLARE_PER_ISA(...) \
+  namespace portable {                \
+  __VA_ARGS__;                        \
+  }
+#define TAPESTRY_DISPATCH(function) (&portable::function)
+#define TAPESTRY_DECLARE_PER_ISA_AND_BF16(...) TAPESTRY_DECLARE_PER_ISA(__VA_ARGS__)
+#define TAPESTRY_DISPATCH_AND_BF16(function) TAPESTRY_DISPATCH(function)
+#endif

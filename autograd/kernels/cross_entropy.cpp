@@ -7,67 +7,28 @@
 
 namespace tapestry::kernels {
 
-TAPESTRY_DECLARE_PER_ISA(void cross_entropy_rows(DType dtype,
-                                                 int64_t begin,
-                                                 int64_t end,
-                                                 int64_t vocab,
-                                                 int64_t valid_vocab,
-                                                 const void* logits,
-                                                 const int64_t* labels,
-                                                 int64_t ignore_index,
-                                                 void* loss,
-                                                 void* lse))
-TAPESTRY_DECLARE_PER_ISA(void cross_entropy_backward_rows(DType dtype,
-                                                          int64_t begin,
-                                                          int64_t end,
-                                                          int64_t vocab,
-                                                          int64_t valid_vocab,
-                                                          const void* logits,
-                                                          const int64_t* labels,
-                                                          int64_t ignore_index,
-                                                          const void* lse,
-                                                          const void* dloss,
-                                                          void* dlogits))
+TAPESTRY_DECLARE_PER_ISA(
+    void cross_entropy_rows(const CrossEntropyForward& call, int64_t begin, int64_t end);
+    void cross_entropy_backward_rows(const CrossEntropyBackward& call, int64_t begin, int64_t end))
 
 namespace {
 
-int64_t rows_per_thread(int64_t vocab) {
-  return std::max<int64_t>(kGrainSize / 4 / std::max<int64_t>(vocab, 1), 1);
+template <class Call>
+void for_rows(const Call& call, void (*run)(const Call&, int64_t, int64_t)) {
+  const CrossEntropyShape& s = call.shape;
+  assert(is_floating(s.dtype) && s.valid_vocab >= 1 && s.valid_vocab <= s.vocab);
+  parallel_for(s.rows, rows_per_thread(s.vocab),
+               [&](int64_t begin, int64_t end) { run(call, begin, end); });
 }
 
 }  // namespace
 
-void cross_entropy(DType dtype,
-                   int64_t rows,
-                   int64_t vocab,
-                   int64_t valid_vocab,
-                   const void* logits,
-                   const int64_t* labels,
-                   int64_t ignore_index,
-                   void* loss,
-                   void* lse) {
-  assert(is_floating(dtype) && valid_vocab >= 1 && valid_vocab <= vocab);
-  const auto run = TAPESTRY_DISPATCH(cross_entropy_rows);
-  parallel_for(rows, rows_per_thread(vocab), [&](int64_t begin, int64_t end) {
-    run(dtype, begin, end, vocab, valid_vocab, logits, labels, ignore_index, loss, lse);
-  });
+void cross_entropy(const CrossEntropyForward& call) {
+  for_rows(call, TAPESTRY_DISPATCH(cross_entropy_rows));
 }
 
-void cross_entropy_backward(DType dtype,
-                            int64_t rows,
-                            int64_t vocab,
-                            int64_t valid_vocab,
-                            const void* logits,
-                            const int64_t* labels,
-                            int64_t ignore_index,
-                            const void* lse,
-                            const void* dloss,
-                            void* dlogits) {
-  assert(is_floating(dtype) && valid_vocab >= 1 && valid_vocab <= vocab);
-  const auto run = TAPESTRY_DISPATCH(cross_entropy_backward_rows);
-  parallel_for(rows, rows_per_thread(vocab), [&](int64_t begin, int64_t end) {
-    run(dtype, begin, end, vocab, valid_vocab, logits, labels, ignore_index, lse, dloss, dlogits);
-  });
+void cross_entropy_backward(const CrossEntropyBackward& call) {
+  for_rows(call, TAPESTRY_DISPATCH(cross_entropy_backward_rows));
 }
 
 }  // namespace tapestry::kernels

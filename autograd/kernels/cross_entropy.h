@@ -13,31 +13,38 @@
 
 namespace tapestry::kernels {
 
+/// What both passes share.
+struct CrossEntropyShape {
+  DType dtype = kFloat32;  ///< of the logits
+  int64_t rows = 0;
+  int64_t vocab = 0;
+  int64_t valid_vocab = 0;
+  int64_t ignore_index = 0;
+};
+
 /// lse_i = logsumexp(logits_i); loss_i = lse_i - logits_i[label_i], 0 where the label is
 /// ignore_index or lies elsewhere (lse is written there, too).
-void cross_entropy(DType dtype,
-                   int64_t rows,
-                   int64_t vocab,
-                   int64_t valid_vocab,
-                   const void* logits,
-                   const int64_t* labels,
-                   int64_t ignore_index,
-                   void* loss,
-                   void* lse);
+struct CrossEntropyForward {
+  CrossEntropyShape shape;
+  const void* logits = nullptr;
+  const int64_t* labels = nullptr;
+  void* loss = nullptr;
+  void* lse = nullptr;
+};
+void cross_entropy(const CrossEntropyForward& call);
 
 /// dlogits_i = (exp(logits_i - lse_i) - onehot(label_i)) dloss_i, the first being the softmax if
 /// lse is that of these logits; onehot is 0 for a label that lies elsewhere. 0 in padding columns
 /// and in rows whose label is ignore_index, whatever dloss is there. dloss [rows] has the type of
 /// the loss. dlogits may be logits.
-void cross_entropy_backward(DType dtype,
-                            int64_t rows,
-                            int64_t vocab,
-                            int64_t valid_vocab,
-                            const void* logits,
-                            const int64_t* labels,
-                            int64_t ignore_index,
-                            const void* lse,
-                            const void* dloss,
-                            void* dlogits);
+struct CrossEntropyBackward {
+  CrossEntropyShape shape;
+  const void* logits = nullptr;
+  const int64_t* labels = nullptr;
+  const void* lse = nullptr;
+  const void* dloss = nullptr;
+  void* dlogits = nullptr;
+};
+void cross_entropy_backward(const CrossEntropyBackward& call);
 
 }  // namespace tapestry::kernels

@@ -21,19 +21,22 @@ struct RopeStrides {
 /// rotary_dim (even, at most head_dim) on are copied. inverse turns back (s_ negated), which is the
 /// gradient. cos and sin [seq, rotary_dim / 2] contiguous, float32 (float64 where x is float64);
 /// dtype is floating. y may be exactly x.
-void rope(DType dtype,
-          int64_t batch,
-          int64_t heads,
-          int64_t seq,
-          int64_t head_dim,
-          int64_t rotary_dim,
-          bool interleaved,
-          const void* x,
-          RopeStrides x_strides,
-          const void* cos,
-          const void* sin,
-          bool inverse,
-          void* y,
-          RopeStrides y_strides);
+struct RopeCall {
+  DType dtype = kFloat32;
+  int64_t batch = 0;
+  int64_t heads = 0;
+  int64_t seq = 0;
+  int64_t head_dim = 0;
+  int64_t rotary_dim = 0;
+  bool interleaved = false;
+  bool inverse = false;
+  const void* x = nullptr;
+  RopeStrides x_strides;
+  const void* cos = nullptr;
+  const void* sin = nullptr;
+  void* y = nullptr;
+  RopeStrides y_strides;
+};
+void rope(const RopeCall& call);
 
 }  // namespace tapestry::kernels

@@ -11,29 +11,35 @@
 namespace tapestry::kernels {
 
 /// y [rows, n] contiguous = silu(gate) up.
-void swiglu(DType dtype,
-            int64_t rows,
-            int64_t n,
-            const void* gate,
-            int64_t gate_row_stride,
-            const void* up,
-            int64_t up_row_stride,
-            void* y);
+struct SwigluForward {
+  DType dtype = kFloat32;
+  int64_t rows = 0;
+  int64_t n = 0;
+  const void* gate = nullptr;
+  int64_t gate_stride = 0;
+  const void* up = nullptr;
+  int64_t up_stride = 0;
+  void* y = nullptr;
+};
+void swiglu(const SwigluForward& call);
 
 /// dy [rows, n] contiguous. With s = sigmoid(gate):
 ///   dup = dy gate s, dgate = dy up s (1 + gate (1 - s)).
 /// dgate and dup may be exactly gate and up.
-void swiglu_backward(DType dtype,
-                     int64_t rows,
-                     int64_t n,
-                     const void* gate,
-                     int64_t gate_row_stride,
-                     const void* up,
-                     int64_t up_row_stride,
-                     const void* dy,
-                     void* dgate,
-                     int64_t dgate_row_stride,
-                     void* dup,
-                     int64_t dup_row_stride);
+struct SwigluBackward {
+  DType dtype = kFloat32;
+  int64_t rows = 0;
+  int64_t n = 0;
+  const void* gate = nullptr;
+  int64_t gate_stride = 0;
+  const void* up = nullptr;
+  int64_t up_stride = 0;
+  const void* dy = nullptr;
+  void* dgate = nullptr;
+  int64_t dgate_stride = 0;
+  void* dup = nullptr;
+  int64_t dup_stride = 0;
+};
+void swiglu_backward(const SwigluBackward& call);
 
 }  // namespace tapestry::kernels

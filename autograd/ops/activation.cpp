@@ -93,8 +93,14 @@ struct WithBias {
     const Tensor values = dense(x_);
     const Tensor offset = dense(bias_);
     Tensor y = empty_like(values);
-    kernels::bias_activation(F::kActivation, values.dtype(), offset.dtype(), rows_in(values),
-                             offset.numel(), values.raw(), offset.raw(), y.raw());
+    kernels::bias_activation({.f = F::kActivation,
+                              .dtype = values.dtype(),
+                              .bias_dtype = offset.dtype(),
+                              .rows = rows_in(values),
+                              .n = offset.numel(),
+                              .x = values.raw(),
+                              .bias = offset.raw(),
+                              .y = y.raw()});
     return y;
   }
 
@@ -110,9 +116,16 @@ struct WithBias {
     const Tensor dx = needs[0] ? empty_like(values) : Tensor();
     kernels::ColumnSums sums;
     const Tensor dbias = column_gradient(parameter, offset.dtype(), offset.numel(), needs[1], sums);
-    kernels::bias_activation_backward(F::kActivation, values.dtype(), offset.dtype(),
-                                      rows_in(values), offset.numel(), dense_dy.raw(), values.raw(),
-                                      offset.raw(), dx.defined() ? dx.raw() : nullptr, sums);
+    kernels::bias_activation_backward({.f = F::kActivation,
+                                       .dtype = values.dtype(),
+                                       .bias_dtype = offset.dtype(),
+                                       .rows = rows_in(values),
+                                       .n = offset.numel(),
+                                       .dy = dense_dy.raw(),
+                                       .x = values.raw(),
+                                       .bias = offset.raw(),
+                                       .dx = dx.defined() ? dx.raw() : nullptr,
+                                       .dbias = sums});
     return {dx, dbias};
   }
 
@@ -159,8 +172,33 @@ struct Softplus {
 };
 
 void swiglu_rows(const RowView& gate, const RowView& up, Tensor& y) {
-  kernels::swiglu(y.dtype(), gate.rows, gate.n, gate.tensor.raw(), gate.stride, up.tensor.raw(),
-                  up.stride, y.raw());
+  kernels::swiglu({.dtype = y.dtype(),
+                   .rows = gate.rows,
+                   .n = gate.n,
+                   .gate = gate.tensor.raw(),
+                   .gate_stride = gate.stride,
+                   .up = up.tensor.raw(),
+                   .up_stride = up.stride,
+                   .y = y.raw()});
+}
+
+void swiglu_backward_rows(const RowView& gate,
+                          const RowView& up,
+                          const Tensor& dy,
+                          const RowView& dgate,
+                          const RowView& dup) {
+  kernels::swiglu_backward({.dtype = dy.dtype(),
+                            .rows = gate.rows,
+                            .n = gate.n,
+                            .gate = gate.tensor.raw(),
+                            .gate_stride = gate.stride,
+                            .up = up.tensor.raw(),
+                            .up_stride = up.stride,
+                            .dy = dy.raw(),
+                            .dgate = dgate.tensor.raw(),
+                            .dgate_stride = dgate.stride,
+                            .dup = dup.tensor.raw(),
+                            .dup_stride = dup.stride});
 }
 
 // Splits the rows [gate, up] of a fused tensor.
@@ -191,13 +229,10 @@ struct SwiGlu {
       return vjp([](const TensorList& in) { return composed_swiglu(in[0], in[1]); }, dy,
                  {gate, up});
     }
-    const RowView g = rows_of(gate);
-    const RowView u = rows_of(up);
     const Tensor dense_dy = dense(dy);
     Tensor dgate = empty_like(dense_dy);
     Tensor dup = empty_like(dense_dy);
-    kernels::swiglu_backward(dy.dtype(), g.rows, g.n, g.tensor.raw(), g.stride, u.tensor.raw(),
-                             u.stride, dense_dy.raw(), dgate.raw(), g.n, dup.raw(), g.n);
+    swiglu_backward_rows(rows_of(gate), rows_of(up), dense_dy, rows_of(dgate), rows_of(dup));
     return {dgate, dup};
   }
 };
@@ -223,9 +258,7 @@ struct FusedSwiGlu {
     const Tensor dense_dy = dense(dy);
     Tensor dx = empty_like(values);
     const auto [dgate, dup] = halves_of(dx);
-    kernels::swiglu_backward(dy.dtype(), gate.rows, gate.n, gate.tensor.raw(), gate.stride,
-                             up.tensor.raw(), up.stride, dense_dy.raw(), dgate.tensor.raw(),
-                             2 * gate.n, dup.tensor.raw(), 2 * gate.n);
+    swiglu_backward_rows(gate, up, dense_dy, dgate, dup);
     return dx;
   }
 };

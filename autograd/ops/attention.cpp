@@ -204,6 +204,9 @@ std::byte* at(const Tensor& t, int64_t b) {
   return static_cast<std::byte*>(t.raw()) + b * t.strides()[0] * size_of(t.dtype());
 }
 
+kernels::AttentionInput input(const Tensor& t, int64_t b) { return {at(t, b), strides_of(t)}; }
+kernels::AttentionOutput output(const Tensor& t, int64_t b) { return {at(t, b), strides_of(t)}; }
+
 // Calls f(shape, mask, first sample): once for all samples or, since the kernel takes one mask,
 // once for each if they have masks of their own.
 template <class F>
@@ -267,11 +270,15 @@ void run_forward(const Problem& problem,
   const Tensor queries = with_dense_channels(q);
   const Tensor keys = with_dense_channels(k);
   const Tensor values = with_dense_channels(v);
-  const Tensor& y = result.out;
   const auto call = [&](const kernels::AttentionShape& shape, const bool* visible, int64_t b) {
-    kernels::attention(q.dtype(), shape, at(queries, b), strides_of(queries), at(keys, b),
-                       strides_of(keys), at(values, b), strides_of(values), visible, at(y, b),
-                       strides_of(y), at(result.lse, b));
+    kernels::attention({.dtype = q.dtype(),
+                        .shape = shape,
+                        .q = input(queries, b),
+                        .k = input(keys, b),
+                        .v = input(values, b),
+                        .mask = visible,
+                        .out = output(result.out, b),
+                        .lse = at(result.lse, b)});
   };
   for_each_call(problem, queries, keys, mask, call);
 }
@@ -290,16 +297,20 @@ void run_backward(const Problem& problem,
   const Tensor keys = with_dense_channels(k);
   const Tensor values = with_dense_channels(v);
   const Tensor dout = with_dense_channels(dy);
-  const Tensor& dq = gradients.dq;
-  const Tensor& dk = gradients.dk;
-  const Tensor& dv = gradients.dv;
-  const auto call = [&](kernels::AttentionShape shape, const bool* visible, int64_t b) {
-    shape.add_dkv = add_dkv;
-    kernels::attention_backward(q.dtype(), shape, at(queries, b), strides_of(queries), at(keys, b),
-                                strides_of(keys), at(values, b), strides_of(values), visible,
-                                at(result.out, b), strides_of(result.out), at(dout, b),
-                                strides_of(dout), at(result.lse, b), at(dq, b), strides_of(dq),
-                                at(dk, b), strides_of(dk), at(dv, b), strides_of(dv));
+  const auto call = [&](const kernels::AttentionShape& shape, const bool* visible, int64_t b) {
+    kernels::attention_backward({.dtype = q.dtype(),
+                                 .shape = shape,
+                                 .q = input(queries, b),
+                                 .k = input(keys, b),
+                                 .v = input(values, b),
+                                 .mask = visible,
+                                 .out = input(result.out, b),
+                                 .dout = input(dout, b),
+                                 .lse = at(result.lse, b),
+                                 .dq = output(gradients.dq, b),
+                                 .dk = output(gradients.dk, b),
+                                 .dv = output(gradients.dv, b),
+                                 .add_dkv = add_dkv});
   };
   for_each_call(problem, queries, keys, mask, call);
 }

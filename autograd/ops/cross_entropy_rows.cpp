@@ -82,6 +82,16 @@ struct Smoothing {
   }
 };
 
+kernels::CrossEntropyShape shape_of(const CrossEntropyRows& loss,
+                                    const Tensor& logits,
+                                    const Tensor& labels) {
+  return {.dtype = logits.dtype(),
+          .rows = labels.numel(),
+          .vocab = logits.shape().back(),
+          .valid_vocab = loss.valid,
+          .ignore_index = loss.ignore_index};
+}
+
 }  // namespace
 
 CrossEntropyRows::CrossEntropyRows(const Shape& logits, const CrossEntropyOptions& options)
@@ -93,8 +103,11 @@ void CrossEntropyRows::forward(const Tensor& logits,
                                const Tensor& labels,
                                Tensor& loss,
                                Tensor& lse) const {
-  kernels::cross_entropy(logits.dtype(), labels.numel(), logits.shape().back(), valid, logits.raw(),
-                         labels.data<int64_t>(), ignore_index, loss.raw(), lse.raw());
+  kernels::cross_entropy({.shape = shape_of(*this, logits, labels),
+                          .logits = logits.raw(),
+                          .labels = labels.data<int64_t>(),
+                          .loss = loss.raw(),
+                          .lse = lse.raw()});
   if (smoothing > 0) {
     Smoothing{smoothing, valid, ignore_index}.add_to_loss(logits, labels, loss);
   }
@@ -105,9 +118,12 @@ void CrossEntropyRows::backward(const Tensor& logits,
                                 const Tensor& lse,
                                 const Tensor& dloss,
                                 Tensor& dlogits) const {
-  kernels::cross_entropy_backward(logits.dtype(), labels.numel(), logits.shape().back(), valid,
-                                  logits.raw(), labels.data<int64_t>(), ignore_index, lse.raw(),
-                                  dloss.raw(), dlogits.raw());
+  kernels::cross_entropy_backward({.shape = shape_of(*this, logits, labels),
+                                   .logits = logits.raw(),
+                                   .labels = labels.data<int64_t>(),
+                                   .lse = lse.raw(),
+                                   .dloss = dloss.raw(),
+                                   .dlogits = dlogits.raw()});
   if (smoothing > 0) {
     Smoothing{smoothing, valid, ignore_index}.add_to_gradient(dloss, labels, dlogits);
   }

@@ -20,8 +20,6 @@ using kernels::BinaryOp;
 using kernels::ScalarOp;
 using kernels::UnaryOp;
 
-int category(DType dtype) { return dtype == kBool ? 0 : is_floating(dtype) ? 2 : 1; }
-
 void check_fits(std::string_view op, const Tensor& x, const Shape& shape, DType dtype) {
   check<ValueError>(shape == x.shape(), op, ": the result would have shape ", shape, ", x has ",
                     x.shape(), " and cannot change it in place");
@@ -90,13 +88,6 @@ Tensor apart_from(const Tensor& x, const Tensor& operand) {
   const bool same_place = operand.offset() == x.offset() && operand.strides() == x.strides() &&
                           operand.shape() == x.shape();
   return operand.storage() == x.storage() && !same_place ? dense_copy(operand) : operand;
-}
-
-int axes(const Tensor& x) { return static_cast<int>(x.dim()); }
-
-template <class Row>
-void check_row(Row row, std::string_view op, DType dtype) {
-  check<TypeError>(row != nullptr, op, ": not defined for ", name_of(dtype));
 }
 
 template <class F>

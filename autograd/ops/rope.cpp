@@ -60,9 +60,20 @@ struct Rope {
     const Tensor n = rows_from(sin_, dtype, s);
     const Tensor values = x.shape()[3] > 1 && x.strides()[3] != 1 ? dense_copy(x) : x;
     Tensor y = empty_in_order_of(values);
-    kernels::rope(x.dtype(), x.shape()[0], x.shape()[1], s, x.shape()[3], 2 * c.shape()[1],
-                  options.interleaved, values.raw(), strides_of(values), c.raw(), n.raw(), inverse,
-                  y.raw(), strides_of(y));
+    kernels::rope({.dtype = x.dtype(),
+                   .batch = x.shape()[0],
+                   .heads = x.shape()[1],
+                   .seq = s,
+                   .head_dim = x.shape()[3],
+                   .rotary_dim = 2 * c.shape()[1],
+                   .interleaved = options.interleaved,
+                   .inverse = inverse,
+                   .x = values.raw(),
+                   .x_strides = strides_of(values),
+                   .cos = c.raw(),
+                   .sin = n.raw(),
+                   .y = y.raw(),
+                   .y_strides = strides_of(y)});
     return y;
   }
 

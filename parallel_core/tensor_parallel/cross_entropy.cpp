@@ -67,9 +67,12 @@ struct SplitCrossEntropy {
       copy_values(broadcast_view(scalar(0, dx.dtype()), dx.shape()), dx);
       return {dx, Tensor()};
     }
-    kernels::cross_entropy_backward(x.dtype(), own.numel(), shard.rows, shard.valid, x.raw(),
-                                    own.data<int64_t>(), kIgnoreIndex, row_lse.raw(), dloss.raw(),
-                                    dx.raw());
+    kernels::cross_entropy_backward({.shape = shape_of(x, own.numel()),
+                                     .logits = x.raw(),
+                                     .labels = own.data<int64_t>(),
+                                     .lse = row_lse.raw(),
+                                     .dloss = dloss.raw(),
+                                     .dlogits = dx.raw()});
     if (smoothing > 0) {
       // d/dx of smoothing * (x_label - mean(x)), rows without a label left out.
       Tensor smooth = smoothing_gradient(own, dloss).to(dx.dtype());
@@ -102,6 +105,14 @@ struct SplitCrossEntropy {
   // Every rank sends its rows' logsumexp, the loss over its own columns where it has the label, and
   // with smoothing the sum of its logits. With L the logsumexp over all ranks and l that of the
   // rank that has the label, the loss is (l - x_label) + (L - l).
+  kernels::CrossEntropyShape shape_of(const Tensor& x, int64_t rows) const {
+    return {.dtype = x.dtype(),
+            .rows = rows,
+            .vocab = shard.rows,
+            .valid_vocab = shard.valid,
+            .ignore_index = kIgnoreIndex};
+  }
+
   template <class C>
   void combine(const Tensor& x,
                const Tensor& all,
@@ -113,8 +124,11 @@ struct SplitCrossEntropy {
     const Tensor sent = empty({parts, n}, loss.dtype());
     C* mine = sent.data<C>();
     if (shard.valid > 0) {
-      kernels::cross_entropy(x.dtype(), n, shard.rows, shard.valid, x.raw(), own.data<int64_t>(),
-                             kIgnoreIndex, mine + n, mine);
+      kernels::cross_entropy({.shape = shape_of(x, n),
+                              .logits = x.raw(),
+                              .labels = own.data<int64_t>(),
+                              .loss = mine + n,
+                              .lse = mine});
     } else {
       std::fill(mine, mine + n, -std::numeric_limits<C>::infinity());
       std::fill(mine + n, mine + 2 * n, C(0));

@@ -5,8 +5,7 @@
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
-void attention_backward_part(DType dtype,
-                             const AttentionCall& call,
+void attention_backward_part(const AttentionBackward& call,
                              const AttentionPart& part,
                              void* scratch);
 
@@ -67,7 +66,7 @@ class BackwardPart {
   using Item = typename O::Item;
 
  public:
-  BackwardPart(const AttentionCall& call, const AttentionPart& part, void* scratch)
+  BackwardPart(const AttentionBackward& call, const AttentionPart& part, void* scratch)
       : call_(call),
         s_(call.shape),
         part_(part),
@@ -100,8 +99,8 @@ class BackwardPart {
       }
     }
     if (part_.want_dkv) {
-      finish_keys(static_cast<C>(s_.scale), dk_, call_.dk, call_.dk_strides);
-      finish_keys(C(1), dv_, call_.dv, call_.dv_strides);
+      finish_keys(static_cast<C>(s_.scale), dk_, call_.dk);
+      finish_keys(C(1), dv_, call_.dv);
     }
   }
 
@@ -129,21 +128,15 @@ class BackwardPart {
       visit(k_begin, count);
     }
     for (int64_t n = 0; n < count && part_.want_dq; ++n) {
-      const AttentionStrides& strides = call_.dq_strides;
       const Queries& queries = blocks_[n].queries;
       store_rows(queries.count, static_cast<C>(s_.scale), blocks_[n].dq,
-                 at<T>(call_.dq, strides, part_.sample, head) + queries.begin * strides.row,
-                 strides.row);
+                 at<T>(call_.dq, part_.sample, head, queries.begin), call_.dq.strides.row);
     }
   }
 
-  Operand<Item> query_rows(const void* x,
-                           const AttentionStrides& strides,
-                           int64_t head,
-                           const Queries& q,
-                           Item* buffer) {
-    return O::rows(at<T>(x, strides, part_.sample, head) + q.begin * strides.row, strides.row,
-                   q.count, dim_, false, buffer);
+  Operand<Item> query_rows(const AttentionInput& x, int64_t head, const Queries& q, Item* buffer) {
+    return O::rows(at<T>(x, part_.sample, head, q.begin), x.strides.row, q.count, dim_, false,
+                   buffer);
   }
 
   void load_queries(Workspace& workspace,
@@ -159,12 +152,11 @@ class BackwardPart {
     Item* q_buffer = workspace.take<Item>(operand_size());
     Item* dout_buffer = workspace.take<Item>(operand_size());
     constexpr bool kSameForm = O::kPerItem == 1;
-    const Operand<Item> q_rows =
-        query_rows(call_.q, call_.q_strides, head, q, kSameForm ? q_buffer : left_rows_);
+    const Operand<Item> q_rows = query_rows(call_.q, head, q, kSameForm ? q_buffer : left_rows_);
     block.q_stacked = O::stacked(q_rows, dim_, q_buffer);
     block.q_transposed = O::transposed(q_rows, dim_, workspace.take<Item>(operand_size()));
     const Operand<Item> dout_rows =
-        query_rows(call_.dout, call_.dout_strides, head, q, kSameForm ? dout_buffer : left_rows_);
+        query_rows(call_.dout, head, q, kSameForm ? dout_buffer : left_rows_);
     block.dout_stacked = O::stacked(dout_rows, dim_, dout_buffer);
     block.dout_transposed = O::transposed(dout_rows, dim_, workspace.take<Item>(operand_size()));
     block.shift = workspace.take<C>(kB);
@@ -191,7 +183,7 @@ class BackwardPart {
       const bool hidden = i < q.count && lse[i] == -static_cast<C>(__builtin_inf());
       block.shift[i] = i >= q.count ? C(0) : hidden ? -lse[i] : lse[i] * static_cast<C>(kLog2E);
     }
-    const Operand<Item> rows = query_rows(call_.out, call_.out_strides, block.head, q, left_rows_);
+    const Operand<Item> rows = query_rows(call_.out, block.head, q, left_rows_);
     const Operand<Item> out = O::transposed(rows, dim_, right_rows_);
     using P = Product<Item>;
     const int64_t items = (dim_ + O::kPerItem - 1) / O::kPerItem;
@@ -208,15 +200,11 @@ class BackwardPart {
   /// A block of keys and values meets the queries that see it.
   void visit(int64_t k_begin, int64_t count) {
     const int64_t k_count = smaller(kB, s_.kv_len - k_begin);
-    const AttentionStrides& ks = call_.k_strides;
-    const AttentionStrides& vs = call_.v_strides;
     const bool once = count == 1;  // a copy would not be used again
-    const Operand<Item> key_rows =
-        O::rows(at<T>(call_.k, ks, part_.sample, part_.group) + k_begin * ks.row, ks.row, k_count,
-                dim_, once, left_rows_);
-    const Operand<Item> value_rows =
-        O::rows(at<T>(call_.v, vs, part_.sample, part_.group) + k_begin * vs.row, vs.row, k_count,
-                dim_, once, right_rows_);
+    const Operand<Item> key_rows = O::rows(at<T>(call_.k, part_.sample, part_.group, k_begin),
+                                           call_.k.strides.row, k_count, dim_, once, left_rows_);
+    const Operand<Item> value_rows = O::rows(at<T>(call_.v, part_.sample, part_.group, k_begin),
+                                             call_.v.strides.row, k_count, dim_, once, right_rows_);
     const Operand<Item> keys_stacked =
         part_.want_dq ? O::stacked(key_rows, dim_, k_stacked_) : Operand<Item>{};
     for (int64_t n = 0; n < count; ++n) {
@@ -275,16 +263,14 @@ class BackwardPart {
   }
 
   /// Hands over the sums of this part's keys.
-  void finish_keys(C factor, C* sums, void* out, const AttentionStrides& strides) const {
+  void finish_keys(C factor, C* sums, const AttentionOutput& out) const {
     const int64_t rows = part_.k_end - part_.k_begin;
-    if (s_.add_dkv) {
-      add_rows(rows, factor, sums,
-               at<C>(out, strides, part_.sample, part_.group) + part_.k_begin * strides.row,
-               strides.row);
+    if (call_.add_dkv) {
+      add_rows(rows, factor, sums, at<C>(out, part_.sample, part_.group, part_.k_begin),
+               out.strides.row);
     } else {
-      store_rows(rows, factor, sums,
-                 at<T>(out, strides, part_.sample, part_.group) + part_.k_begin * strides.row,
-                 strides.row);
+      store_rows(rows, factor, sums, at<T>(out, part_.sample, part_.group, part_.k_begin),
+                 out.strides.row);
     }
   }
 
@@ -297,7 +283,7 @@ class BackwardPart {
     }
   }
 
-  const AttentionCall& call_;
+  const AttentionBackward& call_;
   const AttentionShape& s_;
   const AttentionPart& part_;
   const Exponents exponents_;
@@ -320,11 +306,10 @@ class BackwardPart {
 
 }  // namespace
 
-void attention_backward_part(DType dtype,
-                             const AttentionCall& call,
+void attention_backward_part(const AttentionBackward& call,
                              const AttentionPart& part,
                              void* scratch) {
-  for_floating(dtype, [&](auto* tag) {
+  for_floating(call.dtype, [&](auto* tag) {
     BackwardPart<std::remove_pointer_t<decltype(tag)>>(call, part, scratch).run();
   });
 }

@@ -14,16 +14,19 @@
 namespace tapestry::kernels::TAPESTRY_ISA {
 namespace {
 
+/// Row `row` of sample b and head (or group) h.
 template <class T>
-[[gnu::always_inline]] inline T* at(void* x, const AttentionStrides& s, int64_t b, int64_t h) {
-  return static_cast<T*>(x) + b * s.batch + h * s.head;
+[[gnu::always_inline]] inline T* at(const AttentionOutput& x, int64_t b, int64_t h, int64_t row) {
+  const AttentionStrides& s = x.strides;
+  return static_cast<T*>(x.data) + b * s.batch + h * s.head + row * s.row;
 }
 template <class T>
-[[gnu::always_inline]] inline const T* at(const void* x,
-                                          const AttentionStrides& s,
+[[gnu::always_inline]] inline const T* at(const AttentionInput& x,
                                           int64_t b,
-                                          int64_t h) {
-  return static_cast<const T*>(x) + b * s.batch + h * s.head;
+                                          int64_t h,
+                                          int64_t row) {
+  const AttentionStrides& s = x.strides;
+  return static_cast<const T*>(x.data) + b * s.batch + h * s.head + row * s.row;
 }
 
 /// Queries are skipped in units of so many: the widest vector, and at any level the same, so that

@@ -1,35 +1,10 @@
-// What attention.cpp hands to the loops of isa/attention_forward.cpp and
+// Parts of a call, as attention.cpp hands them to the loops of isa/attention_forward.cpp and
 // isa/attention_backward.cpp.
 #pragma once
 
 #include "autograd/kernels/attention.h"
 
 namespace tapestry::kernels {
-
-/// The arguments of one call; the totals of the shape are filled in. Outputs of the pass that is
-/// not called are null.
-struct AttentionCall {
-  AttentionShape shape;
-  const void* q;
-  const void* k;
-  const void* v;
-  const bool* mask;
-  const void* out;
-  const void* dout;
-  void* lse;
-  void* forward_out;
-  void* dq;
-  void* dk;
-  void* dv;
-  AttentionStrides q_strides;
-  AttentionStrides k_strides;
-  AttentionStrides v_strides;
-  AttentionStrides out_strides;
-  AttentionStrides dout_strides;
-  AttentionStrides dq_strides;
-  AttentionStrides dk_strides;
-  AttentionStrides dv_strides;
-};
 
 /// A part of the forward pass: neighbouring queries of one head. q_begin is a multiple of
 /// kAttentionBlock, and there are at most kAttentionChunk queries.

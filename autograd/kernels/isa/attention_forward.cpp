@@ -6,10 +6,7 @@
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
-void attention_forward_rows(DType dtype,
-                            const AttentionCall& call,
-                            const AttentionRows& rows,
-                            void* scratch);
+void attention_forward_rows(const AttentionForward& call, const AttentionRows& rows, void* scratch);
 
 namespace {
 
@@ -83,7 +80,7 @@ class ForwardRows {
   using Item = typename O::Item;
 
  public:
-  ForwardRows(const AttentionCall& call, const AttentionRows& rows, void* scratch)
+  ForwardRows(const AttentionForward& call, const AttentionRows& rows, void* scratch)
       : call_(call), s_(call.shape), rows_(rows), exponents_(exponents_of(s_.scale)) {
     const int64_t operand = kB * round_up(dim_, 32);
     Workspace workspace(scratch);
@@ -117,10 +114,10 @@ class ForwardRows {
     QueryBlock<Item, C>& block = blocks_[count_++];
     block.queries = q;
     block.keys = visible_keys(s_, q);
-    const AttentionStrides& strides = call_.q_strides;
-    const T* x = at<T>(call_.q, strides, rows_.sample, rows_.head) + q.begin * strides.row;
-    block.q_transposed = O::transposed(O::rows(x, strides.row, q.count, dim_, true, k_buffer_),
-                                       dim_, workspace.take<Item>(kB * round_up(dim_, 32)));
+    const T* x = at<T>(call_.q, rows_.sample, rows_.head, q.begin);
+    block.q_transposed =
+        O::transposed(O::rows(x, call_.q.strides.row, q.count, dim_, true, k_buffer_), dim_,
+                      workspace.take<Item>(kB * round_up(dim_, 32)));
     block.sums = workspace.take<C>(kB * padded_);
     block.max = workspace.take<C>(kB);
     block.sum = workspace.take<C>(kB);
@@ -138,15 +135,12 @@ class ForwardRows {
   void visit(int64_t k_begin) {
     const int64_t k_count = smaller(kB, s_.kv_len - k_begin);
     const int64_t group = rows_.head / (s_.heads / s_.groups);
-    const T* k = at<T>(call_.k, call_.k_strides, rows_.sample, group);
-    const T* v = at<T>(call_.v, call_.v_strides, rows_.sample, group);
+    const T* k = at<T>(call_.k, rows_.sample, group, k_begin);
+    const T* v = at<T>(call_.v, rows_.sample, group, k_begin);
     const bool once = count_ == 1;  // a copy would not be used again
-    const Operand<Item> key_rows = O::rows(k + k_begin * call_.k_strides.row, call_.k_strides.row,
-                                           k_count, dim_, once, k_buffer_);
-    const Operand<Item> values =
-        O::stacked(O::rows(v + k_begin * call_.v_strides.row, call_.v_strides.row, k_count, dim_,
-                           once, v_buffer_),
-                   dim_, v_stacked_);
+    const Operand<Item> key_rows = O::rows(k, call_.k.strides.row, k_count, dim_, once, k_buffer_);
+    const Operand<Item> values = O::stacked(
+        O::rows(v, call_.v.strides.row, k_count, dim_, once, v_buffer_), dim_, v_stacked_);
     for (int64_t n = 0; n < count_; ++n) {
       const QueryBlock<Item, C>& q = blocks_[n];
       if (k_begin < q.keys.end && k_begin + kB > q.keys.begin) {
@@ -180,8 +174,7 @@ class ForwardRows {
 
   void finish(const QueryBlock<Item, C>& q) {
     const auto scale = static_cast<C>(__builtin_fabs(s_.scale));
-    const AttentionStrides& strides = call_.out_strides;
-    T* out = at<T>(call_.forward_out, strides, rows_.sample, rows_.head);
+    T* out = at<T>(call_.out, rows_.sample, rows_.head, q.queries.begin);
     C* lse = static_cast<C*>(call_.lse) + (rows_.sample * s_.heads + rows_.head) * s_.q_len +
              q.queries.begin;
     C row_lse[kB];
@@ -198,11 +191,11 @@ class ForwardRows {
       for (int64_t d = 0; d < padded_; ++d) {
         row[d] *= rescale_[i];
       }
-      store_row(dim_, row, out + (q.queries.begin + i) * strides.row);
+      store_row(dim_, row, out + i * call_.out.strides.row);
     }
   }
 
-  const AttentionCall& call_;
+  const AttentionForward& call_;
   const AttentionShape& s_;
   const AttentionRows& rows_;
   const Exponents exponents_;
@@ -221,11 +214,10 @@ class ForwardRows {
 
 }  // namespace
 
-void attention_forward_rows(DType dtype,
-                            const AttentionCall& call,
+void attention_forward_rows(const AttentionForward& call,
                             const AttentionRows& rows,
                             void* scratch) {
-  for_floating(dtype, [&](auto* tag) {
+  for_floating(call.dtype, [&](auto* tag) {
     ForwardRows<std::remove_pointer_t<decltype(tag)>>(call, rows, scratch).run();
   });
 }

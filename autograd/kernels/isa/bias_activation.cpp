@@ -8,23 +8,10 @@
 // The bias comes in the type computed in, C below, and sums are returned in it.
 namespace tapestry::kernels::TAPESTRY_ISA {
 
-void bias_activation_rows(Activation f,
-                          DType dtype,
-                          int64_t begin,
-                          int64_t end,
-                          int64_t n,
-                          const void* x,
-                          const void* bias,
-                          void* y);
-void bias_activation_backward_rows(Activation f,
-                                   DType dtype,
+void bias_activation_rows(const BiasActivationForward& call, int64_t begin, int64_t end);
+void bias_activation_backward_rows(const BiasActivationBackward& call,
                                    int64_t begin,
                                    int64_t end,
-                                   int64_t n,
-                                   const void* dy,
-                                   const void* x,
-                                   const void* bias,
-                                   void* dx,
                                    void* dbias);
 
 namespace {
@@ -119,44 +106,33 @@ void with_activation(Activation f, const Body& body) {
 
 }  // namespace
 
-void bias_activation_rows(Activation f,
-                          DType dtype,
-                          int64_t begin,
-                          int64_t end,
-                          int64_t n,
-                          const void* x,
-                          const void* bias,
-                          void* y) {
-  with_activation(f, [&](auto function) {
-    for_floating(dtype, [&](auto* tag) {
+void bias_activation_rows(const BiasActivationForward& call, int64_t begin, int64_t end) {
+  const int64_t n = call.n;
+  with_activation(call.f, [&](auto function) {
+    for_floating(call.dtype, [&](auto* tag) {
       using T = std::remove_pointer_t<decltype(tag)>;
       for (int64_t row = begin; row < end; ++row) {
-        forward_row<function_for<decltype(function), T>>(n, static_cast<const T*>(x) + row * n,
-                                                         static_cast<const compute_t<T>*>(bias),
-                                                         static_cast<T*>(y) + row * n);
+        forward_row<function_for<decltype(function), T>>(
+            n, static_cast<const T*>(call.x) + row * n, static_cast<const compute_t<T>*>(call.bias),
+            static_cast<T*>(call.y) + row * n);
       }
     });
   });
 }
 
-void bias_activation_backward_rows(Activation f,
-                                   DType dtype,
+void bias_activation_backward_rows(const BiasActivationBackward& call,
                                    int64_t begin,
                                    int64_t end,
-                                   int64_t n,
-                                   const void* dy,
-                                   const void* x,
-                                   const void* bias,
-                                   void* dx,
                                    void* dbias) {
-  with_activation(f, [&](auto function) {
-    for_floating(dtype, [&](auto* tag) {
+  const int64_t n = call.n;
+  with_activation(call.f, [&](auto function) {
+    for_floating(call.dtype, [&](auto* tag) {
       using T = std::remove_pointer_t<decltype(tag)>;
       for (int64_t row = begin; row < end; ++row) {
         backward_row<function_for<decltype(function), T>>(
-            n, static_cast<const T*>(dy) + row * n, static_cast<const T*>(x) + row * n,
-            static_cast<const compute_t<T>*>(bias),
-            dx != nullptr ? static_cast<T*>(dx) + row * n : nullptr,
+            n, static_cast<const T*>(call.dy) + row * n, static_cast<const T*>(call.x) + row * n,
+            static_cast<const compute_t<T>*>(call.bias),
+            call.dx != nullptr ? static_cast<T*>(call.dx) + row * n : nullptr,
             static_cast<compute_t<T>*>(dbias));
       }
     });

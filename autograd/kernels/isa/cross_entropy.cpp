@@ -6,27 +6,8 @@
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
-void cross_entropy_rows(DType dtype,
-                        int64_t begin,
-                        int64_t end,
-                        int64_t vocab,
-                        int64_t valid_vocab,
-                        const void* logits,
-                        const int64_t* labels,
-                        int64_t ignore_index,
-                        void* loss,
-                        void* lse);
-void cross_entropy_backward_rows(DType dtype,
-                                 int64_t begin,
-                                 int64_t end,
-                                 int64_t vocab,
-                                 int64_t valid_vocab,
-                                 const void* logits,
-                                 const int64_t* labels,
-                                 int64_t ignore_index,
-                                 const void* lse,
-                                 const void* dloss,
-                                 void* dlogits);
+void cross_entropy_rows(const CrossEntropyForward& call, int64_t begin, int64_t end);
+void cross_entropy_backward_rows(const CrossEntropyBackward& call, int64_t begin, int64_t end);
 
 namespace {
 
@@ -98,59 +79,43 @@ void backward_row(int64_t vocab,
 
 }  // namespace
 
-void cross_entropy_rows(DType dtype,
-                        int64_t begin,
-                        int64_t end,
-                        int64_t vocab,
-                        int64_t valid_vocab,
-                        const void* logits_,
-                        const int64_t* labels,
-                        int64_t ignore_index,
-                        void* loss_,
-                        void* lse_) {
-  for_floating(dtype, [&](auto* tag) {
+void cross_entropy_rows(const CrossEntropyForward& call, int64_t begin, int64_t end) {
+  const CrossEntropyShape& s = call.shape;
+  for_floating(s.dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     using C = compute_t<T>;
     for (int64_t row = begin; row < end; ++row) {
-      const T* x = static_cast<const T*>(logits_) + row * vocab;
-      const double lse = logsumexp_row(valid_vocab, x);
-      static_cast<C*>(lse_)[row] = static_cast<C>(lse);
+      const T* x = static_cast<const T*>(call.logits) + row * s.vocab;
+      const int64_t label = call.labels[row];
+      const double lse = logsumexp_row(s.valid_vocab, x);
+      static_cast<C*>(call.lse)[row] = static_cast<C>(lse);
       double loss = 0;
-      if (labels[row] != ignore_index && labels[row] >= 0 && labels[row] < valid_vocab) {
+      if (label != s.ignore_index && label >= 0 && label < s.valid_vocab) {
         C logit = 0;
-        load_row(1, x + labels[row], &logit);
+        load_row(1, x + label, &logit);
         loss = lse - logit;
       }
-      static_cast<C*>(loss_)[row] = static_cast<C>(loss);
+      static_cast<C*>(call.loss)[row] = static_cast<C>(loss);
     }
   });
 }
 
-void cross_entropy_backward_rows(DType dtype,
-                                 int64_t begin,
-                                 int64_t end,
-                                 int64_t vocab,
-                                 int64_t valid_vocab,
-                                 const void* logits_,
-                                 const int64_t* labels,
-                                 int64_t ignore_index,
-                                 const void* lse_,
-                                 const void* dloss_,
-                                 void* dlogits_) {
-  for_floating(dtype, [&](auto* tag) {
+void cross_entropy_backward_rows(const CrossEntropyBackward& call, int64_t begin, int64_t end) {
+  const CrossEntropyShape& s = call.shape;
+  for_floating(s.dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     using C = compute_t<T>;
-    const auto* lse = static_cast<const C*>(lse_);
-    const auto* dloss = static_cast<const C*>(dloss_);
+    const auto* lse = static_cast<const C*>(call.lse);
+    const auto* dloss = static_cast<const C*>(call.dloss);
     for (int64_t row = begin; row < end; ++row) {
-      T* dlogits = static_cast<T*>(dlogits_) + row * vocab;
-      if (labels[row] == ignore_index) {
-        for (int64_t i = 0; i < vocab; ++i) {
+      T* dlogits = static_cast<T*>(call.dlogits) + row * s.vocab;
+      if (call.labels[row] == s.ignore_index) {
+        for (int64_t i = 0; i < s.vocab; ++i) {
           dlogits[i] = T{};
         }
       } else {
-        backward_row(vocab, valid_vocab, static_cast<const T*>(logits_) + row * vocab, labels[row],
-                     lse[row], dloss[row], dlogits);
+        backward_row(s.vocab, s.valid_vocab, static_cast<const T*>(call.logits) + row * s.vocab,
+                     call.labels[row], lse[row], dloss[row], dlogits);
       }
     }
   });

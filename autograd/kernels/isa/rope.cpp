@@ -6,21 +6,7 @@
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
-void rope_rows(DType dtype,
-               int64_t begin,
-               int64_t end,
-               int64_t heads,
-               int64_t seq,
-               int64_t head_dim,
-               int64_t rotary_dim,
-               bool interleaved,
-               const void* x,
-               RopeStrides x_strides,
-               const void* cos,
-               const void* sin,
-               bool inverse,
-               void* y,
-               RopeStrides y_strides);
+void rope_rows(const RopeCall& call, int64_t begin, int64_t end);
 
 namespace {
 
@@ -74,35 +60,23 @@ void turn_row(
 }  // namespace
 
 /// Rows are counted over [batch, seq, heads], so that neighbours share their angles.
-void rope_rows(DType dtype,
-               int64_t begin,
-               int64_t end,
-               int64_t heads,
-               int64_t seq,
-               int64_t head_dim,
-               int64_t rotary_dim,
-               bool interleaved,
-               const void* x_,
-               RopeStrides xs,
-               const void* cos,
-               const void* sin,
-               bool inverse,
-               void* y_,
-               RopeStrides ys) {
-  const int64_t pairs = rotary_dim / 2;
-  for_floating(dtype, [&](auto* tag) {
+void rope_rows(const RopeCall& call, int64_t begin, int64_t end) {
+  const RopeStrides& xs = call.x_strides;
+  const RopeStrides& ys = call.y_strides;
+  const int64_t pairs = call.rotary_dim / 2;
+  for_floating(call.dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     using C = compute_t<T>;
     for (int64_t row = begin; row < end; ++row) {
-      const int64_t head = row % heads;
-      const int64_t position = row / heads % seq;
-      const int64_t sample = row / heads / seq;
+      const int64_t head = row % call.heads;
+      const int64_t position = row / call.heads % call.seq;
+      const int64_t sample = row / call.heads / call.seq;
       const T* x =
-          static_cast<const T*>(x_) + sample * xs.batch + head * xs.head + position * xs.row;
-      T* y = static_cast<T*>(y_) + sample * ys.batch + head * ys.head + position * ys.row;
-      turn_row(pairs, interleaved, x, static_cast<const C*>(cos) + position * pairs,
-               static_cast<const C*>(sin) + position * pairs, inverse ? C(-1) : C(1), y);
-      for (int64_t i = rotary_dim; i < head_dim; ++i) {
+          static_cast<const T*>(call.x) + sample * xs.batch + head * xs.head + position * xs.row;
+      T* y = static_cast<T*>(call.y) + sample * ys.batch + head * ys.head + position * ys.row;
+      turn_row(pairs, call.interleaved, x, static_cast<const C*>(call.cos) + position * pairs,
+               static_cast<const C*>(call.sin) + position * pairs, call.inverse ? C(-1) : C(1), y);
+      for (int64_t i = call.rotary_dim; i < call.head_dim; ++i) {
         y[i] = x[i];
       }
     }

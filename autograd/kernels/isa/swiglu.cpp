@@ -6,28 +6,8 @@
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
-void swiglu_rows(DType dtype,
-                 int64_t begin,
-                 int64_t end,
-                 int64_t n,
-                 const void* gate,
-                 int64_t gate_stride,
-                 const void* up,
-                 int64_t up_stride,
-                 void* y);
-void swiglu_backward_rows(DType dtype,
-                          int64_t begin,
-                          int64_t end,
-                          int64_t n,
-                          const void* gate,
-                          int64_t gate_stride,
-                          const void* up,
-                          int64_t up_stride,
-                          const void* dy,
-                          void* dgate,
-                          int64_t dgate_stride,
-                          void* dup,
-                          int64_t dup_stride);
+void swiglu_rows(const SwigluForward& call, int64_t begin, int64_t end);
+void swiglu_backward_rows(const SwigluBackward& call, int64_t begin, int64_t end);
 
 namespace {
 
@@ -84,44 +64,26 @@ void backward_row(int64_t n, const T* gate, const T* up, const T* dy, T* dgate, 
 
 }  // namespace
 
-void swiglu_rows(DType dtype,
-                 int64_t begin,
-                 int64_t end,
-                 int64_t n,
-                 const void* gate,
-                 int64_t gate_stride,
-                 const void* up,
-                 int64_t up_stride,
-                 void* y) {
-  for_floating(dtype, [&](auto* tag) {
+void swiglu_rows(const SwigluForward& call, int64_t begin, int64_t end) {
+  for_floating(call.dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     for (int64_t row = begin; row < end; ++row) {
-      forward_row(n, static_cast<const T*>(gate) + row * gate_stride,
-                  static_cast<const T*>(up) + row * up_stride, static_cast<T*>(y) + row * n);
+      forward_row(call.n, static_cast<const T*>(call.gate) + row * call.gate_stride,
+                  static_cast<const T*>(call.up) + row * call.up_stride,
+                  static_cast<T*>(call.y) + row * call.n);
     }
   });
 }
 
-void swiglu_backward_rows(DType dtype,
-                          int64_t begin,
-                          int64_t end,
-                          int64_t n,
-                          const void* gate,
-                          int64_t gate_stride,
-                          const void* up,
-                          int64_t up_stride,
-                          const void* dy,
-                          void* dgate,
-                          int64_t dgate_stride,
-                          void* dup,
-                          int64_t dup_stride) {
-  for_floating(dtype, [&](auto* tag) {
+void swiglu_backward_rows(const SwigluBackward& call, int64_t begin, int64_t end) {
+  for_floating(call.dtype, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     for (int64_t row = begin; row < end; ++row) {
-      backward_row(n, static_cast<const T*>(gate) + row * gate_stride,
-                   static_cast<const T*>(up) + row * up_stride, static_cast<const T*>(dy) + row * n,
-                   static_cast<T*>(dgate) + row * dgate_stride,
-                   static_cast<T*>(dup) + row * dup_stride);
+      backward_row(call.n, static_cast<const T*>(call.gate) + row * call.gate_stride,
+                   static_cast<const T*>(call.up) + row * call.up_stride,
+                   static_cast<const T*>(call.dy) + row * call.n,
+                   static_cast<T*>(call.dgate) + row * call.dgate_stride,
+                   static_cast<T*>(call.dup) + row * call.dup_stride);
     }
   });
 }

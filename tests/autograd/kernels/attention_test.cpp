@@ -6,6 +6,7 @@
 #include "fused_testing.h"
 
 namespace tapestry::testing {
+namespace attention_test {
 namespace {
 
 using kernels::AttentionShape;
@@ -51,11 +52,26 @@ Result run(const Problem& p) {
   const bool* mask = p.mask.empty() ? nullptr : reinterpret_cast<const bool*>(p.mask.data());
   Result r{Array(t, p.q.size()), Array(statistics_dtype(t), s.batch * s.heads * s.q_len),
            Array(t, p.q.size()), Array(t, p.k.size()), Array(t, p.k.size())};
-  kernels::attention(t, s, p.q.data(), qs, p.k.data(), ks, p.v.data(), ks, mask, r.out.data(), qs,
-                     r.lse.data());
-  kernels::attention_backward(t, s, p.q.data(), qs, p.k.data(), ks, p.v.data(), ks, mask,
-                              r.out.data(), qs, p.dout.data(), qs, r.lse.data(), r.dq.data(), qs,
-                              r.dk.data(), ks, r.dv.data(), ks);
+  kernels::attention({.dtype = t,
+                      .shape = s,
+                      .q = {p.q.data(), qs},
+                      .k = {p.k.data(), ks},
+                      .v = {p.v.data(), ks},
+                      .mask = mask,
+                      .out = {r.out.data(), qs},
+                      .lse = r.lse.data()});
+  kernels::attention_backward({.dtype = t,
+                               .shape = s,
+                               .q = {p.q.data(), qs},
+                               .k = {p.k.data(), ks},
+                               .v = {p.v.data(), ks},
+                               .mask = mask,
+                               .out = {r.out.data(), qs},
+                               .dout = {p.dout.data(), qs},
+                               .lse = r.lse.data(),
+                               .dq = {r.dq.data(), qs},
+                               .dk = {r.dk.data(), ks},
+                               .dv = {r.dv.data(), ks}});
   return r;
 }
 
@@ -258,16 +274,29 @@ TEST(Attention, QueriesOfSeveralCallsShareKeys) {
       part.q_offset = chunk * kChunk;
       part.q_len = kChunk;
       part.kv_len = part.q_offset + kChunk;
-      part.add_dkv = true;
       const auto rows = [&](const Array& x) {
         return static_cast<char*>(const_cast<void*>(x.data())) + part.q_offset * kDim * item;
       };
       Array lse(statistics_dtype(dtype), 2 * kChunk);
-      kernels::attention(dtype, part, rows(p.q), qs, p.k.data(), ks, p.v.data(), ks, nullptr,
-                         rows(out), qs, lse.data());
-      kernels::attention_backward(dtype, part, rows(p.q), qs, p.k.data(), ks, p.v.data(), ks,
-                                  nullptr, rows(out), qs, rows(p.dout), qs, lse.data(), rows(dq),
-                                  qs, dk.data(), ks, dv.data(), ks);
+      kernels::attention({.dtype = dtype,
+                          .shape = part,
+                          .q = {rows(p.q), qs},
+                          .k = {p.k.data(), ks},
+                          .v = {p.v.data(), ks},
+                          .out = {rows(out), qs},
+                          .lse = lse.data()});
+      kernels::attention_backward({.dtype = dtype,
+                                   .shape = part,
+                                   .q = {rows(p.q), qs},
+                                   .k = {p.k.data(), ks},
+                                   .v = {p.v.data(), ks},
+                                   .out = {rows(out), qs},
+                                   .dout = {rows(p.dout), qs},
+                                   .lse = lse.data(),
+                                   .dq = {rows(dq), qs},
+                                   .dk = {dk.data(), ks},
+                                   .dv = {dv.data(), ks},
+                                   .add_dkv = true});
     }
     const double loose = 3 * tolerance(dtype);
     expect_close(dk, e.dk, "dk", loose, s.scale);
@@ -323,9 +352,13 @@ TEST(Attention, RowsOfAFusedProjection) {
           return start + (b * 90 * per_row + (g * 4 + place) * 24) * item;
         };
         kernels::attention(
-            dtype, part, address(0), rows, address(2), rows, address(3), rows, nullptr,
-            static_cast<char*>(out.data()) + (b * qs.batch + g * 2 * qs.head) * item, qs,
-            static_cast<char*>(lse.data()) + (b * 4 + g * 2) * 90 * size_of(lse.dtype()));
+            {.dtype = dtype,
+             .shape = part,
+             .q = {address(0), rows},
+             .k = {address(2), rows},
+             .v = {address(3), rows},
+             .out = {static_cast<char*>(out.data()) + (b * qs.batch + g * 2 * qs.head) * item, qs},
+             .lse = static_cast<char*>(lse.data()) + (b * 4 + g * 2) * 90 * size_of(lse.dtype())});
       }
     }
     EXPECT_TRUE(out.same_bits(expected.out));
@@ -518,4 +551,5 @@ TEST(Attention, SameForAnyTeam) {
 }
 
 }  // namespace
+}  // namespace attention_test
 }  // namespace tapestry::testing

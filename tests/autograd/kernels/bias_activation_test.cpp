@@ -56,28 +56,43 @@ void expect_matches(Activation f, DType dtype, DType bias_dtype, Sizes s) {
     dbias[i % n] += dx[i];
   }
   Array got(dtype, rows * n);
-  kernels::bias_activation(f, dtype, bias_dtype, rows, n, x.data(), bias.data(), got.data());
+  kernels::bias_activation({.f = f,
+                            .dtype = dtype,
+                            .bias_dtype = bias_dtype,
+                            .rows = rows,
+                            .n = n,
+                            .x = x.data(),
+                            .bias = bias.data(),
+                            .y = got.data()});
   // Differences of the reference are exact to about 1e-10.
   const double t = std::max(tolerance(dtype), 1e-9);
   expect_close(got, y, "y");
   Array got_dx(dtype, rows * n);
   Array got_dbias(bias_dtype, n);
-  const auto backward = [&](void* dx_, const kernels::ColumnSums& sums) {
-    kernels::bias_activation_backward(f, dtype, bias_dtype, rows, n, dy.data(), x.data(),
-                                      bias.data(), dx_, sums);
+  const auto backward = [&](const void* dy_, void* dx_, const kernels::ColumnSums& sums) {
+    kernels::bias_activation_backward({.f = f,
+                                       .dtype = dtype,
+                                       .bias_dtype = bias_dtype,
+                                       .rows = rows,
+                                       .n = n,
+                                       .dy = dy_,
+                                       .x = x.data(),
+                                       .bias = bias.data(),
+                                       .dx = dx_,
+                                       .dbias = sums});
   };
-  backward(got_dx.data(), {got_dbias.data(), bias_dtype, false});
+  backward(dy.data(), got_dx.data(), {got_dbias.data(), bias_dtype, false});
   expect_close(got_dx, dx, "dx", t);
   const double tb = std::max(t, tolerance(bias_dtype));
   expect_close(got_dbias, dbias, "dbias", tb, std::sqrt(static_cast<double>(rows)));
 
   // One of the two alone; dbias added to what is there; dx in the place of dy.
   Array alone(bias_dtype, n);
-  backward(nullptr, {alone.data(), bias_dtype, false});
+  backward(dy.data(), nullptr, {alone.data(), bias_dtype, false});
   EXPECT_TRUE(alone.same_bits(got_dbias));
   Array sums(kernels::ColumnSums{}.dtype, Doubles(n, 1));
   if (dtype != kFloat64) {
-    backward(nullptr, {sums.data(), kFloat32, true});
+    backward(dy.data(), nullptr, {sums.data(), kFloat32, true});
     for (double& d : dbias) {
       d += 1;
     }
@@ -85,8 +100,7 @@ void expect_matches(Activation f, DType dtype, DType bias_dtype, Sizes s) {
                  std::sqrt(static_cast<double>(rows)));
   }
   Array in_place = dy;
-  kernels::bias_activation_backward(f, dtype, bias_dtype, rows, n, in_place.data(), x.data(),
-                                    bias.data(), in_place.data(), {});
+  backward(in_place.data(), in_place.data(), {});
   EXPECT_TRUE(in_place.same_bits(got_dx));
 }
 
@@ -111,9 +125,13 @@ TEST(BiasActivation, SameForAnyTeam) {
     expect_same_for_any_team([&] {
       Array dx(kFloat32, 1111 * 65);
       Array dbias(kFloat32, 65);
-      kernels::bias_activation_backward(Activation::kGelu, kFloat32, kFloat32, 1111, 65, x.data(),
-                                        x.data(), bias.data(), dx.data(),
-                                        {dbias.data(), kFloat32, false});
+      kernels::bias_activation_backward({.rows = 1111,
+                                         .n = 65,
+                                         .dy = x.data(),
+                                         .x = x.data(),
+                                         .bias = bias.data(),
+                                         .dx = dx.data(),
+                                         .dbias = {dbias.data(), kFloat32, false}});
       return std::vector<Array>{dx, dbias};
     });
   });

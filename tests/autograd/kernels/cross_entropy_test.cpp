@@ -33,10 +33,10 @@ void expect_matches(const Case& c, const Array& logits) {
     dloss.set(i, NAN);  // must not reach the gradient of an ignored row
   }
   Array dlogits(dtype, c.rows * c.vocab);
-  kernels::cross_entropy(dtype, c.rows, c.vocab, c.valid, logits.data(), labels.data(), kIgnore,
-                         loss.data(), lse.data());
-  kernels::cross_entropy_backward(dtype, c.rows, c.vocab, c.valid, logits.data(), labels.data(),
-                                  kIgnore, lse.data(), dloss.data(), dlogits.data());
+  const kernels::CrossEntropyShape shape{dtype, c.rows, c.vocab, c.valid, kIgnore};
+  kernels::cross_entropy({shape, logits.data(), labels.data(), loss.data(), lse.data()});
+  kernels::cross_entropy_backward(
+      {shape, logits.data(), labels.data(), lse.data(), dloss.data(), dlogits.data()});
   Doubles losses(c.rows);
   Doubles lses(c.rows);
   Doubles gradients(c.rows * c.vocab);
@@ -70,8 +70,8 @@ void expect_matches(const Case& c, const Array& logits) {
     }
   }
   Array in_place = logits;
-  kernels::cross_entropy_backward(dtype, c.rows, c.vocab, c.valid, in_place.data(), labels.data(),
-                                  kIgnore, lse.data(), dloss.data(), in_place.data());
+  kernels::cross_entropy_backward(
+      {shape, in_place.data(), labels.data(), lse.data(), dloss.data(), in_place.data()});
   EXPECT_TRUE(in_place.same_bits(dlogits));
 }
 
@@ -119,11 +119,10 @@ TEST(CrossEntropy, SameForAnyTeam) {
       Array loss(kFloat32, c.rows);
       Array lse(kFloat32, c.rows);
       Array dlogits(kFloat32, c.rows * c.vocab);
-      kernels::cross_entropy(kFloat32, c.rows, c.vocab, c.valid, logits.data(), labels.data(),
-                             kIgnore, loss.data(), lse.data());
-      kernels::cross_entropy_backward(kFloat32, c.rows, c.vocab, c.valid, logits.data(),
-                                      labels.data(), kIgnore, lse.data(), lse.data(),
-                                      dlogits.data());
+      const kernels::CrossEntropyShape shape{kFloat32, c.rows, c.vocab, c.valid, kIgnore};
+      kernels::cross_entropy({shape, logits.data(), labels.data(), loss.data(), lse.data()});
+      kernels::cross_entropy_backward(
+          {shape, logits.data(), labels.data(), lse.data(), lse.data(), dlogits.data()});
       return std::vector<Array>{loss, lse, dlogits};
     });
   });

@@ -40,8 +40,21 @@ TEST(Rope, MatchesLoops) {
           SCOPED_TRACE(::testing::Message()
                        << c.dim << " interleaved " << interleaved << " inverse " << inverse);
           Array y(dtype, x.size());
-          kernels::rope(dtype, c.batch, c.heads, c.seq, c.dim, c.rotary, interleaved, x.data(), xs,
-                        t.cos.data(), t.sin.data(), inverse, y.data(), ys);
+          const kernels::RopeCall call{.dtype = dtype,
+                                       .batch = c.batch,
+                                       .heads = c.heads,
+                                       .seq = c.seq,
+                                       .head_dim = c.dim,
+                                       .rotary_dim = c.rotary,
+                                       .interleaved = interleaved,
+                                       .inverse = inverse,
+                                       .x = x.data(),
+                                       .x_strides = xs,
+                                       .cos = t.cos.data(),
+                                       .sin = t.sin.data(),
+                                       .y = y.data(),
+                                       .y_strides = ys};
+          kernels::rope(call);
           Doubles expected(x.size());
           for (int64_t row = 0; row < c.batch * c.heads * c.seq; ++row) {
             const int64_t s = row % c.seq;
@@ -68,11 +81,17 @@ TEST(Rope, MatchesLoops) {
             continue;
           }
           // Turning back gives x; in place.
-          kernels::rope(dtype, c.batch, c.heads, c.seq, c.dim, c.rotary, interleaved, y.data(), ys,
-                        t.cos.data(), t.sin.data(), !inverse, y.data(), ys);
+          kernels::RopeCall turned = call;
+          turned.inverse = !inverse;
+          turned.x = y.data();
+          turned.x_strides = ys;
+          kernels::rope(turned);
           Array back(dtype, x.size());
-          kernels::rope(dtype, c.batch, c.heads, c.seq, c.dim, 0, false, y.data(), ys, nullptr,
-                        nullptr, false, back.data(), xs);
+          kernels::RopeCall copied = turned;
+          copied.rotary_dim = 0;
+          copied.y = back.data();
+          copied.y_strides = xs;
+          kernels::rope(copied);
           expect_close(back, x.values(), "there and back", 3 * tolerance(dtype));
         }
       }

@@ -35,14 +35,33 @@ TEST(Swiglu, MatchesLoops) {
       const auto up_of = [&, n = n](Array& x) {
         return static_cast<char*>(x.data()) + n * size_of(dtype);
       };
-      kernels::swiglu(dtype, rows, n, both.data(), ld, up_of(both), ld, y.data());
+      kernels::swiglu({.dtype = dtype,
+                       .rows = rows,
+                       .n = n,
+                       .gate = both.data(),
+                       .gate_stride = ld,
+                       .up = up_of(both),
+                       .up_stride = ld,
+                       .y = y.data()});
       expect_close(y, expected, "y");
       Array dboth(dtype, rows * ld);
-      kernels::swiglu_backward(dtype, rows, n, both.data(), ld, up_of(both), ld, dy.data(),
-                               dboth.data(), ld, up_of(dboth), ld);
+      kernels::SwigluBackward call{.dtype = dtype,
+                                   .rows = rows,
+                                   .n = n,
+                                   .gate = both.data(),
+                                   .gate_stride = ld,
+                                   .up = up_of(both),
+                                   .up_stride = ld,
+                                   .dy = dy.data(),
+                                   .dgate = dboth.data(),
+                                   .dgate_stride = ld,
+                                   .dup = up_of(dboth),
+                                   .dup_stride = ld};
+      kernels::swiglu_backward(call);
       expect_close(dboth, gradients, "gradients");
-      kernels::swiglu_backward(dtype, rows, n, both.data(), ld, up_of(both), ld, dy.data(),
-                               both.data(), ld, up_of(both), ld);
+      call.dgate = both.data();
+      call.dup = up_of(both);
+      kernels::swiglu_backward(call);
       EXPECT_TRUE(both.same_bits(dboth));
     }
   });

@@ -18,6 +18,7 @@
 #include "tests/message_of.h"
 
 namespace tapestry {
+namespace inplace_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -309,4 +310,5 @@ TEST(InPlace, RecordedIntegersAreRefused) {
 }
 
 }  // namespace
+}  // namespace inplace_test
 }  // namespace tapestry

@@ -1,0 +1,18 @@
+# Cross-compiles for 64-bit ARM with Debian's compiler (g++-aarch64-linux-gnu), libraries from
+# TAPESTRY_AARCH64_ROOT and test programs run by qemu. scripts/aarch64.sh makes that root and uses
+# this file.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+
+set(TAPESTRY_AARCH64_ROOT "" CACHE PATH "Folder with Debian's arm64 libraries")
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES TAPESTRY_AARCH64_ROOT)
+set(CMAKE_FIND_ROOT_PATH "${TAPESTRY_AARCH64_ROOT}")
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+# What the libraries of the root link in turn is there as well.
+set(CMAKE_EXE_LINKER_FLAGS_INIT
+  "-Wl,-rpath-link,${TAPESTRY_AARCH64_ROOT}/usr/lib/aarch64-linux-gnu:${TAPESTRY_AARCH64_ROOT}/lib/aarch64-linux-gnu")
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static;-L;${TAPESTRY_AARCH64_ROOT})
