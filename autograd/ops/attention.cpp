@@ -391,7 +391,11 @@ Tensor scaled_dot_product_attention(const Tensor& q,
   if (!mask) {
     return composed_twin(q, k, v, options.mask, problem);
   }
-  return apply_op(Attention{problem, {}, {}, {}, {}, {}, {}}, q, k, v, *mask);
+  const Tensor y = apply_op(Attention{problem, {}, {}, {}, {}, {}, {}}, q, k, v, *mask);
+  if (options.mask.defined()) {
+    watch_versions(y, {options.mask});  // what is saved may be a copy
+  }
+  return y;
 }
 
 Tensor composed_attention(const Tensor& q,
