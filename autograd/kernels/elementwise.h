@@ -18,7 +18,7 @@
 namespace tapestry::kernels {
 
 /// One operand. Floating dtypes have all of them. Integers have neg, abs, sign, floor, ceil, round
-/// (the last three the identity), square, relu; integers and bool have logical_not, isfinite,
+/// (the last three the identity), square, cube, relu; integers and bool have logical_not, isfinite,
 /// isnan.
 enum class UnaryOp {
   kNeg,
@@ -38,6 +38,7 @@ enum class UnaryOp {
   kSigmoid,
   kErf,
   kSquare,
+  kCube,
   kRelu,
   kGelu,      // x Phi(x), Phi(x) = (1 + erf(x / sqrt(2))) / 2
   kGeluTanh,  // x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
@@ -97,6 +98,11 @@ enum class ScalarOp {
   kGt,
   kGe,
 };
+
+/// Whether the output is bool, whatever the input is.
+constexpr bool gives_bool(UnaryOp op) { return op >= UnaryOp::kLogicalNot; }
+constexpr bool gives_bool(BinaryOp op) { return op >= BinaryOp::kLogicalAnd; }
+constexpr bool gives_bool(ScalarOp op) { return op >= ScalarOp::kEq; }
 
 using UnaryRow = void (*)(int64_t n, const void* x, int64_t sx, void* y, int64_t sy);
 using BinaryRow =

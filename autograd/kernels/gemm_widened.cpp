@@ -1,30 +1,14 @@
 #include "autograd/kernels/gemm_widened.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "autograd/kernels/elementwise.h"
 #include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/scratch.h"
 
 namespace tapestry::kernels {
 
 namespace {
-
-/// Working memory that a thread keeps between calls: fresh pages would cost more than the copies.
-float* scratch(int which, int64_t count) {
-  struct Buffer {
-    std::unique_ptr<float[]> data;
-    int64_t size = 0;
-  };
-  thread_local Buffer buffers[3];
-  Buffer& buffer = buffers[which];
-  if (buffer.size < count) {
-    buffer.data.reset();
-    buffer.data.reset(new float[static_cast<size_t>(count)]);
-    buffer.size = count;
-  }
-  return buffer.data.get();
-}
 
 /// rows x cols from 16-bit rows to a dense float32 matrix.
 void widen(DType dtype, int64_t rows, int64_t cols, const char* x, int64_t ld, float* y) {
@@ -79,6 +63,17 @@ void widened_gemm(
   const int64_t item = size_of(s.dtype);
   const int64_t c_item = size_of(s.c_dtype);
   const bool direct = s.c_dtype == kFloat32;
+  const auto floats = [](int64_t rows, int64_t columns) {
+    return Scratch(rows * columns * size_of(kFloat32));
+  };
+  const int64_t most_m = std::min(kBlock, s.m);
+  const int64_t most_n = std::min(kBlock, s.n);
+  const int64_t most_k = std::min(kDepth, s.k);
+  const Scratch a_memory = floats(most_m, most_k);
+  const Scratch b_memory = floats(most_k, most_n);
+  const Scratch sum_memory = direct ? Scratch() : floats(most_m, most_n);
+  auto* const a_wide = static_cast<float*>(a_memory.get());
+  auto* const b_wide = static_cast<float*>(b_memory.get());
   for (int64_t j = 0; j < s.n; j += kBlock) {
     for (int64_t i = 0; i < s.m; i += kBlock) {
       GemmShape block = s;
@@ -88,14 +83,12 @@ void widened_gemm(
       block.n = std::min(kBlock, s.n - j);
       block.ldc = direct ? s.ldc : block.n;
       char* c_block = c + (i * s.ldc + j) * c_item;
-      float* sums = direct ? reinterpret_cast<float*>(c_block) : scratch(2, block.m * block.n);
+      auto* sums = static_cast<float*>(direct ? static_cast<void*>(c_block) : sum_memory.get());
       for (int64_t p = 0; p < s.k; p += kDepth) {
         block.k = std::min(kDepth, s.k - p);
         block.lda = s.trans_a ? block.m : block.k;
         block.ldb = s.trans_b ? block.k : block.n;
         block.beta = p > 0 ? 1.0 : (direct ? s.beta : 0.0);
-        float* a_wide = scratch(0, block.m * block.k);
-        float* b_wide = scratch(1, block.k * block.n);
         widen(s.dtype, s.trans_a ? block.k : block.m, block.lda,
               a + (s.trans_a ? p * s.lda + i : i * s.lda + p) * item, s.lda, a_wide);
         widen(s.dtype, s.trans_b ? block.n : block.k, block.ldb,

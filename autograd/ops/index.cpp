@@ -170,18 +170,22 @@ struct SliceAssign {
   }
 };
 
-bool broadcasts_to(const Shape& shape, const Shape& to) {
-  const int64_t further = to.size() - shape.size();
-  bool fits = further >= 0;
-  for (int64_t i = 0; fits && i < shape.size(); ++i) {
-    fits = shape[i] == 1 || shape[i] == to[further + i];
+// values for a place of that shape, less the axes of 1 in front that the place does not have.
+Tensor fitted(const Tensor& values, const Shape& place) {
+  Tensor fitting = values;
+  while (fitting.dim() > place.size() && fitting.shape()[0] == 1) {
+    fitting = select(fitting, 0, 0);
   }
-  return fits;
-}
-
-void check_values(const Tensor& values, const Shape& place) {
-  check<ValueError>(broadcasts_to(values.shape(), place), "index_put_: values ", values.shape(),
-                    " do not broadcast to ", place);
+  const int64_t further = place.size() - fitting.dim();
+  check<ValueError>(further >= 0, "index_put_: values ", values.shape(), " do not broadcast to ",
+                    place, ", which has fewer axes");
+  for (int64_t i = 0; i < fitting.dim(); ++i) {
+    const int64_t have = fitting.shape()[i];
+    check<ValueError>(have == 1 || have == place[further + i], "index_put_: values ",
+                      values.shape(), " do not broadcast to ", place, ": axis ", i - fitting.dim(),
+                      " has ", have, ", not ", place[further + i], " or 1");
+  }
+  return fitting;
 }
 
 }  // namespace
@@ -202,20 +206,20 @@ Tensor Tensor::index_put_(std::initializer_list<TensorIndex> indices,
   if (!has_tensors(list)) {
     if (!records) {
       const Tensor place = view_of(x.detach(), list);
-      check_values(values, place.shape());
-      accumulate ? add_(place, values) : copy_(place, values);
+      const Tensor fitting = fitted(values, place.shape());
+      accumulate ? add_(place, fitting) : copy_(place, fitting);
       return x;
     }
     // No view may be left when x changes: copy_ refuses to change memory that others see.
-    check_values(values, view_of(x.detach(), list).shape());
+    const Tensor fitting = fitted(values, view_of(x.detach(), list).shape());
     const Tensor written =
-        accumulate ? tapestry::add(view_of(x, list), values).to(x.dtype()) : values.to(x.dtype());
+        accumulate ? tapestry::add(view_of(x, list), fitting).to(x.dtype()) : fitting.to(x.dtype());
     return copy_(x, apply_op(SliceAssign{list}, x, written));
   }
   // By the numbers of the elements: index_put() on the flattened tensor.
   const Tensor places = pick(arange(x.numel()).view(x.shape()), list);
-  check_values(values, places.shape());
-  const Tensor wide = tapestry::expand(values.to(x.dtype()), places.shape());
+  const Tensor fitting = fitted(values, places.shape());
+  const Tensor wide = tapestry::expand(fitting.to(x.dtype()), places.shape());
   const Tensor result = index_put(tapestry::reshape(x, {-1}), {tapestry::reshape(places, {-1})},
                                   tapestry::reshape(wide, {-1}), accumulate);
   return copy_(x, tapestry::view(result, x.shape()));

@@ -11,12 +11,6 @@ using kernels::BinaryOp;
 using kernels::ScalarOp;
 using kernels::UnaryOp;
 
-bool gives_bool(UnaryOp op) {
-  return op == UnaryOp::kLogicalNot || op == UnaryOp::kIsFinite || op == UnaryOp::kIsNan;
-}
-bool gives_bool(BinaryOp op) { return op >= BinaryOp::kLogicalAnd; }
-bool gives_bool(ScalarOp op) { return op >= ScalarOp::kEq; }
-
 }  // namespace
 
 Tensor map_unary(std::string_view op, UnaryOp kernel, const Tensor& x) {

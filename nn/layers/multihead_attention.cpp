@@ -20,12 +20,15 @@ namespace {
 
 constexpr const char* kName = "MultiheadAttention";
 
-Tensor in_projection(int64_t embed_dim, int64_t num_heads, DType dtype) {
+int64_t checked_size(int64_t embed_dim, int64_t num_heads) {
   check<ValueError>(embed_dim > 0 && num_heads > 0 && embed_dim % num_heads == 0, kName,
                     ": embed_dim ", embed_dim, " is not a multiple of num_heads ", num_heads);
-  Tensor weight = empty({3 * embed_dim, embed_dim}, dtype);
-  init::xavier_uniform_(weight);
-  return weight;
+  return embed_dim;
+}
+
+int64_t size_or(const char* what, int64_t size, int64_t embed_dim) {
+  check<ValueError>(size >= 0, kName, ": ", what, " must not be negative, got ", size);
+  return size == 0 ? embed_dim : size;
 }
 
 // [B, L, E] as [B, num_heads, L, D].
@@ -60,10 +63,19 @@ void check_shape(const char* what, const Tensor& mask, const Shape& shape) {
 MultiheadAttention::MultiheadAttention(int64_t embed_dim,
                                        int64_t num_heads,
                                        MultiheadAttentionOptions options)
-    : num_heads_(num_heads),
+    : size_(checked_size(embed_dim, num_heads)),
+      key_size_(size_or("kdim", options.kdim, embed_dim)),
+      value_size_(size_or("vdim", options.vdim, embed_dim)),
+      num_heads_(num_heads),
       dropout_(options.dropout),
       in_proj_weight_(
-          register_parameter("in_proj_weight", in_projection(embed_dim, num_heads, options.dtype))),
+          projection(is_joined(), "in_proj_weight", {3 * embed_dim, embed_dim}, options.dtype)),
+      q_proj_weight_(
+          projection(!is_joined(), "q_proj_weight", {embed_dim, embed_dim}, options.dtype)),
+      k_proj_weight_(
+          projection(!is_joined(), "k_proj_weight", {embed_dim, key_size_}, options.dtype)),
+      v_proj_weight_(
+          projection(!is_joined(), "v_proj_weight", {embed_dim, value_size_}, options.dtype)),
       in_proj_bias_(options.bias ? &register_parameter("in_proj_bias",
                                                        zeros({3 * embed_dim}, options.dtype),
                                                        {.decay = false})
@@ -80,22 +92,36 @@ MultiheadAttention::MultiheadAttention(int64_t embed_dim,
   }
 }
 
+Parameter* MultiheadAttention::projection(bool wanted,
+                                          const std::string& name,
+                                          const Shape& shape,
+                                          DType dtype) {
+  if (!wanted) {
+    return nullptr;
+  }
+  Tensor weight = empty(shape, dtype);
+  init::xavier_uniform_(weight);
+  return &register_parameter(name, weight);
+}
+
 std::string MultiheadAttention::extra_repr() const {
-  return concat(in_proj_weight_.size(1), ", heads=", num_heads_,
+  return concat(size_, ", heads=", num_heads_,
+                is_joined() ? "" : concat(", kdim=", key_size_, ", vdim=", value_size_),
                 in_proj_bias_ != nullptr ? ", bias" : "");
 }
 
 MultiheadAttention::Projected MultiheadAttention::project(const Tensor& query,
                                                           const Tensor& key,
                                                           const Tensor& value) const {
-  const int64_t size = in_proj_weight_.size(1);
   const Tensor bias = in_proj_bias_ != nullptr ? Tensor(*in_proj_bias_) : Tensor();
   TensorList parts;
-  if (query.is_same(key) && key.is_same(value)) {
-    parts = split(linear(query, in_proj_weight_, bias), size, -1);
+  if (is_joined() && query.is_same(key) && key.is_same(value)) {
+    parts = split(linear(query, *in_proj_weight_, bias), size_, -1);
   } else {
-    const TensorList weights = split(in_proj_weight_, size, 0);
-    const TensorList biases = bias.defined() ? split(bias, size, 0) : TensorList(3);
+    const TensorList weights = is_joined()
+                                   ? split(*in_proj_weight_, size_, 0)
+                                   : TensorList{*q_proj_weight_, *k_proj_weight_, *v_proj_weight_};
+    const TensorList biases = bias.defined() ? split(bias, size_, 0) : TensorList(3);
     parts = {linear(query, weights[0], biases[0]), linear(key, weights[1], biases[1]),
              linear(value, weights[2], biases[2])};
   }
@@ -106,13 +132,15 @@ MultiheadAttentionResult MultiheadAttention::forward(const Tensor& query,
                                                      const Tensor& key,
                                                      const Tensor& value,
                                                      const AttentionMasks& masks) {
-  const int64_t size = in_proj_weight_.size(1);
+  const int64_t size = size_;
   const int64_t axes = query.dim();
-  check<ValueError>((axes == 2 || axes == 3) && key.dim() == axes && value.shape() == key.shape() &&
-                        query.size(-1) == size && key.size(-1) == size &&
-                        (axes == 2 || key.size(0) == query.size(0)),
-                    kName, ": needs query [B, L, ", size, "], key and value [B, S, ", size,
-                    "], got ", query.shape(), ", ", key.shape(), " and ", value.shape());
+  bool fits = (axes == 2 || axes == 3) && key.dim() == axes && value.dim() == axes &&
+              query.size(-1) == size && key.size(-1) == key_size_ &&
+              value.size(-1) == value_size_ && key.size(-2) == value.size(-2);
+  fits = fits && (axes == 2 || (key.size(0) == query.size(0) && value.size(0) == key.size(0)));
+  check<ValueError>(fits, kName, ": needs query [B, L, ", size, "], key [B, S, ", key_size_,
+                    "] and value [B, S, ", value_size_, "], got ", query.shape(), ", ", key.shape(),
+                    " and ", value.shape());
   if (axes == 2) {
     AttentionMasks raised = masks;
     if (masks.key_padding_mask.defined()) {

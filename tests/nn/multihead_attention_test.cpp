@@ -5,6 +5,7 @@
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/index.h"
 #include "autograd/ops/indexing.h"
+#include "autograd/ops/matmul.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/engine.h"
@@ -198,6 +199,78 @@ TEST_F(MultiheadAttentionTest, DropoutFallsOnTheWeightsInTraining) {
   expect_close(weights, all_weights * 2 * kept.to(kFloat64), 1e-14);
   EXPECT_NE(all(kept).item(), 1);
   EXPECT_NE(any(kept).item(), 0);
+}
+
+// Keys and values of other sizes, against the joined layer that is given them projected.
+TEST_F(MultiheadAttentionTest, KeysAndValuesMayHaveSizesOfTheirOwn) {
+  MultiheadAttention other(4, 2, {.dtype = kFloat64, .kdim = 3, .vdim = 5});
+  const StateDict state = {{"q_proj_weight", wave({4, 4}, 1)},   {"k_proj_weight", wave({4, 3}, 2)},
+                           {"v_proj_weight", wave({4, 5}, 1.5)}, {"in_proj_bias", wave({12}, 2)},
+                           {"out_proj.weight", wave({4, 4}, 3)}, {"out_proj.bias", wave({4}, 0.5)}};
+  other.load_state_dict(state);
+  const Tensor same = eye(4, 4, kFloat64);
+  layer.load_state_dict({{"in_proj_weight", cat({wave({4, 4}, 1), same, same}, 0)},
+                         {"in_proj_bias", wave({12}, 2)},
+                         {"out_proj.weight", wave({4, 4}, 3)},
+                         {"out_proj.bias", wave({4}, 0.5)}});
+  const Tensor keys = wave({2, 5, 3}, 0.9).set_requires_grad();
+  const Tensor values = wave({2, 5, 5}, 1.1).set_requires_grad();
+  const Tensor key_weight = state.at("k_proj_weight").clone().set_requires_grad();
+  const Tensor value_weight = state.at("v_proj_weight").clone().set_requires_grad();
+  const auto parameters = other.named_parameters();
+  const auto named = [&](const std::string& name) -> Tensor {
+    for (const auto& [other_name, parameter] : parameters) {
+      if (other_name == name) {
+        return *parameter;
+      }
+    }
+    return {};
+  };
+  for (const bool need_weights : {false, true}) {
+    const AttentionMasks masks{
+        .key_padding_mask = padding, .attn_mask = pairs, .need_weights = need_weights};
+    const Tensor actual = other(q, keys, values, masks).output;
+    const Tensor expected =
+        layer(q, linear(keys, key_weight), linear(values, value_weight), masks).output;
+    expect_close(actual, expected, 1e-13);
+    const TensorList gradients =
+        grad(sum(actual * wave({2, 3, 4}, 1)),
+             {keys, values, named("k_proj_weight"), named("v_proj_weight")});
+    const TensorList wanted =
+        grad(sum(expected * wave({2, 3, 4}, 1)), {keys, values, key_weight, value_weight});
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      expect_close(gradients[i], wanted[i], 1e-12);
+    }
+  }
+  expect_close(other(q.select(0, 1), keys.select(0, 1), values.select(0, 1)).output,
+               other(q, keys, values).output.select(0, 1), 1e-13);
+  const auto function = [&](const TensorList& in) {
+    return TensorList{other(in[0], in[1], in[2]).output};
+  };
+  const TensorList inputs = {wave({1, 2, 4}, 0.7).set_requires_grad(),
+                             wave({1, 3, 3}, 0.9).set_requires_grad(),
+                             wave({1, 3, 5}, 1.1).set_requires_grad()};
+  EXPECT_TRUE(gradcheck(function, inputs)) << gradcheck(function, inputs).message;
+  expect_throws<ValueError>([&] { other(q, k, values); },
+                            {"key [B, S, 3]", "value [B, S, 5]", "[2, 5, 4]"});
+  expect_throws<ValueError>([&] { other(q, keys, values.slice(1, 0, 4)); }, {"[2, 4, 5]"});
+  expect_throws<ValueError>([] { MultiheadAttention(4, 2, {.vdim = -1}); }, {"vdim", "-1"});
+}
+
+TEST(MultiheadAttention, KeysOfAnotherSizeHaveProjectionsOfTheirOwn) {
+  const MultiheadAttention layer(8, 2, {.kdim = 6});
+  std::vector<std::string> names;
+  for (const auto& [name, parameter] : layer.named_parameters()) {
+    names.push_back(concat(name, " ", parameter->shape()));
+  }
+  EXPECT_THAT(names, ::testing::ElementsAre("q_proj_weight [8, 8]", "k_proj_weight [8, 6]",
+                                            "v_proj_weight [8, 8]", "in_proj_bias [24]",
+                                            "out_proj.weight [8, 8]", "out_proj.bias [8]"));
+  const double bound = std::sqrt(6.0 / 14);
+  const double largest = max(abs(layer.state_dict().at("k_proj_weight"))).item();
+  EXPECT_LE(largest, bound);
+  EXPECT_GT(largest, 0.8 * bound);
+  EXPECT_EQ(printed(layer).substr(0, 52), "MultiheadAttention(8, heads=2, kdim=6, vdim=8, bias)");
 }
 
 TEST(MultiheadAttention, StartsAsPyTorchDoes) {

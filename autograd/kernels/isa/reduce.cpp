@@ -142,7 +142,7 @@ void row(int64_t n, const void* x_, void* partial) {
   for (int64_t done = 0; done < n; done += kBlock) {
     const int64_t m = block_size(n - done);
     if constexpr (kIsNarrow<T>) {
-      load(m, x + done, 1, chunk);
+      load<T>(m, x + done, 1, chunk);
       result = merge<kReducer>(result, reduce_chunk<kReducer, C>(m, chunk));
     } else {
       result = merge<kReducer>(result, reduce_chunk<kReducer, C>(m, x + done));
@@ -166,7 +166,7 @@ void columns(int64_t n, int64_t stride, int64_t count, const void* x_, void* par
       const int64_t m = block_size(count - done);
       const C* source = chunk;
       if constexpr (kIsNarrow<T>) {
-        load(m, x + i * stride + done, 1, chunk);
+        load<T>(m, x + i * stride + done, 1, chunk);
       } else {
         source = x + i * stride + done;
       }
@@ -256,13 +256,13 @@ void axpy_typed(int64_t n, double a_, const void* x_, void* y_) {
     C right[kBlock];
     for (int64_t done = 0; done < n; done += kBlock) {
       const int64_t m = block_size(n - done);
-      load(m, x + done, 1, left);
-      load(m, y + done, 1, right);
+      load<T>(m, x + done, 1, left);
+      load<T>(m, y + done, 1, right);
       TAPESTRY_VECTOR_LOOP
       for (int64_t i = 0; i < m; ++i) {
         right[i] += a * left[i];
       }
-      store(m, right, y + done, 1);
+      store<T>(m, right, y + done, 1);
     }
   } else {
     TAPESTRY_VECTOR_LOOP

@@ -73,8 +73,6 @@ const std::vector<BinaryCase>& binary_cases() {
   return cases;
 }
 
-bool gives_bool(BinaryOp op) { return op >= BinaryOp::kLogicalAnd; }
-
 double tolerance(DType dtype, double exact) {
   switch (dtype) {
     case kFloat16:

@@ -158,10 +158,33 @@ TEST(Index, MistakesAreNamed) {
   EXPECT_THAT(message_of<ValueError>([&] { x.index({Slice(0, 2, -1)}); }), HasSubstr("step"));
   EXPECT_THAT(message_of<IndexError>([&] { x.index({vector_of({2})}); }), HasSubstr("2"));
   EXPECT_THAT(message_of<ValueError>([&] { x.index_put_({0}, zeros({2})); }),
-              HasSubstr("values [2] do not broadcast to [3]"));
+              HasSubstr("values [2] do not broadcast to [3]: axis -1 has 2, not 3 or 1"));
+  EXPECT_THAT(message_of<ValueError>([&] {
+                x.index_put_({0}, zeros({2, 3}));
+              }),
+              HasSubstr("values [2, 3] do not broadcast to [3], which has fewer axes"));
   const Tensor mask = eq(x, 1.0);
   EXPECT_THAT(message_of<ValueError>([&] { x.index_put_({mask}, zeros({2})); }),
               HasSubstr("do not broadcast to [0]"));
+}
+
+TEST(Index, ValuesMayHaveFurtherAxesOfOneInFront) {
+  const Tensor x = zeros({2, 3});
+  x.index_put_({0}, tensor({1, 2, 3}).view({1, 1, 3}));
+  x.index_put_({1, Slice(0, 2)}, tensor({4}).view({1, 1, 1, 1}), /*accumulate=*/true);
+  EXPECT_THAT(x.to_vector<float>(), ElementsAre(1, 2, 3, 4, 4, 0));
+  x.index_put_({vector_of({1, 0})}, tensor({5, 6, 7}).view({1, 1, 1, 3}));
+  EXPECT_THAT(x.to_vector<float>(), ElementsAre(5, 6, 7, 5, 6, 7));
+  x.index_put_({gt(x, 6.0)}, tensor({8, 9}).view({1, 2}));
+  EXPECT_THAT(x.to_vector<float>(), ElementsAre(5, 6, 8, 5, 6, 9));
+  // The gradient has the values' own shape, whether x is recorded by slices or by indices.
+  const Tensor values = tensor({1, 2, 3}).view({1, 1, 3}).detach().set_requires_grad();
+  const Tensor weights = arange(0, 6, 1, kFloat32).view({2, 3});
+  sum(zeros({2, 3}).index_put_({1}, values) * weights).backward();
+  EXPECT_EQ(values.grad().shape(), (Shape{1, 1, 3}));
+  EXPECT_THAT(values.grad().to_vector<float>(), ElementsAre(3, 4, 5));
+  sum(zeros({2, 3}).index_put_({vector_of({0})}, values) * weights).backward();
+  EXPECT_THAT(values.grad().to_vector<float>(), ElementsAre(3, 5, 7));
 }
 
 TEST(InPlaceOperators, ChangeTheTensorBehindTheHandle) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "autograd/kernels/cpu.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tape/engine.h"
@@ -92,6 +93,31 @@ TEST_F(OutOfMemory, NamesTheOpWhoseBackwardRuns) {
   set_memory_limit(-1);
   EXPECT_EQ(kernels::team_state().op, "");
   EXPECT_EQ(kernels::team_state().backward_of, "");
+}
+
+// At this level products of 16-bit numbers are those of their float32 copies.
+class PortableLevel {
+ public:
+  PortableLevel() : previous_(cpu_level()) { set_cpu_level(CpuLevel::kPortable); }
+  PortableLevel(const PortableLevel&) = delete;
+  PortableLevel& operator=(const PortableLevel&) = delete;
+  ~PortableLevel() { set_cpu_level(previous_); }
+
+ private:
+  CpuLevel previous_;
+};
+
+TEST_F(OutOfMemory, ProductsOfWidenedNumbersAreRefusedInWords) {
+  const PortableLevel portable;
+  const Tensor half = randn({512, 1024}, kBFloat16, RandomKey{.seed = 1});
+  matmul(half, half.t());
+  context_.allocator().release_cache();
+  // Enough for the result of half a MiB and the copy of one operand's block, 512 x 512.
+  set_memory_limit(memory_stats().reserved_bytes + 2 * kMiB);
+  EXPECT_THAT(message_of<RuntimeError>([&] { matmul(half, half.t()); }),
+              AllOf(StartsWith("matmul: no memory for"), HasSubstr("(1.0 MiB, workspace)")));
+  set_memory_limit(-1);
+  matmul(half, half.t());
 }
 
 // Whatever the limit, an op is served or refused in words: also where its kernel takes working
