@@ -5,7 +5,8 @@
 // one to the version of the storage, as a change in place does. A view does not keep the tensor's
 // memory: the tensor must outlive it.
 //
-// For float, double, int32_t and int64_t. TypeError if T is not the tensor's element type.
+// For float, double, int8_t, uint8_t, int32_t and int64_t. TypeError if T is not the tensor's
+// element type.
 #pragma once
 
 #include <Eigen/Core>
@@ -42,8 +43,9 @@ using ConstEigenVectorView =
 namespace detail {
 
 template <class T>
-inline constexpr bool kEigenElement = std::is_same_v<T, float> || std::is_same_v<T, double> ||
-                                      std::is_same_v<T, int32_t> || std::is_same_v<T, int64_t>;
+inline constexpr bool kEigenElement =
+    std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, int8_t> ||
+    std::is_same_v<T, uint8_t> || std::is_same_v<T, int32_t> || std::is_same_v<T, int64_t>;
 
 inline void check_eigen_axes(const char* op, const Tensor& x, int64_t axes) {
   check<ValueError>(x.defined() && x.dim() == axes, op, ": needs a tensor of ", axes,

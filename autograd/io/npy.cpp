@@ -242,9 +242,9 @@ std::optional<DType> dtype_of_element(char kind, uint64_t bytes) {
     case 'b':
       return bytes == 1 ? std::optional(kBool) : std::nullopt;
     case 'i':
-      return bytes == 8 ? kInt64 : kInt32;
+      return bytes == 1 ? kInt8 : (bytes == 8 ? kInt64 : kInt32);
     case 'u':
-      return bytes >= 4 ? kInt64 : kInt32;
+      return bytes == 1 ? kUInt8 : (bytes >= 4 ? kInt64 : kInt32);
     case 'f':
       return bytes == 2 ? kFloat16 : (bytes == 4 ? kFloat32 : kFloat64);
     default:
@@ -315,13 +315,10 @@ std::vector<std::byte> convert(const InputFile& file,
                                const Header& header,
                                const Element& element,
                                std::vector<std::byte> raw) {
-  if (element.kind == 'u' || (element.kind == 'i' && element.bytes < 4)) {
+  if ((element.kind == 'u' && element.bytes > 1) || (element.kind == 'i' && element.bytes == 2)) {
     const uint64_t at = header.data_offset;
     const bool is_signed = element.kind == 'i';
     switch (element.bytes) {
-      case 1:
-        return is_signed ? widen<int8_t, int32_t>(file, at, raw)
-                         : widen<uint8_t, int32_t>(file, at, raw);
       case 2:
         return is_signed ? widen<int16_t, int32_t>(file, at, raw)
                          : widen<uint16_t, int32_t>(file, at, raw);
@@ -371,6 +368,10 @@ std::string_view descr_of(DType dtype) {
   switch (dtype) {
     case kBool:
       return "|b1";
+    case kInt8:
+      return "|i1";
+    case kUInt8:
+      return "|u1";
     case kInt32:
       return "<i4";
     case kInt64:

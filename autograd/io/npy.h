@@ -17,7 +17,7 @@ struct NpyArray {
   std::vector<std::byte> bytes;  // numel * size_of(dtype)
 };
 
-/// Reads f2 f4 f8 b1 i4 i8 as they are; i1 u1 i2 u2 become int32, u4 and u8 int64. Big-endian
+/// Reads f2 f4 f8 b1 i1 u1 i4 i8 as they are; i2 u2 become int32, u4 and u8 int64. Big-endian
 /// values are swapped, column-major ones transposed.
 ///
 /// IoError, naming file, offset and field: malformed or truncated file, bytes after the data, a

@@ -44,9 +44,10 @@ const SafetensorsEntry& SafetensorsReader::entry(const std::string& name) const 
 
 DType SafetensorsReader::dtype(const std::string& name) const {
   const SafetensorsEntry& found = entry(name);
-  check<TypeError>(found.dtype.has_value(), path(), ": tensor ", json_string(name), " has dtype ",
-                   found.dtype_name,
-                   ", which is not supported; expected BOOL, I32, I64, F16, BF16, F32 or F64");
+  check<TypeError>(
+      found.dtype.has_value(), path(), ": tensor ", json_string(name), " has dtype ",
+      found.dtype_name,
+      ", which is not supported; expected BOOL, I8, U8, I32, I64, F16, BF16, F32 or F64");
   return *found.dtype;
 }
 

@@ -26,12 +26,12 @@ constexpr std::array kDTypes = {
     FormatDType{"F64", 64, kFloat64}, FormatDType{"F32", 32, kFloat32},
     FormatDType{"BF16", 16, kBFloat16}, FormatDType{"F16", 16, kFloat16},
     FormatDType{"I64", 64, kInt64}, FormatDType{"I32", 32, kInt32}, FormatDType{"BOOL", 8, kBool},
+    FormatDType{"I8", 8, kInt8}, FormatDType{"U8", 8, kUInt8},
     // Without a DType: known for their width only.
-    FormatDType{"I16", 16}, FormatDType{"I8", 8}, FormatDType{"U64", 64}, FormatDType{"U32", 32},
-    FormatDType{"U16", 16}, FormatDType{"U8", 8}, FormatDType{"C64", 64}, FormatDType{"F8_E4M3", 8},
-    FormatDType{"F8_E5M2", 8}, FormatDType{"F8_E8M0", 8}, FormatDType{"F8_E4M3FNUZ", 8},
-    FormatDType{"F8_E5M2FNUZ", 8}, FormatDType{"F6_E2M3", 6}, FormatDType{"F6_E3M2", 6},
-    FormatDType{"F4", 4}};
+    FormatDType{"I16", 16}, FormatDType{"U64", 64}, FormatDType{"U32", 32}, FormatDType{"U16", 16},
+    FormatDType{"C64", 64}, FormatDType{"F8_E4M3", 8}, FormatDType{"F8_E5M2", 8},
+    FormatDType{"F8_E8M0", 8}, FormatDType{"F8_E4M3FNUZ", 8}, FormatDType{"F8_E5M2FNUZ", 8},
+    FormatDType{"F6_E2M3", 6}, FormatDType{"F6_E3M2", 6}, FormatDType{"F4", 4}};
 
 const FormatDType* find_dtype(std::string_view name) {
   const auto* it = std::find_if(kDTypes.begin(), kDTypes.end(),

@@ -76,10 +76,14 @@ enum class DType : uint8_t {
   kBFloat16 = 4,
   kFloat32 = 5,
   kFloat64 = 6,
+  kInt8 = 7,
+  kUInt8 = 8,
 };
-inline constexpr int kNumDTypes = 7;
+inline constexpr int kNumDTypes = 9;
 
 inline constexpr DType kBool = DType::kBool;
+inline constexpr DType kInt8 = DType::kInt8;
+inline constexpr DType kUInt8 = DType::kUInt8;
 inline constexpr DType kInt32 = DType::kInt32;
 inline constexpr DType kInt64 = DType::kInt64;
 inline constexpr DType kFloat16 = DType::kFloat16;
@@ -89,19 +93,21 @@ inline constexpr DType kFloat64 = DType::kFloat64;
 
 /// Bytes of one element.
 constexpr int64_t size_of(DType dtype) {
-  constexpr int64_t kSizes[kNumDTypes] = {1, 4, 8, 2, 2, 4, 8};
+  constexpr int64_t kSizes[kNumDTypes] = {1, 4, 8, 2, 2, 4, 8, 1, 1};
   return kSizes[static_cast<int>(dtype)];
 }
 
 /// The name that configuration files and messages use: "float32", "bfloat16", "int64", ...
 constexpr std::string_view name_of(DType dtype) {
-  constexpr std::string_view kNames[kNumDTypes] = {"bool",     "int32",   "int64",  "float16",
-                                                   "bfloat16", "float32", "float64"};
+  constexpr std::string_view kNames[kNumDTypes] = {
+      "bool", "int32", "int64", "float16", "bfloat16", "float32", "float64", "int8", "uint8"};
   return kNames[static_cast<int>(dtype)];
 }
 
-constexpr bool is_floating(DType dtype) { return dtype >= DType::kFloat16; }
-constexpr bool is_integral(DType dtype) { return dtype == kInt32 || dtype == kInt64; }
+constexpr bool is_floating(DType dtype) { return dtype >= kFloat16 && dtype <= kFloat64; }
+constexpr bool is_integral(DType dtype) { return !is_floating(dtype) && dtype != kBool; }
+/// int32 and int64: what positions and counts are given in.
+constexpr bool is_index(DType dtype) { return dtype == kInt32 || dtype == kInt64; }
 
 /// DType of a C++ element type; dtype_of<float>() == kFloat32.
 template <class T>
@@ -109,6 +115,14 @@ constexpr DType dtype_of();
 template <>
 constexpr DType dtype_of<bool>() {
   return kBool;
+}
+template <>
+constexpr DType dtype_of<int8_t>() {
+  return kInt8;
+}
+template <>
+constexpr DType dtype_of<uint8_t>() {
+  return kUInt8;
 }
 template <>
 constexpr DType dtype_of<int32_t>() {

@@ -78,8 +78,10 @@ enum class BinaryOp {
 };
 
 /// One operand and a number s. Dtypes as for the binary operation of that name. s is first rounded
-/// to float32 for float32, float16, bfloat16, truncated to the integer for integers; bool has only
-/// the comparisons, of 0 or 1 with s.
+/// to float32 for float32, float16, bfloat16, truncated to the integer for integers (of int8 and
+/// uint8 to one of int32, so that sums and products wrap and comparisons are those of the numbers;
+/// a limit of clamp to the nearest that the dtype holds); bool has only the comparisons, of 0 or 1
+/// with s.
 enum class ScalarOp {
   kAdd,
   kSub,   // x - s
@@ -128,7 +130,8 @@ BinaryRow binary_row(BinaryOp op, DType dtype);
 TernaryRow where_row(DType dtype);
 
 /// Conversion between any two dtypes: to a floating dtype by rounding to nearest even, to an
-/// integer by truncation (unspecified if out of range or NaN), to bool as x != 0; a copy if they
+/// integer by truncation (unspecified if out of range or NaN; int8 and uint8 keep the low bits of
+/// what fits int32), to bool as x != 0; a copy if they
 /// are equal.
 UnaryRow cast_row(DType from, DType to);
 

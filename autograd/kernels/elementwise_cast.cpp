@@ -25,6 +25,10 @@ auto with_stored(DType dtype, const F& f) {
   switch (dtype) {
     case kBool:
       return f(Bool{});
+    case kInt8:
+      return f(Stored<int8_t, int32_t>{});
+    case kUInt8:
+      return f(Stored<uint8_t, int32_t>{});
     case kInt32:
       return f(Stored<int32_t>{});
     case kInt64:
@@ -130,7 +134,11 @@ UnaryRow copy_row(int64_t item_size) {
 void fill_row(DType dtype, int64_t n, double value, void* y, int64_t sy) {
   // Integers saturate here, where the cast of an element would be unspecified.
   uint64_t element = 0;
-  if (dtype == kInt64) {
+  if (dtype == kInt8) {
+    element = static_cast<uint8_t>(number_as<int8_t>(value));
+  } else if (dtype == kUInt8) {
+    element = number_as<uint8_t>(value);
+  } else if (dtype == kInt64) {
     element = static_cast<uint64_t>(number_as<int64_t>(value));
   } else if (dtype == kInt32) {
     element = static_cast<uint32_t>(number_as<int32_t>(value));

@@ -1,4 +1,5 @@
-// Arithmetic of integers. Those of 32 and 64 bits have loops; bool passes through those of 32.
+// Arithmetic of integers. Those of 32 and 64 bits have loops; int8 and uint8 pass through
+// those of 32, of whose results the low bits are kept.
 #include <type_traits>
 
 #include "autograd/kernels/elementwise_rows.h"
@@ -71,7 +72,9 @@ void binary(int64_t n, const void* a, int64_t sa, const void* b, int64_t sb, voi
 
 template <class Op, class T, class C, bool kSwapped>
 void scalar(int64_t n, const void* x, int64_t sx, double s, void* y, int64_t sy) {
-  const C number = number_as<C>(s);
+  // A limit is one of T's numbers; others wrap as sums do.
+  constexpr bool kLimits = kSame<Op, Maximum> || kSame<Op, Minimum>;
+  const C number = kLimits ? static_cast<C>(number_as<T>(s)) : number_as<C>(s);
   const Source<C> all = source<C>(&number, 0);
   const Source<C> some = source<T, C>(x, sx);
   binary_blocks<C, C>(n, kSwapped ? all : some, kSwapped ? some : all, sink<T, C>(y, sy),
@@ -81,6 +84,10 @@ void scalar(int64_t n, const void* x, int64_t sx, double s, void* y, int64_t sy)
 template <class Op>
 UnaryRow unary_of(DType dtype) {
   switch (dtype) {
+    case kInt8:
+      return unary<Op, int8_t, int32_t>;
+    case kUInt8:
+      return unary<Op, uint8_t, int32_t>;
     case kInt32:
       return unary<Op, int32_t, int32_t>;
     case kInt64:
@@ -93,6 +100,10 @@ UnaryRow unary_of(DType dtype) {
 template <class Op>
 BinaryRow binary_of(DType dtype) {
   switch (dtype) {
+    case kInt8:
+      return binary<Op, int8_t, int32_t>;
+    case kUInt8:
+      return binary<Op, uint8_t, int32_t>;
     case kInt32:
       return binary<Op, int32_t, int32_t>;
     case kInt64:
@@ -105,6 +116,10 @@ BinaryRow binary_of(DType dtype) {
 template <class Op, bool kSwapped = false>
 ScalarRow scalar_of(DType dtype) {
   switch (dtype) {
+    case kInt8:
+      return scalar<Op, int8_t, int32_t, kSwapped>;
+    case kUInt8:
+      return scalar<Op, uint8_t, int32_t, kSwapped>;
     case kInt32:
       return scalar<Op, int32_t, int32_t, kSwapped>;
     case kInt64:

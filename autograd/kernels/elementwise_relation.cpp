@@ -48,7 +48,10 @@ template <class F>
 auto with_stored(DType dtype, const F& f) {
   switch (dtype) {
     case kBool:
+    case kUInt8:
       return f(Stored<uint8_t, int32_t>{});
+    case kInt8:
+      return f(Stored<int8_t, int32_t>{});
     case kInt32:
       return f(Stored<int32_t>{});
     case kInt64:

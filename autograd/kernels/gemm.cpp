@@ -33,7 +33,8 @@ void integer_gemm(const GemmShape& s, const void* a_, const void* b_, void* c_) 
         row[j] = beta == 0 ? T(0) : static_cast<T>(static_cast<U>(row[j]) * beta);
       }
       for (int64_t p = 0; p < s.k; ++p) {
-        const U factor = alpha * static_cast<U>(s.trans_a ? a[p * s.lda + i] : a[i * s.lda + p]);
+        const auto factor =
+            static_cast<U>(alpha * static_cast<U>(s.trans_a ? a[p * s.lda + i] : a[i * s.lda + p]));
         for (int64_t j = 0; j < s.n; ++j) {
           const U right = static_cast<U>(s.trans_b ? b[j * s.ldb + p] : b[p * s.ldb + j]);
           row[j] = static_cast<T>(static_cast<U>(row[j]) + factor * right);
@@ -99,6 +100,10 @@ void one_product(const GemmShape& s, const void* a, const void* b, void* c) {
       return float32_gemm(s, a, b, c);
     case kFloat64:
       return blas_gemm(s, a, b, c);
+    case kInt8:
+      return integer_gemm<int8_t>(s, a, b, c);
+    case kUInt8:
+      return integer_gemm<uint8_t>(s, a, b, c);
     case kInt32:
       return integer_gemm<int32_t>(s, a, b, c);
     case kInt64:

@@ -123,6 +123,12 @@ void with_type(DType dtype, const F& f) {
     case DType::kBool:
       f(bool{});
       break;
+    case DType::kInt8:
+      f(int8_t{});
+      break;
+    case DType::kUInt8:
+      f(uint8_t{});
+      break;
     case DType::kInt32:
       f(int32_t{});
       break;

@@ -12,7 +12,7 @@ inline constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, 
 
 // What T is computed in.
 template <class T>
-using Wide = std::conditional_t<kIsHalf<T>, float, T>;
+using Wide = std::conditional_t<kIsHalf<T>, float, std::conditional_t<sizeof(T) == 1, int32_t, T>>;
 
 struct Log1p {
   template <class T>
@@ -107,6 +107,10 @@ UnaryRow unary_of(DType dtype) {
 template <class F>
 BinaryRow binary_of(DType dtype) {
   switch (dtype) {
+    case DType::kInt8:
+      return &binary<int8_t, F>;
+    case DType::kUInt8:
+      return &binary<uint8_t, F>;
     case DType::kInt32:
       return &binary<int32_t, F>;
     case DType::kInt64:

@@ -131,7 +131,10 @@ template <class Body>
 void dispatch(DType dtype, const Body& body) {
   switch (dtype) {
     case kBool:
+    case kUInt8:
       return body(uint8_t{}, uint8_t{});
+    case kInt8:
+      return body(int8_t{}, int8_t{});
     case kInt32:
       return body(int32_t{}, int32_t{});
     case kInt64:
@@ -166,6 +169,7 @@ void for_each_column_block(int64_t outer, int64_t n, int64_t inner, const Body& 
 void reduce(
     ReduceOp op, DType dtype, int64_t outer, int64_t n, int64_t inner, const void* x, void* y) {
   assert(n > 0 || (op != ReduceOp::kMax && op != ReduceOp::kMin) || outer * inner == 0);
+  assert(!(dtype == kInt8 || dtype == kUInt8) || op == ReduceOp::kMax || op == ReduceOp::kMin);
   constexpr Reducer kReducers[] = {Reducer::kSum, Reducer::kProd, Reducer::kMax, Reducer::kMin,
                                    Reducer::kSumSquares};
   if (dtype == kBool && n == 0 && (op == ReduceOp::kSum || op == ReduceOp::kSumSquares)) {

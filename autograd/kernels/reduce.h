@@ -15,6 +15,7 @@ enum class ReduceOp { kSum, kProd, kMax, kMin, kSumSquares };
 
 /// y[outer, inner] of x's dtype. A NaN makes max and min NaN. n == 0: sums 0, product 1; max and
 /// min need n > 0 (asserted). Integers wrap. Bool: sum and max are `or`, product and min `and`.
+/// int8 and uint8 have max and min only (asserted): sums are wanted in int64.
 void reduce(
     ReduceOp op, DType dtype, int64_t outer, int64_t n, int64_t inner, const void* x, void* y);
 

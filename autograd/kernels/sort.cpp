@@ -84,7 +84,10 @@ void sort_any(DType dtype,
   };
   switch (dtype) {
     case kBool:
+    case kUInt8:
       return typed(uint8_t{}, uint8_t{});
+    case kInt8:
+      return typed(int8_t{}, int8_t{});
     case kInt32:
       return typed(int32_t{}, int32_t{});
     case kInt64:

@@ -145,7 +145,7 @@ void check_labels(std::string_view op,
                   int64_t columns,
                   int64_t ignore_index) {
   check_floating(op, dtype);
-  check<TypeError>(is_integral(labels.dtype()), op, ": labels must be int32 or int64, got ",
+  check<TypeError>(is_index(labels.dtype()), op, ": labels must be int32 or int64, got ",
                    name_of(labels.dtype()));
   check<ValueError>(!scores.empty(), op,
                     ": the first argument must have an axis of columns, got a scalar of ",

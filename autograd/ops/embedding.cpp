@@ -82,7 +82,7 @@ Tensor add_rows(const Tensor& dy, const Tensor& ids, const Table& table) {
 
 Tensor embedding(const Tensor& weight, const Tensor& ids, std::optional<DType> dtype) {
   check<ValueError>(weight.dim() == 2, "embedding: weight must be [V, H], got ", describe(weight));
-  check<TypeError>(is_integral(ids.dtype()), "embedding: ids must be int32 or int64, got ",
+  check<TypeError>(is_index(ids.dtype()), "embedding: ids must be int32 or int64, got ",
                    name_of(ids.dtype()));
   check_floating("embedding", weight.dtype());
   const DType row_dtype = dtype.value_or(weight.dtype());

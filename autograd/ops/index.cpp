@@ -31,8 +31,11 @@ IndexList resolved(std::initializer_list<TensorIndex> indices) {
       continue;
     }
     check<TypeError>(
-        tensor->defined() && (tensor->dtype() == kBool || is_integral(tensor->dtype())),
-        "index: an index is an int32, int64 or bool tensor, got ", describe(*tensor));
+        !tensor->defined() || tensor->dtype() != kUInt8,
+        "index: a uint8 tensor is no mask; convert it with to(kBool), or to(kInt64) if "
+        "it holds positions");
+    check<TypeError>(tensor->defined() && (tensor->dtype() == kBool || is_index(tensor->dtype())),
+                     "index: an index is an int32, int64 or bool tensor, got ", describe(*tensor));
     check<TypeError>(tensor->dtype() != kBool || tensor->dim() > 0,
                      "index: a mask needs at least one axis");
     if (tensor->dim() == 0) {

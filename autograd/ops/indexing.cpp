@@ -26,7 +26,7 @@ Shape coordinates_of(int64_t position, const Shape& shape) {
 }
 
 Tensor integer_index(std::string_view op, const Tensor& index) {
-  check<TypeError>(is_integral(index.dtype()), op, ": indices must be int64 or int32, got ",
+  check<TypeError>(is_index(index.dtype()), op, ": indices must be int64 or int32, got ",
                    name_of(index.dtype()));
   return dense(index.detach().to(kInt64));
 }

@@ -1,6 +1,6 @@
 // Matrix products.
 //
-// Operands have one dtype, which the result has too: floating, int32 or int64 (which wrap)
+// Operands have one dtype, which the result has too: floating or integer (which wraps)
 // (TypeError). Sums of float16 and bfloat16 are carried in float32 and rounded once. Operands whose
 // last two axes have unit stride in either of them, transposed views above all, are used where they
 // lie; any others are copied.

@@ -13,6 +13,7 @@
 #include "autograd/ops/rows.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
@@ -251,12 +252,16 @@ Tensor normal(
 
 Tensor randint(
     int64_t low, int64_t high, const Shape& shape, DType dtype, const RandomSource& source) {
-  check<TypeError>(is_integral(dtype), "randint: dtype must be int32 or int64, got ",
+  check<TypeError>(is_integral(dtype), "randint: dtype must be an integer one, got ",
                    name_of(dtype));
   check<ValueError>(low < high, "randint: [", low, ", ", high, ") is empty");
-  check<ValueError>(dtype == kInt64 || (low >= std::numeric_limits<int32_t>::min() &&
-                                        high - 1 <= std::numeric_limits<int32_t>::max()),
-                    "randint: [", low, ", ", high, ") exceeds int32");
+  dispatch_all(dtype, [&]<class T>() {
+    if constexpr (std::is_integral_v<T>) {
+      check<ValueError>(low >= int64_t{std::numeric_limits<T>::min()} &&
+                            high - 1 <= int64_t{std::numeric_limits<T>::max()},
+                        "randint: [", low, ", ", high, ") exceeds ", name_of(dtype));
+    }
+  });
   Tensor y = empty(shape, dtype);
   const RandomKey key = source.reserve(y.numel(), RandomSource::Use::kWords);
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
@@ -268,11 +273,11 @@ Tensor randint(
       }
     });
   };
-  if (dtype == kInt32) {
-    fill(y.data<int32_t>());
-  } else {
-    fill(y.data<int64_t>());
-  }
+  dispatch_all(dtype, [&]<class T>() {
+    if constexpr (std::is_integral_v<T>) {
+      fill(static_cast<T*>(y.raw()));
+    }
+  });
   return y;
 }
 

@@ -53,7 +53,8 @@ Tensor normal(double mean,
               const Shape& shape,
               DType dtype = kFloat32,
               const RandomSource& source = {});
-/// Integers on [low, high). int32 or int64; ValueError if the range is empty or exceeds the dtype.
+/// Integers on [low, high). Any integer dtype; ValueError if the range is empty or exceeds the
+/// dtype.
 Tensor randint(int64_t low,
                int64_t high,
                const Shape& shape,

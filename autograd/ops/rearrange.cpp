@@ -239,7 +239,7 @@ Tensor repeat_interleave(const Tensor& x, const Tensor& counts, std::optional<in
     return repeat_interleave(x.reshape({x.numel()}), counts, 0);
   }
   const int64_t a = normalize_axis("repeat_interleave", *axis, x.dim());
-  check<TypeError>(is_integral(counts.dtype()),
+  check<TypeError>(is_index(counts.dtype()),
                    "repeat_interleave: counts must be int64 or int32, got ",
                    name_of(counts.dtype()));
   check<ValueError>(counts.dim() == 1 && counts.numel() == x.shape()[a],

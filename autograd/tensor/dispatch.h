@@ -11,6 +11,10 @@ decltype(auto) dispatch_all(DType dtype, F&& f) {
   switch (dtype) {
     case DType::kBool:
       return f.template operator()<bool>();
+    case DType::kInt8:
+      return f.template operator()<int8_t>();
+    case DType::kUInt8:
+      return f.template operator()<uint8_t>();
     case DType::kInt32:
       return f.template operator()<int32_t>();
     case DType::kInt64:

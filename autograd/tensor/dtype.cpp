@@ -1,19 +1,27 @@
 #include "autograd/tensor/dtype.h"
 
-#include <algorithm>
-
 #include "autograd/tensor/error.h"
 
 namespace tapestry {
+
+namespace {
+
+// Of two dtypes of different ranks the higher holds what they meet in.
+int rank_of(DType dtype) {
+  constexpr int kRanks[kNumDTypes] = {0, 2, 3, 4, 4, 5, 6, 1, 1};
+  return kRanks[static_cast<int>(dtype)];
+}
+
+}  // namespace
 
 DType promote(DType a, DType b) {
   if (a == b) {
     return a;
   }
-  if (std::min(a, b) == kFloat16 && std::max(a, b) == kBFloat16) {
-    return kFloat32;
+  if (rank_of(a) == rank_of(b)) {
+    return is_floating(a) ? kFloat32 : kInt32;
   }
-  return std::max(a, b);
+  return rank_of(a) > rank_of(b) ? a : b;
 }
 
 DType promote_scalar(DType tensor, bool scalar_is_floating) {
@@ -26,8 +34,9 @@ DType parse_dtype(std::string_view name) {
       return static_cast<DType>(i);
     }
   }
-  throw ValueError(concat("unknown dtype '", name,
-                          "'; known are bool, int32, int64, float16, bfloat16, float32, float64"));
+  throw ValueError(
+      concat("unknown dtype '", name,
+             "'; known are bool, int8, uint8, int32, int64, float16, bfloat16, float32, float64"));
 }
 
 void check_floating(std::string_view op, DType dtype) {

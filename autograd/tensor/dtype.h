@@ -7,8 +7,9 @@
 
 namespace tapestry {
 
-/// The dtype in which two tensors meet, as PyTorch's promotion table has it: bool < int32 < int64 <
-/// floats; float16 with bfloat16 gives float32.
+/// The dtype in which two tensors meet, as PyTorch's promotion table has it: bool < int8, uint8 <
+/// int32 < int64 < floats; float16 with bfloat16 gives float32. int8 with uint8, which meet in
+/// int16 there, meet in int32: there is no int16.
 DType promote(DType a, DType b);
 
 /// The dtype of a tensor combined with a C++ number: the tensor's own, except that a number of a

@@ -18,6 +18,8 @@ T convert(double value) {
     return T(static_cast<float>(value));
   } else if constexpr (std::is_same_v<T, bool>) {
     return value != 0;
+  } else if constexpr (sizeof(T) == 1) {
+    return static_cast<T>(static_cast<int64_t>(value));  // wraps
   } else {
     return static_cast<T>(value);
   }
@@ -63,6 +65,11 @@ Tensor ones(const Shape& shape, DType dtype) {
 
 Tensor full(const Shape& shape, double value, DType dtype) {
   const kernels::OpNameGuard name("full");
+  const double lowest = dtype == kInt8 ? -128 : 0;
+  const double highest = dtype == kInt8 ? 127 : 255;
+  check<ValueError>((dtype != kInt8 && dtype != kUInt8) || (value >= lowest && value <= highest),
+                    "full: ", value, " is outside ", name_of(dtype), ", [", lowest, ", ", highest,
+                    "]");
   return generate(shape, dtype, [&](int64_t) { return value; });
 }
 
@@ -107,6 +114,8 @@ Tensor tensor(std::span<const T> values, const Shape& shape) {
 
 template Tensor tensor(std::span<const float> values, const Shape& shape);
 template Tensor tensor(std::span<const double> values, const Shape& shape);
+template Tensor tensor(std::span<const int8_t> values, const Shape& shape);
+template Tensor tensor(std::span<const uint8_t> values, const Shape& shape);
 template Tensor tensor(std::span<const int32_t> values, const Shape& shape);
 template Tensor tensor(std::span<const int64_t> values, const Shape& shape);
 template Tensor tensor(std::span<const bool> values, const Shape& shape);

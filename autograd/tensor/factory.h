@@ -13,6 +13,7 @@ namespace tapestry {
 Tensor empty(const Shape& shape, DType dtype = kFloat32);
 Tensor zeros(const Shape& shape, DType dtype = kFloat32);
 Tensor ones(const Shape& shape, DType dtype = kFloat32);
+/// ValueError if int8 or uint8 does not hold the value.
 Tensor full(const Shape& shape, double value, DType dtype = kFloat32);
 /// Contiguous tensors with the shape and dtype of another.
 Tensor empty_like(const Tensor& other);
@@ -30,8 +31,9 @@ Tensor linspace(double start, double stop, int64_t count, DType dtype = kFloat32
 /// Ones on the diagonal of an [n, m] matrix (m defaults to n).
 Tensor eye(int64_t n, int64_t m = -1, DType dtype = kFloat32);
 
-/// A tensor of the given values: float -> float32, double -> float64, int32_t -> int32, int64_t ->
-/// int64, bool -> bool. ValueError if their number does not fit the shape.
+/// A tensor of the given values: float -> float32, double -> float64, int8_t -> int8, uint8_t ->
+/// uint8, int32_t -> int32, int64_t -> int64, bool -> bool. ValueError if their number does not fit
+/// the shape.
 template <class T>
 Tensor tensor(std::span<const T> values, const Shape& shape);
 template <class T>

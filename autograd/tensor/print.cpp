@@ -109,6 +109,12 @@ class Printer {
     if (dtype == kBool) {
       return value_as(bool{}) ? "True" : "False";
     }
+    if (dtype == kInt8) {
+      return std::to_string(value_as(int8_t{}));
+    }
+    if (dtype == kUInt8) {
+      return std::to_string(value_as(uint8_t{}));
+    }
     if (dtype == kInt32) {
       return std::to_string(value_as(int32_t{}));
     }

@@ -88,7 +88,8 @@ class Tensor {
   /// One element, converted. ValueError if the number of indices differs from dim(), IndexError
   /// if one is out of range.
   double at(std::initializer_list<int64_t> indices) const;
-  /// Logical values in row-major order, converted to T (float, double, int32_t, int64_t or bool).
+  /// Logical values in row-major order, converted to T (float, double, int8_t, uint8_t,
+  /// int32_t, int64_t or bool).
   template <class T>
   std::vector<T> to_vector() const;
 

@@ -73,12 +73,20 @@ std::vector<To> convert(const NpyArray& array) {
 std::vector<int64_t> read_ids(const std::string& path, Shape& shape) {
   const NpyArray array = read_npy(path);
   check<ValueError>(is_integral(array.dtype), path, ": holds ", name_of(array.dtype),
-                    ", expected int32 or int64");
+                    ", expected integers");
   check<ValueError>(array.shape.size() == 2, path, ": has shape ", array.shape,
                     ", expected [rows, seq]");
   shape = array.shape;
-  return array.dtype == kInt32 ? convert<int32_t, int64_t>(array)
-                               : convert<int64_t, int64_t>(array);
+  switch (array.dtype) {
+    case DType::kInt8:
+      return convert<int8_t, int64_t>(array);
+    case DType::kUInt8:
+      return convert<uint8_t, int64_t>(array);
+    case DType::kInt32:
+      return convert<int32_t, int64_t>(array);
+    default:
+      return convert<int64_t, int64_t>(array);
+  }
 }
 
 std::vector<float> read_mask(const std::string& path, Shape& shape) {
@@ -92,6 +100,10 @@ std::vector<float> read_mask(const std::string& path, Shape& shape) {
     case DType::kFloat16:
       return convert<Float16, float>(array);
     case DType::kBool:
+      return convert<uint8_t, float>(array);
+    case DType::kInt8:
+      return convert<int8_t, float>(array);
+    case DType::kUInt8:
       return convert<uint8_t, float>(array);
     case DType::kInt32:
       return convert<int32_t, float>(array);

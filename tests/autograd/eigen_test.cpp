@@ -34,6 +34,16 @@ TEST(Eigen, MatrixOfATensorSharesItsMemory) {
   EXPECT_EQ(x.version(), version + 1);  // nothing can be written through it
 }
 
+TEST(Eigen, SmallIntegersHaveViews) {
+  const Tensor x = tensor(std::vector<uint8_t>{1, 2, 3, 250}, {2, 2});
+  eigen_matrix<uint8_t>(x)(0, 0) = 200;
+  EXPECT_THAT(x.to_vector<int32_t>(), ElementsAre(200, 2, 3, 250));
+  const Tensor y = tensor(std::vector<int8_t>{-3, 4}, {2});
+  EXPECT_EQ(const_eigen_vector<int8_t>(y)[0], -3);
+  EXPECT_THAT(message_of<TypeError>([&] { eigen_vector<int8_t>(x.select(0, 0)); }),
+              HasSubstr("uint8"));
+}
+
 TEST(Eigen, ViewsKeepTheirStrides) {
   const Tensor x = arange(24, kFloat32).view({4, 6});
   const Tensor part = x.slice(0, 1, 4, 2).slice(1, 0, 6, 3).t();  // [[6, 18], [9, 21]]

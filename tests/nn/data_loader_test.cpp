@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/ops/reduction.h"
 #include "tests/nn/nn_test_util.h"
 
 namespace tapestry::data {
@@ -35,6 +36,18 @@ TEST(DataLoader, GoesThroughADatasetInOrder) {
   }
   EXPECT_THAT(shapes, ElementsAre(Shape{3, 2}, Shape{3, 2}, Shape{1, 2}));
   EXPECT_EQ(DataLoader(dataset, {.batch_size = 8}).epoch(0).batch(0)[1].numel(), 7);
+}
+
+TEST(DataLoader, BatchesOfBytesStayBytes) {
+  const Tensor images = arange(0, 256, 1, kUInt8).view({128, 2});
+  const TensorDataset dataset({images});
+  const DataLoader loader(dataset, {.batch_size = 50, .shuffle = true});
+  int64_t total = 0;
+  for (const TensorList& batch : loader.epoch(0)) {
+    EXPECT_EQ(batch[0].dtype(), kUInt8);
+    total += static_cast<int64_t>(sum(batch[0]).item());
+  }
+  EXPECT_EQ(total, 255 * 128);
 }
 
 TEST(DataLoader, DropLastLeavesOutTheRest) {

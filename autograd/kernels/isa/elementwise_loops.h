@@ -258,9 +258,11 @@ TAPESTRY_INLINE float round_to_odd(double x) {
 template <class C>
 TAPESTRY_INLINE C number_as(double s) {
   if constexpr (std::is_integral_v<C>) {
-    constexpr double kLimit = sizeof(C) == 8 ? 0x1p63 : 0x1p31;
-    constexpr C kMin = static_cast<C>(C(1) << (sizeof(C) * 8 - 1));
-    return s >= kLimit ? static_cast<C>(~kMin) : (s > -kLimit ? static_cast<C>(s) : kMin);
+    constexpr int kBits = static_cast<int>(sizeof(C)) * 8 - (std::is_signed_v<C> ? 1 : 0);
+    constexpr double kAbove = 2.0 * static_cast<double>(uint64_t{1} << (kBits - 1));
+    constexpr auto kMax = static_cast<C>((uint64_t{1} << kBits) - 1);
+    constexpr C kMin = std::is_signed_v<C> ? static_cast<C>(-kMax - 1) : C(0);
+    return s >= kAbove ? kMax : (s > static_cast<double>(kMin) ? static_cast<C>(s) : kMin);
   } else {
     return static_cast<C>(s);
   }

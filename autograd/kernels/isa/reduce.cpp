@@ -225,10 +225,20 @@ Functions functions_of(Reducer reducer) {
   return {};
 }
 
+/// What int8 has; it is not 0 where uint8 is not.
+Functions functions_of_int8(Reducer reducer) {
+  return reducer == Reducer::kMax   ? functions<Reducer::kMax, int8_t>()
+         : reducer == Reducer::kMin ? functions<Reducer::kMin, int8_t>()
+                                    : functions_of<uint8_t>(reducer);
+}
+
 Functions functions_of(Reducer reducer, DType dtype) {
   switch (dtype) {
     case kBool:
+    case kUInt8:  // whose sums nobody asks for
       return functions_of<uint8_t>(reducer);
+    case kInt8:
+      return functions_of_int8(reducer);
     case kInt32:
       return functions_of<int32_t>(reducer);
     case kInt64:

@@ -76,7 +76,7 @@ TEST_F(NpyTest, WriterIsByteExact) {
 TEST_F(NpyTest, RoundTripsEveryDtypeAndRank) {
   const std::vector<Shape> shapes{Shape{}, Shape{6}, Shape{2, 3}, Shape{1, 2, 3, 1, 1, 1, 1, 1},
                                   Shape{3, 0, 2}};
-  for (const DType dtype : {kBool, kInt32, kInt64, kFloat16, kFloat32, kFloat64}) {
+  for (const DType dtype : {kBool, kInt8, kUInt8, kInt32, kInt64, kFloat16, kFloat32, kFloat64}) {
     std::array<unsigned char, 48> data{};
     for (size_t i = 0; i < data.size(); ++i) {
       data[i] = static_cast<unsigned char>(dtype == kBool ? i % 2 : 37 * i + 11);
@@ -96,11 +96,11 @@ TEST_F(NpyTest, RoundTripsEveryDtypeAndRank) {
 
 TEST_F(NpyTest, WidensTypesWithoutADtype) {
   const NpyArray i1 = read(npy(header("|i1", "(2,)"), bytes_of<int8_t, int8_t>(-128, 127)));
-  EXPECT_EQ(i1.dtype, kInt32);
-  EXPECT_THAT(values<int32_t>(i1), ElementsAre(-128, 127));
+  EXPECT_EQ(i1.dtype, kInt8);
+  EXPECT_THAT(values<int8_t>(i1), ElementsAre(-128, 127));
   const NpyArray u1 = read(npy(header("|u1", "(2,)"), bytes_of<uint8_t, uint8_t>(0, 255)));
-  EXPECT_EQ(u1.dtype, kInt32);
-  EXPECT_THAT(values<int32_t>(u1), ElementsAre(0, 255));
+  EXPECT_EQ(u1.dtype, kUInt8);
+  EXPECT_THAT(values<uint8_t>(u1), ElementsAre(0, 255));
   const NpyArray i2 = read(npy(header("<i2", "(2,)"), bytes_of<int16_t, int16_t>(-32768, 5)));
   EXPECT_EQ(i2.dtype, kInt32);
   EXPECT_THAT(values<int32_t>(i2), ElementsAre(-32768, 5));
@@ -144,7 +144,7 @@ TEST_F(NpyTest, TransposesColumnMajor) {
   }
   EXPECT_EQ(values<int32_t>(array), expected);
   // Widened and transposed.
-  EXPECT_THAT(values<int32_t>(read(npy(header("|u1", "(2, 2)", true), "\1\2\3\4"))),
+  EXPECT_THAT(values<uint8_t>(read(npy(header("|u1", "(2, 2)", true), "\1\2\3\4"))),
               ElementsAre(1, 3, 2, 4));
   EXPECT_THAT(read(npy(header("<f4", "(0, 2)", true), "")).bytes, IsEmpty());
 }

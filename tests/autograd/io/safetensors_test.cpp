@@ -148,13 +148,13 @@ TEST_F(SafetensorsTest, EmptyFilesAndForeignOrder) {
 
 TEST_F(SafetensorsTest, KnowsForeignDtypesButDoesNotReadThem) {
   const SafetensorsReader reader =
-      open(file_of(R"({"u":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
+      open(file_of(R"({"u":{"dtype":"F8_E4M3","shape":[3],"data_offsets":[0,3]},)"
                    R"("q":{"dtype":"F4","shape":[2,2],"data_offsets":[3,5]},)"
                    R"("s":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[5,8]}})",
                    "abcdefgh"));
   char raw[3];
   EXPECT_THAT(message_of<TypeError>([&] { reader.read("u", raw); }),
-              AllOf(HasSubstr(path_), HasSubstr("\"u\" has dtype U8"), HasSubstr("BF16")));
+              AllOf(HasSubstr(path_), HasSubstr("\"u\" has dtype F8_E4M3"), HasSubstr("BF16")));
   reader.read_bytes("u", 0, 3, raw);
   EXPECT_EQ(std::string(raw, 3), "abc");
 }

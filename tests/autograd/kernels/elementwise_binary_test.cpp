@@ -121,6 +121,7 @@ TEST(ElementwiseTest, BinaryTakesEveryDTypeAndStride) {
               if (is_integral(dtype) && c.op == BinaryOp::kPow) {
                 exact = std::isinf(exact) ? 0 : std::trunc(exact);
               }
+              exact = wrapped(out, exact);
               const double actual = get(out, y.data(), i * sy);
               ASSERT_TRUE(same(actual, exact) || std::abs(actual - exact) <= tolerance(out, exact))
                   << c.name << " " << name_of(dtype) << " n " << n << " strides " << sa << sb << sy
@@ -207,6 +208,19 @@ TEST(ElementwiseTest, IntegersWrap) {
     const int64_t three = 3;
     scalar_row(ScalarOp::kPow, kInt64)(1, &three, 1, 39, &y, 1);
     EXPECT_EQ(y, 4052555153018976267);
+    int8_t small = 100;
+    scalar_row(ScalarOp::kAdd, kInt8)(1, &small, 1, 300, &small, 1);
+    EXPECT_EQ(small, -112);
+    small = -128;
+    unary_row(UnaryOp::kNeg, kInt8)(1, &small, 1, &small, 1);
+    EXPECT_EQ(small, -128);
+    uint8_t byte = 200;
+    binary_row(BinaryOp::kMul, kUInt8)(1, &byte, 1, &byte, 1, &byte, 1);
+    EXPECT_EQ(byte, 64);
+    scalar_row(ScalarOp::kClampMin, kUInt8)(1, &byte, 1, 300, &byte, 1);
+    EXPECT_EQ(byte, 255);
+    scalar_row(ScalarOp::kLt, kUInt8)(1, &byte, 1, 300, &byte, 1);
+    EXPECT_EQ(byte, 1);
   });
 }
 
@@ -276,6 +290,8 @@ TEST(ElementwiseTest, ScalarTakesEveryDType) {
               if (is_integral(dtype) && !relation) {
                 exact = std::isinf(exact) ? 0 : std::trunc(exact);
               }
+              const bool limits = c.op == ScalarOp::kClampMin || c.op == ScalarOp::kClampMax;
+              exact = limits && dtype == kUInt8 ? std::max(exact, 0.0) : wrapped(out, exact);
               const double actual = get(out, y.data(), i * sy);
               ASSERT_TRUE(same(actual, exact) || std::abs(actual - exact) <= tolerance(out, exact))
                   << c.name << " " << name_of(dtype) << " x " << xv[i * sx] << " s " << s

@@ -50,6 +50,7 @@ TEST(ElementwiseTest, CastsBetweenAllPairs) {
             double exact = values[i * sx];
             exact =
                 to == kBool ? (exact != 0 ? 1 : 0) : (is_integral(to) ? std::trunc(exact) : exact);
+            exact = wrapped(to, exact);
             ASSERT_EQ(get(to, y.data(), i * sy), exact) << name_of(from) << " to " << name_of(to);
           }
         }
@@ -122,6 +123,14 @@ TEST(ElementwiseTest, FillWritesOnlyItsElements) {
     int64_t integer = 0;
     fill_row(kInt64, 1, 1e30, &integer, 1);
     EXPECT_EQ(integer, std::numeric_limits<int64_t>::max());
+    int8_t small = 0;
+    fill_row(kInt8, 1, -1000, &small, 1);
+    EXPECT_EQ(small, -128);
+    uint8_t byte = 0;
+    fill_row(kUInt8, 1, 1000, &byte, 1);
+    EXPECT_EQ(byte, 255);
+    fill_row(kUInt8, 1, -1, &byte, 1);
+    EXPECT_EQ(byte, 0);
   });
 }
 

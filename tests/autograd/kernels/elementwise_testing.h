@@ -15,13 +15,17 @@ namespace tapestry::kernels {
 
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-inline constexpr DType kAllDTypes[] = {kBool,     kInt32,   kInt64,  kFloat16,
-                                       kBFloat16, kFloat32, kFloat64};
+inline constexpr DType kAllDTypes[] = {kBool,    kInt8,     kUInt8,   kInt32,  kInt64,
+                                       kFloat16, kBFloat16, kFloat32, kFloat64};
 
 /// Element i of an array of any dtype, as double.
 inline double get(DType dtype, const void* data, int64_t i) {
   switch (dtype) {
     case kBool:
+      return static_cast<const uint8_t*>(data)[i];
+    case kInt8:
+      return static_cast<const int8_t*>(data)[i];
+    case kUInt8:
       return static_cast<const uint8_t*>(data)[i];
     case kInt32:
       return static_cast<const int32_t*>(data)[i];
@@ -43,6 +47,12 @@ inline void set(DType dtype, void* data, int64_t i, double value) {
   switch (dtype) {
     case kBool:
       static_cast<uint8_t*>(data)[i] = value != 0 ? 1 : 0;
+      break;
+    case kInt8:
+      static_cast<int8_t*>(data)[i] = static_cast<int8_t>(value);
+      break;
+    case kUInt8:
+      static_cast<uint8_t*>(data)[i] = static_cast<uint8_t>(value);
       break;
     case kInt32:
       static_cast<int32_t*>(data)[i] = static_cast<int32_t>(value);
@@ -74,6 +84,13 @@ inline std::vector<char> array(DType dtype, const std::vector<double>& values) {
 }
 
 inline bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+/// What int8 and uint8 keep of an integer; other dtypes keep it whole.
+inline double wrapped(DType dtype, double whole) {
+  const auto low =
+      static_cast<uint8_t>(static_cast<int64_t>(dtype == kInt8 || dtype == kUInt8 ? whole : 0));
+  return dtype == kUInt8 ? low : (dtype == kInt8 ? static_cast<int8_t>(low) : whole);
+}
 
 /// Distance in units of the larger of |exact| and `floor`; equal infinities and NaNs are 0 apart.
 inline double distance(double actual, double exact, double floor) {
@@ -110,7 +127,10 @@ inline std::vector<double> float_samples() {
 inline std::vector<double> small_values(DType dtype, int64_t count, int salt) {
   std::vector<double> values(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
-    const double v = static_cast<double>((i * 7 + salt) % 17) - 8;
+    double v = static_cast<double>((i * 7 + salt) % 17) - 8;
+    if (size_of(dtype) == 1) {
+      v = static_cast<double>((i * 7 + salt) % 5) - (dtype == kUInt8 ? 0 : 2);
+    }
     values[i] = dtype == kBool ? (v > 0 ? 1 : 0) : (is_floating(dtype) ? v * 0.375 : v);
   }
   return values;

@@ -140,11 +140,14 @@ TEST(DType, SizesAndNames) {
   EXPECT_EQ(size_of(kBFloat16), 2);
   EXPECT_EQ(size_of(kFloat32), 4);
   EXPECT_EQ(size_of(kFloat64), 8);
+  EXPECT_EQ(size_of(kInt8), 1);
+  EXPECT_EQ(size_of(kUInt8), 1);
   for (int i = 0; i < kNumDTypes; ++i) {
     const auto dtype = static_cast<DType>(i);
     EXPECT_EQ(parse_dtype(name_of(dtype)), dtype);
-    EXPECT_EQ(is_floating(dtype), i >= 3) << name_of(dtype);
-    EXPECT_EQ(is_integral(dtype), i == 1 || i == 2) << name_of(dtype);
+    EXPECT_EQ(is_floating(dtype), i >= 3 && i <= 6) << name_of(dtype);
+    EXPECT_EQ(is_integral(dtype), i == 1 || i == 2 || i >= 7) << name_of(dtype);
+    EXPECT_EQ(is_index(dtype), i == 1 || i == 2) << name_of(dtype);
   }
 }
 
@@ -159,20 +162,23 @@ TEST(DType, ParseNamesTheKnownOnes) {
 }
 
 TEST(DType, Promotion) {
-  // PyTorch's table, upper triangle, in the order bool, int32, int64, float16, bfloat16, float32,
-  // float64.
-  const DType order[] = {kBool, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64};
-  const DType table[7][7] = {
-      {kBool, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64},
-      {kInt32, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64},
-      {kInt64, kInt64, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64},
-      {kFloat16, kFloat16, kFloat16, kFloat16, kFloat32, kFloat32, kFloat64},
-      {kBFloat16, kBFloat16, kBFloat16, kFloat32, kBFloat16, kFloat32, kFloat64},
-      {kFloat32, kFloat32, kFloat32, kFloat32, kFloat32, kFloat32, kFloat64},
-      {kFloat64, kFloat64, kFloat64, kFloat64, kFloat64, kFloat64, kFloat64},
+  // PyTorch's table, but for uint8 with int8, which is int16 there.
+  const DType order[] = {kBool,    kUInt8,    kInt8,    kInt32,  kInt64,
+                         kFloat16, kBFloat16, kFloat32, kFloat64};
+  const DType table[9][9] = {
+      {kBool, kUInt8, kInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64},
+      {kUInt8, kUInt8, kInt32, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64},
+      {kInt8, kInt32, kInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64},
+      {kInt32, kInt32, kInt32, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64},
+      {kInt64, kInt64, kInt64, kInt64, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64},
+      {kFloat16, kFloat16, kFloat16, kFloat16, kFloat16, kFloat16, kFloat32, kFloat32, kFloat64},
+      {kBFloat16, kBFloat16, kBFloat16, kBFloat16, kBFloat16, kFloat32, kBFloat16, kFloat32,
+       kFloat64},
+      {kFloat32, kFloat32, kFloat32, kFloat32, kFloat32, kFloat32, kFloat32, kFloat32, kFloat64},
+      {kFloat64, kFloat64, kFloat64, kFloat64, kFloat64, kFloat64, kFloat64, kFloat64, kFloat64},
   };
-  for (int i = 0; i < 7; ++i) {
-    for (int j = 0; j < 7; ++j) {
+  for (int i = 0; i < 9; ++i) {
+    for (int j = 0; j < 9; ++j) {
       EXPECT_EQ(promote(order[i], order[j]), table[i][j]) << name_of(order[i]) << name_of(order[j]);
     }
   }

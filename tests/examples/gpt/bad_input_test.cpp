@@ -312,7 +312,7 @@ const std::vector<Case> kStepData = {
     {"FloatingTokens",
      kSteps,
      "",
-     {"tokens.npy", "float32", "expected int32 or int64"},
+     {"tokens.npy", "float32", "expected integers"},
      [](const TempDir& d) {
        write_steps(d, 3);
        write_npy(npy_path(d, "tokens.npy"), kFloat32, {2, 16}, std::vector<float>(32).data());
