@@ -247,9 +247,10 @@ class Generator:
             return None
         refusal = self.runner.execute(statement)
         if refusal is not None:
-            self.ended = final and refusal.kind != "unsupported"
-            if self.ended:
+            if final and refusal.kind != "unsupported":
                 self.program.statements.append(statement)
+                self.ended = True
+            self.ended = self.ended or op == "backward"  # which may have come halfway
             return None
         if op in operations.TABLE and not self.is_tame([self.tensor(name) for name in names]):
             for name in names:
@@ -358,8 +359,10 @@ class Generator:
                    for s in self.program.statements if name in s.inputs)
 
     def has_unrecorded_views(self, name):
-        memory = self.tensor(name).storage().data_ptr()
-        return any(t.storage().data_ptr() == memory for t in self.runner.views.values())
+        return any(self.share_memory(name, other) for other in self.runner.views if other in self.runner.tensors)
+
+    def share_memory(self, a, b):
+        return self.tensor(a).storage().data_ptr() == self.tensor(b).storage().data_ptr()
 
     def add_get_grad(self):
         names = [n for n in self.leaves() if self.tensor(n).grad is not None]

@@ -950,6 +950,8 @@ def change_by_tensor(g):
     shape = [1 if g.chance(.2) else n for n in g.shape_of(x)]
     shape = shape[g.random.randint(0, len(shape)):] if g.chance(.2) else shape
     other = g.shaped(g.shape_of(x)) if g.chance(.4) else g.leaf(shape)
+    if other != x and g.share_memory(x, other):
+        other = g.leaf(shape)
     return [x, other], {}, 0
 
 
