@@ -71,7 +71,7 @@ namespace {
   "add $96, %[b]\n\t"                                                                            \
   "dec %[k]\n\t"                                                                                 \
   "jnz 5b\n"                                                                                     \
-  "6:\n\t" TAPESTRY_TILE_SUMS(TAPESTRY_TILE_STORE)
+  "6:\n\t" TAPESTRY_TILE_SUMS(TAPESTRY_TILE_STORE) "vzeroupper\n\t"
 #define TAPESTRY_TILE_CLOBBERS                                                                    \
   "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", \
       "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
