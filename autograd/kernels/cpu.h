@@ -57,6 +57,18 @@ std::string_view name_of(CpuLevel level);
    : ::tapestry::cpu_level() == ::tapestry::CpuLevel::kAvx2 ? &avx2::function   \
                                                             : &portable::function)
 
+/// The same for the sources that take no more than AVX2 (narrow_sources in
+/// autograd/CMakeLists.txt).
+#define TAPESTRY_DECLARE_UP_TO_AVX2(...) \
+  namespace portable {                   \
+  __VA_ARGS__;                           \
+  }                                      \
+  namespace avx2 {                       \
+  __VA_ARGS__;                           \
+  }
+#define TAPESTRY_DISPATCH_UP_TO_AVX2(function) \
+  (::tapestry::cpu_level() >= ::tapestry::CpuLevel::kAvx2 ? &avx2::function : &portable::function)
+
 /// The same for the sources that multiply pairs of bfloat16 and are compiled for that level as well
 /// (bf16_sources in autograd/CMakeLists.txt).
 #define TAPESTRY_DECLARE_PER_ISA_AND_BF16(...) \
@@ -74,6 +86,8 @@ std::string_view name_of(CpuLevel level);
   __VA_ARGS__;                        \
   }
 #define TAPESTRY_DISPATCH(function) (&portable::function)
+#define TAPESTRY_DECLARE_UP_TO_AVX2(...) TAPESTRY_DECLARE_PER_ISA(__VA_ARGS__)
+#define TAPESTRY_DISPATCH_UP_TO_AVX2(function) TAPESTRY_DISPATCH(function)
 #define TAPESTRY_DECLARE_PER_ISA_AND_BF16(...) TAPESTRY_DECLARE_PER_ISA(__VA_ARGS__)
 #define TAPESTRY_DISPATCH_AND_BF16(function) TAPESTRY_DISPATCH(function)
 #endif

@@ -13,10 +13,10 @@ TAPESTRY_DECLARE_PER_ISA(UnaryRow unary_row_of(UnaryOp op, DType dtype);
 
 UnaryRow unary_row(UnaryOp op, DType dtype) {
   if (gives_bool(op)) {
-    return predicate_row(op, dtype);
+    return TAPESTRY_DISPATCH_UP_TO_AVX2(predicate_row)(op, dtype);
   }
   if (!is_floating(dtype)) {
-    return integer_unary_row(op, dtype);
+    return TAPESTRY_DISPATCH_UP_TO_AVX2(integer_unary_row)(op, dtype);
   }
   const UnaryRow row = TAPESTRY_DISPATCH(unary_row_of)(op, dtype);
   return row != nullptr ? row : libm_unary_row(op, dtype);
@@ -24,10 +24,10 @@ UnaryRow unary_row(UnaryOp op, DType dtype) {
 
 BinaryRow binary_row(BinaryOp op, DType dtype) {
   if (gives_bool(op)) {
-    return relation_row(op, dtype);
+    return TAPESTRY_DISPATCH_UP_TO_AVX2(relation_row)(op, dtype);
   }
   if (!is_floating(dtype)) {
-    return integer_binary_row(op, dtype);
+    return TAPESTRY_DISPATCH_UP_TO_AVX2(integer_binary_row)(op, dtype);
   }
   const BinaryRow row = TAPESTRY_DISPATCH(binary_row_of)(op, dtype);
   return row != nullptr ? row : libm_binary_row(op, dtype);
@@ -35,10 +35,10 @@ BinaryRow binary_row(BinaryOp op, DType dtype) {
 
 ScalarRow scalar_row(ScalarOp op, DType dtype) {
   if (gives_bool(op)) {
-    return scalar_relation_row(op, dtype);
+    return TAPESTRY_DISPATCH_UP_TO_AVX2(scalar_relation_row)(op, dtype);
   }
   if (!is_floating(dtype)) {
-    return integer_scalar_row(op, dtype);
+    return TAPESTRY_DISPATCH_UP_TO_AVX2(integer_scalar_row)(op, dtype);
   }
   const ScalarRow row = TAPESTRY_DISPATCH(scalar_row_of)(op, dtype);
   return row != nullptr ? row : libm_scalar_row(op, dtype);
@@ -48,10 +48,10 @@ TernaryRow where_row(DType dtype) { return TAPESTRY_DISPATCH(where_row_of)(dtype
 
 UnaryRow cast_row(DType from, DType to) {
   if (from == to) {
-    return copy_row(size_of(from));
+    return TAPESTRY_DISPATCH_UP_TO_AVX2(copy_row)(size_of(from));
   }
   return is_floating(from) && is_floating(to) ? TAPESTRY_DISPATCH(floating_cast_row_of)(from, to)
-                                              : convert_row(from, to);
+                                              : TAPESTRY_DISPATCH_UP_TO_AVX2(convert_row)(from, to);
 }
 
 }  // namespace tapestry::kernels

@@ -1,31 +1,33 @@
-// Element-wise rows whose loops are the same at every CPU level, by what they do; elementwise.cpp
-// chooses between these and those of kernels/isa/. nullptr where the operation is not of the kind
-// or has no meaning for the dtype.
+// Element-wise rows by what they do, for elementwise.cpp, which chooses between these and those of
+// the floating dtypes. nullptr where the operation is not of the kind or has no meaning for the
+// dtype.
 #pragma once
 
+#include "autograd/kernels/cpu.h"
 #include "autograd/kernels/elementwise.h"
 
 namespace tapestry::kernels {
 
-/// Arithmetic of integers, and of bool where it has any.
-UnaryRow integer_unary_row(UnaryOp op, DType dtype);
-BinaryRow integer_binary_row(BinaryOp op, DType dtype);
-ScalarRow integer_scalar_row(ScalarOp op, DType dtype);
+TAPESTRY_DECLARE_UP_TO_AVX2(
+    /// Arithmetic of integers, and of bool where it has any.
+    UnaryRow integer_unary_row(UnaryOp op, DType dtype);
+    BinaryRow integer_binary_row(BinaryOp op, DType dtype);
+    ScalarRow integer_scalar_row(ScalarOp op, DType dtype);
 
-/// What gives bool: comparisons, logicals, predicates, of any dtype.
-UnaryRow predicate_row(UnaryOp op, DType dtype);
-BinaryRow relation_row(BinaryOp op, DType dtype);
-ScalarRow scalar_relation_row(ScalarOp op, DType dtype);
+    /// What gives bool: comparisons, logicals, predicates, of any dtype.
+    UnaryRow predicate_row(UnaryOp op, DType dtype);
+    BinaryRow relation_row(BinaryOp op, DType dtype);
+    ScalarRow scalar_relation_row(ScalarOp op, DType dtype);
 
-/// Floating functions whose loops call libm for each element: sine, cosine and powers, and in
-/// float64 whatever is no arithmetic.
+    /// Conversions between different dtypes that are not both floating.
+    UnaryRow convert_row(DType from, DType to);
+    /// Copies elements of that many bytes.
+    UnaryRow copy_row(int64_t item_size))
+
+/// Floating functions whose loops call libm for each element, the same at every level: sine, cosine
+/// and powers, and in float64 whatever is no arithmetic.
 UnaryRow libm_unary_row(UnaryOp op, DType dtype);
 BinaryRow libm_binary_row(BinaryOp op, DType dtype);
 ScalarRow libm_scalar_row(ScalarOp op, DType dtype);
-
-/// Conversions between different dtypes that are not both floating.
-UnaryRow convert_row(DType from, DType to);
-/// Copies elements of that many bytes.
-UnaryRow copy_row(int64_t item_size);
 
 }  // namespace tapestry::kernels

@@ -3,15 +3,11 @@
 #include <type_traits>
 
 #include "autograd/kernels/elementwise_rows.h"
-
-#define TAPESTRY_ISA every_level
 #include "autograd/kernels/isa/elementwise_loops.h"
 
-namespace tapestry::kernels {
+namespace tapestry::kernels::TAPESTRY_ISA {
 
 namespace {
-
-using namespace every_level;  // NOLINT(google-build-using-namespace): the loops of this level
 
 #define TAPESTRY_RELATION(Name, expression)                  \
   struct Name {                                              \
@@ -214,4 +210,4 @@ ScalarRow scalar_relation_row(ScalarOp op, DType dtype) {
   }
 }
 
-}  // namespace tapestry::kernels
+}  // namespace tapestry::kernels::TAPESTRY_ISA

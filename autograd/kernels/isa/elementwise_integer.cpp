@@ -3,15 +3,11 @@
 #include <type_traits>
 
 #include "autograd/kernels/elementwise_rows.h"
-
-#define TAPESTRY_ISA every_level
 #include "autograd/kernels/isa/elementwise_loops.h"
 
-namespace tapestry::kernels {
+namespace tapestry::kernels::TAPESTRY_ISA {
 
 namespace {
-
-using namespace every_level;  // NOLINT(google-build-using-namespace): the loops of this level
 
 #define TAPESTRY_INTEGER_UNARY(Name, expression) \
   struct Name {                                  \
@@ -213,4 +209,4 @@ ScalarRow integer_scalar_row(ScalarOp op, DType dtype) {
   }
 }
 
-}  // namespace tapestry::kernels
+}  // namespace tapestry::kernels::TAPESTRY_ISA

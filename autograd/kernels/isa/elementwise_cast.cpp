@@ -1,15 +1,11 @@
 // Copies, and conversions from or to what is no floating dtype. An element becomes int32_t,
 // int64_t, float or double, is converted to what the other side is stored from, and stored.
 #include "autograd/kernels/elementwise_rows.h"
-
-#define TAPESTRY_ISA every_level
 #include "autograd/kernels/isa/elementwise_loops.h"
 
-namespace tapestry::kernels {
+namespace tapestry::kernels::TAPESTRY_ISA {
 
 namespace {
-
-using namespace every_level;  // NOLINT(google-build-using-namespace): the loops of this level
 
 /// C: what elements stored as T are loaded to. V: what they are stored from.
 template <class T_, class C_ = compute_t<T_>, class V_ = C_>
@@ -148,4 +144,4 @@ void fill_row(DType dtype, int64_t n, double value, void* y, int64_t sy) {
   cast_row(dtype, dtype)(n, &element, 0, y, sy);
 }
 
-}  // namespace tapestry::kernels
+}  // namespace tapestry::kernels::TAPESTRY_ISA
