@@ -38,10 +38,10 @@ struct MultiheadAttentionResult {
 /// and a linear layer of the joined heads. Parameters in_proj_weight [3 E, E], in_proj_bias [3 E],
 /// out_proj.weight [E, E], out_proj.bias [E], in this order, start values and state names as there.
 ///
-/// Runs on scaled_dot_product_attention() unless weights are asked for or a mask holds numbers;
-/// bool masks that differ between heads are slower, too. A query that sees no key gets the output
-/// of zeros (PyTorch: NaN). ValueError if E is not a multiple of num_heads, dropout lies outside
-/// [0, 1) or shapes do not fit; TypeError for a mask that is neither bool nor floating.
+/// Runs on scaled_dot_product_attention() unless weights are asked for or a mask holds numbers. A
+/// query that sees no key gets the output of zeros (PyTorch: NaN). ValueError if E is not a
+/// multiple of num_heads, dropout lies outside [0, 1) or shapes do not fit; TypeError for a mask
+/// that is neither bool nor floating.
 class MultiheadAttention final : public Module {
  public:
   MultiheadAttention(int64_t embed_dim, int64_t num_heads, MultiheadAttentionOptions options = {});
