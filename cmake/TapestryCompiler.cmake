@@ -6,6 +6,9 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 # Programs are compiled as libraries are, so that both can read the same precompiled headers.
 set(CMAKE_CXX_COMPILE_OPTIONS_PIE "${CMAKE_CXX_COMPILE_OPTIONS_PIC}")
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# Most of what a source costs is the headers that its neighbours read as well.
+set(CMAKE_UNITY_BUILD ${TAPESTRY_UNITY})
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
 # Installed programs find OpenBLAS where the build found it.
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

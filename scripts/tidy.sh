@@ -3,19 +3,17 @@
 #   scripts/tidy.sh FILE.cpp...   these files
 #   scripts/tidy.sh               the .cpp files that differ from origin/main or, without it, main
 #   scripts/tidy.sh --all         every compiled file
-# The build folder (TIDY_BUILD, default build/release) has to be configured.
+# Configures the folder build/tidy for it, in which nothing is built.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-build="${TIDY_BUILD:-build/release}"
+build=build/tidy
 command -v clang-tidy >/dev/null || {
   echo "tidy.sh: clang-tidy is missing: apt-get install clang-tidy" >&2
   exit 2
 }
-if [[ ! -f "$build/compile_commands.json" ]]; then
-  echo "tidy.sh: $build is not configured: cmake --preset $(basename "$build")" >&2
-  exit 2
-fi
+# Every source by itself and without precompiled headers, which clang-tidy cannot read from GCC.
+cmake --preset release -B "$build" -DTAPESTRY_UNITY=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null
 
 # What is compiled, without the kernels that are built once per instruction-set level: their
 # intrinsics and macros are not code that the profile is made for.
@@ -43,11 +41,6 @@ for file in "${wanted[@]}"; do
   fi
 done
 ((${#files[@]} > 0)) || exit 0
-# The build may be GCC's, with warning options that clang-tidy does not know and precompiled headers
-# that it cannot read: the commands without these.
-commands="$(mktemp -d)"
-trap 'rm -rf "$commands"' EXIT
-sed 's| -Winvalid-pch||; s| -include [^ ]*/cmake_pch\.hxx||' "$build/compile_commands.json" \
-  > "$commands/compile_commands.json"
-printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy -p "$commands" --quiet \
+# The build is GCC's, with warning options that clang-tidy does not know.
+printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy -p "$build" --quiet \
   --extra-arg=-Wno-unknown-warning-option

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "autograd/kernels/ceil_div.h"
+
 namespace tapestry::kernels {
 
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Rows of a part of `planes` planes of n rows each: many, unless that makes fewer than `wanted`.
 int64_t rows_of_part(int64_t planes, int64_t n, int64_t wanted) {

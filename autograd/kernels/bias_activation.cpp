@@ -14,14 +14,6 @@ TAPESTRY_DECLARE_PER_ISA(
     void bias_activation_backward_rows(
         const BiasActivationBackward& call, int64_t begin, int64_t end, void* dbias))
 
-namespace {
-
-int64_t rows_per_thread(int64_t n) {
-  return std::max<int64_t>(kGrainSize / 4 / std::max<int64_t>(n, 1), 1);
-}
-
-}  // namespace
-
 void bias_activation(const BiasActivationForward& wanted) {
   assert(compute_dtype(wanted.dtype) == compute_dtype(wanted.bias_dtype));
   const ComputeView bias(wanted.bias_dtype, wanted.n, wanted.bias);

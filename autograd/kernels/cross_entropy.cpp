@@ -17,8 +17,8 @@ template <class Call>
 void for_rows(const Call& call, void (*run)(const Call&, int64_t, int64_t)) {
   const CrossEntropyShape& s = call.shape;
   assert(is_floating(s.dtype) && s.valid_vocab >= 1 && s.valid_vocab <= s.vocab);
-  const int64_t grain = std::max<int64_t>(kGrainSize / 4 / std::max<int64_t>(s.vocab, 1), 1);
-  parallel_for(s.rows, grain, [&](int64_t begin, int64_t end) { run(call, begin, end); });
+  parallel_for(s.rows, rows_per_thread(s.vocab),
+               [&](int64_t begin, int64_t end) { run(call, begin, end); });
 }
 
 }  // namespace

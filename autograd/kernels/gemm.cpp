@@ -46,7 +46,7 @@ void integer_gemm(const GemmShape& s, const void* a_, const void* b_, void* c_) 
 
 /// Whether float32 tiles are what a product runs on. A vector has no use for tiles, and for the
 /// smallest products packing costs more than the work. On AVX2 (gemm_bench, Emerald Rapids forced)
-/// one thread of tiles does 1.0 to 1.2 of what OpenBLAS's kernels do.
+/// one thread of tiles does 0.95 to 1.2 of what OpenBLAS's kernels do.
 bool takes_tiles(const GemmShape& s) {
   constexpr int64_t kLeastProduct = 1 << 15;
   return s.m > 1 && s.n > 1 && s.m * s.n * s.k >= kLeastProduct && openblas_lacks_avx512();

@@ -2,20 +2,14 @@
 
 #include <algorithm>
 
+#include "autograd/kernels/ceil_div.h"
+
 namespace tapestry::kernels {
 
-namespace {
-
-constexpr int64_t kUnitsPerThread = 4;
-constexpr int64_t kSmallProduct = int64_t{1} << 21;  // multiplications: about 30 us
-/// B is packed again for each block of rows.
-constexpr int64_t kLeastRows = 32;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
-
 GemmBatch spread_batch(const GemmShape& s, int64_t team, bool divisible) {
+  constexpr int64_t kUnitsPerThread = 4;
+  constexpr int64_t kSmallProduct = int64_t{1} << 21;  // multiplications: about 30 us
+  constexpr int64_t kLeastRows = 32;                   // B is packed again for each block of rows
   const GemmBatch whole = {true, s.m, 1};
   // A serial product wastes nothing on synchronisation, so enough of them beat one shared product.
   if (s.batch >= kUnitsPerThread * team) {

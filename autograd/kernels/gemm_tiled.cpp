@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cassert>
 
+#include "autograd/kernels/ceil_div.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/kernels/scratch.h"
 
@@ -18,8 +19,6 @@ constexpr int64_t kMaxPackedRows = 1024;
 
 /// Multiplications below which a thread more costs more than it gains.
 constexpr int64_t kLeastShare = int64_t{1} << 18;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// The size of the parts when n is cut into equal ones of at most `most`, in whole units.
 int64_t even_part(int64_t n, int64_t most, int64_t unit) {

@@ -23,10 +23,6 @@ namespace {
          fits(s.x_dtype) && fits(s.x_bias_dtype);
 }
 
-int64_t rows_per_thread(int64_t n) {
-  return std::max<int64_t>(kGrainSize / 4 / std::max<int64_t>(n, 1), 1);
-}
-
 int64_t item_of(const NormShape& s) { return size_of(compute_dtype(s.sum_dtype)); }
 
 Scratch row_buffers(const NormShape& s) { return Scratch(kNormRowBuffers * s.n * item_of(s)); }

@@ -42,12 +42,12 @@ namespace {
 // multiples of this many elements, whatever the team.
 constexpr int64_t kBlock = 512;
 
-int64_t blocks_of(int64_t n) { return (n + kBlock - 1) / kBlock; }
+int64_t state_blocks(int64_t n) { return (n + kBlock - 1) / kBlock; }
 
 /// Calls body(begin, end) on ranges of elements in [0, n).
 template <class Body>
 void for_elements(int64_t n, const Body& body) {
-  parallel_for(blocks_of(n), kGrainSize / kBlock, [&](int64_t begin, int64_t end) {
+  parallel_for(state_blocks(n), kGrainSize / kBlock, [&](int64_t begin, int64_t end) {
     body(begin * kBlock, std::min(end * kBlock, n));
   });
 }
@@ -58,13 +58,13 @@ void for_all_elements(std::span<const T> tensors, const Body& body) {
   std::vector<int64_t> ends(tensors.size());  // in blocks, of all tensors up to this one
   int64_t total = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    total += blocks_of(tensors[i].n);
+    total += state_blocks(tensors[i].n);
     ends[i] = total;
   }
   parallel_for(total, kGrainSize / kBlock, [&](int64_t begin, int64_t end) {
     auto i = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin());
     for (; begin < end; ++i) {
-      const int64_t first = ends[i] - blocks_of(tensors[i].n);
+      const int64_t first = ends[i] - state_blocks(tensors[i].n);
       const int64_t last = std::min(end, ends[i]);
       body(i, (begin - first) * kBlock, std::min((last - first) * kBlock, tensors[i].n));
       begin = last;

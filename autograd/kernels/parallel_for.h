@@ -26,6 +26,11 @@ namespace kernels {
 /// Elements of light element-wise work below which a team costs more than it gains.
 inline constexpr int64_t kGrainSize = 16384;
 
+/// The same in rows of n elements each of which costs several operations.
+inline int64_t rows_per_thread(int64_t n) {
+  return std::max<int64_t>(kGrainSize / 4 / std::max<int64_t>(n, 1), 1);
+}
+
 /// Calls body(begin, end) on a partition of [0, n) into contiguous parts of at least `grain`
 /// indices. The partition depends only on n, grain and the team size, so results repeat.
 /// Nested calls run inline. What the body throws in any thread is thrown to the caller when all

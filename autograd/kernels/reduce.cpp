@@ -5,6 +5,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "autograd/kernels/ceil_div.h"
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/elementwise.h"
 #include "autograd/kernels/parallel_for.h"
@@ -28,10 +29,8 @@ TAPESTRY_DECLARE_PER_ISA(
 namespace {
 
 // Blocks depend on the sizes only, never on the team, so that sums have one order.
-constexpr int64_t kBlock = 32768;      // elements of one partial result of a long row
+constexpr int64_t kRowBlock = 32768;   // elements of one partial result of a long row
 constexpr int64_t kColumnBlock = 256;  // columns of one task
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t grain_for(int64_t work) {
   return std::max<int64_t>(1, kGrainSize / std::max<int64_t>(1, work));
@@ -74,7 +73,7 @@ void reduce_blocks(Reducer reducer,
   };
   // Few long sums are cut along n too.
   constexpr int64_t kEnoughTasks = 32;
-  const int64_t rows_per_block = std::max<int64_t>(1, kBlock / width);
+  const int64_t rows_per_block = std::max<int64_t>(1, kRowBlock / width);
   const int64_t cuts =
       tasks >= kEnoughTasks ? 1 : std::max<int64_t>(1, ceil_div(n, rows_per_block));
   if (cuts == 1) {

@@ -29,13 +29,13 @@ TAPESTRY_DECLARE_PER_ISA(void logsumexp_units(
 
 namespace {
 
-constexpr int64_t kColumnBlock = 512;  // kBlock of isa/row_io.h
+constexpr int64_t kUnitColumns = 512;  // kBlock of isa/row_io.h
 
 /// Calls body on ranges of units: rows if inner is 1, else blocks of columns.
 template <class Body>
 void for_units(int64_t outer, int64_t n, int64_t inner, const Body& body) {
-  const int64_t blocks = inner == 1 ? 1 : (inner + kColumnBlock - 1) / kColumnBlock;
-  const int64_t work = std::max<int64_t>(n * std::min(inner, kColumnBlock), 1);  // of a unit
+  const int64_t blocks = inner == 1 ? 1 : (inner + kUnitColumns - 1) / kUnitColumns;
+  const int64_t work = std::max<int64_t>(n * std::min(inner, kUnitColumns), 1);  // of a unit
   parallel_for(outer * blocks, std::max<int64_t>(kGrainSize / 4 / work, 1), body);
 }
 

@@ -12,14 +12,6 @@ TAPESTRY_DECLARE_PER_ISA(void swiglu_rows(const SwigluForward& call, int64_t beg
                                                    int64_t begin,
                                                    int64_t end))
 
-namespace {
-
-int64_t rows_per_thread(int64_t n) {
-  return std::max<int64_t>(kGrainSize / 4 / std::max<int64_t>(n, 1), 1);
-}
-
-}  // namespace
-
 void swiglu(const SwigluForward& call) {
   assert(is_floating(call.dtype));
   const auto run = TAPESTRY_DISPATCH(swiglu_rows);

@@ -8,6 +8,7 @@
 #include "autograd/ops/matmul.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/tape/autograd_meta.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 
@@ -198,7 +199,17 @@ Tensor einsum(std::string_view equation, const TensorList& operands) {
     const Term b = sum_unless(terms[i], later + done.letters);
     done = contract(a, b, later);
   }
-  return in_order(done, parsed.result);
+  Tensor y = in_order(done, parsed.result);
+  // Products save their operands, here perhaps as copies in another layout.
+  for (size_t i = 0; y.requires_grad() && i < operands.size(); ++i) {
+    const auto wants_this = [&](const Tensor& other) {
+      return other.requires_grad() && &other != &operands[i];
+    };
+    if (std::any_of(operands.begin(), operands.end(), wants_this)) {
+      watch_versions(y, {operands[i]});
+    }
+  }
+  return y;
 }
 
 }  // namespace tapestry

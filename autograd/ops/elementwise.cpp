@@ -166,10 +166,31 @@ struct Compare {
   Tensor forward(const Tensor& a, const Tensor& b) { return map_binary(name, kKernel, a, b); }
 };
 
+// What an op has saved of its operands is a converted copy: of the operand itself, backward must
+// notice a change as well.
+void watch_converted(const Tensor& y, const Tensor& operand, const Tensor& converted, bool saved) {
+  if (!converted.is_same(operand) && saved) {
+    watch_versions(y, {operand});
+  }
+}
+
 template <class Op>
 Tensor apply_promoted(Op op, const Tensor& a, const Tensor& b) {
   const DType dtype = result_dtype(a, b);
   return apply_op(std::move(op), a.to(dtype), b.to(dtype));
+}
+
+// For an op that saves both operands, or each for the gradient of the other one.
+template <class Op>
+Tensor apply_promoted_and_watch(Op op, const Tensor& a, const Tensor& b, DType dtype, bool both) {
+  const Tensor left = a.to(dtype);
+  const Tensor right = b.to(dtype);
+  const Tensor y = apply_op(std::move(op), left, right);
+  if (y.requires_grad() && a.dtype() != b.dtype()) {
+    watch_converted(y, a, left, both || b.requires_grad());
+    watch_converted(y, b, right, both || a.requires_grad());
+  }
+  return y;
 }
 
 template <BinaryOp kKernel>
@@ -222,10 +243,11 @@ struct PowScalar {
     return map_scalar("pow", ScalarOp::kPow, x_, exponent);
   }
   Tensor backward(const Tensor& dy) const {
+    const Tensor base = x;  // notices a change in place, needed or not
     if (exponent == 0) {
       return mul(dy, 0);
     }
-    return mul(dy, mul(pow(x.get(), exponent - 1), exponent));
+    return mul(dy, mul(pow(base, exponent - 1), exponent));
   }
 };
 
@@ -234,10 +256,12 @@ struct RpowScalar {
   double base;
   SavedTensor y;
   Tensor forward(const Tensor& x) {
+    watch_input(x);  // PyTorch saves it, too
     return y.save_output(map_scalar("pow", ScalarOp::kRpow, x, base));
   }
   Tensor backward(const Tensor& dy) const {
-    return base == 0 ? mul(dy, 0) : mul(dy, mul(y.get(), std::log(base)));
+    const Tensor power = y;
+    return base == 0 ? mul(dy, 0) : mul(dy, mul(power, std::log(base)));
   }
 };
 
@@ -352,7 +376,12 @@ struct Square {
     x.save(x_);
     return map_unary(name, UnaryOp::kSquare, x_);
   }
-  Tensor backward(const Tensor& dy) const { return mul(dy, mul(x.get(), 2)); }
+  Tensor backward(const Tensor& dy) const {
+    // Recorded as the power that PyTorch takes it for: gradients of gradients go the same ways,
+    // some of which carry zeros, and release the same nodes.
+    const Tensor base = x;
+    return mul(dy, mul(grad_enabled() ? pow(base, 1) : base, 2));
+  }
 };
 
 struct Sin {
@@ -476,16 +505,20 @@ Tensor add(const Tensor& a, Scalar b) { return apply_op(AddScalar{b.value()}, wi
 Tensor sub(const Tensor& a, const Tensor& b) { return apply_promoted(Sub{}, a, b); }
 Tensor sub(const Tensor& a, Scalar b) { return add(a, -b); }
 Tensor sub(Scalar a, const Tensor& b) { return apply_op(RsubScalar{a.value()}, widen_for(b, a)); }
-Tensor mul(const Tensor& a, const Tensor& b) { return apply_promoted(Mul{}, a, b); }
+Tensor mul(const Tensor& a, const Tensor& b) {
+  return apply_promoted_and_watch(Mul{}, a, b, result_dtype(a, b), false);
+}
 Tensor mul(const Tensor& a, Scalar b) { return apply_op(MulScalar{b.value()}, widen_for(a, b)); }
 Tensor div(const Tensor& a, const Tensor& b) {
   const DType dtype = result_dtype(a, b);
   const DType real = is_floating(dtype) ? dtype : kFloat32;
-  return apply_op(Div{}, a.to(real), b.to(real));
+  return apply_promoted_and_watch(Div{}, a, b, real, true);
 }
 Tensor div(const Tensor& a, Scalar b) { return apply_op(DivScalar{b.value()}, to_floating(a)); }
 Tensor div(Scalar a, const Tensor& b) { return mul(reciprocal(b), a); }
-Tensor pow(const Tensor& a, const Tensor& b) { return apply_promoted(Pow{}, a, b); }
+Tensor pow(const Tensor& a, const Tensor& b) {
+  return apply_promoted_and_watch(Pow{}, a, b, result_dtype(a, b), true);
+}
 Tensor pow(const Tensor& a, Scalar exponent) {
   return apply_op(PowScalar{exponent.value(), {}}, widen_for(a, exponent));
 }
@@ -493,10 +526,10 @@ Tensor pow(Scalar a, const Tensor& exponent) {
   return apply_op(RpowScalar{a.value(), {}}, widen_for(exponent, a));
 }
 Tensor maximum(const Tensor& a, const Tensor& b) {
-  return apply_promoted(Extremum<BinaryOp::kMaximum>{}, a, b);
+  return apply_promoted_and_watch(Extremum<BinaryOp::kMaximum>{}, a, b, result_dtype(a, b), true);
 }
 Tensor minimum(const Tensor& a, const Tensor& b) {
-  return apply_promoted(Extremum<BinaryOp::kMinimum>{}, a, b);
+  return apply_promoted_and_watch(Extremum<BinaryOp::kMinimum>{}, a, b, result_dtype(a, b), true);
 }
 
 Tensor neg(const Tensor& x) { return apply_op(Neg{}, x); }

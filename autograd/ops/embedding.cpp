@@ -99,7 +99,10 @@ Tensor embedding(const Tensor& weight, const Tensor& ids, std::optional<DType> d
                       position_in(ids.shape(), i), " is outside [0, ", vocabulary,
                       "); check tokenizer and vocabulary size");
   }
-  return apply_op(Embedding{Table{vocabulary, weight.dtype(), row_dtype}}, weight, wide_ids);
+  const Tensor y =
+      apply_op(Embedding{Table{vocabulary, weight.dtype(), row_dtype}}, weight, wide_ids);
+  watch_versions(y, {weight, ids});  // as PyTorch, which saves both
+  return y;
 }
 
 }  // namespace tapestry

@@ -90,6 +90,14 @@ Tensor summed_in_float(const Tensor& target, const Tensor& src, auto add_into) {
   return sum.to(target.dtype());
 }
 
+// The result of an op that has saved `used`, a converted copy of the index that was given.
+Tensor watched(const Tensor& y, const Tensor& index, const Tensor& used) {
+  if (used.storage() != index.storage()) {
+    watch_versions(y, {index});
+  }
+  return y;
+}
+
 // -------------------------------------------------------------------------------- along one axis
 
 struct Gather {
@@ -99,6 +107,7 @@ struct Gather {
   Shape x_shape;
   Tensor forward(const Tensor& x, const Tensor& index_) {
     index.save(index_);
+    watch_input(x);
     x_shape = x.shape();
     Tensor y = empty(index_.shape(), x.dtype());
     const Loop loop(index_.shape(), x.strides());
@@ -241,6 +250,9 @@ struct IndexAdd {
   SavedTensor index;
   Tensor forward(const Tensor& x, const Tensor& index_, const Tensor& src) {
     index.save(index_);
+    if (src.requires_grad()) {
+      watch_input(src);
+    }
     return add_rows(dense_copy(x), axis, index_, src);
   }
   std::array<Tensor, 3> backward(const Tensor& dy, NeedsGrad needs) const {
@@ -256,6 +268,9 @@ struct IndexCopy {
   Tensor forward(const Tensor& x, const Tensor& index_, const Tensor& src) {
     index.save(index_);
     src_shape = src.shape();
+    if (src.requires_grad()) {
+      watch_input(src);
+    }
     Tensor y = dense_copy(x);
     put(y, index_, src);
     return y;
@@ -399,15 +414,17 @@ Tensor gather_backward(const Tensor& src, const Tensor& index, const Shape& shap
 Tensor gather(const Tensor& x, int64_t axis, const Tensor& index) {
   const int64_t a = normalize_axis("gather", axis, x.dim());
   check_index_shape("gather", x, index, a);
-  return apply_op(Gather{a, {}, {}}, x, checked_index("gather", index, axis_size(x, a), a));
+  const Tensor places = checked_index("gather", index, axis_size(x, a), a);
+  return watched(apply_op(Gather{a, {}, {}}, x, places), index, places);
 }
 
 Tensor scatter(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src) {
   const int64_t a = normalize_axis("scatter", axis, x.dim());
   check_index_shape("scatter", x, index, a);
   check_same_dtype("scatter", x, src);
-  return apply_op(Scatter{a, {}, {}}, x, checked_index("scatter", index, axis_size(x, a), a),
-                  covered("scatter", src, index));
+  const Tensor places = checked_index("scatter", index, axis_size(x, a), a);
+  return watched(apply_op(Scatter{a, {}, {}}, x, places, covered("scatter", src, index)), index,
+                 places);
 }
 
 Tensor scatter(const Tensor& x, int64_t axis, const Tensor& index, double value) {
@@ -418,32 +435,38 @@ Tensor scatter_add(const Tensor& x, int64_t axis, const Tensor& index, const Ten
   const int64_t a = normalize_axis("scatter_add", axis, x.dim());
   check_index_shape("scatter_add", x, index, a);
   check_same_dtype("scatter_add", x, src);
-  return apply_op(ScatterAdd{a, {}}, x, checked_index("scatter_add", index, axis_size(x, a), a),
-                  covered("scatter_add", src, index));
+  const Tensor places = checked_index("scatter_add", index, axis_size(x, a), a);
+  return watched(apply_op(ScatterAdd{a, {}}, x, places, covered("scatter_add", src, index)), index,
+                 places);
 }
 
 Tensor index_select(const Tensor& x, int64_t axis, const Tensor& index) {
   const int64_t a = normalize_axis("index_select", axis, x.dim());
-  return apply_op(IndexSelect{a, {}, {}}, x, row_index("index_select", x, a, index));
+  const Tensor rows = row_index("index_select", x, a, index);
+  return watched(apply_op(IndexSelect{a, {}, {}}, x, rows), index, rows);
 }
 
 Tensor index_add(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src) {
   const int64_t a = normalize_axis("index_add", axis, x.dim());
   const Tensor rows = row_index("index_add", x, a, index);
   check_rows("index_add", x, a, rows, src);
-  return apply_op(IndexAdd{a, {}}, x, rows, src);
+  return watched(apply_op(IndexAdd{a, {}}, x, rows, src), index, rows);
 }
 
 Tensor index_copy(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src) {
   const int64_t a = normalize_axis("index_copy", axis, x.dim());
   const Tensor rows = row_index("index_copy", x, a, index);
   check_rows("index_copy", x, a, rows, src);
-  return apply_op(IndexCopy{a, {}, {}}, x, rows, src);
+  return watched(apply_op(IndexCopy{a, {}, {}}, x, rows, src), index, rows);
 }
 
 Tensor index(const Tensor& x, const TensorList& indices) {
   const Coordinates at = resolve("index", x, indices);
-  return index_select(x.reshape(at.flat), 0, at.rows).reshape(at.result);
+  const Tensor y = index_select(x.reshape(at.flat), 0, at.rows).reshape(at.result);
+  for (const Tensor& places : indices) {
+    watch_versions(y, {places});
+  }
+  return y;
 }
 
 Tensor index_put(const Tensor& x,
@@ -458,8 +481,13 @@ Tensor index_put(const Tensor& x,
   rows[0] = at.rows.numel();
   const Tensor src = values.expand(at.result).reshape(rows);
   const Tensor flat = x.reshape(at.flat);
-  return (accumulate ? index_add(flat, 0, at.rows, src) : index_copy(flat, 0, at.rows, src))
-      .reshape(x.shape());
+  const Tensor y =
+      (accumulate ? index_add(flat, 0, at.rows, src) : index_copy(flat, 0, at.rows, src))
+          .reshape(x.shape());
+  for (const Tensor& places : indices) {
+    watch_versions(y, {places});
+  }
+  return y;
 }
 
 Tensor nonzero(const Tensor& x) { return apply_op(NonZero{}, x.detach()); }
@@ -470,7 +498,9 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   check<ValueError>(broadcast_shapes("masked_select", x.shape(), mask.shape()) == x.shape(),
                     "masked_select: the mask ", mask.shape(), " does not broadcast to ", x.shape());
   const Tensor flat_mask = mask.expand(x.shape()).reshape({x.numel()});
-  return index_select(x.reshape({x.numel()}), 0, nonzero(flat_mask).reshape({-1}));
+  const Tensor y = index_select(x.reshape({x.numel()}), 0, nonzero(flat_mask).reshape({-1}));
+  watch_versions(y, {mask});
+  return y;
 }
 
 Tensor one_hot(const Tensor& index, int64_t num_classes) {

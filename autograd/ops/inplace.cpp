@@ -20,8 +20,6 @@ using kernels::BinaryOp;
 using kernels::ScalarOp;
 using kernels::UnaryOp;
 
-int category(DType dtype) { return dtype == kBool ? 0 : is_floating(dtype) ? 2 : 1; }
-
 void check_fits(std::string_view op, const Tensor& x, const Shape& shape, DType dtype) {
   check<ValueError>(shape == x.shape(), op, ": the result would have shape ", shape, ", x has ",
                     x.shape(), " and cannot change it in place");
@@ -44,6 +42,10 @@ bool must_record(std::string_view op, const Tensor& x, bool operand_wants_grad) 
   if (!grad_enabled()) {
     return false;
   }
+  check<RuntimeError>(!x.impl()->outside_graph, op, ": ", describe(x),
+                      " is a view of a tensor that is part of a graph, made where nothing was "
+                      "recorded: the graph would not learn of the change; make the view while "
+                      "recording, change it under a NoGradGuard, or make a view of detach()");
   check<RuntimeError>(!x.requires_grad() || !x.is_leaf(), op, ": ", describe(x),
                       " is a leaf that requires a gradient and cannot be changed in place while "
                       "recording; use a NoGradGuard or the op that makes a new tensor");
@@ -52,6 +54,10 @@ bool must_record(std::string_view op, const Tensor& x, bool operand_wants_grad) 
   }
   check<TypeError>(is_floating(x.dtype()), op, ": ", describe(x),
                    " cannot hold values that have a gradient");
+  check<RuntimeError>(
+      !x.impl()->one_of_several, op, ": ", describe(x),
+      " is one of several views that one op made (split, chunk), or a view of such, "
+      "and cannot be changed in place while recording; change a clone() instead");
   check<RuntimeError>(x.storage()->use_count() == 1, op, ": ", describe(x),
                       " shares its memory with another tensor (a view, an alias, or a value kept "
                       "for backward) and is part of a graph, so it cannot be changed in place; use "
@@ -80,6 +86,23 @@ Tensor become(const Tensor& x, const Tensor& result) {
   return x;
 }
 
+// The same for an op whose derivative goes by its result, which from now on is x.
+Tensor become_and_watch(const Tensor& x, const Tensor& result) {
+  become(x, result);
+  watch_versions(x, {x});
+  return x;
+}
+
+// As PyTorch refuses it: the operand that the op has saved is changed by the op itself.
+void watch_own_operand(const Tensor& x,
+                       const Tensor& result,
+                       const Tensor& other,
+                       BinaryOp kernel) {
+  if (other.is_same(x) && (kernel == BinaryOp::kMul || kernel == BinaryOp::kDiv)) {
+    watch_versions(result, {x});
+  }
+}
+
 Tensor changed(const Tensor& x) {
   x.bump_version();
   return x;
@@ -92,11 +115,18 @@ Tensor apart_from(const Tensor& x, const Tensor& operand) {
   return operand.storage() == x.storage() && !same_place ? dense_copy(operand) : operand;
 }
 
-int axes(const Tensor& x) { return static_cast<int>(x.dim()); }
-
-template <class Row>
-void check_row(Row row, std::string_view op, DType dtype) {
-  check<TypeError>(row != nullptr, op, ": not defined for ", name_of(dtype));
+bool saves_result(UnaryOp kernel) {
+  switch (kernel) {
+    case UnaryOp::kExp:
+    case UnaryOp::kSqrt:
+    case UnaryOp::kRsqrt:
+    case UnaryOp::kReciprocal:
+    case UnaryOp::kTanh:
+    case UnaryOp::kSigmoid:
+      return true;
+    default:
+      return false;
+  }
 }
 
 template <class F>
@@ -106,7 +136,8 @@ Tensor change_unary(
     check_floating(op, x.dtype());
   }
   if (must_record(op, x, false)) {
-    return become(x, recorded(old_value(x)));
+    const Tensor result = recorded(old_value(x));
+    return saves_result(kernel) ? become_and_watch(x, result) : become(x, result);
   }
   const kernels::UnaryRow row = kernels::unary_row(kernel, x.dtype());
   check_row(row, op, x.dtype());
@@ -127,7 +158,9 @@ Tensor change_binary(
   if (must_record(op, x, other.requires_grad())) {
     // x may be its own operand, which then is the old value as well.
     const Tensor old = old_value(x);
-    return become(x, recorded(old, other.is_same(x) ? old : other));
+    const Tensor result = recorded(old, other.is_same(x) ? old : other);
+    watch_own_operand(x, result, other, kernel);
+    return become(x, result);
   }
   if (dtype != x.dtype()) {
     const NoGradGuard guard;

@@ -22,8 +22,8 @@ namespace {
 
 // ------------------------------------------------------------------------------------- shapes
 
-int64_t rows_of(const Tensor& a) { return a.size(-2); }
-int64_t cols_of(const Tensor& a) { return a.size(-1); }
+int64_t row_count(const Tensor& a) { return a.size(-2); }
+int64_t column_count(const Tensor& a) { return a.size(-1); }
 
 Shape batch_of(const Tensor& a) {
   return Shape(std::span<const int64_t>(a.shape().begin(), static_cast<size_t>(a.dim() - 2)));
@@ -44,7 +44,8 @@ void check_matrix(std::string_view op, const Tensor& a) {
 
 void check_square(std::string_view op, const Tensor& a) {
   check_matrix(op, a);
-  check<ValueError>(rows_of(a) == cols_of(a), op, ": needs square matrices, got ", describe(a));
+  check<ValueError>(row_count(a) == column_count(a), op, ": needs square matrices, got ",
+                    describe(a));
 }
 
 // 16-bit matrices are computed in float32, recorded, so that their gradients are, too.
@@ -59,7 +60,7 @@ Tensor diagonal_matrix(const Tensor& x) {
 
 // Dense matrices, as the kernels take them. The tensor must outlive the batch.
 linalg::Batch batch(const Tensor& a) {
-  return {a.dtype(), batch_of(a).numel(), rows_of(a), cols_of(a), a.raw()};
+  return {a.dtype(), batch_of(a).numel(), row_count(a), column_count(a), a.raw()};
 }
 
 // "the matrix", or where it lies in its batch: "matrix [1, 0] of the batch [2, 3]".
@@ -144,19 +145,19 @@ struct Qr {
   SavedTensor q = {}, r = {};
   std::array<Tensor, 2> forward(const Tensor& x) {
     const Tensor a = dense(x);
-    const int64_t k = complete ? rows_of(a) : std::min(rows_of(a), cols_of(a));
-    const Tensor y = empty(with(batch_of(a), {rows_of(a), k}), a.dtype());
-    const Tensor z = empty(with(batch_of(a), {k, cols_of(a)}), a.dtype());
+    const int64_t k = complete ? row_count(a) : std::min(row_count(a), column_count(a));
+    const Tensor y = empty(with(batch_of(a), {row_count(a), k}), a.dtype());
+    const Tensor z = empty(with(batch_of(a), {k, column_count(a)}), a.dtype());
     check_done(name, a, linalg::qr(batch(a), k, y.raw(), z.raw()), "");
     return {q.save_output(y, 0), r.save_output(z, 1)};
   }
   Tensor backward(const TensorList& dys, NeedsGrad /*needs*/) const {
     const Tensor basis = q;
     const Tensor triangle = r;
-    const int64_t m = rows_of(basis);
-    const int64_t n = cols_of(triangle);
+    const int64_t m = row_count(basis);
+    const int64_t n = column_count(triangle);
     check<RuntimeError>(
-        cols_of(basis) <= n,
+        column_count(basis) <= n,
         "qr: the complete factors of more rows than columns have no derivative: A [", m, ", ", n,
         "]");
     if (m >= n) {
@@ -192,8 +193,8 @@ struct Svd {
   SavedTensor u = {}, s = {}, vh = {};
   std::array<Tensor, 3> forward(const Tensor& x) {
     const Tensor a = dense(x);
-    const int64_t m = rows_of(a);
-    const int64_t n = cols_of(a);
+    const int64_t m = row_count(a);
+    const int64_t n = column_count(a);
     const int64_t k = std::min(m, n);
     const Tensor left = empty(with(batch_of(a), {m, full_matrices ? m : k}), a.dtype());
     const Tensor values = empty(with(batch_of(a), {k}), a.dtype());
@@ -230,8 +231,8 @@ struct Svd {
       return matmul(mul(left, unsqueeze(dys[1], -2)), right);
     }
     check_distinct(name, "singular values", values.detach());
-    const bool tall = rows_of(all_u) > k && du.defined();
-    const bool wide = cols_of(all_vh) > k && dvh.defined();
+    const bool tall = row_count(all_u) > k && du.defined();
+    const bool wide = column_count(all_vh) > k && dvh.defined();
     check<RuntimeError>(!(tall || wide) || all(values.detach()).item() != 0,
                         "svd: a singular value of a matrix that is not square is 0, so its vectors "
                         "have no derivative");
@@ -304,7 +305,8 @@ struct Solve {
     const Tensor matrices = dense(a_);
     const Tensor right = dense(b_);
     const Tensor y = empty_like(right);
-    check_done(name, matrices, linalg::solve(batch(matrices), cols_of(right), right.raw(), y.raw()),
+    check_done(name, matrices,
+               linalg::solve(batch(matrices), column_count(right), right.raw(), y.raw()),
                "is singular");
     return x.save_output(y);
   }
@@ -325,7 +327,7 @@ struct SolveTriangular {
     const Tensor right = dense(b_);
     const Tensor y = empty_like(right);
     check_done(name, matrices,
-               linalg::solve_triangular(batch(matrices), upper, unitriangular, cols_of(right),
+               linalg::solve_triangular(batch(matrices), upper, unitriangular, column_count(right),
                                         right.raw(), y.raw()),
                "is singular: its diagonal has a 0");
     return x.save_output(y);
@@ -406,8 +408,8 @@ struct Slogdet {
 // a and b with leading axes of one shape.
 std::array<Tensor, 2> with_one_batch(std::string_view op, const Tensor& a, const Tensor& b) {
   const Shape shape = broadcast_shapes(op, batch_of(a), batch_of(b));
-  return {expand(a, with(shape, {rows_of(a), cols_of(a)})),
-          expand(b, with(shape, {rows_of(b), cols_of(b)}))};
+  return {expand(a, with(shape, {row_count(a), column_count(a)})),
+          expand(b, with(shape, {row_count(b), column_count(b)}))};
 }
 
 void check_one_dtype(std::string_view op, const Tensor& a, const Tensor& b) {
@@ -497,7 +499,7 @@ Tensor solve(const Tensor& a, const Tensor& b) {
   vectors.pop_back();
   const bool is_vector = b.dim() == 1 || b.shape() == vectors;
   const Tensor columns = is_vector ? unsqueeze(b, -1) : b;
-  check<ValueError>(columns.dim() >= 2 && rows_of(columns) == rows_of(a),
+  check<ValueError>(columns.dim() >= 2 && row_count(columns) == row_count(a),
                     "solve: a and b do not fit: a ", a.shape(), ", b ", b.shape());
   const DType work = work_dtype(a.dtype());
   const auto [left, right] = with_one_batch("solve", a.to(work), columns.to(work));
@@ -510,7 +512,7 @@ Tensor solve_triangular(
   constexpr std::string_view op = "solve_triangular";
   check_square(op, a);
   check_one_dtype(op, a, b);
-  check<ValueError>(b.dim() >= 2 && (left ? rows_of(b) : cols_of(b)) == rows_of(a), op,
+  check<ValueError>(b.dim() >= 2 && (left ? row_count(b) : column_count(b)) == row_count(a), op,
                     ": a and b do not fit: a ", a.shape(), ", b ", b.shape());
   if (!left) {  // X A = B is A^T X^T = B^T
     return solve_triangular(a.t(), b.t(), !upper, true, unitriangular).t();

@@ -272,6 +272,7 @@ Tensor linear_cross_entropy(const Tensor& hidden,
   if (!gradients_in_forward(hidden, options)) {
     const Tensor losses =
         apply_op(LinearCrossEntropy{rows, options.chunk_rows, options.rounded}, hidden, weight, y);
+    watch_versions(losses, {labels});
     return reduce_rows(losses, labels, loss.ignore_index, loss.loss_mask, loss.reduction);
   }
   const Tensor weights =
@@ -280,6 +281,7 @@ Tensor linear_cross_entropy(const Tensor& hidden,
   const Tensor total = apply_op(LinearCrossEntropySum{rows, options.chunk_rows, options.rounded,
                                                       weights, wants(hidden), wants(weight)},
                                 hidden, weight, y);
+  watch_versions(total, {labels});
   return loss.reduction == Reduction::kMean ? div(total, sum(weights)) : total;
 }
 

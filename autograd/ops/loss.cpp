@@ -73,6 +73,7 @@ Tensor cross_entropy(const Tensor& logits,
   check_cross_entropy("cross_entropy", logits.shape(), logits.dtype(), labels, options);
   const Tensor rows =
       apply_op(CrossEntropy{CrossEntropyRows(logits.shape(), options)}, logits, labels.to(kInt64));
+  watch_versions(rows, {labels});
   return reduce_rows(rows, labels, options.ignore_index, options.loss_mask, options.reduction);
 }
 
@@ -89,14 +90,18 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& labels, const NllLossOpti
                log_probs.dim() == 0 ? 0 : log_probs.shape().back(), options.ignore_index);
   const Tensor ignored = eq(labels, options.ignore_index);
   const Tensor rows = masked_fill(neg(pick_columns(log_probs, labels)), ignored, 0);
-  return reduce_rows(rows, labels, options.ignore_index, {}, options.reduction);
+  const Tensor loss = reduce_rows(rows, labels, options.ignore_index, {}, options.reduction);
+  watch_versions(loss, {log_probs, labels});
+  return loss;
 }
 
 Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
   check<ValueError>(input.shape() == target.shape(), "mse_loss: the shapes of input ",
                     input.shape(), " and target ", target.shape(), " differ");
   check_floating("mse_loss", input.dtype());
-  return reduce_loss(square(sub(input, target)), reduction);
+  const Tensor loss = reduce_loss(square(sub(input, target)), reduction);
+  watch_versions(loss, {input, target});  // PyTorch keeps them, not their difference
+  return loss;
 }
 
 Tensor binary_cross_entropy_with_logits(const Tensor& logits,
@@ -115,9 +120,12 @@ Tensor binary_cross_entropy_with_logits(const Tensor& logits,
   check<ValueError>(broadcast_shapes(op, logits.shape(), pos_weight.shape()) == logits.shape(), op,
                     ": pos_weight ", pos_weight.shape(), " does not broadcast to ", logits.shape());
   const Tensor w = pos_weight.to(logits.dtype());
-  // In this order w is kept: where it is changed before backward, that says so, not the product.
+  // In this form w and y are kept themselves, not what is computed from them: where they are
+  // changed before backward, that says so, and where they come to want a gradient, that of dx
+  // reaches them.
   const Tensor positive = mul(w, mul(y, softplus(neg(logits))));
-  return reduce_loss(add(positive, mul(sub(1, y), softplus(logits))), reduction);
+  const Tensor all = softplus(logits);
+  return reduce_loss(add(positive, sub(all, mul(y, all))), reduction);
 }
 
 }  // namespace tapestry

@@ -1,8 +1,6 @@
 #include "autograd/ops/map.h"
 
 #include "autograd/kernels/strided.h"
-#include "autograd/tensor/dtype.h"
-#include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 
 namespace tapestry {
@@ -13,20 +11,11 @@ using kernels::BinaryOp;
 using kernels::ScalarOp;
 using kernels::UnaryOp;
 
-template <class Row>
-void check_row(Row row, std::string_view op, DType dtype) {
-  check<TypeError>(row != nullptr, op, ": not defined for ", name_of(dtype));
-}
-
 bool gives_bool(UnaryOp op) {
   return op == UnaryOp::kLogicalNot || op == UnaryOp::kIsFinite || op == UnaryOp::kIsNan;
 }
 bool gives_bool(BinaryOp op) { return op >= BinaryOp::kLogicalAnd; }
 bool gives_bool(ScalarOp op) { return op >= ScalarOp::kEq; }
-
-int axes(const Tensor& t) { return static_cast<int>(t.dim()); }
-
-int category(DType dtype) { return dtype == kBool ? 0 : is_floating(dtype) ? 2 : 1; }
 
 }  // namespace
 

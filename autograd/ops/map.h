@@ -5,9 +5,23 @@
 #include <string_view>
 
 #include "autograd/kernels/elementwise.h"
+#include "autograd/tensor/dtype.h"
+#include "autograd/tensor/error.h"
 #include "autograd/tensor/tensor.h"
 
 namespace tapestry {
+
+/// The number of axes as the kernels count them.
+inline int axes(const Tensor& x) { return static_cast<int>(x.dim()); }
+
+/// TypeError, naming op, where a kernel has no row for the dtype.
+template <class Row>
+void check_row(Row row, std::string_view op, DType dtype) {
+  check<TypeError>(row != nullptr, op, ": not defined for ", name_of(dtype));
+}
+
+/// bool 0, integer 1, floating 2: a result of a higher category does not fit into a lower one.
+inline int category(DType dtype) { return dtype == kBool ? 0 : is_floating(dtype) ? 2 : 1; }
 
 /// Each returns a new contiguous tensor. TypeError, naming op, if the kernel does not know the
 /// dtype; ValueError if shapes do not broadcast.

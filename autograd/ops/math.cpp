@@ -15,8 +15,6 @@ namespace tapestry {
 
 namespace {
 
-int axes(const Tensor& t) { return static_cast<int>(t.dim()); }
-
 Tensor map_row(kernels::UnaryRow row, const Tensor& x) {
   Tensor y = empty(x.shape(), x.dtype());
   const int64_t item = size_of(x.dtype());

@@ -62,10 +62,11 @@ struct Prod {
   }
   Tensor backward(const Tensor& dy) const {
     const Tensor factors = x;
+    const Tensor product = y;
     const Tensor wide_dy = restore_axes(dy, factors.shape(), axes);
     const Tensor is_zero = eq(factors, 0);
     if (any(is_zero).item() == 0) {
-      return mul(wide_dy, div(restore_axes(y.get(), factors.shape(), axes), factors));
+      return mul(wide_dy, div(restore_axes(product, factors.shape(), axes), factors));
     }
     if (grad_enabled()) {
       return mul(wide_dy, others(factors));
@@ -233,7 +234,9 @@ ValuesAndIndices choose(const Tensor& x, int64_t axis, bool keepdim) {
 
 template <bool kMax>
 Tensor choose(const Tensor& x) {
-  return choose<kMax>(x.reshape({x.numel()}), 0, false).values;
+  const Tensor largest = choose<kMax>(x.reshape({x.numel()}), 0, false).values;
+  watch_versions(largest, {x, largest});
+  return largest;
 }
 
 template <bool kMax>
@@ -311,7 +314,9 @@ Tensor sum(const Tensor& x, const Shape& axes, bool keepdim) {
 Tensor mean(const Tensor& x, const Shape& axes, bool keepdim) {
   check_floating("mean", x.dtype());
   const int64_t count = count_over(x, normalize_axes("mean", axes, x.dim()));
-  return div(sum(widen_half(x), axes, keepdim), static_cast<double>(count)).to(x.dtype());
+  const Tensor y = div(sum(widen_half(x), axes, keepdim), static_cast<double>(count)).to(x.dtype());
+  watch_versions(y, {x});
+  return y;
 }
 
 Tensor prod(const Tensor& x, const Shape& axes, bool keepdim) {
@@ -325,7 +330,9 @@ Tensor var(const Tensor& x, const Shape& axes, double correction, bool keepdim) 
   const Tensor wide = widen_half(x);
   const Tensor deviation = sub(wide, mean(wide, axes, true));
   const double divisor = std::max(0.0, static_cast<double>(count) - correction);
-  return div(sum(square(deviation), axes, keepdim), divisor).to(x.dtype());
+  const Tensor y = div(sum(square(deviation), axes, keepdim), divisor).to(x.dtype());
+  watch_versions(y, {x});
+  return y;
 }
 
 Tensor std(const Tensor& x, const Shape& axes, double correction, bool keepdim) {
@@ -333,7 +340,9 @@ Tensor std(const Tensor& x, const Shape& axes, double correction, bool keepdim) 
   const Tensor variance = var(widen_half(x), axes, correction, keepdim);
   // The root has no slope at 0; leaving those entries out makes it 0.
   const Tensor is_zero = eq(variance, 0);
-  return masked_fill(sqrt(masked_fill(variance, is_zero, 1)), is_zero, 0).to(x.dtype());
+  const Tensor y = masked_fill(sqrt(masked_fill(variance, is_zero, 1)), is_zero, 0).to(x.dtype());
+  watch_versions(y, {x, y});
+  return y;
 }
 
 Tensor max(const Tensor& x) { return choose<true>(x); }

@@ -3,6 +3,7 @@
 #include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/tape/autograd_meta.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/error.h"
 
@@ -35,8 +36,10 @@ Tensor smooth_l1_loss(const Tensor& input,
   }
   // With n = min(d, beta) both cases are n (d - n / 2) / beta.
   const Tensor near = clamp(distance, 0, options.beta);
-  const Tensor loss = mul(mul(near, sub(distance, mul(near, 0.5))), 1 / options.beta);
-  return reduce_loss(loss, options.reduction);
+  const Tensor each = mul(mul(near, sub(distance, mul(near, 0.5))), 1 / options.beta);
+  const Tensor loss = reduce_loss(each, options.reduction);
+  watch_versions(loss, {input, target});  // PyTorch keeps them, not their difference
+  return loss;
 }
 
 Tensor kl_div(const Tensor& input, const Tensor& target, const KlDivOptions& options) {

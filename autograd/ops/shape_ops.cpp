@@ -5,6 +5,7 @@
 
 #include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"
+#include "autograd/ops/view.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
@@ -55,7 +56,7 @@ struct View {
   Shape x_shape;
   Tensor forward(const Tensor& x) {
     x_shape = x.shape();
-    return alias(x, shape, strides, x.offset());
+    return view_of(x, alias(x, shape, strides, x.offset()));
   }
   Tensor backward(const Tensor& dy) const {
     return dy.shape() == x_shape ? dy : reshape(dy, x_shape);
@@ -76,7 +77,7 @@ struct Permute {
       shape.push_back(x.shape()[axis]);
       strides.push_back(x.strides()[axis]);
     }
-    return alias(x, shape, strides, x.offset());
+    return view_of(x, alias(x, shape, strides, x.offset()));
   }
   Tensor backward(const Tensor& dy) const {
     Shape inverse = axes;
@@ -93,7 +94,7 @@ struct Expand {
   Shape x_shape;
   Tensor forward(const Tensor& x) {
     x_shape = x.shape();
-    return broadcast_view(x, shape);
+    return view_of(x, broadcast_view(x, shape));
   }
   Tensor backward(const Tensor& dy) const { return sum_to(dy, x_shape); }
 };
@@ -119,7 +120,7 @@ struct Slice {
   Shape x_shape;
   Tensor forward(const Tensor& x) {
     x_shape = x.shape();
-    return slice_view(x, axis, start, count, step);
+    return view_of(x, slice_view(x, axis, start, count, step));
   }
   Tensor backward(const Tensor& dy) const { return slice_backward(dy, x_shape, axis, start, step); }
 };

@@ -107,7 +107,12 @@ Tensor logsumexp(const Tensor& x, const Shape& axes, bool keepdim) {
   check_floating("logsumexp", x.dtype());
   // Widened before, so that backward has the sum unrounded.
   const LogSumExp op{normalize_axes("logsumexp", axes, x.dim()), keepdim, {}, {}};
-  return apply_op(op, widen(x)).to(x.dtype());
+  const Tensor wide = widen(x);
+  const Tensor y = apply_op(op, wide).to(x.dtype());
+  if (!wide.is_same(x)) {
+    watch_versions(y, {x, y});
+  }
+  return y;
 }
 
 Tensor composed_softmax(const Tensor& x, int64_t axis) {

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "autograd/ops/shape_ops.h"
+#include "autograd/ops/view.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/factory.h"
 
@@ -24,7 +25,8 @@ struct Split {
     int64_t start = x.offset();
     for (const int64_t size : sizes) {
       shape[axis] = size;
-      parts.push_back(alias(x, shape, x.strides(), size > 0 ? start : x.offset()));
+      parts.push_back(view_of(x, alias(x, shape, x.strides(), size > 0 ? start : x.offset())));
+      parts.back().impl()->one_of_several = true;
       start += size * x.strides()[axis];
     }
     return parts;

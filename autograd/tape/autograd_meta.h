@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "autograd/tape/node.h"
+#include "autograd/tensor/thread_state.h"
 
 namespace tapestry {
 
@@ -41,6 +42,21 @@ Edge gradient_edge(const Tensor& tensor);
 
 /// Makes `tensor` output number `output` of `node`. A retained gradient is that of its new place.
 void set_gradient_edge(const Tensor& tensor, const Ref<Node>& node, uint32_t output);
+
+/// Node::watch() of the op that made `result`, which is new; nothing if it was not recorded.
+inline void watch_versions(const Tensor& result, std::initializer_list<Tensor> tensors) {
+  if (Node* node = grad_fn(result)) {
+    for (const Tensor& tensor : tensors) {
+      node->watch(tensor);
+    }
+  }
+}
+/// Node::watch() of the op whose forward is running; nothing if it is not recorded.
+inline void watch_input(const Tensor& tensor) {
+  if (auto* node = static_cast<Node*>(thread_state().recording_node)) {
+    node->watch(tensor);
+  }
+}
 
 /// Tensor::retain_grad() of a result.
 void retain_grad_of(AutogradMeta& meta);

@@ -306,6 +306,7 @@ void BackwardPass::run_node(PendingGradients& pending) {
     // Inside, an op may make infinities that it masks out again; and the name to report is its own.
     const AnomalyGuard whole_op_only(false);
     const detail::BackwardScope scope(node.name());
+    node.check_watched();
     node.run(grad_outputs, grad_inputs);
   }
   if (anomaly) {
@@ -313,6 +314,7 @@ void BackwardPass::run_node(PendingGradients& pending) {
   }
   if (!retain_) {
     node.release_saved();
+    node.drop_watched();
   }
   for (Tensor& gradient : grad_outputs) {
     gradient = Tensor();

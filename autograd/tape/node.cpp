@@ -1,6 +1,7 @@
 #include "autograd/tape/node.h"
 
 #include "autograd/tape/check_gradient.h"
+#include "autograd/tensor/dtype.h"
 
 namespace tapestry {
 
@@ -40,22 +41,45 @@ void Node::set_output(size_t index, const Tensor& value) {
 }
 
 HookHandle Node::add_hook(uint32_t output, Hook hook) {
-  if (hooks_ == nullptr) {
-    hooks_ = std::make_unique<std::map<uint32_t, HookList>>();
+  return ensure_attached().hooks[output].add(std::move(hook));
+}
+
+Node::Attached& Node::ensure_attached() {
+  if (attached_ == nullptr) {
+    attached_ = std::make_unique<Attached>();
   }
-  return (*hooks_)[output].add(std::move(hook));
+  return *attached_;
+}
+
+void Node::watch(const Tensor& tensor) {
+  ensure_attached().watched.push_back(
+      {tensor.storage()->watch_version(), tensor.version(), {tensor.shape(), tensor.dtype()}});
+}
+
+void Node::check_versions() const {
+  for (const WatchedTensor& seen : attached_->watched) {
+    if (const uint32_t now = seen.watch->version(); now != seen.version) {
+      detail::throw_changed(name(), seen.tensor, seen.version, now);
+    }
+  }
 }
 
 void Node::run_hooks(uint32_t output, Tensor& gradient) const {
-  if (hooks_ == nullptr) {
+  if (attached_ == nullptr) {
     return;
   }
-  if (const auto found = hooks_->find(output); found != hooks_->end()) {
+  if (const auto found = attached_->hooks.find(output); found != attached_->hooks.end()) {
     detail::apply_gradient_hooks(found->second, name(), gradient);
   }
 }
 
 namespace detail {
+
+void throw_changed(std::string_view op, const OutputInfo& tensor, uint32_t saved, uint32_t now) {
+  throw RuntimeError(concat(op, ": a tensor ", name_of(tensor.dtype), " ", tensor.shape,
+                            " that backward needs was changed in place: it was saved at version ",
+                            saved, " and is now at version ", now, "; change a clone() instead"));
+}
 
 void apply_gradient_hooks(Node::HookList& hooks, std::string_view of, Tensor& gradient) {
   hooks.for_each([&](const Node::Hook& hook) {

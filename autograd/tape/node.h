@@ -44,6 +44,14 @@ struct OutputInfo {
   DType dtype = kFloat32;
 };
 
+/// A tensor that backward must find unchanged though it does not read it: the version it had,
+/// without its memory.
+struct WatchedTensor {
+  Ref<VersionWatch> watch;
+  uint32_t version = 0;
+  OutputInfo tensor;
+};
+
 struct PendingGradients;  // engine.cpp
 
 /// Base of recorded operations. Nodes are numbered in order of creation, throughout the process;
@@ -88,10 +96,27 @@ class Node : public RefCounted {
   using HookList = detail::HookList<Tensor(const Tensor&)>;
   /// Hook on the complete gradient of one output, run before the node.
   HookHandle add_hook(uint32_t output, Hook hook);
-  bool has_hooks() const { return hooks_ != nullptr; }
+  bool has_hooks() const { return attached_ != nullptr && !attached_->hooks.empty(); }
   /// Applies the hooks of one output in the order of their registration. ValueError or TypeError if
   /// one returns a gradient of another shape or dtype.
   void run_hooks(uint32_t output, Tensor& gradient) const;
+
+  /// Makes a later pass through the node a RuntimeError if `tensor` is changed in place from now
+  /// on, as if the op had saved it (SavedTensor); its memory is not kept. For what an op does not
+  /// need but those who know its formula, or PyTorch's, expect to be saved.
+  void watch(const Tensor& tensor);
+  /// That error, if it is due.
+  void check_watched() const {
+    if (attached_ != nullptr) [[unlikely]] {
+      check_versions();
+    }
+  }
+  /// Goes with release_saved().
+  void drop_watched() {
+    if (attached_ != nullptr) [[unlikely]] {
+      attached_->watched.clear();
+    }
+  }
 
  protected:
   Node() : sequence_number_(next_number()) {}
@@ -104,6 +129,13 @@ class Node : public RefCounted {
  private:
   friend class BackwardPass;
 
+  struct Attached {
+    std::map<uint32_t, HookList> hooks;  // by output
+    std::vector<WatchedTensor> watched;
+  };
+  Attached& ensure_attached();
+  void check_versions() const;
+
   static uint64_t next_number() { return last_number_.fetch_add(1, std::memory_order_relaxed) + 1; }
   static std::atomic<uint64_t> last_number_;
 
@@ -111,12 +143,17 @@ class Node : public RefCounted {
   std::vector<Edge> edges_;
   OutputInfo first_output_;
   std::vector<OutputInfo> more_outputs_;
-  std::unique_ptr<std::map<uint32_t, HookList>> hooks_;  ///< by output
+  std::unique_ptr<Attached> attached_;  ///< made when it is first needed
   std::atomic<uintptr_t> pass_{0};  ///< the running pass that pending_ belongs to; see engine.cpp
   PendingGradients* pending_ = nullptr;  ///< gradients waiting for this node in that pass
 };
 
 namespace detail {
+/// A tensor that was kept in some way at one version and is found at another.
+[[noreturn]] void throw_changed(std::string_view op,
+                                const OutputInfo& tensor,
+                                uint32_t saved,
+                                uint32_t now);
 /// Passes a gradient through hooks, each of which may replace it; `of` names whose it is.
 void apply_gradient_hooks(Node::HookList& hooks, std::string_view of, Tensor& gradient);
 }  // namespace detail

@@ -213,6 +213,7 @@ inline void attach(Tensor& result, const Ref<Node>& node, uint32_t index = 0) {
   if (result.defined() && is_floating(result.dtype())) {
     node->set_output(index, result);
     set_gradient_edge(result, node, index);
+    result.impl()->outside_graph = false;  // whatever forward has made it of
   }
 }
 template <class List>

@@ -2,7 +2,7 @@
 
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/grad_mode.h"
-#include "autograd/tensor/error.h"
+#include "autograd/tensor/dtype.h"
 
 namespace tapestry {
 
@@ -24,6 +24,9 @@ void SavedTensor::save(const Tensor& value) {
   // one, a handle on the tensor itself would close a circle of ownership: keep what it is now.
   keep(alias(value));
   source_ = gradient_edge(value);
+  if (!source_ && is_floating(value.dtype())) {
+    leaf_ = value;  // no such op: it would need memory that the alias does not share
+  }
 }
 
 const Tensor& SavedTensor::save_output(const Tensor& value, uint32_t index) {
@@ -36,12 +39,16 @@ const Tensor& SavedTensor::save_output(const Tensor& value, uint32_t index) {
 }
 
 bool SavedTensor::is_only_handle() const {
-  return value_.defined() && value_.impl()->use_count() == 1 && value_.storage()->use_count() == 1;
+  const bool holds_both = leaf_.defined();
+  return value_.defined() && value_.impl()->use_count() == 1 &&
+         (!holds_both || leaf_.impl()->use_count() == 1) &&
+         value_.storage()->use_count() == (holds_both ? 2U : 1U);
 }
 
 Tensor SavedTensor::take() {
   Tensor out = get();
   value_ = {};
+  leaf_ = {};
   return out;
 }
 
@@ -49,12 +56,15 @@ Tensor SavedTensor::get() const {
   if (!value_.defined()) {
     return {};
   }
-  check<RuntimeError>(value_.version() == version_, node_->name(), ": a tensor ", describe(value_),
-                      " that backward needs was changed in place: it was saved at version ",
-                      version_, " and is now at version ", value_.version(),
-                      "; change a clone() instead");
-  if (!grad_enabled() || (output_ == kInput && !source_)) {
+  if (value_.version() != version_) [[unlikely]] {
+    detail::throw_changed(node_->name(), {value_.shape(), value_.dtype()}, version_,
+                          value_.version());
+  }
+  if (!grad_enabled()) {
     return value_;
+  }
+  if (output_ == kInput && !source_) {
+    return leaf_.defined() && leaf_.requires_grad() && leaf_.is_leaf() ? leaf_ : value_;
   }
   Tensor attached = alias(value_);
   if (output_ == kInput) {

@@ -13,7 +13,8 @@ namespace tapestry {
 class SavedTensor {
  public:
   /// Keeps an input, or a tensor that forward made on the side. The input stays part of its graph,
-  /// so that gradients of gradients reach it.
+  /// so that gradients of gradients reach it; so do they reach a leaf that wants a gradient by then
+  /// only.
   void save(const Tensor& value);
 
   /// Keeps output number `index` of the op and returns it. An output must not own the node that
@@ -37,6 +38,7 @@ class SavedTensor {
   void keep(const Tensor& value);
 
   Tensor value_;
+  Tensor leaf_;           // of which value_ is an alias, if no op made it: it may come to want one
   Edge source_;           // where the gradient of an input goes, if some op made the input
   Node* node_ = nullptr;  // the op that keeps it; it owns this object
   uint32_t version_ = 0;

@@ -24,6 +24,18 @@ std::byte* Storage::opened() const {
   return data_;
 }
 
+Ref<VersionWatch> Storage::watch_version() {
+  VersionWatch* watch = watch_.load(std::memory_order_acquire);
+  if (watch == nullptr) {
+    auto made = make_ref<VersionWatch>(version());
+    if (watch_.compare_exchange_strong(watch, made.get(), std::memory_order_acq_rel)) {
+      watch_owner_ = made;
+      return made;
+    }
+  }
+  return Ref<VersionWatch>(watch);
+}
+
 Storage::~Storage() {
   if (allocator_) {
     allocator_->deallocate(block_);

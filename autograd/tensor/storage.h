@@ -12,6 +12,18 @@
 
 namespace tapestry {
 
+/// The version of a storage for who must learn of changes but does not keep the memory.
+class VersionWatch final : public RefCounted {
+ public:
+  explicit VersionWatch(uint32_t version) : version_(version) {}
+  /// That of the storage; after its end, the last one.
+  uint32_t version() const { return version_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class Storage;
+  std::atomic<uint32_t> version_;
+};
+
 /// One contiguous piece of memory with the version counter of everything that views it. Each
 /// in-place change adds one to the version; a tensor that was saved for backward remembers the
 /// version it saw. Threads may change disjoint parts of one storage at the same time; a window is
@@ -36,7 +48,14 @@ class Storage final : public RefCounted {
   /// False for memory that lives elsewhere and for a window: somebody else may look at it.
   bool owns_memory() const { return static_cast<bool>(allocator_); }
   uint32_t version() const { return version_.load(std::memory_order_relaxed); }
-  void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
+  void bump_version() {
+    version_.fetch_add(1, std::memory_order_relaxed);
+    if (VersionWatch* watch = watch_.load(std::memory_order_acquire)) [[unlikely]] {
+      watch->version_.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  /// Made when it is first asked for; threads may ask at the same time.
+  Ref<VersionWatch> watch_version();
 
  private:
   std::byte* opened() const;
@@ -44,6 +63,8 @@ class Storage final : public RefCounted {
   mutable std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
   std::atomic<uint32_t> version_{0};
+  std::atomic<VersionWatch*> watch_{nullptr};
+  Ref<VersionWatch> watch_owner_;  // of that pointer; set once
   Ref<CachingAllocator> allocator_;
   CachingAllocator::Block block_;
   std::function<void()> release_;

@@ -40,7 +40,9 @@ class TensorImpl final : public RefCounted {
   Strides strides;  ///< in elements; 0 on expanded axes
   DType dtype;
   bool contiguous;
-  bool requires_grad = false;  ///< a leaf that wants a gradient, or the result of recorded ops
+  bool requires_grad = false;   ///< a leaf that wants a gradient, or the result of recorded ops
+  bool outside_graph = false;   ///< an unrecorded view of a tensor that is part of a graph
+  bool one_of_several = false;  ///< of the views that one op made, or a view of such
   Ref<AutogradMetaBase> meta;
 };
 

@@ -147,7 +147,8 @@ void Communicator::start(const std::shared_ptr<Operation>& operation) {
 }
 
 void Communicator::move_in_background(Operation& operation) {
-  if (operation.finished() || operation.in_background_ || options_.progress != Progress::kThread) {
+  if (operation.finished() || operation.in_background_ ||
+      options_.progress != CommProgress::kThread) {
     return;
   }
   operation.in_background_ = true;

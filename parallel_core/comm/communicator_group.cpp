@@ -214,7 +214,8 @@ class CommunicatorGroup final : public ProcessGroup {
     ++counter.calls;
     counter.bytes += whole.defined() ? whole.numel() * size_of(whole.dtype()) : 0;
     communicator_->start(operation);
-    if (communicator_->options().progress == Progress::kNone && !operation->label().is_message()) {
+    if (communicator_->options().progress == CommProgress::kNone &&
+        !operation->label().is_message()) {
       communicator_->wait(*operation);
     }
     return std::make_shared<OperationWork>(communicator_, std::move(operation));

@@ -54,9 +54,9 @@ CommunicationOptions options_from_environment() {
     const std::string value = std::getenv(kProgress);  // NOLINT(concurrency-mt-unsafe): as above
     check<ValueError>(value == "thread" || value == "wait" || value == "none", kProgress, " is '",
                       value, "', must be 'thread', 'wait' or 'none'");
-    options.progress = value == "thread" ? Progress::kThread
-                       : value == "wait" ? Progress::kWait
-                                         : Progress::kNone;
+    options.progress = value == "thread" ? CommProgress::kThread
+                       : value == "wait" ? CommProgress::kWait
+                                         : CommProgress::kNone;
   }
   const double delay = number_from("TAPESTRY_COMM_DELAY_MS", 0, "0 or more milliseconds",
                                    [](double x) { return x >= 0; });
@@ -99,15 +99,15 @@ std::string mpi_library_version() {
   return {text.data(), static_cast<size_t>(length)};
 }
 
-ProgressChoice choose_progress(Progress wanted, bool serialized, const std::string& provided) {
-  if (wanted == Progress::kNone) {
+ProgressChoice choose_progress(CommProgress wanted, bool serialized, const std::string& provided) {
+  if (wanted == CommProgress::kNone) {
     return {wanted, "each collective is waited for where it starts (TAPESTRY_COMM_PROGRESS)"};
   }
-  if (wanted == Progress::kWait) {
+  if (wanted == CommProgress::kWait) {
     return {wanted, "collectives move on only while ranks wait (TAPESTRY_COMM_PROGRESS)"};
   }
   if (!serialized) {
-    return {Progress::kWait,
+    return {CommProgress::kWait,
             concat("collectives move on only while ranks wait, so that nothing overlaps with "
                    "computing: the MPI library provides ",
                    provided, ", a second thread needs MPI_THREAD_SERIALIZED")};

@@ -20,10 +20,10 @@ std::string mpi_library_version();
 /// takes a library that provides MPI_THREAD_SERIALIZED; `provided` is the name of what it does
 /// provide.
 struct ProgressChoice {
-  Progress progress = Progress::kWait;
+  CommProgress progress = CommProgress::kWait;
   std::string text;  ///< see Distributed::progress_text
 };
-ProgressChoice choose_progress(Progress wanted, bool serialized, const std::string& provided);
+ProgressChoice choose_progress(CommProgress wanted, bool serialized, const std::string& provided);
 
 /// The job that this process belongs to. One object for the whole of main: it makes the process a
 /// rank, and its rank the current RankContext.
@@ -33,7 +33,8 @@ ProgressChoice choose_progress(Progress wanted, bool serialized, const std::stri
 ///
 /// - TAPESTRY_COMM_TIMEOUT: seconds that a rank waits for others that do not come to a collective
 ///   (600);
-/// - TAPESTRY_COMM_PROGRESS: `thread` (the default), `wait` or `none`, see Progress in options.h;
+/// - TAPESTRY_COMM_PROGRESS: `thread` (the default), `wait` or `none`, see CommProgress in
+/// options.h;
 /// - TAPESTRY_COMM_DELAY_MS: milliseconds that each message takes longer, between ranks of one host
 ///   (0), see delayed_transport.h.
 class Distributed {

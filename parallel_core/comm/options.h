@@ -10,7 +10,7 @@
 namespace tapestry {
 
 /// What moves a collective on that a rank has started and not yet waited for.
-enum class Progress : uint8_t {
+enum class CommProgress : uint8_t {
   kThread,  ///< a thread of the rank, while that computes; it sleeps while none is under way
   kWait,    ///< the rank, while it waits for another one or starts one
   kNone,    ///< each is waited for where it starts: shows what overlap gains. Not messages
@@ -21,7 +21,7 @@ struct CommunicationOptions {
   /// How long a rank that hears nothing waits for the others of a collective. Ranks that all wait
   /// for each other are found sooner, whatever the value.
   double timeout_seconds = 600;
-  Progress progress = Progress::kThread;
+  CommProgress progress = CommProgress::kThread;
   /// Made around each rank's transport, for tests and measurements (see delayed_transport.h); left
   /// out: nothing.
   std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> wrap_transport;

@@ -63,7 +63,7 @@ struct CommunicationStats {
 /// ops are in tensor_parallel/mappings.h). Sums have one fixed order, so that runs repeat bit for
 /// bit; those of bfloat16 and float16 are made in float32 and rounded once. A call ending in _async
 /// returns at once; the tensors are kept alive until it is done, and it moves on while the rank
-/// computes (Progress::kThread).
+/// computes (CommProgress::kThread).
 ///
 /// All throw ValueError for a tensor that is not contiguous, a size that does not fit, or a rank
 /// that is not in the group, and CommError for what goes wrong between ranks: where that is while

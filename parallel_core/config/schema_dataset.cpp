@@ -5,6 +5,7 @@
 #include "parallel_core/config/schema.h"
 
 namespace tapestry::config {
+namespace dataset_section {
 namespace {
 
 using D = DatasetConfig;
@@ -168,7 +169,8 @@ constexpr Key kKeys[] = {
 };
 
 }  // namespace
+}  // namespace dataset_section
 
-std::span<const Key> dataset_keys() { return kKeys; }
+std::span<const Key> dataset_keys() { return dataset_section::kKeys; }
 
 }  // namespace tapestry::config

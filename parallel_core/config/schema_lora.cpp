@@ -2,6 +2,7 @@
 #include "parallel_core/config/schema.h"
 
 namespace tapestry::config {
+namespace lora_section {
 namespace {
 
 using L = LoraConfig;
@@ -43,7 +44,8 @@ constexpr Key kKeys[] = {
 };
 
 }  // namespace
+}  // namespace lora_section
 
-std::span<const Key> lora_keys() { return kKeys; }
+std::span<const Key> lora_keys() { return lora_section::kKeys; }
 
 }  // namespace tapestry::config

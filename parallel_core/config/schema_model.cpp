@@ -2,6 +2,7 @@
 #include "parallel_core/config/schema.h"
 
 namespace tapestry::config {
+namespace model_section {
 namespace {
 
 using M = TransformerConfig;
@@ -451,7 +452,8 @@ constexpr Key kKeys[] = {
 };
 
 }  // namespace
+}  // namespace model_section
 
-std::span<const Key> model_keys() { return kKeys; }
+std::span<const Key> model_keys() { return model_section::kKeys; }
 
 }  // namespace tapestry::config

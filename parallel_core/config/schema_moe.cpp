@@ -2,6 +2,7 @@
 #include "parallel_core/config/schema.h"
 
 namespace tapestry::config {
+namespace moe_section {
 namespace {
 
 using E = MoEConfig;
@@ -119,7 +120,8 @@ constexpr Key kKeys[] = {
 };
 
 }  // namespace
+}  // namespace moe_section
 
-std::span<const Key> moe_keys() { return kKeys; }
+std::span<const Key> moe_keys() { return moe_section::kKeys; }
 
 }  // namespace tapestry::config

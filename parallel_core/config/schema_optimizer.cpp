@@ -2,6 +2,7 @@
 #include "parallel_core/config/schema.h"
 
 namespace tapestry::config {
+namespace optimizer_section {
 namespace {
 
 using O = OptimizerConfig;
@@ -231,7 +232,8 @@ constexpr Key kKeys[] = {
 };
 
 }  // namespace
+}  // namespace optimizer_section
 
-std::span<const Key> optimizer_keys() { return kKeys; }
+std::span<const Key> optimizer_keys() { return optimizer_section::kKeys; }
 
 }  // namespace tapestry::config

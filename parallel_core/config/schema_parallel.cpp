@@ -2,6 +2,7 @@
 #include "parallel_core/config/schema.h"
 
 namespace tapestry::config {
+namespace parallel_section {
 namespace {
 
 using P = ModelParallelConfig;
@@ -175,7 +176,8 @@ constexpr Key kKeys[] = {
 };
 
 }  // namespace
+}  // namespace parallel_section
 
-std::span<const Key> parallel_keys() { return kKeys; }
+std::span<const Key> parallel_keys() { return parallel_section::kKeys; }
 
 }  // namespace tapestry::config

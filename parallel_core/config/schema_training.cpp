@@ -4,6 +4,7 @@
 #include "parallel_core/config/schema.h"
 
 namespace tapestry::config {
+namespace training_section {
 namespace {
 
 using T = TrainingConfig;
@@ -369,7 +370,8 @@ constexpr Key kKeys[] = {
 };
 
 }  // namespace
+}  // namespace training_section
 
-std::span<const Key> training_keys() { return kKeys; }
+std::span<const Key> training_keys() { return training_section::kKeys; }
 
 }  // namespace tapestry::config

@@ -8,6 +8,7 @@
 #include "tests/nn/nn_test_util.h"
 
 namespace tapestry::optim {
+namespace param_group_test {
 namespace {
 
 Tensor parameter(std::initializer_list<float> values) {
@@ -102,4 +103,5 @@ TEST(ParamGroup, MistakesChangeNothing) {
 }
 
 }  // namespace
+}  // namespace param_group_test
 }  // namespace tapestry::optim

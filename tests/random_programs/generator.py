@@ -141,7 +141,9 @@ class Generator:
         for _ in range(20):
             shape, dtype = self.shape(), self.float_dtype()
             if fits(torch.linspace(0, 1, math.prod(shape)).reshape(shape).to(DTYPES[dtype])):
-                return self.leaf(shape, dtype)
+                name = self.leaf(shape, dtype)
+                if fits(self.tensor(name)):
+                    return name
         return self.random.choice(names) if names else None
 
     def one(self, condition, results=1, **attributes):
@@ -230,8 +232,9 @@ class Generator:
         alone = [n for n in names if n not in used and not self.tensor(n).is_leaf and sum(
             t is not None and memory(t) == memory(self.tensor(n)) for t in self.runner.tensors.values()) == 1]
         free = [n for n in names if not self.tensor(n).requires_grad]
+        views = [n for n in names if n in self.runner.views]
         kind = self.random.random()
-        choice = alone if kind < .6 else free if kind < .8 else names
+        choice = views if kind < .4 and views else alone if kind < .6 else free if kind < .8 else names
         return self.random.choice(choice[-5:]) if choice else None
 
     # -- statements ---------------------------------------------------------------------------
@@ -337,9 +340,26 @@ class Generator:
 
     def add_requires_grad(self):
         gradients = expectations.of_gradients(self.program)
-        names = [n for n in self.floating(lambda t: t.is_leaf or self.chance(.1)) if n not in gradients]
+        names = [n for n in self.floating(lambda t: t.is_leaf or self.chance(.1))
+                 if n not in gradients and not self.has_unrecorded_views(n)]
+        if self.chance(.2):
+            self.emit_requires_grad(names, 0)
+        else:
+            self.emit_requires_grad([n for n in names if self.tensor(n).requires_grad or self.is_kept_whole(n)], 1)
+
+    def emit_requires_grad(self, names, value):
         if names:
-            self.emit("requires_grad", [self.random.choice(names)], {"value": int(self.chance(.8))}, 0, final=True)
+            self.emit("requires_grad", [self.random.choice(names)], {"value": value}, 0, final=True)
+
+    def is_kept_whole(self, name):
+        """No op has made anything of it that its derivative goes by, but the tensor itself."""
+        dtype = self.dtype_of(name)
+        return all(s.op in ("add", "sub", "mul", "div") and {self.dtype_of(n) for n in s.inputs} == {dtype}
+                   for s in self.program.statements if name in s.inputs)
+
+    def has_unrecorded_views(self, name):
+        memory = self.tensor(name).storage().data_ptr()
+        return any(t.storage().data_ptr() == memory for t in self.runner.views.values())
 
     def add_get_grad(self):
         names = [n for n in self.leaves() if self.tensor(n).grad is not None]

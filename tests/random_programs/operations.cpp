@@ -206,7 +206,9 @@ void add_reductions(Table& t) {
 void add_products(Table& t) {
   t.insert({{"matmul", two<matmul>}, {"bmm", two<bmm>}, {"dot", two<dot>}, {"outer", two<outer>}});
   t["linear"] = [](Inputs in, Values) { return TensorList{linear(in[0], in[1], in[2])}; };
-  t["einsum"] = [](Inputs in, Values a) { return TensorList{einsum(a.text("equation"), in)}; };
+  t["einsum"] = [](Inputs in, Values a) {
+    return TensorList{einsum(a.text("equation"), in).clone()};  // it may be a view
+  };
 }
 
 void add_shapes(Table& t) {

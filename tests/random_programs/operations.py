@@ -7,9 +7,11 @@ None if it has nothing to offer. `exact`: the op rounds nothing.
 Where PyTorch 1.13 has a fault or a freedom that is no part of the contract, the op is put together
 from others:
 - the fused layer norm has a wrong third derivative, and loses the bias in a second one;
+- embedding has no second derivative for no ids: they are not made;
 - masked_select has a wrong gradient for strided tensors;
 - scatter has no gradient for a source that is larger than the index;
 - indexing with scalars, and einsum, may give a view or a copy.
+What the library has as one op, and PyTorch 1.13 has not, is put together as well, and then `fused`.
 """
 
 import dataclasses
@@ -28,10 +30,38 @@ class Operation:
     make: typing.Callable
     exact: bool = False
     in_place: bool = False
+    saves_result: bool = False  # one in place, for its derivative
     weight: float = 1.0
 
 
 TABLE = {}
+
+
+class Fused(torch.autograd.Function):
+    """A function of tensors as one op: it saves its inputs, and nothing that is computed on the way."""
+
+    @staticmethod
+    def forward(ctx, function, *inputs):
+        ctx.function = function
+        ctx.save_for_backward(*inputs)
+        return function(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        recorded = torch.is_grad_enabled()
+        with torch.enable_grad():
+            inputs = [x if x is None or not wanted else x.view_as(x) if recorded else x.detach().requires_grad_()
+                      for x, wanted in zip(ctx.saved_tensors, ctx.needs_input_grad[1:])]
+            wanted = [x for x in inputs if x is not None and x.requires_grad]
+            found = iter(torch.autograd.grad(ctx.function(*inputs), wanted, gradient, create_graph=recorded,
+                                             allow_unused=True))
+        return (None,) + tuple(next(found) if x is not None and x.requires_grad else None for x in inputs)
+
+
+def fused(function):
+    def run(*inputs, **attributes):
+        return Fused.apply(lambda *x: function(*x, **attributes), *inputs)
+    return run
 
 
 def add(names, run, make, **options):
@@ -167,12 +197,7 @@ def moments(name):
     def run(x, axes, correction, keepdim):
         axes = all_axes(x, axes) if x.dim() else [0]
         x = x.reshape(1) if x.dim() == 0 else x
-        variance = torch.var(x, axes, correction=int(correction), keepdim=bool(keepdim))
-        if name == "var":
-            return variance
-        # torch.std keeps its result, and so its backward refuses one that is changed in place.
-        zero = variance == 0
-        return variance.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
+        return getattr(torch, name)(x, axes, correction=int(correction), keepdim=bool(keepdim))
     return run
 
 
@@ -219,8 +244,7 @@ add("amax amin", reduction, make_reduction, exact=True)
 add("prod", one_by_one("prod"), make_reduction)
 add("any all", one_by_one, make_reduction, exact=True, weight=.4)
 add("var std", moments, make_moments)
-# x.max() shares the gradient among equals, and keeps x and the result for that.
-add("max_all min_all", lambda name: lambda x: getattr(x.reshape(-1), name[:3])(0).values,
+add("max_all min_all", lambda name: lambda x: getattr(x, name[:3])(),
     lambda g: g.one(distinct), exact=True, weight=.5)
 add("max_axis min_axis",
     lambda name: lambda x, axis, keepdim: getattr(x, name[:3])(axis, keepdim=bool(keepdim)),
@@ -640,11 +664,13 @@ def weighted(y, weight, bias=None):
     return y if bias is None else y + bias
 
 
+@fused
 def run_layer_norm(x, weight, bias, eps):
     centred = x - x.mean(-1, keepdim=True)
     return weighted(centred * torch.rsqrt((centred * centred).mean(-1, keepdim=True) + eps), weight, bias)
 
 
+@fused
 def run_rms_norm(x, weight, eps):
     return weighted(x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps), weight)
 
@@ -687,6 +713,7 @@ def make_swiglu(g):
     return [x] + ([g.shaped(g.shape_of(x), g.dtype_of(x))] if g.chance(.5) else []), {}, 1
 
 
+@fused
 def run_swiglu(gate, up=None):
     if up is None:
         gate, up = gate.chunk(2, -1)
@@ -733,6 +760,7 @@ def make_attention(g):
     return inputs, attributes, 1
 
 
+@fused
 def run_attention(q, k, v, mask, causal, window_left=None, scale=None, q_offset=0):
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     scores = q @ k.transpose(-1, -2) * (scale or 1 / math.sqrt(q.shape[3]))
@@ -747,8 +775,8 @@ def run_attention(q, k, v, mask, causal, window_left=None, scale=None, q_offset=
 
 
 def make_embedding(g):
-    rows = g.random.randint(1, 5)
-    return [g.shaped([rows, g.size()]), g.indices(g.shape(2), rows)], {}, 1
+    rows, shape = g.random.randint(1, 5), [max(n, 1) for n in g.shape(2)]
+    return [g.shaped([rows, g.size()]), g.indices(shape, rows)], {}, 1
 
 
 def make_dropout_mask(g):
@@ -756,6 +784,7 @@ def make_dropout_mask(g):
     return [x, g.mask(g.shape_of(x), leaf=True)], {"p": g.random.choice([0.25, 0.5])}, 1
 
 
+@fused
 def run_checkpoint(a, b):
     """Run as a recomputed function by the library."""
     return torch.tanh(a @ b) * a.select(-1, 0).unsqueeze(-1)
@@ -772,9 +801,9 @@ add("layer_norm", run_layer_norm, make_norm(2), weight=2)
 add("rms_norm", run_rms_norm, make_norm(1), weight=2)
 add("add_layer_norm", run_add_layer_norm, make_norm(3, add=True))
 add("add_rms_norm", run_add_rms_norm, make_norm(2, add=True))
-add("bias_gelu", lambda x, bias: F.gelu(x + bias), make_bias)
-add("bias_gelu_tanh", lambda x, bias: F.gelu(x + bias, approximate="tanh"), make_bias)
-add("bias_silu", lambda x, bias: F.silu(x + bias), make_bias)
+add("bias_gelu", fused(lambda x, bias: F.gelu(x + bias)), make_bias)
+add("bias_gelu_tanh", fused(lambda x, bias: F.gelu(x + bias, approximate="tanh")), make_bias)
+add("bias_silu", fused(lambda x, bias: F.silu(x + bias)), make_bias)
 add("swiglu", run_swiglu, make_swiglu, weight=2)
 add("embedding", lambda weight, ids: F.embedding(ids, weight), make_embedding, exact=True, weight=2)
 add("rope", run_rope, make_rope, weight=1.5)
@@ -794,21 +823,32 @@ def reduced(losses, weights, reduction):
     return losses.sum() if reduction == "sum" else losses.sum() / weights.sum()
 
 
-def run_cross_entropy(logits, labels, mask, ignore_index=-100, reduction="mean", label_smoothing=0.0,
-                      valid_vocab=None):
+def entropy_rows(logits, labels, ignore_index, label_smoothing, valid_vocab):
     logits = logits.float() if logits.dtype == torch.bfloat16 else logits
     log_probs = torch.log_softmax(logits[..., :valid_vocab], -1)
     kept = labels != ignore_index
     losses = -log_probs.gather(-1, torch.where(kept, labels, 0).long().unsqueeze(-1)).squeeze(-1)
     if label_smoothing:
         losses = (1 - label_smoothing) * losses - label_smoothing * log_probs.mean(-1)
-    losses = torch.where(kept, losses, torch.zeros_like(losses))
-    weights = kept.to(losses.dtype)
+    return torch.where(kept, losses, torch.zeros_like(losses))
+
+
+def entropy(losses, labels, mask, ignore_index, reduction):
+    weights = (labels != ignore_index).to(losses.dtype)
     return reduced(losses, weights if mask is None else weights * mask.to(losses.dtype), reduction)
 
 
-def run_linear_cross_entropy(hidden, weight, labels, mask, chunk_rows, **options):
-    return run_cross_entropy(F.linear(hidden, weight), labels, mask, **options)
+def run_cross_entropy(logits, labels, mask, ignore_index, reduction, label_smoothing, valid_vocab=None):
+    losses = fused(entropy_rows)(logits, labels, ignore_index=ignore_index, label_smoothing=label_smoothing,
+                                 valid_vocab=valid_vocab)
+    return entropy(losses, labels, mask, ignore_index, reduction)
+
+
+def run_linear_cross_entropy(hidden, weight, labels, mask, chunk_rows, ignore_index, reduction, label_smoothing,
+                             valid_vocab=None):
+    def rows(hidden, weight, labels):
+        return entropy_rows(F.linear(hidden, weight), labels, ignore_index, label_smoothing, valid_vocab)
+    return entropy(fused(rows)(hidden, weight, labels), labels, mask, ignore_index, reduction)
 
 
 def run_nll_loss(log_probs, labels, ignore_index, reduction):
@@ -851,7 +891,9 @@ def make_mse(g):
 
 
 def run_mse(x, target, reduction):
-    d = (x - target) ** 2
+    if x.dtype != torch.bfloat16:
+        return F.mse_loss(x, target, reduction=reduction)
+    d = (x - target) ** 2  # 1.13 has no other
     return d if reduction == "none" else getattr(d, reduction)()
 
 
@@ -938,10 +980,12 @@ for _name in "add sub mul div".split():
 in_place("pow_number_", change_by_number([2.0, 3.0]), lambda x, value: x.pow_(value))
 in_place("fill_", change_by_number([0.0, 1.5]), lambda x, value: x.fill_(value), exact=True)
 in_place("neg_ abs_ floor_ ceil_ round_ zero_", change(), exact=True, weight=.5)
-in_place("square_ tanh_ sigmoid_", change())
-in_place("exp_", change("small"))
-in_place("sqrt_ log_ rsqrt_", change("positive"), weight=.5)
-in_place("reciprocal_", change("away"), weight=.5)
+in_place("square_", change())
+in_place("tanh_ sigmoid_", change(), saves_result=True)
+in_place("exp_", change("small"), saves_result=True)
+in_place("log_", change("positive"), weight=.5)
+in_place("sqrt_ rsqrt_", change("positive"), weight=.5, saves_result=True)
+in_place("reciprocal_", change("away"), weight=.5, saves_result=True)
 in_place("clamp_", change_clamp, lambda x, low, high: x.clamp_(low, high), exact=True)
 in_place("masked_fill_", change_masked, lambda x, mask, value: x.masked_fill_(mask.expand(x.shape), value),
          exact=True)

@@ -1,4 +1,4 @@
-// The stored random programs, or those of the file that TAPESTRY_RANDOM_PROGRAMS names.
+// The stored programs, or those of the file that TAPESTRY_RANDOM_PROGRAMS names.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,9 +14,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(RandomPrograms, GiveWhatPyTorchGives) {
+void expect_what_pytorch_gives(const std::string& stored) {
   const char* named = std::getenv("TAPESTRY_RANDOM_PROGRAMS");
-  const std::string path = named != nullptr ? named : "tests/random_programs/sample.txt";
+  const std::string path = named != nullptr ? named : "tests/random_programs/" + stored;
   std::ifstream file(path);
   ASSERT_TRUE(file) << "cannot read " << path;
   const std::vector<Program> programs = read_programs(file);
@@ -42,6 +42,14 @@ TEST(RandomPrograms, GiveWhatPyTorchGives) {
     std::cout << "  largest distance, " << dtype << ": " << ratio << " of its bound\n";
   }
   EXPECT_LE(stricter * 10, static_cast<int64_t>(programs.size()));
+}
+
+TEST(RandomPrograms, GiveWhatPyTorchGives) { expect_what_pytorch_gives("sample.txt"); }
+
+TEST(RandomPrograms, SaveWhatPyTorchSaves) {
+  if (std::getenv("TAPESTRY_RANDOM_PROGRAMS") == nullptr) {  // those have been run above
+    expect_what_pytorch_gives("saved.txt");
+  }
 }
 
 // The interpreter finds what it is there for.

@@ -115,6 +115,7 @@ class Runner:
         self.dtypes = dtypes
         self.recorded = []
         self.tensors, self.hooks, self.modes = {}, {}, []
+        self.views = {}  # as PyTorch made them, of those that are detached in `tensors`
 
     # -- executing ----------------------------------------------------------------------------
     def add_leaf(self, leaf):
@@ -136,7 +137,7 @@ class Runner:
         try:
             with torch.set_grad_enabled(self.modes[-1] if self.modes else True):
                 self._execute(statement)
-        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:  # the last: of None
             message = str(error).split("\n")[0]
             kind = next((k for k, pattern in KINDS if re.search(pattern, message)), "shape")
             return Refusal(kind, message)
@@ -153,18 +154,18 @@ class Runner:
         attributes = dict(s.attributes)
         if "dtype" in attributes:
             attributes["dtype"] = self.arithmetic.dtype(attributes["dtype"])
-        if operation.in_place and len(inputs) > 1 and inputs[1] is inputs[0]:
-            # x.mul_(x) keeps the operand, which is x, and its backward finds it changed
-            inputs[1] = inputs[0].clone()
-        results = operation.run(*inputs, **attributes)
         if operation.in_place:
-            self._finish_in_place(inputs[0])
+            self._change(s, operation, inputs, attributes)
             return
+        results = operation.run(*inputs, **attributes)
         results = list(results) if isinstance(results, (tuple, list)) else [results]
         if not torch.is_grad_enabled() or not any(t is not None and t.requires_grad for t in inputs):
             # A view follows what later happens to its base, even where nothing was recorded. That is
-            # peculiar to PyTorch; detached, it is a tensor of its own on the same memory.
+            # peculiar to PyTorch; detached, it is a tensor of its own on the same memory. Who changes it
+            # in place meets the view itself.
+            views = {name: t for name, t in zip(s.results, results) if t._is_view()}
             results = [t if any(t is x for x in inputs) else t.detach() for t in results]
+            self.views.update(views)
         if len(results) != len(s.results):
             raise AssertionError("%s gives %d results" % (s.text(), len(results)))
         self.recorded.append([NAMES[t.dtype] for t in results])
@@ -173,9 +174,17 @@ class Runner:
             results = [self.arithmetic.disturb(t, d) if d in FLOATING else t for t, d in zip(results, names)]
         self.tensors.update(zip(s.results, results))
 
-    def _finish_in_place(self, x):
+    def _change(self, s, operation, inputs, attributes):
+        name, x = s.inputs[0], inputs[0]
+        if name in self.views:
+            inputs = [self.views[name] if t is x else t for t in inputs]
+            x = inputs[0]
+        operation.run(*inputs, **attributes)
+        if name in self.views and torch.is_grad_enabled() and x.grad_fn is not None:
+            self.tensors[name] = self.views.pop(name)  # it has become a result
         self.recorded.append([NAMES[x.dtype]])
-        if self.arithmetic.noise and x.is_floating_point():
+        # an op whose derivative goes by its result would find it changed
+        if self.arithmetic.noise and x.is_floating_point() and not (x.requires_grad and operation.saves_result):
             x.mul_(self.arithmetic.factor(x, self.dtypes[len(self.recorded) - 1][0]))
 
     # -- statements that are not ops ----------------------------------------------------------
@@ -232,6 +241,7 @@ class Runner:
 
     def _requires_grad(self, s):
         self.tensors[s.inputs[0]].requires_grad_(bool(s.attributes["value"]))
+        self.views.pop(s.inputs[0], None)
 
     def _clear_grad(self, s):
         for name in s.inputs:

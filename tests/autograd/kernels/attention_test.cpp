@@ -6,6 +6,7 @@
 #include "fused_testing.h"
 
 namespace tapestry::testing {
+namespace attention_test {
 namespace {
 
 using kernels::AttentionShape;
@@ -620,4 +621,5 @@ TEST(Attention, SameForAnyTeam) {
 }
 
 }  // namespace
+}  // namespace attention_test
 }  // namespace tapestry::testing

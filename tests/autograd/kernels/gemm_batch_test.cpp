@@ -62,7 +62,7 @@ TEST(GemmBatchTest, WholeProductsWhereRowsCannotBeSplitOrNeedNotBe) {
 }
 
 TEST(GemmBatchTest, SameBitsForAnyTeam) {
-  testing::at_every_cpu_level([] {
+  at_every_cpu_level([] {
     for (const DType dtype : {kFloat32, kBFloat16}) {
       for (const bool trans : {false, true}) {
         // The last block of rows has a single one.

@@ -12,6 +12,7 @@
 #include "tests/cpu_levels.h"
 
 namespace tapestry::kernels {
+namespace gemm_test {
 namespace {
 
 void by_shape(const GemmShape& s, const void* a, const void* b, void* c) {
@@ -118,9 +119,10 @@ TEST(GemmTest, NestedAndConcurrentCallsAgreeWithASerialOne) {
 }
 
 TEST(GemmTest, NamesTheFlavourOfBlas) {
-  EXPECT_THAT(std::string(blas_flavour()),
-              testing::AllOf(testing::HasSubstr("OpenBLAS"), testing::StartsWith("openmp: ")));
+  EXPECT_THAT(std::string(blas_flavour()), ::testing::AllOf(::testing::HasSubstr("OpenBLAS"),
+                                                            ::testing::StartsWith("openmp: ")));
 }
 
 }  // namespace
+}  // namespace gemm_test
 }  // namespace tapestry::kernels

@@ -3,6 +3,7 @@
 #include "fused_testing.h"
 
 namespace tapestry::testing {
+namespace norm_test {
 namespace {
 
 struct Sizes {
@@ -322,4 +323,5 @@ TEST(Norm, SameForAnyTeam) {
 }
 
 }  // namespace
+}  // namespace norm_test
 }  // namespace tapestry::testing

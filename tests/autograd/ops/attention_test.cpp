@@ -16,6 +16,7 @@
 #include "tests/autograd/ops/expect_close.h"
 
 namespace tapestry {
+namespace attention_test {
 namespace {
 
 Tensor input(const Shape& shape, uint64_t stream) {
@@ -380,4 +381,5 @@ TEST(Attention, ChangedMaskIsNoticed) {
 }
 
 }  // namespace
+}  // namespace attention_test
 }  // namespace tapestry

@@ -18,6 +18,7 @@
 #include "tests/message_of.h"
 
 namespace tapestry {
+namespace inplace_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -149,7 +150,7 @@ TEST(InPlace, AccumulatesASumOverALoop) {
 TEST(InPlace, TheOldValueIsAnInputOfItsOwn) {
   const Tensor w = leaf({2, 3});
   const Tensor x = mul(w, 1);
-  mul_(x, x);
+  mul_(x, clone(x));
   mul_(x, w);  // needs the old x and w
   sum(x).backward();
   EXPECT_THAT(floats(w.grad()), ElementsAre(12, 27));
@@ -276,6 +277,87 @@ TEST(InPlace, SharedMemoryOfAGraphCannotChange) {
   EXPECT_THROW(add_(ones({2}, kBool), w), TypeError);
 }
 
+// y is part of a graph, which a change of a view that it knows nothing of would make wrong.
+TEST(InPlace, AViewMadeWithoutRecordingDoesNotChangeBehindAGraph) {
+  const Tensor x = leaf({1, 2, 3});
+  const Tensor y = mul(x, 2);
+  const auto changes = std::vector<std::function<Tensor(const Tensor&)>>{
+      [](const Tensor& t) {
+        return t.view({3, 1});
+      },
+      [](const Tensor& t) { return t.reshape({3}); },
+      [](const Tensor& t) { return t.permute({0}); },
+      [](const Tensor& t) { return t.slice(0, 0, 2); },
+      [](const Tensor& t) { return t.select(0, 1); },
+      [](const Tensor& t) { return t.unsqueeze(0); },
+      [](const Tensor& t) { return t.expand({3}); },
+      [](const Tensor& t) { return split(t, 1, 0)[2]; },
+      [](const Tensor& t) {
+        return t.view({3, 1}).slice(0, 0, 2);
+      }};
+  for (const auto& make : changes) {
+    for (const Tensor& base : {x, y}) {
+      Tensor view;
+      {
+        const NoGradGuard guard;
+        view = make(base);
+        mul_(view, 1);  // here it may
+      }
+      EXPECT_THAT(message_of<RuntimeError>([&] { mul_(view, 3); }),
+                  HasSubstr("made where nothing was recorded"));
+      EXPECT_THAT(message_of<RuntimeError>([&] { mul_(view.unsqueeze(0), 3); }),
+                  HasSubstr("made where nothing was recorded"));
+      mul_(view.detach(), 1);
+      mul_(clone(view), 3);
+    }
+  }
+  EXPECT_THAT(floats(y), ElementsAre(2, 4, 6));
+  const NoGradGuard guard;
+  const Tensor plain = tensor({1, 2, 3});
+  const Tensor view = plain.slice(0, 0, 2);
+  const GradModeGuard recording(true);
+  mul_(view, 3);  // no graph, nothing to go wrong
+  EXPECT_THAT(floats(plain), ElementsAre(3, 6, 3));
+}
+
+TEST(InPlace, ViewsThatOneOpMadeDoNotChangeOnTheTape) {
+  const auto part = [](const Tensor& x) {
+    return split(mul(x, 2), 1, 0)[0];
+  };  // the last that is left
+  const Tensor x = leaf({1, 2});
+  EXPECT_THAT(message_of<RuntimeError>([&] { mul_(part(x), 3); }), HasSubstr("several views"));
+  EXPECT_THAT(message_of<RuntimeError>([&] {
+                mul_(part(x).view({1, 1}), 3);
+              }),
+              HasSubstr("several views"));
+  EXPECT_THAT(message_of<RuntimeError>([&] {
+                mul_(chunk(tensor({1.0, 2.0}), 2, 0)[1], x.slice(0, 0, 1));
+              }),
+              HasSubstr("several views"));
+  const Tensor plain = tensor({1, 2});
+  mul_(split(plain, 1, 0)[1], 3);
+  EXPECT_THAT(floats(plain), ElementsAre(1, 6));
+}
+
+TEST(InPlace, AnOpInPlaceIsHeldToWhatItsDerivativeGoesBy) {
+  const Tensor x = leaf({1, 2});
+  using Binary = Tensor (*)(const Tensor&, const Tensor&);
+  for (const Binary change : {Binary(mul_), Binary(div_)}) {
+    const Tensor y = mul(x, 2);
+    change(y, y);
+    EXPECT_THAT(message_of<RuntimeError>([&] { sum(y).backward(); }),
+                HasSubstr("changed in place"));
+  }
+  for (const auto& change : {exp_, sqrt_, rsqrt_, reciprocal_, tanh_, sigmoid_}) {
+    const Tensor y = mul(x, 2);
+    change(y);
+    sum(y).backward({}, true);
+    mul_(y, 3);
+    EXPECT_THAT(message_of<RuntimeError>([&] { sum(y).backward(); }),
+                HasSubstr("changed in place"));
+  }
+}
+
 TEST(InPlace, ASavedInputIsNoticedInBackward) {
   const Tensor w = leaf({1, 2});
   const Tensor x = tensor({3, 4});
@@ -309,4 +391,5 @@ TEST(InPlace, RecordedIntegersAreRefused) {
 }
 
 }  // namespace
+}  // namespace inplace_test
 }  // namespace tapestry

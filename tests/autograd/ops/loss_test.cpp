@@ -21,6 +21,7 @@
 #include "tests/message_of.h"
 
 namespace tapestry {
+namespace loss_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -380,4 +381,5 @@ TEST(BinaryCrossEntropy, Errors) {
 }
 
 }  // namespace
+}  // namespace loss_test
 }  // namespace tapestry

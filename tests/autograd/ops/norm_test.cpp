@@ -15,6 +15,7 @@
 #include "tests/autograd/ops/expect_close.h"
 
 namespace tapestry {
+namespace norm_test {
 namespace {
 
 Tensor input(const Shape& shape, uint64_t stream, DType dtype = kFloat64) {
@@ -240,4 +241,5 @@ TEST(Norm, KeepsTwoNumbersPerRow) {
 }
 
 }  // namespace
+}  // namespace norm_test
 }  // namespace tapestry

@@ -23,6 +23,9 @@
 
 namespace tapestry {
 
+/// Large enough for a team and for several blocks of any kernel.
+inline const Shape kLarge = {40, 1000};
+
 using SampleFunction = std::function<TensorList(const TensorList&)>;
 
 /// One call of an op. Floating inputs are float64; the suite converts, lays out and marks them.

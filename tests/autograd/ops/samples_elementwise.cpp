@@ -20,8 +20,6 @@ const std::vector<Pair> kPairs = {{{3, 4}, {3, 4}}, {{4}, {3, 4}},       {{3, 4}
                                   {{}, {2, 3}},     {{2, 3}, {}},        {{}, {}},
                                   {{1}, {1}},       {{0, 3}, {1, 3}},    {{2, 0}, {1, 1}}};
 
-const Shape kLarge = {40, 1000};
-
 // Both operands wide, and one broadcast along each axis.
 const std::vector<Pair> kLargePairs = {
     {kLarge, kLarge}, {kLarge, {1000}}, {{40, 1}, kLarge}, {kLarge, {}}};

@@ -11,8 +11,6 @@ namespace tapestry {
 
 namespace {
 
-const Shape kLarge = {40, 1000};
-
 TensorList both(const ValuesAndIndices& result) { return {result.values, result.indices}; }
 
 Tensor places(const std::vector<int64_t>& values, const Shape& shape) {

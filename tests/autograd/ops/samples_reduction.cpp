@@ -18,7 +18,6 @@ const std::vector<Over> kOver = {
     {{2, 3, 4}, {0, 2}}, {{2, 3, 4}, {-2, -1}}, {{2, 3, 4}, {}}, {{}, {}},
     {{1}, {0}},          {{1, 3, 1}, {0, 2}},   {{0, 3}, {1}}};
 const std::vector<Over> kOverNothing = {{{0}, {}}, {{3, 0}, {1}}, {{0, 2}, {0}}};
-const Shape kLarge = {40, 1000};
 
 template <class F>
 auto over(const F& f, const Shape& axes, bool keepdim) {

@@ -7,6 +7,7 @@
 #include "tests/examples/gpt/run_program.h"
 
 namespace tapestry {
+namespace determinism_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -121,4 +122,5 @@ TEST_F(DeterminismTest, TheNumberOfThreadsChangesNeitherInitialWeightsNorDropout
 }
 
 }  // namespace
+}  // namespace determinism_test
 }  // namespace tapestry

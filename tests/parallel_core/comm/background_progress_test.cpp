@@ -74,7 +74,7 @@ TEST(BackgroundProgress, WithoutItNothingMovesUntilSomebodyWaits) {
                      EXPECT_TRUE(work->done());
                      EXPECT_EQ(x.at({0}), 2);
                    },
-                   {.progress = Progress::kWait});
+                   {.progress = CommProgress::kWait});
 }
 
 TEST(BackgroundProgress, CanBeWaitedForAtOnceInstead) {
@@ -85,7 +85,7 @@ TEST(BackgroundProgress, CanBeWaitedForAtOnceInstead) {
                      EXPECT_EQ(x.at({0}), 3);
                      testing::check_collectives(*world);
                    },
-                   {.progress = Progress::kNone});
+                   {.progress = CommProgress::kNone});
 }
 
 // A rank that computes is moved on by the thread behind it, while another waits for what it has.
@@ -153,14 +153,14 @@ TEST(BackgroundProgress, SleepsWhileThereIsNoWork) {
 }
 
 TEST(BackgroundProgress, TakesALibraryThatLetsTwoThreadsIn) {
-  EXPECT_EQ(choose_progress(Progress::kThread, true, "MPI_THREAD_SERIALIZED").progress,
-            Progress::kThread);
-  const ProgressChoice alone = choose_progress(Progress::kThread, false, "MPI_THREAD_FUNNELED");
-  EXPECT_EQ(alone.progress, Progress::kWait);
+  EXPECT_EQ(choose_progress(CommProgress::kThread, true, "MPI_THREAD_SERIALIZED").progress,
+            CommProgress::kThread);
+  const ProgressChoice alone = choose_progress(CommProgress::kThread, false, "MPI_THREAD_FUNNELED");
+  EXPECT_EQ(alone.progress, CommProgress::kWait);
   EXPECT_THAT(alone.text, HasSubstr("nothing overlaps with computing: the MPI library provides "
                                     "MPI_THREAD_FUNNELED"));
-  EXPECT_EQ(choose_progress(Progress::kWait, true, "").progress, Progress::kWait);
-  EXPECT_EQ(choose_progress(Progress::kNone, false, "").progress, Progress::kNone);
+  EXPECT_EQ(choose_progress(CommProgress::kWait, true, "").progress, CommProgress::kWait);
+  EXPECT_EQ(choose_progress(CommProgress::kNone, false, "").progress, CommProgress::kNone);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "tests/message_of.h"
 
 namespace tapestry {
+namespace disagreement_test {
 namespace {
 
 using ::testing::AllOf;
@@ -254,4 +255,5 @@ TEST(Failure, LeavesNoMemoryThatOthersRead) {
 }
 
 }  // namespace
+}  // namespace disagreement_test
 }  // namespace tapestry

@@ -12,6 +12,7 @@
 #include "tests/parallel_core/transformer/structures.h"
 
 namespace tapestry {
+namespace model_test {
 namespace {
 
 using testing::joined;
@@ -344,4 +345,5 @@ TEST(ContextParallelModel, CommunicatesTheTheoreticalBytes) {
 }
 
 }  // namespace
+}  // namespace model_test
 }  // namespace tapestry

@@ -14,6 +14,7 @@
 #include "tests/parallel_core/small_model.h"
 
 namespace tapestry {
+namespace run_test {
 namespace {
 
 using testing::MadeUpSamples;
@@ -181,4 +182,5 @@ TEST(ContextParallelRunInput, SequencesThatCannotBeDividedAreNamed) {
 }
 
 }  // namespace
+}  // namespace run_test
 }  // namespace tapestry

@@ -16,6 +16,7 @@
 #include "tests/parallel_core/small_model.h"
 
 namespace tapestry {
+namespace pipeline_training_test {
 namespace {
 
 using testing::Overrides;
@@ -384,4 +385,5 @@ TEST(Pipeline, BytesSentAreThoseOfTheHiddenStates) {
 }
 
 }  // namespace
+}  // namespace pipeline_training_test
 }  // namespace tapestry

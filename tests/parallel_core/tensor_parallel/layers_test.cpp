@@ -13,6 +13,7 @@
 #include "tests/parallel_core/small_model.h"
 
 namespace tapestry {
+namespace layers_test {
 namespace {
 
 using testing::distance;
@@ -337,4 +338,5 @@ TEST(SplitLoss, TheGradientTakesThePlaceOfLogitsThatNobodyHolds) {
 }
 
 }  // namespace
+}  // namespace layers_test
 }  // namespace tapestry

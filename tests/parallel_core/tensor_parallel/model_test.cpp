@@ -10,6 +10,7 @@
 #include "tests/parallel_core/transformer/structures.h"
 
 namespace tapestry {
+namespace model_test {
 namespace {
 
 using testing::joined;
@@ -193,4 +194,5 @@ TEST(TensorParallelModel, ErrorsNameWhatCannotBeDivided) {
 }
 
 }  // namespace
+}  // namespace model_test
 }  // namespace tapestry

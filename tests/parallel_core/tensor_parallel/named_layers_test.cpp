@@ -13,6 +13,7 @@
 #include "tests/parallel_core/small_model.h"
 
 namespace tapestry {
+namespace named_layers_test {
 namespace {
 
 using testing::distance;
@@ -270,4 +271,5 @@ TEST(VocabParallelLogsumexp, IsThatOfTheWholeVocabulary) {
 }
 
 }  // namespace
+}  // namespace named_layers_test
 }  // namespace tapestry
