@@ -85,7 +85,7 @@ void power_entry(int64_t n, const void* x, int64_t sx, double s, void* y, int64_
   if (s == 0.0) {
     return fill_row(kType, n, 1, y, sy);  // even where x is NaN
   }
-  const UnaryRow row = s == 1.0    ? copy_row(sizeof(T))
+  const UnaryRow row = s == 1.0    ? cast_row(kType, kType)
                        : s == 2.0  ? unary_row(UnaryOp::kSquare, kType)
                        : s == 3.0  ? unary_row(UnaryOp::kCube, kType)
                        : s == -1.0 ? unary_row(UnaryOp::kReciprocal, kType)

@@ -24,8 +24,8 @@ namespace {
 
 constexpr std::string_view kName = "scaled_dot_product_attention";
 
-// The options with everything decided: defaults filled in and random numbers drawn, so that
-// backward and the composed form see the same.
+// The options with everything decided: defaults filled in and random numbers
+// drawn, so that backward and the composed form see the same.
 struct Problem {
   bool causal = false;
   int64_t window_left = -1;
@@ -113,7 +113,8 @@ Problem pose(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionO
   return problem;
 }
 
-// Which weights exist, bool [S, T] or with the mask's further axes; undefined: all.
+// Which weights exist, bool [S, T] or with the mask's further axes; undefined:
+// all.
 Tensor visible(const Problem& problem, int64_t q_len, int64_t kv_len, const Tensor& mask) {
   const auto first = static_cast<double>(problem.q_offset);
   const Tensor i = arange(first, first + static_cast<double>(q_len)).unsqueeze(1);
@@ -131,7 +132,8 @@ Tensor visible(const Problem& problem, int64_t q_len, int64_t kv_len, const Tens
   return keep;
 }
 
-// What the composed form computes in: the products, and between them scale, mask and softmax.
+// What the composed form computes in: the products, and between them scale,
+// mask and softmax.
 struct Precision {
   DType product;
   DType softmax;
@@ -149,7 +151,8 @@ Tensor composed(const Tensor& q,
   if (out_shape.numel() == 0) {
     return add(mul(q, 0), mul(add(sum(k), sum(v)), 0));
   }
-  // The heads of a group side by side: [B, G, H / G, S, D] against [B, G, 1, T, D].
+  // The heads of a group side by side: [B, G, H / G, S, D] against [B, G, 1, T,
+  // D].
   const Tensor grouped =
       q.to(precision.product)
           .reshape({out_shape[0], groups, out_shape[1] / groups, out_shape[2], out_shape[3]});
@@ -162,7 +165,8 @@ Tensor composed(const Tensor& q,
     const Tensor hidden = logical_not(keep);
     const Tensor seen = any(keep, {-1}, true);
     const bool every_query_sees = all(seen).item() != 0;
-    // The softmax of a row of nothing but -inf is NaN: there any weights do, and then become 0.
+    // The softmax of a row of nothing but -inf is NaN: there any weights do,
+    // and then become 0.
     const Tensor filled = every_query_sees ? hidden : logical_and(hidden, seen);
     p = softmax(masked_fill(scores, filled, -std::numeric_limits<double>::infinity()), -1);
     p = every_query_sees ? p : masked_fill(p, hidden, 0);
@@ -199,25 +203,36 @@ Tensor with_dense_channels(const Tensor& x) {
   return x.shape()[3] > 1 && x.strides()[3] != 1 ? dense_copy(x) : x;
 }
 
-// Address of sample b.
-std::byte* at(const Tensor& t, int64_t b) {
-  return static_cast<std::byte*>(t.raw()) + b * t.strides()[0] * size_of(t.dtype());
+kernels::AttentionInput input(const Tensor& t) { return {t.raw(), strides_of(t)}; }
+kernels::AttentionOutput output(const Tensor& t) { return {t.raw(), strides_of(t)}; }
+
+// The mask, which broadcasts to the weights, with neighbouring keys side by
+// side; `held` keeps the memory of a copy.
+kernels::AttentionMask mask_of(const Tensor& mask, int64_t keys, Tensor& held) {
+  if (!mask.defined()) {
+    return {};
+  }
+  Shape shape(mask.shape());
+  if (shape.empty()) {
+    shape.push_back(1);
+  }
+  shape.back() = keys;
+  held = broadcast_view(mask, shape);
+  if (keys > 1 && held.strides().back() != 1) {
+    held = dense_copy(held);
+  }
+  const int64_t missing = 4 - held.dim();
+  const auto stride = [&](int64_t axis) {
+    return axis < missing || held.shape()[axis - missing] == 1 ? 0 : held.strides()[axis - missing];
+  };
+  return {held.data<bool>(), {stride(0), stride(1), stride(2)}};
 }
 
-kernels::AttentionInput input(const Tensor& t, int64_t b) { return {at(t, b), strides_of(t)}; }
-kernels::AttentionOutput output(const Tensor& t, int64_t b) { return {at(t, b), strides_of(t)}; }
-
-// Calls f(shape, mask, first sample): once for all samples or, since the kernel takes one mask,
-// once for each if they have masks of their own.
-template <class F>
-void for_each_call(const Problem& problem,
-                   const Tensor& queries,
-                   const Tensor& keys,
-                   const Tensor& seen,
-                   const F& f) {
-  if (queries.numel() == 0) {
-    return;
-  }
+// The shape of the kernel's call; `streams` holds what it points to.
+kernels::AttentionShape shape_of(const Problem& problem,
+                                 const Tensor& queries,
+                                 const Tensor& keys,
+                                 std::vector<uint64_t>& streams) {
   kernels::AttentionShape shape;
   shape.batch = queries.shape()[0];
   shape.heads = queries.shape()[1];
@@ -229,7 +244,6 @@ void for_each_call(const Problem& problem,
   shape.window_left = problem.window_left;
   shape.q_offset = problem.q_offset;
   shape.scale = problem.scale;
-  std::vector<uint64_t> streams;
   if (problem.dropout_p > 0) {
     shape.dropout_p = problem.dropout_p;
     shape.rng_seed = problem.key.seed;
@@ -247,40 +261,33 @@ void for_each_call(const Problem& problem,
       shape.sample_streams = streams.data();
     }
   }
-  if (!seen.defined() || seen.dim() == 2) {
-    f(shape, seen.defined() ? seen.data<bool>() : nullptr, 0);
-    return;
-  }
-  const int64_t batch = shape.batch;
-  shape.batch = 1;
-  for (int64_t b = 0; b < batch; ++b) {
-    f(shape, seen.data<bool>() + b * shape.q_len * shape.kv_len, b);
-    shape.sample_offset += 1;
-    shape.sample_streams += shape.sample_streams != nullptr ? 1 : 0;
-  }
+  return shape;
 }
 
-// mask: undefined, or dense [S, T] or [B, S, T]. Fills `out`, whose channels are dense, and lse.
+// mask: undefined, or broadcasts to the weights. Fills `out`, whose channels
+// are dense, and lse.
 void run_forward(const Problem& problem,
                  const Tensor& q,
                  const Tensor& k,
                  const Tensor& v,
                  const Tensor& mask,
                  const AttentionResult& result) {
+  if (q.numel() == 0) {
+    return;
+  }
   const Tensor queries = with_dense_channels(q);
   const Tensor keys = with_dense_channels(k);
   const Tensor values = with_dense_channels(v);
-  const auto call = [&](const kernels::AttentionShape& shape, const bool* visible, int64_t b) {
-    kernels::attention({.dtype = q.dtype(),
-                        .shape = shape,
-                        .q = input(queries, b),
-                        .k = input(keys, b),
-                        .v = input(values, b),
-                        .mask = visible,
-                        .out = output(result.out, b),
-                        .lse = at(result.lse, b)});
-  };
-  for_each_call(problem, queries, keys, mask, call);
+  std::vector<uint64_t> streams;
+  Tensor held;
+  kernels::attention({.dtype = q.dtype(),
+                      .shape = shape_of(problem, queries, keys, streams),
+                      .q = input(queries),
+                      .k = input(keys),
+                      .v = input(values),
+                      .mask = mask_of(mask, keys.shape()[2], held),
+                      .out = output(result.out),
+                      .lse = result.lse.raw()});
 }
 
 // Fills dq, dk and dv, or adds to dk and dv with add_dkv.
@@ -293,26 +300,28 @@ void run_backward(const Problem& problem,
                   const Tensor& dy,
                   const AttentionGradients& gradients,
                   bool add_dkv) {
+  if (q.numel() == 0) {
+    return;
+  }
   const Tensor queries = with_dense_channels(q);
   const Tensor keys = with_dense_channels(k);
   const Tensor values = with_dense_channels(v);
   const Tensor dout = with_dense_channels(dy);
-  const auto call = [&](const kernels::AttentionShape& shape, const bool* visible, int64_t b) {
-    kernels::attention_backward({.dtype = q.dtype(),
-                                 .shape = shape,
-                                 .q = input(queries, b),
-                                 .k = input(keys, b),
-                                 .v = input(values, b),
-                                 .mask = visible,
-                                 .out = input(result.out, b),
-                                 .dout = input(dout, b),
-                                 .lse = at(result.lse, b),
-                                 .dq = output(gradients.dq, b),
-                                 .dk = output(gradients.dk, b),
-                                 .dv = output(gradients.dv, b),
-                                 .add_dkv = add_dkv});
-  };
-  for_each_call(problem, queries, keys, mask, call);
+  std::vector<uint64_t> streams;
+  Tensor held;
+  kernels::attention_backward({.dtype = q.dtype(),
+                               .shape = shape_of(problem, queries, keys, streams),
+                               .q = input(queries),
+                               .k = input(keys),
+                               .v = input(values),
+                               .mask = mask_of(mask, keys.shape()[2], held),
+                               .out = input(result.out),
+                               .dout = input(dout),
+                               .lse = result.lse.raw(),
+                               .dq = output(gradients.dq),
+                               .dk = output(gradients.dk),
+                               .dv = output(gradients.dv),
+                               .add_dkv = add_dkv});
 }
 
 struct Attention {
@@ -320,7 +329,7 @@ struct Attention {
   Problem problem;
   SavedTensor q, k, v, mask, out, lse;
 
-  // mask_: undefined, or dense [S, T] or [B, S, T].
+  // mask_: undefined, or broadcasts to the weights.
   Tensor forward(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& mask_) {
     q.save(q_);
     k.save(k_);
@@ -338,8 +347,7 @@ struct Attention {
     const Tensor seen = mask;
     if (grad_enabled()) {
       const auto twin = [&](const TensorList& in) {
-        const Tensor wide = seen.defined() && seen.dim() == 3 ? seen.unsqueeze(1) : seen;
-        return composed_twin(in[0], in[1], in[2], wide, problem);
+        return composed_twin(in[0], in[1], in[2], seen, problem);
       };
       TensorList gradients = vjp(twin, dy, {q, k, v});
       gradients.emplace_back();
@@ -360,25 +368,6 @@ struct Attention {
   }
 };
 
-// The mask as dense [S, T] or [B, S, T]; nullopt if it differs between heads.
-std::optional<Tensor> kernel_mask(const Tensor& mask, const Shape& weights) {
-  if (!mask.defined()) {
-    return mask;
-  }
-  const int64_t missing = 4 - mask.dim();
-  const auto size = [&](int64_t axis) { return axis < missing ? 1 : mask.shape()[axis - missing]; };
-  if (size(1) != 1) {
-    return std::nullopt;
-  }
-  Shape full{weights[0], 1, weights[2], weights[3]};
-  if (size(0) == 1) {
-    full[0] = 1;
-  }
-  const Tensor wide = dense(broadcast_view(mask, full));
-  const Shape view = size(0) == 1 ? Shape{full[2], full[3]} : Shape{full[0], full[2], full[3]};
-  return alias(wide, view, contiguous_strides(view), wide.offset());
-}
-
 }  // namespace
 
 Tensor scaled_dot_product_attention(const Tensor& q,
@@ -386,16 +375,7 @@ Tensor scaled_dot_product_attention(const Tensor& q,
                                     const Tensor& v,
                                     const AttentionOptions& options) {
   const Problem problem = pose(q, k, v, options);
-  const Shape weights{q.shape()[0], q.shape()[1], q.shape()[2], k.shape()[2]};
-  const std::optional<Tensor> mask = kernel_mask(options.mask, weights);
-  if (!mask) {
-    return composed_twin(q, k, v, options.mask, problem);
-  }
-  const Tensor y = apply_op(Attention{problem, {}, {}, {}, {}, {}, {}}, q, k, v, *mask);
-  if (options.mask.defined()) {
-    watch_versions(y, {options.mask});  // what is saved may be a copy
-  }
-  return y;
+  return apply_op(Attention{problem, {}, {}, {}, {}, {}, {}}, q, k, v, options.mask);
 }
 
 Tensor composed_attention(const Tensor& q,
@@ -411,26 +391,11 @@ Tensor composed_attention(const Tensor& q,
 
 namespace {
 
-// The mask as the kernel takes it.
-Tensor head_free_mask(const Tensor& mask, const Shape& weights) {
-  if (!mask.defined()) {
-    return mask;
-  }
-  const std::optional<Tensor> seen = kernel_mask(mask, weights);
-  check<ValueError>(seen.has_value(), kName, ": a pass alone takes no mask that differs between ",
-                    "heads, got ", mask.shape());
-  return *seen;
-}
-
 void check_destination(const char* what, const Tensor& x, const Shape& shape, DType dtype) {
   check<ValueError>(
       x.shape() == shape && x.dtype() == dtype && (shape.back() <= 1 || x.strides().back() == 1),
       kName, ": ", what, " must be ", name_of(dtype), " ", shape, " with a dense last axis, got ",
       describe(x));
-}
-
-Shape weights_of(const Tensor& q, const Tensor& k) {
-  return {q.shape()[0], q.shape()[1], q.shape()[2], k.shape()[2]};
 }
 
 void check_result(const Tensor& q, const AttentionResult& result) {
@@ -451,7 +416,7 @@ void attention_forward(const Tensor& q,
                        const AttentionResult& result) {
   const Problem problem = pose(q, k, v, options);
   check_result(q, result);
-  run_forward(problem, q, k, v, head_free_mask(options.mask, weights_of(q, k)), result);
+  run_forward(problem, q, k, v, options.mask, result);
 }
 
 void attention_backward(const Tensor& q,
@@ -466,8 +431,8 @@ void attention_backward(const Tensor& q,
   check_destination("dq", gradients.dq, q.shape(), q.dtype());
   check_destination("dk", gradients.dk, k.shape(), wide_dtype(k.dtype()));
   check_destination("dv", gradients.dv, v.shape(), wide_dtype(v.dtype()));
-  run_backward(problem, q, k, v, head_free_mask(options.mask, weights_of(q, k)), result, dout,
-               gradients, /*add_dkv=*/true);
+  run_backward(problem, q, k, v, options.mask, result, dout, gradients,
+               /*add_dkv=*/true);
 }
 
 }  // namespace tapestry

@@ -15,8 +15,8 @@ struct AttentionOptions {
   std::optional<int64_t> window_left = std::nullopt;
   /// Factor of the scores; 1 / sqrt(D) by default.
   std::optional<double> scale = std::nullopt;
-  /// bool, broadcasts to [B,H,S,T]; true: may look. Undefined: no mask. One that differs between
-  /// heads takes the path of elementary ops, which holds the scores in memory.
+  /// bool, broadcasts to [B,H,S,T]; true: may look. Undefined: no mask. It is read as it is, never
+  /// expanded: [B,1,1,T] hides padded keys, and blocks of keys that it hides whole cost nothing.
   Tensor mask = {};
   /// Position of the first query among the keys: i above counts from here.
   int64_t q_offset = 0;

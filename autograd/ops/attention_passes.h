@@ -1,10 +1,9 @@
 // The two passes of scaled_dot_product_attention() apart, for ops that do something around them:
 // context parallelism, where queries meet keys that are there for a moment only.
 //
-// Neither is recorded. Options as there, except that a mask must be the same for all heads
-// (ValueError) and that numbers for dropout must come from a fixed key, so that both passes see the
-// same. What is written is given, with the shape and dtype that is said and a dense last axis
-// (ValueError).
+// Neither is recorded. Options as there, except that numbers for dropout must come from a fixed
+// key, so that both passes see the same. What is written is given, with the shape and dtype that is
+// said and a dense last axis (ValueError).
 #pragma once
 
 #include "autograd/ops/attention.h"

@@ -42,11 +42,10 @@ struct MultiheadAttentionResult {
 /// state names as there; where kdim or vdim is not E, q_proj_weight [E, E], k_proj_weight [E, kdim]
 /// and v_proj_weight [E, vdim] take the place of in_proj_weight.
 ///
-/// Runs on scaled_dot_product_attention() unless weights are asked for or a mask holds numbers;
-/// bool masks that differ between heads are slower, too. A query that sees no key gets the output
-/// of zeros (PyTorch: NaN). ValueError if E is not a multiple of num_heads, kdim or vdim is
-/// negative, dropout lies outside [0, 1) or shapes do not fit; TypeError for a mask that is neither
-/// bool nor floating.
+/// Runs on scaled_dot_product_attention() unless weights are asked for or a mask holds numbers. A
+/// query that sees no key gets the output of zeros (PyTorch: NaN). ValueError if E is not a
+/// multiple of num_heads, kdim or vdim is negative, dropout lies outside [0, 1) or shapes do not
+/// fit; TypeError for a mask that is neither bool nor floating.
 class MultiheadAttention final : public Module {
  public:
   MultiheadAttention(int64_t embed_dim, int64_t num_heads, MultiheadAttentionOptions options = {});

@@ -26,7 +26,8 @@ struct QueryBlock {
   C* dq;  // [kB, padded]
 };
 
-/// scores -> probabilities p times `factors` (null: 1), dscores -> p (dscores factors - delta).
+/// scores -> probabilities p times `factors` (null: 1), dscores -> p (dscores
+/// factors - delta).
 template <class Item, class C>
 [[gnu::noinline]] void softmax_backward(const Block& block,
                                         C factor,
@@ -147,8 +148,8 @@ class BackwardPart {
     block.queries = q;
     block.keys = keys;
     block.head = head;
-    // Where rows and stacked are the same, the rows are kept and the buffer for stacked ones
-    // unused.
+    // Where rows and stacked are the same, the rows are kept and the buffer for
+    // stacked ones unused.
     Item* q_buffer = workspace.take<Item>(operand_size());
     Item* dout_buffer = workspace.take<Item>(operand_size());
     constexpr bool kSameForm = O::kPerItem == 1;
@@ -168,12 +169,13 @@ class BackwardPart {
     }
   }
 
-  /// delta_i = dout_i . out_i, and the shifts. A query without a visible key gets the shift +inf:
-  /// its probabilities become 0.
+  /// delta_i = dout_i . out_i, and the shifts. A query without a visible key
+  /// gets the shift +inf: its probabilities become 0.
   ///
-  /// The sum of delta runs over d in the order and with the rounding of dout v^T. So a query with
-  /// one visible key, where out is that key's value, has delta = dout . v to the bit, and the
-  /// gradient of its score, which is 0, does not come out as the rounding of large numbers.
+  /// The sum of delta runs over d in the order and with the rounding of dout
+  /// v^T. So a query with one visible key, where out is that key's value, has
+  /// delta = dout . v to the bit, and the gradient of its score, which is 0,
+  /// does not come out as the rounding of large numbers.
   void load_row_constants(const QueryBlock<Item, C>& block) {
     constexpr double kLog2E = 1.4426950408889634;
     const Queries& q = block.queries;
@@ -200,6 +202,17 @@ class BackwardPart {
   /// A block of keys and values meets the queries that see it.
   void visit(int64_t k_begin, int64_t count) {
     const int64_t k_count = smaller(kB, s_.kv_len - k_begin);
+    bool met = false;
+    bool meets[kAttentionBlocks] = {};
+    for (int64_t n = 0; n < count; ++n) {
+      const QueryBlock<Item, C>& q = blocks_[n];
+      meets[n] = k_begin < q.keys.end && k_begin + kB > q.keys.begin &&
+                 lets_through(call_.mask, part_.sample, q.head, q.queries, k_begin, k_count);
+      met = met || meets[n];
+    }
+    if (!met) {
+      return;
+    }
     const bool once = count == 1;  // a copy would not be used again
     const Operand<Item> key_rows = O::rows(at<T>(call_.k, part_.sample, part_.group, k_begin),
                                            call_.k.strides.row, k_count, dim_, once, left_rows_);
@@ -208,9 +221,8 @@ class BackwardPart {
     const Operand<Item> keys_stacked =
         part_.want_dq ? O::stacked(key_rows, dim_, k_stacked_) : Operand<Item>{};
     for (int64_t n = 0; n < count; ++n) {
-      const QueryBlock<Item, C>& q = blocks_[n];
-      if (k_begin < q.keys.end && k_begin + kB > q.keys.begin) {
-        add(q, k_begin, key_rows, value_rows, keys_stacked);
+      if (meets[n]) {
+        add(blocks_[n], k_begin, key_rows, value_rows, keys_stacked);
       }
     }
   }
@@ -224,7 +236,7 @@ class BackwardPart {
     const int64_t items = (dim_ + O::kPerItem - 1) / O::kPerItem;
     score_product(block, items, key_rows, q.q_transposed, scores_);
     apply_sign(exponents_, block, scores_);
-    hide_scores(s_, call_.mask, q.queries, block, scores_);
+    hide_scores(call_.mask, part_.sample, q.head, q.queries, block, scores_);
     score_product(block, items, value_rows, q.dout_transposed, dscores_);
     const bool drops = s_.dropout_p > 0;
     if (drops) {

@@ -1,10 +1,12 @@
-// A block of scores [keys, queries]: which of them are visible, the products around it, dropout.
+// A block of scores [keys, queries]: which of them are visible, the products
+// around it, dropout.
 //
-// Scores are kept transposed: so K lies as the left factor of a product wants it, the statistics of
-// the queries are vectors, and of the inputs only a block of Q (and of dout) has to be transposed,
-// once for all its keys.
+// Scores are kept transposed: so K lies as the left factor of a product wants
+// it, the statistics of the queries are vectors, and of the inputs only a block
+// of Q (and of dout) has to be transposed, once for all its keys.
 //
-// Only for sources in kernels/isa/: everything here has internal linkage, per level.
+// Only for sources in kernels/isa/: everything here has internal linkage, per
+// level.
 #pragma once
 
 #include "autograd/kernels/isa/attention_operands.h"
@@ -29,8 +31,8 @@ template <class T>
   return static_cast<const T*>(x.data) + b * s.batch + h * s.head + row * s.row;
 }
 
-/// Queries are skipped in units of so many: the widest vector, and at any level the same, so that
-/// what one loop writes is what the next one reads.
+/// Queries are skipped in units of so many: the widest vector, and at any level
+/// the same, so that what one loop writes is what the next one reads.
 inline constexpr int64_t kColumns = 16;
 
 /// A block of queries: the first one, how many, and that number in whole units.
@@ -50,7 +52,8 @@ struct Keys {
   int64_t end;
 };
 
-/// The keys that some query of the block sees, but for the mask; empty if begin >= end.
+/// The keys that some query of the block sees, but for the mask; empty if begin
+/// >= end.
 inline Keys visible_keys(const AttentionShape& s, const Queries& q) {
   const int64_t first = q.begin + s.q_offset;
   const int64_t last = first + q.count - 1;
@@ -58,12 +61,12 @@ inline Keys visible_keys(const AttentionShape& s, const Queries& q) {
           s.causal ? smaller(last + 1, s.kv_len) : s.kv_len};
 }
 
-/// A block of scores. Key j of it is visible to query i, but for the mask, if j < k_count and
-/// -below <= j - i <= above.
+/// A block of scores. Key j of it is visible to query i, but for the mask, if j
+/// < k_count and -below <= j - i <= above.
 ///
-/// Loops leave out what is invisible in units: tiles of kTileRows keys by kColumns queries.
-/// `touches` says which units hold a visible score, and all loops agree on it: the scores of the
-/// others are neither written nor read.
+/// Loops leave out what is invisible in units: tiles of kTileRows keys by
+/// kColumns queries. `touches` says which units hold a visible score, and all
+/// loops agree on it: the scores of the others are neither written nor read.
 struct Block {
   int64_t k_begin;
   int64_t k_count;
@@ -140,10 +143,45 @@ template <int64_t kPerItem, class Item, class C>
       });
 }
 
+/// Row `query` of the mask of a head, from key `key` on.
+inline const bool* mask_row(
+    const AttentionMask& mask, int64_t sample, int64_t head, int64_t query, int64_t key) {
+  const AttentionStrides& s = mask.strides;
+  return mask.data + sample * s.batch + head * s.head + query * s.row + key;
+}
+
+/// Whether some of the queries may look at some of `count` keys from `key` on.
+inline bool lets_through(const AttentionMask& mask,
+                         int64_t sample,
+                         int64_t head,
+                         const Queries& q,
+                         int64_t key,
+                         int64_t count) {
+  if (mask.data == nullptr) {
+    return true;
+  }
+  const int64_t rows = mask.strides.row == 0 ? 1 : q.count;
+  for (int64_t i = 0; i < rows; ++i) {
+    const bool* may_look = mask_row(mask, sample, head, q.begin + i, key);
+    int seen = 0;
+    for (int64_t j = 0; j < count; ++j) {
+      seen |= static_cast<int>(may_look[j]);
+    }
+    if (seen != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /// Sets the scores that are not visible to -inf.
 template <class C>
-void hide_scores(
-    const AttentionShape& s, const bool* mask, const Queries& q, const Block& block, C* scores) {
+void hide_scores(const AttentionMask& mask,
+                 int64_t sample,
+                 int64_t head,
+                 const Queries& q,
+                 const Block& block,
+                 C* scores) {
   const C hidden = -static_cast<C>(__builtin_inf());
   for (int64_t j = block.k_count; j < block.k_rows; ++j) {
     for (int64_t i = 0; i < block.columns; ++i) {
@@ -163,9 +201,16 @@ void hide_scores(
       row[i] = hidden;
     }
   }
-  if (mask != nullptr) {
+  if (mask.data != nullptr && mask.strides.row == 0) {
+    const bool* may_look = mask_row(mask, sample, head, 0, block.k_begin);
+    for (int64_t j = 0; j < block.k_count; ++j) {
+      for (int64_t i = 0; i < block.columns && !may_look[j]; ++i) {
+        scores[j * kB + i] = hidden;
+      }
+    }
+  } else if (mask.data != nullptr) {
     for (int64_t i = 0; i < q.count; ++i) {
-      const bool* may_look = mask + (q.begin + i) * s.kv_len + block.k_begin;
+      const bool* may_look = mask_row(mask, sample, head, q.begin + i, block.k_begin);
       for (int64_t j = 0; j < block.k_count; ++j) {
         C& score = scores[j * kB + i];
         score = may_look[j] ? score : hidden;
@@ -174,8 +219,9 @@ void hide_scores(
   }
 }
 
-/// The exponents of the softmax are binary: e^(scale s) = 2^(factor s), factor > 0, of the scores s
-/// times `sign`, which only a scale that is not positive makes differ from 1.
+/// The exponents of the softmax are binary: e^(scale s) = 2^(factor s), factor
+/// > 0, of the scores s times `sign`, which only a scale that is not positive
+/// makes differ from 1.
 struct Exponents {
   double factor;
   double sign;

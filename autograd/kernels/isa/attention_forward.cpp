@@ -10,8 +10,8 @@ void attention_forward_rows(const AttentionForward& call, const AttentionRows& r
 
 namespace {
 
-/// What is kept for a block of queries while the keys go by. The terms of both sums are
-/// 2^(factor (score - max)) with the maximum so far.
+/// What is kept for a block of queries while the keys go by. The terms of both
+/// sums are 2^(factor (score - max)) with the maximum so far.
 template <class Item, class C>
 struct QueryBlock {
   Queries queries;
@@ -22,8 +22,9 @@ struct QueryBlock {
   C* sum;  // of the terms
 };
 
-/// scores -> terms, with max and sum brought up to date. `rescale` is what older terms are to be
-/// multiplied by. The term of the maximum is 1 to the bit: one visible key gives its value.
+/// scores -> terms, with max and sum brought up to date. `rescale` is what
+/// older terms are to be multiplied by. The term of the maximum is 1 to the
+/// bit: one visible key gives its value.
 template <class Item, class C>
 [[gnu::noinline]] void online_softmax(
     const Block& block, C factor, C* scores, const QueryBlock<Item, C>& q, C* rescale) {
@@ -134,6 +135,17 @@ class ForwardRows {
   /// A block of keys and values meets the queries that see it.
   void visit(int64_t k_begin) {
     const int64_t k_count = smaller(kB, s_.kv_len - k_begin);
+    bool met = false;
+    bool meets[kAttentionBlocks] = {};
+    for (int64_t n = 0; n < count_; ++n) {
+      const QueryBlock<Item, C>& q = blocks_[n];
+      meets[n] = k_begin < q.keys.end && k_begin + kB > q.keys.begin &&
+                 lets_through(call_.mask, rows_.sample, rows_.head, q.queries, k_begin, k_count);
+      met = met || meets[n];
+    }
+    if (!met) {
+      return;
+    }
     const int64_t group = rows_.head / (s_.heads / s_.groups);
     const T* k = at<T>(call_.k, rows_.sample, group, k_begin);
     const T* v = at<T>(call_.v, rows_.sample, group, k_begin);
@@ -142,9 +154,8 @@ class ForwardRows {
     const Operand<Item> values = O::stacked(
         O::rows(v, call_.v.strides.row, k_count, dim_, once, v_buffer_), dim_, v_stacked_);
     for (int64_t n = 0; n < count_; ++n) {
-      const QueryBlock<Item, C>& q = blocks_[n];
-      if (k_begin < q.keys.end && k_begin + kB > q.keys.begin) {
-        add(q, k_begin, key_rows, values);
+      if (meets[n]) {
+        add(blocks_[n], k_begin, key_rows, values);
       }
     }
   }
@@ -156,7 +167,7 @@ class ForwardRows {
     const Block block = block_of(s_, q.queries, k_begin);
     score_product(block, (dim_ + O::kPerItem - 1) / O::kPerItem, key_rows, q.q_transposed, scores_);
     apply_sign(exponents_, block, scores_);
-    hide_scores(s_, call_.mask, q.queries, block, scores_);
+    hide_scores(call_.mask, rows_.sample, rows_.head, q.queries, block, scores_);
     online_softmax(block, static_cast<C>(exponents_.factor), scores_, q, rescale_);
     if (s_.dropout_p > 0) {
       dropout_factors(s_, rows_.sample, rows_.head, q.queries, block, factors_);

@@ -14,12 +14,14 @@ using kernels::AttentionStrides;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Inputs and outputs; channels are contiguous, sizes in the order [B,S,H,D] ("BSH") or [B,H,S,D].
+/// Inputs and outputs; channels are contiguous, sizes in the order [B,S,H,D]
+/// ("BSH") or [B,H,S,D].
 struct Problem {
   AttentionShape shape;
   bool rows_first = false;
   Array q, k, v, dout;
-  std::vector<char> mask;  // [S,T] or empty
+  std::vector<char> mask;  // [S,T] unless strides are given; or empty
+  AttentionStrides mask_strides = {};
 };
 
 AttentionStrides strides(const Problem& p, int64_t heads, int64_t rows) {
@@ -37,7 +39,8 @@ Problem make(DType dtype, const AttentionShape& s, bool rows_first = false) {
           random_array(dtype, k_size, 2),
           random_array(dtype, k_size, 3),
           random_array(dtype, q_size, 4),
-          {}};
+          {},
+          {.row = s.kv_len}};
 }
 
 struct Result {
@@ -49,7 +52,8 @@ Result run(const Problem& p) {
   const DType t = p.q.dtype();
   const AttentionStrides qs = strides(p, s.heads, s.q_len);
   const AttentionStrides ks = strides(p, s.groups, s.kv_len);
-  const bool* mask = p.mask.empty() ? nullptr : reinterpret_cast<const bool*>(p.mask.data());
+  const kernels::AttentionMask mask = {
+      p.mask.empty() ? nullptr : reinterpret_cast<const bool*>(p.mask.data()), p.mask_strides};
   Result r{Array(t, p.q.size()), Array(statistics_dtype(t), s.batch * s.heads * s.q_len),
            Array(t, p.q.size()), Array(t, p.k.size()), Array(t, p.k.size())};
   kernels::attention({.dtype = t,
@@ -102,7 +106,9 @@ Expected reference(const Problem& p) {
         for (int64_t j = 0; j < s.kv_len; ++j) {
           bool sees = !s.causal || j <= position;
           sees = sees && (s.window_left < 0 || j >= position - s.window_left);
-          sees = sees && (p.mask.empty() || p.mask[i * s.kv_len + j] != 0);
+          sees =
+              sees && (p.mask.empty() || p.mask[b * p.mask_strides.batch + h * p.mask_strides.head +
+                                                i * p.mask_strides.row + j] != 0);
           prob[j] = sees ? 0.0 : -kInfinity;
           for (int64_t d = 0; sees && d < s.head_dim; ++d) {
             prob[j] += s.scale * p.q[qi + d] * p.k[kj(j) + d];
@@ -207,7 +213,8 @@ TEST(Attention, AnyHeadSize) {
 }
 
 TEST(Attention, ManyBlocks) {
-  // More queries than pass over the keys together, and diagonals at any place in a block.
+  // More queries than pass over the keys together, and diagonals at any place
+  // in a block.
   for_each_dtype([](DType dtype) {
     for (const int64_t window : {-1, 100}) {
       for (const int64_t offset : {3, 64}) {
@@ -238,8 +245,9 @@ TEST(Attention, EveryDiagonal) {
 }
 
 TEST(Attention, QueriesOfSeveralCallsShareKeys) {
-  // Two runs of queries that lie apart, as a context-parallel rank has them: each meets the keys up
-  // to its end, and the gradients of the keys add up in the compute type.
+  // Two runs of queries that lie apart, as a context-parallel rank has them:
+  // each meets the keys up to its end, and the gradients of the keys add up in
+  // the compute type.
   for_each_dtype([](DType dtype) {
     constexpr int64_t kChunk = 45;
     constexpr int64_t kLength = 4 * kChunk;
@@ -309,7 +317,8 @@ TEST(Attention, QueriesOfSeveralCallsShareKeys) {
 }
 
 TEST(Attention, RowsOfAFusedProjection) {
-  // [B, S, groups, heads per group + 2, D]: the queries of a group, its key, its value.
+  // [B, S, groups, heads per group + 2, D]: the queries of a group, its key,
+  // its value.
   for_each_dtype([](DType dtype) {
     AttentionShape s = shape_of(2, 4, 2, 90, 90, 24);
     s.causal = true;
@@ -336,8 +345,8 @@ TEST(Attention, RowsOfAFusedProjection) {
         }
       }
     }
-    // Heads of one group are D apart, those of the next group two places further on: one call for
-    // each group.
+    // Heads of one group are D apart, those of the next group two places
+    // further on: one call for each group.
     const Result expected = run(p);
     Array out(dtype, p.q.size());
     Array lse(statistics_dtype(dtype), 2 * 4 * 90);
@@ -428,6 +437,65 @@ TEST(Attention, MaskAndRowsWithoutKeys) {
   });
 }
 
+TEST(Attention, MasksOfSamplesAndHeads) {
+  for_each_dtype([](DType dtype) {
+    for (const bool causal : {false, true}) {
+      AttentionShape s = shape_of(2, 4, 2, 70, 150, 16);
+      s.causal = causal;
+      for (const AttentionStrides& strides :
+           {AttentionStrides{150, 0, 0}, AttentionStrides{0, 150, 0}, AttentionStrides{600, 150, 0},
+            AttentionStrides{70 * 150, 0, 150}, AttentionStrides{4 * 70 * 150, 70 * 150, 150}}) {
+        Problem p = make(dtype, s);
+        p.mask_strides = strides;
+        p.mask.resize(2 * 4 * 70 * 150);
+        for (size_t i = 0; i < p.mask.size(); ++i) {
+          p.mask[i] = i * 7 % 11 < 6 && i % 300 < 220 ? 1 : 0;
+        }
+        expect_matches(p);
+      }
+    }
+  });
+}
+
+TEST(Attention, PaddedKeysOfWholeBlocksAreNotLookedAt) {
+  // NaN in keys and values that are multiplied by 0 would be seen.
+  at_every_cpu_level([] {
+    constexpr int64_t kKeys = 300;
+    constexpr int64_t kDim = 16;
+    for (const DType dtype : {kFloat32, kBFloat16}) {
+      for (const bool per_row : {false, true}) {
+        Problem p = make(dtype, shape_of(3, 2, 1, 200, kKeys, kDim));
+        const std::vector<int64_t> lengths = {64, kKeys, 0};
+        p.mask_strides =
+            per_row ? AttentionStrides{200 * kKeys, 0, kKeys} : AttentionStrides{kKeys, 0, 0};
+        p.mask.assign(per_row ? 3 * 200 * kKeys : 3 * kKeys, 0);
+        for (int64_t b = 0; b < 3; ++b) {
+          for (int64_t row = 0; row < (per_row ? 200 : 1); ++row) {
+            for (int64_t j = 0; j < lengths[b]; ++j) {
+              p.mask[b * p.mask_strides.batch + row * p.mask_strides.row + j] = 1;
+            }
+          }
+          for (int64_t i = (b * kKeys + lengths[b]) * kDim; i < (b + 1) * kKeys * kDim; ++i) {
+            p.k.set(i, std::nan(""));
+            p.v.set(i, std::nan(""));
+          }
+        }
+        const Result r = run(p);
+        for (const Array* x : {&r.out, &r.dq, &r.dk, &r.dv}) {
+          for (int64_t i = 0; i < x->size(); ++i) {
+            ASSERT_TRUE(std::isfinite((*x)[i])) << i;
+          }
+        }
+        for (int64_t i = 64 * kDim; i < kKeys * kDim; ++i) {
+          ASSERT_EQ(r.dk[i], 0);
+          ASSERT_EQ(r.dv[i], 0);
+        }
+        EXPECT_EQ(r.lse[2 * 2 * 200], -kInfinity);
+      }
+    }
+  });
+}
+
 TEST(Attention, WindowLeavesNoKeys) {
   // Queries far behind the last key.
   AttentionShape s = shape_of(1, 1, 1, 80, 10, 8);
@@ -446,7 +514,8 @@ TEST(Attention, LargeScores) {
       const Result r = run(p);
       const Expected e = reference(p);
       expect_close(r.out, e.out, "out", 1e-11);
-      // A score near 1000 is off by 1e-13, and so is its probability, times the scale.
+      // A score near 1000 is off by 1e-13, and so is its probability, times the
+      // scale.
       expect_close(r.dq, e.dq, "dq", 1e-11, std::abs(scale));
       expect_close(r.dk, e.dk, "dk", 1e-11, std::abs(scale));
       for (const double x : run(make(kFloat32, s)).out.values()) {
@@ -477,7 +546,8 @@ TEST(Attention, Dropout) {
 }
 
 TEST(Attention, DropoutDoesNotDependOnTheCut) {
-  // The second head alone, told where it belongs, gives what it gave among others.
+  // The second head alone, told where it belongs, gives what it gave among
+  // others.
   AttentionShape s = shape_of(1, 2, 2, 70, 70, 16);
   s.dropout_p = 0.5;
   s.rng_seed = 1;

@@ -129,7 +129,7 @@ TEST(Attention, PassesApartSayWhatDoesNotFit) {
   EXPECT_THROW(attention_forward(q, q, q, {}, {empty({1, 2, 3, 5}, kFloat64), lse}), ValueError);
   EXPECT_THROW(attention_forward(q, q, q, {}, {empty_like(q), lse.to(kFloat32)}), ValueError);
   EXPECT_THROW(
-      attention_forward(q, q, q, {.mask = full({2, 3, 3}, 1, kBool)}, {empty_like(q), lse}),
+      attention_forward(q, q, q, {.mask = full({2, 3, 4}, 1, kBool)}, {empty_like(q), lse}),
       ValueError);
   const AttentionResult result = {zeros_like(q), lse};
   EXPECT_THROW(attention_backward(q, q, q, {}, result, q, {q, q.to(kFloat32), q}), ValueError);
