@@ -54,4 +54,8 @@ UnaryRow cast_row(DType from, DType to) {
                                               : TAPESTRY_DISPATCH_UP_TO_AVX2(convert_row)(from, to);
 }
 
+void fill_row(DType dtype, int64_t n, double value, void* y, int64_t sy) {
+  TAPESTRY_DISPATCH_UP_TO_AVX2(fill_row)(dtype, n, value, y, sy);
+}
+
 }  // namespace tapestry::kernels

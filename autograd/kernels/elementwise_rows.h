@@ -22,7 +22,8 @@ TAPESTRY_DECLARE_UP_TO_AVX2(
     /// Conversions between different dtypes that are not both floating.
     UnaryRow convert_row(DType from, DType to);
     /// Copies elements of that many bytes.
-    UnaryRow copy_row(int64_t item_size))
+    UnaryRow copy_row(int64_t item_size);
+    void fill_row(DType dtype, int64_t n, double value, void* y, int64_t sy))
 
 /// Floating functions whose loops call libm for each element, the same at every level: sine, cosine
 /// and powers, and in float64 whatever is no arithmetic.
