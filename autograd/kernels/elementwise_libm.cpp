@@ -49,20 +49,6 @@ UnaryRow only_double(DType dtype) {
   return dtype == kFloat64 ? unary_entry<Op, double> : nullptr;
 }
 
-template <class Op>
-UnaryRow floating(DType dtype) {
-  switch (dtype) {
-    case kFloat32:
-      return unary_entry<Op, float>;
-    case kBFloat16:
-      return unary_entry<Op, BFloat16>;
-    case kFloat16:
-      return unary_entry<Op, Float16>;
-    default:
-      return only_double<Op>(dtype);
-  }
-}
-
 BinaryRow power(DType dtype) {
   switch (dtype) {
     case kFloat32:
@@ -119,9 +105,9 @@ ScalarRow scalar_power(bool swapped, DType dtype) {
 UnaryRow libm_unary_row(UnaryOp op, DType dtype) {
   switch (op) {
     case UnaryOp::kSin:
-      return floating<Sin>(dtype);
+      return floating_unary<Sin>(dtype);
     case UnaryOp::kCos:
-      return floating<Cos>(dtype);
+      return floating_unary<Cos>(dtype);
     case UnaryOp::kExp:
       return only_double<Exp>(dtype);
     case UnaryOp::kLog:

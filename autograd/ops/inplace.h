@@ -9,10 +9,10 @@
 //
 // Where nothing is recorded, the kernel works on x's memory. While recording,
 // - a leaf that requires a gradient cannot be changed (RuntimeError; use NoGradGuard);
-// - nor can a view that was made under a NoGradGuard of a tensor that is part of a graph, which
-// would
-//   not learn of the change, nor, where the change is recorded, one of several views that split()
-//   or chunk() made (RuntimeError);
+// - nor can a view that was made under a NoGradGuard of a tensor that is part of a graph: the graph
+//   would not learn of the change (RuntimeError);
+// - nor, where the change is recorded, one of several views that split() or chunk() made
+//   (RuntimeError);
 // - if x has a history or an operand requires a gradient, x becomes the result of the recorded op
 //   of the same meaning, with the old x as its input. This is only possible if no other tensor
 //   shares x's storage (RuntimeError): views and detached aliases of x, values of x that an earlier

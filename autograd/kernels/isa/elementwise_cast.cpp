@@ -2,44 +2,11 @@
 // int64_t, float or double, is converted to what the other side is stored from, and stored.
 #include "autograd/kernels/elementwise_rows.h"
 #include "autograd/kernels/isa/elementwise_loops.h"
+#include "autograd/kernels/isa/elementwise_stored.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
 namespace {
-
-/// C: what elements stored as T are loaded to. V: what they are stored from.
-template <class T_, class C_ = compute_t<T_>, class V_ = C_>
-struct Stored {
-  using T = T_;
-  using C = C_;
-  using V = V_;
-};
-using Bool = Stored<uint8_t, int32_t, bool>;
-
-template <class F>
-auto with_stored(DType dtype, const F& f) {
-  switch (dtype) {
-    case kBool:
-      return f(Bool{});
-    case kInt8:
-      return f(Stored<int8_t, int32_t>{});
-    case kUInt8:
-      return f(Stored<uint8_t, int32_t>{});
-    case kInt32:
-      return f(Stored<int32_t>{});
-    case kInt64:
-      return f(Stored<int64_t>{});
-    case kFloat16:
-      return f(Stored<Float16>{});
-    case kBFloat16:
-      return f(Stored<BFloat16>{});
-    case kFloat32:
-      return f(Stored<float>{});
-    case kFloat64:
-      break;
-  }
-  return f(Stored<double>{});
-}
 
 template <class V>
 struct Convert {

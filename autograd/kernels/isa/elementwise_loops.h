@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "autograd/kernels/dtype.h"
+#include "autograd/kernels/elementwise.h"
 #include "autograd/kernels/isa/row_io.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
@@ -191,6 +192,26 @@ void unary_entry(int64_t n, const void* x, int64_t sx, void* y, int64_t sy) {
   }
   // bfloat16 keeps its function here too: results do not depend on strides.
   unary_blocks<C, C>(n, source<T>(x, sx), sink<T>(y, sy), unary_loop<function_for<Op, T>, C, C>);
+}
+
+/// unary_entry of the floating dtypes that are computed in float32, and of all; else nullptr.
+template <class Op>
+UnaryRow narrow_unary(DType dtype) {
+  switch (dtype) {
+    case kFloat32:
+      return unary_entry<Op, float>;
+    case kBFloat16:
+      return unary_entry<Op, BFloat16>;
+    case kFloat16:
+      return unary_entry<Op, Float16>;
+    default:
+      return nullptr;
+  }
+}
+
+template <class Op>
+UnaryRow floating_unary(DType dtype) {
+  return dtype == kFloat64 ? unary_entry<Op, double> : narrow_unary<Op>(dtype);
 }
 
 /// y = f(a, b), contiguous.

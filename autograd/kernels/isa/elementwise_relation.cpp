@@ -4,6 +4,7 @@
 
 #include "autograd/kernels/elementwise_rows.h"
 #include "autograd/kernels/isa/elementwise_loops.h"
+#include "autograd/kernels/isa/elementwise_stored.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
@@ -31,38 +32,6 @@ struct IsFinite {
     return x - x == 0 ? 1 : 0;
   }
 };
-
-/// The element type and the one in which it is compared.
-template <class T_, class C_ = compute_t<T_>>
-struct Stored {
-  using T = T_;
-  using C = C_;
-};
-
-/// f(Stored<T, C>{}) for a dtype.
-template <class F>
-auto with_stored(DType dtype, const F& f) {
-  switch (dtype) {
-    case kBool:
-    case kUInt8:
-      return f(Stored<uint8_t, int32_t>{});
-    case kInt8:
-      return f(Stored<int8_t, int32_t>{});
-    case kInt32:
-      return f(Stored<int32_t>{});
-    case kInt64:
-      return f(Stored<int64_t>{});
-    case kFloat16:
-      return f(Stored<Float16>{});
-    case kBFloat16:
-      return f(Stored<BFloat16>{});
-    case kFloat32:
-      return f(Stored<float>{});
-    case kFloat64:
-      break;
-  }
-  return f(Stored<double>{});
-}
 
 /// An input as C. float16 is converted by the loops of the level in use: in software that would be
 /// most of the time.

@@ -49,70 +49,50 @@ struct Gelu {
 TAPESTRY_UNARY(GeluTanh, gelu_tanh(x))
 TAPESTRY_UNARY(Silu, silu(x))
 
-/// What is computed in float32.
-template <class Op>
-UnaryRow narrow(DType dtype) {
-  switch (dtype) {
-    case kFloat32:
-      return unary_entry<Op, float>;
-    case kBFloat16:
-      return unary_entry<Op, BFloat16>;
-    case kFloat16:
-      return unary_entry<Op, Float16>;
-    default:
-      return nullptr;
-  }
-}
-
-template <class Op>
-UnaryRow floating(DType dtype) {
-  return dtype == kFloat64 ? unary_entry<Op, double> : narrow<Op>(dtype);
-}
-
 }  // namespace
 
 UnaryRow unary_row_of(UnaryOp op, DType dtype) {
   switch (op) {
     case UnaryOp::kNeg:
-      return floating<Neg>(dtype);
+      return floating_unary<Neg>(dtype);
     case UnaryOp::kAbs:
-      return floating<Abs>(dtype);
+      return floating_unary<Abs>(dtype);
     case UnaryOp::kSign:
-      return floating<Sign>(dtype);
+      return floating_unary<Sign>(dtype);
     case UnaryOp::kFloor:
-      return floating<Floor>(dtype);
+      return floating_unary<Floor>(dtype);
     case UnaryOp::kCeil:
-      return floating<Ceil>(dtype);
+      return floating_unary<Ceil>(dtype);
     case UnaryOp::kRound:
-      return floating<Round>(dtype);
+      return floating_unary<Round>(dtype);
     case UnaryOp::kExp:
-      return narrow<Exp>(dtype);
+      return narrow_unary<Exp>(dtype);
     case UnaryOp::kLog:
-      return narrow<Log>(dtype);
+      return narrow_unary<Log>(dtype);
     case UnaryOp::kSqrt:
-      return floating<Sqrt>(dtype);
+      return floating_unary<Sqrt>(dtype);
     case UnaryOp::kRsqrt:
-      return floating<Rsqrt>(dtype);
+      return floating_unary<Rsqrt>(dtype);
     case UnaryOp::kReciprocal:
-      return floating<Reciprocal>(dtype);
+      return floating_unary<Reciprocal>(dtype);
     case UnaryOp::kTanh:
-      return narrow<Tanh>(dtype);
+      return narrow_unary<Tanh>(dtype);
     case UnaryOp::kSigmoid:
-      return narrow<Sigmoid>(dtype);
+      return narrow_unary<Sigmoid>(dtype);
     case UnaryOp::kErf:
-      return narrow<Erf>(dtype);
+      return narrow_unary<Erf>(dtype);
     case UnaryOp::kSquare:
-      return floating<Square>(dtype);
+      return floating_unary<Square>(dtype);
     case UnaryOp::kCube:
-      return floating<Cube>(dtype);
+      return floating_unary<Cube>(dtype);
     case UnaryOp::kRelu:
-      return floating<Relu>(dtype);
+      return floating_unary<Relu>(dtype);
     case UnaryOp::kGelu:
-      return narrow<Gelu>(dtype);
+      return narrow_unary<Gelu>(dtype);
     case UnaryOp::kGeluTanh:
-      return narrow<GeluTanh>(dtype);
+      return narrow_unary<GeluTanh>(dtype);
     case UnaryOp::kSilu:
-      return narrow<Silu>(dtype);
+      return narrow_unary<Silu>(dtype);
     default:
       return nullptr;
   }
