@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
 #include "parallel_core/data/prepare.h"
@@ -150,6 +151,9 @@ int main(int argc, char** argv) {
     std::cerr << "preprocess_data: " << error.what() << "; --help lists the options\n";
     return kBadInput;
   } catch (const tapestry::RuntimeError& error) {
+    std::cerr << "preprocess_data: " << error.what() << "\n";
+    return 1;
+  } catch (const tapestry::StorageError& error) {
     std::cerr << "preprocess_data: " << error.what() << "\n";
     return 1;
   } catch (const tapestry::Error& error) {

@@ -89,6 +89,11 @@ int run(const std::vector<std::string>& words, const tapestry::Distributed& job)
       "what is "
       "not named stays as configured")("verify_steps", po::value<int64_t>()->default_value(3),
                                        "steps that --verify_layout trains")(
+      "overwrite",
+      "move the files of an earlier run in the output folder to its sub-folder old/ and start "
+      "anew")(
+      "replace",
+      "end the run that is in the output folder, which saves first, and go on as --overwrite")(
       "dry_run", "check the configuration, print layout, parameters and memory, and exit")(
       "version", "print build, CPU level, BLAS and MPI, and exit")(
       "help", "print this text and all configuration keys, and exit");
@@ -140,6 +145,8 @@ int run(const std::vector<std::string>& words, const tapestry::Distributed& job)
   }
   tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
                               .stop_requested = tapestry::stop_on_signals(),
+                              .overwrite = arguments.count("overwrite") != 0,
+                              .replace = arguments.count("replace") != 0,
                               .world = job.world(),
                               .ranks_on_host = job.ranks_on_host(),
                               .progress_text = job.progress_text()});

@@ -150,7 +150,10 @@ std::string render_configuration_markdown() {
       "refused by a run and listed by `--dry_run`.\n\n"
       "Numbers may be written `1e-6`, booleans `True`, `true`, `yes` or `on` (and their "
       "opposites), "
-      "null as `null`, `~` or nothing. Paths are relative to the current directory. The complete "
+      "null as `null`, `~` or nothing. Paths are relative to the current directory; in them `~/` "
+      "stands "
+      "for the home folder and `${NAME}` for the environment's value, which has to be set. The "
+      "complete "
       "configuration of a run, with the origin of each value, is saved as `config.yaml` in its "
       "output folder and can be used as the next run's file.\n";
   for (const Section& section : config::schema()) {

@@ -45,6 +45,8 @@ struct Key {
   Check check = {};
   bool required = false;
   Null null = Null::kByType;
+  /// A path, or several: `~` and `${NAME}` stand for what the environment says.
+  bool path = false;
   /// Other spellings, separated by '|', in the same section; "/name" stands at top level.
   std::string_view aliases = {};
   /// Other spellings of values: "mint.AdamW=AdamW|...".

@@ -23,6 +23,7 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/memory_estimate.h"
+#include "parallel_core/training/output_folder.h"
 
 namespace tapestry {
 
@@ -253,7 +254,15 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   }
   const std::string& output = config.training_config.output_dir;
   check_output_paths(config.training_config);
+  OutputFolder folder(output,
+                      {.overwrite = options.overwrite,
+                       .replace = options.replace,
+                       .stop_requested = options.stop_requested},
+                      *options.world);
   open_logs(output);
+  for (const std::string& remark : folder.remarks()) {
+    log_info(remark);
+  }
   log_info(layout_line(config.parallel_config, get_data_parallel_world_size()));
   log_info(concat(name_of(cpu_level()), ", ", num_threads(), " threads, OpenBLAS ",
                   kernels::blas_flavour()));
@@ -268,6 +277,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     log_warning(note);
   }
 
+  log_info(checkpoint_plan(config.training_config));
+
   RunData data = open_data_in_turn(config, *options.world);
   check_first_step(*data.train, config.dataset_config);
   log_info("data: " + data.description);
@@ -275,7 +286,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
       options.model ? get_model(options.model, config) : get_model(config);
   if (!config.training_config.load_checkpoint.empty()) {
     load_weights(*model, config.model_config, config.training_config.load_checkpoint);
-    log_info("loaded " + config.training_config.load_checkpoint);
+    log_info("loaded " + resolve_checkpoint(config.training_config.load_checkpoint));
   }
   log_info(options.model ? concat("model: ", model->type_name(), ", this rank holds ",
                                   model->num_parameters(), " parameters")
@@ -289,7 +300,14 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     resolved = comment_line("run_cmd: " + options.run_cmd) + resolved;
   }
   const bool first = RankContext::current().rank() == 0;
+  if (options.overwrite || options.replace) {
+    options.world->barrier();  // every rank has read what may be moved now
+  }
   if (first) {
+    const std::string aside = folder.move_earlier_aside({data.tokenizer_model});
+    if (!aside.empty()) {
+      log_info("the files of the earlier run are now in " + aside);
+    }
     write_file_atomically(output + "/config.yaml", resolved);
   }
   if (get_data_parallel_world_size(/*with_context_parallel=*/true) > 1) {

@@ -28,6 +28,9 @@ double evaluate(ParallelModel& model,
 /// Learning_rate: (1.250000e-06,1.250000e-06,), Time: 1403.24 ms".
 std::string train_log_line(const StepRecord& record, const StepResult& result);
 
+/// What the run saves and when: "checkpoints: at the end alone, ...".
+std::string checkpoint_plan(const TrainingConfig& config);
+
 /// "pipeline: stages waited for 12.50 % of the passes, theory 11.11 %".
 std::string bubble_line(const PipelineBubble& bubble);
 
@@ -35,7 +38,7 @@ std::string bubble_line(const PipelineBubble& bubble);
 struct TrainOptions {
   data::DataSource* validation = nullptr;  ///< null: no evaluation
   MetricsWriter* metrics = nullptr;        ///< null: no metrics.jsonl
-  CheckpointOptions checkpoint;            ///< used if save_interval is set, or on request
+  CheckpointOptions checkpoint;            ///< see save_interval and save_last; used on request
   std::function<bool()> stop_requested;    ///< asked after each step; true ends the run
 };
 
@@ -48,7 +51,12 @@ struct TrainSummary {
 };
 
 /// Trains until training_iters, epochs or the data are used up; logs, evaluates, saves and dumps as
-/// configured. A requested stop saves a checkpoint.
+/// configured. A requested stop saves a checkpoint. Older checkpoints beyond keep_checkpoint_max go
+/// when a step has shown that the newest one's weights give a finite loss, and at the end.
+///
+/// RuntimeError, with what may help (DivergenceWatch), after max_nonfinite_steps steps in a row
+/// that were not finite, and for a run that ends with a loss that is not, or without one finite
+/// step; what such a run has in memory is not saved. StorageError for a full disk.
 TrainSummary train(TrainOneStepCell& cell,
                    data::DataSource& source,
                    const AllConfig& config,
