@@ -97,7 +97,7 @@ std::string DivergenceWatch::remedies() const {
   } else if (!training.load_checkpoint.empty()) {
     text += remedy(concat("other weights: those of training_config.load_checkpoint ",
                           training.load_checkpoint, " give no finite step here"));
-  } else {
+  } else if (!loss_is_finite() || loss_scale_ <= 1) {
     text += remedy(concat("a smaller model_config.init_method_std (it is ",
                           config_.model_config.init_method_std, "): no update has been made yet"));
   }
