@@ -1,7 +1,6 @@
 // Trains a GPT from a YAML configuration.
 #include <tapestry_version.h>
 
-#include <algorithm>
 #include <boost/program_options.hpp>
 #include <iostream>
 #include <string>
@@ -13,7 +12,7 @@
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/render.h"
-#include "parallel_core/training/memory_estimate.h"
+#include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/verification/verify_layout.h"
@@ -32,28 +31,6 @@ std::string version_text() {
          "\nCPU level: " + std::string(name_of(tapestry::cpu_level())) +
          "\nBLAS: " + std::string(tapestry::kernels::blas_flavour()) +
          "\nMPI: " + tapestry::mpi_library_version() + "\n";
-}
-
-int dry_run(const tapestry::AllConfig& config, const tapestry::Distributed& job) {
-  const tapestry::ModelParallelConfig& p = config.parallel_config;
-  const int64_t model =
-      p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
-  const int64_t data_parallel_size = std::max<int64_t>(1, job.world()->size() / model);
-  std::cout << tapestry::layout_line(p, data_parallel_size) << "\n"
-            << tapestry::config_log_text(config) << "\n";
-  const tapestry::MemoryEstimate estimate = tapestry::estimate_memory(config, data_parallel_size);
-  std::cout << tapestry::memory_text(estimate) << "\n";
-  for (const std::string& note : config.notes) {
-    std::cout << "note: " << note << "\n";
-  }
-  if (!config.unsupported.empty()) {
-    std::cout << "not supported yet:\n";
-    for (const std::string& finding : config.unsupported) {
-      std::cout << "  " << finding << "\n";
-    }
-  }
-  tapestry::check_fits(estimate, tapestry::available_memory() / job.ranks_on_host());
-  return kFinished;
 }
 
 // Exit code 1 means that the layout does not compute what one process does.
@@ -94,8 +71,9 @@ int run(const std::vector<std::string>& words, const tapestry::Distributed& job)
       "anew")(
       "replace",
       "end the run that is in the output folder, which saves first, and go on as --overwrite")(
-      "dry_run", "check the configuration, print layout, parameters and memory, and exit")(
-      "version", "print build, CPU level, BLAS and MPI, and exit")(
+      "dry_run",
+      "check configuration, data and weights, print layout, memory, disk and expected time, write "
+      "nothing, and exit")("version", "print build, CPU level, BLAS and MPI, and exit")(
       "help", "print this text and all configuration keys, and exit");
   po::variables_map arguments;
   try {
@@ -141,7 +119,9 @@ int run(const std::vector<std::string>& words, const tapestry::Distributed& job)
   }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
   if (arguments.count("dry_run") != 0) {
-    return first ? dry_run(config, job) : kFinished;
+    tapestry::dry_run(config, {.world = job.world(), .ranks_on_host = job.ranks_on_host()},
+                      std::cout);
+    return kFinished;
   }
   tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
                               .stop_requested = tapestry::stop_on_signals(),

@@ -171,17 +171,6 @@ std::function<bool()> stop_of_all(const PretrainOptions& options) {
   };
 }
 
-void check_world_size(const ModelParallelConfig& p, int world_size) {
-  const int64_t model =
-      p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
-  check<ValueError>(world_size % model == 0, "parallel_config: tensor_model_parallel_size ",
-                    p.tensor_model_parallel_size, " x pipeline_model_parallel_size ",
-                    p.pipeline_model_parallel_size, " x context_parallel_size ",
-                    p.context_parallel_size, " need ", model,
-                    " ranks, or a multiple of it; this job has ", world_size,
-                    "; start it with mpirun -n ", model, " or RANKS=", model, " pretrain_gpt.sh");
-}
-
 // One comment line, whatever the text holds.
 std::string comment_line(const std::string& text) {
   std::string line = "# " + text;
@@ -212,10 +201,16 @@ RunData open_data(const AllConfig& config) {
   return run;
 }
 
-namespace {
-
-// Model chunks of a stage, where there are several.
-}  // namespace
+void check_world_size(const ModelParallelConfig& p, int world_size) {
+  const int64_t model =
+      p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
+  check<ValueError>(world_size % model == 0, "parallel_config: tensor_model_parallel_size ",
+                    p.tensor_model_parallel_size, " x pipeline_model_parallel_size ",
+                    p.pipeline_model_parallel_size, " x context_parallel_size ",
+                    p.context_parallel_size, " need ", model,
+                    " ranks, or a multiple of it; this job has ", world_size,
+                    "; start it with mpirun -n ", model, " or RANKS=", model, " pretrain_gpt.sh");
+}
 
 ModelParallelSizes model_parallel_sizes(const ModelParallelConfig& config) {
   const int64_t chunks = config.virtual_pipeline_model_parallel_size.value_or(1);

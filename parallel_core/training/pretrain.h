@@ -53,6 +53,9 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options = 
 /// The axes that a configuration asks for. A virtual pipeline of one chunk is none.
 ModelParallelSizes model_parallel_sizes(const ModelParallelConfig& config);
 
+/// ValueError, with the number that is needed, for a job whose ranks the layout does not divide.
+void check_world_size(const ModelParallelConfig& config, int world_size);
+
 /// "dp 1 | pp 1 | tp 1 | sp False | vpp None"
 std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel_size);
 

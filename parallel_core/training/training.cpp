@@ -175,7 +175,7 @@ TrainSummary train(TrainOneStepCell& cell,
   std::optional<int64_t> proven_step;  // saved, and a later step has found a finite loss with it
   std::string newest;                  // folder of saved_step
   const auto save = [&](int64_t step) {
-    if (saved_step == step) {
+    if (saved_step == step || options.checkpoint.directory.empty()) {
       return;
     }
     if (!watch.loss_is_finite()) {

@@ -38,7 +38,7 @@ std::string bubble_line(const PipelineBubble& bubble);
 struct TrainOptions {
   data::DataSource* validation = nullptr;  ///< null: no evaluation
   MetricsWriter* metrics = nullptr;        ///< null: no metrics.jsonl
-  CheckpointOptions checkpoint;            ///< see save_interval and save_last; used on request
+  CheckpointOptions checkpoint;            ///< without a directory: nothing is saved
   std::function<bool()> stop_requested;    ///< asked after each step; true ends the run
 };
 

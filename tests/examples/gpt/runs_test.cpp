@@ -239,6 +239,61 @@ TEST_F(RunsTest, AFullDiskEndsTheRunAndLeavesTheLastCheckpoint) {
   EXPECT_EQ(std::distance(fs::directory_iterator(dir_.file("full/checkpoint")), {}), 2);
 }
 
+TEST_F(RunsTest, ADryRunShowsEverythingAndWritesNothing) {
+  ASSERT_EQ(train(set_training("output_dir", "start")), 0) << said();
+  const auto before = tree();
+  ASSERT_EQ(train(" --dry_run" + set_training("load_checkpoint", "start") +
+                  set_training("save_interval", "1") + set_training("training_iters", "100")),
+            0)
+      << said();
+  EXPECT_EQ(err_, "");
+  for (const char* shown :
+       {"dp 1 | pp 1 | tp 1 | sp False | vpp None", "hidden_size: 16",
+        "parameters (6672): ", "total: ", " are available", "data: byte tokenizer, 257 ids",
+        "weights: start/checkpoint/step_00000003, 6672 parameters",
+        "output: ./output, no run in it yet", "checkpoints: every 1 steps",
+        "disk: a checkpoint takes about 26.1 KiB, at most 6 at a time 156.4 KiB; ", " are free in ",
+        "expected time: ", " a step, ", " for 100 steps; estimated from "}) {
+    EXPECT_THAT(out_, HasSubstr(shown));
+  }
+  ASSERT_EQ(train(" --dry_run" + set_training("output_dir", "start")), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("output: start, holds a run of 3 steps"));
+  EXPECT_EQ(tree(), before);
+  EXPECT_FALSE(exists("output"));
+}
+
+TEST_F(RunsTest, ADryRunNamesAllThatStandsInTheWay) {
+  ASSERT_EQ(train(set_training("output_dir", "start")), 0) << said();
+  const auto before = tree();
+  ASSERT_EQ(
+      train(" --dry_run" + set("parallel_config.expert_model_parallel_size", "2") +
+            set_training("resume_training", "True") + set("dataset_config.data_path", "none") +
+            set_training("load_checkpoint", "start") + set("model_config.num_layers", "2")),
+      2)
+      << said();
+  for (const char* named :
+       {"expert_model_parallel_size: 2 is not supported yet", "resume_training: True is not",
+        "none.bin", "start/checkpoint/step_00000003: the weights do not fit the model",
+        "missing: layers.1."}) {
+    EXPECT_THAT(err_, HasSubstr(named));
+  }
+  for (const char* shown : {"not supported yet:\n", "data: none", "expected time: "}) {
+    EXPECT_THAT(out_, HasSubstr(shown));
+  }
+  EXPECT_EQ(train(" --dry_run" + set_training("load_checkpoint", "nowhere")), 2);
+  EXPECT_THAT(err_, HasSubstr("nowhere: there is no such file"));
+  EXPECT_EQ(tree(), before);
+}
+
+// A text that a run would turn into tokens is left as it is.
+TEST_F(RunsTest, ADryRunPreparesNothing) {
+  const auto before = tree();
+  const std::string preset = TAPESTRY_SOURCE_DIR "/examples/gpt/pretrain_gpt_tiny.yaml";
+  ASSERT_EQ(pretrain("--dry_run --config_path " + preset), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("on first use; not opened"));
+  EXPECT_EQ(tree(), before);
+}
+
 TEST_F(RunsTest, PathsMayNameTheHomeFolderAndVariables) {
   ASSERT_EQ(run("HOME='" + dir_.path() + "/home' RUNS=runs " TAPESTRY_PRETRAIN_GPT,
                 "--config_path run.yaml --set 'training_config.output_dir=~/${RUNS}/1'"),

@@ -255,31 +255,15 @@ TEST_F(StoryTest, ATerminalShowsABar) {
   EXPECT_THAT(shown, HasSubstr("tokens/s  ETA 0:00"));
 }
 
-TEST_F(StoryTest, ADryRunWritesNothing) {
-  dir_.write("run.yaml", kTinyRun);
-  const auto before = tree();
-  ASSERT_EQ(pretrain("--config_path run.yaml --dry_run"), 0) << said();
-  EXPECT_THAT(out_, HasSubstr("dp 1 | pp 1 | tp 1 | sp False | vpp None"));
-  EXPECT_THAT(out_, HasSubstr("parameters ("));
-  EXPECT_THAT(out_, HasSubstr("total: "));
-  EXPECT_THAT(out_, HasSubstr("hidden_size: 16"));
-  EXPECT_EQ(tree(), before);
-  EXPECT_FALSE(fs::exists(dir_.file("output")));
-  ASSERT_EQ(pretrain("--config_path run.yaml --dry_run --set "
-                     "parallel_config.expert_model_parallel_size=2"),
-            0)
-      << said();
-  EXPECT_THAT(out_, HasSubstr("not supported yet:"));
-}
-
 TEST_F(StoryTest, VersionAndHelp) {
   ASSERT_EQ(pretrain("--version"), 0);
   for (const char* named : {"pretrain_gpt ", "build: ", "CPU level: ", "BLAS: ", "MPI: "}) {
     EXPECT_THAT(out_, HasSubstr(named));
   }
   ASSERT_EQ(pretrain("--help"), 0);
-  for (const char* named : {"--config_path", "--set", "--model_type", "--run_cmd", "--dry_run",
-                            "--version", "training_iters", "num_query_groups"}) {
+  for (const char* named :
+       {"--config_path", "--set", "--model_type", "--run_cmd", "--dry_run", "--overwrite",
+        "--replace", "--version", "training_iters", "num_query_groups"}) {
     EXPECT_THAT(out_, HasSubstr(named));
   }
   ASSERT_EQ(generate("--help"), 0);
