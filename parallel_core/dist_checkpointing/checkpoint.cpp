@@ -124,9 +124,11 @@ uintmax_t free_bytes(const fs::path& folder) {
   return error ? 0 : space.available;
 }
 
-std::string mebibytes(uintmax_t bytes) {
+std::string bytes_text(uintmax_t bytes) {
+  const bool small = bytes < (1U << 20);
   char text[40];
-  std::snprintf(text, sizeof(text), "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+  std::snprintf(text, sizeof(text), small ? "%.1f KiB" : "%.1f MiB",
+                static_cast<double>(bytes) / (small ? 1 << 10 : 1 << 20));
   return text;
 }
 
@@ -295,8 +297,8 @@ std::string write_checkpoint(const ParallelModel& model,
     fs::remove_all(temporary, ignored);
     throw StorageError(concat("checkpoint ", folder.string(), " was not written, ",
                               what_is_left(options.directory), ": ", error.what(),
-                              "; its weights take ", mebibytes(bytes_of(state)), ", ",
-                              mebibytes(free_bytes(options.directory)), " are free"));
+                              "; its weights take ", bytes_text(bytes_of(state)), ", ",
+                              bytes_text(free_bytes(options.directory)), " are free"));
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
