@@ -170,6 +170,7 @@ class Diagnosis {
 
   std::optional<YamlFault> first(int last_line) {
     const int last = std::min(last_line, static_cast<int>(lines_.size()));
+    last_line_ = last - 1;
     for (int i = 0; i < last; ++i) {
       if (is_blank(lines_[i]) && lines_[i].find('\t') == kNone) {
         continue;
@@ -233,8 +234,11 @@ class Diagnosis {
     const size_t start = indent_of(line);
     if (line.substr(start).starts_with('\t')) {
       const size_t code = line.find_first_not_of(" \t");
-      if (code == kNone || line[code] == '#') {
-        return std::nullopt;
+      if (code == kNone || line[code] == '#') {  // only in some places is that refused
+        return i != last_line_ ? std::nullopt
+                               : std::optional(at(i, start,
+                                                  "a tab stands on this empty line; remove it, or "
+                                                  "write spaces"));
       }
       return at(i, start,
                 "a tab indents this line, YAML takes spaces alone; replace each tab by two spaces");
@@ -382,6 +386,7 @@ class Diagnosis {
 
   std::vector<std::string_view> lines_;
   bool only_misread_ = false;
+  int last_line_ = 0;
   std::vector<size_t> levels_;  // indentations of the mappings that are open
   bool last_has_value_ = false;
   std::string_view last_key_;
