@@ -106,12 +106,10 @@ void resolve_data(Resolution& r) {
   if (data.tokenizer_type == "byte" && data.tokenizer_model) {
     r.error("dataset_config.tokenizer_model", "the byte tokenizer has no model file");
   }
-  if (data.shuffle && *data.shuffle == data.step_data_dir.has_value()) {
+  if (data.shuffle.value_or(false) && data.step_data_dir) {
     r.unsupported("dataset_config.shuffle",
-                  data.step_data_dir
-                      ? "True is not supported yet: step_data_dir is read in order"
-                      : "False is not supported yet: samples are drawn in Megatron's shuffled "
-                        "order (works now: null, True)");
+                  "True is not supported yet: step_data_dir is read in order (works now: null, "
+                  "False)");
   }
 }
 
