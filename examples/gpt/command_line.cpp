@@ -65,8 +65,9 @@ void refuse_loose_words(const po::parsed_options& parsed,
     if (option.position_key >= 0) {
       const std::string word =
           option.original_tokens.empty() ? std::string() : option.original_tokens.front();
-      throw ValueError(
-          concat("'", word, "' belongs to no option", hint ? hint(word) : std::string()));
+      const std::string text = hint ? hint(word) : std::string();
+      throw ValueError(concat("'", word, "' belongs to no option",
+                              text.empty() ? "; --help lists the options" : text));
     }
   }
 }

@@ -82,7 +82,7 @@ TEST_F(ProgramTest, TheTutorialRuns) {
   EXPECT_EQ(pretrain("--config_path pretrain_gpt_7B.yaml"
                      " --set model_config.vocab_size=260 --set model_config.seq_length=16"
                      " --set dataset_config.data_path=text_text_document"
-                     " --set dataset_config.tokenizer_type=byte"
+                     " --set dataset_config.tokenizer_type=byte --set dataset_config.split=1,0,0"
                      " --set model_config.num_layers=2 --set model_config.hidden_size=64"
                      " --set model_config.ffn_hidden_size=96 --set training_config.num_threads=1"),
             0)
