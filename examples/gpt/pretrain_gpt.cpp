@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <boost/program_options.hpp>
+#include <filesystem>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/render.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/training/evaluate_checkpoint.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
@@ -72,6 +75,23 @@ int verify(const std::string& config_path,
   return report.agrees() ? kFinished : kFailure;
 }
 
+int evaluate(const po::variables_map& arguments,
+             const tapestry::LoadOptions& load,
+             const tapestry::Distributed& job) {
+  const std::string checkpoint =
+      tapestry::resolve_checkpoint(arguments["evaluate"].as<std::string>());
+  const std::string saved = checkpoint + "/config.yaml";
+  const bool has_path = arguments.count("config_path") != 0;
+  tapestry::check<tapestry::IoError>(
+      has_path || std::filesystem::exists(saved), saved,
+      ": is missing, so --evaluate does not know the model; name its configuration with "
+      "--config_path");
+  const tapestry::AllConfig config = tapestry::init_configs_from_yaml(
+      has_path ? arguments["config_path"].as<std::string>() : saved, load);
+  tapestry::evaluate_checkpoint(config, checkpoint, job.world());
+  return kFinished;
+}
+
 int run(const std::vector<std::string>& words, const tapestry::Distributed& job) {
   const bool first = job.world()->rank() == 0;
   po::options_description options("pretrain_gpt --config_path FILE [options]");
@@ -89,6 +109,10 @@ int run(const std::vector<std::string>& words, const tapestry::Distributed& job)
       "what is "
       "not named stays as configured")("verify_steps", po::value<int64_t>()->default_value(3),
                                        "steps that --verify_layout trains")(
+      "evaluate", po::value<std::string>(),
+      "a checkpoint, or a folder of them: print its loss on the validation and test data, and "
+      "exit; "
+      "without --config_path by the configuration that it was saved with")(
       "dry_run", "check the configuration, print layout, parameters and memory, and exit")(
       "version", "print build, CPU level, BLAS and MPI, and exit")(
       "help", "print this text and all configuration keys, and exit");
@@ -114,7 +138,8 @@ int run(const std::vector<std::string>& words, const tapestry::Distributed& job)
     }
     return kFinished;
   }
-  if (arguments.count("config_path") == 0) {
+  const bool evaluates = arguments.count("evaluate") != 0;
+  if (arguments.count("config_path") == 0 && !evaluates) {
     if (first) {
       std::cerr << "pretrain_gpt: --config_path FILE is needed; the tiny preset is "
                    "examples/gpt/pretrain_gpt_tiny.yaml\n";
@@ -125,6 +150,13 @@ int run(const std::vector<std::string>& words, const tapestry::Distributed& job)
   load.model_type = arguments["model_type"].as<std::string>();
   if (arguments.count("set") != 0) {
     load.overrides = arguments["set"].as<std::vector<std::string>>();
+  }
+  if (evaluates) {
+    for (const char* other : {"dry_run", "verify_layout"}) {
+      tapestry::check<tapestry::ValueError>(arguments.count(other) == 0, "--evaluate and --", other,
+                                            " exclude each other");
+    }
+    return evaluate(arguments, load, job);
   }
   const auto config_path = arguments["config_path"].as<std::string>();
   if (arguments.count("verify_layout") != 0) {

@@ -56,17 +56,6 @@ void check_first_step(data::DataSource& source, const DatasetConfig& d) {
   }
 }
 
-// What is prepared on first use is prepared by rank 0; the others find it.
-RunData open_data_in_turn(const AllConfig& config, ProcessGroup& world) {
-  if (world.rank() != 0) {
-    world.barrier();
-    return open_data(config);
-  }
-  RunData data = open_data(config);
-  world.barrier();
-  return data;
-}
-
 // Ranks hear of a signal at different times; all have to stop after the same step.
 std::function<bool()> stop_of_all(const PretrainOptions& options) {
   if (options.world->size() == 1 || !options.stop_requested) {
@@ -120,16 +109,20 @@ std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel
                                                  : std::string());
 }
 
-TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
+void initialize_ranks(const AllConfig& config, const std::shared_ptr<ProcessGroup>& world) {
   require_supported(config);
   if (config.training_config.num_threads) {
     set_num_threads(static_cast<int>(*config.training_config.num_threads));
   }
   if (!model_parallel_is_initialized()) {
     const ModelParallelConfig& p = config.parallel_config;
-    check_world_size(p, options.world->size());
-    initialize_model_parallel(model_parallel_sizes(p), options.world);
+    check_world_size(p, world->size());
+    initialize_model_parallel(model_parallel_sizes(p), world);
   }
+}
+
+TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
+  initialize_ranks(config, options.world);
 
   if (!options.model) {
     check_fits(estimate_memory(config, get_data_parallel_world_size()),
@@ -152,11 +145,11 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     log_warning(note);
   }
 
-  RunData data = open_data_in_turn(config, *options.world);
+  RunData data = open_data(config, *options.world);
   check_first_step(*data.train, config.dataset_config);
   log_info("data: " + data.description);
   for (const std::string& remark : data.remarks) {
-    log_warning("data: " + remark);
+    log_info("data: " + remark);
   }
   const std::unique_ptr<ParallelModel> model =
       options.model ? get_model(options.model, config) : get_model(config);

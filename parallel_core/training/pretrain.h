@@ -30,6 +30,10 @@ struct PretrainOptions {
 /// written; what a model of one's own needs is not known before).
 TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options = {});
 
+/// Numbers of threads and the groups of ranks, unless there are any. ValueError for a configuration
+/// that is not supported, or a world of the wrong size.
+void initialize_ranks(const AllConfig& config, const std::shared_ptr<ProcessGroup>& world);
+
 /// The axes that a configuration asks for. A virtual pipeline of one chunk is none.
 ModelParallelSizes model_parallel_sizes(const ModelParallelConfig& config);
 

@@ -260,4 +260,14 @@ RunData open_data(const AllConfig& config, DataUse use) {
   return run;
 }
 
+RunData open_data(const AllConfig& config, ProcessGroup& world, DataUse use) {
+  if (world.rank() != 0) {
+    world.barrier();
+    return open_data(config, use);
+  }
+  RunData data = open_data(config, use);
+  world.barrier();
+  return data;
+}
+
 }  // namespace tapestry

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
 
@@ -33,5 +34,9 @@ enum class DataUse {
 /// the record beside them says, has to be the run's.
 /// ValueError or IoError for data that do not fit the configuration.
 RunData open_data(const AllConfig& config, DataUse use = DataUse::kTraining);
+
+/// The same on every rank of a job: what is prepared on first use is prepared by rank 0, the others
+/// find it. Collective.
+RunData open_data(const AllConfig& config, ProcessGroup& world, DataUse use = DataUse::kTraining);
 
 }  // namespace tapestry

@@ -53,8 +53,8 @@ struct TrainSummary {
 };
 
 /// Trains until training_iters, epochs or the data are used up; logs, evaluates, saves and dumps as
-/// configured. The last step is followed by the evaluation on the test part; a requested stop is not,
-/// and saves a checkpoint.
+/// configured. The last step is followed by the evaluation on the test part; a requested stop is
+/// not, and saves a checkpoint.
 TrainSummary train(TrainOneStepCell& cell,
                    data::DataSource& source,
                    const AllConfig& config,
