@@ -214,6 +214,7 @@ PreparedCorpus prepare_corpus(const std::string& name,
 
 PreparedCorpus prepare_text(const std::vector<std::string>& files, const CorpusOptions& options) {
   check<ValueError>(!files.empty(), "text: no file is given");
+  check_text_files(files);  // before a folder is made
   std::string paths;
   for (const std::string& file : files) {
     paths += fs::absolute(file).lexically_normal().string() + "\n";
