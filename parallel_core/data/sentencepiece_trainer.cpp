@@ -109,6 +109,11 @@ size_t characters_for(std::span<const CharacterCount> counts, double coverage) {
   return needed;
 }
 
+bool has_space(std::span<const CharacterCount> counts) {
+  return std::any_of(counts.begin(), counts.end(),
+                     [](const CharacterCount& c) { return c.code_point == ' '; });
+}
+
 // What is asked of SentencePiece.
 struct Plan {
   int64_t vocab_size = 0;
@@ -126,7 +131,8 @@ Plan make_plan(std::span<const CharacterCount> counts,
   if (options.character_coverage) {
     plan.characters = needed;
   }
-  const auto characters = static_cast<int64_t>(needed);
+  // The space has a piece in any case.
+  const auto characters = static_cast<int64_t>(needed) + (has_space(counts.first(needed)) ? 0 : 1);
   const int64_t room = plan.vocab_size - kFixedPieces;
   const int64_t comfortable =
       (kFixedPieces + characters + characters / 4 + kRoundTo - 1) / kRoundTo * kRoundTo;
@@ -145,7 +151,7 @@ Plan make_plan(std::span<const CharacterCount> counts,
                     " characters, but a vocabulary of ", plan.vocab_size, " has room for ", room,
                     "; use a vocab_size of ", comfortable,
                     " or a smaller coverage: what is not covered is encoded as bytes");
-  plan.characters = static_cast<size_t>(room - room / 8);
+  plan.characters = static_cast<size_t>(room - std::max<int64_t>(1, room / 8));
   const double covered = static_cast<double>(occurrences(counts.first(*plan.characters))) /
                          static_cast<double>(occurrences(counts));
   constexpr double kPercent = 100;
@@ -223,10 +229,11 @@ TrainedSentencePiece train_sentencepiece(const std::vector<std::string>& lines,
     sentences = stretches_of(sentences, covered);
     arguments["character_coverage"] = "1.0";
   }
-  // Encoded as bytes, a space would be decoded as the sign that stands for it in the pieces.
-  if (std::none_of(covered.begin(), covered.end(),
-                   [](const CharacterCount& c) { return c.code_point == ' '; })) {
+  // Encoded as bytes, a space would be decoded as the sign that stands for it in the pieces. The
+  // trainer ends the program over a required character that occurs nowhere.
+  if (!has_space(covered)) {
     arguments["required_chars"] = "\xE2\x96\x81";
+    sentences.emplace_back(" ");
   }
   const auto train = [&] {
     LineIterator iterator(sentences);

@@ -248,7 +248,22 @@ TEST_F(SentencePieceTest, CharactersWithoutRoomAreBytes) {
   EXPECT_THAT(trained.remarks[0], HasSubstr("of 1500 characters"));
   EXPECT_EQ(tokenizer.encode(utf8(0x4E01)).size(), 1U);
   EXPECT_EQ(tokenizer.encode(utf8(0x4E00 + 1499)).size(), 3U);  // its bytes
-  EXPECT_EQ(tokenizer.decode(tokenizer.encode(lines[0])), lines[0]);
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(lines[0] + " a ")), lines[0] + " a ");
+}
+
+// A space that the text does not have must not come back as the sign that stands for it.
+TEST_F(SentencePieceTest, ATextWithoutSpaces) {
+  std::vector<std::string> lines;
+  for (int i = 0; i < 300; ++i) {
+    lines.push_back(utf8(0x4E00 + i * i % 20) + utf8(0x4E00 + i % 7) + "abc"[i % 3]);
+  }
+  for (const int64_t size : {261, 262, 283, 300}) {  // less room than characters, just as much, more
+    const TrainedSentencePiece trained = train_sentencepiece(lines, {.vocab_size = size});
+    const SentencePieceTokenizer tokenizer(dir().write("tight.model", trained.model));
+    EXPECT_LE(tokenizer.vocab_size(), size);
+    const std::string text = lines[5] + " and a space\n";
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
+  }
 }
 
 TEST_F(SentencePieceTest, AVocabularyMayGrowToItsCharacters) {
