@@ -7,10 +7,10 @@
 
 #include "autograd/kernels/elementwise.h"
 #include "autograd/kernels/reduce.h"
-#include "autograd/kernels/strided.h"
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/overlap.h"
+#include "autograd/tensor/strided_view.h"
 
 namespace tapestry::optim {
 
@@ -23,10 +23,8 @@ void check_limit(double clip_value) {
 
 // Runs one in-place kernel with a number over a tensor of any strides.
 void scalar_in_place(kernels::ScalarOp op, const Tensor& t, double s) {
-  const int64_t item = size_of(t.dtype());
-  kernels::apply_scalar(kernels::scalar_row(op, t.dtype()), static_cast<int>(t.dim()),
-                        t.shape().begin(), t.raw(), t.strides().begin(), item, s, t.raw(),
-                        t.strides().begin(), item);
+  kernels::apply_scalar(kernels::scalar_row(op, t.dtype()), extent_of(t), view_of(t), s,
+                        view_of(t));
   t.bump_version();
 }
 

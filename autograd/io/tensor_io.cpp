@@ -5,9 +5,9 @@
 
 #include "autograd/io/npy.h"
 #include "autograd/io/safetensors.h"
-#include "autograd/kernels/strided.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/strided_view.h"
 
 namespace tapestry {
 
@@ -19,8 +19,7 @@ Tensor row_major(const Tensor& x) {
     return x;
   }
   Tensor out = empty_like(x);
-  kernels::copy_strided(x.dtype(), static_cast<int>(x.dim()), x.shape().begin(), x.raw(),
-                        x.strides().begin(), out.raw(), out.strides().begin());
+  kernels::copy_strided(x.dtype(), extent_of(x), view_of(x), view_of(out));
   return out;
 }
 

@@ -59,13 +59,14 @@ struct Loop {
   }
 };
 
-Loop make_loop(int ndim, const int64_t* sizes, int num_operands, const StridedOperand* operands) {
+Loop make_loop(const Extent& extent, int num_operands, const View* operands) {
+  const auto [ndim, sizes] = extent;
   assert(ndim >= 0 && ndim <= kMaxDims && num_operands >= 1 && num_operands <= kMaxOperands);
   Loop loop;
   loop.num_operands = num_operands;
   for (int k = 0; k < num_operands; ++k) {
     loop.data[k] = static_cast<char*>(operands[k].data);
-    loop.item_sizes[k] = operands[k].item_size;
+    loop.item_sizes[k] = operands[k].item;
   }
   const int output = num_operands - 1;
   for (int i = 0; i < ndim; ++i) {
@@ -78,7 +79,7 @@ Loop make_loop(int ndim, const int64_t* sizes, int num_operands, const StridedOp
     for (int k = 0; k < num_operands; ++k) {
       const int64_t stride = operands[k].strides[i];
       if (backwards && sizes[i] > 0) {  // from the other end, so that it can merge
-        loop.data[k] += (sizes[i] - 1) * stride * operands[k].item_size;
+        loop.data[k] += (sizes[i] - 1) * stride * operands[k].item;
       }
       loop.strides[k][loop.ndim] = backwards ? -stride : stride;
     }
@@ -176,15 +177,9 @@ void run(const Loop& loop, bool parallel, RowBody body, void* ctx) {
                [&](int64_t begin, int64_t end) { run_part(loop, begin, end, body, ctx); });
 }
 
-StridedOperand operand(int ndim, const void* data, const int64_t* strides, int64_t item_size) {
-  assert(ndim >= 0 && ndim <= kMaxDims);
-  StridedOperand result{};
-  result.data = const_cast<void*>(data);  // only the output is written
-  for (int i = 0; i < ndim; ++i) {
-    result.strides[i] = strides[i];
-  }
-  result.item_size = item_size;
-  return result;
+// As the loops take it, which write the last operand only.
+View read_only(const ConstView& view) {
+  return {const_cast<void*>(view.data), view.strides, view.item};
 }
 
 constexpr int64_t kTile =
@@ -268,54 +263,59 @@ int transposed_axis(const Loop& loop) {
 
 }  // namespace
 
-void for_each_row(int ndim,
-                  const int64_t* sizes,
+void for_each_row(const Extent& extent,
                   int num_operands,
-                  const StridedOperand* operands,
+                  const View* operands,
                   bool parallel,
                   RowBody body,
                   void* ctx) {
-  Loop loop = make_loop(ndim, sizes, num_operands, operands);
+  Loop loop = make_loop(extent, num_operands, operands);
   prefer_long_rows(loop);
   run(loop, parallel, body, ctx);
 }
 
-void apply_unary(UnaryRow row,
-                 int ndim,
-                 const int64_t* sizes,
-                 const void* x,
-                 const int64_t* x_strides,
-                 int64_t x_item,
-                 void* y,
-                 const int64_t* y_strides,
-                 int64_t y_item) {
-  const StridedOperand operands[] = {operand(ndim, x, x_strides, x_item),
-                                     operand(ndim, y, y_strides, y_item)};
+void apply_unary(UnaryRow row, const Extent& extent, const ConstView& x, const View& y) {
+  const View operands[] = {read_only(x), y};
   const RowBody body = [](void* ctx, int64_t n, char** ptrs, const int64_t* strides) {
     (*static_cast<UnaryRow*>(ctx))(n, ptrs[0], strides[0], ptrs[1], strides[1]);
   };
-  for_each_row(ndim, sizes, 2, operands, /*parallel=*/true, body, &row);
+  for_each_row(extent, 2, operands, /*parallel=*/true, body, &row);
 }
 
-void apply_binary(BinaryRow row,
-                  int ndim,
-                  const int64_t* sizes,
-                  const void* a,
-                  const int64_t* a_strides,
-                  int64_t a_item,
-                  const void* b,
-                  const int64_t* b_strides,
-                  int64_t b_item,
-                  void* y,
-                  const int64_t* y_strides,
-                  int64_t y_item) {
-  const StridedOperand operands[] = {operand(ndim, a, a_strides, a_item),
-                                     operand(ndim, b, b_strides, b_item),
-                                     operand(ndim, y, y_strides, y_item)};
+void apply_binary(
+    BinaryRow row, const Extent& extent, const ConstView& a, const ConstView& b, const View& y) {
+  const View operands[] = {read_only(a), read_only(b), y};
   const RowBody body = [](void* ctx, int64_t n, char** ptrs, const int64_t* s) {
     (*static_cast<BinaryRow*>(ctx))(n, ptrs[0], s[0], ptrs[1], s[1], ptrs[2], s[2]);
   };
-  for_each_row(ndim, sizes, 3, operands, /*parallel=*/true, body, &row);
+  for_each_row(extent, 3, operands, /*parallel=*/true, body, &row);
+}
+
+void apply_ternary(TernaryRow row,
+                   const Extent& extent,
+                   const ConstView& condition,
+                   const ConstView& a,
+                   const ConstView& b,
+                   const View& y) {
+  const View operands[] = {read_only(condition), read_only(a), read_only(b), y};
+  const RowBody body = [](void* ctx, int64_t n, char** ptrs, const int64_t* s) {
+    (*static_cast<TernaryRow*>(ctx))(n, ptrs[0], s[0], ptrs[1], s[1], ptrs[2], s[2], ptrs[3], s[3]);
+  };
+  for_each_row(extent, 4, operands, /*parallel=*/true, body, &row);
+}
+
+void apply_scalar(
+    ScalarRow row, const Extent& extent, const ConstView& x, double s, const View& y) {
+  struct Context {
+    ScalarRow row;
+    double s;
+  } context{row, s};
+  const View operands[] = {read_only(x), y};
+  const RowBody body = [](void* ctx, int64_t n, char** ptrs, const int64_t* strides) {
+    const auto* c = static_cast<Context*>(ctx);
+    c->row(n, ptrs[0], strides[0], c->s, ptrs[1], strides[1]);
+  };
+  for_each_row(extent, 2, operands, /*parallel=*/true, body, &context);
 }
 
 void apply_unary_contiguous(
@@ -334,66 +334,14 @@ void apply_binary_contiguous(
   });
 }
 
-void apply_ternary(TernaryRow row,
-                   int ndim,
-                   const int64_t* sizes,
-                   const void* cond,
-                   const int64_t* cond_strides,
-                   const void* a,
-                   const int64_t* a_strides,
-                   const void* b,
-                   const int64_t* b_strides,
-                   void* y,
-                   const int64_t* y_strides,
-                   int64_t item) {
-  const StridedOperand operands[] = {
-      operand(ndim, cond, cond_strides, 1), operand(ndim, a, a_strides, item),
-      operand(ndim, b, b_strides, item), operand(ndim, y, y_strides, item)};
-  const RowBody body = [](void* ctx, int64_t n, char** ptrs, const int64_t* s) {
-    (*static_cast<TernaryRow*>(ctx))(n, ptrs[0], s[0], ptrs[1], s[1], ptrs[2], s[2], ptrs[3], s[3]);
-  };
-  for_each_row(ndim, sizes, 4, operands, /*parallel=*/true, body, &row);
-}
-
-void apply_scalar(ScalarRow row,
-                  int ndim,
-                  const int64_t* sizes,
-                  const void* x,
-                  const int64_t* x_strides,
-                  int64_t x_item,
-                  double s,
-                  void* y,
-                  const int64_t* y_strides,
-                  int64_t y_item) {
-  struct Context {
-    ScalarRow row;
-    double s;
-  } context{row, s};
-  const StridedOperand operands[] = {operand(ndim, x, x_strides, x_item),
-                                     operand(ndim, y, y_strides, y_item)};
-  const RowBody body = [](void* ctx, int64_t n, char** ptrs, const int64_t* strides) {
-    const auto* c = static_cast<Context*>(ctx);
-    c->row(n, ptrs[0], strides[0], c->s, ptrs[1], strides[1]);
-  };
-  for_each_row(ndim, sizes, 2, operands, /*parallel=*/true, body, &context);
-}
-
-void copy_strided(DType dtype,
-                  int ndim,
-                  const int64_t* sizes,
-                  const void* src,
-                  const int64_t* src_strides,
-                  void* dst,
-                  const int64_t* dst_strides) {
-  const int64_t item = size_of(dtype);
-  const StridedOperand operands[] = {operand(ndim, src, src_strides, item),
-                                     operand(ndim, dst, dst_strides, item)};
-  Loop loop = make_loop(ndim, sizes, 2, operands);
+void copy_strided(DType dtype, const Extent& extent, const ConstView& src, const View& dst) {
+  const View operands[] = {read_only(src), dst};
+  Loop loop = make_loop(extent, 2, operands);
   if (loop.empty) {
     return;
   }
   if (const int q = transposed_axis(loop); q >= 0) {
-    switch (item) {
+    switch (size_of(dtype)) {
       case 1:
         return copy_tiled<uint8_t>(loop, q);
       case 2:

@@ -16,10 +16,29 @@ namespace tapestry::kernels {
 
 inline constexpr int kMaxOperands = 4;
 
-struct StridedOperand {
+/// Sizes of a loop.
+struct Extent {
+  int ndim;
+  const int64_t* sizes;
+};
+
+/// An operand: where its first element is, and its stride along each axis of the loop.
+struct View {
   void* data;
-  int64_t strides[kMaxDims];  // in elements
-  int64_t item_size;          // bytes
+  const int64_t* strides;  ///< in elements
+  int64_t item;            ///< bytes of an element
+};
+
+/// An operand that is only read.
+struct ConstView {
+  ConstView(const void* data_, const int64_t* strides_, int64_t item_)
+      : data(data_), strides(strides_), item(item_) {}
+  ConstView(const View& view)  // NOLINT(google-explicit-constructor): what is written can be read
+      : data(view.data), strides(view.strides), item(view.item) {}
+
+  const void* data;
+  const int64_t* strides;
+  int64_t item;
 };
 
 /// One row: n elements of each operand, from ptrs[i], strides[i] elements apart. The body may
@@ -29,37 +48,25 @@ using RowBody = void (*)(void* ctx, int64_t n, char** ptrs, const int64_t* strid
 /// Calls body for the rows of an N-d loop of up to kMaxOperands operands (the last one is the
 /// output; its smallest stride becomes the row). If parallel, rows, or parts of long rows, are
 /// spread over the team in units of kGrainSize elements. No calls if a size is 0.
-void for_each_row(int ndim,
-                  const int64_t* sizes,
+void for_each_row(const Extent& extent,
                   int num_operands,
-                  const StridedOperand* operands,
+                  const View* operands,
                   bool parallel,
                   RowBody body,
                   void* ctx);
 
-/// The whole array through one row function. *_item are bytes per element. In parallel.
-void apply_unary(UnaryRow row,
-                 int ndim,
-                 const int64_t* sizes,
-                 const void* x,
-                 const int64_t* x_strides,
-                 int64_t x_item,
-                 void* y,
-                 const int64_t* y_strides,
-                 int64_t y_item);
-
-void apply_binary(BinaryRow row,
-                  int ndim,
-                  const int64_t* sizes,
-                  const void* a,
-                  const int64_t* a_strides,
-                  int64_t a_item,
-                  const void* b,
-                  const int64_t* b_strides,
-                  int64_t b_item,
-                  void* y,
-                  const int64_t* y_strides,
-                  int64_t y_item);
+/// The whole array through one row function, in parallel.
+void apply_unary(UnaryRow row, const Extent& extent, const ConstView& x, const View& y);
+void apply_binary(
+    BinaryRow row, const Extent& extent, const ConstView& a, const ConstView& b, const View& y);
+/// The condition has items of one byte, a, b and y of the same size.
+void apply_ternary(TernaryRow row,
+                   const Extent& extent,
+                   const ConstView& condition,
+                   const ConstView& a,
+                   const ConstView& b,
+                   const View& y);
+void apply_scalar(ScalarRow row, const Extent& extent, const ConstView& x, double s, const View& y);
 
 /// The same for n elements of contiguous operands. What apply_* finds out about strides takes
 /// longer than the work on a small array.
@@ -68,39 +75,8 @@ void apply_unary_contiguous(
 void apply_binary_contiguous(
     BinaryRow row, int64_t n, const void* a, const void* b, int64_t item, void* y, int64_t y_item);
 
-/// cond has items of one byte, a, b and y of `item`.
-void apply_ternary(TernaryRow row,
-                   int ndim,
-                   const int64_t* sizes,
-                   const void* cond,
-                   const int64_t* cond_strides,
-                   const void* a,
-                   const int64_t* a_strides,
-                   const void* b,
-                   const int64_t* b_strides,
-                   void* y,
-                   const int64_t* y_strides,
-                   int64_t item);
-
-void apply_scalar(ScalarRow row,
-                  int ndim,
-                  const int64_t* sizes,
-                  const void* x,
-                  const int64_t* x_strides,
-                  int64_t x_item,
-                  double s,
-                  void* y,
-                  const int64_t* y_strides,
-                  int64_t y_item);
-
 /// dst = src, same dtype. Transposes, where source and destination run along different axes, are
 /// copied in square blocks that stay in cache.
-void copy_strided(DType dtype,
-                  int ndim,
-                  const int64_t* sizes,
-                  const void* src,
-                  const int64_t* src_strides,
-                  void* dst,
-                  const int64_t* dst_strides);
+void copy_strided(DType dtype, const Extent& extent, const ConstView& src, const View& dst);
 
 }  // namespace tapestry::kernels

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "autograd/kernels/strided.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"
@@ -11,6 +10,7 @@
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/strided_view.h"
 
 namespace tapestry {
 
@@ -141,9 +141,7 @@ Tensor change_unary(
   }
   const kernels::UnaryRow row = kernels::unary_row(kernel, x.dtype());
   check_row(row, op, x.dtype());
-  const int64_t item = size_of(x.dtype());
-  kernels::apply_unary(row, axes(x), x.shape().begin(), x.raw(), x.strides().begin(), item, x.raw(),
-                       x.strides().begin(), item);
+  kernels::apply_unary(row, extent_of(x), view_of(x), view_of(x));
   return changed(x);
 }
 
@@ -170,19 +168,14 @@ Tensor change_binary(
   const kernels::BinaryRow row = kernels::binary_row(kernel, dtype);
   check_row(row, op, dtype);
   const Tensor operand = apart_from(x, broadcast_view(other.detach().to(dtype), x.shape()));
-  const int64_t item = size_of(dtype);
-  kernels::apply_binary(row, axes(x), x.shape().begin(), x.raw(), x.strides().begin(), item,
-                        operand.raw(), operand.strides().begin(), item, x.raw(),
-                        x.strides().begin(), item);
+  kernels::apply_binary(row, extent_of(x), view_of(x), view_of(operand), view_of(x));
   return changed(x);
 }
 
 void apply_in_place(std::string_view op, const Tensor& x, ScalarOp kernel, double s) {
   const kernels::ScalarRow row = kernels::scalar_row(kernel, x.dtype());
   check_row(row, op, x.dtype());
-  const int64_t item = size_of(x.dtype());
-  kernels::apply_scalar(row, axes(x), x.shape().begin(), x.raw(), x.strides().begin(), item, s,
-                        x.raw(), x.strides().begin(), item);
+  kernels::apply_scalar(row, extent_of(x), view_of(x), s, view_of(x));
 }
 
 template <class F>
@@ -320,10 +313,8 @@ Tensor masked_fill_(const Tensor& x, const Tensor& mask, double value) {
   }
   const Tensor wide_mask = apart_from(x, broadcast_view(mask, x.shape()));
   const Tensor wide_value = broadcast_view(scalar(value, x.dtype()), x.shape());
-  kernels::apply_ternary(kernels::where_row(x.dtype()), axes(x), x.shape().begin(), wide_mask.raw(),
-                         wide_mask.strides().begin(), wide_value.raw(),
-                         wide_value.strides().begin(), x.raw(), x.strides().begin(), x.raw(),
-                         x.strides().begin(), size_of(x.dtype()));
+  kernels::apply_ternary(kernels::where_row(x.dtype()), extent_of(x), view_of(wide_mask),
+                         view_of(wide_value), view_of(x), view_of(x));
   return changed(x);
 }
 

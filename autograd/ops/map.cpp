@@ -1,7 +1,7 @@
 #include "autograd/ops/map.h"
 
-#include "autograd/kernels/strided.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/strided_view.h"
 
 namespace tapestry {
 
@@ -22,8 +22,7 @@ Tensor map_unary(std::string_view op, UnaryOp kernel, const Tensor& x) {
                                     size_of(y.dtype()));
     return y;
   }
-  kernels::apply_unary(row, axes(x), x.shape().begin(), x.raw(), x.strides().begin(),
-                       size_of(x.dtype()), y.raw(), y.strides().begin(), size_of(y.dtype()));
+  kernels::apply_unary(row, extent_of(x), view_of(x), view_of(y));
   return y;
 }
 
@@ -32,27 +31,22 @@ Tensor map_binary(std::string_view op, BinaryOp kernel, const Tensor& a, const T
                    name_of(b.dtype()));
   const kernels::BinaryRow row = kernels::binary_row(kernel, a.dtype());
   check_row(row, op, a.dtype());
-  const int64_t item = size_of(a.dtype());
   const DType out_dtype = gives_bool(kernel) ? kBool : a.dtype();
   if (a.shape() == b.shape()) {
     Tensor y = empty(a.shape(), out_dtype);
     if (a.is_contiguous() && b.is_contiguous()) {
-      kernels::apply_binary_contiguous(row, y.numel(), a.raw(), b.raw(), item, y.raw(),
-                                       size_of(out_dtype));
+      kernels::apply_binary_contiguous(row, y.numel(), a.raw(), b.raw(), size_of(a.dtype()),
+                                       y.raw(), size_of(out_dtype));
       return y;
     }
-    kernels::apply_binary(row, axes(y), y.shape().begin(), a.raw(), a.strides().begin(), item,
-                          b.raw(), b.strides().begin(), item, y.raw(), y.strides().begin(),
-                          size_of(out_dtype));
+    kernels::apply_binary(row, extent_of(y), view_of(a), view_of(b), view_of(y));
     return y;
   }
   const Shape shape = broadcast_shapes(op, a.shape(), b.shape());
   const Tensor wide_a = broadcast_view(a, shape);
   const Tensor wide_b = broadcast_view(b, shape);
   Tensor y = empty(shape, out_dtype);
-  kernels::apply_binary(row, axes(y), shape.begin(), wide_a.raw(), wide_a.strides().begin(), item,
-                        wide_b.raw(), wide_b.strides().begin(), item, y.raw(), y.strides().begin(),
-                        size_of(out_dtype));
+  kernels::apply_binary(row, extent_of(y), view_of(wide_a), view_of(wide_b), view_of(y));
   return y;
 }
 
@@ -60,8 +54,7 @@ Tensor map_scalar(std::string_view op, ScalarOp kernel, const Tensor& x, double 
   const kernels::ScalarRow row = kernels::scalar_row(kernel, x.dtype());
   check_row(row, op, x.dtype());
   Tensor y = empty(x.shape(), gives_bool(kernel) ? kBool : x.dtype());
-  kernels::apply_scalar(row, axes(x), x.shape().begin(), x.raw(), x.strides().begin(),
-                        size_of(x.dtype()), s, y.raw(), y.strides().begin(), size_of(y.dtype()));
+  kernels::apply_scalar(row, extent_of(x), view_of(x), s, view_of(y));
   return y;
 }
 
@@ -76,24 +69,18 @@ Tensor map_where(std::string_view op, const Tensor& condition, const Tensor& a, 
   const Tensor wide_a = broadcast_view(a, shape);
   const Tensor wide_b = broadcast_view(b, shape);
   Tensor y = empty(shape, a.dtype());
-  kernels::apply_ternary(kernels::where_row(a.dtype()), axes(y), shape.begin(),
-                         wide_condition.raw(), wide_condition.strides().begin(), wide_a.raw(),
-                         wide_a.strides().begin(), wide_b.raw(), wide_b.strides().begin(), y.raw(),
-                         y.strides().begin(), size_of(a.dtype()));
+  kernels::apply_ternary(kernels::where_row(a.dtype()), extent_of(y), view_of(wide_condition),
+                         view_of(wide_a), view_of(wide_b), view_of(y));
   return y;
 }
 
 void copy_values(const Tensor& source, const Tensor& destination) {
   if (source.dtype() == destination.dtype()) {
-    kernels::copy_strided(source.dtype(), axes(source), source.shape().begin(), source.raw(),
-                          source.strides().begin(), destination.raw(),
-                          destination.strides().begin());
+    kernels::copy_strided(source.dtype(), extent_of(source), view_of(source), view_of(destination));
     return;
   }
-  kernels::apply_unary(kernels::cast_row(source.dtype(), destination.dtype()), axes(source),
-                       source.shape().begin(), source.raw(), source.strides().begin(),
-                       size_of(source.dtype()), destination.raw(), destination.strides().begin(),
-                       size_of(destination.dtype()));
+  kernels::apply_unary(kernels::cast_row(source.dtype(), destination.dtype()), extent_of(source),
+                       view_of(source), view_of(destination));
 }
 
 Tensor dense_copy(const Tensor& x) {

@@ -11,9 +11,6 @@
 
 namespace tapestry {
 
-/// The number of axes as the kernels count them.
-inline int axes(const Tensor& x) { return static_cast<int>(x.dim()); }
-
 /// TypeError, naming op, where a kernel has no row for the dtype.
 template <class Row>
 void check_row(Row row, std::string_view op, DType dtype) {

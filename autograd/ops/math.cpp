@@ -3,13 +3,13 @@
 #include <cmath>
 
 #include "autograd/kernels/math.h"
-#include "autograd/kernels/strided.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/strided_view.h"
 
 namespace tapestry {
 
@@ -17,9 +17,7 @@ namespace {
 
 Tensor map_row(kernels::UnaryRow row, const Tensor& x) {
   Tensor y = empty(x.shape(), x.dtype());
-  const int64_t item = size_of(x.dtype());
-  kernels::apply_unary(row, axes(x), x.shape().begin(), x.raw(), x.strides().begin(), item, y.raw(),
-                       y.strides().begin(), item);
+  kernels::apply_unary(row, extent_of(x), view_of(x), view_of(y));
   return y;
 }
 
@@ -31,10 +29,7 @@ Tensor map_row(std::string_view op, kernels::BinaryRow row, const Tensor& a, con
   Tensor y = empty(broadcast_shapes(op, a.shape(), b.shape()), a.dtype());
   const Tensor left = broadcast_view(a, y.shape());
   const Tensor right = broadcast_view(b, y.shape());
-  const int64_t item = size_of(a.dtype());
-  kernels::apply_binary(row, axes(y), y.shape().begin(), left.raw(), left.strides().begin(), item,
-                        right.raw(), right.strides().begin(), item, y.raw(), y.strides().begin(),
-                        item);
+  kernels::apply_binary(row, extent_of(y), view_of(left), view_of(right), view_of(y));
   return y;
 }
 

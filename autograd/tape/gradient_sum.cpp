@@ -1,10 +1,10 @@
 #include "autograd/tape/gradient_sum.h"
 
-#include "autograd/kernels/strided.h"
 #include "autograd/tape/check_gradient.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/strided_view.h"
 
 namespace tapestry {
 
@@ -17,24 +17,20 @@ Tensor sum_into(const Tensor& a, const Tensor& b, const Tensor& out) {
     kernels::apply_binary_contiguous(row, out.numel(), a.raw(), b.raw(), item, out.raw(), item);
     return out;
   }
-  kernels::apply_binary(row, static_cast<int>(out.dim()), out.shape().begin(), a.raw(),
-                        a.strides().begin(), size_of(a.dtype()), b.raw(), b.strides().begin(),
-                        size_of(b.dtype()), out.raw(), out.strides().begin(), size_of(out.dtype()));
+  kernels::apply_binary(row, extent_of(out), view_of(a), view_of(b), view_of(out));
   return out;
 }
 
 Tensor contiguous_copy(const Tensor& source) {
   Tensor out = empty_like(source);
-  kernels::copy_strided(source.dtype(), static_cast<int>(source.dim()), source.shape().begin(),
-                        source.raw(), source.strides().begin(), out.raw(), out.strides().begin());
+  kernels::copy_strided(source.dtype(), extent_of(source), view_of(source), view_of(out));
   return out;
 }
 
 // out = x in another floating dtype.
 void convert_into(const Tensor& x, const Tensor& out) {
-  kernels::apply_unary(kernels::cast_row(x.dtype(), out.dtype()), static_cast<int>(out.dim()),
-                       out.shape().begin(), x.raw(), x.strides().begin(), size_of(x.dtype()),
-                       out.raw(), out.strides().begin(), size_of(out.dtype()));
+  kernels::apply_unary(kernels::cast_row(x.dtype(), out.dtype()), extent_of(out), view_of(x),
+                       view_of(out));
 }
 
 }  // namespace detail

@@ -1,8 +1,8 @@
 #include "autograd/tape/main_grad.h"
 
-#include <cstring>
 #include <utility>
 
+#include "autograd/kernels/memory.h"
 #include "autograd/kernels/optimizer.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/gradient_sum.h"
@@ -27,8 +27,8 @@ Tensor settled_main_grad(LeafState& state) {
   if (state.main_grad.defined() && state.main_grad_is_fresh) {
     state.main_grad_is_fresh = false;
     open_main_grad_storage(state);
-    std::memset(state.main_grad.raw(), 0,
-                static_cast<size_t>(state.main_grad.numel() * size_of(state.main_grad.dtype())));
+    kernels::clear(state.main_grad.raw(),
+                   state.main_grad.numel() * size_of(state.main_grad.dtype()));
   }
   return state.main_grad;
 }

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "autograd/kernels/memory.h"
 #include "autograd/kernels/team_state.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/system_memory.h"
@@ -150,6 +151,17 @@ void CachingAllocator::make_room(int64_t bytes, int64_t rounded, MemoryKind kind
 
 CachingAllocator::Block CachingAllocator::allocate(int64_t bytes, MemoryKind kind) {
   check<ValueError>(bytes >= 0, "allocate: negative size ", bytes);
+  int64_t fresh = 0;
+  const Block block = allocate_untouched(bytes, kind, &fresh);
+  if (fresh >= kTouchedRequest) {
+    kernels::first_touch(block.data, block.bytes);
+  }
+  return block;
+}
+
+CachingAllocator::Block CachingAllocator::allocate_untouched(int64_t bytes,
+                                                             MemoryKind kind,
+                                                             int64_t* fresh) {
   const std::lock_guard lock(mutex_);
   const int64_t rounded = rounded_size(std::min(bytes, kAddressable));
   const bool bounded = limit_ != std::numeric_limits<int64_t>::max();
@@ -168,7 +180,8 @@ CachingAllocator::Block CachingAllocator::allocate(int64_t bytes, MemoryKind kin
     refuse(bytes, kind, "the system has none left");
   }
   const int64_t reserved = small_reserved_ + arena_.resident_bytes();
-  stats_.system_allocations += reserved > stats_.reserved_bytes ? 1 : 0;
+  *fresh = reserved - stats_.reserved_bytes;
+  stats_.system_allocations += *fresh > 0 ? 1 : 0;
   stats_.reserved_bytes = reserved;
   ++stats_.allocations;
   stats_.current_bytes += rounded;

@@ -37,7 +37,8 @@ std::ostream& operator<<(std::ostream& out, const MemoryStats& stats);
 class CachingAllocator final : public RefCounted {
  public:
   static constexpr int64_t kLargeBlock = int64_t{1} << 20;       // bytes
-  static constexpr int64_t kCheckedRequest = int64_t{64} << 20;  // bytes fresh from the system
+  static constexpr int64_t kTouchedRequest = int64_t{4} << 20;   // bytes fresh from the system
+  static constexpr int64_t kCheckedRequest = int64_t{64} << 20;  // the same
 
   struct Block {
     void* data = nullptr;
@@ -47,11 +48,12 @@ class CachingAllocator final : public RefCounted {
 
   ~CachingAllocator() override;
 
-  /// A block of at least the given size; its content is undefined. RuntimeError, with the running
-  /// op, the size and the statistics, if it cannot be had even after the cache was released: the
-  /// system refuses it, it exceeds what the machine has left (asked for requests of kCheckedRequest
-  /// and more, since Linux promises more memory than there is and ends the process that uses it),
-  /// or it exceeds the limit.
+  /// A block of at least the given size; its content is undefined. If kTouchedRequest bytes of it
+  /// or more are fresh from the system, all threads page them in (kernels::first_touch).
+  /// RuntimeError, with the running op, the size and the statistics, if it cannot be had even after
+  /// the cache was released: the system refuses it, it exceeds what the machine has left (asked for
+  /// requests of kCheckedRequest and more, since Linux promises more memory than there is and ends
+  /// the process that uses it), or it exceeds the limit.
   Block allocate(int64_t bytes, MemoryKind kind);
   void deallocate(const Block& block) noexcept;
 
@@ -71,6 +73,7 @@ class CachingAllocator final : public RefCounted {
  private:
   static constexpr int kNumBins = 8 * 12;
   static int bin_of(int64_t rounded_bytes);
+  Block allocate_untouched(int64_t bytes, MemoryKind kind, int64_t* fresh);
   void* allocate_small(int64_t rounded);
   int64_t fresh_bytes(int64_t rounded) const;
   void make_room(int64_t bytes, int64_t rounded, MemoryKind kind);

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
+#include "autograd/kernels/memory.h"
 #include "autograd/kernels/team_state.h"
 #include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/error.h"
@@ -54,7 +54,7 @@ Tensor empty(const Shape& shape, DType dtype) {
 Tensor zeros(const Shape& shape, DType dtype) {
   const kernels::OpNameGuard name("zeros");
   Tensor out = empty(shape, dtype);
-  std::memset(out.raw(), 0, static_cast<size_t>(out.numel() * size_of(dtype)));
+  kernels::clear(out.raw(), out.numel() * size_of(dtype));
   return out;
 }
 

@@ -87,10 +87,10 @@ TEST(StridedTest, UnaryAndCopyFollowAnyLayout) {
       const auto ndim = static_cast<int>(l.sizes.size());
       std::vector<float> negated(static_cast<size_t>(std::max<int64_t>(1, count(l.sizes))), -7);
       std::vector<float> copied = negated;
-      apply_unary(unary_row(UnaryOp::kNeg, kFloat32), ndim, l.sizes.data(), x.data() + l.start,
-                  l.strides.data(), 4, negated.data(), out.data(), 4);
-      copy_strided(kFloat32, ndim, l.sizes.data(), x.data() + l.start, l.strides.data(),
-                   copied.data(), out.data());
+      const Extent extent = {ndim, l.sizes.data()};
+      const View in = {x.data() + l.start, l.strides.data(), 4};
+      apply_unary(unary_row(UnaryOp::kNeg, kFloat32), extent, in, {negated.data(), out.data(), 4});
+      copy_strided(kFloat32, extent, in, {copied.data(), out.data(), 4});
       for_each_index(l.sizes, [&](const std::vector<int64_t>& index) {
         const float expected = x[l.start + offset(index, l.strides)];
         ASSERT_EQ(negated[offset(index, out)], -expected);
@@ -115,14 +115,15 @@ TEST(StridedTest, OutputsMayBeStridedAndOnlyTheirElementsChange) {
     std::iota(x.begin(), x.end(), 1.0);
     std::vector<double> y(static_cast<size_t>(l.memory), -1);
     std::vector<double> expected = y;
-    copy_strided(kFloat64, ndim, l.sizes.data(), x.data(), in.data(), y.data() + l.start,
-                 l.strides.data());
+    const Extent extent = {ndim, l.sizes.data()};
+    const View source = {x.data(), in.data(), 8};
+    const View destination = {y.data() + l.start, l.strides.data(), 8};
+    copy_strided(kFloat64, extent, source, destination);
     for_each_index(l.sizes, [&](const std::vector<int64_t>& index) {
       expected[l.start + offset(index, l.strides)] = x[offset(index, in)];
     });
     EXPECT_EQ(y, expected);
-    apply_scalar(scalar_row(ScalarOp::kAdd, kFloat64), ndim, l.sizes.data(), x.data(), in.data(), 8,
-                 0.5, y.data() + l.start, l.strides.data(), 8);
+    apply_scalar(scalar_row(ScalarOp::kAdd, kFloat64), extent, source, 0.5, destination);
     for_each_index(l.sizes, [&](const std::vector<int64_t>& index) {
       expected[l.start + offset(index, l.strides)] += 0.5;
     });
@@ -143,7 +144,8 @@ TEST(StridedTest, TransposesEveryItemSize) {
       const int64_t sizes[] = {cols, rows};
       const int64_t src[] = {1, cols};
       const int64_t dst[] = {rows, 1};
-      copy_strided(dtype, 2, sizes, x.data(), src, y.data(), dst);
+      copy_strided(dtype, {2, sizes}, {x.data(), src, size_of(dtype)},
+                   {y.data(), dst, size_of(dtype)});
       for (int64_t i = 0; i < rows; ++i) {
         for (int64_t j = 0; j < cols; ++j) {
           ASSERT_EQ(std::memcmp(y.data() + static_cast<size_t>(j * rows + i) * item,
@@ -165,15 +167,18 @@ TEST(StridedTest, BinaryBroadcastsAndTernaryMixesItemSizes) {
   std::iota(a.begin(), a.end(), 0.0F);
   std::iota(b.begin(), b.end(), 100.0F);
   std::vector<uint8_t> less(17 * 5 * 33);
-  apply_binary(binary_row(BinaryOp::kLt, kFloat32), 3, sizes.data(), b.data(), column, 4, a.data(),
-               row, 4, less.data(), out.data(), 1);
+  const Extent extent = {3, sizes.data()};
+  const View rows = {a.data(), row, 4};
+  const View columns = {b.data(), column, 4};
+  apply_binary(binary_row(BinaryOp::kLt, kFloat32), extent, columns, rows,
+               {less.data(), out.data(), 1});
   std::vector<float> y(less.size());
   for (size_t i = 0; i < less.size(); ++i) {
     EXPECT_EQ(less[i], 0);
     less[i] = i % 3 == 0 ? 1 : 0;
   }
-  apply_ternary(where_row(kFloat32), 3, sizes.data(), less.data(), out.data(), a.data(), row,
-                b.data(), column, y.data(), out.data(), 4);
+  apply_ternary(where_row(kFloat32), extent, {less.data(), out.data(), 1}, rows, columns,
+                {y.data(), out.data(), 4});
   for_each_index(sizes, [&](const std::vector<int64_t>& i) {
     const int64_t flat = offset(i, out);
     ASSERT_EQ(y[flat], flat % 3 == 0 ? a[i[2]] : b[i[0] * 5 + i[1]]);
@@ -195,15 +200,16 @@ TEST(StridedTest, RowsCoverEveryElementOnceWithAxesMerged) {
       ++reinterpret_cast<int32_t*>(ptrs[0])[i * strides[0]];
     }
   };
-  const StridedOperand whole{x.data(), {6000, 1000, 1}, 4};
-  for_each_row(3, sizes, 1, &whole, /*parallel=*/false, body, &seen);
+  const int64_t strides_of_x[] = {6000, 1000, 1};
+  const View whole = {x.data(), strides_of_x, 4};
+  for_each_row({3, sizes}, 1, &whole, /*parallel=*/false, body, &seen);
   EXPECT_EQ(seen.rows, 1);
   EXPECT_EQ(seen.elements, 24000);
   for (const int32_t visits : x) {
     ASSERT_EQ(visits, 1);
   }
   const int64_t none[] = {4, 0, 1000};
-  for_each_row(3, none, 1, &whole, /*parallel=*/true, body, &seen);
+  for_each_row({3, none}, 1, &whole, /*parallel=*/true, body, &seen);
   EXPECT_EQ(seen.rows, 1);
 }
 

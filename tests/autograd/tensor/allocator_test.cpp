@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <sstream>
@@ -9,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
@@ -38,6 +41,23 @@ TEST(Allocator, BinsHaveAnEighthOfSlackAtMost) {
     }
     previous = rounded;
   }
+}
+
+TEST(Allocator, LargeFreshBlocksArePagedInByTheTeam) {
+  const int before = num_threads();
+  const auto pages_of = [](int threads) {
+    set_num_threads(threads);
+    const auto allocator = make_ref<CachingAllocator>();
+    const Block block = allocator->allocate(2 * CachingAllocator::kTouchedRequest, kKind);
+    std::vector<unsigned char> pages(
+        static_cast<size_t>(block.bytes / static_cast<int64_t>(sysconf(_SC_PAGESIZE))));
+    EXPECT_EQ(mincore(block.data, static_cast<size_t>(block.bytes), pages.data()), 0);
+    allocator->deallocate(block);
+    return pages;
+  };
+  EXPECT_THAT(pages_of(2), testing::Each(testing::Ne(0)));
+  EXPECT_THAT(pages_of(1), testing::Each(0));  // one thread has them as it uses them
+  set_num_threads(before);
 }
 
 TEST(Allocator, DifferentBinsDoNotMix) {
