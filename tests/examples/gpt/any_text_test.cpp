@@ -178,6 +178,22 @@ TEST_F(AnyTextTest, TextTokenisedOnFirstUse) {
   EXPECT_THAT(err_, HasSubstr("the character 'Z' (U+005A) is not among the "));
 }
 
+// nanoGPT's example on a text of one document, cut 90 to 10 by characters.
+TEST_F(AnyTextTest, TheCharacterPreset) {
+  dir_.write("text.txt", sample_text(500));
+  const std::string options =
+      "--config_path " TAPESTRY_SOURCE_DIR
+      "/examples/gpt/pretrain_gpt_char.yaml --set training_config.training_iters=60 --set "
+      "optimizer_config.lr_warmup_iters=5 --set training_config.eval_interval=60 --set "
+      "training_config.eval_iters=2 --set training_config.save_interval=60 ";
+  ASSERT_EQ(pretrain(options + "--set dataset_config.text=text.txt"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("1 document is too few for split 90,10, so it cuts tokens"));
+  EXPECT_LT(last_line().at("eval_loss").get<double>(), 2.5);
+  ASSERT_EQ(generate("--checkpoint output --prompt 'And ' --max_new_tokens 8 --temperature 0"), 0)
+      << said();
+  EXPECT_THAT(out_, ::testing::StartsWith("And the"));
+}
+
 TEST_F(AnyTextTest, TheTokenizerBelongsToTheData) {
   dir_.write("a.txt", sample_text(300));
   dir_.write("b.txt", sample_text(200) + "quite another text");

@@ -283,7 +283,7 @@ TEST(Config, ResolvedYamlNamesOrigins) {
 }
 
 TEST(Config, PresetsLoad) {
-  for (const std::string name : {"tiny", "124M", "110M_llama", "7B", "13B", "70B"}) {
+  for (const std::string name : {"tiny", "char", "124M", "110M_llama", "7B", "13B", "70B"}) {
     const auto config = init_configs_from_yaml("examples/gpt/pretrain_gpt_" + name + ".yaml");
     EXPECT_THAT(config.unsupported, IsEmpty()) << name;
     EXPECT_THAT(config.notes, IsEmpty()) << name;
