@@ -9,7 +9,7 @@
 #include "autograd/io/atomic_file.h"
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/team.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
