@@ -10,7 +10,7 @@ namespace tapestry {
 namespace {
 
 // Without the sign that a NaN may have.
-std::string number(double value) { return std::isnan(value) ? "nan" : concat(value); }
+std::string value_text(double value) { return std::isnan(value) ? "nan" : concat(value); }
 
 std::string remedy(const std::string& text) { return "\n  - " + text; }
 
@@ -55,8 +55,8 @@ std::string DivergenceWatch::report() const {
                          ? concat("step ", last_step_, " was not finite")
                          : concat("the last ", streak_, " steps (", last_step_ - streak_ + 1,
                                   " to ", last_step_, ") were not finite");
-  text +=
-      concat(": the loss is ", number(loss_), ", the norm of the gradients ", number(grad_norm_));
+  text += concat(": the loss is ", value_text(loss_), ", the norm of the gradients ",
+                 value_text(grad_norm_));
   if (config_.optimizer_config.optimizer_in_backward) {
     text += "; the weights were updated all the same (optimizer_in_backward)";
   } else if (last_finite_step_ > 0) {

@@ -51,7 +51,11 @@ bool is_prepared(const DatasetConfig& d) {
 
 std::string data_text(const AllConfig& config) {
   const DatasetConfig& d = config.dataset_config;
-  if (!d.data_path && !d.step_data_dir && !is_prepared(d)) {
+  if (d.text) {
+    return concat("text files, which are turned into tokens in ", d.dataset_dir,
+                  " on first use; not opened");
+  }
+  if (!d.data_path && !d.train_data_path && !d.step_data_dir && !is_prepared(d)) {
     return concat("the default text, which is turned into tokens in ", d.dataset_dir,
                   " on first use; not opened");
   }

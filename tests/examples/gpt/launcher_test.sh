@@ -5,7 +5,7 @@ export PRETRAIN_GPT="$1"
 launcher="$2"
 scratch="$(mktemp -d)"
 cd "$scratch" || exit 1
-export TAPESTRY_TEST_MARK="$scratch" OMP_WAIT_POLICY=passive BIND=none THREADS_PER_RANK=1
+export TAPESTRY_TEST_MARK="$scratch" BIND=none THREADS_PER_RANK=1
 failures=0
 
 fail() {

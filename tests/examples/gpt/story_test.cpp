@@ -263,7 +263,7 @@ TEST_F(StoryTest, VersionAndHelp) {
   ASSERT_EQ(pretrain("--help"), 0);
   for (const char* named :
        {"--config_path", "--set", "--model_type", "--run_cmd", "--dry_run", "--overwrite",
-        "--replace", "--version", "training_iters", "num_query_groups"}) {
+        "--replace", "--version", "training_config", "model_config"}) {
     EXPECT_THAT(out_, HasSubstr(named));
   }
   ASSERT_EQ(generate("--help"), 0);
