@@ -132,12 +132,13 @@ std::string time_text(const StepWork& work, const MachineSpeed& speed, int64_t s
   char step[40];
   std::snprintf(step, sizeof(step), seconds < 10 ? "%.3g ms" : "%.0f s",
                 seconds < 10 ? seconds * 1000 : seconds);
-  char how[200];
-  std::snprintf(
-      how, sizeof(how),
-      "; estimated from %.3g GFLOP of matrix products at %.3g GFLOP/s and %.3g GB through "
-      "memory at %.3g GB/s, as just measured here; communication is not counted",
-      work.flops / 1e9, speed.flops / 1e9, work.bytes / 1e9, speed.bytes / 1e9);
+  char how[240];
+  std::snprintf(how, sizeof(how),
+                "; estimated from %.3g GFLOP of matrix products at %.0f %% of %.3g GFLOP/s and "
+                "%.3g GB through memory at %.3g GB/s, as just measured here; communication is not "
+                "counted",
+                work.flops / 1e9, 100 * kShareOfSpeed, speed.flops / 1e9, work.bytes / 1e9,
+                speed.bytes / 1e9);
   return concat(step, " a step",
                 steps > 0
                     ? concat(", ", format_duration(seconds * d(steps)), " for ", steps, " steps")
