@@ -4,7 +4,7 @@
 
 #include "autograd/io/tensor_io.h"
 #include "autograd/kernels/cpu.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/team.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tape/checkpoint.h"
 #include "autograd/tape/engine.h"

@@ -7,6 +7,7 @@
 #include "autograd/kernels/elementwise.h"
 #include "autograd/kernels/gemm_batch.h"
 #include "autograd/kernels/gemm_blas.h"
+#include "autograd/kernels/gemm_blocks.h"
 #include "autograd/kernels/gemm_onednn.h"
 #include "autograd/kernels/gemm_tiled.h"
 #include "autograd/kernels/gemm_widened.h"
@@ -62,6 +63,9 @@ void float32_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
 
 /// Whether an element's bits are the same when only a block of rows that holds it is computed.
 bool bits_by_element(const GemmShape& s) {
+  if (has_onednn_gemm(s.dtype)) {
+    return false;
+  }
   switch (s.dtype) {
     case kFloat32:
       return takes_tiles(s);
@@ -90,9 +94,29 @@ void scale_only(const GemmShape& s, void* c) {
   }
 }
 
+void tiled_or_widened_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
+  if (has_tiled_gemm(s.dtype)) {
+    tiled_gemm(s, a, b, c);
+  } else {
+    widened_gemm(s, a, b, c, &float32_gemm);
+  }
+}
+
 void one_product(const GemmShape& s, const void* a, const void* b, void* c) {
-  if (s.k <= 0 || s.alpha == 0) {
+  if (s.k <= 0 ||
+      s.alpha == 0) {  // with alpha = 0 oneDNN 2.6 scales accumulators that it never set
     scale_only(s, c);
+    return;
+  }
+  if (has_onednn_gemm(s.dtype)) {
+    GemmShape single = s;
+    single.batch = 1;
+    multiply_blocks(single, a, b, c,
+                    [](const GemmShape& block, const void* rows, const void* columns, void* out) {
+                      if (!onednn_gemm(block, rows, columns, out)) {
+                        tiled_or_widened_gemm(block, rows, columns, out);
+                      }
+                    });
     return;
   }
   switch (s.dtype) {
@@ -109,8 +133,7 @@ void one_product(const GemmShape& s, const void* a, const void* b, void* c) {
     case kInt64:
       return integer_gemm<int64_t>(s, a, b, c);
     default:
-      return has_tiled_gemm(s.dtype) ? tiled_gemm(s, a, b, c)
-                                     : widened_gemm(s, a, b, c, &float32_gemm);
+      return tiled_or_widened_gemm(s, a, b, c);
   }
 }
 
@@ -122,10 +145,6 @@ void gemm(const GemmShape& s, const void* a, const void* b, void* c) {
          ((s.dtype == kBFloat16 || s.dtype == kFloat16) && s.c_dtype == kFloat32));
   assert(s.batch <= 1 || s.stride_c != 0);
   if (s.batch <= 0 || s.m <= 0 || s.n <= 0) {
-    return;
-  }
-  // With alpha = 0 oneDNN 2.6 scales accumulators that it never set.
-  if (s.k > 0 && s.alpha != 0 && has_onednn_gemm(s.dtype) && onednn_gemm(s, a, b, c)) {
     return;
   }
   const bool divisible = bits_by_element(s);

@@ -12,6 +12,8 @@
 
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
+#include "autograd/kernels/gemm_blocks.h"
+#include "autograd/kernels/team.h"
 
 namespace tapestry::kernels {
 
@@ -51,11 +53,7 @@ void call_gemv(bool trans,
 template <class T>
 void typed_gemm(const GemmShape& s, const T* a, const T* b, T* c) {
   assert(std::max({s.m, s.n, s.k, s.lda, s.ldb, s.ldc}) <= std::numeric_limits<blasint>::max());
-#ifndef _OPENMP
-  // The library beneath still has its team; it is set per thread.
-  thread_local const bool single = (openblas_set_num_threads(1), true);
-  (void)single;
-#endif
+  const LibraryAlone alone;
   const auto alpha = static_cast<T>(s.alpha);
   const auto beta = static_cast<T>(s.beta);
   const blasint lda = leading(s.trans_a ? s.k : s.m, s.trans_a ? s.m : s.k, s.lda);
@@ -101,15 +99,18 @@ bool openblas_lacks_avx512() {
   return lacks && cpu_level() >= CpuLevel::kAvx2;
 }
 
-void blas_gemm(const GemmShape& shape, const void* a, const void* b, void* c) {
-  if (shape.dtype == kFloat32) {
-    typed_gemm(shape, static_cast<const float*>(a), static_cast<const float*>(b),
-               static_cast<float*>(c));
-  } else {
-    assert(shape.dtype == kFloat64);
-    typed_gemm(shape, static_cast<const double*>(a), static_cast<const double*>(b),
-               static_cast<double*>(c));
-  }
+void blas_gemm(const GemmShape& product, const void* a, const void* b, void* c) {
+  multiply_blocks(product, a, b, c,
+                  [](const GemmShape& block, const void* rows, const void* columns, void* out) {
+                    if (block.dtype == kFloat32) {
+                      typed_gemm(block, static_cast<const float*>(rows),
+                                 static_cast<const float*>(columns), static_cast<float*>(out));
+                    } else {
+                      assert(block.dtype == kFloat64);
+                      typed_gemm(block, static_cast<const double*>(rows),
+                                 static_cast<const double*>(columns), static_cast<double*>(out));
+                    }
+                  });
 }
 
 std::string_view blas_flavour() {

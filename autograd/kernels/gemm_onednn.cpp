@@ -7,8 +7,8 @@
 
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
-#include "autograd/kernels/parallel_for.h"
 #include "autograd/kernels/scratch.h"
+#include "autograd/kernels/team.h"
 
 namespace tapestry::kernels {
 
@@ -16,16 +16,8 @@ namespace {
 
 using Memory = dnnl::memory;
 
-/// What a compiled product depends on.
-struct Key {
-  GemmShape shape;
-  int threads;
-  bool operator==(const Key&) const = default;
-};
-
-struct KeyHash {
-  size_t operator()(const Key& key) const {
-    const GemmShape& s = key.shape;
+struct ShapeHash {
+  size_t operator()(const GemmShape& s) const {
     size_t hash = 0;
     for (const int64_t value :
          {static_cast<int64_t>(s.dtype), static_cast<int64_t>(s.c_dtype),
@@ -129,25 +121,14 @@ bool has_onednn_gemm(DType dtype) {
 
 bool onednn_gemm(const GemmShape& shape, const void* a, const void* b, void* c) {
   constexpr size_t kMaxProducts = 1024;
-  thread_local std::unordered_map<Key, std::optional<Product>, KeyHash> products;
-  Key key{shape, 1};
-#if defined(_OPENMP)
-  const int team = omp_get_max_threads();
-  key.threads = omp_in_parallel() != 0 ? 1 : team;
-#endif
-  auto found = products.find(key);
+  thread_local std::unordered_map<GemmShape, std::optional<Product>, ShapeHash> products;
+  const LibraryAlone alone;  // a product is compiled for as many threads as it runs on
+  auto found = products.find(shape);
   if (found == products.end()) {
     if (products.size() >= kMaxProducts) {
       products.clear();
     }
-#if defined(_OPENMP)
-    // A product is compiled for a team; inside a region that is this thread alone.
-    omp_set_num_threads(key.threads);
-#endif
-    found = products.emplace(key, compile(shape)).first;
-#if defined(_OPENMP)
-    omp_set_num_threads(team);
-#endif
+    found = products.emplace(shape, compile(shape)).first;
   }
   if (!found->second) {
     return false;

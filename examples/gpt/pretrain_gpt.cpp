@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <boost/program_options.hpp>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 #include <sstream>
@@ -16,6 +17,8 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/config/unknown_names.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/training/evaluate_checkpoint.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
@@ -74,6 +77,23 @@ int verify(const std::string& config_path,
   return report.agrees() ? kFinished : kFailure;
 }
 
+int evaluate(const po::variables_map& arguments,
+             const tapestry::LoadOptions& load,
+             const tapestry::Distributed& job) {
+  const std::string checkpoint =
+      tapestry::resolve_checkpoint(arguments["evaluate"].as<std::string>());
+  const std::string saved = checkpoint + "/config.yaml";
+  const bool has_path = arguments.count("config_path") != 0;
+  tapestry::check<tapestry::IoError>(
+      has_path || std::filesystem::exists(saved), saved,
+      ": is missing, so --evaluate does not know the model; name its configuration with "
+      "--config_path");
+  const tapestry::AllConfig config = tapestry::init_configs_from_yaml(
+      has_path ? arguments["config_path"].as<std::string>() : saved, load);
+  tapestry::evaluate_checkpoint(config, checkpoint, job.world());
+  return kFinished;
+}
+
 po::options_description describe_options() {
   constexpr unsigned kWidth = 100;
   po::options_description options("Options", kWidth);
@@ -98,6 +118,10 @@ po::options_description describe_options() {
       "bucket, overlap, delay; the rest is as configured");
   options.add_options()("verify_steps", po::value<int64_t>()->default_value(3)->value_name("N"),
                         "steps that --verify_layout trains");
+  options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
+                        "a checkpoint, or a folder of them: print its loss on the validation and "
+                        "test data, and exit; without --config_path by the configuration that it "
+                        "was saved with");
   options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
   options.add_options()("help,h",
                         "print this page; --help SECTION prints the keys of a section of the YAML "
@@ -139,13 +163,21 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     }
     return kFinished;
   }
+  const bool evaluates = arguments.count("evaluate") != 0;
   tapestry::check<tapestry::ValueError>(
-      arguments.count("config_path") != 0,
+      arguments.count("config_path") != 0 || evaluates,
       "--config_path FILE is needed; the tiny preset is examples/gpt/pretrain_gpt_tiny.yaml");
   tapestry::LoadOptions load;
   load.model_type = arguments["model_type"].as<std::string>();
   if (arguments.count("set") != 0) {
     load.overrides = arguments["set"].as<std::vector<std::string>>();
+  }
+  if (evaluates) {
+    for (const char* other : {"dry_run", "verify_layout"}) {
+      tapestry::check<tapestry::ValueError>(arguments.count(other) == 0, "--evaluate and --", other,
+                                            " exclude each other");
+    }
+    return evaluate(arguments, load, job);
   }
   const auto config_path = arguments["config_path"].as<std::string>();
   if (arguments.count("verify_layout") != 0) {

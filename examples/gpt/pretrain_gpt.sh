@@ -126,12 +126,51 @@ if [[ -f "$pid_file" ]]; then
 fi
 mkdir -p "$(dirname "$pid_file")"
 
+# What ranks write goes through mpirun, so they are told where it ends, and how wide that is.
+terminal_options=()
+streams="$([[ ! -t 1 ]] || echo -n 1)$([[ ! -t 2 ]] || echo -n 2)"
+if [[ -n "$streams" ]]; then
+  TAPESTRY_TERMINAL="$(readlink "/proc/$$/fd/${streams:0:1}"):$streams"
+  export TAPESTRY_TERMINAL
+  terminal_options=(-x TAPESTRY_TERMINAL)
+else
+  unset TAPESTRY_TERMINAL
+fi
+
+# Passes on what comes, without Open MPI's paragraphs about a job that fails: the program has said
+# why. That a signal has ended a rank nobody else can say.
+without_mpirun_words() {
+  local line block="" inside=false dashes='^-{60,}$'
+  while IFS= read -r line || [[ -n "$line" ]]; do
+    if [[ $inside == false && "$line" =~ $dashes ]]; then
+      inside=true
+      block="$line"$'\n'
+    elif [[ $inside == false ]]; then
+      [[ "$line" == *"has sent help message help-mpi-api.txt"* ||
+        "$line" == *"MCA parameter \"orte_base_help_aggregate\""* ]] || printf '%s\n' "$line" >&2
+    else
+      block+="$line"$'\n'
+      if [[ "$line" =~ $dashes ]]; then
+        [[ "$block" == *"MPI_ABORT was invoked"* || "$block" == *"a non-zero exit code"* ||
+          "$block" == *"exited with non-zero status"* ]] || printf '%s' "$block" >&2
+        inside=false
+        block=""
+      fi
+    fi
+  done
+  printf '%s' "$block" >&2
+}
+
 export OMP_NUM_THREADS="$threads"
+exec 3> >(without_mpirun_words)
+filter=$!
 # In a session of its own, so that Ctrl-C reaches this script alone.
 setsid mpirun -n "$ranks" "${host_options[@]}" "${bind_options[@]}" -x OMP_NUM_THREADS \
+  "${terminal_options[@]}" \
   "$program" --config_path "$config" --run_cmd "pretrain_gpt.sh: $ranks ranks x $threads threads" \
-  "$@" &
+  "$@" 2>&3 3>&- &
 job=$!
+exec 3>&-
 echo "$job $(start_time "$job")" >"$pid_file"
 trap 'interrupted=true; kill -USR1 "$job" 2>/dev/null || true' TERM INT
 # A signal interrupts the wait; the job goes on until it has saved.
@@ -142,4 +181,5 @@ while [[ $interrupted == true ]]; do
   wait "$job" || code=$?
 done
 rm -f "$pid_file"
+wait "$filter" 2>/dev/null || true  # what it has still to pass on
 exit "$code"

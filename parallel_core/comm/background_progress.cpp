@@ -1,10 +1,10 @@
 #include "parallel_core/comm/background_progress.h"
 
 #include <algorithm>
-#include <csignal>
 #include <utility>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/signals_blocked.h"
+#include "autograd/kernels/team.h"
 
 namespace tapestry {
 
@@ -35,7 +35,7 @@ BackgroundProgress::BackgroundProgress(std::mutex& mutex,
                                        std::function<bool()> has_work,
                                        std::function<bool()> step)
     : mutex_(mutex), has_work_(std::move(has_work)), step_(std::move(step)) {
-  const SignalsBlocked blocked;  // the thread inherits the mask
+  const kernels::SignalsBlocked blocked;  // the thread inherits the mask
   thread_ = std::thread([this] { run(); });
 }
 
@@ -56,9 +56,7 @@ void BackgroundProgress::wake() {
 }
 
 void BackgroundProgress::run() {
-#ifdef _OPENMP
-  omp_set_num_threads(1);  // of this thread's loops: the others' cores are computing
-#endif
+  set_num_threads(1);  // of this thread's loops: the others' cores are computing
   std::unique_lock lock(mutex_);
   auto pause = kShortestPause;
   while (!stop_) {

@@ -109,6 +109,24 @@ class Reader {
     return {number};
   }
 
+  Value numbers_as_text(const RawNode& text) {
+    const RawNode node = unquoted(text);
+    if (node.kind != RawNode::Kind::kList) {
+      const ScalarKind type = kind(node);
+      const bool is_number = type == ScalarKind::kInt || type == ScalarKind::kFloat;
+      return is_number ? Value{node.scalar} : string(node);
+    }
+    std::string joined;
+    for (const RawNode& entry : node.items) {
+      const ScalarKind type = kind(entry);
+      if (type != ScalarKind::kInt && type != ScalarKind::kFloat) {
+        return fail("numbers", entry);
+      }
+      joined += (joined.empty() ? "" : ",") + entry.scalar;
+    }
+    return {joined};
+  }
+
   Value string(const RawNode& node) {
     if (node.kind != RawNode::Kind::kScalar) {
       return fail("a string", node);
@@ -280,7 +298,7 @@ Value parse_value(const Key& key, const RawNode& node, std::string& error) {
       case Type::kFloat:
         return reader.floating(node);
       case Type::kString:
-        return reader.string(node);
+        return key.numbers_as_text ? reader.numbers_as_text(node) : reader.string(node);
       case Type::kDType:
         return reader.dtype(node);
       case Type::kIntList:

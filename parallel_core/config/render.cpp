@@ -128,7 +128,7 @@ std::vector<std::pair<std::string, std::string>> changed_keys(const AllConfig& c
       }
       const std::string value = config::to_yaml(key.field.get(config));
       if (key.required || value != config::to_yaml(config::default_value(key))) {
-        text += concat(text.empty() ? "" : ", ", key.name, " ", value);
+        text += concat(text.empty() ? "" : ", ", key.name, "=", value);
       }
     }
     if (!text.empty()) {

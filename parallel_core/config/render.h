@@ -17,7 +17,7 @@ std::string resolved_yaml(const AllConfig& config);
 /// For the log: each section's name, its keys and values indented below it.
 std::string config_log_text(const AllConfig& config);
 
-/// "key value, ..." of what was given and is not the default, by section; of keys without a default
+/// "key=value, ..." of what was given and is not the default, by section; of keys without a default
 /// only those of mappings.
 std::vector<std::pair<std::string, std::string>> changed_keys(const AllConfig& config);
 

@@ -225,8 +225,7 @@ constexpr Key kKeys[] = {
     {.name = "num_threads",
      .field = f<&T::num_threads>,
      .check = between(1, 4096),
-     .doc = "Threads of one process; null: as many as OpenMP chooses (OMP_NUM_THREADS, or all "
-            "cores)."},
+     .doc = "Threads of one process; null: OMP_NUM_THREADS, or as many as there are cores."},
     {.name = "log_param_grad_norms",
      .field = f<&T::log_param_grad_norms>,
      .doc = "Write the norm of each parameter's gradient to metrics.jsonl."},

@@ -16,6 +16,7 @@
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/comm/distributed.h"
 #include "parallel_core/training/terminal.h"
 
 namespace tapestry {
@@ -26,10 +27,11 @@ constexpr const char* kPattern = "%Y-%m-%d %H:%M:%S.%e %l %v";
 constexpr std::string_view kClearLine = "\r\033[K";
 
 // Where the line of progress is drawn: standard output, in the order of the lines that appear above
-// it, or standard error if that alone is a terminal.
+// it, or standard error if that alone is a terminal. The launcher passes on standard error line by
+// line, so it can draw nothing.
 std::optional<OutputStream> progress_stream() {
   for (const OutputStream stream : {OutputStream::kOut, OutputStream::kError}) {
-    if (is_terminal(stream)) {
+    if (is_terminal(stream) && !(stream == OutputStream::kError && started_as_rank())) {
       return stream;
     }
   }

@@ -59,6 +59,10 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
     line["eval_loss"] = number(*record.eval_loss);
     line["eval_perplexity"] = number(std::exp(*record.eval_loss));
   }
+  if (record.test_loss) {
+    line["test_loss"] = number(*record.test_loss);
+    line["test_perplexity"] = number(std::exp(*record.test_loss));
+  }
   if (!result.grad_norms.empty()) {
     for (const auto& [name, norm] : result.grad_norms) {
       line["grad_norms"][name] = number(norm);

@@ -19,6 +19,7 @@ struct StepRecord {
   double step_time_ms = 0;
   MemoryStats memory;  ///< of the rank's allocator after the step
   std::optional<double> eval_loss;
+  std::optional<double> test_loss;
 };
 
 /// One JSON object without a line break. NaN and infinities are written as the strings "nan", "inf"

@@ -7,28 +7,12 @@
 
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/data/data_source.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/run_data.h"
 #include "parallel_core/training/training.h"
 
 namespace tapestry {
-
-/// Where a run's samples come from.
-struct RunData {
-  std::unique_ptr<data::DataSource> train;
-  std::unique_ptr<data::DataSource> validation;  ///< null if nothing is to be validated
-  std::string tokenizer_model;                   ///< file; empty for bytes and for recorded steps
-  std::string description;                       ///< for the log
-};
-
-/// Largest SentencePiece vocabulary that the default text is cut into; a model's vocabulary may
-/// exceed its tokenizer's.
-inline constexpr int64_t kDefaultTextMaxVocab = 8000;
-
-/// Opens step_data_dir, or data_path, or the default text, which is prepared on first use.
-/// ValueError or IoError for data that do not fit the configuration.
-RunData open_data(const AllConfig& config);
 
 struct PretrainOptions {
   ModelProvider model;                   ///< empty: the GPT of the configuration
@@ -45,6 +29,10 @@ struct PretrainOptions {
 /// (require_supported) and fit into memory (both are checked before anything is allocated or
 /// written; what a model of one's own needs is not known before).
 TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options = {});
+
+/// Numbers of threads and the groups of ranks, unless there are any. ValueError for a configuration
+/// that is not supported, or a world of the wrong size.
+void initialize_ranks(const AllConfig& config, const std::shared_ptr<ProcessGroup>& world);
 
 /// The axes that a configuration asks for. A virtual pipeline of one chunk is none.
 ModelParallelSizes model_parallel_sizes(const ModelParallelConfig& config);

@@ -37,8 +37,13 @@ std::string data_text(const AllConfig& config, const RunData& data, const std::s
   int64_t documents = 0;
   int64_t tokens = 0;
   std::string names;
-  for (const std::string& entry :
-       config.dataset_config.data_path.value_or(std::vector<std::string>())) {
+  const DatasetConfig& d = config.dataset_config;
+  std::vector<std::string> entries;
+  for (const auto* paths : {&d.data_path, &d.train_data_path}) {
+    const std::vector<std::string> more = paths->value_or(std::vector<std::string>());
+    entries.insert(entries.end(), more.begin(), more.end());
+  }
+  for (const std::string& entry : entries) {
     if (!std::filesystem::exists(entry + ".idx")) {
       continue;  // a weight
     }

@@ -114,9 +114,9 @@ double evaluate(ParallelModel& model,
                 int64_t iterations) {
   const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
   const int64_t available = std::min(iterations, source.size_in_samples() / batch);
-  check<ValueError>(available > 0, "evaluation: the validation data hold ",
-                    source.size_in_samples(), " samples, one global batch needs ", batch,
-                    "; raise its share in dataset_config.split or lower the batch size");
+  check<ValueError>(available > 0, "evaluation: the data hold ", source.size_in_samples(),
+                    " samples, one global batch needs ", batch,
+                    "; raise their share in dataset_config.split or lower the batch size");
   const NoGradGuard guard;
   model.eval();
   double loss = 0;
@@ -138,6 +138,13 @@ double evaluate(ParallelModel& model,
   sum_over_pipeline(sums);
   sum_over(get_data_parallel_group(), sums);
   return sums[0] / std::max(sums[1], 1.0);
+}
+
+std::string eval_log_line(const char* part, int64_t step, double loss) {
+  char text[120];
+  std::snprintf(text, sizeof(text), "%s: Step:%lld, Loss: %.6f, Perplexity: %.4f", part,
+                static_cast<long long>(step), loss, std::exp(loss));
+  return text;
 }
 
 std::string train_log_line(const StepRecord& record, const StepResult& result) {
@@ -248,6 +255,11 @@ TrainSummary train(TrainOneStepCell& cell,
     if (options.validation != nullptr && is_due(t.eval_interval, step)) {
       record.eval_loss = evaluate(cell.network(), *options.validation, config, t.eval_iters);
     }
+    const bool is_last = step >= last_step || (t.epochs && source.epoch(step, batch) >= *t.epochs);
+    if (options.test != nullptr && is_last) {
+      record.test_loss = evaluate(cell.network(), *options.test, config, t.eval_iters);
+      summary.test_loss = record.test_loss;
+    }
     if (options.metrics != nullptr) {
       options.metrics->write(record, result);
     }
@@ -262,16 +274,16 @@ TrainSummary train(TrainOneStepCell& cell,
       }
     }
     if (summary.steps == 1) {
-      log_info(memory_line(record.memory));
+      log_detail(memory_line(record.memory));
     }
     if (!result.finite) {
       log_warning(concat("step ", step, ": the gradients are not finite, the update was skipped"));
     }
     if (record.eval_loss) {
-      char text[120];
-      std::snprintf(text, sizeof(text), "eval: Step:%lld, Loss: %.6f, Perplexity: %.4f",
-                    static_cast<long long>(step), *record.eval_loss, std::exp(*record.eval_loss));
-      log_info(text);
+      log_info(eval_log_line("eval", step, *record.eval_loss));
+    }
+    if (record.test_loss) {
+      log_info(eval_log_line("test", step, *record.test_loss));
     }
     if (contains(t.dump_weight_steps, step)) {
       const LogicalState weights = get_logical_state(cell.network(), &cell.optimizer());

@@ -24,6 +24,9 @@ double evaluate(ParallelModel& model,
                 const AllConfig& config,
                 int64_t iterations);
 
+/// "eval: Step:100, Loss: 4.210932, Perplexity: 67.4194"; `part` is eval or test.
+std::string eval_log_line(const char* part, int64_t step, double loss);
+
 /// The line that log readers know:
 /// "train: Epoch:0, Step:5, Loss: 10.341485, Finite_grads: True, Loss_scale: 4096.0,
 /// Learning_rate: (1.250000e-06,1.250000e-06,), Time: 1403.24 ms".
@@ -39,6 +42,7 @@ std::string bubble_line(const PipelineBubble& bubble);
 /// What the loop does besides stepping.
 struct TrainOptions {
   data::DataSource* validation = nullptr;  ///< null: no evaluation
+  data::DataSource* test = nullptr;        ///< evaluated after the last step; null: not
   MetricsWriter* metrics = nullptr;        ///< null: no metrics.jsonl
   CheckpointOptions checkpoint;            ///< used if save_interval is set, or on request
   std::function<bool()> stop_requested;    ///< asked after each step; true ends the run
@@ -49,11 +53,13 @@ struct TrainSummary {
   int64_t steps = 0;
   double first_loss = 0;
   double last_loss = 0;
+  std::optional<double> test_loss;  ///< after the last step, if there is a test part
   bool stopped_on_request = false;
 };
 
 /// Trains until training_iters, epochs or the data are used up; logs, evaluates, saves and dumps as
-/// configured. A requested stop saves a checkpoint.
+/// configured. The last step is followed by the evaluation on the test part; a requested stop is
+/// not, and saves a checkpoint.
 TrainSummary train(TrainOneStepCell& cell,
                    data::DataSource& source,
                    const AllConfig& config,

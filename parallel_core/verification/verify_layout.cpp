@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/team.h"
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
