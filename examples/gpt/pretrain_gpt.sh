@@ -128,7 +128,9 @@ mkdir -p "$(dirname "$pid_file")"
 
 # What ranks write goes through mpirun, so they are told where it ends, and how wide that is.
 terminal_options=()
-streams="$([[ ! -t 1 ]] || echo -n 1)$([[ ! -t 2 ]] || echo -n 2)"
+streams=""
+[[ ! -t 1 ]] || streams+=1
+[[ ! -t 2 ]] || streams+=2
 if [[ -n "$streams" ]]; then
   TAPESTRY_TERMINAL="$(readlink "/proc/$$/fd/${streams:0:1}"):$streams"
   export TAPESTRY_TERMINAL
