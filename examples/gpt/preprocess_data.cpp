@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
 #include "parallel_core/data/character_tokenizer.h"
@@ -184,6 +185,9 @@ int main(int argc, char** argv) {
     run(arguments);
     return 0;
   } catch (const tapestry::RuntimeError& error) {
+    std::cerr << "preprocess_data: " << error.what() << "\n";
+    return 1;
+  } catch (const tapestry::StorageError& error) {
     std::cerr << "preprocess_data: " << error.what() << "\n";
     return 1;
   } catch (const tapestry::Error& error) {

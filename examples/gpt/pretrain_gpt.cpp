@@ -1,7 +1,6 @@
 // Trains a GPT from a YAML configuration.
 #include <tapestry_version.h>
 
-#include <algorithm>
 #include <boost/program_options.hpp>
 #include <filesystem>
 #include <iostream>
@@ -18,8 +17,8 @@
 #include "parallel_core/config/render.h"
 #include "parallel_core/config/unknown_names.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/evaluate_checkpoint.h"
-#include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/verification/verify_layout.h"
@@ -37,28 +36,6 @@ std::string version_text() {
          "\nCPU level: " + std::string(name_of(tapestry::cpu_level())) +
          "\nBLAS: " + std::string(tapestry::kernels::blas_flavour()) +
          "\nMPI: " + tapestry::mpi_library_version() + "\n";
-}
-
-int dry_run(const tapestry::AllConfig& config, const tapestry::Distributed& job) {
-  const tapestry::ModelParallelConfig& p = config.parallel_config;
-  const int64_t model =
-      p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
-  const int64_t data_parallel_size = std::max<int64_t>(1, job.world()->size() / model);
-  std::cout << tapestry::layout_line(p, data_parallel_size) << "\n"
-            << tapestry::config_log_text(config) << "\n";
-  const tapestry::MemoryEstimate estimate = tapestry::estimate_memory(config, data_parallel_size);
-  std::cout << tapestry::memory_text(estimate) << "\n";
-  for (const std::string& note : config.notes) {
-    std::cout << "note: " << note << "\n";
-  }
-  if (!config.unsupported.empty()) {
-    std::cout << "not supported yet:\n";
-    for (const std::string& finding : config.unsupported) {
-      std::cout << "  " << finding << "\n";
-    }
-  }
-  tapestry::check_fits(estimate, tapestry::available_memory() / job.ranks_on_host());
-  return kFinished;
 }
 
 // Exit code 1 means that the layout does not compute what one process does.
@@ -108,8 +85,15 @@ po::options_description describe_options() {
   options.add_options()("run_cmd",
                         po::value<std::string>()->default_value("", "")->value_name("TEXT"),
                         "text that is recorded in the log");
+  options.add_options()("overwrite",
+                        "move the files of an earlier run in the output folder to its sub-folder "
+                        "old/ and start anew");
+  options.add_options()("replace",
+                        "end the run that is in the output folder, which saves first, and go on as "
+                        "--overwrite");
   options.add_options()("dry_run",
-                        "check the configuration, print layout, parameters and memory, and exit");
+                        "check configuration, data and weights, print layout, memory, disk and "
+                        "expected time, write nothing, and exit");
   options.add_options()(
       "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
       "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process, all "
@@ -189,10 +173,14 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
   if (arguments.count("dry_run") != 0) {
-    return first ? dry_run(config, job) : kFinished;
+    tapestry::dry_run(config, {.world = job.world(), .ranks_on_host = job.ranks_on_host()},
+                      std::cout);
+    return kFinished;
   }
   tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
                               .stop_requested = tapestry::stop_on_signals(),
+                              .overwrite = arguments.count("overwrite") != 0,
+                              .replace = arguments.count("replace") != 0,
                               .world = job.world(),
                               .ranks_on_host = job.ranks_on_host(),
                               .progress_text = job.progress_text()});

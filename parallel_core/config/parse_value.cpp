@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/expand_path.h"
 #include "parallel_core/config/scalar_advice.h"
 
 namespace tapestry::config {
@@ -149,7 +150,12 @@ class Reader {
         return {std::string(alias.substr(equals + 1))};
       }
     }
-    return {node.scalar};
+    return {text_of(node)};
+  }
+
+  // What a scalar says; of a path, with the environment's values in it.
+  std::string text_of(const RawNode& node) {
+    return key_.path && error_.empty() ? expand_path(node.scalar, error_) : node.scalar;
   }
 
   Value dtype(const RawNode& node) {
@@ -208,7 +214,7 @@ class Reader {
         fail("strings", entry);
         return;
       }
-      items.push_back({entry.scalar});
+      items.push_back({text_of(entry)});
     };
     if (node.kind == RawNode::Kind::kScalar) {
       return {Value::List{string(node)}};

@@ -16,7 +16,7 @@ TEST(Progress, BarRateAndRemainingTime) {
   Progress progress(60);
   progress.update({.step = 20, .step_time_ms = 2000}, result_with(3.14159));
   EXPECT_EQ(progress.line(80),
-            "[#########....................] 20/60  loss 3.1416  250 tokens/s  1:20 left");
+            "[###########......................] 20/60  loss 3.1416  250 tokens/s  1:20 left");
   progress.update({.step = 60, .step_time_ms = 1000}, result_with(2));
   // A tenth of the new time: 0.9 * 2000 + 0.1 * 1000 ms.
   EXPECT_EQ(progress.line(200),
@@ -29,8 +29,7 @@ TEST(Progress, FitsAnyWidth) {
   for (int columns = 0; columns < 200; ++columns) {
     EXPECT_LT(progress.line(columns).size(), static_cast<size_t>(std::max(columns, 1)));
   }
-  EXPECT_EQ(progress.line(60),
-            "[#####...........] 20/60  loss 3.1416  250 tokens/s  1:20 left" + std::string());
+  EXPECT_EQ(progress.line(60), "[####.........] 20/60  loss 3.1416  250 tokens/s  1:20 left");
   EXPECT_EQ(progress.line(45), "20/60  loss 3.1416  250 tokens/s  1:20 left");
   EXPECT_EQ(progress.line(35), "20/60  loss 3.1416  1:20 left");
   EXPECT_EQ(progress.line(20), "20/60  1:20 left");
