@@ -96,7 +96,7 @@ std::string find_model(const std::vector<std::string>& prefixes,
                        const std::optional<RecordedData>& recorded,
                        std::vector<std::string>& remarks) {
   if (recorded) {
-    const std::string model = data::recorded_model_path(recorded->prefix, recorded->record);
+    std::string model = data::recorded_model_path(recorded->prefix, recorded->record);
     if (fs::is_regular_file(model)) {
       return model;
     }
