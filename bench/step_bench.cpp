@@ -40,6 +40,7 @@ struct Preset {
 
 const std::map<std::string, Preset>& presets() {
   static const std::map<std::string, Preset> table = {
+      {"char", {4, 128, 512, 4, 4, 65, false}},
       {"tiny", {4, 256, 1024, 4, 4, 512, false}},
       {"llama_15m", {6, 288, 768, 6, 6, 32000, true}},
       {"gpt2_124m", {12, 768, 3072, 12, 12, 50304, false}},
@@ -196,7 +197,7 @@ int run(int argc, char** argv) {
   }
   Options o;
   po::options_description options("step_bench");
-  options.add_options()("help", "print this text")(
+  options.add_options()("help,h", "print this text")(
       "preset", po::value(&o.preset)->default_value("gpt2_124m"), names.c_str())(
       "dtype", po::value(&o.dtype)->default_value("float32"), "float32 or bfloat16")(
       "batch", po::value(&o.batch)->default_value(4), "sequences of a step")(

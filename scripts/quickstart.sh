@@ -109,7 +109,8 @@ fi
 # Checkpoints that are newer than this file are this run's; an earlier one may have left higher steps.
 started="$(mktemp)"
 trap 'rm -f "$started"' EXIT
-"$programs/pretrain_gpt" --config_path "$config" "${options[@]}"
+# What an earlier quick start has left in the output folder is moved to its sub-folder old/.
+"$programs/pretrain_gpt" --config_path "$config" --overwrite "${options[@]}"
 
 checkpoint="$(find "$output_dir/checkpoint" -mindepth 1 -maxdepth 1 -type d -name 'step_*' \
   -newer "$started" 2>/dev/null | sort | tail -n 1)" || true

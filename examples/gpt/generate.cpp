@@ -25,8 +25,9 @@ constexpr int kBadInput = 2;
 
 int run(int argc, char** argv) {
   po::options_description options("generate --checkpoint DIR --prompt TEXT [options]");
-  options.add_options()("checkpoint", po::value<std::string>(),
-                        "a checkpoint, or a folder of checkpoints (the newest is taken)")(
+  options.add_options()(
+      "checkpoint", po::value<std::string>(),
+      "a checkpoint, a folder of checkpoints or a run's folder (the latest is taken)")(
       "prompt", po::value<std::string>(), "text to continue")(
       "max_new_tokens", po::value<int64_t>()->default_value(100), "tokens to add at most")(
       "temperature", po::value<double>()->default_value(1.0),
@@ -35,19 +36,14 @@ int run(int argc, char** argv) {
       "top_p", po::value<double>()->default_value(1.0),
       "only among the likeliest that together have this probability")(
       "seed", po::value<int64_t>()->default_value(0), "of the random numbers, from 0")(
-      "help", "print this text");
-  po::variables_map arguments;
-  try {
-    arguments = tapestry::examples::parse_command_line(argc, argv, options);
-    po::notify(arguments);
-  } catch (const po::error& error) {
-    std::cerr << "generate: " << error.what() << "; see --help\n";
-    return kBadInput;
-  }
-  if (arguments.count("help") != 0) {
+      "help,h", "print this text");
+  std::vector<std::string> words = tapestry::examples::words_of(argc, argv);
+  if (tapestry::examples::take_help(words)) {
     std::cout << options;
     return kFinished;
   }
+  po::variables_map arguments = tapestry::examples::parse_command_line(words, options);
+  po::notify(arguments);
   for (const char* needed : {"checkpoint", "prompt"}) {
     if (arguments.count(needed) == 0) {
       std::cerr << "generate: --" << needed << " is needed; see --help\n";
@@ -59,8 +55,11 @@ int run(int argc, char** argv) {
   const auto prompt = arguments["prompt"].as<std::string>();
   tapestry::check<tapestry::ValueError>(!prompt.empty(),
                                         "--prompt is empty, expected a text to continue");
-  const std::string folder =
-      tapestry::resolve_checkpoint(arguments["checkpoint"].as<std::string>());
+  const auto given = arguments["checkpoint"].as<std::string>();
+  const std::string folder = tapestry::resolve_checkpoint(given);
+  if (folder != given) {
+    std::cerr << "generate: the latest checkpoint of " << given << " is " << folder << "\n";
+  }
   tapestry::check<tapestry::IoError>(
       fs::exists(folder + "/config.yaml"), folder,
       ": has no config.yaml; --checkpoint names a checkpoint folder of pretrain_gpt");

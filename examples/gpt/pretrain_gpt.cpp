@@ -1,10 +1,11 @@
 // Trains a GPT from a YAML configuration.
 #include <tapestry_version.h>
 
-#include <algorithm>
 #include <boost/program_options.hpp>
 #include <filesystem>
 #include <iostream>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,10 @@
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/render.h"
+#include "parallel_core/config/unknown_names.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/evaluate_checkpoint.h"
-#include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/verification/verify_layout.h"
@@ -25,7 +27,6 @@ namespace {
 
 namespace po = boost::program_options;
 
-using tapestry::kBadInput;
 using tapestry::kFailure;
 using tapestry::kFinished;
 
@@ -35,28 +36,6 @@ std::string version_text() {
          "\nCPU level: " + std::string(name_of(tapestry::cpu_level())) +
          "\nBLAS: " + std::string(tapestry::kernels::blas_flavour()) +
          "\nMPI: " + tapestry::mpi_library_version() + "\n";
-}
-
-int dry_run(const tapestry::AllConfig& config, const tapestry::Distributed& job) {
-  const tapestry::ModelParallelConfig& p = config.parallel_config;
-  const int64_t model =
-      p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
-  const int64_t data_parallel_size = std::max<int64_t>(1, job.world()->size() / model);
-  std::cout << tapestry::layout_line(p, data_parallel_size) << "\n"
-            << tapestry::config_log_text(config) << "\n";
-  const tapestry::MemoryEstimate estimate = tapestry::estimate_memory(config, data_parallel_size);
-  std::cout << tapestry::memory_text(estimate) << "\n";
-  for (const std::string& note : config.notes) {
-    std::cout << "note: " << note << "\n";
-  }
-  if (!config.unsupported.empty()) {
-    std::cout << "not supported yet:\n";
-    for (const std::string& finding : config.unsupported) {
-      std::cout << "  " << finding << "\n";
-    }
-  }
-  tapestry::check_fits(estimate, tapestry::available_memory() / job.ranks_on_host());
-  return kFinished;
 }
 
 // Exit code 1 means that the layout does not compute what one process does.
@@ -92,46 +71,76 @@ int evaluate(const po::variables_map& arguments,
   return kFinished;
 }
 
-int run(const std::vector<std::string>& words, const tapestry::Distributed& job) {
-  const bool first = job.world()->rank() == 0;
-  po::options_description options("pretrain_gpt --config_path FILE [options]");
-  options.add_options()("config_path", po::value<std::string>(), "YAML file of the run")(
-      "set", po::value<std::vector<std::string>>()->composing(),
-      "section.key=value, goes before the file; may be repeated")(
-      "model_type", po::value<std::string>()->default_value("model_config"),
-      "YAML section that holds the model")("run_cmd", po::value<std::string>()->default_value(""),
-                                           "text that is recorded in the log")(
-      "verify_layout", po::value<std::string>(),
-      "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process: "
-      "activations, gradients and updated weights of a few steps, all ranks as threads of this "
-      "process; exit code 1 and the first difference if there is one. Entries: tp, sp, pp, vpp, "
-      "dp, cp, layers, offset, embedding_stage, micro, dist_opt, zero, bucket, overlap, delay; "
-      "what is "
-      "not named stays as configured")("verify_steps", po::value<int64_t>()->default_value(3),
-                                       "steps that --verify_layout trains")(
-      "evaluate", po::value<std::string>(),
-      "a checkpoint, or a folder of them: print its loss on the validation and test data, and "
-      "exit; "
-      "without --config_path by the configuration that it was saved with")(
-      "dry_run", "check the configuration, print layout, parameters and memory, and exit")(
-      "version", "print build, CPU level, BLAS and MPI, and exit")(
-      "help", "print this text and all configuration keys, and exit");
-  po::variables_map arguments;
-  try {
-    arguments = tapestry::examples::parse_command_line(words, options);
-    po::notify(arguments);
-  } catch (const po::error& error) {
-    if (first) {
-      std::cerr << "pretrain_gpt: " << error.what() << "; see --help\n";
-    }
-    return kBadInput;
+po::options_description describe_options() {
+  constexpr unsigned kWidth = 100;
+  po::options_description options("Options", kWidth);
+  options.add_options()("config_path", po::value<std::string>()->value_name("FILE"),
+                        "YAML file of the run");
+  options.add_options()("set",
+                        po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
+                        "section.key=value, goes before the file; may be repeated");
+  options.add_options()("model_type",
+                        po::value<std::string>()->default_value("model_config")->value_name("NAME"),
+                        "section that holds the model");
+  options.add_options()("run_cmd",
+                        po::value<std::string>()->default_value("", "")->value_name("TEXT"),
+                        "text that is recorded in the log");
+  options.add_options()("overwrite",
+                        "move the files of an earlier run in the output folder to its sub-folder "
+                        "old/ and start anew");
+  options.add_options()("replace",
+                        "end the run that is in the output folder, which saves first, and go on as "
+                        "--overwrite");
+  options.add_options()("dry_run",
+                        "check configuration, data and weights, print layout, memory, disk and "
+                        "expected time, write nothing, and exit");
+  options.add_options()(
+      "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
+      "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process, all "
+      "ranks as threads of this one; exit code 1 and the first difference if there is one. "
+      "Entries: tp, sp, pp, vpp, dp, cp, layers, offset, embedding_stage, micro, dist_opt, zero, "
+      "bucket, overlap, delay; the rest is as configured");
+  options.add_options()("verify_steps", po::value<int64_t>()->default_value(3)->value_name("N"),
+                        "steps that --verify_layout trains");
+  options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
+                        "a checkpoint, or a folder of them: print its loss on the validation and "
+                        "test data, and exit; without --config_path by the configuration that it "
+                        "was saved with");
+  options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
+  options.add_options()("help,h",
+                        "print this page; --help SECTION prints the keys of a section of the YAML "
+                        "file, --help KEY one key");
+  return options;
+}
+
+std::string help_text(const po::options_description& options, const std::string& topic) {
+  if (!topic.empty()) {
+    return tapestry::render_configuration_help(topic);
   }
-  if (arguments.count("help") != 0) {
+  std::ostringstream text;
+  text << "Usage: pretrain_gpt --config_path FILE [OPTION]...\n\n"
+       << options << "\nSections of FILE (--help SECTION lists the keys of one):\n"
+       << tapestry::render_sections_help()
+       << "\nPresets: examples/gpt/pretrain_gpt_*.yaml. Several ranks: "
+          "examples/gpt/pretrain_gpt.sh.\n"
+          "Exit codes: 0 finished, 2 wrong configuration or input, 1 any other failure.\n";
+  return text.str();
+}
+
+int run(const std::vector<std::string>& given, const tapestry::Distributed& job) {
+  const bool first = job.world()->rank() == 0;
+  const po::options_description options = describe_options();
+  std::vector<std::string> words = given;
+  if (const std::optional<std::string> topic = tapestry::examples::take_help(words)) {
+    const std::string text = help_text(options, *topic);
     if (first) {
-      std::cout << options << "\n" << tapestry::render_configuration_help();
+      std::cout << text;
     }
     return kFinished;
   }
+  po::variables_map arguments =
+      tapestry::examples::parse_command_line(words, options, tapestry::config::word_hint);
+  po::notify(arguments);
   if (arguments.count("version") != 0) {
     if (first) {
       std::cout << version_text();
@@ -139,13 +148,9 @@ int run(const std::vector<std::string>& words, const tapestry::Distributed& job)
     return kFinished;
   }
   const bool evaluates = arguments.count("evaluate") != 0;
-  if (arguments.count("config_path") == 0 && !evaluates) {
-    if (first) {
-      std::cerr << "pretrain_gpt: --config_path FILE is needed; the tiny preset is "
-                   "examples/gpt/pretrain_gpt_tiny.yaml\n";
-    }
-    return kBadInput;
-  }
+  tapestry::check<tapestry::ValueError>(
+      arguments.count("config_path") != 0 || evaluates,
+      "--config_path FILE is needed; the tiny preset is examples/gpt/pretrain_gpt_tiny.yaml");
   tapestry::LoadOptions load;
   load.model_type = arguments["model_type"].as<std::string>();
   if (arguments.count("set") != 0) {
@@ -168,10 +173,14 @@ int run(const std::vector<std::string>& words, const tapestry::Distributed& job)
   }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
   if (arguments.count("dry_run") != 0) {
-    return first ? dry_run(config, job) : kFinished;
+    tapestry::dry_run(config, {.world = job.world(), .ranks_on_host = job.ranks_on_host()},
+                      std::cout);
+    return kFinished;
   }
   tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
                               .stop_requested = tapestry::stop_on_signals(),
+                              .overwrite = arguments.count("overwrite") != 0,
+                              .replace = arguments.count("replace") != 0,
                               .world = job.world(),
                               .ranks_on_host = job.ranks_on_host(),
                               .progress_text = job.progress_text()});

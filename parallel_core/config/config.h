@@ -48,6 +48,8 @@ struct TrainingConfig {
   std::optional<int64_t> eval_interval;
   int64_t eval_iters = 10;
   std::optional<int64_t> save_interval;
+  bool save_last = true;
+  std::optional<int64_t> max_nonfinite_steps = 10;
   std::optional<std::string> best_metric_comparison;
   std::optional<std::string> eval_metric;
   std::optional<GradClipConfig> grad_clip_kwargs;

@@ -106,23 +106,28 @@ constexpr Key kKeys[] = {
     {.name = "data_path",
      .field = f<&D::data_path>,
      .check = satisfies(check_blend, "a prefix, prefixes, or weight, prefix, weight, prefix, ..."),
+     .path = true,
      .doc = "Prefix of a Megatron data set (PREFIX.idx and PREFIX.bin), or a blend. null, without "
             "another source: the default text, prepared on first use."},
     {.name = "train_data_path",
      .field = f<&D::train_data_path>,
      .check = satisfies(check_blend, "a prefix, prefixes, or weight, prefix, weight, prefix, ..."),
+     .path = true,
      .doc = "As `data_path`, but all of it for training; in place of `data_path` and `split`."},
     {.name = "valid_data_path",
      .field = f<&D::valid_data_path>,
      .check = satisfies(check_blend, "a prefix, prefixes, or weight, prefix, weight, prefix, ..."),
+     .path = true,
      .doc = "The validation data beside `train_data_path`."},
     {.name = "test_data_path",
      .field = f<&D::test_data_path>,
      .check = satisfies(check_blend, "a prefix, prefixes, or weight, prefix, weight, prefix, ..."),
+     .path = true,
      .doc = "The test data beside `train_data_path`."},
     {.name = "text",
      .field = f<&D::text>,
      .check = satisfies(check_files, "text files"),
+     .path = true,
      .doc = "Text files (*.json, *.jsonl: one object with a \"text\" a line) in place of a data "
             "set. They are turned into tokens, and their tokenizer is made, on first use, in "
             "./dataset."},
@@ -134,6 +139,7 @@ constexpr Key kKeys[] = {
             "documents are too few for a sample of training and of validation."},
     {.name = "step_data_dir",
      .field = f<&D::step_data_dir>,
+     .path = true,
      .doc = "Folder with the exact batch of every step: "
             "step_N/rank_R/{tokens,labels,loss_mask}.npy. In place of text and data sets."},
     {.name = "tokenizer_type",
@@ -142,6 +148,7 @@ constexpr Key kKeys[] = {
      .doc = "Tokenizer of the text. It has to be the one that the data were made with."},
     {.name = "tokenizer_model",
      .field = f<&D::tokenizer_model>,
+     .path = true,
      .doc = "File of the tokenizer `sentencepiece` or `character`. null: the one beside the data."},
     {.name = "character_coverage",
      .field = f<&D::character_coverage>,
@@ -168,8 +175,10 @@ constexpr Key kKeys[] = {
      .doc = "Order of batch, sequence and hidden size inside the model. Results are the same."},
     {.name = "shuffle",
      .field = f<&D::shuffle>,
-     .doc = "null: as the data set has it (`data_path` shuffled as Megatron does, `step_data_dir` "
-            "in order). The other choice is not supported yet."},
+     .doc =
+         "Order of the samples: Megatron's shuffled one (True), or that of the data, epoch after "
+         "epoch (False). null: True for texts, False for `step_data_dir`, which cannot be "
+         "shuffled yet."},
     {.name = "drop_remainder",
      .field = f<&D::drop_remainder>,
      .accepted = "True",
@@ -187,6 +196,7 @@ constexpr Key kKeys[] = {
      .doc = "Known for compatibility."},
     {.name = "dataset_dir",
      .field = f<&D::dataset_dir>,
+     .path = true,
      .accepted = "./dataset",
      .reason = "data are named by data_path, text or step_data_dir",
      .doc = "Known for compatibility."},

@@ -14,7 +14,7 @@
 namespace tapestry::data {
 namespace {
 
-constexpr const char* kType = "tokenizer_type";
+constexpr const char* kTypeField = "tokenizer_type";
 constexpr const char* kCharacters = "characters";
 
 // "'e' (U+0065)"
@@ -29,10 +29,10 @@ std::string shown(uint32_t code_point) {
 CharacterTokenizer::CharacterTokenizer(const std::string& model_file) : model_file_(model_file) {
   const std::string bytes = read_file(model_file);
   const auto json = nlohmann::json::parse(bytes, nullptr, /*allow_exceptions=*/false);
-  check<IoError>(json.is_object() && json.value(kType, nlohmann::json()) == "character" &&
+  check<IoError>(json.is_object() && json.value(kTypeField, nlohmann::json()) == "character" &&
                      json.contains(kCharacters) && json[kCharacters].is_array(),
                  model_file, ": is not the model of a character tokenizer, expected JSON with \"",
-                 kType, "\": \"character\" and \"", kCharacters, "\"");
+                 kTypeField, "\": \"character\" and \"", kCharacters, "\"");
   for (const auto& entry : json[kCharacters]) {
     const std::vector<uint32_t> points =
         entry.is_string() ? code_points(entry.get<std::string>()) : std::vector<uint32_t>();
@@ -89,7 +89,7 @@ void train_character_tokenizer(const TextInput& input, const std::string& model_
                     input.files.size() > 1 ? " and the other files: " : ": ",
                     "has no text to make a tokenizer of");
   nlohmann::ordered_json json;
-  json[kType] = "character";
+  json[kTypeField] = "character";
   json[kCharacters] = nlohmann::ordered_json::array();
   for (const uint32_t point : found) {
     json[kCharacters].push_back(utf8(point));

@@ -25,7 +25,9 @@ int64_t checked_add(int64_t a, int64_t b, std::string_view what) {
   return sum;
 }
 
-void build_document_index(SequenceRange range, NumpyRandomState& random, GPTIndices& indices) {
+void build_document_index(SequenceRange range,
+                          std::optional<NumpyRandomState>& random,
+                          GPTIndices& indices) {
   const auto once = static_cast<size_t>(range.end - range.begin);
   const auto total = static_cast<size_t>(
       checked_mul(indices.num_epochs, range.end - range.begin, "length of the document index"));
@@ -35,12 +37,15 @@ void build_document_index(SequenceRange range, NumpyRandomState& random, GPTIndi
     const auto first = documents.begin() + static_cast<std::ptrdiff_t>(i);
     std::iota(first, first + static_cast<std::ptrdiff_t>(once), static_cast<int32_t>(range.begin));
   }
+  if (!random) {
+    return;
+  }
   const std::span<int32_t> all(documents);
   if (indices.separate_last_epoch) {
-    random.shuffle(all.first(total - once));
-    random.shuffle(all.last(once));
+    random->shuffle(all.first(total - once));
+    random->shuffle(all.last(once));
   } else {
-    random.shuffle(all);
+    random->shuffle(all);
   }
 }
 
@@ -84,7 +89,7 @@ void build_sample_index(std::span<const int32_t> lengths,
 
 void build_shuffle_index(int64_t num_samples,
                          int64_t first_of_last_epoch,
-                         NumpyRandomState& random,
+                         std::optional<NumpyRandomState>& random,
                          GPTIndices& indices) {
   const bool wide = num_samples >= int64_t{std::numeric_limits<uint32_t>::max()} - 1;
   IndexArray& order = indices.shuffle_index;
@@ -92,8 +97,11 @@ void build_shuffle_index(int64_t num_samples,
   order.visit(0, num_samples, [](auto values) {
     std::iota(values.begin(), values.end(), typename decltype(values)::value_type{0});
   });
+  if (!random) {
+    return;
+  }
   const int64_t border = indices.separate_last_epoch ? first_of_last_epoch : num_samples;
-  const auto shuffle = [&random](auto values) { random.shuffle(values); };
+  const auto shuffle = [&random](auto values) { random->shuffle(values); };
   order.visit(0, border, shuffle);
   order.visit(border, num_samples, shuffle);
 }
@@ -124,7 +132,8 @@ GPTIndices build_gpt_indices(std::span<const int32_t> all_lengths,
                              int64_t seq_length,
                              int64_t seed,
                              int64_t extra_token,
-                             bool drop_last) {
+                             bool drop_last,
+                             bool shuffle) {
   const auto num_sequences = static_cast<int64_t>(all_lengths.size());
   check<ValueError>(range.begin >= 0 && range.begin <= range.end && range.end <= num_sequences,
                     "GPT dataset: the range ", range.begin, " .. ", range.end,
@@ -136,7 +145,10 @@ GPTIndices build_gpt_indices(std::span<const int32_t> all_lengths,
   check<ValueError>(!num_samples || *num_samples >= 0,
                     "GPT dataset: number of samples: ", num_samples.value_or(0),
                     ", expected at least 0");
-  NumpyRandomState random(seed);
+  std::optional<NumpyRandomState> random;  // none: nothing is shuffled
+  if (shuffle) {
+    random.emplace(seed);
+  }
   std::vector<int32_t> cut;  // only where a range begins or ends inside a sequence
   if (range.skip > 0 || range.drop > 0) {
     cut.assign(all_lengths.begin(), all_lengths.end());
@@ -199,7 +211,7 @@ GPTDataset::GPTDataset(std::shared_ptr<const IndexedDataset> dataset,
   try {
     indices_ = build_gpt_indices(dataset_->sequence_lengths(), range, num_samples,
                                  options.seq_length, options.seed, options.add_extra_token ? 1 : 0,
-                                 options.drop_last_partial_sample);
+                                 options.drop_last_partial_sample, options.shuffle);
   } catch (const ValueError& error) {
     throw ValueError(concat(dataset_->prefix(), ": ", error.what()));
   }

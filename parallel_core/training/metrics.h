@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,18 +31,18 @@ std::string memory_line(const MemoryStats& stats);
 /// Writes the lines of a run.
 class MetricsWriter {
  public:
-  /// Starts the file anew. IoError if it cannot be written.
+  /// Appends to what is there. IoError if it cannot be written.
   explicit MetricsWriter(const std::string& path);
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
   ~MetricsWriter();
 
-  /// IoError if the disk is full.
+  /// StorageError if the disk is full; the file then ends with the last whole line.
   void write(const StepRecord& record, const StepResult& result);
 
  private:
   std::string path_;
-  std::FILE* file_;
+  int file_;
 };
 
 }  // namespace tapestry

@@ -19,6 +19,7 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/memory_estimate.h"
+#include "parallel_core/training/output_folder.h"
 
 namespace tapestry {
 
@@ -68,6 +69,16 @@ std::function<bool()> stop_of_all(const PretrainOptions& options) {
   };
 }
 
+// One comment line, whatever the text holds.
+std::string comment_line(const std::string& text) {
+  std::string line = "# " + text;
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < ' '; }, ' ');
+  return line + "\n";
+}
+
+}  // namespace
+
 void check_world_size(const ModelParallelConfig& p, int world_size) {
   const int64_t model =
       p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
@@ -78,16 +89,6 @@ void check_world_size(const ModelParallelConfig& p, int world_size) {
                     " ranks, or a multiple of it; this job has ", world_size,
                     "; start it with mpirun -n ", model, " or RANKS=", model, " pretrain_gpt.sh");
 }
-
-// One comment line, whatever the text holds.
-std::string comment_line(const std::string& text) {
-  std::string line = "# " + text;
-  std::replace_if(
-      line.begin(), line.end(), [](unsigned char c) { return c < ' '; }, ' ');
-  return line + "\n";
-}
-
-}  // namespace
 
 ModelParallelSizes model_parallel_sizes(const ModelParallelConfig& config) {
   const int64_t chunks = config.virtual_pipeline_model_parallel_size.value_or(1);
@@ -130,7 +131,15 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   }
   const std::string& output = config.training_config.output_dir;
   check_output_paths(config.training_config);
+  OutputFolder folder(output,
+                      {.overwrite = options.overwrite,
+                       .replace = options.replace,
+                       .stop_requested = options.stop_requested},
+                      *options.world);
   open_logs(output);
+  for (const std::string& remark : folder.remarks()) {
+    log_info(remark);
+  }
   log_info(layout_line(config.parallel_config, get_data_parallel_world_size()));
   log_info(concat(name_of(cpu_level()), ", ", num_threads(), " threads, OpenBLAS ",
                   kernels::blas_flavour()));
@@ -145,6 +154,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     log_warning(note);
   }
 
+  log_info(checkpoint_plan(config.training_config));
+
   RunData data = open_data(config, *options.world);
   check_first_step(*data.train, config.dataset_config);
   log_info("data: " + data.description);
@@ -155,7 +166,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
       options.model ? get_model(options.model, config) : get_model(config);
   if (!config.training_config.load_checkpoint.empty()) {
     load_weights(*model, config.model_config, config.training_config.load_checkpoint);
-    log_info("loaded " + config.training_config.load_checkpoint);
+    log_info("loaded " + resolve_checkpoint(config.training_config.load_checkpoint));
   }
   log_info(options.model ? concat("model: ", model->type_name(), ", this rank holds ",
                                   model->num_parameters(), " parameters")
@@ -169,7 +180,14 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     resolved = comment_line("run_cmd: " + options.run_cmd) + resolved;
   }
   const bool first = RankContext::current().rank() == 0;
+  if (options.overwrite || options.replace) {
+    options.world->barrier();  // every rank has read what may be moved now
+  }
   if (first) {
+    const std::string aside = folder.move_earlier_aside({data.tokenizer_model});
+    if (!aside.empty()) {
+      log_info("the files of the earlier run are now in " + aside);
+    }
     write_file_atomically(output + "/config.yaml", resolved);
   }
   if (get_data_parallel_world_size(/*with_context_parallel=*/true) > 1) {

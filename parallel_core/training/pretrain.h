@@ -19,6 +19,8 @@ struct PretrainOptions {
   ParamGroupsProvider param_groups;      ///< empty: with and without weight decay, by flags
   std::string run_cmd;                   ///< recorded in the log and config.yaml
   std::function<bool()> stop_requested;  ///< see TrainOptions; asked of any rank, it stops all
+  bool overwrite = false;                ///< see OutputFolderOptions
+  bool replace = false;                  ///< see OutputFolderOptions
   std::shared_ptr<ProcessGroup> world = single_process_group();
   int ranks_on_host = 1;      ///< that share the memory which this one finds free
   std::string progress_text;  ///< how collectives move on, for the log
@@ -27,7 +29,9 @@ struct PretrainOptions {
 /// Does everything that a configuration asks for: groups, logs, data, model, weights, optimizer,
 /// training. Every rank of the world calls it. The configuration must be supported
 /// (require_supported) and fit into memory (both are checked before anything is allocated or
-/// written; what a model of one's own needs is not known before).
+/// written; what a model of one's own needs is not known before). The output folder is the run's
+/// alone (OutputFolder), and that of an earlier run is refused unless it is to be overwritten; then
+/// its files are moved aside when everything that this run reads has been read.
 TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options = {});
 
 /// Numbers of threads and the groups of ranks, unless there are any. ValueError for a configuration
@@ -36,6 +40,9 @@ void initialize_ranks(const AllConfig& config, const std::shared_ptr<ProcessGrou
 
 /// The axes that a configuration asks for. A virtual pipeline of one chunk is none.
 ModelParallelSizes model_parallel_sizes(const ModelParallelConfig& config);
+
+/// ValueError, with the number that is needed, for a job whose ranks the layout does not divide.
+void check_world_size(const ModelParallelConfig& config, int world_size);
 
 /// "dp 1 | pp 1 | tp 1 | sp False | vpp None"
 std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel_size);

@@ -214,6 +214,7 @@ RunData open_text(const AllConfig& config, DataUse use) {
   datasets.split = d.split;
   datasets.options.seq_length = m.seq_length;
   datasets.options.seed = config.training_config.seed;
+  datasets.options.shuffle = d.shuffle.value_or(true);
   datasets.options.vocab_size = m.vocab_size;
   datasets.options.eod_id = d.eos_token_id;
   datasets.options.pad_id = d.pad_token_id.value_or(-1);

@@ -88,6 +88,7 @@ expect "test.sh hands its arguments on" called "-R some"
 run quickstart.sh
 expect "quickstart.sh succeeds" exits 0
 expect "quickstart.sh trains the preset" called "pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml"
+expect "a second quick start moves the first one's files aside" called "pretrain_gpt_tiny.yaml --overwrite"
 expect "the highest checkpoint of this run writes text" called "generate --checkpoint ./output/checkpoint/step_00000003 "
 expect "the text is shown" says "let there be light"
 expect "no text is prepared" not_called "preprocess_data --input"

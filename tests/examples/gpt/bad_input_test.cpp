@@ -91,7 +91,7 @@ TEST_F(ProgramTest, TheTinyRunItselfIsGood) {
   EXPECT_EQ(pretrain("--config_path run.yaml"), 0) << said();
   write_steps(dir_, 3);
   dir_.write("steps.yaml", replaced(kTinyRun, kSteps[0].first, kSteps[0].second));
-  EXPECT_EQ(pretrain("--config_path steps.yaml"), 0) << said();
+  EXPECT_EQ(pretrain("--config_path steps.yaml --overwrite"), 0) << said();
 }
 
 const std::vector<Case> kConfiguration = {
@@ -160,7 +160,7 @@ const std::vector<Case> kConfiguration = {
     {"ResumeIsNotBuilt", {}, "--set training_config.resume_training=True", {"resume_training"}},
     {"NothingToDo", {{"  training_iters: 3\n", ""}}, "", {"training_iters"}},
     {"UnknownOption", {}, "--verbose", {"verbose", "--help"}},
-    {"PositionalArgument", {}, "another.yaml", {"--help"}},
+    {"PositionalArgument", {}, "another.yaml", {"write --config_path another.yaml"}},
 };
 INSTANTIATE_TEST_SUITE_P(Configuration,
                          PretrainBadInput,
