@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "parallel_core/data/indexed_dataset.h"
+#include "parallel_core/data/utf8.h"
 #include "tests/examples/gpt/run_program.h"
 
 namespace tapestry {
@@ -185,13 +186,74 @@ TEST_F(AnyTextTest, TheCharacterPreset) {
       "--config_path " TAPESTRY_SOURCE_DIR
       "/examples/gpt/pretrain_gpt_char.yaml --set training_config.training_iters=60 --set "
       "optimizer_config.lr_warmup_iters=5 --set training_config.eval_interval=60 --set "
-      "training_config.eval_iters=2 --set training_config.save_interval=60 ";
+      "training_config.eval_iters=2 --set training_config.save_interval=60 --set "
+      "training_config.num_threads=1 ";
   ASSERT_EQ(pretrain(options + "--set dataset_config.text=text.txt"), 0) << said();
   EXPECT_THAT(out_, HasSubstr("1 document is too few for split 90,10, so it cuts tokens"));
   EXPECT_LT(last_line().at("eval_loss").get<double>(), 2.5);
   ASSERT_EQ(generate("--checkpoint output --prompt 'And ' --max_new_tokens 8 --temperature 0"), 0)
       << said();
   EXPECT_THAT(out_, ::testing::StartsWith("And the"));
+}
+
+// scripts/quickstart.sh as it is, in a clone whose build is there already.
+TEST_F(AnyTextTest, TheQuickStart) {
+  const fs::path clone = dir_.file("clone");
+  fs::create_directories(clone / "build/release/examples");
+  fs::create_directory_symlink(fs::path(TAPESTRY_PRETRAIN_GPT).parent_path(),
+                               clone / "build/release/examples/gpt");
+  fs::create_directories(clone / "examples/gpt");
+  for (const char* folder : {"scripts", "examples/gpt"}) {
+    fs::copy(fs::path(TAPESTRY_SOURCE_DIR) / folder, clone / folder,
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  }
+  dir_.write("clone/packages.txt", "");
+  for (const char* stub : {"cmake", "dpkg-query"}) {
+    dir_.write(concat("stubs/", stub), "#!/bin/sh\nexit 0\n");
+    fs::permissions(dir_.file(concat("stubs/", stub)), fs::perms::owner_all);
+  }
+  std::string paragraphs;
+  for (int i = 0; i < 69; ++i) {
+    paragraphs += sample_text(8) + "\n\n";
+  }
+  std::string chinese = "\xEF\xBB\xBF";
+  for (uint32_t i = 0; i < 8000; ++i) {
+    chinese += data::utf8(0x4E00 + i * i % 1009) + (i % 40 == 39 ? "\n" : "");
+  }
+  const std::string small =
+      " --set training_config.training_iters=2 --set training_config.eval_interval=1 --set "
+      "training_config.eval_iters=1 --set training_config.save_interval=2 --set "
+      "optimizer_config.lr_warmup_iters=0 --set model_config.seq_length=32 --set "
+      "model_config.num_layers=1 --set dataset_config.batch_size=1 --set "
+      "training_config.num_threads=1";
+  const struct {
+    std::string text;
+    const char* options;
+    const char* says;
+  } cases[] = {{sample_text(400), "", "eval: Step:2"},
+               {paragraphs, "", "69 documents"},
+               {sample_text(400), " --preset char", "character tokenizer"},
+               {chinese, "", "the vocabulary is raised from 512 to "},
+               {chinese, " --preset char", "character tokenizer"}};
+  for (const auto& c : cases) {
+    dir_.write("my text.txt", c.text);
+    ASSERT_EQ(run("PATH='" + dir_.file("stubs") + "':$PATH bash clone/scripts/quickstart.sh",
+                  "--text 'my text.txt'" + std::string(c.options) + small),
+              0)
+        << said();
+    EXPECT_THAT(out_, HasSubstr(c.says));
+    EXPECT_THAT(out_, ::testing::ContainsRegex("step_00000002 continues \"."));
+  }
+}
+
+TEST_F(AnyTextTest, EpochsAloneMayLimitARun) {
+  dir_.write("text.txt", std::string(2000, 'x'));
+  write_run("text: text.txt");
+  dir_.write("run.yaml", replaced(dir_.read("run.yaml"), "training_iters: 3", "epochs: 2"));
+  ASSERT_EQ(pretrain("--config_path run.yaml --set dataset_config.split=1"), 0) << said();
+  // 2001 tokens, with that of the document's end, twice; 32 in a step.
+  EXPECT_EQ(last_line().at("step"), 126);
+  EXPECT_EQ(last_line().at("epoch"), 1);
 }
 
 TEST_F(AnyTextTest, TheTokenizerBelongsToTheData) {
