@@ -7,6 +7,16 @@ source_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT
 
+# Every script says what it does, and does nothing else.
+for script in aarch64 format layout_matrix quickstart test tidy; do
+  for option in -h --help; do
+    text="$(bash "$source_root/scripts/$script.sh" $option)" && [[ -n "$text" ]] || {
+      echo "FAILED: $script.sh $option" >&2
+      exit 1
+    }
+  done
+done
+
 stubs="$scratch/stubs"
 calls="$scratch/calls"
 mkdir -p "$stubs" "$scratch/clone/build/release/examples/gpt" "$scratch/home"
