@@ -114,11 +114,14 @@ std::string length_text(const AllConfig& config) {
 }  // namespace
 
 std::string with_thousands(int64_t number) {
-  std::string text = std::to_string(number);
-  const size_t first = text.starts_with('-') ? 1 : 0;
-  for (size_t at = text.size(); at > first + 3;) {
-    at -= 3;
-    text.insert(at, ",");
+  const std::string digits = std::to_string(number);
+  const size_t first = digits.starts_with('-') ? 1 : 0;
+  std::string text;
+  for (size_t at = 0; at < digits.size(); ++at) {
+    if (at > first && (digits.size() - at) % 3 == 0) {
+      text += ',';
+    }
+    text += digits[at];
   }
   return text;
 }

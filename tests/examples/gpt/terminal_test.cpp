@@ -96,7 +96,7 @@ TEST_F(TerminalTest, TheSummaryIsWrapped) {
   const std::string shown = train_on_terminal(60);
   const size_t start = shown.rfind('\n', shown.find(" model      ")) + 1;
   const std::string summary = shown.substr(start, shown.find("\033[") - start);
-  EXPECT_THAT(summary, HasSubstr(" dataset_config: "));
+  EXPECT_THAT(summary, HasSubstr(" dataset_config:"));
   std::istringstream lines(summary);
   for (std::string line; std::getline(lines, line);) {
     EXPECT_LE(line.size(), 61U) << line;  // with the carriage return
