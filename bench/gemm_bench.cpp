@@ -147,7 +147,7 @@ void measure(const Layer& layer, std::string_view form, DType dtype, double budg
 int run(int argc, char** argv) {
   namespace po = boost::program_options;
   po::options_description options("gemm_bench");
-  options.add_options()("help", "print this text")("threads", po::value<int>(), "team size")(
+  options.add_options()("help,h", "print this text")("threads", po::value<int>(), "team size")(
       "model", po::value<std::string>(),
       "only the layers of tiny, gpt2_124m, llama_110m, layer_7b")(
       "dtype", po::value<std::string>(), "only float32, bfloat16 or float16")(

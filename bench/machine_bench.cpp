@@ -127,7 +127,7 @@ Json bandwidth(int64_t array_bytes, double budget) {
 int run(int argc, char** argv) {
   namespace po = boost::program_options;
   po::options_description options("machine_bench");
-  options.add_options()("help", "print this text")("quick", "small shapes, to see that it works")(
+  options.add_options()("help,h", "print this text")("quick", "small shapes, to see that it works")(
       "threads", po::value<int>(), "team size; default: all processors or OMP_NUM_THREADS")(
       "array_mib", po::value<int64_t>(),
       "size of each of the three arrays of the bandwidth test; default: the last-level cache's, at "

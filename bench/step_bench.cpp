@@ -196,7 +196,7 @@ int run(int argc, char** argv) {
   }
   Options o;
   po::options_description options("step_bench");
-  options.add_options()("help", "print this text")(
+  options.add_options()("help,h", "print this text")(
       "preset", po::value(&o.preset)->default_value("gpt2_124m"), names.c_str())(
       "dtype", po::value(&o.dtype)->default_value("float32"), "float32 or bfloat16")(
       "batch", po::value(&o.batch)->default_value(4), "sequences of a step")(

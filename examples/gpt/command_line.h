@@ -2,33 +2,29 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace tapestry::examples {
 
-/// The options that were given. Throws boost::program_options::error for unknown options, for words
-/// that belong to no option and for abbreviations, which would change their meaning when an option
-/// is added. po::notify is left to the caller, who may first want to look for --help.
-inline boost::program_options::variables_map parse_command_line(
+/// Takes --help or -h out of the words, and the word behind it that says of what, "" if there is
+/// none: "--help", "--help SECTION", "--help=SECTION".
+std::optional<std::string> take_help(std::vector<std::string>& words);
+
+/// The options that were given. Abbreviations, which would change their meaning when an option is
+/// added, are not taken. ValueError, in words for the user, for an unknown option (with the nearest
+/// one), a word that belongs to no option, an option without its value, with one that it does not
+/// take or that is no number, and one that is given twice. `hint` may know what an unknown word
+/// means: its text, such as "; write --set ...", ends the message. po::notify is left to the
+/// caller.
+boost::program_options::variables_map parse_command_line(
     const std::vector<std::string>& words,
-    const boost::program_options::options_description& options) {
-  namespace po = boost::program_options;
-  constexpr int kStyle =
-      po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
-  po::variables_map values;
-  po::store(po::command_line_parser(words)
-                .options(options)
-                .positional(po::positional_options_description())
-                .style(kStyle)
-                .run(),
-            values);
-  return values;
-}
-inline boost::program_options::variables_map parse_command_line(
-    int argc, const char* const* argv, const boost::program_options::options_description& options) {
-  return parse_command_line(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc),
-                            options);
-}
+    const boost::program_options::options_description& options,
+    const std::function<std::string(const std::string& word)>& hint = {});
+
+/// The words of main's arguments.
+std::vector<std::string> words_of(int argc, const char* const* argv);
 
 }  // namespace tapestry::examples

@@ -35,19 +35,14 @@ int run(int argc, char** argv) {
       "top_p", po::value<double>()->default_value(1.0),
       "only among the likeliest that together have this probability")(
       "seed", po::value<int64_t>()->default_value(0), "of the random numbers, from 0")(
-      "help", "print this text");
-  po::variables_map arguments;
-  try {
-    arguments = tapestry::examples::parse_command_line(argc, argv, options);
-    po::notify(arguments);
-  } catch (const po::error& error) {
-    std::cerr << "generate: " << error.what() << "; see --help\n";
-    return kBadInput;
-  }
-  if (arguments.count("help") != 0) {
+      "help,h", "print this text");
+  std::vector<std::string> words = tapestry::examples::words_of(argc, argv);
+  if (tapestry::examples::take_help(words)) {
     std::cout << options;
     return kFinished;
   }
+  po::variables_map arguments = tapestry::examples::parse_command_line(words, options);
+  po::notify(arguments);
   for (const char* needed : {"checkpoint", "prompt"}) {
     if (arguments.count(needed) == 0) {
       std::cerr << "generate: --" << needed << " is needed; see --help\n";

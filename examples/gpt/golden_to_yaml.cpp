@@ -43,8 +43,8 @@ int main(int argc, char** argv) {
   std::string output;
   int64_t ranks = 1;
   po::options_description options("golden_to_yaml --case DIR [options]");
-  options.add_options()("help,h", "show this text")(
-      "case", po::value(&case_dir)->required(),
+  options.add_options()("help,h", "print this text")(
+      "case", po::value(&case_dir),
       "folder with config.json, init.safetensors and data/step_N/rank_R/*.npy")(
       "output_dir", po::value(&output_dir)->default_value("./output"),
       "output folder of the replay")(
@@ -52,19 +52,19 @@ int main(int argc, char** argv) {
       "data-parallel ranks of the replay; they share all ranks' batches of the reference")(
       "output", po::value(&output), "file to write; standard output if absent");
   try {
-    po::variables_map values = tapestry::examples::parse_command_line(argc, argv, options);
-    if (values.count("help") != 0) {
+    std::vector<std::string> words = tapestry::examples::words_of(argc, argv);
+    if (tapestry::examples::take_help(words)) {
       std::cout << options;
       return 0;
     }
+    po::variables_map values = tapestry::examples::parse_command_line(words, options);
     po::notify(values);
+    tapestry::check<tapestry::ValueError>(!case_dir.empty(),
+                                          "--case DIR is needed; --help lists the options");
     write(tapestry::golden_config_to_yaml(read_file(case_dir + "/config.json"), case_dir,
                                           output_dir, ranks),
           output);
     return 0;
-  } catch (const po::error& error) {
-    std::cerr << "golden_to_yaml: " << error.what() << "\n" << options;
-    return 2;
   } catch (const tapestry::Error& error) {
     std::cerr << "golden_to_yaml: " << error.what() << "\n";
     return 2;

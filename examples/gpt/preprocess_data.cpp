@@ -32,7 +32,6 @@ struct Arguments {
   std::string split_documents;
   int64_t vocab_size = 0;
   bool train_tokenizer = false;
-  bool help = false;
 };
 
 po::options_description describe(Arguments& arguments) {
@@ -41,7 +40,7 @@ po::options_description describe(Arguments& arguments) {
       "Writes PREFIX_text_document.idx and .bin (with --json_key KEY: PREFIX_KEY_document)");
   const auto flag = [](bool* value) { return po::bool_switch(value); };
   auto& input = arguments.prepare.input;
-  options.add_options()("help,h", flag(&arguments.help), "print this text");
+  options.add_options()("help,h", "print this text");
   options.add_options()("input", po::value(&input.files)->multitoken(),
                         "text files; *.json and *.jsonl hold one JSON object a line");
   options.add_options()("output_prefix", po::value(&arguments.output_prefix),
@@ -138,17 +137,15 @@ int main(int argc, char** argv) {
   Arguments arguments;
   const po::options_description options = describe(arguments);
   try {
-    po::variables_map values = tapestry::examples::parse_command_line(argc, argv, options);
-    po::notify(values);
-    if (arguments.help) {
+    std::vector<std::string> words = tapestry::examples::words_of(argc, argv);
+    if (tapestry::examples::take_help(words)) {
       std::cout << options;
       return 0;
     }
+    po::variables_map values = tapestry::examples::parse_command_line(words, options);
+    po::notify(values);
     run(arguments);
     return 0;
-  } catch (const po::error& error) {
-    std::cerr << "preprocess_data: " << error.what() << "; --help lists the options\n";
-    return kBadInput;
   } catch (const tapestry::RuntimeError& error) {
     std::cerr << "preprocess_data: " << error.what() << "\n";
     return 1;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <boost/program_options.hpp>
 #include <iostream>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/render.h"
+#include "parallel_core/config/unknown_names.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
@@ -22,7 +25,6 @@ namespace {
 
 namespace po = boost::program_options;
 
-using tapestry::kBadInput;
 using tapestry::kFailure;
 using tapestry::kFinished;
 
@@ -72,55 +74,74 @@ int verify(const std::string& config_path,
   return report.agrees() ? kFinished : kFailure;
 }
 
-int run(const std::vector<std::string>& words, const tapestry::Distributed& job) {
-  const bool first = job.world()->rank() == 0;
-  po::options_description options("pretrain_gpt --config_path FILE [options]");
-  options.add_options()("config_path", po::value<std::string>(), "YAML file of the run")(
-      "set", po::value<std::vector<std::string>>()->composing(),
-      "section.key=value, goes before the file; may be repeated")(
-      "model_type", po::value<std::string>()->default_value("model_config"),
-      "YAML section that holds the model")("run_cmd", po::value<std::string>()->default_value(""),
-                                           "text that is recorded in the log")(
-      "verify_layout", po::value<std::string>(),
-      "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process: "
-      "activations, gradients and updated weights of a few steps, all ranks as threads of this "
-      "process; exit code 1 and the first difference if there is one. Entries: tp, sp, pp, vpp, "
-      "dp, cp, layers, offset, embedding_stage, micro, dist_opt, zero, bucket, overlap, delay; "
-      "what is "
-      "not named stays as configured")("verify_steps", po::value<int64_t>()->default_value(3),
-                                       "steps that --verify_layout trains")(
-      "dry_run", "check the configuration, print layout, parameters and memory, and exit")(
-      "version", "print build, CPU level, BLAS and MPI, and exit")(
-      "help", "print this text and all configuration keys, and exit");
-  po::variables_map arguments;
-  try {
-    arguments = tapestry::examples::parse_command_line(words, options);
-    po::notify(arguments);
-  } catch (const po::error& error) {
-    if (first) {
-      std::cerr << "pretrain_gpt: " << error.what() << "; see --help\n";
-    }
-    return kBadInput;
+po::options_description describe_options() {
+  constexpr unsigned kWidth = 100;
+  po::options_description options("Options", kWidth);
+  options.add_options()("config_path", po::value<std::string>()->value_name("FILE"),
+                        "YAML file of the run");
+  options.add_options()("set",
+                        po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
+                        "section.key=value, goes before the file; may be repeated");
+  options.add_options()("model_type",
+                        po::value<std::string>()->default_value("model_config")->value_name("NAME"),
+                        "section that holds the model");
+  options.add_options()("run_cmd",
+                        po::value<std::string>()->default_value("", "")->value_name("TEXT"),
+                        "text that is recorded in the log");
+  options.add_options()("dry_run",
+                        "check the configuration, print layout, parameters and memory, and exit");
+  options.add_options()(
+      "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
+      "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process, all "
+      "ranks as threads of this one; exit code 1 and the first difference if there is one. "
+      "Entries: tp, sp, pp, vpp, dp, cp, layers, offset, embedding_stage, micro, dist_opt, zero, "
+      "bucket, overlap, delay; the rest is as configured");
+  options.add_options()("verify_steps", po::value<int64_t>()->default_value(3)->value_name("N"),
+                        "steps that --verify_layout trains");
+  options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
+  options.add_options()("help,h",
+                        "print this page; --help SECTION prints the keys of a section of the YAML "
+                        "file, --help KEY one key");
+  return options;
+}
+
+std::string help_text(const po::options_description& options, const std::string& topic) {
+  if (!topic.empty()) {
+    return tapestry::render_configuration_help(topic);
   }
-  if (arguments.count("help") != 0) {
+  std::ostringstream text;
+  text << "Usage: pretrain_gpt --config_path FILE [OPTION]...\n\n"
+       << options << "\nSections of FILE (--help SECTION lists the keys of one):\n"
+       << tapestry::render_sections_help()
+       << "\nPresets: examples/gpt/pretrain_gpt_*.yaml. Several ranks: "
+          "examples/gpt/pretrain_gpt.sh.\n"
+          "Exit codes: 0 finished, 2 wrong configuration or input, 1 any other failure.\n";
+  return text.str();
+}
+
+int run(const std::vector<std::string>& given, const tapestry::Distributed& job) {
+  const bool first = job.world()->rank() == 0;
+  const po::options_description options = describe_options();
+  std::vector<std::string> words = given;
+  if (const std::optional<std::string> topic = tapestry::examples::take_help(words)) {
+    const std::string text = help_text(options, *topic);
     if (first) {
-      std::cout << options << "\n" << tapestry::render_configuration_help();
+      std::cout << text;
     }
     return kFinished;
   }
+  po::variables_map arguments =
+      tapestry::examples::parse_command_line(words, options, tapestry::config::word_hint);
+  po::notify(arguments);
   if (arguments.count("version") != 0) {
     if (first) {
       std::cout << version_text();
     }
     return kFinished;
   }
-  if (arguments.count("config_path") == 0) {
-    if (first) {
-      std::cerr << "pretrain_gpt: --config_path FILE is needed; the tiny preset is "
-                   "examples/gpt/pretrain_gpt_tiny.yaml\n";
-    }
-    return kBadInput;
-  }
+  tapestry::check<tapestry::ValueError>(
+      arguments.count("config_path") != 0,
+      "--config_path FILE is needed; the tiny preset is examples/gpt/pretrain_gpt_tiny.yaml");
   tapestry::LoadOptions load;
   load.model_type = arguments["model_type"].as<std::string>();
   if (arguments.count("set") != 0) {

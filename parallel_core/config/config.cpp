@@ -14,6 +14,7 @@
 #include "parallel_core/config/raw_yaml.h"
 #include "parallel_core/config/resolve.h"
 #include "parallel_core/config/schema.h"
+#include "parallel_core/config/unknown_names.h"
 
 namespace tapestry {
 namespace {
@@ -41,17 +42,6 @@ struct Entry {
   std::optional<ConfigOrigin> origin = {};  // where its place does not say it
 };
 
-std::string hint(std::string_view name, const std::vector<std::string_view>& names) {
-  const std::string_view best = config::nearest(name, names);
-  if (best.empty()) {
-    return {};
-  }
-  const int limit = std::max<int>(2, static_cast<int>(name.size()) / 3);
-  return config::edit_distance(name, best) <= limit
-             ? "; did you mean '" + std::string(best) + "'?"
-             : "; the nearest known name is '" + std::string(best) + "'";
-}
-
 class Loader {
  public:
   Loader(std::string name,
@@ -72,9 +62,12 @@ class Loader {
       choose_model_section(root);
       read_sections(root);
     } else if (errors_.empty()) {
-      error(Place{name_}, root.kind == RawNode::Kind::kNull
-                              ? "is empty; expected sections such as training_config"
-                              : "expected a mapping of sections such as training_config");
+      error(root.kind == RawNode::Kind::kNull ? Place{name_} : root.place,
+            root.kind == RawNode::Kind::kNull
+                ? "is empty; expected sections such as training_config, for example "
+                  "those of examples/gpt/pretrain_gpt_tiny.yaml"
+                : concat("expected a mapping of sections such as training_config, got ",
+                         config::found_text(root)));
     }
     if (root.kind != RawNode::Kind::kMap) {
       throw ConfigError(errors_);
@@ -156,6 +149,11 @@ class Loader {
     if (options_.model_type == "model_config" && !has("model_config") && has("gpt_config")) {
       config_.model_section = "gpt_config";
     }
+    for (const char* usual : {"model_config", "gpt_config"}) {
+      if (!has(config_.model_section) && has(usual)) {
+        other_model_ = usual;
+      }
+    }
     if (options_.model_type != "model_config" &&
         config::find_section(options_.model_type) != nullptr) {
       error(Place{"--model_type " + options_.model_type},
@@ -164,30 +162,21 @@ class Loader {
     }
   }
 
-  // The canonical name of a section; nullptr if unknown.
-  const Section* section_of(const std::string& name) const {
-    if (name == config_.model_section) {
-      return config::find_section("model_config");
-    }
-    // With the model elsewhere, `model_config` would be a second model.
-    return name == "model_config" ? nullptr : config::find_section(name);
+  const Section* known_section(const std::string& name) const {
+    return config::section_of(name, config_.model_section);
   }
 
-  std::vector<std::string_view> section_names() const {
-    std::vector<std::string_view> names;
-    for (const Section& section : config::schema()) {
-      names.push_back(section.name == "model_config" ? std::string_view(config_.model_section)
-                                                     : section.name);
-    }
-    return names;
+  std::string shown(std::string_view section) const {
+    return config::shown_section(section, config_.model_section);
   }
 
   void read_sections(const RawNode& root) {
     for (const auto& [name, body] : root.entries) {
-      const Section* section = section_of(name.scalar);
+      const Section* section = known_section(name.scalar);
       if (section == nullptr) {
-        if (!read_top_level(name, body)) {
-          unknown_section(name);
+        if (!name.scalar.starts_with("x-") && name.scalar != other_model_ &&
+            !read_top_level(name, body)) {
+          error(name.place, config::unknown_section(name, body, config_.model_section));
         }
         continue;
       }
@@ -196,29 +185,15 @@ class Loader {
         continue;
       }
       if (body.kind != RawNode::Kind::kMap) {
-        error(body.place, name.scalar + ": expected a mapping of keys");
+        error(body.place,
+              concat(name.scalar, ": expected a mapping of keys, got ", config::found_text(body)));
+        unread_sections_.insert(std::string(section->name));
         continue;
       }
       for (const auto& [key, value] : body.entries) {
         read_key(*section, "", key, value, false);
       }
     }
-  }
-
-  void unknown_section(const RawNode& name) {
-    if (name.scalar == "model_config" || name.scalar == "gpt_config") {
-      error(name.place, "section '" + name.scalar + "': the model is in '" + config_.model_section +
-                            "' already; keep one of them or choose with --model_type");
-      return;
-    }
-    std::string message = "unknown section '" + name.scalar + "'";
-    for (const Section& section : config::schema()) {
-      if (config::find_key(section.name, name.scalar) != nullptr) {
-        error(name.place, message + "; this key belongs in " + shown(section.name));
-        return;
-      }
-    }
-    error(name.place, message + hint(name.scalar, section_names()));
   }
 
   // A key that is accepted at top level too ("/name" among its aliases).
@@ -238,61 +213,23 @@ class Loader {
     return false;
   }
 
-  std::string shown(std::string_view section) const {
-    return section == "model_config" ? config_.model_section : std::string(section);
-  }
-
-  const Key* row_of(const Section& section, std::string_view name) const {
-    for (const Key& key : section.keys) {
-      if (key.name == name) {
-        return &key;
-      }
-      for (const std::string_view alias : config::split_text(key.aliases, '|')) {
-        if (alias == name) {
-          return &key;
-        }
-      }
-    }
-    return nullptr;
-  }
-
-  void unknown_key(const Section& section, const std::string& prefix, const RawNode& name) {
-    std::vector<std::string_view> names;
-    for (const Key& key : section.keys) {
-      if (key.name.substr(0, prefix.size()) == prefix) {
-        const std::string_view rest = key.name.substr(prefix.size());
-        if (rest.find('.') == std::string_view::npos) {
-          names.push_back(rest);
-        }
-      }
-    }
-    const std::string message = "unknown key '" + name.scalar + "' in " + shown(section.name) +
-                                (prefix.empty() ? "" : "." + prefix.substr(0, prefix.size() - 1));
-    for (const Section& other : config::schema()) {
-      if (prefix.empty() && other.name != section.name && row_of(other, name.scalar) != nullptr) {
-        error(name.place, message + "; it belongs in " + shown(other.name));
-        return;
-      }
-    }
-    error(name.place, message + hint(name.scalar, names));
-  }
-
   void read_key(const Section& section,
                 const std::string& prefix,
                 const RawNode& name,
                 const RawNode& node,
                 bool is_override) {
-    const Key* key = row_of(section, prefix + name.scalar);
+    const Key* key = config::row_of(section, prefix + name.scalar);
     if (key == nullptr || name.scalar.find('.') != std::string::npos) {
-      unknown_key(section, prefix, name);
+      error(name.place, config::unknown_key(section, prefix, name, config_.model_section));
       return;
     }
     const std::string path = std::string(section.name) + "." + std::string(key->name);
     const bool is_mapping = key->field.type == config::Type::kMapping;
     if (is_mapping && node.kind != RawNode::Kind::kMap && node.kind != RawNode::Kind::kNull) {
       error(node.place,
-            shown(section.name) + "." + std::string(key->name) + ": expected a mapping, got " +
-                (node.kind == RawNode::Kind::kList ? "a list" : "'" + node.scalar + "'"));
+            concat(shown(section.name), ".", key->name, ": expected a mapping, got ",
+                   node.kind == RawNode::Kind::kList ? "a list" : concat("'", node.scalar, "'"),
+                   config::entries_text(section, *key)));
       faulty_.insert(path);
       return;
     }
@@ -340,7 +277,8 @@ class Loader {
     const size_t dot = text.find('.');
     if (equals == std::string::npos || dot == std::string::npos || dot > equals || dot == 0 ||
         dot + 1 == equals) {
-      error(place, "expected section.key=value");
+      error(place,
+            "expected section.key=value" + config::override_hint(text, config_.model_section));
       return;
     }
     RawNode section_name{.kind = RawNode::Kind::kScalar, .scalar = text.substr(0, dot)};
@@ -356,18 +294,19 @@ class Loader {
       key_name.scalar = "recompute_config." + key_name.scalar;
       section_name.scalar = "parallel_config";
     }
-    const Section* section = section_of(section_name.scalar);
+    const Section* section = known_section(section_name.scalar);
     if (section == nullptr) {
-      unknown_section(section_name);
+      error(place, config::unknown_section(section_name, RawNode{.kind = RawNode::Kind::kScalar},
+                                           config_.model_section));
       return;
     }
     const size_t inner = key_name.scalar.rfind('.');
     const std::string prefix =
         inner == std::string::npos ? "" : key_name.scalar.substr(0, inner + 1);
     if (!prefix.empty()) {
-      const Key* mapping = row_of(*section, key_name.scalar.substr(0, inner));
+      const Key* mapping = config::row_of(*section, key_name.scalar.substr(0, inner));
       if (mapping == nullptr || mapping->field.type != config::Type::kMapping) {
-        unknown_key(*section, "", key_name);
+        error(place, config::unknown_key(*section, "", key_name, config_.model_section));
         return;
       }
       key_name.scalar = key_name.scalar.substr(inner + 1);
@@ -408,6 +347,9 @@ class Loader {
     config::Value value = config::parse_value(key, entry.node, complaint);
     if (complaint.empty()) {
       complaint = config::complaint(key, value);
+      if (!complaint.empty() && key.check.choices.empty()) {
+        complaint += config::usual_value(key);
+      }
     }
     const Place& place = entry.node.place;
     if (!complaint.empty()) {
@@ -462,19 +404,26 @@ class Loader {
     }
     const auto written = entries_.lower_bound(std::string(section.name) + ".");
     const bool any = written != entries_.end() && written->first.starts_with(section.name);
+    if (unread_sections_.contains(std::string(section.name))) {
+      return;
+    }
     if (!section_places_.contains(std::string(section.name)) && !any) {
       if (missing_sections_.insert(std::string(section.name)).second) {
-        error(place, "the section " + shown(section.name) + " is missing" + model_hint(section));
+        error(place, concat("the section ", shown(section.name), " is missing; it needs ",
+                            config::required_keys(section), model_hint(section)));
       }
       return;
     }
-    error(place, shown(section.name) + "." + std::string(key.name) + " is required (" +
-                     config::type_text(key) + ")");
+    error(place, concat(shown(section.name), ".", key.name, " is required (",
+                        config::type_text(key), "): ", key.doc, " Add it, for example `",
+                        config::last_name(key), ": ", key.example, "`"));
   }
 
   std::string model_hint(const Section& section) const {
-    return section.name == "model_config" ? "; --model_type names the section that holds the model"
-                                          : "";
+    return section.name != "model_config"
+               ? std::string()
+               : concat("; --model_type names the section that holds the model",
+                        other_model_.empty() ? "" : concat(", the file has ", other_model_));
   }
 
   std::string place_of(const std::string& key) const {
@@ -520,6 +469,8 @@ class Loader {
   std::map<std::string, Entry> entries_;  // by "section.key", canonical names
   std::map<std::string, Place> section_places_;
   std::set<std::string> missing_sections_;
+  std::string other_model_;                // a model where its section is missing
+  std::set<std::string> unread_sections_;  // that are no mappings
   std::set<std::string> faulty_;
   std::vector<std::string> errors_;
 };
@@ -560,7 +511,8 @@ namespace {
 
 std::string read_config_file(const std::string& path) {
   if (!path.ends_with(".yaml") && !path.ends_with(".yml")) {
-    throw ConfigError({path + ": the name of a configuration file must end in .yaml or .yml"});
+    throw ConfigError({path + ": the name of a configuration file must end in .yaml or .yml; "
+                              "presets are examples/gpt/pretrain_gpt_*.yaml"});
   }
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;

@@ -3,6 +3,9 @@
 #include <charconv>
 #include <cmath>
 
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/scalar_advice.h"
+
 namespace tapestry::config {
 namespace {
 
@@ -32,6 +35,17 @@ std::string describe(const RawNode& node) {
   }
 }
 
+// Quotation marks that an editor put in place of YAML's.
+bool has_typographic_quotes(const RawNode& node) {
+  const std::string_view text = node.scalar;
+  for (const std::string_view mark : {"\u201c", "\u201d", "\u201e", "\u2018", "\u2019", "\u00ab"}) {
+    if (!node.quoted && text.starts_with(mark)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Reads nodes; the first thing that does not fit is kept in error.
 class Reader {
  public:
@@ -39,9 +53,15 @@ class Reader {
 
   Value fail(std::string_view expected, const RawNode& node) {
     if (error_.empty()) {
-      error_ = "expected " + std::string(expected) + ", got " + describe(node);
+      error_ = concat("expected ", expected, ", got ", describe(node), value_advice(key_, node));
     }
     return {};
+  }
+
+  // Octal to some readers of YAML, decimal to others.
+  static bool has_leading_zero(std::string_view digits) {
+    digits.remove_prefix(digits.starts_with('+') || digits.starts_with('-') ? 1 : 0);
+    return digits.size() > 1 && digits.front() == '0';
   }
 
   ScalarKind kind(const RawNode& node) const {
@@ -62,6 +82,9 @@ class Reader {
   Value integer(const RawNode& node) {
     if (kind(node) != ScalarKind::kInt) {
       return fail("an integer", node);
+    }
+    if (has_leading_zero(node.scalar)) {
+      return fail("an integer without leading zeros", node);
     }
     const char* begin = node.scalar.data() + (node.scalar[0] == '+' ? 1 : 0);
     int64_t number = 0;
@@ -91,7 +114,16 @@ class Reader {
       return fail("a string", node);
     }
     if (kind(node) != ScalarKind::kString) {
-      return fail("a string (write \"" + node.scalar + "\" if that text is meant)", node);
+      return fail(key_.check.choices.empty()
+                      ? "a string (write \"" + node.scalar + "\" if that text is meant)"
+                      : check_text(key_),
+                  node);
+    }
+    if (is_none(key_, node)) {
+      return fail("a string", node);
+    }
+    if (has_typographic_quotes(node)) {
+      return fail("a string in straight quotes (\") or without any", node);
     }
     for (const std::string_view alias : split_text(key_.value_aliases, '|')) {
       const size_t equals = alias.find('=');
@@ -153,7 +185,8 @@ class Reader {
     const RawNode node = unquoted(text);
     Value::List items;
     const auto add = [&](const RawNode& entry) {
-      if (entry.kind != RawNode::Kind::kScalar) {
+      if (entry.kind != RawNode::Kind::kScalar || is_none(key_, entry) ||
+          has_typographic_quotes(entry)) {
         fail("strings", entry);
         return;
       }

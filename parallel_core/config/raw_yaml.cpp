@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "parallel_core/config/yaml_diagnosis.h"
+
 namespace tapestry::config {
 namespace {
 
@@ -12,8 +14,11 @@ constexpr int kMaxNodes = 100'000;
 
 class Converter {
  public:
-  Converter(const Place& place, bool fixed_place, std::vector<std::string>& errors)
-      : place_(place), fixed_place_(fixed_place), errors_(errors) {}
+  Converter(std::string_view text,
+            const Place& place,
+            bool fixed_place,
+            std::vector<std::string>& errors)
+      : text_(text), place_(place), fixed_place_(fixed_place), errors_(errors) {}
 
   RawNode convert(const YAML::Node& node, int depth) {
     RawNode raw;
@@ -37,6 +42,7 @@ class Converter {
       case YAML::NodeType::Scalar:
         raw.scalar = node.Scalar();
         raw.quoted = node.Tag() == "!";
+        raw.folded = !raw.quoted && is_folded(node);
         raw.kind = !raw.quoted && scalar_kind(raw.scalar) == ScalarKind::kNull
                        ? RawNode::Kind::kNull
                        : RawNode::Kind::kScalar;
@@ -57,19 +63,29 @@ class Converter {
 
  private:
   void convert_map(const YAML::Node& node, int depth, RawNode& raw) {
+    std::vector<RawEntry> merged;
     for (const auto& entry : node) {
       RawNode key = convert(entry.first, depth + 1);
       if (key.kind != RawNode::Kind::kScalar) {
         if (!stopped_) {
-          errors_.push_back(key.place.text() + ": a key must be a name");
+          errors_.push_back(key.place.text() + ": a key must be a name, got " +
+                            (key.kind == RawNode::Kind::kList  ? "a list"
+                             : key.kind == RawNode::Kind::kMap ? "a mapping ({ } of a template?)"
+                                                               : "nothing") +
+                            "; put it into double quotes if it is a text");
         }
+        continue;
+      }
+      if (key.scalar == "<<" && !key.quoted) {
+        merge(entry.second, depth, key.place, merged);
         continue;
       }
       const auto same = [&key](const auto& other) { return other.key.scalar == key.scalar; };
       const auto first = std::find_if(raw.entries.begin(), raw.entries.end(), same);
       if (first != raw.entries.end()) {
         errors_.push_back(key.place.text() + ": the key '" + key.scalar + "' is given twice" +
-                          (fixed_place_ ? "" : ", first at " + first->key.place.text()));
+                          (fixed_place_ ? "" : ", first at " + first->key.place.text()) +
+                          written_as(first->value) + "; keep one");
         continue;
       }
       RawNode value = convert(entry.second, depth + 1);
@@ -78,6 +94,49 @@ class Converter {
       }
       raw.entries.push_back({std::move(key), std::move(value)});
     }
+    for (RawEntry& entry : merged) {
+      add_absent(std::move(entry), raw.entries);
+    }
+  }
+
+  static std::string written_as(const RawNode& value) {
+    return value.kind == RawNode::Kind::kScalar ? " as '" + value.scalar + "'" : std::string();
+  }
+
+  static void add_absent(RawEntry entry, std::vector<RawEntry>& entries) {
+    if (std::none_of(entries.begin(), entries.end(),
+                     [&](const RawEntry& other) { return other.key.scalar == entry.key.scalar; })) {
+      entries.push_back(std::move(entry));
+    }
+  }
+
+  // The value of `<<`.
+  void merge(const YAML::Node& node, int depth, const Place& place, std::vector<RawEntry>& merged) {
+    if (node.IsSequence()) {
+      for (const auto& item : node) {
+        merge(item, depth + 1, place, merged);
+      }
+      return;
+    }
+    if (!node.IsMap()) {
+      errors_.push_back(place.text() + ": << takes a mapping or a list of mappings" +
+                        (node.IsScalar() ? ", got '" + node.Scalar() + "'" : std::string()) +
+                        "; write a merge such as `<<: *defaults` where "
+                        "`defaults: &defaults` stands further up");
+      return;
+    }
+    for (RawEntry& entry : convert(node, depth + 1).entries) {
+      add_absent(std::move(entry), merged);
+    }
+  }
+
+  // A plain scalar stands in the text as it is, unless its lines were joined by blanks.
+  bool is_folded(const YAML::Node& node) const {
+    const std::string& scalar = node.Scalar();
+    const YAML::Mark mark = node.Mark();
+    return !fixed_place_ && scalar.find(' ') != std::string::npos && mark.pos >= 0 &&
+           static_cast<size_t>(mark.pos) < text_.size() &&
+           text_.substr(static_cast<size_t>(mark.pos), scalar.size()) != scalar;
   }
 
   Place place_of(const YAML::Mark& mark) const {
@@ -92,6 +151,7 @@ class Converter {
     stopped_ = true;
   }
 
+  std::string_view text_;
   const Place& place_;
   bool fixed_place_;
   std::vector<std::string>& errors_;
@@ -104,6 +164,30 @@ bool any_of(std::string_view text, std::initializer_list<std::string_view> words
 }
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+std::string fault_text(const std::string& text,
+                       const Place& place,
+                       bool fixed_place,
+                       const YamlFault& fault) {
+  if (fixed_place) {
+    return place.text() + ": not valid YAML: " + fault.message;
+  }
+  const std::string path = key_path_of_line(text, fault.line);
+  return Place{place.source, fault.line, fault.column}.text() + ": " +
+         (path.empty() ? "" : path + ": ") + "not valid YAML: " + fault.message +
+         source_excerpt(text, fault.line, fault.column);
+}
+
+std::string parser_message(const std::string& text,
+                           const Place& place,
+                           bool fixed_place,
+                           const YAML::Exception& error) {
+  if (error.mark.is_null()) {
+    return place.text() + ": not valid YAML: " + error.msg;
+  }
+  return fault_text(text, place, fixed_place,
+                    yaml_fault(text, {error.mark.line + 1, error.mark.column + 1, error.msg}));
+}
 
 }  // namespace
 
@@ -157,24 +241,32 @@ RawNode parse_yaml(const std::string& text,
                    const Place& place,
                    bool fixed_place,
                    std::vector<std::string>& errors) {
+  if (text.starts_with("\xef\xbb\xbf")) {  // a byte order mark: places count from behind it
+    return parse_yaml(text.substr(3), place, fixed_place, errors);
+  }
+  if (const auto fault = encoding_fault(text, place.source); fault && !fixed_place) {
+    errors.push_back(Place{place.source, fault->line, fault->column}.text() + ": " +
+                     fault->message);
+    return {.place = place};
+  }
+  if (const auto fault = misread_fault(text)) {
+    errors.push_back(fault_text(text, place, fixed_place, *fault));
+    return {.place = place};
+  }
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);
     if (documents.size() > 1) {
       errors.push_back(place.text() + ": holds " + std::to_string(documents.size()) +
-                       " YAML documents; expected one");
+                       " YAML documents; expected one: remove the lines `---` between them, or "
+                       "put each into a file of its own");
       return {.place = place};
     }
     if (documents.empty()) {
       return {.place = place};
     }
-    return Converter(place, fixed_place, errors).convert(documents.front(), 0);
+    return Converter(text, place, fixed_place, errors).convert(documents.front(), 0);
   } catch (const YAML::Exception& error) {
-    Place at = place;
-    if (!fixed_place && !error.mark.is_null()) {
-      at.line = error.mark.line + 1;
-      at.column = error.mark.column + 1;
-    }
-    errors.push_back(at.text() + ": not valid YAML: " + error.msg);
+    errors.push_back(parser_message(text, place, fixed_place, error));
     return {.place = place};
   }
 }

@@ -23,6 +23,7 @@ struct RawNode {
   Kind kind = Kind::kNull;
   std::string scalar;
   bool quoted = false;  // a quoted scalar is a string whatever it looks like
+  bool folded = false;  // a plain scalar made of several lines
   Place place;
   std::vector<RawNode> items;
   std::vector<RawEntry> entries;
@@ -41,11 +42,15 @@ ScalarKind scalar_kind(std::string_view text);
 /// Nesting deeper than this is refused.
 inline constexpr int kMaxYamlDepth = 16;
 
-/// Parses one YAML document. Appends to `errors` (with places) for: malformed YAML, more than one
+/// Parses one YAML document. Appends to `errors` (with places) for: bytes that are no UTF-8,
+/// malformed YAML (with the line and the likely cause, see yaml_diagnosis.h), more than one
 /// document, a key that is given twice, keys that are not scalars, nesting deeper than
 /// kMaxYamlDepth, more than 100,000 nodes, aliases that repeat a mapping endlessly. The result is
 /// what could be read. `place` names the source; with `fixed_place` every node carries it
 /// unchanged.
+///
+/// The merge key `<<` takes a mapping, or a list of mappings of which the first that has a key
+/// counts; keys beside it go before it. Source: yaml.org/type/merge.html.
 RawNode parse_yaml(const std::string& text,
                    const Place& place,
                    bool fixed_place,

@@ -1,6 +1,7 @@
 #include "parallel_core/config/render.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "parallel_core/config/load.h"
 #include "parallel_core/config/schema.h"
@@ -8,16 +9,13 @@
 namespace tapestry {
 namespace {
 
+using config::default_text;
 using config::Key;
+using config::last_name;
 using config::Section;
 
 size_t depth_of(const Key& key) {
   return static_cast<size_t>(std::count(key.name.begin(), key.name.end(), '.'));
-}
-
-std::string_view last_name(const Key& key) {
-  const size_t dot = key.name.rfind('.');
-  return dot == std::string_view::npos ? key.name : key.name.substr(dot + 1);
 }
 
 // True if the key is an entry of a mapping that is null.
@@ -36,18 +34,6 @@ std::string line_of(const AllConfig& config, const Key& key) {
   const config::Value value = key.field.get(config);
   const bool opens = key.field.type == config::Type::kMapping && !value.is_null();
   return std::string(last_name(key)) + (opens ? ":" : ": " + config::to_yaml(value));
-}
-
-std::string default_text(const Key& key) {
-  if (key.required) {
-    return "required";
-  }
-  if (!key.default_text.empty()) {
-    return std::string(key.default_text);
-  }
-  const config::Value value = config::default_value(key);
-  return key.field.type == config::Type::kMapping && !value.is_null() ? "its entries' defaults"
-                                                                      : config::to_yaml(value);
 }
 
 std::string aliases_text(const Key& key) {
@@ -80,6 +66,13 @@ std::string without_marks(const std::string& text) {
     }
   }
   return plain;
+}
+
+std::string help_of(const Key& key) {
+  const std::string check = config::check_text(key);
+  return concat("  ", key.name, " (", config::type_text(key), check.empty() ? "" : ", ", check,
+                key.required ? ", " : ", default ", default_text(key), ")\n      ",
+                without_marks(concat(key.doc, aliases_text(key), support_text(key))), "\n");
 }
 
 std::string comment_of(const AllConfig& config, const std::string& path) {
@@ -122,18 +115,43 @@ std::string config_log_text(const AllConfig& config) {
   return text;
 }
 
-std::string render_configuration_help() {
+std::string render_sections_help() {
   std::string text;
   for (const Section& section : config::schema()) {
-    text += concat(text.empty() ? "" : "\n", section.name, ": ",
-                   without_marks(std::string(section.doc)), "\n");
+    std::string line = concat("  ", section.name);
+    line.resize(std::max<size_t>(line.size() + 1, 20), ' ');
+    const std::string doc = without_marks(std::string(section.doc));
+    text +=
+        concat(line, doc.substr(0, doc.find(". ")), doc.find(". ") == doc.npos ? "" : ".", "\n");
+  }
+  return text;
+}
+
+std::string render_configuration_help(const std::string& topic) {
+  if (const Section* section =
+          config::find_section(topic == "gpt_config" ? "model_config" : topic)) {
+    std::string text = concat(section->name, ": ", without_marks(std::string(section->doc)), "\n");
+    for (const Key& key : section->keys) {
+      text += help_of(key);
+    }
+    return text;
+  }
+  std::string text;
+  std::vector<std::string_view> names;
+  for (const Section& section : config::schema()) {
+    names.push_back(section.name);
     for (const Key& key : section.keys) {
-      const std::string check = config::check_text(key);
-      text += concat("  ", key.name, " (", config::type_text(key), check.empty() ? "" : ", ", check,
-                     key.required ? ", " : ", default ", default_text(key), ")\n      ",
-                     without_marks(concat(key.doc, aliases_text(key), support_text(key))), "\n");
+      const std::string path = concat(section.name, ".", key.name);
+      if (topic == path || topic == key.name || topic == config::last_name(key)) {
+        text += concat(section.name, ":\n", help_of(key));
+      }
+      names.push_back(key.name);
     }
   }
+  check<ValueError>(!text.empty(), "--help ", topic,
+                    ": there is no such section or key; the nearest "
+                    "is '",
+                    config::nearest(topic, names), "'; --help lists the sections");
   return text;
 }
 
@@ -148,9 +166,17 @@ std::string render_configuration_markdown() {
       "types, bad values and combinations that cannot stand together are errors, all reported at "
       "once with file, line and column. A value that belongs to a feature that is not built yet is "
       "refused by a run and listed by `--dry_run`.\n\n"
-      "Numbers may be written `1e-6`, booleans `True`, `true`, `yes` or `on` (and their "
-      "opposites), "
-      "null as `null`, `~` or nothing. Paths are relative to the current directory. The complete "
+      "Numbers are decimal: an integer is a sign or none and digits without a leading zero, any "
+      "other "
+      "number may have a point and an exponent (`1e-6`). So `1e3`, `1_000`, `0x10`, `010` and "
+      "`2.0` "
+      "are no integers: other readers of YAML take them for different things, and the message says "
+      "what to write. Booleans are `True`, `true`, `yes` or `on` (and their opposites); no value "
+      "is "
+      "`null`, `~` or nothing, not Python's `None`. Files are UTF-8. A merge key, `<<: *name` or "
+      "`<<: [*one, *two]`, takes the keys of the mapping that `&name` marks further up, where the "
+      "mapping that has it lacks them; a section that is there for this alone begins with `x-`. "
+      "Paths are relative to the current directory. The complete "
       "configuration of a run, with the origin of each value, is saved as `config.yaml` in its "
       "output folder and can be used as the next run's file.\n";
   for (const Section& section : config::schema()) {

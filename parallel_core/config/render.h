@@ -15,8 +15,13 @@ std::string resolved_yaml(const AllConfig& config);
 /// For the log: each section's name, its keys and values indented below it.
 std::string config_log_text(const AllConfig& config);
 
-/// All keys with type, default, condition and meaning, for `--help`.
-std::string render_configuration_help();
+/// The sections, a line each, for `--help`.
+std::string render_sections_help();
+
+/// The keys of a section with type, default, condition and meaning, for `--help SECTION`; one of
+/// them for "section.key", or for a key's name, in every section that has it. ValueError with the
+/// nearest name for a topic that is neither.
+std::string render_configuration_help(const std::string& topic);
 
 /// docs/configuration.md.
 std::string render_configuration_markdown();

@@ -41,6 +41,15 @@ void resolve_length(Resolution& r) {
       }
     }
   };
+  const auto reached = [&](const char* key, std::optional<int64_t> interval, const char* what) {
+    if (r.sound({key}) && interval && training.training_iters > 0 &&
+        *interval > training.training_iters) {
+      r.note(key, concat("is ", *interval, ", beyond the run of ", training.training_iters,
+                         " steps: ", what, "; set it to at most ", training.training_iters,
+                         ", or to null"));
+    }
+  };
+  reached("training_config.eval_interval", training.eval_interval, "the model is never evaluated");
   within("training_config.dump_activation_steps", training.dump_activation_steps);
   within("training_config.dump_grad_steps", training.dump_grad_steps);
   within("training_config.dump_weight_steps", training.dump_weight_steps);
@@ -97,12 +106,10 @@ void resolve_data(Resolution& r) {
   if (data.tokenizer_type == "byte" && data.tokenizer_model) {
     r.error("dataset_config.tokenizer_model", "the byte tokenizer has no model file");
   }
-  if (data.shuffle && *data.shuffle == data.step_data_dir.has_value()) {
+  if (data.shuffle.value_or(false) && data.step_data_dir) {
     r.unsupported("dataset_config.shuffle",
-                  data.step_data_dir
-                      ? "True is not supported yet: step_data_dir is read in order"
-                      : "False is not supported yet: samples are drawn in Megatron's shuffled "
-                        "order (works now: null, True)");
+                  "True is not supported yet: step_data_dir is read in order (works now: null, "
+                  "False)");
   }
 }
 
@@ -366,9 +373,17 @@ void resolve_optimizer(Resolution& r) {
   constexpr const char* kAdam[] = {"betas", "eps", "exp_avg_dtype", "exp_avg_sq_dtype",
                                    "store_param_remainders"};
   for (const char* name : sgd ? std::span<const char* const>(kAdam) : std::span(kSgd)) {
-    if (differs_from_default(r.config(), "optimizer_config", name)) {
-      r.error(concat("optimizer_config.", name),
-              concat("has no effect with optimizer_type ", optimizer.optimizer_type));
+    if (!differs_from_default(r.config(), "optimizer_config", name)) {
+      continue;
+    }
+    const std::string key = concat("optimizer_config.", name);
+    const std::string message =
+        concat("has no effect with optimizer_type ", optimizer.optimizer_type);
+    // A file of AdamW is often tried with SGD.
+    if (name == std::string_view("betas") || name == std::string_view("eps")) {
+      r.note(key, message);
+    } else {
+      r.error(key, concat(message, "; leave it out"));
     }
   }
   if (sgd && optimizer.nesterov && (optimizer.momentum == 0 || optimizer.dampening != 0)) {

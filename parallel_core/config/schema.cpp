@@ -102,6 +102,23 @@ Value default_value(const Key& key) {
   return key.field.get(defaults);
 }
 
+std::string_view last_name(const Key& key) {
+  const size_t dot = key.name.rfind('.');
+  return dot == std::string_view::npos ? key.name : key.name.substr(dot + 1);
+}
+
+std::string default_text(const Key& key) {
+  if (key.required) {
+    return "required";
+  }
+  if (!key.default_text.empty()) {
+    return std::string(key.default_text);
+  }
+  const Value value = default_value(key);
+  return key.field.type == Type::kMapping && !value.is_null() ? "its entries' defaults"
+                                                              : to_yaml(value);
+}
+
 std::string type_text(const Key& key) {
   static constexpr std::string_view kNames[] = {"boolean",
                                                 "integer",
@@ -133,6 +150,20 @@ std::string check_text(const Key& key) {
     return std::string(key.check.predicate_text);
   }
   return range_text(key.check);
+}
+
+std::string usual_value(const Key& key) {
+  const std::string check = check_text(key);
+  std::string text = "; allowed: " + type_text(key);
+  if (!check.empty()) {
+    text += (key.check.choices.empty() && key.check.predicate == nullptr ? " " : ", ") + check;
+  }
+  if (!key.required) {
+    return text + "; default: " + default_text(key);
+  }
+  return key.example.empty() ? text
+                             : text + "; for example `" + std::string(last_name(key)) + ": " +
+                                   std::string(key.example) + "`";
 }
 
 std::string complaint(const Key& key, const Value& value) {

@@ -55,6 +55,8 @@ struct Key {
   std::string_view accepted = {};
   /// ... and why not the others.
   std::string_view reason = {};
+  /// A usual value, shown where a required key is missing or wrong.
+  std::string_view example = {};
   std::string_view doc;
 };
 
@@ -75,10 +77,20 @@ const Section* find_section(std::string_view name);
 /// The default of a key.
 Value default_value(const Key& key);
 
+/// The last part of its name: "rotary_base" of "rotary_config.rotary_base".
+std::string_view last_name(const Key& key);
+
+/// What holds without the key, for people: "512", "required", "its entries' defaults".
+std::string default_text(const Key& key);
+
 /// "integer", "float or null", "list of integers", ...
 std::string type_text(const Key& key);
 /// "> 0", "one of a, b", "in [0, 1]"; empty if there is no condition.
 std::string check_text(const Key& key);
+
+/// The end of a message about a wrong value: "; allowed: integer > 0; default: 10", or an example
+/// in place of the default of a required key.
+std::string usual_value(const Key& key);
 
 /// What is wrong with the value, or an empty text. The value has the key's type.
 std::string complaint(const Key& key, const Value& value);

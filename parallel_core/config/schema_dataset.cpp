@@ -117,8 +117,10 @@ constexpr Key kKeys[] = {
      .doc = "Order of batch, sequence and hidden size inside the model. Results are the same."},
     {.name = "shuffle",
      .field = f<&D::shuffle>,
-     .doc = "null: as the data set has it (`data_path` shuffled as Megatron does, `step_data_dir` "
-            "in order). The other choice is not supported yet."},
+     .doc =
+         "Order of the samples: Megatron's shuffled one (True), or that of the data, epoch after "
+         "epoch (False). null: True for texts, False for `step_data_dir`, which cannot be "
+         "shuffled yet."},
     {.name = "drop_remainder",
      .field = f<&D::drop_remainder>,
      .accepted = "True",

@@ -57,6 +57,7 @@ constexpr Key kKeys[] = {
      .field = f<&O::learning_rate_scheduler_kwargs, &S::decay_steps>,
      .check = above(0),
      .required = true,
+     .example = "2000",
      .doc = "Step at which the end is reached."},
     {.name = "learning_rate_scheduler_kwargs.end_learning_rate",
      .field = f<&O::learning_rate_scheduler_kwargs, &S::end_learning_rate>,

@@ -34,7 +34,9 @@ int64_t count_tokens(std::span<const int32_t> lengths, SequenceRange range) {
   return tokens;
 }
 
-void build_document_index(SequenceRange range, NumpyRandomState& random, GPTIndices& indices) {
+void build_document_index(SequenceRange range,
+                          std::optional<NumpyRandomState>& random,
+                          GPTIndices& indices) {
   const auto once = static_cast<size_t>(range.end - range.begin);
   const auto total = static_cast<size_t>(
       checked_mul(indices.num_epochs, range.end - range.begin, "length of the document index"));
@@ -44,12 +46,15 @@ void build_document_index(SequenceRange range, NumpyRandomState& random, GPTIndi
     const auto first = documents.begin() + static_cast<std::ptrdiff_t>(i);
     std::iota(first, first + static_cast<std::ptrdiff_t>(once), static_cast<int32_t>(range.begin));
   }
+  if (!random) {
+    return;
+  }
   const std::span<int32_t> all(documents);
   if (indices.separate_last_epoch) {
-    random.shuffle(all.first(total - once));
-    random.shuffle(all.last(once));
+    random->shuffle(all.first(total - once));
+    random->shuffle(all.last(once));
   } else {
-    random.shuffle(all);
+    random->shuffle(all);
   }
 }
 
@@ -93,7 +98,7 @@ void build_sample_index(std::span<const int32_t> lengths,
 
 void build_shuffle_index(int64_t num_samples,
                          int64_t first_of_last_epoch,
-                         NumpyRandomState& random,
+                         std::optional<NumpyRandomState>& random,
                          GPTIndices& indices) {
   const bool wide = num_samples >= int64_t{std::numeric_limits<uint32_t>::max()} - 1;
   IndexArray& order = indices.shuffle_index;
@@ -101,8 +106,11 @@ void build_shuffle_index(int64_t num_samples,
   order.visit(0, num_samples, [](auto values) {
     std::iota(values.begin(), values.end(), typename decltype(values)::value_type{0});
   });
+  if (!random) {
+    return;
+  }
   const int64_t border = indices.separate_last_epoch ? first_of_last_epoch : num_samples;
-  const auto shuffle = [&random](auto values) { random.shuffle(values); };
+  const auto shuffle = [&random](auto values) { random->shuffle(values); };
   order.visit(0, border, shuffle);
   order.visit(border, num_samples, shuffle);
 }
@@ -171,7 +179,8 @@ GPTIndices build_gpt_indices(std::span<const int32_t> lengths,
                              int64_t seq_length,
                              int64_t seed,
                              int64_t extra_token,
-                             bool drop_last) {
+                             bool drop_last,
+                             bool shuffle) {
   const auto num_sequences = static_cast<int64_t>(lengths.size());
   check<ValueError>(range.begin >= 0 && range.begin <= range.end && range.end <= num_sequences,
                     "GPT dataset: the range ", range.begin, " .. ", range.end,
@@ -183,7 +192,10 @@ GPTIndices build_gpt_indices(std::span<const int32_t> lengths,
   check<ValueError>(!num_samples || *num_samples >= 0,
                     "GPT dataset: number of samples: ", num_samples.value_or(0),
                     ", expected at least 0");
-  NumpyRandomState random(seed);
+  std::optional<NumpyRandomState> random;  // none: nothing is shuffled
+  if (shuffle) {
+    random.emplace(seed);
+  }
   const int64_t tokens = count_tokens(lengths, range);
   check<ValueError>(tokens > 0, "GPT dataset: the ", range.end - range.begin,
                     " sequences of this split have no tokens; give it a larger share of `split`");
@@ -238,7 +250,7 @@ GPTDataset::GPTDataset(std::shared_ptr<const IndexedDataset> dataset,
   try {
     indices_ = build_gpt_indices(dataset_->sequence_lengths(), range, num_samples,
                                  options.seq_length, options.seed, options.add_extra_token ? 1 : 0,
-                                 options.drop_last_partial_sample);
+                                 options.drop_last_partial_sample, options.shuffle);
   } catch (const ValueError& error) {
     throw ValueError(concat(dataset_->prefix(), ": ", error.what()));
   }

@@ -80,7 +80,8 @@ struct GPTIndices {
 
 /// Builds the tables. `lengths` are those of the whole dataset; `num_samples` none means one epoch;
 /// `extra_token` is 1 if each sample takes one token more than L so that labels are L long too.
-/// `drop_last` false keeps a last sample that is shorter. ValueError if the range has no tokens, or
+/// `drop_last` false keeps a last sample that is shorter; `shuffle` false leaves sequences and samples
+/// in the order of the data, epoch after epoch. ValueError if the range has no tokens, or
 /// not enough for one sample when one epoch is asked for.
 GPTIndices build_gpt_indices(std::span<const int32_t> lengths,
                              SequenceRange range,
@@ -88,7 +89,8 @@ GPTIndices build_gpt_indices(std::span<const int32_t> lengths,
                              int64_t seq_length,
                              int64_t seed,
                              int64_t extra_token = 1,
-                             bool drop_last = true);
+                             bool drop_last = true,
+                             bool shuffle = true);
 
 struct GPTDatasetOptions {
   int64_t seq_length = 0;
@@ -106,6 +108,8 @@ struct GPTDatasetOptions {
   bool reset_attention_mask = false;
   bool add_extra_token = true;
   bool drop_last_partial_sample = true;
+  /// False: samples in the order of the data.
+  bool shuffle = true;
 };
 
 /// Samples of one part of one indexed dataset.

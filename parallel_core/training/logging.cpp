@@ -18,10 +18,12 @@ namespace {
 
 constexpr const char* kPattern = "%Y-%m-%d %H:%M:%S.%e %^%l%$ %v";
 
-// Of the terminal, which ranks share.
-std::string terminal_pattern() {
+// Of the terminal, which ranks share. Before a run has its logs nothing has begun whose time would
+// matter.
+std::string terminal_pattern(bool running) {
   const int rank = RankContext::current().rank();
-  return rank == 0 ? kPattern : "%Y-%m-%d %H:%M:%S.%e %^%l%$ rank " + std::to_string(rank) + ": %v";
+  return std::string(running ? "%Y-%m-%d %H:%M:%S.%e %^%l%$ " : "") +
+         (rank == 0 ? "" : "rank " + std::to_string(rank) + ": ") + "%v";
 }
 
 // Errors go to standard error, everything else to standard output.
@@ -55,6 +57,7 @@ class TerminalSink final : public spdlog::sinks::sink {
 
 struct LogState {
   std::shared_ptr<spdlog::logger> logger;
+  bool open = false;
   bool progress_shown = false;
 };
 
@@ -65,7 +68,7 @@ spdlog::logger& logger() {
   if (current.logger == nullptr) {
     auto sink = std::make_shared<TerminalSink>();
     current.logger = std::make_shared<spdlog::logger>("terminal", std::move(sink));
-    current.logger->set_pattern(terminal_pattern());
+    current.logger->set_pattern(terminal_pattern(/*running=*/false));
   }
   return *current.logger;
 }
@@ -103,9 +106,10 @@ void open_logs(const std::string& output_dir) {
     }
     auto opened = std::make_shared<spdlog::logger>("rank", sinks.begin(), sinks.end());
     opened->set_pattern(kPattern);
-    sinks.back()->set_pattern(terminal_pattern());
+    sinks.back()->set_pattern(terminal_pattern(/*running=*/true));
     opened->flush_on(spdlog::level::info);
     state().logger = std::move(opened);
+    state().open = true;
   } catch (const std::exception& error) {
     throw IoError(concat("training_config.output_dir '", output_dir,
                          "': the logs cannot be opened: ", error.what()));
@@ -117,7 +121,10 @@ void close_logs() {
     state().logger->flush();
     state().logger.reset();
   }
+  state().open = false;
 }
+
+bool logs_open() { return state().open; }
 
 void log_info(const std::string& message) { write(spdlog::level::info, message); }
 void log_warning(const std::string& message) { write(spdlog::level::warn, message); }

@@ -13,6 +13,9 @@ void open_logs(const std::string& output_dir);
 /// Flushes and closes them; later messages go to the terminal alone.
 void close_logs();
 
+/// Whether open_logs has been called, and close_logs not since.
+bool logs_open();
+
 void log_info(const std::string& message);
 void log_warning(const std::string& message);
 void log_error(const std::string& message);

@@ -89,6 +89,7 @@ RunData open_text(const AllConfig& config) {
   datasets.options.seq_length = m.seq_length;
   datasets.options.seed = config.training_config.seed;
   datasets.options.vocab_size = m.vocab_size;
+  datasets.options.shuffle = d.shuffle.value_or(true);
   datasets.options.eod_id = d.eos_token_id;
   datasets.options.pad_id = d.pad_token_id.value_or(-1);
   datasets.options.eod_mask_loss = d.eod_mask_loss;

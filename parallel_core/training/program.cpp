@@ -2,15 +2,19 @@
 
 #include <csignal>
 #include <exception>
+#include <filesystem>
 #include <optional>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/config.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
 
 namespace tapestry {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 volatile std::sig_atomic_t g_stop_requested = 0;
 
@@ -25,6 +29,16 @@ bool is_bad_input(const std::exception& error) {
          dynamic_cast<const TypeError*>(&error) != nullptr ||
          dynamic_cast<const IndexError*>(&error) != nullptr ||
          dynamic_cast<const IoError*>(&error) != nullptr;
+}
+
+// What the user reads: which program speaks, where the log does not say it, and how many faults.
+std::string failure_text(const std::exception& error, const std::string& program) {
+  const auto* config = dynamic_cast<const ConfigError*>(&error);
+  const std::string text =
+      config != nullptr && config->findings().size() > 1
+          ? concat(config->findings().size(), " faults in the configuration:\n", error.what())
+          : std::string(error.what());
+  return logs_open() ? text : concat(program, ": ", text);
 }
 
 }  // namespace
@@ -43,7 +57,7 @@ int run_program(
   } catch (const std::exception& error) {
     const int code = is_bad_input(error) ? kBadInput : kFailure;
     if (!job || job->announce(error.what())) {
-      log_error(error.what());
+      log_error(failure_text(error, argc > 0 ? fs::path(argv[0]).filename().string() : "program"));
     } else {
       log_consequence(error.what());
     }

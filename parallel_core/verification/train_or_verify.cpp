@@ -8,6 +8,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/init_configs.h"
+#include "parallel_core/config/render.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/verification/verify_layout.h"
 
@@ -33,6 +34,29 @@ std::optional<std::string> take(std::vector<std::string>& words, const std::stri
   return std::nullopt;
 }
 
+// The answer to --help or -h, alone or with a section or key behind it.
+std::optional<std::string> take_help(std::vector<std::string>& words) {
+  for (auto word = words.begin(); word != words.end(); ++word) {
+    if (*word != "-h" && *word != "--help") {
+      continue;
+    }
+    if (word + 1 != words.end() && !(word + 1)->starts_with('-')) {
+      return render_configuration_help(*(word + 1));
+    }
+    return concat(
+        "Usage: PROGRAM [--config_path FILE] [--section.key=VALUE | --key VALUE]...\n"
+        "Trains the program's model with the configuration that FILE and the words give.\n"
+        "docs/configuration.md lists the keys that need no section.\n\n"
+        "  --config_path FILE      YAML file of the run; the other words go before it\n"
+        "  --verify_layout LAYOUT  compare a layout, such as \"tp=2,pp=2\", with one process\n"
+        "  --verify_steps N        steps that --verify_layout trains (3)\n"
+        "  -h, --help [SECTION]    print this page, or the keys of a section or one key\n\n"
+        "Sections:\n",
+        render_sections_help());
+  }
+  return std::nullopt;
+}
+
 int64_t number(const std::string& text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -46,6 +70,12 @@ int64_t number(const std::string& text) {
 int train_or_verify(std::vector<std::string> words,
                     const Distributed& job,
                     PretrainOptions options) {
+  if (const auto help = take_help(words)) {
+    if (job.world()->rank() == 0) {
+      std::cout << *help;
+    }
+    return kFinished;
+  }
   const std::optional<std::string> layout = take(words, "--verify_layout");
   const std::optional<std::string> steps = take(words, "--verify_steps");
   if (!layout) {

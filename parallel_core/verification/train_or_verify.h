@@ -13,7 +13,7 @@ namespace tapestry {
 /// `pretrain` with `options`, whose world and signals are those of the job. With `--verify_layout
 /// LAYOUT` among the words it compares that layout with one process instead (compare_layout), over
 /// `--verify_steps N` steps (3), and prints the report. The exit code; kFailure if the layout does
-/// not compute what one process does.
+/// not compute what one process does. `--help` or `-h`, alone or with a section, prints and returns.
 int train_or_verify(std::vector<std::string> words,
                     const Distributed& job,
                     PretrainOptions options = {});

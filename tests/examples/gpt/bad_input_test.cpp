@@ -160,7 +160,7 @@ const std::vector<Case> kConfiguration = {
     {"ResumeIsNotBuilt", {}, "--set training_config.resume_training=True", {"resume_training"}},
     {"NothingToDo", {{"  training_iters: 3\n", ""}}, "", {"training_iters"}},
     {"UnknownOption", {}, "--verbose", {"verbose", "--help"}},
-    {"PositionalArgument", {}, "another.yaml", {"--help"}},
+    {"PositionalArgument", {}, "another.yaml", {"write --config_path another.yaml"}},
 };
 INSTANTIATE_TEST_SUITE_P(Configuration,
                          PretrainBadInput,

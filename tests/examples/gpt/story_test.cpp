@@ -279,7 +279,7 @@ TEST_F(StoryTest, VersionAndHelp) {
   }
   ASSERT_EQ(pretrain("--help"), 0);
   for (const char* named : {"--config_path", "--set", "--model_type", "--run_cmd", "--dry_run",
-                            "--version", "training_iters", "num_query_groups"}) {
+                            "--version", "training_config", "model_config"}) {
     EXPECT_THAT(out_, HasSubstr(named));
   }
   ASSERT_EQ(generate("--help"), 0);

@@ -151,7 +151,6 @@ TEST(Config, LaterFeaturesAreNamedWithReasonAndPlace) {
       "training_config.resume_training=True",
       "training_config.ckpt_format=ckpt",
       "optimizer_config.optimizer_type=Came",
-      "dataset_config.shuffle=False",
       "dataset_config.eod_mask_loss=True",
       "optimizer_config.zero_config={cpu_offload: True}"};
   for (const char* text : kLater) {
@@ -159,6 +158,15 @@ TEST(Config, LaterFeaturesAreNamedWithReasonAndPlace) {
     ASSERT_THAT(config.unsupported, SizeIs(1)) << text;
     EXPECT_THAT(config.unsupported[0], HasSubstr(std::string("--set ") + text));
     EXPECT_THAT(config.unsupported[0], HasSubstr("not supported yet"));
+  }
+}
+
+TEST(Config, RecordedStepsAreNotShuffled) {
+  const auto config = with({"dataset_config.step_data_dir=x", "dataset_config.shuffle=True"});
+  ASSERT_THAT(config.unsupported, SizeIs(1));
+  EXPECT_THAT(config.unsupported[0], HasSubstr("step_data_dir is read in order"));
+  for (const char* order : {"True", "False"}) {
+    EXPECT_THAT(with({concat("dataset_config.shuffle=", order)}).unsupported, IsEmpty());
   }
 }
 

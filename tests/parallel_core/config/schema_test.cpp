@@ -14,6 +14,7 @@ namespace tapestry::config {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // The keys of the original's sections, by section; entries of mappings follow their mapping.
 const std::map<std::string, std::string> kOriginalKeys = {
@@ -203,12 +204,31 @@ TEST(Schema, DocumentationIsUpToDate) {
       << "run: config_doc > docs/configuration.md";
 }
 
-TEST(Schema, HelpNamesEveryKey) {
-  const std::string help = render_configuration_help();
+TEST(Schema, HelpNamesEverySectionAndEveryKey) {
+  const std::string sections = render_sections_help();
   for (const Section& section : schema()) {
+    EXPECT_THAT(sections, HasSubstr("  " + std::string(section.name) + " "));
+    const std::string help = render_configuration_help(std::string(section.name));
     for (const Key& key : section.keys) {
       EXPECT_THAT(help, HasSubstr("\n  " + std::string(key.name) + " ("));
     }
+  }
+}
+
+TEST(Schema, HelpOnOneKey) {
+  const std::string help = render_configuration_help("optimizer_config.clip_grad");
+  EXPECT_THAT(help, HasSubstr("optimizer_config:\n  clip_grad (float, >= 0, default 0.0)"));
+  EXPECT_THAT(help, Not(HasSubstr("weight_decay")));
+  EXPECT_EQ(render_configuration_help("clip_grad"), help);
+  EXPECT_THAT(render_configuration_help("rotary_base"), HasSubstr("rotary_config.rotary_base ("));
+  const std::string both = render_configuration_help("seq_length");
+  EXPECT_THAT(both, HasSubstr("dataset_config:\n"));
+  EXPECT_THAT(both, HasSubstr("model_config:\n"));
+  try {
+    render_configuration_help("modle_config");
+    FAIL() << "accepted";
+  } catch (const ValueError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the nearest is 'model_config'"));
   }
 }
 

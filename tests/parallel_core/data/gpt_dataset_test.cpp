@@ -85,6 +85,18 @@ TEST(GPTIndices, WithoutACountOneEpochIsUsed) {
   EXPECT_EQ(indices_for(0).num_samples(), 7);
 }
 
+TEST(GPTIndices, KeepsTheOrderOfTheDataOnRequest) {
+  const GPTIndices indices = build_gpt_indices(kLengths, {1, 6}, 12, 4, 1234, 1,
+                                               /*drop_last=*/true, /*shuffle=*/false);
+  ASSERT_GE(indices.num_epochs, 2);
+  for (size_t i = 0; i < indices.document_index.size(); ++i) {
+    EXPECT_EQ(indices.document_index[i], 1 + static_cast<int32_t>(i % 5));
+  }
+  for (int64_t k = 0; k < indices.num_samples(); ++k) {
+    EXPECT_EQ(indices.shuffle_index[k], k);
+  }
+}
+
 TEST(GPTIndices, KeepsAShortLastSampleOnRequest) {
   const GPTIndices indices =
       build_gpt_indices(kLengths, {0, 6}, std::nullopt, 4, 1234, 1, /*drop_last=*/false);

@@ -1,0 +1,130 @@
+#include "examples/gpt/command_line.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+#include <typeinfo>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/schema.h"
+
+namespace tapestry::examples {
+namespace {
+
+namespace po = boost::program_options;
+
+std::string without_dashes(std::string_view word) {
+  word = word.substr(0, word.find('='));
+  word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
+  std::string name(word);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+std::string nearest_option(const std::string& word, const po::options_description& options) {
+  std::vector<std::string_view> names;
+  for (const auto& option : options.options()) {
+    names.emplace_back(option->long_name());
+  }
+  const std::string name = without_dashes(word);
+  const std::string_view best = config::nearest(name, names);
+  const int limit = std::max<int>(2, static_cast<int>(name.size()) / 3);
+  return config::edit_distance(name, best) <= limit ? concat("; did you mean --", best, "?")
+                                                    : std::string();
+}
+
+// "an integer", of the option's value; empty for texts.
+std::string wanted(const std::string& option, const po::options_description& options) {
+  const auto* description = options.find_nothrow(without_dashes(option), /*approx=*/false);
+  const auto* value =
+      description == nullptr
+          ? nullptr
+          : dynamic_cast<const po::typed_value_base*>(description->semantic().get());
+  if (value == nullptr) {
+    return {};
+  }
+  const std::type_info& type = value->value_type();
+  return type == typeid(int64_t) || type == typeid(int) ? "an integer"
+         : type == typeid(double)                       ? "a number"
+                                                        : "";
+}
+
+std::string meaning(const std::string& word,
+                    const po::options_description& options,
+                    const std::function<std::string(const std::string&)>& hint) {
+  std::string text = nearest_option(word, options);
+  if (text.empty() && hint) {
+    text = hint(word);
+  }
+  return text.empty() ? "; --help lists the options" : text;
+}
+
+void refuse_loose_words(const po::parsed_options& parsed,
+                        const std::function<std::string(const std::string&)>& hint) {
+  for (const auto& option : parsed.options) {
+    if (option.position_key >= 0) {
+      const std::string word =
+          option.original_tokens.empty() ? std::string() : option.original_tokens.front();
+      const std::string text = hint ? hint(word) : std::string();
+      throw ValueError(concat("'", word, "' belongs to no option",
+                              text.empty() ? "; --help lists the options" : text));
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<std::string> take_help(std::vector<std::string>& words) {
+  const auto found = std::find_if(words.begin(), words.end(), [](const std::string& word) {
+    return word == "-h" || word == "--help" || word.starts_with("--help=");
+  });
+  if (found == words.end()) {
+    return std::nullopt;
+  }
+  std::string topic;
+  const size_t equals = found->find('=');
+  auto end = found + 1;
+  if (equals != std::string::npos) {
+    topic = found->substr(equals + 1);
+  } else if (end != words.end() && !end->starts_with('-')) {
+    topic = *end++;
+  }
+  words.erase(found, end);
+  return topic;
+}
+
+po::variables_map parse_command_line(const std::vector<std::string>& words,
+                                     const po::options_description& options,
+                                     const std::function<std::string(const std::string&)>& hint) {
+  constexpr int kStyle =
+      po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
+  po::variables_map values;
+  try {
+    const po::parsed_options parsed =
+        po::command_line_parser(words).options(options).style(kStyle).run();
+    refuse_loose_words(parsed, hint);
+    po::store(parsed, values);
+  } catch (const po::unknown_option& error) {
+    const std::string word = error.get_option_name();
+    throw ValueError(concat("unknown option '", word, "'", meaning(word, options, hint)));
+  } catch (const po::multiple_occurrences& error) {
+    throw ValueError(concat(error.get_option_name(), " is given more than once; keep one"));
+  } catch (const po::invalid_command_line_syntax& error) {
+    const bool missing = error.kind() == po::invalid_syntax::missing_parameter ||
+                         error.kind() == po::invalid_syntax::empty_adjacent_parameter;
+    throw ValueError(concat(error.get_option_name(), missing ? ": a value is missing behind it"
+                                                             : ": takes no value; write it alone"));
+  } catch (const po::validation_error& error) {
+    const std::string expected = wanted(error.get_option_name(), options);
+    throw ValueError(concat(error.what(), expected.empty() ? "" : concat("; expected ", expected)));
+  } catch (const po::error& error) {
+    throw ValueError(error.what());
+  }
+  return values;
+}
+
+std::vector<std::string> words_of(int argc, const char* const* argv) {
+  return {argv + std::min(argc, 1), argv + argc};
+}
+
+}  // namespace tapestry::examples
