@@ -109,7 +109,7 @@ XAxis parse_x_axis(std::string_view text) {
       return axis;
     }
   }
-  throw ValueError(concat("'", text, "': expected steps, tokens or time"));
+  throw ValueError(concat("--x is '", text, "'; expected steps, tokens or time"));
 }
 
 Points smoothed(const Points& points, double smooth) {
@@ -127,7 +127,7 @@ Points smoothed(const Points& points, double smooth) {
 }
 
 Chart make_chart(const std::vector<RunMetrics>& runs, XAxis axis, double smooth) {
-  check<ValueError>(smooth >= 0 && smooth < 1, "smooth is ", smooth,
+  check<ValueError>(smooth >= 0 && smooth < 1, "--smooth is ", smooth,
                     "; expected a number from 0 to below 1");
   check<ValueError>(!runs.empty() && runs.size() <= kMostRuns, runs.size(),
                     " runs; a picture shows 1 to ", kMostRuns);

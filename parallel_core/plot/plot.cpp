@@ -15,8 +15,8 @@ namespace tapestry::plot {
 
 std::string plot_runs(const PlotOptions& options) {
   const XAxis axis = parse_x_axis(options.x);
-  check<ValueError>(options.out.empty() || options.out.ends_with(".svg"), "'", options.out,
-                    "': a picture is written as SVG; expected a name that ends in .svg");
+  check<ValueError>(options.out.empty() || options.out.ends_with(".svg"), "--out is '", options.out,
+                    "'; expected a name that ends in .svg");
   const std::vector<RunMetrics> runs = read_runs(options.runs);
   const Chart chart = make_chart(runs, axis, options.smooth);
   if (options.out.empty()) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 #include <vector>
 
 #include "autograd/tensor/error.h"
@@ -47,36 +48,62 @@ class Drawing {
     }
   }
 
-  // Letters on a curve: at each point where there are few, else at intervals, other ones for each
-  // curve. Of few points on the same place each curve marks some: its share first, then the rest.
-  void mark_share(const Curve& curve, int index) {
-    const Points points = drawn(curve);
-    if (is_sparse(points)) {
-      for (size_t i = static_cast<size_t>(index); i < points.size();
-           i += static_cast<size_t>(curves_)) {
-        mark(points[i], curve);
-      }
-      return;
-    }
-    int next = kMarkDistance * index / curves_ + 1;
-    for (const Point& point : points) {
-      const int column = x_of(point) / dots_per_column();
-      // In ASCII the curve consists of letters anyway.
-      if (style_.utf8 && column >= next && mark(point, curve)) {
-        next = column + kMarkDistance;
+  // Letters on the curves: at each point of those that have few, else at intervals, other ones for
+  // each curve. Curves on the same places take turns, those with the fewest points first.
+  void mark(const std::vector<Curve>& curves) {
+    std::vector<Place> sparse;
+    for (const Curve& curve : curves) {
+      Points points = drawn(curve);
+      if (is_sparse(points)) {
+        sparse.push_back({&curve, std::move(points)});
       }
     }
-  }
-  void mark_rest(const Curve& curve) {
-    const Points points = drawn(curve);
-    for (size_t i = 0; i < points.size() && is_sparse(points); ++i) {
-      mark(points[i], curve);
+    std::stable_sort(sparse.begin(), sparse.end(), [](const Place& one, const Place& other) {
+      return one.points.size() < other.points.size();
+    });
+    for (bool any = true; any;) {
+      any = false;
+      for (Place& place : sparse) {
+        any |= mark_next(place);
+      }
+    }
+    for (size_t i = 0; i < curves.size(); ++i) {
+      mark_at_intervals(curves[i], static_cast<int>(i));
     }
   }
 
   const TextCanvas& canvas() const { return canvas_; }
 
  private:
+  struct Place {
+    const Curve* curve;
+    Points points;
+    size_t next = 0;
+  };
+
+  // Marks the next point of a curve that is free; false if there is none.
+  bool mark_next(Place& place) {
+    while (place.next < place.points.size()) {
+      if (mark(place.points[place.next++], *place.curve)) {
+        return true;
+      }
+    }
+    return false;
+  }
+  void mark_at_intervals(const Curve& curve, int index) {
+    const Points points = drawn(curve);
+    // In ASCII the curve consists of letters anyway.
+    if (!style_.utf8 || is_sparse(points)) {
+      return;
+    }
+    int next = kMarkDistance * index / curves_ + 1;
+    for (const Point& point : points) {
+      const int column = x_of(point) / dots_per_column();
+      if (column >= next && mark(point, curve)) {
+        next = column + kMarkDistance;
+      }
+    }
+  }
   bool is_sparse(const Points& points) const {
     return static_cast<int>(points.size()) * 4 <= frame_.columns;
   }
@@ -192,7 +219,7 @@ std::string legend_row(const Curve& curve, const TextStyle& style) {
   const int left = style.columns - columns_of(values) - 5;  // of "a " and ":  "
   constexpr int kShortest = 12;
   if (left < kShortest) {
-    const std::string name = cut(concat("  ", label), style.columns - 1, /*keep_end=*/true);
+    const std::string name = cut(concat("  ", label), style.columns, /*keep_end=*/true);
     return colored(letter, pen.color, style) + name.substr(1) + "\n" +
            cut("  " + values, style.columns) + "\n";
   }
@@ -219,34 +246,34 @@ std::string note_rows(const std::string& note, int columns) {
   return text + cut(line, columns) + "\n";
 }
 
-}  // namespace
-
-std::string text_chart(const Chart& chart, const TextStyle& style) {
+// The curves between their axes.
+std::string picture(const Chart& chart, const TextStyle& style) {
   constexpr double kMargin = 0.02;
   Frame frame{.x = chart.x, .y = range_of(losses_of(chart, /*raw=*/false), kMargin)};
   frame.rows = rows_for(style.columns);
-  const std::vector<Tick> y_ticks = make_ticks(frame.y, std::max(2, frame.rows / kRowsPerTick + 1));
+  const std::vector<Tick> y_ticks = make_ticks(frame.y, std::max(4, frame.rows / kRowsPerTick + 1));
   for (const Tick& tick : y_ticks) {
     frame.label_columns = std::max(frame.label_columns, columns_of(tick.label));
   }
-  frame.label_columns = std::min(frame.label_columns, std::max(0, style.columns - 2));
-  frame.columns = std::max(1, style.columns - frame.label_columns - 1);
+  frame.columns = style.columns - frame.label_columns - 1;
   const std::vector<Tick> x_ticks =
-      make_ticks(frame.x, std::max(2, frame.columns / kColumnsPerTick), chart.whole_x);
+      make_ticks(frame.x, std::max(3, frame.columns / kColumnsPerTick), chart.whole_x);
 
   Drawing drawing(frame, style, static_cast<int>(chart.curves.size()));
   for (size_t i = 0; i < chart.curves.size(); ++i) {
     drawing.draw(chart.curves[i], static_cast<int>(i));
   }
-  for (size_t i = 0; i < chart.curves.size(); ++i) {
-    drawing.mark_share(chart.curves[i], static_cast<int>(i));
-  }
-  for (const Curve& curve : chart.curves) {
-    drawing.mark_rest(curve);
-  }
-  std::string text = cut(chart.y_title, style.columns) + "\n" +
-                     picture_rows(frame, drawing.canvas(), y_ticks, style) +
-                     x_axis_rows(frame, x_ticks, chart.x_title, style);
+  drawing.mark(chart.curves);
+  return cut(chart.y_title, style.columns) + "\n" +
+         picture_rows(frame, drawing.canvas(), y_ticks, style) +
+         x_axis_rows(frame, x_ticks, chart.x_title, style);
+}
+
+}  // namespace
+
+std::string text_chart(const Chart& chart, const TextStyle& style) {
+  constexpr int kNarrowest = 20;
+  std::string text = style.columns < kNarrowest ? "" : picture(chart, style);
   for (const Curve& curve : chart.curves) {
     text += legend_row(curve, style);
   }
