@@ -70,6 +70,7 @@ def run(layout, options, folder):
         "training_config.training_iters": options.steps + options.warmup,
         "training_config.eval_interval": "null",
         "training_config.save_interval": "null",
+        "training_config.save_last": "False",
         "dataset_config.batch_size": batch,
         "dataset_config.micro_batch_num": layout.micro_batches,
         "model_config.seq_length": options.seq,

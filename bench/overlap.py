@@ -104,6 +104,7 @@ def step_ms(layout, options, folder, delay, progress):
         "training_config.training_iters": options.steps + WARMUP,
         "training_config.eval_interval": "null",
         "training_config.save_interval": "null",
+        "training_config.save_last": "False",
         **layout.settings,
     }
     command = ["mpirun", "-n", "2", "--bind-to", "core", str(options.program)]

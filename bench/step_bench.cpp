@@ -40,6 +40,7 @@ struct Preset {
 
 const std::map<std::string, Preset>& presets() {
   static const std::map<std::string, Preset> table = {
+      {"char", {4, 128, 512, 4, 4, 65, false}},
       {"tiny", {4, 256, 1024, 4, 4, 512, false}},
       {"llama_15m", {6, 288, 768, 6, 6, 32000, true}},
       {"gpt2_124m", {12, 768, 3072, 12, 12, 50304, false}},

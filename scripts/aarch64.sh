@@ -74,5 +74,4 @@ cmake -S "$root" -B "$arm_build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
   -DTAPESTRY_COMPONENTS=autograd -DTAPESTRY_BUILD_EXAMPLES=OFF
 cmake --build "$arm_build" -j "$(build_jobs)"
 
-export OMP_WAIT_POLICY=passive
 exec ctest --test-dir "$arm_build" --output-on-failure --no-tests=error --timeout 7200 "$@"

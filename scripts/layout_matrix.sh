@@ -8,4 +8,4 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ -e build/release/build.ninja ] || [ -e build/release/Makefile ] || cmake --preset release >/dev/null
 cmake --build build/release --target layout_matrix >/dev/null
 # Ranks are threads, often more than there are cores: they must not spin while they wait.
-OMP_WAIT_POLICY=passive exec build/release/tests/layout_matrix "$@"
+exec build/release/tests/layout_matrix "$@"

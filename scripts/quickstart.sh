@@ -4,13 +4,15 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-Usage: scripts/quickstart.sh [--text FILE...] [OPTION of pretrain_gpt]...
+Usage: scripts/quickstart.sh [--text FILE...] [--preset NAME] [OPTION of pretrain_gpt]...
 
-Installs the missing packages of packages.txt, builds a release, trains the preset
-examples/gpt/pretrain_gpt_tiny.yaml, and lets the model continue a prompt.
+Installs the missing packages of packages.txt, builds a release, trains a preset, and lets the model
+continue a prompt.
 
   --text FILE...  train on these files (plain text; *.jsonl: one object with a "text" a line)
                   instead of the King James Bible; their tokens go to dataset/user_text/
+  --preset NAME   train examples/gpt/pretrain_gpt_NAME.yaml, tiny unless said otherwise; char is
+                  nanoGPT's character example
 
 All other options go to pretrain_gpt, for example --set training_config.training_iters=100
 TEXT
@@ -18,6 +20,7 @@ TEXT
 
 texts=()
 options=()
+preset=tiny
 output_dir=./output
 while (($# > 0)); do
   case "$1" in
@@ -37,6 +40,11 @@ while (($# > 0)); do
       fi
       continue
       ;;
+    --preset)
+      preset="${2:-}"
+      shift $(($# > 1 ? 2 : 1))
+      continue
+      ;;
     *training_config.output_dir=*)
       output_dir="${1#*training_config.output_dir=}"
       ;;
@@ -52,8 +60,17 @@ for i in "${!texts[@]}"; do
   texts[i]="$(realpath -- "${texts[i]}")"
 done
 
+config="examples/gpt/pretrain_gpt_$preset.yaml"
+here="$(dirname "${BASH_SOURCE[0]}")"
+if [[ ! -f "$here/../$config" ]]; then
+  names=("$here"/../examples/gpt/pretrain_gpt_*.yaml)
+  names=("${names[@]##*/pretrain_gpt_}")
+  echo "quickstart.sh: --preset: there is no $config, but there are ${names[*]%.yaml}" >&2
+  exit 2
+fi
+
 # shellcheck source-path=SCRIPTDIR source=setup.sh
-source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+source "$here/setup.sh"
 set_up pretrain_gpt generate preprocess_data
 cd "$root"
 readonly programs="$build/examples/gpt"
@@ -62,26 +79,38 @@ prompt="In the beginning"
 if ((${#texts[@]} > 0)); then
   readonly prefix=dataset/user_text/user
   mkdir -p "$(dirname "$prefix")"
-  "$programs/preprocess_data" --input "${texts[@]}" --output_prefix "$prefix" \
-    --tokenizer_type sentencepiece --train_tokenizer --vocab_size 512 --append_eod \
-    --split_documents blank_line | tee "$(dirname "$prefix")/prepared.txt"
-  documents="$(sed -n 's/^\([0-9]*\) documents .*/\1/p' "$(dirname "$prefix")/prepared.txt")"
-  if ((${documents:-0} < 100)); then
-    echo "Too few paragraphs to set some aside for validation: there will be no evaluation."
-    options=(--set training_config.eval_interval=null "${options[@]}")
+  preset_value() { sed -n "s/^ *$1: *\([A-Za-z0-9_]*\).*/\1/p" "$config" | head -n 1; }
+  tokenizer="$(preset_value tokenizer_type)"
+  vocab_size="$(preset_value vocab_size)"
+  prepare=(--tokenizer_type "$tokenizer")
+  case "$tokenizer" in
+    sentencepiece)  # paragraphs are documents; more pieces where the script needs them
+      prepare+=(--train_tokenizer --vocab_size "$((vocab_size < 8000 ? vocab_size : 8000))" --grow_vocab
+        --append_eod --split_documents blank_line)
+      ;;
+    character) prepare+=(--train_tokenizer) ;;  # each file is one text, as in nanoGPT
+    *) prepare+=(--append_eod --split_documents blank_line) ;;
+  esac
+  "$programs/preprocess_data" --input "${texts[@]}" --output_prefix "$prefix" "${prepare[@]}"
+  made="$(sed -n 's/.*"vocab_size": *\([0-9]*\).*/\1/p' "${prefix}_text_document.tokenizer.json")"
+  if ((made > vocab_size)); then
+    options=(--set "model_config.vocab_size=$made" "${options[@]}")
   fi
-  options=(--set "dataset_config.data_path=${prefix}_text_document"
-    --set "dataset_config.tokenizer_model=${prefix}.model" "${options[@]}")
+  options=(--set "dataset_config.data_path=${prefix}_text_document" "${options[@]}")
   # The first words of the user's own text.
   if [[ "${texts[0]}" != *.json* ]]; then
-    prompt="$(head -c 400 -- "${texts[0]}" | tr -s '[:space:]' ' ' | sed 's/^ //' | cut -d' ' -f1-4)"
+    words="$(head -c 4000 -- "${texts[0]}" | iconv -c -f UTF-8 -t UTF-8 2>/dev/null |
+      sed -n 's/^\xEF\xBB\xBF//; s/^[[:space:]]*//; s/[[:space:]]*$//; /./{p;q}' | cut -d' ' -f1-4)" || true
+    prompt="$(LC_ALL=C.UTF-8 && echo "${words:0:60}")"
+    prompt="${prompt:-In the beginning}"
   fi
 fi
 
 # Checkpoints that are newer than this file are this run's; an earlier one may have left higher steps.
 started="$(mktemp)"
 trap 'rm -f "$started"' EXIT
-"$programs/pretrain_gpt" --config_path examples/gpt/pretrain_gpt_tiny.yaml "${options[@]}"
+# What an earlier quick start has left in the output folder is moved to its sub-folder old/.
+"$programs/pretrain_gpt" --config_path "$config" --overwrite "${options[@]}"
 
 checkpoint="$(find "$output_dir/checkpoint" -mindepth 1 -maxdepth 1 -type d -name 'step_*' \
   -newer "$started" 2>/dev/null | sort | tail -n 1)" || true

@@ -9,6 +9,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 set_up
 cd "$root"
 
-# Two tests at a time: most use a team of threads, which should sleep, not spin, while it waits.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
+# Two tests at a time: most of a test's time one thread works.
 exec ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$(($(nproc) < 2 ? 1 : 2))" "$@"

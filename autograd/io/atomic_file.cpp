@@ -18,16 +18,26 @@ namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 18U;
 
-[[noreturn]] void fail(const std::string& path, std::string_view action, int error) {
-  throw IoError(concat(path, ": cannot ", action, ": ", std::generic_category().message(error)));
-}
-
 std::filesystem::path folder_of(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   return folder.empty() ? std::filesystem::path(".") : folder;
 }
 
 }  // namespace
+
+void throw_io_error(const std::string& path, std::string_view action, int error) {
+  const std::string message =
+      concat(path, ": cannot ", action, ": ", std::generic_category().message(error));
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case EIO:
+      throw StorageError(message);
+    default:
+      throw IoError(message);
+  }
+}
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   const std::filesystem::path name = std::filesystem::path(path_).filename();
@@ -49,7 +59,7 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   if (descriptor_ < 0) {
     const int error = errno;
     temporary_.clear();
-    fail(path_, concat("create in folder ", folder_of(path_).string()), error);
+    throw_io_error(path_, concat("create in folder ", folder_of(path_).string()), error);
   }
 }
 
@@ -74,7 +84,7 @@ void AtomicFile::write_through(const std::byte* data, size_t bytes) {
       }
       const int error = errno;
       discard();
-      fail(path_, "write", error);
+      throw_io_error(path_, "write", error);
     }
     data += written;
     bytes -= static_cast<size_t>(written);
@@ -106,18 +116,18 @@ void AtomicFile::commit() {
   if (::fsync(descriptor_) != 0) {
     const int error = errno;
     discard();
-    fail(path_, "sync", error);
+    throw_io_error(path_, "sync", error);
   }
   // Some file systems report a failed write at close only.
   if (::close(std::exchange(descriptor_, -1)) != 0) {
     const int error = errno;
     discard();
-    fail(path_, "close", error);
+    throw_io_error(path_, "close", error);
   }
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const int error = errno;
     discard();
-    fail(path_, "rename the finished temporary", error);
+    throw_io_error(path_, "rename the finished temporary", error);
   }
   temporary_.clear();
   sync_directory(folder_of(path_).string());
@@ -133,12 +143,12 @@ void sync_directory(const std::string& path) {
   const std::string name = path.empty() ? "." : path;
   const int descriptor = ::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) {
-    fail(name, "open the folder", errno);
+    throw_io_error(name, "open the folder", errno);
   }
   const int error = ::fsync(descriptor) == 0 ? 0 : errno;
   ::close(descriptor);
   if (error != 0 && error != EINVAL) {
-    fail(name, "sync the folder", error);
+    throw_io_error(name, "sync the folder", error);
   }
 }
 

@@ -7,14 +7,26 @@
 #include <string_view>
 #include <vector>
 
+#include "autograd/tensor/error.h"
+
 namespace tapestry {
+
+/// The medium fails, not what was asked of it: the disk is full, a quota or a limit of file sizes
+/// is reached, or the device reports an error.
+class StorageError : public IoError {
+  using IoError::IoError;
+};
+
+/// "PATH: cannot ACTION: REASON", as a StorageError or, for what better input would have avoided (a
+/// missing folder, rights), a plain IoError. `error` is an errno.
+[[noreturn]] void throw_io_error(const std::string& path, std::string_view action, int error);
 
 /// Writes to a temporary sibling of `path` (same folder, ".NAME.tmp-PID-N") and gives it its name
 /// at commit(). What stood under the name before stays whole until then, for readers that have it
 /// open or mapped too. Not to be shared between threads.
 ///
-/// Every failure is an IoError that names the file and the reason; it leaves no temporary behind.
-/// The folder has to exist.
+/// Every failure is an IoError that names the file and the reason, of a full disk a StorageError;
+/// it leaves no temporary behind. The folder has to exist.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);

@@ -38,6 +38,7 @@ class Shape:
 
 
 PRESETS = {
+    "char": Shape(4, 128, 512, 4, 4, 65, False),
     "tiny": Shape(4, 256, 1024, 4, 4, 512, False),
     "llama_15m": Shape(6, 288, 768, 6, 6, 32000, True),
     "gpt2_124m": Shape(12, 768, 3072, 12, 12, 50304, False),

@@ -25,8 +25,9 @@ constexpr int kBadInput = 2;
 
 int run(int argc, char** argv) {
   po::options_description options("generate --checkpoint DIR --prompt TEXT [options]");
-  options.add_options()("checkpoint", po::value<std::string>(),
-                        "a checkpoint, or a folder of checkpoints (the newest is taken)")(
+  options.add_options()(
+      "checkpoint", po::value<std::string>(),
+      "a checkpoint, a folder of checkpoints or a run's folder (the latest is taken)")(
       "prompt", po::value<std::string>(), "text to continue")(
       "max_new_tokens", po::value<int64_t>()->default_value(100), "tokens to add at most")(
       "temperature", po::value<double>()->default_value(1.0),
@@ -54,8 +55,11 @@ int run(int argc, char** argv) {
   const auto prompt = arguments["prompt"].as<std::string>();
   tapestry::check<tapestry::ValueError>(!prompt.empty(),
                                         "--prompt is empty, expected a text to continue");
-  const std::string folder =
-      tapestry::resolve_checkpoint(arguments["checkpoint"].as<std::string>());
+  const auto given = arguments["checkpoint"].as<std::string>();
+  const std::string folder = tapestry::resolve_checkpoint(given);
+  if (folder != given) {
+    std::cerr << "generate: the latest checkpoint of " << given << " is " << folder << "\n";
+  }
   tapestry::check<tapestry::IoError>(
       fs::exists(folder + "/config.yaml"), folder,
       ": has no config.yaml; --checkpoint names a checkpoint folder of pretrain_gpt");

@@ -7,10 +7,13 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
+#include "parallel_core/data/character_tokenizer.h"
 #include "parallel_core/data/prepare.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
 #include "parallel_core/data/tokenizer.h"
@@ -31,6 +34,8 @@ struct Arguments {
   std::string tokenizer_model;
   std::string split_documents;
   int64_t vocab_size = 0;
+  double character_coverage = 0;
+  bool grow_vocab = false;
   bool train_tokenizer = false;
 };
 
@@ -45,15 +50,21 @@ po::options_description describe(Arguments& arguments) {
                         "text files; *.json and *.jsonl hold one JSON object a line");
   options.add_options()("output_prefix", po::value(&arguments.output_prefix),
                         "path of the result without its endings");
-  options.add_options()("tokenizer_type", po::value(&arguments.tokenizer_type),
-                        "byte (257 ids) or sentencepiece");
+  options.add_options()(
+      "tokenizer_type", po::value(&arguments.tokenizer_type),
+      "byte (257 ids), sentencepiece, or character (one id for each in the text)");
   options.add_options()("tokenizer_model", po::value(&arguments.tokenizer_model),
-                        "SentencePiece model; with --train_tokenizer it is written "
+                        "file of the tokenizer; with --train_tokenizer it is written "
                         "(default PREFIX.model)");
   options.add_options()("train_tokenizer", flag(&arguments.train_tokenizer),
-                        "train a SentencePiece model on the input first");
+                        "make the tokenizer, sentencepiece or character, of the input first");
   options.add_options()("vocab_size", po::value(&arguments.vocab_size),
-                        "pieces of the trained model");
+                        "pieces of the SentencePiece model that is trained");
+  options.add_options()("grow_vocab", flag(&arguments.grow_vocab),
+                        "raise --vocab_size where the characters of the text do not fit");
+  options.add_options()("character_coverage", po::value(&arguments.character_coverage),
+                        "share of the text whose characters get a piece of their own, the others "
+                        "are encoded as bytes (default 0.9995, or what --vocab_size has room for)");
   options.add_options()("json_key", po::value(&input.json_key),
                         "key of the text; every input file is then JSONL (default for *.json and "
                         "*.jsonl: text)");
@@ -65,12 +76,14 @@ po::options_description describe(Arguments& arguments) {
   return options;
 }
 
+bool is_known(const std::string& type) { return type == "sentencepiece" || type == "character"; }
+
 void check_arguments(Arguments& arguments) {
   const auto& input = arguments.prepare.input;
   check<ValueError>(!input.files.empty(), "--input: is missing, expected text files");
   check<ValueError>(!arguments.output_prefix.empty(), "--output_prefix: is missing");
   check<ValueError>(!arguments.tokenizer_type.empty(),
-                    "--tokenizer_type: is missing, expected byte or sentencepiece");
+                    "--tokenizer_type: is missing, expected byte, sentencepiece or character");
   check<ValueError>(
       arguments.split_documents == "file" || arguments.split_documents == "blank_line",
       "--split_documents: \"", arguments.split_documents,
@@ -78,19 +91,29 @@ void check_arguments(Arguments& arguments) {
   if (arguments.split_documents == "blank_line") {
     arguments.prepare.input.split_documents = data::DocumentSplit::kBlankLine;
   }
+  const std::string& type = arguments.tokenizer_type;
+  const bool trains_pieces = arguments.train_tokenizer && type == "sentencepiece";
   if (arguments.train_tokenizer) {
-    check<ValueError>(arguments.tokenizer_type == "sentencepiece",
-                      "--train_tokenizer: only --tokenizer_type sentencepiece can be trained");
-    check<ValueError>(arguments.vocab_size > 0, "--vocab_size: --train_tokenizer needs it");
+    check<ValueError>(type == "sentencepiece" || type == "character",
+                      "--train_tokenizer: only --tokenizer_type sentencepiece and character have "
+                      "something to learn from a text");
+    check<ValueError>(arguments.vocab_size > 0 || !trains_pieces,
+                      "--vocab_size: --train_tokenizer needs it");
     if (arguments.tokenizer_model.empty()) {
       arguments.tokenizer_model = arguments.output_prefix + ".model";
     }
   } else {
-    check<ValueError>(arguments.vocab_size == 0,
-                      "--vocab_size: is only used together with --train_tokenizer");
-    check<ValueError>(
-        arguments.tokenizer_type != "sentencepiece" || !arguments.tokenizer_model.empty(),
-        "--tokenizer_model: the sentencepiece tokenizer needs one, or --train_tokenizer");
+    check<ValueError>(type == "byte" || !arguments.tokenizer_model.empty() || !is_known(type),
+                      "--tokenizer_model: the ", type,
+                      " tokenizer needs one, or --train_tokenizer");
+  }
+  for (const auto& [given, option] :
+       {std::pair{arguments.vocab_size != 0, "--vocab_size"},
+        std::pair{arguments.grow_vocab, "--grow_vocab"},
+        std::pair{arguments.character_coverage != 0, "--character_coverage"}}) {
+    check<ValueError>(!given || trains_pieces, option,
+                      ": is only used together with --train_tokenizer and --tokenizer_type "
+                      "sentencepiece");
   }
   const std::string key = input.json_key.empty() ? "text" : input.json_key;
   check<ValueError>(key.find('/') == std::string::npos, "--json_key: \"", key,
@@ -113,11 +136,26 @@ void run(Arguments& arguments) {
   check_arguments(arguments);
   const auto start = std::chrono::steady_clock::now();
   const auto& input = arguments.prepare.input;
+  for (const std::string& remark : data::check_text_files(input.files)) {
+    std::cout << "note: " << remark << "\n";
+  }
+  if (arguments.train_tokenizer && arguments.tokenizer_type == "character") {
+    data::train_character_tokenizer(input, arguments.tokenizer_model);
+  } else if (arguments.train_tokenizer) {
+    data::SentencePieceTrainingOptions training{.vocab_size = arguments.vocab_size,
+                                                .grow_vocab = arguments.grow_vocab};
+    if (arguments.character_coverage != 0) {
+      training.character_coverage = arguments.character_coverage;
+    }
+    for (const std::string& remark : data::train_sentencepiece(
+             input.files, input.json_key, arguments.tokenizer_model, training)) {
+      std::cout << "note: " << remark << "\n";
+    }
+  }
   if (arguments.train_tokenizer) {
-    data::train_sentencepiece(input.files, input.json_key, arguments.tokenizer_model,
-                              {.vocab_size = arguments.vocab_size});
     std::cout << "trained " << arguments.tokenizer_model << "\n";
   }
+  arguments.prepare.tokenizer_model = arguments.tokenizer_model;
   const auto tokenizer = data::make_tokenizer(arguments.tokenizer_type, arguments.tokenizer_model);
   if (::isatty(STDERR_FILENO) != 0) {
     arguments.prepare.progress = show_progress;
@@ -147,6 +185,9 @@ int main(int argc, char** argv) {
     run(arguments);
     return 0;
   } catch (const tapestry::RuntimeError& error) {
+    std::cerr << "preprocess_data: " << error.what() << "\n";
+    return 1;
+  } catch (const tapestry::StorageError& error) {
     std::cerr << "preprocess_data: " << error.what() << "\n";
     return 1;
   } catch (const tapestry::Error& error) {

@@ -1,8 +1,8 @@
 // Trains a GPT from a YAML configuration.
 #include <tapestry_version.h>
 
-#include <algorithm>
 #include <boost/program_options.hpp>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 #include <sstream>
@@ -17,7 +17,9 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/config/unknown_names.h"
-#include "parallel_core/training/memory_estimate.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/training/dry_run.h"
+#include "parallel_core/training/evaluate_checkpoint.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/verification/verify_layout.h"
@@ -37,28 +39,6 @@ std::string version_text() {
          "\nMPI: " + tapestry::mpi_library_version() + "\n";
 }
 
-int dry_run(const tapestry::AllConfig& config, const tapestry::Distributed& job) {
-  const tapestry::ModelParallelConfig& p = config.parallel_config;
-  const int64_t model =
-      p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
-  const int64_t data_parallel_size = std::max<int64_t>(1, job.world()->size() / model);
-  std::cout << tapestry::layout_line(p, data_parallel_size) << "\n"
-            << tapestry::config_log_text(config) << "\n";
-  const tapestry::MemoryEstimate estimate = tapestry::estimate_memory(config, data_parallel_size);
-  std::cout << tapestry::memory_text(estimate) << "\n";
-  for (const std::string& note : config.notes) {
-    std::cout << "note: " << note << "\n";
-  }
-  if (!config.unsupported.empty()) {
-    std::cout << "not supported yet:\n";
-    for (const std::string& finding : config.unsupported) {
-      std::cout << "  " << finding << "\n";
-    }
-  }
-  tapestry::check_fits(estimate, tapestry::available_memory() / job.ranks_on_host());
-  return kFinished;
-}
-
 // Exit code 1 means that the layout does not compute what one process does.
 int verify(const std::string& config_path,
            const tapestry::LoadOptions& load,
@@ -75,6 +55,23 @@ int verify(const std::string& config_path,
   return report.agrees() ? kFinished : kFailure;
 }
 
+int evaluate(const po::variables_map& arguments,
+             const tapestry::LoadOptions& load,
+             const tapestry::Distributed& job) {
+  const std::string checkpoint =
+      tapestry::resolve_checkpoint(arguments["evaluate"].as<std::string>());
+  const std::string saved = checkpoint + "/config.yaml";
+  const bool has_path = arguments.count("config_path") != 0;
+  tapestry::check<tapestry::IoError>(
+      has_path || std::filesystem::exists(saved), saved,
+      ": is missing, so --evaluate does not know the model; name its configuration with "
+      "--config_path");
+  const tapestry::AllConfig config = tapestry::init_configs_from_yaml(
+      has_path ? arguments["config_path"].as<std::string>() : saved, load);
+  tapestry::evaluate_checkpoint(config, checkpoint, job.world());
+  return kFinished;
+}
+
 po::options_description describe_options() {
   constexpr unsigned kWidth = 100;
   po::options_description options("Options", kWidth);
@@ -89,8 +86,15 @@ po::options_description describe_options() {
   options.add_options()("run_cmd",
                         po::value<std::string>()->default_value("", "")->value_name("TEXT"),
                         "text that is recorded in the log");
+  options.add_options()("overwrite",
+                        "move the files of an earlier run in the output folder to its sub-folder "
+                        "old/ and start anew");
+  options.add_options()("replace",
+                        "end the run that is in the output folder, which saves first, and go on as "
+                        "--overwrite");
   options.add_options()("dry_run",
-                        "check the configuration, print layout, parameters and memory, and exit");
+                        "check configuration, data and weights, print layout, memory, disk and "
+                        "expected time, write nothing, and exit");
   options.add_options()(
       "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
       "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process, all "
@@ -99,6 +103,10 @@ po::options_description describe_options() {
       "bucket, overlap, delay; the rest is as configured");
   options.add_options()("verify_steps", po::value<int64_t>()->default_value(3)->value_name("N"),
                         "steps that --verify_layout trains");
+  options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
+                        "a checkpoint, or a folder of them: print its loss on the validation and "
+                        "test data, and exit; without --config_path by the configuration that it "
+                        "was saved with");
   tapestry::examples::add_plot_options(options);
   options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
   options.add_options()("help,h",
@@ -148,13 +156,21 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     }
     return kFinished;
   }
+  const bool evaluates = arguments.count("evaluate") != 0;
   tapestry::check<tapestry::ValueError>(
-      arguments.count("config_path") != 0,
+      arguments.count("config_path") != 0 || evaluates,
       "--config_path FILE is needed; the tiny preset is examples/gpt/pretrain_gpt_tiny.yaml");
   tapestry::LoadOptions load;
   load.model_type = arguments["model_type"].as<std::string>();
   if (arguments.count("set") != 0) {
     load.overrides = arguments["set"].as<std::vector<std::string>>();
+  }
+  if (evaluates) {
+    for (const char* other : {"dry_run", "verify_layout"}) {
+      tapestry::check<tapestry::ValueError>(arguments.count(other) == 0, "--evaluate and --", other,
+                                            " exclude each other");
+    }
+    return evaluate(arguments, load, job);
   }
   const auto config_path = arguments["config_path"].as<std::string>();
   if (arguments.count("verify_layout") != 0) {
@@ -166,10 +182,14 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
   if (arguments.count("dry_run") != 0) {
-    return first ? dry_run(config, job) : kFinished;
+    tapestry::dry_run(config, {.world = job.world(), .ranks_on_host = job.ranks_on_host()},
+                      std::cout);
+    return kFinished;
   }
   tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
                               .stop_requested = tapestry::stop_on_signals(),
+                              .overwrite = arguments.count("overwrite") != 0,
+                              .replace = arguments.count("replace") != 0,
                               .world = job.world(),
                               .ranks_on_host = job.ranks_on_host(),
                               .progress_text = job.progress_text()});

@@ -9,6 +9,11 @@ Usage: pretrain_gpt.sh [CONFIG.yaml] [OPTION of pretrain_gpt]...
 CONFIG defaults to pretrain_gpt_7B.yaml; a name without a folder is also looked for beside this
 script. Runs in the current folder; each rank logs to output/log/rank_N/.
 
+A run in whose output folder another one is still training is refused, as is one in which another
+has trained. With --replace the other one, if it is on this machine, is asked to save and to end,
+and its files are moved to the folder's sub-folder old/; with --overwrite files are moved, but
+nobody is ended. Runs in other folders are left alone.
+
 Environment:
   RANKS             number of ranks (default 2)
   HOSTFILE          Open MPI's host file, one "name slots=n" a line (default: this machine alone)
@@ -18,8 +23,7 @@ Environment:
                     core, socket, numa or none
   PRETRAIN_GPT      the program (default: beside this script, build/release, or the PATH)
 
-A run that was started here by this script and is still going is ended first. Under Slurm, start
-the program itself: srun --mpi=pmix -n RANKS pretrain_gpt --config_path CONFIG.yaml
+Under Slurm, start the program itself: srun --mpi=pmix -n RANKS pretrain_gpt --config_path CONFIG.yaml
 TEXT
 }
 
@@ -104,35 +108,12 @@ if ((EUID == 0)); then
   host_options+=(--allow-run-as-root)  # in a container; Open MPI asks otherwise
 fi
 
-# The run before: its mpirun is ended only if it is the very process that was started here, which its
-# number and the time of its start tell. SIGUSR1 goes on to the ranks, which save and end; SIGTERM
-# would make mpirun kill them within a second.
-pid_file="output/log/pretrain_gpt.pid"
-start_time() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
-if [[ -f "$pid_file" ]]; then
-  read -r old_pid old_start <"$pid_file" || true
-  if [[ "${old_pid:-}" =~ ^[0-9]+$ && -n "${old_start:-}" &&
-    "$(start_time "$old_pid")" == "$old_start" ]]; then
-    echo "pretrain_gpt.sh: ending the earlier run, process $old_pid"
-    for signal in USR1 TERM KILL; do
-      kill -"$signal" "$old_pid" 2>/dev/null || true
-      for _ in {1..300}; do
-        [[ "$(start_time "$old_pid")" == "$old_start" ]] || break 2
-        sleep 0.1
-      done
-    done
-  fi
-  rm -f "$pid_file"
-fi
-mkdir -p "$(dirname "$pid_file")"
-
 export OMP_NUM_THREADS="$threads"
 # In a session of its own, so that Ctrl-C reaches this script alone.
 setsid mpirun -n "$ranks" "${host_options[@]}" "${bind_options[@]}" -x OMP_NUM_THREADS \
   "$program" --config_path "$config" --run_cmd "pretrain_gpt.sh: $ranks ranks x $threads threads" \
   "$@" &
 job=$!
-echo "$job $(start_time "$job")" >"$pid_file"
 trap 'interrupted=true; kill -USR1 "$job" 2>/dev/null || true' TERM INT
 # A signal interrupts the wait; the job goes on until it has saved.
 interrupted=true
@@ -141,5 +122,4 @@ while [[ $interrupted == true ]]; do
   code=0
   wait "$job" || code=$?
 done
-rm -f "$pid_file"
 exit "$code"

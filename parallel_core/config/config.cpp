@@ -357,7 +357,7 @@ class Loader {
       faulty_.insert(path);
       return;
     }
-    if (entry.node.kind == RawNode::Kind::kScalar && value.is<std::string>() &&
+    if (entry.node.kind == RawNode::Kind::kScalar && value.is<std::string>() && !key.path &&
         value.as<std::string>() != entry.node.scalar) {
       config_.notes.push_back(place.text() + ": " + shown(section.name) + "." +
                               std::string(key.name) + ": '" + entry.node.scalar + "' means " +

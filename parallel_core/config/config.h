@@ -48,6 +48,8 @@ struct TrainingConfig {
   std::optional<int64_t> eval_interval;
   int64_t eval_iters = 10;
   std::optional<int64_t> save_interval;
+  bool save_last = true;
+  std::optional<int64_t> max_nonfinite_steps = 10;
   std::optional<std::string> best_metric_comparison;
   std::optional<std::string> eval_metric;
   std::optional<GradClipConfig> grad_clip_kwargs;
@@ -160,10 +162,15 @@ struct DatasetConfig {
   std::optional<int64_t> dataset_size;
   std::optional<std::vector<std::string>>
       data_path;  // one prefix, prefixes, or weight, prefix, ...
+  std::optional<std::vector<std::string>> train_data_path;  // in place of data_path and split
+  std::optional<std::vector<std::string>> valid_data_path;
+  std::optional<std::vector<std::string>> test_data_path;
+  std::optional<std::vector<std::string>> text;  // files that are tokenised on first use
   std::string split = "969,30,1";
   std::optional<std::string> step_data_dir;
   std::string tokenizer_type = "sentencepiece";
   std::optional<std::string> tokenizer_model;
+  std::optional<double> character_coverage;  // of a tokenizer that is trained on first use
   bool operator==(const DatasetConfig&) const = default;
 };
 

@@ -23,17 +23,18 @@ constexpr std::string_view kWholeBatch =
     "global batch / (batch_size x data-parallel ranks) micro-batches";
 constexpr std::string_view kEveryStep = "in steps, null for none";
 
-constexpr std::string_view kTp = "parallel_config.tensor_model_parallel_size";
-constexpr std::string_view kPp = "parallel_config.pipeline_model_parallel_size";
-constexpr std::string_view kCp = "parallel_config.context_parallel_size";
-constexpr std::string_view kEp = "parallel_config.expert_model_parallel_size";
-constexpr std::string_view kVpp = "parallel_config.virtual_pipeline_model_parallel_size";
-constexpr std::string_view kLr = "optimizer_config.learning_rate";
-constexpr std::string_view kIters = "training_config.training_iters";
-constexpr std::string_view kDropouts = "model_config.hidden_dropout|model_config.attention_dropout";
-constexpr std::string_view kBiases =
+constexpr std::string_view kKeyTp = "parallel_config.tensor_model_parallel_size";
+constexpr std::string_view kKeyPp = "parallel_config.pipeline_model_parallel_size";
+constexpr std::string_view kKeyCp = "parallel_config.context_parallel_size";
+constexpr std::string_view kKeyEp = "parallel_config.expert_model_parallel_size";
+constexpr std::string_view kKeyVpp = "parallel_config.virtual_pipeline_model_parallel_size";
+constexpr std::string_view kKeyLr = "optimizer_config.learning_rate";
+constexpr std::string_view kKeyIters = "training_config.training_iters";
+constexpr std::string_view kKeyDropouts =
+    "model_config.hidden_dropout|model_config.attention_dropout";
+constexpr std::string_view kKeyBiases =
     "model_config.qkv_has_bias|model_config.out_proj_has_bias|model_config.mlp_has_bias";
-constexpr std::string_view kRecompute = "parallel_config.recompute_config";
+constexpr std::string_view kKeyRecompute = "parallel_config.recompute_config";
 
 constexpr ForeignName kNames[] = {
     // the model: nanoGPT, GPT-2, Llama and their like
@@ -62,7 +63,7 @@ constexpr ForeignName kNames[] = {
     {"n_positions", "model_config.max_position_embeddings"},
     {"max_position_embedding", "model_config.max_position_embeddings"},
     {"head_dim", "model_config.kv_channels"},
-    {"dropout", kDropouts},
+    {"dropout", kKeyDropouts},
     {"resid_pdrop", "model_config.hidden_dropout"},
     {"embd_pdrop", "model_config.hidden_dropout"},
     {"hidden_dropout_prob", "model_config.hidden_dropout"},
@@ -70,7 +71,7 @@ constexpr ForeignName kNames[] = {
     {"attn_pdrop", "model_config.attention_dropout"},
     {"attention_probs_dropout_prob", "model_config.attention_dropout"},
     {"attention_dropout_rate", "model_config.attention_dropout"},
-    {"bias", kBiases},
+    {"bias", kKeyBiases},
     {"attention_bias", "model_config.qkv_has_bias|model_config.out_proj_has_bias"},
     {"mlp_bias", "model_config.mlp_has_bias"},
     {"activation", "model_config.hidden_act"},
@@ -118,11 +119,11 @@ constexpr ForeignName kNames[] = {
     {"vocab_file", "dataset_config.tokenizer_model"},
     {"num_workers", "", "batches are read by the training thread"},
     // length, intervals, files
-    {"max_iters", kIters},
-    {"max_steps", kIters},
-    {"train_iters", kIters},
-    {"num_steps", kIters},
-    {"total_steps", kIters},
+    {"max_iters", kKeyIters},
+    {"max_steps", kKeyIters},
+    {"train_iters", kKeyIters},
+    {"num_steps", kKeyIters},
+    {"total_steps", kKeyIters},
     {"num_train_epochs", "training_config.epochs"},
     {"num_epochs", "training_config.epochs"},
     {"max_epochs", "training_config.epochs"},
@@ -155,9 +156,9 @@ constexpr ForeignName kNames[] = {
     {"compile", "", kEager},
     {"backend", "", "ranks communicate by MPI"},
     // the optimizer
-    {"lr", kLr},
-    {"max_lr", kLr},
-    {"base_lr", kLr},
+    {"lr", kKeyLr},
+    {"max_lr", kKeyLr},
+    {"base_lr", kKeyLr},
     {"optimizer", "optimizer_config.optimizer_type"},
     {"optim", "optimizer_config.optimizer_type"},
     {"adam_beta1", "optimizer_config.beta1"},
@@ -185,23 +186,23 @@ constexpr ForeignName kNames[] = {
     {"dp", "", kRanks},
     {"world_size", "", kRanks},
     {"device_num", "", kRanks},
-    {"tp", kTp},
-    {"tp_size", kTp},
-    {"tensor_parallel_size", kTp},
-    {"model_parallel", kTp},
-    {"model_parallel_size", kTp},
-    {"pp", kPp},
-    {"pp_size", kPp},
-    {"pipeline_parallel_size", kPp},
-    {"pipeline_stage", kPp},
-    {"vpp", kVpp},
-    {"pp_interleave_num", kVpp},
-    {"cp", kCp},
-    {"cp_size", kCp},
-    {"context_parallel", kCp},
-    {"ep", kEp},
-    {"expert_parallel", kEp},
-    {"expert_parallel_size", kEp},
+    {"tp", kKeyTp},
+    {"tp_size", kKeyTp},
+    {"tensor_parallel_size", kKeyTp},
+    {"model_parallel", kKeyTp},
+    {"model_parallel_size", kKeyTp},
+    {"pp", kKeyPp},
+    {"pp_size", kKeyPp},
+    {"pipeline_parallel_size", kKeyPp},
+    {"pipeline_stage", kKeyPp},
+    {"vpp", kKeyVpp},
+    {"pp_interleave_num", kKeyVpp},
+    {"cp", kKeyCp},
+    {"cp_size", kKeyCp},
+    {"context_parallel", kKeyCp},
+    {"ep", kKeyEp},
+    {"expert_parallel", kKeyEp},
+    {"expert_parallel_size", kKeyEp},
     {"sp", "parallel_config.sequence_parallel"},
     {"use_seq_parallel", "parallel_config.sequence_parallel"},
     {"vocab_emb_dp", "", "tensor-parallel ranks always share the token table"},
@@ -211,8 +212,8 @@ constexpr ForeignName kNames[] = {
     {"zero_stage", "parallel_config.zero_level", "z1, z2 or z3"},
     {"zero_optimization", "parallel_config.zero_level", "z1, z2 or z3"},
     {"enable_parallel_optimizer", "training_config.use_distributed_optimizer"},
-    {"gradient_checkpointing", kRecompute},
-    {"activation_checkpointing", kRecompute},
+    {"gradient_checkpointing", kKeyRecompute},
+    {"activation_checkpointing", kKeyRecompute},
     {"mp_comm_recompute", "parallel_config.recompute_config.select_comm_recompute"},
     {"parallel_optimizer_comm_recompute", "",
      "what a level of ZeRO gathers is gathered again in the backward pass"},

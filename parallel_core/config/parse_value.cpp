@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/expand_path.h"
 #include "parallel_core/config/scalar_advice.h"
 
 namespace tapestry::config {
@@ -109,6 +110,24 @@ class Reader {
     return {number};
   }
 
+  Value numbers_as_text(const RawNode& text) {
+    const RawNode node = unquoted(text);
+    if (node.kind != RawNode::Kind::kList) {
+      const ScalarKind type = kind(node);
+      const bool is_number = type == ScalarKind::kInt || type == ScalarKind::kFloat;
+      return is_number ? Value{node.scalar} : string(node);
+    }
+    std::string joined;
+    for (const RawNode& entry : node.items) {
+      const ScalarKind type = kind(entry);
+      if (type != ScalarKind::kInt && type != ScalarKind::kFloat) {
+        return fail("numbers", entry);
+      }
+      joined += (joined.empty() ? "" : ",") + entry.scalar;
+    }
+    return {joined};
+  }
+
   Value string(const RawNode& node) {
     if (node.kind != RawNode::Kind::kScalar) {
       return fail("a string", node);
@@ -131,7 +150,12 @@ class Reader {
         return {std::string(alias.substr(equals + 1))};
       }
     }
-    return {node.scalar};
+    return {text_of(node)};
+  }
+
+  // What a scalar says; of a path, with the environment's values in it.
+  std::string text_of(const RawNode& node) {
+    return key_.path && error_.empty() ? expand_path(node.scalar, error_) : node.scalar;
   }
 
   Value dtype(const RawNode& node) {
@@ -190,7 +214,7 @@ class Reader {
         fail("strings", entry);
         return;
       }
-      items.push_back({entry.scalar});
+      items.push_back({text_of(entry)});
     };
     if (node.kind == RawNode::Kind::kScalar) {
       return {Value::List{string(node)}};
@@ -280,7 +304,7 @@ Value parse_value(const Key& key, const RawNode& node, std::string& error) {
       case Type::kFloat:
         return reader.floating(node);
       case Type::kString:
-        return reader.string(node);
+        return key.numbers_as_text ? reader.numbers_as_text(node) : reader.string(node);
       case Type::kDType:
         return reader.dtype(node);
       case Type::kIntList:

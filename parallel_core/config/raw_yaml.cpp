@@ -163,8 +163,6 @@ bool any_of(std::string_view text, std::initializer_list<std::string_view> words
   return std::find(words.begin(), words.end(), text) != words.end();
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 std::string fault_text(const std::string& text,
                        const Place& place,
                        bool fixed_place,

@@ -39,6 +39,9 @@ struct RawEntry {
 enum class ScalarKind { kNull, kBool, kInt, kFloat, kString };
 ScalarKind scalar_kind(std::string_view text);
 
+/// Whether c is one of 0 to 9, whatever the locale.
+constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 /// Nesting deeper than this is refused.
 inline constexpr int kMaxYamlDepth = 16;
 

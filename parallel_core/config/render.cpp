@@ -176,7 +176,8 @@ std::string render_configuration_markdown() {
       "`null`, `~` or nothing, not Python's `None`. Files are UTF-8. A merge key, `<<: *name` or "
       "`<<: [*one, *two]`, takes the keys of the mapping that `&name` marks further up, where the "
       "mapping that has it lacks them; a section that is there for this alone begins with `x-`. "
-      "Paths are relative to the current directory. The complete "
+      "Paths are relative to the current directory; in them `~/` stands for the home folder and "
+      "`${NAME}` for the environment's value, which has to be set. The complete "
       "configuration of a run, with the origin of each value, is saved as `config.yaml` in its "
       "output folder and can be used as the next run's file.\n";
   for (const Section& section : config::schema()) {

@@ -95,16 +95,65 @@ void resolve_wrapper(Resolution& r) {
         training.use_distributed_optimizer, "training_config.use_distributed_optimizer");
 }
 
-void resolve_data(Resolution& r) {
+// The one source that the data come from.
+void resolve_data_source(Resolution& r) {
   const auto& data = r.config().dataset_config;
-  if (data.data_path && data.step_data_dir) {
-    r.error("dataset_config.step_data_dir", "given beside data_path; keep the one that is meant");
+  constexpr const char* kTrain = "dataset_config.train_data_path";
+  std::string first;
+  for (const auto& [key, is_given] :
+       {std::pair{"data_path", data.data_path.has_value()},
+        std::pair{"train_data_path", data.train_data_path.has_value()},
+        std::pair{"text", data.text.has_value()},
+        std::pair{"step_data_dir", data.step_data_dir.has_value()}}) {
+    if (is_given && !first.empty()) {
+      r.error(concat("dataset_config.", key),
+              concat("given beside ", first, "; keep the one that is meant"));
+    }
+    first = is_given ? key : first;
   }
-  if (data.step_data_dir && data.step_data_dir->empty()) {
-    r.error("dataset_config.step_data_dir", "is empty; give a folder or leave the key out");
+  for (const auto& [key, path] : {std::pair{"valid_data_path", &data.valid_data_path},
+                                  std::pair{"test_data_path", &data.test_data_path}}) {
+    if (*path && !data.train_data_path) {
+      r.error(concat("dataset_config.", key), "needs train_data_path beside it");
+    }
   }
+  if (data.train_data_path && differs_from_default(r.config(), "dataset_config", "split")) {
+    r.error("dataset_config.split",
+            "divides data_path, but each part has data of its own in train_data_path; leave one "
+            "of them out");
+  }
+  if (data.train_data_path && !data.valid_data_path && r.config().training_config.eval_interval &&
+      r.sound({kTrain, "dataset_config.valid_data_path"})) {
+    r.error("training_config.eval_interval",
+            "is set, but there is no dataset_config.valid_data_path beside train_data_path; name "
+            "the validation data, or set eval_interval to null");
+  }
+}
+
+void resolve_tokenizer(Resolution& r) {
+  const auto& data = r.config().dataset_config;
+  constexpr const char* kCoverage = "dataset_config.character_coverage";
   if (data.tokenizer_type == "byte" && data.tokenizer_model) {
     r.error("dataset_config.tokenizer_model", "the byte tokenizer has no model file");
+  }
+  if (!data.character_coverage) {
+    return;
+  }
+  if (data.tokenizer_type != "sentencepiece") {
+    r.error(kCoverage, concat("has no effect with tokenizer_type ", data.tokenizer_type));
+  } else if (data.data_path || data.train_data_path || data.step_data_dir || data.tokenizer_model) {
+    r.error(kCoverage,
+            "has no effect: no tokenizer is trained here; preprocess_data has an option of this "
+            "name");
+  }
+}
+
+void resolve_data(Resolution& r) {
+  const auto& data = r.config().dataset_config;
+  resolve_data_source(r);
+  resolve_tokenizer(r);
+  if (data.step_data_dir && data.step_data_dir->empty()) {
+    r.error("dataset_config.step_data_dir", "is empty; give a folder or leave the key out");
   }
   if (data.shuffle.value_or(false) && data.step_data_dir) {
     r.unsupported("dataset_config.shuffle",

@@ -11,8 +11,6 @@
 namespace tapestry::config {
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
   for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
     text.replace(at, from.size(), to);

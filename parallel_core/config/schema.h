@@ -45,6 +45,10 @@ struct Key {
   Check check = {};
   bool required = false;
   Null null = Null::kByType;
+  /// A number, or a list of numbers, stands for the text "1" or "1,2" without quotes.
+  bool numbers_as_text = false;
+  /// A path, or several: `~` and `${NAME}` stand for what the environment says.
+  bool path = false;
   /// Other spellings, separated by '|', in the same section; "/name" stands at top level.
   std::string_view aliases = {};
   /// Other spellings of values: "mint.AdamW=AdamW|...".

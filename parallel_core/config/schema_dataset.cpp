@@ -51,15 +51,30 @@ std::string check_blend(const Value& value) {
       return "holds an empty prefix";
     }
   }
+  const auto is_number = [&](size_t i) {
+    const ScalarKind kind = scalar_kind(items[i].as<std::string>());
+    return kind == ScalarKind::kInt || kind == ScalarKind::kFloat;
+  };
   if (items.size() % 2 != 0) {
+    // Megatron takes them all for prefixes, and then finds no data set of the name 0.3.
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (is_number(i)) {
+        return "a blend has a weight before each prefix; " + std::to_string(items.size()) +
+               " entries with the number " + items[i].as<std::string>() +
+               " among them cannot be pairs; expected weight, prefix, weight, prefix, ...";
+      }
+    }
     return {};
   }
   size_t weights = 0;
   double sum = 0;
   for (size_t i = 0; i < items.size(); i += 2) {
     const auto& text = items[i].as<std::string>();
-    const ScalarKind kind = scalar_kind(text);
-    if (kind == ScalarKind::kInt || kind == ScalarKind::kFloat) {
+    if (!is_number(i) && is_number(i + 1)) {
+      return "the weight " + items[i + 1].as<std::string>() + " stands after the prefix '" + text +
+             "'; expected weight, prefix, weight, prefix, ...";
+    }
+    if (is_number(i)) {
       ++weights;
       const double weight = std::strtod(text.c_str(), nullptr);
       if (!(weight >= 0) || weight > 1e300) {
@@ -77,27 +92,70 @@ std::string check_blend(const Value& value) {
   return sum > 0 ? "" : "the weights add up to 0";
 }
 
+std::string check_files(const Value& value) {
+  const auto& items = value.as<Value::List>();
+  for (const Value& item : items) {
+    if (item.as<std::string>().empty()) {
+      return "holds an empty name";
+    }
+  }
+  return items.empty() ? "must not be an empty list" : "";
+}
+
 constexpr Key kKeys[] = {
     {.name = "data_path",
      .field = f<&D::data_path>,
      .check = satisfies(check_blend, "a prefix, prefixes, or weight, prefix, weight, prefix, ..."),
+     .path = true,
      .doc = "Prefix of a Megatron data set (PREFIX.idx and PREFIX.bin), or a blend. null, without "
-            "`step_data_dir`: the default text, prepared on first use."},
+            "another source: the default text, prepared on first use."},
+    {.name = "train_data_path",
+     .field = f<&D::train_data_path>,
+     .check = satisfies(check_blend, "a prefix, prefixes, or weight, prefix, weight, prefix, ..."),
+     .path = true,
+     .doc = "As `data_path`, but all of it for training; in place of `data_path` and `split`."},
+    {.name = "valid_data_path",
+     .field = f<&D::valid_data_path>,
+     .check = satisfies(check_blend, "a prefix, prefixes, or weight, prefix, weight, prefix, ..."),
+     .path = true,
+     .doc = "The validation data beside `train_data_path`."},
+    {.name = "test_data_path",
+     .field = f<&D::test_data_path>,
+     .check = satisfies(check_blend, "a prefix, prefixes, or weight, prefix, weight, prefix, ..."),
+     .path = true,
+     .doc = "The test data beside `train_data_path`."},
+    {.name = "text",
+     .field = f<&D::text>,
+     .check = satisfies(check_files, "text files"),
+     .path = true,
+     .doc = "Text files (*.json, *.jsonl: one object with a \"text\" a line) in place of a data "
+            "set. They are turned into tokens, and their tokenizer is made, on first use, in "
+            "./dataset."},
     {.name = "split",
      .field = f<&D::split>,
      .check = satisfies(check_split, "one to three shares"),
-     .doc = "Shares of training, validation and test data."},
+     .numbers_as_text = true,
+     .doc = "Shares of training, validation and test data, in documents; in tokens where the "
+            "documents are too few for a sample of training and of validation."},
     {.name = "step_data_dir",
      .field = f<&D::step_data_dir>,
+     .path = true,
      .doc = "Folder with the exact batch of every step: "
-            "step_N/rank_R/{tokens,labels,loss_mask}.npy. Not together with `data_path`."},
+            "step_N/rank_R/{tokens,labels,loss_mask}.npy. In place of text and data sets."},
     {.name = "tokenizer_type",
      .field = f<&D::tokenizer_type>,
-     .check = one_of("sentencepiece|byte"),
-     .doc = "Tokenizer of the text."},
+     .check = one_of("sentencepiece|byte|character"),
+     .doc = "Tokenizer of the text. It has to be the one that the data were made with."},
     {.name = "tokenizer_model",
      .field = f<&D::tokenizer_model>,
-     .doc = "SentencePiece model file. null: the one beside the data."},
+     .path = true,
+     .doc = "File of the tokenizer `sentencepiece` or `character`. null: the one beside the data."},
+    {.name = "character_coverage",
+     .field = f<&D::character_coverage>,
+     .check = {.low = 0.9, .high = 1.0},
+     .doc = "Share of the text whose characters get a piece of their own in a SentencePiece model "
+            "that is trained on first use; the others are encoded as bytes. null: 0.9995, or what "
+            "the vocabulary has room for."},
     {.name = "batch_size",
      .field = f<&D::batch_size>,
      .check = between(1, 2147483647),
@@ -138,8 +196,9 @@ constexpr Key kKeys[] = {
      .doc = "Known for compatibility."},
     {.name = "dataset_dir",
      .field = f<&D::dataset_dir>,
+     .path = true,
      .accepted = "./dataset",
-     .reason = "data are named by data_path or step_data_dir",
+     .reason = "data are named by data_path, text or step_data_dir",
      .doc = "Known for compatibility."},
     {.name = "eos_token_id",
      .field = f<&D::eos_token_id>,

@@ -22,10 +22,40 @@ class DatasetCache {
     }
     return dataset;
   }
+  // The dataset's division, with a remark if it is one by tokens.
+  const DatasetSplit& split(const std::string& prefix,
+                            const std::string& split,
+                            int64_t sample_tokens) {
+    const auto known = splits_.find(prefix);
+    if (known != splits_.end()) {
+      return known->second;
+    }
+    const IndexedDataset& dataset = *open(prefix);
+    const auto lengths = dataset.sequence_lengths();
+    const DatasetSplit made = split_dataset(split, lengths, sample_tokens);
+    if (made.by_tokens) {
+      std::string text = concat(prefix, ": ", dataset.num_sequences(),
+                                dataset.num_sequences() == 1 ? " document is" : " documents are",
+                                " too few for split ", split, ", so it cuts tokens:");
+      for (size_t part = 0; part < made.parts.size(); ++part) {
+        text += concat(part > 0 ? ", " : " ", kSplitNames[part], " ",
+                       made.parts[part] ? count_tokens(lengths, *made.parts[part]) : 0);
+      }
+      remarks_.push_back(text);
+    }
+    return splits_.emplace(prefix, made).first->second;
+  }
+  std::vector<std::string>& remarks() { return remarks_; }
 
  private:
   std::map<std::string, std::shared_ptr<const IndexedDataset>> datasets_;
+  std::map<std::string, DatasetSplit> splits_;
+  std::vector<std::string> remarks_;
 };
+
+int64_t sample_tokens(const GPTDatasetOptions& options) {
+  return options.seq_length + (options.add_extra_token ? 1 : 0);
+}
 
 std::shared_ptr<const TokenDataset> open_part(DatasetCache& cache,
                                               const std::string& prefix,
@@ -34,15 +64,33 @@ std::shared_ptr<const TokenDataset> open_part(DatasetCache& cache,
                                               std::optional<int64_t> num_samples,
                                               const GPTDatasetOptions& options) {
   const auto& dataset = cache.open(prefix);
-  SequenceRange range{0, dataset->num_sequences()};
+  SequenceRange range{.begin = 0, .end = dataset->num_sequences()};
   if (split != nullptr) {
-    range = *split_sequences(*split, dataset->num_sequences())[part];
+    const int64_t needed = sample_tokens(options);
+    range = *cache.split(prefix, *split, needed).parts[part];
+    const int64_t tokens = count_tokens(dataset->sequence_lengths(), range);
+    if (tokens < needed) {
+      throw ValueError(
+          concat(prefix, ": the ", kSplitNames[part], " part has ", tokens, " of its ",
+                 dataset->num_tokens(), " tokens with split \"", *split, "\", one sample needs ",
+                 needed, "; ", split_advice(*split, dataset->sequence_lengths(), needed),
+                 part == 1 ? ", or no evaluation: training_config.eval_interval null" : ""));
+    }
   }
-  check<ValueError>(range.begin < range.end, prefix, ": the ", kSplitNames[part],
-                    " part has none of its ", dataset->num_sequences(), " sequences",
-                    split != nullptr ? concat(" with split \"", *split, "\"") : "",
-                    "; use more documents or another split");
   return std::make_shared<GPTDataset>(dataset, range, num_samples, options);
+}
+
+// Whether every dataset of a part that nobody has to have holds a sample.
+bool has_samples(DatasetCache& cache,
+                 const std::vector<BlendEntry>& entries,
+                 const std::string& split,
+                 size_t part,
+                 const GPTDatasetOptions& options) {
+  return std::all_of(entries.begin(), entries.end(), [&](const BlendEntry& entry) {
+    const int64_t needed = sample_tokens(options);
+    const auto& range = cache.split(entry.prefix, split, needed).parts[part];
+    return range && count_tokens(cache.open(entry.prefix)->sequence_lengths(), *range) >= needed;
+  });
 }
 
 std::shared_ptr<const TokenDataset> open_blend(DatasetCache& cache,
@@ -195,10 +243,15 @@ GPTDatasets build_gpt_datasets(const GPTDatasetsConfig& config) {
       continue;
     }
     const auto entries = parse_data_path(separate ? *own[part] : config.data_path);
+    constexpr size_t kTest = 2;
+    if (part == kTest && !separate &&
+        !has_samples(cache, entries, config.split, part, config.options)) {
+      continue;
+    }
     parts[part] =
         open_blend(cache, entries, separate ? nullptr : &config.split, part, counts[part], config);
   }
-  return {parts[0], parts[1], parts[2]};
+  return {parts[0], parts[1], parts[2], std::move(cache.remarks())};
 }
 
 }  // namespace tapestry::data

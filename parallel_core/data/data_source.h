@@ -99,15 +99,19 @@ struct GPTDatasetsConfig {
   double blend_surplus = 0.005;
 };
 
-/// A part is null if its share of the split is 0 or no samples of it are wanted.
+/// A part is null if its share of the split is 0 or no samples of it are wanted; `test` also if
+/// `split` leaves it too few tokens for one sample.
 struct GPTDatasets {
   std::shared_ptr<const TokenDataset> train;
   std::shared_ptr<const TokenDataset> valid;
   std::shared_ptr<const TokenDataset> test;
+  /// For the log: datasets that were divided by tokens.
+  std::vector<std::string> remarks;
 };
 
-/// Opens and, where there are several, blends the datasets. ValueError for impossible
-/// configurations, IoError for malformed files.
+/// Opens and, where there are several, blends the datasets. Each is divided as split_dataset does.
+/// ValueError, with a remedy, for a part that is wanted and lacks the tokens of one sample, and for
+/// impossible configurations; IoError for malformed files.
 GPTDatasets build_gpt_datasets(const GPTDatasetsConfig& config);
 
 namespace internal {

@@ -11,10 +11,13 @@
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/character_tokenizer.h"
 #include "parallel_core/data/file.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/prepare.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
+#include "parallel_core/data/sha256.h"
+#include "parallel_core/data/tokenizer_record.h"
 
 namespace tapestry::data {
 namespace {
@@ -77,60 +80,83 @@ bool is_newer(const std::string& path, const std::vector<std::string>& than) {
   return fs::exists(path);
 }
 
-// The dataset if it is there, whole, and newer than what it was made of.
+// The dataset if it is there, whole, newer than what it was made of, and made with the tokenizer.
 std::optional<IndexedDataset> existing_dataset(const std::string& prefix,
-                                               const std::vector<std::string>& sources) {
+                                               const std::vector<std::string>& sources,
+                                               const Tokenizer& tokenizer) {
   if (!is_newer(prefix + ".idx", sources)) {
     return std::nullopt;
   }
   try {
+    const auto record = read_tokenizer_record(prefix);
+    if (!record || !(record->tokenizer == tokenizer.identity())) {
+      return std::nullopt;
+    }
     return std::optional<IndexedDataset>(std::in_place, prefix);
   } catch (const IoError&) {
     return std::nullopt;  // damaged: it is made anew
   }
 }
 
-std::unique_ptr<Tokenizer> existing_model(const std::string& model,
-                                          const std::vector<std::string>& sources) {
+std::unique_ptr<Tokenizer> existing_tokenizer(const std::string& type,
+                                              const std::string& model,
+                                              const std::vector<std::string>& sources) {
   if (!is_newer(model, sources)) {
     return nullptr;
   }
   try {
-    return make_tokenizer("sentencepiece", model);
+    return make_tokenizer(type, model);
   } catch (const IoError&) {
     return nullptr;
   }
+}
+
+// The tokenizer of the text, which is made where it is not there yet.
+std::unique_ptr<Tokenizer> tokenizer_of(const std::string& name,
+                                        const TextInput& input,
+                                        const CorpusOptions& options,
+                                        PreparedCorpus& corpus) {
+  const std::string& type = options.tokenizer_type;
+  if (type == "byte" || !options.tokenizer_model.empty()) {
+    corpus.tokenizer_model = options.tokenizer_model;
+    return make_tokenizer(type, options.tokenizer_model);
+  }
+  check<ValueError>(type == "sentencepiece" || type == "character", "tokenizer_type: \"", type,
+                    "\" is unknown, expected byte, sentencepiece or character");
+  corpus.tokenizer_model =
+      concat(options.dataset_dir, "/", name, "_", type,
+             type == "sentencepiece" ? concat("_", options.vocab_size) : std::string(),
+             options.character_coverage ? concat("_", *options.character_coverage) : std::string(),
+             ".model");
+  if (auto tokenizer = existing_tokenizer(type, corpus.tokenizer_model, input.files)) {
+    return tokenizer;
+  }
+  corpus.prepared = true;
+  if (type == "character") {
+    train_character_tokenizer(input, corpus.tokenizer_model);
+  } else {
+    corpus.remarks = train_sentencepiece(
+        input.files, input.json_key, corpus.tokenizer_model,
+        {.vocab_size = options.vocab_size, .character_coverage = options.character_coverage});
+  }
+  return make_tokenizer(type, corpus.tokenizer_model);
 }
 
 PreparedCorpus prepare_locked(const std::string& name,
                               const TextInput& input,
                               const CorpusOptions& options) {
   PreparedCorpus corpus;
-  std::unique_ptr<Tokenizer> tokenizer;
+  const std::vector<std::string> about_files = check_text_files(input.files);
+  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(name, input, options, corpus);
+  corpus.remarks.insert(corpus.remarks.begin(), about_files.begin(), about_files.end());
   std::vector<std::string> sources = input.files;
-  if (options.tokenizer_type == "sentencepiece") {
-    corpus.tokenizer_model = options.tokenizer_model;
-    if (corpus.tokenizer_model.empty()) {
-      corpus.tokenizer_model =
-          concat(options.dataset_dir, "/", name, "_sentencepiece_", options.vocab_size, ".model");
-      tokenizer = existing_model(corpus.tokenizer_model, sources);
-      if (!tokenizer) {
-        train_sentencepiece(input.files, input.json_key, corpus.tokenizer_model,
-                            {.vocab_size = options.vocab_size});
-        corpus.prepared = true;
-      }
-    }
+  if (!corpus.tokenizer_model.empty()) {
     sources.push_back(corpus.tokenizer_model);
-  }
-  if (!tokenizer) {
-    tokenizer = make_tokenizer(options.tokenizer_type, options.tokenizer_model.empty()
-                                                           ? corpus.tokenizer_model
-                                                           : options.tokenizer_model);
   }
   corpus.vocab_size = tokenizer->vocab_size();
   corpus.prefix = concat(options.dataset_dir, "/", name, "_", options.tokenizer_type, "_",
                          corpus.vocab_size, "_text_document");
-  if (const auto dataset = existing_dataset(corpus.prefix, sources)) {
+  if (const auto dataset = existing_dataset(corpus.prefix, sources, *tokenizer)) {
     corpus.documents = dataset->num_documents();
     corpus.tokens = dataset->num_tokens();
     return corpus;
@@ -138,6 +164,7 @@ PreparedCorpus prepare_locked(const std::string& name,
   PrepareOptions prepare;
   prepare.input = input;
   prepare.output_prefix = corpus.prefix;
+  prepare.tokenizer_model = corpus.tokenizer_model;
   prepare.append_eod = tokenizer->eod_id() >= 0;
   const PrepareSummary summary = prepare_dataset(prepare, *tokenizer);
   corpus.documents = summary.documents;
@@ -183,6 +210,19 @@ PreparedCorpus prepare_corpus(const std::string& name,
   make_directories(options.dataset_dir);
   const DirectoryLock lock(options.dataset_dir);
   return prepare_locked(name, input, options);
+}
+
+PreparedCorpus prepare_text(const std::vector<std::string>& files, const CorpusOptions& options) {
+  check<ValueError>(!files.empty(), "text: no file is given");
+  check_text_files(files);  // before a folder is made
+  std::string paths;
+  for (const std::string& file : files) {
+    paths += fs::absolute(file).lexically_normal().string() + "\n";
+  }
+  constexpr size_t kDigits = 8;
+  return prepare_corpus(
+      concat(fs::path(files.front()).stem().string(), "_", sha256(paths).substr(0, kDigits)),
+      {files}, options);
 }
 
 PreparedCorpus prepare_default_text(const CorpusOptions& options) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,11 +23,14 @@ std::string run_command(const std::string& command, const std::string& advice);
 struct CorpusOptions {
   /// Folder of the prepared files; it is made if need be.
   std::string dataset_dir;
-  /// "byte" or "sentencepiece".
+  /// "byte", "sentencepiece" or "character".
   std::string tokenizer_type = "sentencepiece";
-  /// Pieces of the SentencePiece model that is trained; the byte tokenizer always has 257 ids.
+  /// Pieces of the SentencePiece model that is trained; other tokenizers have the ids that they
+  /// need.
   int64_t vocab_size = 512;
-  /// A SentencePiece model to use instead of training one.
+  /// Of a SentencePiece model that is trained.
+  std::optional<double> character_coverage;
+  /// A model to use instead of making one of the text.
   std::string tokenizer_model;
 };
 
@@ -41,15 +45,21 @@ struct PreparedCorpus {
   int64_t tokens = 0;
   /// Whether anything had to be made; false if all files were there.
   bool prepared = false;
+  /// Of the text and the tokenizer, for the log.
+  std::vector<std::string> remarks;
 };
 
-/// Trains the tokenizer on the text and encodes it, each document ended by the end-of-document id:
-/// DIR/NAME_TOKENIZER_VOCAB.model and DIR/NAME_TOKENIZER_VOCAB_text_document.{idx,bin}. Files that
-/// are complete and newer than what they are made of are used again; every file appears under its
-/// name only when complete, and processes that start at once wait for the first.
+/// Makes the tokenizer of the text and encodes it, each document ended by the end-of-document id:
+/// DIR/NAME_TOKENIZER_VOCAB.model and DIR/NAME_TOKENIZER_VOCAB_text_document.{idx,bin}, with the
+/// record of the tokenizer. Files that are complete, newer than what they are made of, and made
+/// with this tokenizer are used again; every file appears under its name only when complete, and
+/// processes that start at once wait for the first.
 PreparedCorpus prepare_corpus(const std::string& name,
                               const TextInput& input,
                               const CorpusOptions& options);
+
+/// prepare_corpus of text files, under the name of the first one and a hash of their full paths.
+PreparedCorpus prepare_text(const std::vector<std::string>& files, const CorpusOptions& options);
 
 /// prepare_corpus of DIR/bible.txt, which is written first where it is missing.
 PreparedCorpus prepare_default_text(const CorpusOptions& options);

@@ -1,7 +1,6 @@
 #include "parallel_core/data/gpt_dataset.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -24,14 +23,6 @@ int64_t checked_add(int64_t a, int64_t b, std::string_view what) {
   check<ValueError>(!__builtin_add_overflow(a, b, &sum), "GPT dataset: ", what, ", ", a, " + ", b,
                     ", is out of range");
   return sum;
-}
-
-int64_t count_tokens(std::span<const int32_t> lengths, SequenceRange range) {
-  int64_t tokens = 0;
-  for (int64_t i = range.begin; i < range.end; ++i) {
-    tokens += lengths[static_cast<size_t>(i)];
-  }
-  return tokens;
 }
 
 void build_document_index(SequenceRange range,
@@ -117,44 +108,6 @@ void build_shuffle_index(int64_t num_samples,
 
 }  // namespace
 
-Split split_sequences(std::string_view split, int64_t num_sequences) {
-  constexpr std::string_view kDigits = ".0123456789";
-  constexpr std::string_view kSeparators = ", /:;\t[]";
-  std::array<double, 3> weights{};
-  size_t count = 0;
-  for (size_t at = 0; at < split.size();) {
-    if (kSeparators.find(split[at]) != std::string_view::npos) {
-      ++at;
-      continue;
-    }
-    const size_t end = std::min(split.find_first_not_of(kDigits, at), split.size());
-    double value = 0;
-    const auto parsed = std::from_chars(split.data() + at, split.data() + end, value);
-    check<ValueError>(end > at && parsed.ec == std::errc{} && parsed.ptr == split.data() + end,
-                      "split: \"", split, "\" is not a list of numbers such as \"969,30,1\"");
-    check<ValueError>(count < weights.size(), "split: \"", split,
-                      "\" has more than three numbers (train, valid, test)");
-    weights[count++] = value;
-    at = end;
-  }
-  const double sum = weights[0] + weights[1] + weights[2];
-  check<ValueError>(sum > 0 && std::isfinite(sum), "split: \"", split,
-                    "\" needs at least one number above 0");
-  Split parts;
-  double begin = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const double end = begin + weights[i] / sum;
-    if (end > begin) {
-      const auto n = static_cast<double>(num_sequences);
-      const auto last = static_cast<int64_t>(std::nearbyint(end * n));
-      parts[i] = SequenceRange{static_cast<int64_t>(std::nearbyint(begin * n)),
-                               std::min(last, num_sequences)};
-    }
-    begin = end;
-  }
-  return parts;
-}
-
 IndexArray::IndexArray(int64_t count, bool wide) {
   const auto n = static_cast<size_t>(count);
   if (wide) {
@@ -173,7 +126,7 @@ void IndexArray::set(int64_t i, int64_t value) {
   }
 }
 
-GPTIndices build_gpt_indices(std::span<const int32_t> lengths,
+GPTIndices build_gpt_indices(std::span<const int32_t> all_lengths,
                              SequenceRange range,
                              std::optional<int64_t> num_samples,
                              int64_t seq_length,
@@ -181,7 +134,7 @@ GPTIndices build_gpt_indices(std::span<const int32_t> lengths,
                              int64_t extra_token,
                              bool drop_last,
                              bool shuffle) {
-  const auto num_sequences = static_cast<int64_t>(lengths.size());
+  const auto num_sequences = static_cast<int64_t>(all_lengths.size());
   check<ValueError>(range.begin >= 0 && range.begin <= range.end && range.end <= num_sequences,
                     "GPT dataset: the range ", range.begin, " .. ", range.end,
                     " is not inside the ", num_sequences, " sequences");
@@ -196,7 +149,15 @@ GPTIndices build_gpt_indices(std::span<const int32_t> lengths,
   if (shuffle) {
     random.emplace(seed);
   }
-  const int64_t tokens = count_tokens(lengths, range);
+  std::vector<int32_t> cut;  // only where a range begins or ends inside a sequence
+  if (range.skip > 0 || range.drop > 0) {
+    cut.assign(all_lengths.begin(), all_lengths.end());
+    for (const int64_t i : {range.begin, range.end - 1}) {
+      cut[static_cast<size_t>(i)] = static_cast<int32_t>(tokens_of_sequence(all_lengths, range, i));
+    }
+  }
+  const std::span<const int32_t> lengths = cut.empty() ? all_lengths : cut;
+  const int64_t tokens = count_tokens(all_lengths, range);
   check<ValueError>(tokens > 0, "GPT dataset: the ", range.end - range.begin,
                     " sequences of this split have no tokens; give it a larger share of `split`");
 
@@ -238,7 +199,7 @@ GPTDataset::GPTDataset(std::shared_ptr<const IndexedDataset> dataset,
                        SequenceRange range,
                        std::optional<int64_t> num_samples,
                        const GPTDatasetOptions& options)
-    : dataset_(std::move(dataset)), options_(options) {
+    : dataset_(std::move(dataset)), range_(range), options_(options) {
   const bool needs_eod =
       options.eod_mask_loss || options.reset_position_ids || options.reset_attention_mask;
   check<ValueError>(!needs_eod || options.eod_id >= 0, dataset_->prefix(),
@@ -263,7 +224,7 @@ void GPTDataset::append_tokens(int64_t position,
                                std::vector<int64_t>& out) const {
   const int64_t sequence = indices_.document_index[static_cast<size_t>(position)];
   const size_t first = out.size();
-  dataset_->read(sequence, begin, end - begin, out);
+  dataset_->read(sequence, begin + (sequence == range_.begin ? range_.skip : 0), end - begin, out);
   if (options_.vocab_size <= 0) {
     return;
   }
@@ -290,7 +251,7 @@ std::vector<int64_t> GPTDataset::read_tokens(int64_t entry) const {
   }
   for (int64_t d = first; d < last; ++d) {
     const int32_t sequence = indices_.document_index[static_cast<size_t>(d)];
-    const int64_t length = dataset_->sequence_lengths()[static_cast<size_t>(sequence)];
+    const int64_t length = tokens_of_sequence(dataset_->sequence_lengths(), range_, sequence);
     append_tokens(d, d == first ? begin : 0, length, tokens);
   }
   append_tokens(last, 0, end, tokens);

@@ -2,34 +2,19 @@
 // of the sequence lengths, the requested number of samples, the sequence length and the seed.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "parallel_core/data/dataset_split.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/token_dataset.h"
 
 namespace tapestry::data {
-
-/// Part of a dataset, in sequence numbers [begin, end).
-struct SequenceRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-};
-
-/// The parts of train, valid and test.
-using Split = std::array<std::optional<SequenceRange>, 3>;
-
-/// Applies a split such as "969,30,1" to `num_sequences` sequences: the numbers, missing ones 0,
-/// are divided by their sum and each boundary is rounded half to even. A part of weight 0 does not
-/// exist. ValueError for a text that is not up to three non-negative numbers, or if all are 0.
-Split split_sequences(std::string_view split, int64_t num_sequences);
 
 /// Non-negative numbers in 32 bits each where the largest one allows it, else in 64.
 class IndexArray {
@@ -135,6 +120,7 @@ class GPTDataset final : public TokenDataset {
   void append_tokens(int64_t position, int64_t begin, int64_t end, std::vector<int64_t>& out) const;
 
   std::shared_ptr<const IndexedDataset> dataset_;
+  SequenceRange range_;
   GPTDatasetOptions options_;
   int64_t tokens_per_epoch_ = 0;
   GPTIndices indices_;

@@ -5,16 +5,21 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <limits>
+#include <set>
 #include <system_error>
 #include <utility>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/tokenizer_record.h"
 
 static_assert(std::endian::native == std::endian::little, "the file formats are little-endian");
 
 namespace tapestry::data {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr char kMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
 constexpr uint64_t kVersion = 1;
@@ -58,20 +63,48 @@ void narrow(std::span<const int32_t> tokens, const std::string& path, std::vecto
   }
 }
 
+// What was probably meant by a prefix without files.
 std::string hint_for(const std::string& prefix) {
   for (const char* suffix : {".idx", ".bin"}) {
     if (prefix.ends_with(suffix)) {
       return concat(" (the path of a dataset is given without \"", suffix, "\")");
     }
   }
-  return "";
+  // What preprocess_data makes of PREFIX.
+  const fs::path path = prefix;
+  const fs::path folder = path.parent_path().empty() ? fs::path(".") : path.parent_path();
+  std::set<std::string> made;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(path.filename().string() + "_") && name.ends_with("_document.idx")) {
+      made.insert(name.substr(0, name.size() - std::string_view(".idx").size()));
+    }
+  }
+  if (!made.empty()) {
+    return concat("; did you mean ", (path.parent_path() / *made.begin()).string(), "?");
+  }
+  if (fs::is_regular_file(path, error)) {
+    return concat(
+        "; ", prefix,
+        " is a file, but this is the path of a dataset without its endings: make one of a "
+        "text with preprocess_data, or give the file as dataset_config.text");
+  }
+  return "; a dataset is made of a text with preprocess_data";
+}
+
+void remove_old(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
+    throw IoError(concat(
+        path, ": the old file cannot be replaced: ", std::generic_category().message(errno)));
+  }
 }
 
 InputFile open_part(const std::string& prefix, const char* suffix) {
   try {
     return InputFile(prefix + suffix);
   } catch (const IoError& error) {
-    throw IoError(error.what() + hint_for(prefix));
+    throw IoError(fs::exists(prefix + suffix) ? error.what() : error.what() + hint_for(prefix));
   }
 }
 
@@ -225,7 +258,7 @@ std::vector<int64_t> IndexedDataset::sequence(int64_t index) const {
 }
 
 IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type)
-    : token_type_(type), bin_(prefix + ".bin"), idx_(prefix + ".idx") {}
+    : prefix_(prefix), token_type_(type), bin_(prefix + ".bin"), idx_(prefix + ".idx") {}
 
 void IndexedDatasetWriter::add_tokens(std::span<const int32_t> tokens) {
   if (tokens.empty()) {
@@ -272,7 +305,7 @@ void IndexedDatasetWriter::end_document() {
   document_indices_.push_back(num_sequences());
 }
 
-void IndexedDatasetWriter::finish() {
+void IndexedDatasetWriter::finish(std::string_view record) {
   check<RuntimeError>(open_tokens_ == 0 && document_indices_.back() == num_sequences(), bin_.path(),
                       ": the last sequence or document was not ended");
   const auto put = [this](const auto& value) { idx_.write(&value, sizeof(value)); };
@@ -288,16 +321,20 @@ void IndexedDatasetWriter::finish() {
     offset += length * size_of(token_type_);
   }
   idx_.write(document_indices_.data(), document_indices_.size() * sizeof(int64_t));
-  // A dataset without .idx does not exist, so no moment shows an old index beside new tokens.
-  if (::unlink(idx_.path().c_str()) != 0 && errno != ENOENT) {
-    throw IoError(concat(idx_.path(), ": the old file cannot be replaced: ",
-                         std::generic_category().message(errno)));
-  }
+  // A dataset without .idx does not exist, so no moment shows an old index beside new tokens, or a
+  // dataset beside the record of another one.
+  const std::string record_path = tokenizer_record_path(prefix_);
+  remove_old(idx_.path());
+  remove_old(record_path);
   bin_.commit();
   try {
+    if (!record.empty()) {
+      write_file_atomically(record_path, record);
+    }
     idx_.commit();
   } catch (const IoError&) {
     ::unlink(bin_.path().c_str());
+    ::unlink(record_path.c_str());
     throw;
   }
 }

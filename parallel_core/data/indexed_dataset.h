@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "autograd/io/atomic_file.h"
@@ -84,14 +85,17 @@ class IndexedDatasetWriter {
   /// Ends the current document, which has the sequences ended since the last one; none at all is an
   /// empty document.
   void end_document();
-  /// Syncs and names both files. RuntimeError if a sequence or document is still open.
-  void finish();
+  /// Syncs and names both files, and `record` (see tokenizer_record.h) as PREFIX.tokenizer.json
+  /// between them; an empty one removes what an earlier data set had. RuntimeError if a sequence or
+  /// document is still open.
+  void finish(std::string_view record = {});
 
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_sequences() const { return static_cast<int64_t>(lengths_.size()); }
   int64_t num_documents() const { return static_cast<int64_t>(document_indices_.size()) - 1; }
 
  private:
+  std::string prefix_;
   TokenType token_type_;
   AtomicFile bin_;
   AtomicFile idx_;

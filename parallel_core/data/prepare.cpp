@@ -4,6 +4,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/indexed_dataset.h"
+#include "parallel_core/data/tokenizer_record.h"
 
 namespace tapestry::data {
 
@@ -40,7 +41,8 @@ PrepareSummary prepare_dataset(const PrepareOptions& options, const Tokenizer& t
   check<ValueError>(summary.tokens > 0, options.input.files.front(),
                     options.input.files.size() > 1 ? " and the other files: " : ": ",
                     "has no text, nothing to prepare");
-  writer.finish();
+  writer.finish(tokenizer_record_text(
+      make_tokenizer_record(options.output_prefix, tokenizer, options.tokenizer_model)));
   return summary;
 }
 

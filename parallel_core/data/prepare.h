@@ -13,6 +13,8 @@ struct PrepareOptions {
   TextInput input;
   /// Path of the result without ".idx" and ".bin".
   std::string output_prefix;
+  /// File of the tokenizer, which the record beside the data names; empty for bytes.
+  std::string tokenizer_model;
   /// Appends the tokenizer's end-of-document id to each document that has tokens.
   bool append_eod = false;
   ReadProgress progress;
@@ -26,7 +28,8 @@ struct PrepareSummary {
   int64_t text_bytes = 0;
 };
 
-/// Encodes every document as one sequence and writes PREFIX.bin and PREFIX.idx. A document without
+/// Encodes every document as one sequence and writes PREFIX.bin, PREFIX.idx and the record of the
+/// tokenizer, PREFIX.tokenizer.json. A document without
 /// tokens is stored as an empty one. ValueError if no document has tokens, or append_eod is asked
 /// of a tokenizer without such an id; on any error nothing is left behind.
 PrepareSummary prepare_dataset(const PrepareOptions& options, const Tokenizer& tokenizer);

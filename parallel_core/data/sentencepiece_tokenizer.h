@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,12 +28,14 @@ class SentencePieceTokenizer final : public Tokenizer {
   int32_t pad_id() const override;
   bool separable_at_newlines() const override { return separable_; }
   std::string describe() const override;
+  TokenizerIdentity identity() const override { return {"sentencepiece", vocab_size(), sha256_}; }
 
  private:
   struct Processor;
 
   std::unique_ptr<Processor> processor_;
   std::string model_file_;
+  std::string sha256_;
   bool separable_ = false;
 };
 
@@ -52,20 +55,35 @@ SentencePieceModelInfo inspect_sentencepiece_model(std::string_view bytes);
 
 struct SentencePieceTrainingOptions {
   int64_t vocab_size = 512;
+  /// Share of the text whose characters get pieces of their own; the others are encoded as bytes.
+  /// None: 0.9995, or less where the vocabulary has no room for so many characters.
+  std::optional<double> character_coverage;
+  /// Raises vocab_size where the characters of the coverage, and a quarter as many longer pieces,
+  /// do not fit.
+  bool grow_vocab = false;
   /// Text beyond this is thinned out evenly: every n-th line is used.
   uint64_t max_bytes = uint64_t{256} << 20U;
 };
 
-/// Trains a byte-pair model on lines of text and returns it serialized. White space and newlines
-/// survive encoding and decoding unchanged; what the pieces do not cover is encoded as bytes. The
-/// same lines give the same model. ValueError if there is no text, or the vocabulary is too small
-/// or too large for it.
-std::string train_sentencepiece(const std::vector<std::string>& lines, int64_t vocab_size);
+struct TrainedSentencePiece {
+  /// The serialized model.
+  std::string model;
+  /// Where it is not quite what was asked for: another size, fewer characters.
+  std::vector<std::string> remarks;
+};
+
+/// Trains a byte-pair model on lines of text. White space and newlines survive encoding and
+/// decoding unchanged; what the pieces do not cover is encoded as bytes. The same lines give the
+/// same model. A text that has fewer pieces than vocab_size gets those that it has. ValueError if
+/// there is no text, the size is out of range, or too small for a given character_coverage.
+TrainedSentencePiece train_sentencepiece(const std::vector<std::string>& lines,
+                                         const SentencePieceTrainingOptions& options);
 
 /// Trains on the text files (or the texts of JSONL files, if a key is given) and writes the model.
-void train_sentencepiece(const std::vector<std::string>& files,
-                         const std::string& json_key,
-                         const std::string& model_file,
-                         const SentencePieceTrainingOptions& options);
+/// The result are the remarks.
+std::vector<std::string> train_sentencepiece(const std::vector<std::string>& files,
+                                             const std::string& json_key,
+                                             const std::string& model_file,
+                                             const SentencePieceTrainingOptions& options);
 
 }  // namespace tapestry::data

@@ -9,7 +9,45 @@
 namespace tapestry::data {
 namespace {
 
+using std::string_view_literals::operator""sv;
+
 constexpr size_t kPieceBytes = size_t{1} << 20U;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+// Files that are no text, by how they begin.
+struct Disguise {
+  std::string_view magic;
+  const char* what;
+  const char* remedy;
+};
+constexpr Disguise kDisguises[] = {
+    {"\x1F\x8B"sv, "is compressed by gzip", "unpack it first: gunzip -k FILE"},
+    {"\x28\xB5\x2F\xFD"sv, "is compressed by zstd", "unpack it first: zstd -d FILE"},
+    {"\xFD\x37\x7A\x58\x5A\0"sv, "is compressed by xz", "unpack it first: unxz -k FILE"},
+    {"PK\x03\x04"sv, "is a zip archive (or an office document)", "unpack it first"},
+    {"%PDF-"sv, "is a PDF document", "turn it into text first: pdftotext FILE"},
+    {"\xFF\xFE"sv, "is UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 FILE > NEW"},
+    {"\xFE\xFF"sv, "is UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 FILE > NEW"},
+    {"MMIDIDX"sv, "is the index of a data set",
+     "its path without .idx is what dataset_config.data_path takes"},
+};
+
+std::string replace_file(std::string remedy, const std::string& path) {
+  const size_t at = remedy.find("FILE");
+  return at == std::string::npos ? remedy : remedy.replace(at, 4, path);
+}
+
+// The first bytes of a file; ValueError if they are not those of a text.
+std::string beginning_of_text(const InputFile& file) {
+  constexpr uint64_t kMost = 8;
+  std::string begin(std::min(kMost, file.size()), '\0');
+  file.read_at(0, begin.data(), begin.size(), "text");
+  for (const Disguise& disguise : kDisguises) {
+    check<ValueError>(!begin.starts_with(disguise.magic), file.path(), ": ", disguise.what,
+                      ", expected plain text; ", replace_file(disguise.remedy, file.path()));
+  }
+  return begin;
+}
 
 bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r\n\f\v") == std::string_view::npos;
@@ -18,7 +56,11 @@ bool is_blank(std::string_view line) {
 // Reads a file line by line; each line keeps its newline, the last one may have none.
 class LineReader {
  public:
-  explicit LineReader(const std::string& path) : file_(path) {}
+  explicit LineReader(const std::string& path) : file_(path) {
+    if (beginning_of_text(file_).starts_with(kByteOrderMark)) {
+      done_ = kByteOrderMark.size();
+    }
+  }
 
   bool next(std::string& line) {
     line.clear();
@@ -96,6 +138,17 @@ std::string json_text(const std::string& line,
 }
 
 }  // namespace
+
+std::vector<std::string> check_text_files(const std::vector<std::string>& files) {
+  std::vector<std::string> remarks;
+  for (const std::string& path : files) {
+    if (beginning_of_text(InputFile(path)).starts_with(kByteOrderMark)) {
+      remarks.push_back(
+          concat(path, ": begins with a byte-order mark, which is no part of the text"));
+    }
+  }
+  return remarks;
+}
 
 void read_documents(const TextInput& input,
                     bool in_pieces,

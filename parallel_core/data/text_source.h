@@ -25,10 +25,16 @@ using DocumentSink = std::function<void(std::string_view text, bool ends_documen
 /// Takes the bytes read so far and the bytes of all files.
 using ReadProgress = std::function<void(uint64_t done, uint64_t total)>;
 
+/// Reads the beginning of each file. ValueError, with a command that helps, for files that hold no
+/// text as it is: compressed ones, UTF-16, a data set or a checkpoint. The result are remarks:
+/// which files begin with a byte-order mark of UTF-8, which read_documents leaves out.
+std::vector<std::string> check_text_files(const std::vector<std::string>& files);
+
 /// Hands over all documents in order. With `in_pieces` a long document comes in pieces that end
 /// with a newline (but for the last), so that memory stays bounded; otherwise each is whole.
-/// IoError for files that cannot be read; ValueError, with file:line, for a JSONL line that is not
-/// an object with a string under the key. Blank JSONL lines are passed over.
+/// IoError for files that cannot be read; ValueError as check_text_files, and, with file:line, for
+/// a JSONL line that is not an object with a string under the key. Blank JSONL lines are passed
+/// over.
 void read_documents(const TextInput& input,
                     bool in_pieces,
                     const DocumentSink& sink,

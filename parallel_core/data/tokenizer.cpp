@@ -1,9 +1,18 @@
 #include "parallel_core/data/tokenizer.h"
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/character_tokenizer.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
 
 namespace tapestry::data {
+
+std::string describe(const TokenizerIdentity& identity) {
+  constexpr size_t kShown = 12;
+  return concat(identity.type, " tokenizer of ", identity.vocab_size, " ids",
+                identity.sha256.empty()
+                    ? ""
+                    : concat(" (sha256 ", identity.sha256.substr(0, kShown), "...)"));
+}
 
 std::vector<int32_t> ByteTokenizer::encode(std::string_view text) const {
   std::vector<int32_t> ids;
@@ -36,10 +45,13 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::st
                       "\" is given, but the byte tokenizer has no model file");
     return std::make_unique<ByteTokenizer>();
   }
-  check<ValueError>(type == "sentencepiece", "tokenizer_type: \"", type,
-                    "\" is unknown, expected byte or sentencepiece");
-  check<ValueError>(!model_file.empty(),
-                    "tokenizer_model: the sentencepiece tokenizer needs a model file");
+  check<ValueError>(type == "sentencepiece" || type == "character", "tokenizer_type: \"", type,
+                    "\" is unknown, expected byte, sentencepiece or character");
+  check<ValueError>(!model_file.empty(), "tokenizer_model: the ", type,
+                    " tokenizer needs a model file");
+  if (type == "character") {
+    return std::make_unique<CharacterTokenizer>(model_file);
+  }
   return std::make_unique<SentencePieceTokenizer>(model_file);
 }
 

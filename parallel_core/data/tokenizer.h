@@ -10,6 +10,19 @@
 
 namespace tapestry::data {
 
+/// What tells one tokenizer from another.
+struct TokenizerIdentity {
+  /// "byte", "sentencepiece" or "character".
+  std::string type;
+  int64_t vocab_size = 0;
+  /// SHA-256 of the model file; empty for bytes, which have none.
+  std::string sha256;
+  bool operator==(const TokenizerIdentity&) const = default;
+};
+
+/// "sentencepiece tokenizer of 512 ids (sha256 3f8a01c2...)".
+std::string describe(const TokenizerIdentity& identity);
+
 /// Encoding and decoding are thread-safe.
 class Tokenizer {
  public:
@@ -30,6 +43,7 @@ class Tokenizer {
   virtual bool separable_at_newlines() const = 0;
   /// For messages: "byte tokenizer, 257 ids".
   virtual std::string describe() const = 0;
+  virtual TokenizerIdentity identity() const = 0;
 };
 
 /// Each byte is its own id, 0 .. 255; 256 ends a document.
@@ -44,11 +58,12 @@ class ByteTokenizer final : public Tokenizer {
   int32_t pad_id() const override { return -1; }
   bool separable_at_newlines() const override { return true; }
   std::string describe() const override;
+  TokenizerIdentity identity() const override { return {"byte", vocab_size(), ""}; }
 };
 
-/// Makes a tokenizer of type "byte" or "sentencepiece". `model_file` is the model of the latter and
-/// must be empty for the former. ValueError for another type or a missing model, IoError for a
-/// model file that cannot be used.
+/// Makes a tokenizer of type "byte", "sentencepiece" or "character". `model_file` is the model of
+/// the latter two and must be empty for bytes. ValueError for another type or a missing model,
+/// IoError for a model file that cannot be used.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& model_file);
 
 }  // namespace tapestry::data

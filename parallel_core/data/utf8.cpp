@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "autograd/tensor/error.h"
+
 namespace tapestry::data {
 namespace {
 
@@ -70,6 +72,43 @@ std::string replace_invalid_utf8(std::string_view bytes) {
     at += sequence.length;
   }
   return text;
+}
+
+std::vector<uint32_t> code_points(std::string_view bytes) {
+  constexpr uint32_t kReplacement = 0xFFFD;
+  std::vector<uint32_t> points;
+  points.reserve(bytes.size());
+  for (size_t at = 0; at < bytes.size();) {
+    const Sequence sequence = next_sequence(bytes, at);
+    uint32_t point = static_cast<uint8_t>(bytes[at]);
+    if (sequence.length > 1) {
+      point &= 0x7FU >> sequence.length;
+    }
+    for (size_t i = 1; i < sequence.length; ++i) {
+      point = point << 6U | (static_cast<uint8_t>(bytes[at + i]) & 0x3FU);
+    }
+    points.push_back(sequence.valid ? point : kReplacement);
+    at += sequence.length;
+  }
+  return points;
+}
+
+std::string utf8(uint32_t code_point) {
+  check<ValueError>(code_point <= 0x10FFFF && (code_point < 0xD800 || code_point > 0xDFFF),
+                    "utf8: ", code_point, " is no code point of Unicode text");
+  const auto tail = [&](unsigned shift) {
+    return static_cast<char>(0x80U | (code_point >> shift & 0x3FU));
+  };
+  if (code_point < 0x80) {
+    return {static_cast<char>(code_point)};
+  }
+  if (code_point < 0x800) {
+    return {static_cast<char>(0xC0U | code_point >> 6U), tail(0)};
+  }
+  if (code_point < 0x10000) {
+    return {static_cast<char>(0xE0U | code_point >> 12U), tail(6), tail(0)};
+  }
+  return {static_cast<char>(0xF0U | code_point >> 18U), tail(12), tail(6), tail(0)};
 }
 
 }  // namespace tapestry::data

@@ -16,6 +16,7 @@
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/safetensors.h"
 #include "autograd/io/safetensors_directory.h"
+#include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -38,16 +39,15 @@ bool holds_weights(const fs::path& folder) {
          fs::exists(folder / (std::string(kWeightsFile) + ".index.json"));
 }
 
-// N of "step_N"; empty for any other name.
-std::optional<int64_t> step_of(const std::string& name) {
-  constexpr std::string_view kPrefix = "step_";
-  int64_t step = 0;
+// N of PREFIX + N; empty for any other name.
+std::optional<int64_t> number_after(std::string_view prefix, const std::string& name) {
+  int64_t number = 0;
   const char* end = name.data() + name.size();
-  if (name.compare(0, kPrefix.size(), kPrefix) != 0) {
+  if (!name.starts_with(prefix)) {
     return std::nullopt;
   }
-  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
-  return error == std::errc() && stop == end && step >= 0 ? std::optional(step) : std::nullopt;
+  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, number);
+  return error == std::errc() && stop == end && number >= 0 ? std::optional(number) : std::nullopt;
 }
 
 // Complete checkpoints below a folder, in the order of their steps.
@@ -55,7 +55,7 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   std::vector<std::pair<int64_t, fs::path>> found;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::optional<int64_t> step = step_of(entry.path().filename().string());
+    const std::optional<int64_t> step = number_after("step_", entry.path().filename().string());
     if (step && entry.is_directory() && holds_weights(entry.path())) {
       found.emplace_back(*step, entry.path());
     }
@@ -67,6 +67,20 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {
     paths.push_back(std::move(path));
   }
   return paths;
+}
+
+// In PATH/old/run_N, where a run that overwrites moves the files of the one before.
+std::string latest_of_earlier_runs(const fs::path& path) {
+  std::pair<int64_t, std::string> latest;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path / "old", error)) {
+    const std::optional<int64_t> number = number_after("run_", entry.path().filename().string());
+    const std::vector<fs::path> found = checkpoints_in(entry.path() / "checkpoint");
+    if (number && !found.empty()) {
+      latest = std::max(latest, {*number, found.back().string()});
+    }
+  }
+  return latest.second;
 }
 
 // Unlike a plain copy, on disk when it returns.
@@ -93,6 +107,47 @@ void put_in_place(const fs::path& temporary, const fs::path& folder) {
   fs::rename(folder, aside);
   fs::rename(temporary, folder);
   fs::remove_all(aside);
+}
+
+uintmax_t bytes_of(const LogicalState& state) {
+  uintmax_t bytes = 0;
+  for (const auto& [name, tensor] : state) {
+    bytes +=
+        static_cast<uintmax_t>(tensor.numel()) * static_cast<uintmax_t>(size_of(tensor.dtype()));
+  }
+  return bytes;
+}
+
+uintmax_t free_bytes(const fs::path& folder) {
+  std::error_code error;
+  const fs::space_info space = fs::space(folder, error);
+  return error ? 0 : space.available;
+}
+
+std::string bytes_text(uintmax_t bytes) {
+  const bool small = bytes < (1U << 20);
+  char text[40];
+  std::snprintf(text, sizeof(text), small ? "%.1f KiB" : "%.1f MiB",
+                static_cast<double>(bytes) / (small ? 1 << 10 : 1 << 20));
+  return text;
+}
+
+// What a failed write has not touched.
+std::string what_is_left(const fs::path& directory) {
+  const std::vector<fs::path> found = checkpoints_in(directory);
+  return found.empty() ? "and there is no earlier one"
+                       : concat("the last one is ", found.back().string());
+}
+
+// Weights with a NaN among them are of no use to anybody who loads them.
+void check_finite(const LogicalState& state, const fs::path& folder) {
+  for (const auto& [name, tensor] : state) {
+    const Tensor values = dense(tensor);
+    check<RuntimeError>(kernels::all_finite(values.dtype(), values.numel(), values.raw()),
+                        "checkpoint ", folder.string(), " was not written, ",
+                        what_is_left(folder.parent_path()), ": the weight ", name,
+                        " holds values that are not finite");
+  }
 }
 
 // Parameters under their module paths, as an alternative to logical names. Some may be called the
@@ -169,6 +224,11 @@ std::string resolve_checkpoint(const std::string& path) {
   if (found.empty()) {
     found = checkpoints_in(fs::path(path) / "checkpoint");
   }
+  if (found.empty()) {
+    const std::string earlier = latest_of_earlier_runs(path);
+    check<IoError>(earlier.empty(), path,
+                   ": the latest run in it has saved no checkpoint; an earlier run's is ", earlier);
+  }
   check<IoError>(!found.empty() || !fs::exists(fs::path(path) / kPickleFile), path, ": holds ",
                  kPickleFile, ", a pickle, which is not read; save the model as safetensors");
   check<IoError>(!found.empty(), path, ": holds neither ", kWeightsFile,
@@ -197,11 +257,11 @@ void write_state(const std::string& path, const LogicalState& state) {
   write_safetensors(path, views);
 }
 
-std::string save_checkpoint(const ParallelModel& model,
-                            const TransformerConfig& config,
-                            int64_t step,
-                            const CheckpointOptions& options,
-                            const optim::Optimizer* optimizer) {
+std::string write_checkpoint(const ParallelModel& model,
+                             const TransformerConfig& config,
+                             int64_t step,
+                             const CheckpointOptions& options,
+                             const optim::Optimizer* optimizer) {
   const LogicalState state = gather_over_pipeline(get_logical_state(model, optimizer));
   char name[32];
   std::snprintf(name, sizeof(name), "step_%08lld", static_cast<long long>(step));
@@ -209,6 +269,7 @@ std::string save_checkpoint(const ParallelModel& model,
   if (RankContext::current().rank() != 0) {
     return folder.string();
   }
+  check_finite(state, folder);
   const fs::path temporary = fs::path(options.directory) / (std::string(".") + name + ".tmp");
   try {
     fs::create_directories(options.directory);
@@ -229,23 +290,55 @@ std::string save_checkpoint(const ParallelModel& model,
   } catch (const fs::filesystem_error& error) {
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
-    throw IoError(concat("checkpoint ", folder.string(), " cannot be written: ", error.what()));
+    throw_io_error(folder.string(), concat("be written because of ", error.path1().string()),
+                   error.code().value());
+  } catch (const StorageError& error) {
+    std::error_code ignored;
+    fs::remove_all(temporary, ignored);
+    throw StorageError(concat("checkpoint ", folder.string(), " was not written, ",
+                              what_is_left(options.directory), ": ", error.what(),
+                              "; its weights take ", bytes_text(bytes_of(state)), ", ",
+                              bytes_text(free_bytes(options.directory)), " are free"));
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
     throw;
   }
+  return folder.string();
+}
+
+void remove_old_checkpoints(const CheckpointOptions& options, const std::string& newest) {
   const std::vector<fs::path> all = checkpoints_in(options.directory);
   auto surplus = static_cast<int64_t>(all.size()) - std::max<int64_t>(options.keep_max, 1);
   for (auto old = all.begin(); old != all.end() && surplus > 0; ++old) {
     // A run that started again from an early step may find later ones of its predecessor.
-    if (*old != folder) {
+    if (*old != newest) {
       std::error_code ignored;
       fs::remove_all(*old, ignored);
       --surplus;
     }
   }
-  return folder.string();
+}
+
+void set_checkpoint_aside(const std::string& checkpoint, const std::string& name) {
+  const fs::path aside = fs::path(checkpoint).parent_path() / name;
+  std::error_code error;
+  fs::remove_all(aside, error);
+  fs::rename(checkpoint, aside, error);
+  check<IoError>(!error, checkpoint, ": cannot be renamed to ", aside.string(), ": ",
+                 error.message());
+}
+
+std::string save_checkpoint(const ParallelModel& model,
+                            const TransformerConfig& config,
+                            int64_t step,
+                            const CheckpointOptions& options,
+                            const optim::Optimizer* optimizer) {
+  std::string folder = write_checkpoint(model, config, step, options, optimizer);
+  if (RankContext::current().rank() == 0) {
+    remove_old_checkpoints(options, folder);
+  }
+  return folder;
 }
 
 }  // namespace tapestry

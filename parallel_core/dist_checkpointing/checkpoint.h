@@ -33,11 +33,27 @@ struct CheckpointOptions {
 };
 
 /// Writes directory/step_%08d with model.safetensors, config.json, config.yaml and the tokenizer.
-/// The folder appears under its name when it is complete and on disk; afterwards the oldest ones
-/// beyond keep_max are removed. Returns its path. All ranks make the call, rank 0 of the world
-/// writes, after it has brought the stages of its pipeline together. With an optimizer its masters
-/// are written in place of 16-bit parameters. A model without names of its configuration is written
-/// under its logical names, with "model_type": "tapestry".
+/// The folder appears under its name when it is complete and on disk. Returns its path. All ranks
+/// make the call, rank 0 of the world writes, after it has brought the stages of its pipeline
+/// together. With an optimizer its masters are written in place of 16-bit parameters. A model
+/// without names of its configuration is written under its logical names, with "model_type":
+/// "tapestry". RuntimeError for a weight that is not finite, StorageError for a full disk; either
+/// leaves what was there before.
+std::string write_checkpoint(const ParallelModel& model,
+                             const TransformerConfig& config,
+                             int64_t step,
+                             const CheckpointOptions& options,
+                             const optim::Optimizer* optimizer = nullptr);
+
+/// Removes the oldest checkpoints beyond keep_max, but never `newest`, a path that write_checkpoint
+/// gave.
+void remove_old_checkpoints(const CheckpointOptions& options, const std::string& newest);
+
+/// Gives a checkpoint, a path that write_checkpoint gave, another name beside it, under which
+/// resolve_checkpoint does not find it. What had that name is replaced. IoError.
+void set_checkpoint_aside(const std::string& checkpoint, const std::string& name);
+
+/// write_checkpoint, then remove_old_checkpoints.
 std::string save_checkpoint(const ParallelModel& model,
                             const TransformerConfig& config,
                             int64_t step,

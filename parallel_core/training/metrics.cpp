@@ -1,11 +1,14 @@
 #include "parallel_core/training/metrics.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <array>
 #include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/training/memory_estimate.h"
 
@@ -59,6 +62,10 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
     line["eval_loss"] = number(*record.eval_loss);
     line["eval_perplexity"] = number(std::exp(*record.eval_loss));
   }
+  if (record.test_loss) {
+    line["test_loss"] = number(*record.test_loss);
+    line["test_perplexity"] = number(std::exp(*record.test_loss));
+  }
   if (!result.grad_norms.empty()) {
     for (const auto& [name, norm] : result.grad_norms) {
       line["grad_norms"][name] = number(norm);
@@ -79,17 +86,31 @@ std::string memory_line(const MemoryStats& stats) {
 }
 
 MetricsWriter::MetricsWriter(const std::string& path)
-    : path_(path), file_(std::fopen(path.c_str(), "w")) {
-  check<IoError>(file_ != nullptr, path, ": cannot be written: ", std::strerror(errno));
+    : path_(path), file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
+  if (file_ < 0) {
+    throw_io_error(path_, "be written", errno);
+  }
 }
 
-MetricsWriter::~MetricsWriter() { std::fclose(file_); }
+MetricsWriter::~MetricsWriter() { ::close(file_); }
 
 void MetricsWriter::write(const StepRecord& record, const StepResult& result) {
   const std::string line = metrics_line(record, result) + "\n";
-  const bool written = std::fwrite(line.data(), 1, line.size(), file_) == line.size();
-  check<IoError>(written && std::fflush(file_) == 0, path_,
-                 ": cannot be written: ", std::strerror(errno));
+  const off_t before = ::lseek(file_, 0, SEEK_END);
+  size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t written = ::write(file_, line.data() + done, line.size() - done);
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    if (written < 0) {
+      const int error = errno;
+      const bool shortened = done == 0 || ::ftruncate(file_, before) == 0;
+      throw_io_error(path_, shortened ? "be written" : "be written, and ends in half a line",
+                     error);
+    }
+    done += static_cast<size_t>(written);
+  }
 }
 
 }  // namespace tapestry

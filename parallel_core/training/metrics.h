@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +18,7 @@ struct StepRecord {
   double step_time_ms = 0;
   MemoryStats memory;  ///< of the rank's allocator after the step
   std::optional<double> eval_loss;
+  std::optional<double> test_loss;
 };
 
 /// One JSON object without a line break. NaN and infinities are written as the strings "nan", "inf"
@@ -31,18 +31,18 @@ std::string memory_line(const MemoryStats& stats);
 /// Writes the lines of a run.
 class MetricsWriter {
  public:
-  /// Starts the file anew. IoError if it cannot be written.
+  /// Appends to what is there. IoError if it cannot be written.
   explicit MetricsWriter(const std::string& path);
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
   ~MetricsWriter();
 
-  /// IoError if the disk is full.
+  /// StorageError if the disk is full; the file then ends with the last whole line.
   void write(const StepRecord& record, const StepResult& result);
 
  private:
   std::string path_;
-  std::FILE* file_;
+  int file_;
 };
 
 }  // namespace tapestry

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <optional>
 #include <sstream>
-#include <string_view>
 #include <vector>
 
 #include "autograd/io/atomic_file.h"
@@ -15,108 +14,18 @@
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/config/render.h"
-#include "parallel_core/data/default_text.h"
-#include "parallel_core/data/step_dataset.h"
-#include "parallel_core/data/tokenizer.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/memory_estimate.h"
+#include "parallel_core/training/output_folder.h"
 
 namespace tapestry {
 
 namespace {
 
 namespace fs = std::filesystem;
-
-// Samples that the run's length asks for. A run limited by epochs alone takes each epoch's.
-data::SampleCounts wanted_samples(const AllConfig& config) {
-  const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
-  const int64_t iterations = total_training_iters(config, get_data_parallel_world_size());
-  return data::sample_counts(iterations, config.training_config.eval_interval.value_or(0),
-                             config.training_config.eval_iters, batch);
-}
-
-// The tokenizer that preprocess_data left beside PREFIX_KEY_document: PREFIX.model. Empty if there
-// is none, or if the parts of a blend have different ones.
-std::string tokenizer_beside(const std::vector<std::string>& data_path) {
-  constexpr std::string_view kEnding = "_document";
-  std::string found;
-  for (const std::string& entry : data_path) {
-    if (!fs::exists(entry + ".idx")) {
-      continue;  // a weight; a missing prefix is reported by the dataset
-    }
-    std::string prefix = entry;
-    if (prefix.ends_with(kEnding)) {
-      prefix.resize(prefix.size() - kEnding.size());
-    }
-    prefix.resize(std::min(prefix.rfind('_'), prefix.size()));
-    const std::string model = prefix + ".model";
-    if (!fs::is_regular_file(model) || (!found.empty() && found != model)) {
-      return "";
-    }
-    found = model;
-  }
-  return found;
-}
-
-RunData open_text(const AllConfig& config) {
-  const DatasetConfig& d = config.dataset_config;
-  const TransformerConfig& m = config.model_config;
-  RunData run;
-  data::GPTDatasetsConfig datasets;
-  std::string tokenizer_model = d.tokenizer_model.value_or("");
-  if (d.data_path) {
-    datasets.data_path = *d.data_path;
-    if (d.tokenizer_type == "sentencepiece" && tokenizer_model.empty()) {
-      tokenizer_model = tokenizer_beside(*d.data_path);
-    }
-  } else {
-    const data::PreparedCorpus corpus =
-        data::prepare_default_text({.dataset_dir = d.dataset_dir,
-                                    .tokenizer_type = d.tokenizer_type,
-                                    .vocab_size = std::min(m.vocab_size, kDefaultTextMaxVocab),
-                                    .tokenizer_model = tokenizer_model});
-    datasets.data_path = {corpus.prefix};
-    tokenizer_model = corpus.tokenizer_model;
-    run.description =
-        concat(corpus.prepared ? "prepared" : "found", " the default text: ", corpus.documents,
-               " documents, ", corpus.tokens, " tokens, ");
-  }
-  datasets.split = d.split;
-  datasets.counts = wanted_samples(config);
-  datasets.options.seq_length = m.seq_length;
-  datasets.options.seed = config.training_config.seed;
-  datasets.options.vocab_size = m.vocab_size;
-  datasets.options.shuffle = d.shuffle.value_or(true);
-  datasets.options.eod_id = d.eos_token_id;
-  datasets.options.pad_id = d.pad_token_id.value_or(-1);
-  datasets.options.eod_mask_loss = d.eod_mask_loss;
-  datasets.options.reset_position_ids = d.reset_position_ids;
-  datasets.options.reset_attention_mask = d.reset_attention_mask;
-  if (d.tokenizer_type == "byte" || !tokenizer_model.empty()) {
-    const auto tokenizer = data::make_tokenizer(d.tokenizer_type, tokenizer_model);
-    check<ValueError>(tokenizer->vocab_size() <= m.vocab_size, "model_config.vocab_size is ",
-                      m.vocab_size, ", but the text's is the ", tokenizer->describe(),
-                      "; raise vocab_size or use another tokenizer");
-    datasets.options.eod_id = tokenizer->eod_id();
-    run.description += tokenizer->describe();
-  }
-  data::GPTDatasets built = data::build_gpt_datasets(datasets);
-  check<ValueError>(built.train != nullptr, "dataset_config.split '", d.split,
-                    "' leaves nothing for training");
-  run.train = std::make_unique<data::TokenDataSource>(built.train);
-  if (config.training_config.eval_interval) {
-    check<ValueError>(built.valid != nullptr,
-                      "training_config.eval_interval is set, but "
-                      "dataset_config.split '",
-                      d.split, "' leaves nothing for validation");
-    run.validation = std::make_unique<data::TokenDataSource>(built.valid);
-  }
-  run.tokenizer_model = tokenizer_model;
-  return run;
-}
 
 void log_lines(const std::string& text) {
   std::istringstream lines(text);
@@ -148,17 +57,6 @@ void check_first_step(data::DataSource& source, const DatasetConfig& d) {
   }
 }
 
-// What is prepared on first use is prepared by rank 0; the others find it.
-RunData open_data_in_turn(const AllConfig& config, ProcessGroup& world) {
-  if (world.rank() != 0) {
-    world.barrier();
-    return open_data(config);
-  }
-  RunData data = open_data(config);
-  world.barrier();
-  return data;
-}
-
 // Ranks hear of a signal at different times; all have to stop after the same step.
 std::function<bool()> stop_of_all(const PretrainOptions& options) {
   if (options.world->size() == 1 || !options.stop_requested) {
@@ -171,17 +69,6 @@ std::function<bool()> stop_of_all(const PretrainOptions& options) {
   };
 }
 
-void check_world_size(const ModelParallelConfig& p, int world_size) {
-  const int64_t model =
-      p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
-  check<ValueError>(world_size % model == 0, "parallel_config: tensor_model_parallel_size ",
-                    p.tensor_model_parallel_size, " x pipeline_model_parallel_size ",
-                    p.pipeline_model_parallel_size, " x context_parallel_size ",
-                    p.context_parallel_size, " need ", model,
-                    " ranks, or a multiple of it; this job has ", world_size,
-                    "; start it with mpirun -n ", model, " or RANKS=", model, " pretrain_gpt.sh");
-}
-
 // One comment line, whatever the text holds.
 std::string comment_line(const std::string& text) {
   std::string line = "# " + text;
@@ -192,30 +79,16 @@ std::string comment_line(const std::string& text) {
 
 }  // namespace
 
-RunData open_data(const AllConfig& config) {
-  const DatasetConfig& d = config.dataset_config;
-  if (!d.step_data_dir) {
-    return open_text(config);
-  }
-  RunData run;
-  auto steps =
-      std::make_unique<data::StepDataSource>(*d.step_data_dir, config.model_config.vocab_size);
-  check<ValueError>(steps->seq_length() == config.model_config.seq_length,
-                    "dataset_config.step_data_dir ", *d.step_data_dir, ": rows have ",
-                    steps->seq_length(), " tokens, model_config.seq_length is ",
-                    config.model_config.seq_length);
-  const int64_t wanted = total_training_iters(config, get_data_parallel_world_size());
-  check<ValueError>(wanted <= steps->num_steps(), "dataset_config.step_data_dir ", *d.step_data_dir,
-                    " holds ", steps->num_steps(), " steps, the run has ", wanted);
-  run.description = concat(steps->num_steps(), " recorded steps");
-  run.train = std::move(steps);
-  return run;
+void check_world_size(const ModelParallelConfig& p, int world_size) {
+  const int64_t model =
+      p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
+  check<ValueError>(world_size % model == 0, "parallel_config: tensor_model_parallel_size ",
+                    p.tensor_model_parallel_size, " x pipeline_model_parallel_size ",
+                    p.pipeline_model_parallel_size, " x context_parallel_size ",
+                    p.context_parallel_size, " need ", model,
+                    " ranks, or a multiple of it; this job has ", world_size,
+                    "; start it with mpirun -n ", model, " or RANKS=", model, " pretrain_gpt.sh");
 }
-
-namespace {
-
-// Model chunks of a stage, where there are several.
-}  // namespace
 
 ModelParallelSizes model_parallel_sizes(const ModelParallelConfig& config) {
   const int64_t chunks = config.virtual_pipeline_model_parallel_size.value_or(1);
@@ -237,16 +110,20 @@ std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel
                                                  : std::string());
 }
 
-TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
+void initialize_ranks(const AllConfig& config, const std::shared_ptr<ProcessGroup>& world) {
   require_supported(config);
   if (config.training_config.num_threads) {
     set_num_threads(static_cast<int>(*config.training_config.num_threads));
   }
   if (!model_parallel_is_initialized()) {
     const ModelParallelConfig& p = config.parallel_config;
-    check_world_size(p, options.world->size());
-    initialize_model_parallel(model_parallel_sizes(p), options.world);
+    check_world_size(p, world->size());
+    initialize_model_parallel(model_parallel_sizes(p), world);
   }
+}
+
+TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
+  initialize_ranks(config, options.world);
 
   if (!options.model) {
     check_fits(estimate_memory(config, get_data_parallel_world_size()),
@@ -254,7 +131,15 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   }
   const std::string& output = config.training_config.output_dir;
   check_output_paths(config.training_config);
+  OutputFolder folder(output,
+                      {.overwrite = options.overwrite,
+                       .replace = options.replace,
+                       .stop_requested = options.stop_requested},
+                      *options.world);
   open_logs(output);
+  for (const std::string& remark : folder.remarks()) {
+    log_info(remark);
+  }
   log_info(layout_line(config.parallel_config, get_data_parallel_world_size()));
   log_info(concat(name_of(cpu_level()), ", ", num_threads(), " threads, OpenBLAS ",
                   kernels::blas_flavour()));
@@ -269,14 +154,19 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     log_warning(note);
   }
 
-  RunData data = open_data_in_turn(config, *options.world);
+  log_info(checkpoint_plan(config.training_config));
+
+  RunData data = open_data(config, *options.world);
   check_first_step(*data.train, config.dataset_config);
   log_info("data: " + data.description);
+  for (const std::string& remark : data.remarks) {
+    log_info("data: " + remark);
+  }
   const std::unique_ptr<ParallelModel> model =
       options.model ? get_model(options.model, config) : get_model(config);
   if (!config.training_config.load_checkpoint.empty()) {
     load_weights(*model, config.model_config, config.training_config.load_checkpoint);
-    log_info("loaded " + config.training_config.load_checkpoint);
+    log_info("loaded " + resolve_checkpoint(config.training_config.load_checkpoint));
   }
   log_info(options.model ? concat("model: ", model->type_name(), ", this rank holds ",
                                   model->num_parameters(), " parameters")
@@ -290,7 +180,14 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     resolved = comment_line("run_cmd: " + options.run_cmd) + resolved;
   }
   const bool first = RankContext::current().rank() == 0;
+  if (options.overwrite || options.replace) {
+    options.world->barrier();  // every rank has read what may be moved now
+  }
   if (first) {
+    const std::string aside = folder.move_earlier_aside({data.tokenizer_model});
+    if (!aside.empty()) {
+      log_info("the files of the earlier run are now in " + aside);
+    }
     write_file_atomically(output + "/config.yaml", resolved);
   }
   if (get_data_parallel_world_size(/*with_context_parallel=*/true) > 1) {
@@ -310,6 +207,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   const TrainSummary summary =
       train(cell, *data.train, config,
             {.validation = data.validation.get(),
+             .test = data.test.get(),
              .metrics = metrics ? &*metrics : nullptr,
              .checkpoint = {.directory = output + "/checkpoint",
                             .keep_max = config.training_config.keep_checkpoint_max,

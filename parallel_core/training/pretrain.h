@@ -7,34 +7,20 @@
 
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/data/data_source.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/run_data.h"
 #include "parallel_core/training/training.h"
 
 namespace tapestry {
-
-/// Where a run's samples come from.
-struct RunData {
-  std::unique_ptr<data::DataSource> train;
-  std::unique_ptr<data::DataSource> validation;  ///< null if nothing is to be validated
-  std::string tokenizer_model;                   ///< file; empty for bytes and for recorded steps
-  std::string description;                       ///< for the log
-};
-
-/// Largest SentencePiece vocabulary that the default text is cut into; a model's vocabulary may
-/// exceed its tokenizer's.
-inline constexpr int64_t kDefaultTextMaxVocab = 8000;
-
-/// Opens step_data_dir, or data_path, or the default text, which is prepared on first use.
-/// ValueError or IoError for data that do not fit the configuration.
-RunData open_data(const AllConfig& config);
 
 struct PretrainOptions {
   ModelProvider model;                   ///< empty: the GPT of the configuration
   ParamGroupsProvider param_groups;      ///< empty: with and without weight decay, by flags
   std::string run_cmd;                   ///< recorded in the log and config.yaml
   std::function<bool()> stop_requested;  ///< see TrainOptions; asked of any rank, it stops all
+  bool overwrite = false;                ///< see OutputFolderOptions
+  bool replace = false;                  ///< see OutputFolderOptions
   std::shared_ptr<ProcessGroup> world = single_process_group();
   int ranks_on_host = 1;      ///< that share the memory which this one finds free
   std::string progress_text;  ///< how collectives move on, for the log
@@ -43,11 +29,20 @@ struct PretrainOptions {
 /// Does everything that a configuration asks for: groups, logs, data, model, weights, optimizer,
 /// training. Every rank of the world calls it. The configuration must be supported
 /// (require_supported) and fit into memory (both are checked before anything is allocated or
-/// written; what a model of one's own needs is not known before).
+/// written; what a model of one's own needs is not known before). The output folder is the run's
+/// alone (OutputFolder), and that of an earlier run is refused unless it is to be overwritten; then
+/// its files are moved aside when everything that this run reads has been read.
 TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options = {});
+
+/// Numbers of threads and the groups of ranks, unless there are any. ValueError for a configuration
+/// that is not supported, or a world of the wrong size.
+void initialize_ranks(const AllConfig& config, const std::shared_ptr<ProcessGroup>& world);
 
 /// The axes that a configuration asks for. A virtual pipeline of one chunk is none.
 ModelParallelSizes model_parallel_sizes(const ModelParallelConfig& config);
+
+/// ValueError, with the number that is needed, for a job whose ranks the layout does not divide.
+void check_world_size(const ModelParallelConfig& config, int world_size);
 
 /// "dp 1 | pp 1 | tp 1 | sp False | vpp None"
 std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel_size);

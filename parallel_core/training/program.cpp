@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/parallel_state.h"
@@ -25,6 +26,9 @@ void request_stop(int signal) {
 }
 
 bool is_bad_input(const std::exception& error) {
+  if (dynamic_cast<const StorageError*>(&error) != nullptr) {
+    return false;  // a full disk
+  }
   return dynamic_cast<const ValueError*>(&error) != nullptr ||
          dynamic_cast<const TypeError*>(&error) != nullptr ||
          dynamic_cast<const IndexError*>(&error) != nullptr ||
@@ -47,6 +51,7 @@ int run_program(
     int argc,
     char** argv,
     const std::function<int(const std::vector<std::string>& words, const Distributed& job)>& body) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit of sizes is an error that is reported
   std::optional<Distributed> job;
   try {
     job.emplace(argc, argv);

@@ -17,7 +17,7 @@ inline constexpr int kBadInput = 2;
 /// Makes this process a rank of its job, runs `body` with the words of the command line (without
 /// the program's name, and without what MPI takes) and returns its exit code. What it throws is
 /// logged once for the job and ends all its processes: with kBadInput for wrong values, types,
-/// indices and files, else with kFailure.
+/// indices and files, else, also for a full disk (StorageError), with kFailure.
 int run_program(
     int argc,
     char** argv,

@@ -18,6 +18,7 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/random.h"
+#include "parallel_core/training/divergence.h"
 #include "parallel_core/training/forward_step.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/progress.h"
@@ -33,6 +34,9 @@ using Clock = std::chrono::steady_clock;
 double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
+
+// Name of a checkpoint's folder, before the step, that is not to be taken for one.
+constexpr const char* kDivergedPrefix = "diverged_step_";
 
 bool contains(const std::vector<int64_t>& steps, int64_t step) {
   return std::find(steps.begin(), steps.end(), step) != steps.end();
@@ -75,9 +79,9 @@ double evaluate(ParallelModel& model,
                 int64_t iterations) {
   const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
   const int64_t available = std::min(iterations, source.size_in_samples() / batch);
-  check<ValueError>(available > 0, "evaluation: the validation data hold ",
-                    source.size_in_samples(), " samples, one global batch needs ", batch,
-                    "; raise its share in dataset_config.split or lower the batch size");
+  check<ValueError>(available > 0, "evaluation: the data hold ", source.size_in_samples(),
+                    " samples, one global batch needs ", batch,
+                    "; raise their share in dataset_config.split or lower the batch size");
   const NoGradGuard guard;
   model.eval();
   double loss = 0;
@@ -101,6 +105,13 @@ double evaluate(ParallelModel& model,
   return sums[0] / std::max(sums[1], 1.0);
 }
 
+std::string eval_log_line(const char* part, int64_t step, double loss) {
+  char text[120];
+  std::snprintf(text, sizeof(text), "%s: Step:%lld, Loss: %.6f, Perplexity: %.4f", part,
+                static_cast<long long>(step), loss, std::exp(loss));
+  return text;
+}
+
 std::string train_log_line(const StepRecord& record, const StepResult& result) {
   char text[160];
   std::snprintf(text, sizeof(text), "train: Epoch:%lld, Step:%lld, Loss: %.6f, Finite_grads: %s, ",
@@ -118,6 +129,20 @@ std::string train_log_line(const StepRecord& record, const StepResult& result) {
   }
   std::snprintf(text, sizeof(text), "), Time: %.2f ms", record.step_time_ms);
   return line + text;
+}
+
+std::string checkpoint_plan(const TrainingConfig& config) {
+  const std::string in = concat(" in ", config.output_dir, "/checkpoint");
+  if (config.save_interval) {
+    return concat("checkpoints: every ", *config.save_interval, " steps",
+                  config.save_last ? " and at the end," : ", none at the end (save_last: False),",
+                  in, "; the newest ", config.keep_checkpoint_max, " are kept");
+  }
+  return config.save_last
+             ? concat("checkpoints: at the end alone,", in,
+                      "; save_interval is null, so nothing is saved before")
+             : "checkpoints: none, unless a signal stops the run; save_interval is null and "
+               "save_last False";
 }
 
 std::string bubble_line(const PipelineBubble& bubble) {
@@ -152,9 +177,16 @@ TrainSummary train(TrainOneStepCell& cell,
 
   TrainSummary summary;
   Progress progress(total);
-  int64_t saved_step = -1;
+  DivergenceWatch watch(config);
+  std::optional<int64_t> saved_step;
+  std::optional<int64_t> proven_step;  // saved, and a later step has found a finite loss with it
+  std::string newest;                  // folder of saved_step
   const auto save = [&](int64_t step) {
-    if (saved_step == step) {
+    if (saved_step == step || options.checkpoint.directory.empty()) {
+      return;
+    }
+    if (!watch.loss_is_finite()) {
+      log_warning(concat("step ", step, " is not saved: its loss is not finite"));
       return;
     }
     saved_step = step;
@@ -162,9 +194,32 @@ TrainSummary train(TrainOneStepCell& cell,
       get_logical_state(cell.network(), &cell.optimizer());  // a sharded one takes all ranks
       return;
     }
-    const std::string folder = save_checkpoint(cell.network(), config.model_config, step,
-                                               options.checkpoint, &cell.optimizer());
-    log_info("saved " + folder);
+    newest = write_checkpoint(cell.network(), config.model_config, step, options.checkpoint,
+                              &cell.optimizer());
+    log_info("saved " + newest);
+  };
+  // Weights that the last update has spoilt must not take the place of good ones: these stay until
+  // the newest ones have been used.
+  const bool first = RankContext::current().rank() == 0;
+  const auto accept_saved = [&] {
+    if (first && saved_step != proven_step) {
+      remove_old_checkpoints(options.checkpoint, newest);
+    }
+    proven_step = saved_step;
+  };
+  const auto fail = [&] {
+    end_progress();
+    std::string text = concat("training: ", watch.report());
+    if (saved_step != proven_step) {
+      text += concat("\nThe weights saved at step ", *saved_step, " are spoilt: they are now in ",
+                     options.checkpoint.directory, "/", kDivergedPrefix, *saved_step, ".");
+      if (first) {
+        set_checkpoint_aside(newest, concat(kDivergedPrefix, *saved_step));
+      }
+    }
+    throw RuntimeError(concat(
+        text, proven_step ? concat("\nThe last good checkpoint is that of step ", *proven_step, ".")
+                          : std::string("\nThis run has saved no good checkpoint.")));
   };
 
   RankContext::current().allocator().reset_peak();  // what is told is training's
@@ -181,6 +236,10 @@ TrainSummary train(TrainOneStepCell& cell,
     }
     const StepResult result = cell(step_batches(source, config, step));
     ++step;
+    watch.observe(step, result);
+    if (watch.loss_is_finite()) {
+      accept_saved();
+    }
     if (activations && get_data_parallel_rank() == 0) {
       const auto values = whole_activations(activations->values(), config);
       if (writes) {
@@ -200,6 +259,11 @@ TrainSummary train(TrainOneStepCell& cell,
     if (options.validation != nullptr && is_due(t.eval_interval, step)) {
       record.eval_loss = evaluate(cell.network(), *options.validation, config, t.eval_iters);
     }
+    const bool is_last = step >= last_step || (t.epochs && source.epoch(step, batch) >= *t.epochs);
+    if (options.test != nullptr && is_last) {
+      record.test_loss = evaluate(cell.network(), *options.test, config, t.eval_iters);
+      summary.test_loss = record.test_loss;
+    }
     if (options.metrics != nullptr) {
       options.metrics->write(record, result);
     }
@@ -216,10 +280,10 @@ TrainSummary train(TrainOneStepCell& cell,
       log_warning(concat("step ", step, ": the gradients are not finite, the update was skipped"));
     }
     if (record.eval_loss) {
-      char text[120];
-      std::snprintf(text, sizeof(text), "eval: Step:%lld, Loss: %.6f, Perplexity: %.4f",
-                    static_cast<long long>(step), *record.eval_loss, std::exp(*record.eval_loss));
-      log_info(text);
+      log_info(eval_log_line("eval", step, *record.eval_loss));
+    }
+    if (record.test_loss) {
+      log_info(eval_log_line("test", step, *record.test_loss));
     }
     progress.update(record, result);
     if (contains(t.dump_weight_steps, step)) {
@@ -227,6 +291,9 @@ TrainSummary train(TrainOneStepCell& cell,
       if (writes) {
         write_gathered(dump_path(config, "weights", step), weights);
       }
+    }
+    if (watch.has_diverged()) {
+      fail();
     }
     if (is_due(t.save_interval, step)) {
       save(step);
@@ -240,8 +307,12 @@ TrainSummary train(TrainOneStepCell& cell,
   if (summary.steps > 1) {
     log_info(memory_line(memory_stats()));
   }
-  if (summary.stopped_on_request || t.save_interval) {
+  if (watch.ends_badly()) {
+    fail();
+  }
+  if (summary.stopped_on_request || (t.save_last && summary.steps > 0)) {
     save(step);
+    accept_saved();
   }
   return summary;
 }

@@ -23,10 +23,16 @@ double evaluate(ParallelModel& model,
                 const AllConfig& config,
                 int64_t iterations);
 
+/// "eval: Step:100, Loss: 4.210932, Perplexity: 67.4194"; `part` is eval or test.
+std::string eval_log_line(const char* part, int64_t step, double loss);
+
 /// The line that log readers know:
 /// "train: Epoch:0, Step:5, Loss: 10.341485, Finite_grads: True, Loss_scale: 4096.0,
 /// Learning_rate: (1.250000e-06,1.250000e-06,), Time: 1403.24 ms".
 std::string train_log_line(const StepRecord& record, const StepResult& result);
+
+/// What the run saves and when: "checkpoints: at the end alone, ...".
+std::string checkpoint_plan(const TrainingConfig& config);
 
 /// "pipeline: stages waited for 12.50 % of the passes, theory 11.11 %".
 std::string bubble_line(const PipelineBubble& bubble);
@@ -34,8 +40,9 @@ std::string bubble_line(const PipelineBubble& bubble);
 /// What the loop does besides stepping.
 struct TrainOptions {
   data::DataSource* validation = nullptr;  ///< null: no evaluation
+  data::DataSource* test = nullptr;        ///< evaluated after the last step; null: not
   MetricsWriter* metrics = nullptr;        ///< null: no metrics.jsonl
-  CheckpointOptions checkpoint;            ///< used if save_interval is set, or on request
+  CheckpointOptions checkpoint;            ///< without a directory: nothing is saved
   std::function<bool()> stop_requested;    ///< asked after each step; true ends the run
 };
 
@@ -44,11 +51,18 @@ struct TrainSummary {
   int64_t steps = 0;
   double first_loss = 0;
   double last_loss = 0;
+  std::optional<double> test_loss;  ///< after the last step, if there is a test part
   bool stopped_on_request = false;
 };
 
 /// Trains until training_iters, epochs or the data are used up; logs, evaluates, saves and dumps as
-/// configured. A requested stop saves a checkpoint.
+/// configured. The last step is followed by the evaluation on the test part; a requested stop is
+/// not, and saves a checkpoint. Older checkpoints beyond keep_checkpoint_max go when a step has
+/// shown that the newest one's weights give a finite loss, and at the end.
+///
+/// RuntimeError, with what may help (DivergenceWatch), after max_nonfinite_steps steps in a row
+/// that were not finite, and for a run that ends with a loss that is not, or without one finite
+/// step; what such a run has in memory is not saved. StorageError for a full disk.
 TrainSummary train(TrainOneStepCell& cell,
                    data::DataSource& source,
                    const AllConfig& config,

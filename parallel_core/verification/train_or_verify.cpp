@@ -57,6 +57,11 @@ std::optional<std::string> take_help(std::vector<std::string>& words) {
   return std::nullopt;
 }
 
+// Takes a word that stands alone out of the words.
+bool take_flag(std::vector<std::string>& words, const std::string& name) {
+  return std::erase(words, name) > 0;
+}
+
 int64_t number(const std::string& text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -78,6 +83,8 @@ int train_or_verify(std::vector<std::string> words,
   }
   const std::optional<std::string> layout = take(words, "--verify_layout");
   const std::optional<std::string> steps = take(words, "--verify_steps");
+  options.overwrite = take_flag(words, "--overwrite") || options.overwrite;
+  options.replace = take_flag(words, "--replace") || options.replace;
   if (!layout) {
     check<ValueError>(!steps, "--verify_steps: has no effect without --verify_layout");
     options.stop_requested = stop_on_signals();

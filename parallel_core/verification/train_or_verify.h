@@ -10,7 +10,8 @@
 namespace tapestry {
 
 /// Trains with the configuration that the words of the command line give (init_configs_from_args):
-/// `pretrain` with `options`, whose world and signals are those of the job. With `--verify_layout
+/// `pretrain` with `options`, whose world and signals are those of the job; `--overwrite` and
+/// `--replace` among the words are those of PretrainOptions. With `--verify_layout
 /// LAYOUT` among the words it compares that layout with one process instead (compare_layout), over
 /// `--verify_steps N` steps (3), and prints the report. The exit code; kFailure if the layout does
 /// not compute what one process does. `--help` or `-h`, alone or with a section, prints and returns.

@@ -11,6 +11,8 @@ stubs="$scratch/stubs"
 calls="$scratch/calls"
 mkdir -p "$stubs" "$scratch/clone/build/release/examples/gpt" "$scratch/home"
 cp -r "$source_root/scripts" "$scratch/clone/scripts"
+mkdir -p "$scratch/clone/examples/gpt"
+cp "$source_root"/examples/gpt/*.yaml "$scratch/clone/examples/gpt"
 printf '# a comment\ncmake\n\nsome-package\nother-package  # why\n' >"$scratch/clone/packages.txt"
 
 stub() {  # stub NAME BODY: a program that records its call, then does BODY
@@ -25,7 +27,7 @@ stub dpkg-query 'for last; do :; done
 stub cmake 'exit 0'
 stub ctest 'exit 7'
 programs="$scratch/clone/build/release/examples/gpt"
-stub "$programs/preprocess_data" 'echo "$documents documents (0 empty), 9000 tokens"'
+stub "$programs/preprocess_data" 'echo "{\"vocab_size\": $vocab}" >dataset/user_text/user_text_document.tokenizer.json'
 stub "$programs/generate" 'echo "let there be light"'
 stub "$programs/pretrain_gpt" 'mkdir -p output/checkpoint/step_00000009; touch -d yesterday output/checkpoint/step_00000009
   mkdir -p output/checkpoint/step_00000002 output/checkpoint/step_00000003
@@ -34,7 +36,7 @@ stub "$programs/pretrain_gpt" 'mkdir -p output/checkpoint/step_00000009; touch -
 
 user=1000
 works=yes
-export documents=100
+export vocab=512
 failures=0
 run() {  # run SCRIPT ARGUMENT...: sets code and out
   : >"$calls"
@@ -86,6 +88,7 @@ expect "test.sh hands its arguments on" called "-R some"
 run quickstart.sh
 expect "quickstart.sh succeeds" exits 0
 expect "quickstart.sh trains the preset" called "pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml"
+expect "a second quick start moves the first one's files aside" called "pretrain_gpt_tiny.yaml --overwrite"
 expect "the highest checkpoint of this run writes text" called "generate --checkpoint ./output/checkpoint/step_00000003 "
 expect "the text is shown" says "let there be light"
 expect "no text is prepared" not_called "preprocess_data --input"
@@ -93,13 +96,24 @@ expect "no text is prepared" not_called "preprocess_data --input"
 printf '  Call me\nIshmael. Some years ago\n' >"$scratch/home/my book.txt"
 run quickstart.sh --text "my book.txt" --set training_config.training_iters=5
 expect "--text succeeds" exits 0
-expect "--text prepares the file" called "preprocess_data --input $scratch/home/my book.txt --output_prefix dataset/user_text/user"
-expect "--text trains on it" called "dataset_config.data_path=dataset/user_text/user_text_document --set dataset_config.tokenizer_model=dataset/user_text/user.model --set training_config.training_iters=5"
-expect "--text prompts with it" called "--prompt Call me Ishmael. Some "
+expect "--text prepares the file" called "preprocess_data --input $scratch/home/my book.txt --output_prefix dataset/user_text/user --tokenizer_type sentencepiece --train_tokenizer --vocab_size 512 --grow_vocab"
+expect "--text trains on it" called "--config_path examples/gpt/pretrain_gpt_tiny.yaml --set dataset_config.data_path=dataset/user_text/user_text_document --set training_config.training_iters=5"
+expect "--text prompts with its first words" called "--prompt Call me --max_new_tokens"
 expect "--text evaluates" not_called "eval_interval"
-documents=3
+vocab=4032
+printf '\xEF\xBB\xBF\n\xE7\x84\xB6\xE5\x90\x8E\n' >"$scratch/home/my book.txt"
 run quickstart.sh --text "my book.txt"
-expect "a short --text is not evaluated" called "--set training_config.eval_interval=null"
+expect "a larger vocabulary goes to the model" called "--set model_config.vocab_size=4032"
+expect "a byte-order mark is no prompt" called $'--prompt \xE7\x84\xB6\xE5\x90\x8E --max_new_tokens'
+vocab=66
+run quickstart.sh --text "my book.txt" --preset char
+expect "--preset char takes characters" called "--tokenizer_type character --train_tokenizer"
+expect "--preset char trains its preset" called "--config_path examples/gpt/pretrain_gpt_char.yaml --set dataset_config.data_path"
+expect "a smaller tokenizer leaves the model as it is" not_called "model_config.vocab_size"
+run quickstart.sh --preset huge
+expect "an unknown preset exits with 2" exits 2
+expect "the presets are named" says "124M 13B"
+expect "an unknown preset starts nothing" not_called cmake
 run quickstart.sh --text
 expect "--text without a file exits with 2" exits 2
 run quickstart.sh --text missing.txt

@@ -118,6 +118,21 @@ TEST(AtomicFile, UnwritableFolder) {
               HasSubstr("Permission denied"));
 }
 
+// What a program may blame on its input, and what not.
+TEST(AtomicFile, TheMediumsFailuresAreStorageErrors) {
+  for (const int error : {ENOSPC, EDQUOT, EFBIG, EIO}) {
+    EXPECT_THAT(message_of<StorageError>([&] { throw_io_error("x", "write", error); }),
+                HasSubstr("x: cannot write: "));
+  }
+  for (const int error : {ENOENT, EACCES, EROFS, EISDIR}) {
+    try {
+      throw_io_error("x", "write", error);
+    } catch (const IoError& thrown) {
+      EXPECT_EQ(dynamic_cast<const StorageError*>(&thrown), nullptr) << error;
+    }
+  }
+}
+
 TEST(AtomicFile, AFailedWriteLeavesTheOldFileAndNoTemporary) {
   const test::ScratchFolder folder;
   const std::string path = folder.file("x.npy");
@@ -131,7 +146,7 @@ TEST(AtomicFile, AFailedWriteLeavesTheOldFileAndNoTemporary) {
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
   const std::vector<float> data(1'000'000);
   const std::string message =
-      message_of<IoError>([&] { write_npy(path, kFloat32, Shape{1'000'000}, data.data()); });
+      message_of<StorageError>([&] { write_npy(path, kFloat32, Shape{1'000'000}, data.data()); });
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, handler);
   EXPECT_THAT(message, HasSubstr(path));

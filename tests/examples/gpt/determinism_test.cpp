@@ -25,8 +25,8 @@ class DeterminismTest : public ProgramTest {
     dir_.write("run.yaml", replaced(text, "batch_size: 2", "batch_size: 8"));
   }
   void train(const std::string& output, const std::string& arguments) {
-    ASSERT_EQ(pretrain("--config_path run.yaml --set training_config.output_dir=" + output + " " +
-                       arguments),
+    ASSERT_EQ(pretrain("--config_path run.yaml --overwrite --set training_config.output_dir=" +
+                       output + " " + arguments),
               0)
         << said();
   }

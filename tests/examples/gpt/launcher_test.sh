@@ -5,7 +5,7 @@ export PRETRAIN_GPT="$1"
 launcher="$2"
 scratch="$(mktemp -d)"
 cd "$scratch" || exit 1
-export TAPESTRY_TEST_MARK="$scratch" OMP_WAIT_POLICY=passive BIND=none THREADS_PER_RANK=1
+export TAPESTRY_TEST_MARK="$scratch" BIND=none THREADS_PER_RANK=1
 failures=0
 
 fail() {
@@ -72,30 +72,43 @@ for run in first second; do
       fail "rank $rank of the $run run has no log"
   done
   [[ "$(wc -l <"$run/output/metrics.jsonl")" == 3 ]] || fail "metrics of the $run run"
-  [[ -e "$run/output/log/pretrain_gpt.pid" ]] && fail "the $run run leaves its process number"
+  [[ -e "$run/output/run.lock" ]] && fail "the $run run leaves its lock"
 done
 cmp -s {first,second}/output/checkpoint/step_00000003/model.safetensors ||
   fail "the same run twice gives different weights"
 
-# A new run ends the one that the launcher started here before, in good order, and nothing else.
-sleep 300 &
-stranger=$!
+# A run that is going on is left alone: by one in another folder, and by one that is refused in its
+# own, in one voice and with the exit code of bad input. --replace ends it in good order.
 mkdir earlier
-echo "$stranger 1" >first/output/log/pretrain_gpt.pid  # a number that was given to somebody else
-(cd first && "$launcher" $preset "${small[@]}" --set training_config.training_iters=1) \
-  >stranger.txt 2>&1 || fail "a run beside a stranger"
-gone "$stranger" && fail "a process that is not ours was ended"
-kill "$stranger"
 (cd earlier && exec "$launcher" $preset "${small[@]}" --set training_config.training_iters=100000) \
   >earlier.txt 2>&1 &
 earlier=$!
 until_true in_log earlier/output/log/rank_1/info.log "memory: parameters" || fail "the earlier run starts"
 (cd earlier && "$launcher" $preset "${small[@]}" --set training_config.training_iters=2 \
-  --set training_config.output_dir=./output2) >later.txt 2>&1 || fail "the later run"
-grep -qF "ending the earlier run" later.txt || fail "the earlier run is not mentioned"
-until_true gone "$earlier" || fail "the earlier run goes on"
+  --set training_config.output_dir=./output2) >beside.txt 2>&1 || fail "a run in another folder"
+(cd earlier && "$launcher" $preset "${small[@]}" --set training_config.training_iters=2) \
+  >refused.txt 2>&1
+[[ $? == 2 ]] || fail "a run in a folder that is in use does not end with 2"
+[[ "$(grep -c "is in use by process" refused.txt)" == 1 ]] || fail "the refusal is not said once"
+gone "$earlier" && fail "a run ended another one without being told to"
+(cd earlier && "$launcher" $preset "${small[@]}" --set training_config.training_iters=2 --replace) \
+  >later.txt 2>&1 || fail "the run that replaces another"
+grep -qF "waiting for the end of process" later.txt || fail "the replaced run is not mentioned"
+until_true gone "$earlier" || fail "the replaced run goes on"
+wait "$earlier" || fail "the replaced run fails"
 in_log earlier/output/log/rank_0/info.log "stopped on request after" ||
-  fail "the earlier run was not ended in good order"
+  fail "the replaced run was not ended in good order"
+[[ -n "$(ls earlier/output/old/run_1/checkpoint)" ]] || fail "the replaced run has not saved"
+[[ "$(wc -l <earlier/output/metrics.jsonl)" == 2 ]] || fail "metrics of the run that replaces"
+
+# The folder of a finished run: all ranks refuse, or all go on.
+(cd earlier && "$launcher" $preset "${small[@]}" --set training_config.training_iters=2) \
+  >again.txt 2>&1
+[[ $? == 2 ]] || fail "a second run of a folder does not end with 2"
+[[ "$(grep -c "holds a run already" again.txt)" == 1 ]] || fail "the second run is not refused once"
+(cd earlier && "$launcher" $preset "${small[@]}" --set training_config.training_iters=1 --overwrite) \
+  >again.txt 2>&1 || fail "a run that overwrites"
+[[ "$(wc -l <earlier/output/old/run_2/metrics.jsonl)" == 2 ]] || fail "what was overwritten is gone"
 
 # A signal to the launcher ends the run in good order.
 mkdir signal

@@ -7,6 +7,8 @@
 
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/tokenizer.h"
+#include "parallel_core/data/tokenizer_record.h"
+#include "parallel_core/data/utf8.h"
 #include "tests/parallel_core/data/temp_dir.h"
 
 namespace tapestry::data {
@@ -76,6 +78,7 @@ TEST_F(PreprocessDataTest, BadInputGivesTwoAReasonAndNoFiles) {
   dir_.write("bad.jsonl", "{\"text\": 1}\n");
   dir_.write("empty.txt", "");
   dir_.write("odd.model", "odd");
+  dir_.write("a.txt.gz", "\x1F\x8B\x08 and more");
   const auto names = dir_.names();
   const struct {
     const char* arguments;
@@ -89,14 +92,24 @@ TEST_F(PreprocessDataTest, BadInputGivesTwoAReasonAndNoFiles) {
       {"--input a.txt --output_prefix o --tokenizer_type byte --tokenizer_model odd.model",
        "has no model file"},
       {"--input a.txt --output_prefix o --tokenizer_type byte --train_tokenizer --vocab_size 300",
-       "only --tokenizer_type sentencepiece"},
+       "only --tokenizer_type sentencepiece and character"},
+      {"--input a.txt --output_prefix o --tokenizer_type character", "--tokenizer_model"},
+      {"--input a.txt --output_prefix o --tokenizer_type character --train_tokenizer --vocab_size "
+       "9",
+       "--vocab_size: is only used together"},
+      {"--input a.txt --output_prefix o --tokenizer_type character --tokenizer_model odd.model",
+       "odd.model: is not the model of a character tokenizer"},
+      {"--input a.txt --output_prefix o --tokenizer_type byte --grow_vocab",
+       "--grow_vocab: is only"},
+      {"--input a.txt --output_prefix o --tokenizer_type sentencepiece --train_tokenizer "
+       "--vocab_size 300 --character_coverage 2",
+       "character_coverage 2"},
+      {"--input a.txt.gz --output_prefix o --tokenizer_type byte",
+       "a.txt.gz: is compressed by gzip, expected plain text; unpack it first: gunzip -k a.txt.gz"},
       {"--input a.txt --output_prefix o --tokenizer_type sentencepiece --train_tokenizer",
        "--train_tokenizer needs it"},
       {"--input a.txt --output_prefix o --tokenizer_type byte --vocab_size 300",
        "only used together"},
-      {"--input a.txt --output_prefix o --tokenizer_type sentencepiece --train_tokenizer "
-       "--vocab_size 1000",
-       "does not suit this text"},
       {"--input a.txt --output_prefix o --tokenizer_type sentencepiece --tokenizer_model odd.model",
        "odd.model: offset"},
       {"--input a.txt --output_prefix o --tokenizer_type byte --split_documents page",
@@ -117,10 +130,53 @@ TEST_F(PreprocessDataTest, BadInputGivesTwoAReasonAndNoFiles) {
   }
 }
 
+TEST_F(PreprocessDataTest, RecordsTheTokenizer) {
+  dir_.write("a.txt",
+             "\xEF\xBB\xBF"
+             "abba\n");
+  ASSERT_EQ(run("--input a.txt --output_prefix out --tokenizer_type character --train_tokenizer"),
+            0)
+      << text_;
+  EXPECT_THAT(text_, HasSubstr("note: a.txt: begins with a byte-order mark"));
+  EXPECT_THAT(text_, HasSubstr("character tokenizer out.model, 4 ids"));
+  EXPECT_THAT(IndexedDataset(dir_.file("out_text_document")).sequence(0),
+              ElementsAre(1, 2, 2, 1, 0));
+  const auto record = read_tokenizer_record(dir_.file("out_text_document"));
+  ASSERT_TRUE(record);
+  EXPECT_EQ(record->tokenizer, make_tokenizer("character", dir_.file("out.model"))->identity());
+  EXPECT_EQ(record->model, "out.model");
+}
+
+// 2,000 characters, as Chinese has them, at a vocabulary that has room for 252, and one that grows.
+TEST_F(PreprocessDataTest, AScriptOfManyCharacters) {
+  std::string text;
+  for (uint32_t i = 0; i < 40000; ++i) {
+    text += utf8(0x4E00 + i * i % 2003);
+    text += i % 50 == 49 ? "\n" : "";
+  }
+  dir_.write("a.txt", text);
+  const std::string arguments =
+      "--input a.txt --output_prefix out --tokenizer_type sentencepiece --train_tokenizer "
+      "--vocab_size 512 ";
+  ASSERT_EQ(run(arguments), 0) << text_;
+  EXPECT_THAT(text_, HasSubstr("note: a vocabulary of 512 has room for the 221 most frequent of"));
+  const auto decoded = [&] {
+    const std::vector<int64_t> ids = IndexedDataset(dir_.file("out_text_document")).sequence(0);
+    return make_tokenizer("sentencepiece", dir_.file("out.model"))
+        ->decode(std::vector<int32_t>(ids.begin(), ids.end()));
+  };
+  EXPECT_TRUE(decoded() == text);
+  ASSERT_EQ(run(arguments + "--grow_vocab"), 0) << text_;
+  EXPECT_THAT(text_, HasSubstr("the vocabulary is raised from 512 to "));
+  EXPECT_GT(read_tokenizer_record(dir_.file("out_text_document"))->tokenizer.vocab_size, 1000);
+  EXPECT_TRUE(decoded() == text);
+}
+
 TEST_F(PreprocessDataTest, HelpNamesEveryOption) {
   ASSERT_EQ(run("--help"), 0);
-  for (const char* option : {"--input", "--output_prefix", "--tokenizer_type", "--tokenizer_model",
-                             "--train_tokenizer", "--vocab_size", "--json_key", "--append_eod"}) {
+  for (const char* option :
+       {"--input", "--output_prefix", "--tokenizer_type", "--tokenizer_model", "--train_tokenizer",
+        "--vocab_size", "--grow_vocab", "--character_coverage", "--json_key", "--append_eod"}) {
     EXPECT_THAT(text_, HasSubstr(option));
   }
 }

@@ -255,31 +255,15 @@ TEST_F(StoryTest, ATerminalShowsABar) {
   EXPECT_THAT(shown, HasSubstr("tokens/s  ETA 0:00"));
 }
 
-TEST_F(StoryTest, ADryRunWritesNothing) {
-  dir_.write("run.yaml", kTinyRun);
-  const auto before = tree();
-  ASSERT_EQ(pretrain("--config_path run.yaml --dry_run"), 0) << said();
-  EXPECT_THAT(out_, HasSubstr("dp 1 | pp 1 | tp 1 | sp False | vpp None"));
-  EXPECT_THAT(out_, HasSubstr("parameters ("));
-  EXPECT_THAT(out_, HasSubstr("total: "));
-  EXPECT_THAT(out_, HasSubstr("hidden_size: 16"));
-  EXPECT_EQ(tree(), before);
-  EXPECT_FALSE(fs::exists(dir_.file("output")));
-  ASSERT_EQ(pretrain("--config_path run.yaml --dry_run --set "
-                     "parallel_config.expert_model_parallel_size=2"),
-            0)
-      << said();
-  EXPECT_THAT(out_, HasSubstr("not supported yet:"));
-}
-
 TEST_F(StoryTest, VersionAndHelp) {
   ASSERT_EQ(pretrain("--version"), 0);
   for (const char* named : {"pretrain_gpt ", "build: ", "CPU level: ", "BLAS: ", "MPI: "}) {
     EXPECT_THAT(out_, HasSubstr(named));
   }
   ASSERT_EQ(pretrain("--help"), 0);
-  for (const char* named : {"--config_path", "--set", "--model_type", "--run_cmd", "--dry_run",
-                            "--version", "training_config", "model_config"}) {
+  for (const char* named :
+       {"--config_path", "--set", "--model_type", "--run_cmd", "--dry_run", "--overwrite",
+        "--replace", "--version", "training_config", "model_config"}) {
     EXPECT_THAT(out_, HasSubstr(named));
   }
   ASSERT_EQ(generate("--help"), 0);
@@ -301,20 +285,6 @@ TEST_F(StoryTest, TheModelMayStandInAnotherSection) {
   EXPECT_EQ(generate("--checkpoint output --prompt And --max_new_tokens 3"), 0) << said();
 }
 
-// A second run into the same folder replaces the first one's files and keeps what it saves itself.
-TEST_F(StoryTest, ASecondRunIntoTheSameFolder) {
-  ASSERT_NO_FATAL_FAILURE(prepare_text());
-  dir_.write("run.yaml", kTinyRun);
-  const std::string saving =
-      "--config_path run.yaml --set training_config.keep_checkpoint_max=1 --set "
-      "training_config.save_interval=1 --set training_config.training_iters=";
-  ASSERT_EQ(pretrain(saving + "5"), 0) << said();
-  ASSERT_EQ(pretrain(saving + "2"), 0) << said();
-  EXPECT_EQ(steps("output").size(), 2U);
-  EXPECT_TRUE(fs::exists(dir_.file("output/checkpoint/step_00000002/model.safetensors")));
-  EXPECT_FALSE(fs::exists(dir_.file("output/checkpoint/step_00000005")));
-}
-
 TEST_F(StoryTest, TheTinyPresetPreparesItsText) {
   if (std::system("command -v bible > /dev/null") != 0) {
     GTEST_SKIP() << "the command bible is not installed";
@@ -327,7 +297,7 @@ TEST_F(StoryTest, TheTinyPresetPreparesItsText) {
   EXPECT_THAT(out_, HasSubstr("prepared the default text"));
   EXPECT_TRUE(fs::exists(dir_.file("dataset/bible.txt")));
   EXPECT_EQ(steps("output").size(), 2U);
-  ASSERT_EQ(pretrain(command), 0) << said();
+  ASSERT_EQ(pretrain(command + " --overwrite"), 0) << said();
   EXPECT_THAT(out_, HasSubstr("found the default text"));
 }
 

@@ -215,6 +215,13 @@ TEST(Config, Blends) {
   EXPECT_THAT(*with({"dataset_config.data_path=a/b"}).dataset_config.data_path, ElementsAre("a/b"));
   EXPECT_THAT(*with({"dataset_config.data_path=[0.30, a, 0.7, b]"}).dataset_config.data_path,
               ElementsAre("0.30", "a", "0.7", "b"));
+  for (const auto& [given, split] :
+       {std::pair{"1", "1"}, std::pair{"90,10", "90,10"}, std::pair{"[969, 30, 1]", "969,30,1"},
+        std::pair{"0.9", "0.9"}, std::pair{"'1,1'", "1,1"}}) {
+    EXPECT_EQ(with({std::string("dataset_config.split=") + given}).dataset_config.split, split);
+  }
+  EXPECT_THAT(*with({"dataset_config.text=[a.txt, b c.txt]"}).dataset_config.text,
+              ElementsAre("a.txt", "b c.txt"));
   EXPECT_THAT(*with({"dataset_config.data_path=[[0.3, a], [0.7, b]]"}).dataset_config.data_path,
               ElementsAre("0.3", "a", "0.7", "b"));
   EXPECT_THAT(*with({"dataset_config.data_path=[a, b]"}).dataset_config.data_path,
@@ -284,7 +291,7 @@ TEST(Config, ResolvedYamlNamesOrigins) {
 }
 
 TEST(Config, PresetsLoad) {
-  for (const std::string name : {"tiny", "124M", "110M_llama", "7B", "13B", "70B"}) {
+  for (const std::string name : {"tiny", "char", "124M", "110M_llama", "7B", "13B", "70B"}) {
     const auto config = init_configs_from_yaml("examples/gpt/pretrain_gpt_" + name + ".yaml");
     EXPECT_THAT(config.unsupported, IsEmpty()) << name;
     EXPECT_THAT(config.notes, IsEmpty()) << name;

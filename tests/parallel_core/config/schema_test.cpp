@@ -47,7 +47,9 @@ const std::map<std::string, std::string> kOriginalKeys = {
     {"dataset_config",
      "dataset_dir shuffle batch_size micro_batch_num train_samples data_layout eos_token_id "
      "drop_remainder pad_token_id reset_attention_mask reset_position_ids eod_mask_loss seq_length "
-     "dataset_size data_path split step_data_dir tokenizer_type tokenizer_model"},
+     "dataset_size data_path train_data_path valid_data_path test_data_path text split "
+     "step_data_dir tokenizer_type tokenizer_model "
+     "character_coverage"},
     {"model_config",
      "vocab_size num_layers num_attention_heads hidden_size ffn_hidden_size seq_length "
      "encoder_attn_mask_type attention_type position_embedding_type parallel_position_embedding "

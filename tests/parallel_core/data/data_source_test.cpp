@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <numeric>
+#include <set>
 
 #include "autograd/tensor/error.h"
 #include "tests/parallel_core/data/temp_dir.h"
@@ -163,9 +165,84 @@ TEST_F(DataSourceTest, EachPartMayHaveItsOwnData) {
 TEST_F(DataSourceTest, RefusesWhatCannotBe) {
   EXPECT_ERROR(build_gpt_datasets(config({}, {.train = 1})), ValueError, "data_path: is empty");
   EXPECT_ERROR(build_gpt_datasets(config({dir_.file("none")}, {.train = 1})), IoError, "none.bin");
-  auto few = config({store("d", 2, 0)}, {.train = 1, .valid = 1});
-  EXPECT_ERROR(build_gpt_datasets(few), ValueError, "the valid part has none of its 2 sequences");
-  EXPECT_EQ(build_gpt_datasets(config({dir_.file("d")}, {.train = 1})).valid, nullptr);
+  EXPECT_EQ(build_gpt_datasets(config({store("d", 2, 0)}, {.train = 1})).valid, nullptr);
+}
+
+// Tokens of all samples of a part, each once.
+std::set<int64_t> tokens_of(const TokenDataset& part) {
+  std::set<int64_t> seen;
+  for (int64_t k = 0; k < part.size(); ++k) {
+    const Sample sample = part.get(k);
+    seen.insert(sample.tokens.begin(), sample.tokens.end());
+    seen.insert(sample.labels.begin(), sample.labels.end());
+  }
+  return seen;
+}
+
+// One document of 200 tokens: the parts are pieces of it that have nothing in common.
+TEST_F(DataSourceTest, OneDocumentIsDividedByTokens) {
+  IndexedDatasetWriter writer(dir_.file("one"), TokenType::kInt32);
+  std::vector<int32_t> tokens(200);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  writer.add_tokens(tokens);
+  writer.end_sequence();
+  writer.end_document();
+  writer.finish();
+  const auto data =
+      build_gpt_datasets(config({dir_.file("one")}, {.train = 100, .valid = 30, .test = 10}));
+  EXPECT_THAT(data.remarks, ElementsAre(::testing::HasSubstr(
+                                "1 document is too few for split 8,1,1, so it cuts tokens: train "
+                                "160, valid 20, test 20")));
+  const std::set<int64_t> train = tokens_of(*data.train);
+  const std::set<int64_t> valid = tokens_of(*data.valid);
+  const std::set<int64_t> test = tokens_of(*data.test);
+  EXPECT_EQ(std::pair(*train.begin(), *train.rbegin()), std::pair(int64_t{0}, int64_t{159}));
+  EXPECT_EQ(std::pair(*valid.begin(), *valid.rbegin()), std::pair(int64_t{160}, int64_t{179}));
+  EXPECT_EQ(std::pair(*test.begin(), *test.rbegin()), std::pair(int64_t{180}, int64_t{199}));
+  // Whoever asks for what: the parts are the same.
+  const auto alone = build_gpt_datasets(config({dir_.file("one")}, {.train = 100}));
+  EXPECT_EQ(tokens_of(*alone.train), train);
+  EXPECT_EQ(alone.valid, nullptr);
+  auto all = config({dir_.file("one")}, {.train = 100, .valid = 1, .test = 1});
+  all.split = "1";
+  EXPECT_EQ(tokens_of(*build_gpt_datasets(all).train).size(), 200U);
+  EXPECT_EQ(build_gpt_datasets(all).valid, nullptr);
+}
+
+TEST_F(DataSourceTest, ATestPartThatNobodyCanFillIsLeftOut) {
+  auto usual = config({store("d", 69, 0)}, {.train = 20, .valid = 5, .test = 5});
+  usual.split = "969,30,1";
+  const auto data = build_gpt_datasets(usual);
+  EXPECT_NE(data.valid, nullptr);
+  EXPECT_EQ(data.test, nullptr);
+  EXPECT_THAT(data.remarks, ElementsAre());  // by documents
+}
+
+// What the message advises is tried.
+TEST_F(DataSourceTest, TheAdviceWorks) {
+  IndexedDatasetWriter writer(dir_.file("two"), TokenType::kInt32);
+  for (int i = 0; i < 2; ++i) {
+    writer.add_tokens(std::vector<int32_t>(40, i));
+    writer.end_sequence();
+    writer.end_document();
+  }
+  writer.finish();
+  auto asked = config({dir_.file("two")}, {.train = 4, .valid = 4});
+  // By documents the validation part has none, by tokens training has less than a sample of 21.
+  asked.split = "10,90";
+  asked.options.seq_length = 20;
+  EXPECT_ERROR(build_gpt_datasets(asked), ValueError, "use dataset_config.split 58,22");
+  asked.split = "58,22";
+  EXPECT_NO_THROW(build_gpt_datasets(asked));
+  asked.options.seq_length = 64;
+  asked.split = "80,1";
+  EXPECT_ERROR(build_gpt_datasets(asked), ValueError,
+               "model_config.seq_length 32, or no evaluation");
+  asked.options.seq_length = 32;
+  EXPECT_NO_THROW(build_gpt_datasets(asked));
+  asked.options.seq_length = 64;
+  asked.counts.valid = 0;  // eval_interval: null
+  EXPECT_EQ(build_gpt_datasets(asked).train->seq_length(), 64);
 }
 
 TEST(SampleCounts, FollowTheIterations) {

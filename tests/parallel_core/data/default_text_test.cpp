@@ -6,8 +6,10 @@
 #include <thread>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/character_tokenizer.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/tokenizer.h"
+#include "parallel_core/data/tokenizer_record.h"
 #include "tests/parallel_core/data/temp_dir.h"
 
 namespace tapestry::data {
@@ -96,6 +98,44 @@ TEST(PrepareCorpus, FollowsChangesOfTheText) {
   EXPECT_EQ(second.tokens, 12);
 }
 
+// A file of the right name and date is not used if another tokenizer made it.
+TEST(PrepareCorpus, FollowsTheTokenizer) {
+  const TempDir dir;
+  train_character_tokenizer({{dir.write("ab.txt", "ab")}}, dir.file("ab.model"));
+  train_character_tokenizer({{dir.write("xa.txt", "ax")}}, dir.file("ax.model"));
+  CorpusOptions options{.dataset_dir = dir.file("data"), .tokenizer_type = "character"};
+  const TextInput input{{dir.write("a.txt", "aaa")}};
+  options.tokenizer_model = dir.file("ab.model");
+  const PreparedCorpus first = prepare_corpus("m", input, options);
+  options.tokenizer_model = dir.file("ax.model");
+  const PreparedCorpus second = prepare_corpus("m", input, options);
+  EXPECT_EQ(second.prefix, first.prefix);
+  EXPECT_TRUE(second.prepared);
+  EXPECT_EQ(read_tokenizer_record(second.prefix)->model, "../ax.model");
+  EXPECT_FALSE(prepare_corpus("m", input, options).prepared);
+}
+
+TEST(PrepareText, HasFilesOfItsOwnForEachText) {
+  const TempDir dir;
+  const CorpusOptions options{.dataset_dir = dir.file("data"), .tokenizer_type = "character"};
+  const std::string a = dir.write("a/text.txt", "abc");
+  const std::string b = dir.write("b/text.txt", "\xEF\xBB\xBFxy\nz");
+  const PreparedCorpus first = prepare_text({a}, options);
+  EXPECT_EQ(first.vocab_size, 4);
+  EXPECT_EQ(first.tokens, 4);
+  EXPECT_THAT(first.prefix, StartsWith(dir.file("data/text_")));
+  EXPECT_THAT(first.prefix, ::testing::EndsWith("_character_4_text_document"));
+  const PreparedCorpus second = prepare_text({b}, options);
+  EXPECT_NE(second.tokenizer_model, first.tokenizer_model);
+  EXPECT_EQ(second.tokens, 5);  // without the byte-order mark
+  EXPECT_THAT(second.remarks, ::testing::ElementsAre(HasSubstr("byte-order mark")));
+  EXPECT_FALSE(prepare_text({a}, options).prepared);
+  EXPECT_EQ(prepare_text({a, b}, options).documents, 2);
+  EXPECT_ERROR(prepare_text({}, options), ValueError, "no file");
+  EXPECT_ERROR(prepare_text({dir.write("c.txt", "\x1F\x8B\x08")}, options), ValueError,
+               "is compressed by gzip");
+}
+
 TEST(PrepareCorpus, RefusesBadOptions) {
   const TempDir dir;
   const TextInput input{{dir.write("a.txt", "hello")}};
@@ -103,8 +143,8 @@ TEST(PrepareCorpus, RefusesBadOptions) {
   EXPECT_ERROR(prepare_corpus("m", input, {.dataset_dir = dir.file("a.txt")}), IoError, "a.txt");
   EXPECT_ERROR(prepare_corpus("m", input, {.dataset_dir = dir.path(), .tokenizer_type = "word"}),
                ValueError, "\"word\" is unknown");
-  EXPECT_ERROR(prepare_corpus("m", input, {.dataset_dir = dir.path()}), ValueError,
-               "does not suit this text");
+  EXPECT_ERROR(prepare_corpus("m", input, {.dataset_dir = dir.path(), .character_coverage = 2}),
+               ValueError, "character_coverage 2");
   EXPECT_ERROR(prepare_corpus("m", {{dir.file("none")}}, {.dataset_dir = dir.path()}), IoError,
                "none");
   EXPECT_THAT(dir.names(), ::testing::ElementsAre("a.txt"));

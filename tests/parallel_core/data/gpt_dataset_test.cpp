@@ -152,6 +152,61 @@ TEST(SplitSequences, RefusesNonsense) {
   }
 }
 
+TEST(SplitTokens, CutsInsideSequences) {
+  const std::vector<int32_t> lengths = {3, 0, 5, 0, 2};
+  const Split parts = split_tokens("5,3,2", lengths, 1);
+  EXPECT_EQ(count_tokens(lengths, *parts[0]), 5);
+  EXPECT_EQ(parts[0]->end, 3);
+  EXPECT_EQ(parts[0]->drop, 3);
+  EXPECT_EQ(parts[1]->begin, 2);
+  EXPECT_EQ(parts[1]->skip, 2);
+  EXPECT_EQ(count_tokens(lengths, *parts[1]), 3);
+  EXPECT_EQ(parts[2]->begin, 4);
+  EXPECT_EQ(count_tokens(lengths, *parts[2]), 2);
+  // nanoGPT's int(0.9 n): rounded down, where Megatron's documents are rounded to the nearest.
+  const std::vector<int32_t> text = {1115394};
+  EXPECT_EQ(count_tokens(text, *split_tokens("90,10", text, 65)[0]), 1003854);
+  // Whatever the shares add up to, the last one ends at the end.
+  for (const char* split : {"1", "0,1", "0,0,1", "0.1,0.2", "1,1,1", "7,7", "969,30,1"}) {
+    int64_t sum = 0;
+    for (const auto& part : split_tokens(split, lengths, 0)) {
+      sum += part ? count_tokens(lengths, *part) : 0;
+    }
+    EXPECT_EQ(sum, 10) << split;
+  }
+}
+
+TEST(SplitTokens, ValidationGetsOneSample) {
+  const std::vector<int32_t> lengths = {600, 400};
+  EXPECT_EQ(count_tokens(lengths, *split_tokens("969,30,1", lengths, 65)[1]), 65);
+  EXPECT_EQ(count_tokens(lengths, *split_tokens("969,30,1", lengths, 65)[0]), 934);
+  EXPECT_EQ(count_tokens(lengths, *split_tokens("969,30,1", lengths, 20)[1]), 30);
+  EXPECT_EQ(count_tokens(lengths, *split_tokens("969,30,1", lengths, 501)[1]), 30);  // no room
+}
+
+TEST(SplitDataset, PrefersDocuments) {
+  const auto usable = [](const std::vector<int32_t>& lengths, int64_t sample) {
+    return split_dataset("8,1,1", lengths, sample).by_tokens ? "tokens" : "documents";
+  };
+  EXPECT_STREQ(usable(std::vector<int32_t>(10, 20), 20), "documents");
+  EXPECT_STREQ(usable(std::vector<int32_t>(10, 20), 21), "tokens");
+  EXPECT_STREQ(usable({100, 100}, 20), "tokens");
+  EXPECT_STREQ(usable({200}, 20), "tokens");
+  EXPECT_STREQ(usable({200}, 200), "documents");  // neither has enough
+}
+
+// A range that begins and ends inside sequences is as a dataset of what lies in it.
+TEST(GPTIndices, OfAPartAreThoseOfItsTokens) {
+  const GPTIndices part = build_gpt_indices(kLengths, {1, 5, 0, 2}, 9, 4, 1234);
+  const std::vector<int32_t> own = {3, 8, 2, 5};
+  const GPTIndices same = build_gpt_indices(own, {0, 4}, 9, 4, 1234);
+  ASSERT_EQ(part.num_samples(), same.num_samples());
+  for (int64_t i = 0; i <= part.num_samples(); ++i) {
+    EXPECT_EQ(part.sample_documents[i], same.sample_documents[i]);
+    EXPECT_EQ(part.sample_offsets[i], same.sample_offsets[i]);
+  }
+}
+
 // Sequence s of the test dataset holds 100 s, 100 s + 1, ...; id 7 stands for the end of document.
 class GPTDatasetTest : public ::testing::Test {
  protected:

@@ -7,6 +7,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/indexed_dataset.h"
+#include "parallel_core/data/tokenizer_record.h"
 #include "tests/parallel_core/data/temp_dir.h"
 
 namespace tapestry::data {
@@ -149,7 +150,51 @@ TEST_F(PrepareTest, AFailedRunKeepsTheOldResult) {
   prepare({{dir_.write("a.txt", "old")}});
   EXPECT_ERROR(prepare({{dir_.write("a.jsonl", "{")}}), ValueError, "JSON");
   EXPECT_THAT(documents(), ElementsAre("old"));
-  EXPECT_EQ(dir_.names().size(), 4U);
+  EXPECT_EQ(dir_.names().size(), 5U);
+}
+
+TEST_F(PrepareTest, AByteOrderMarkIsNoText) {
+  const std::string path = dir_.write("a.txt", "\xEF\xBB\xBFone");
+  EXPECT_THAT(check_text_files({path, dir_.write("b.txt", "two"), dir_.write("e.txt", "")}),
+              ElementsAre(path + ": begins with a byte-order mark, which is no part of the text"));
+  prepare({{path, dir_.write("b.jsonl", "\xEF\xBB\xBF{\"text\": \"two\"}\n")}});
+  EXPECT_THAT(documents(), ElementsAre("one", "two"));
+}
+
+TEST_F(PrepareTest, WhatIsNoPlainTextIsNamed) {
+  const struct {
+    std::string begin;
+    const char* message;
+  } cases[] = {{"\x1F\x8B\x08", "a.txt: is compressed by gzip"},
+               {"\x28\xB5\x2F\xFD", "zstd -d "},
+               {std::string("\xFD"
+                            "7zXZ\0",
+                            6),
+                "unxz -k "},
+               {"PK\x03\x04", "zip archive"},
+               {"%PDF-1.5", "pdftotext "},
+               {"\xFF\xFE"
+                "a",
+                "iconv -f UTF-16 -t UTF-8 "},
+               {"\xFE\xFF", "is UTF-16"},
+               {"MMIDIDX", "is the index of a data set"}};
+  for (const auto& c : cases) {
+    const std::string path = dir_.write("a.txt", c.begin + " and more");
+    EXPECT_ERROR(prepare({{path}}), ValueError, c.message);
+    EXPECT_ERROR(check_text_files({path}), ValueError, c.message);
+    expect_no_output();
+  }
+}
+
+TEST_F(PrepareTest, TheTokenizerIsRecorded) {
+  prepare({{dir_.write("a.txt", "one")}});
+  const auto record = read_tokenizer_record(dir_.file("out"));
+  ASSERT_TRUE(record);
+  EXPECT_EQ(record->tokenizer, ByteTokenizer().identity());
+  // A data set that is written without one does not keep its predecessor's.
+  IndexedDatasetWriter writer(dir_.file("out"), TokenType::kUInt16);
+  writer.finish();
+  EXPECT_EQ(read_tokenizer_record(dir_.file("out")), std::nullopt);
 }
 
 }  // namespace

@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/character_tokenizer.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
+#include "parallel_core/data/sha256.h"
+#include "parallel_core/data/tokenizer_record.h"
+#include "parallel_core/data/utf8.h"
 #include "tests/parallel_core/data/temp_dir.h"
 
 namespace tapestry::data {
@@ -29,7 +33,7 @@ std::vector<std::string> lines_of_text() {
 }
 
 const std::string& model_bytes() {
-  static const std::string bytes = train_sentencepiece(lines_of_text(), 300);
+  static const std::string bytes = train_sentencepiece(lines_of_text(), {.vocab_size = 300}).model;
   return bytes;
 }
 
@@ -59,6 +63,79 @@ TEST(ByteTokenizer, IsTheBytes) {
   EXPECT_ERROR(tokenizer.decode(std::vector<int32_t>{257}), ValueError, "id 257");
   EXPECT_ERROR(tokenizer.decode(std::vector<int32_t>{-1}), ValueError, "id -1");
   EXPECT_THAT(tokenizer.describe(), HasSubstr("257"));
+}
+
+TEST(CharacterTokenizer, NumbersTheCharactersOfItsText) {
+  const TempDir dir;
+  const std::string text = "b\xC3\xA4 a\nb\xFF";
+  train_character_tokenizer({{dir.write("a.txt", text)}}, dir.file("c.model"));
+  const CharacterTokenizer tokenizer(dir.file("c.model"));
+  EXPECT_EQ(tokenizer.vocab_size(), 7);  // \n, space, a, b, a-umlaut, U+FFFD, end of document
+  EXPECT_EQ(tokenizer.eod_id(), 6);
+  EXPECT_EQ(tokenizer.pad_id(), -1);
+  EXPECT_THAT(tokenizer.encode(text), ElementsAre(3, 4, 1, 2, 0, 3, 5));
+  EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{3, 4, 6, 1, 0}), "b\xC3\xA4 \n");
+  EXPECT_ERROR(tokenizer.encode("abc"), ValueError,
+               "the character 'c' (U+0063) is not among the 6");
+  EXPECT_ERROR(tokenizer.encode("a\t"), ValueError, "the character U+0009");
+  EXPECT_ERROR(tokenizer.decode(std::vector<int32_t>{7}), ValueError, "id 7 is outside 0 .. 6");
+  EXPECT_EQ(make_tokenizer("character", dir.file("c.model"))->describe(),
+            "character tokenizer " + dir.file("c.model") + ", 7 ids");
+  EXPECT_ERROR(train_character_tokenizer({{dir.write("e.txt", "")}}, dir.file("e.model")),
+               ValueError, "e.txt: has no text");
+}
+
+TEST(CharacterTokenizer, RefusesOtherFiles) {
+  const TempDir dir;
+  for (const char* bytes :
+       {"", "plain text", "[1]", "{\"tokenizer_type\": \"byte\", \"characters\": [\"a\"]}",
+        "{\"tokenizer_type\": \"character\"}"}) {
+    EXPECT_ERROR(CharacterTokenizer(dir.write("c.model", bytes)), IoError,
+                 "is not the model of a character tokenizer");
+  }
+  for (const char* list : {"[\"b\", \"a\"]", "[\"a\", \"a\"]", "[\"ab\"]", "[1]", "[\"\"]"}) {
+    const std::string bytes =
+        concat("{\"tokenizer_type\": \"character\", \"characters\": ", list, "}");
+    EXPECT_ERROR(CharacterTokenizer(dir.write("c.model", bytes)), IoError,
+                 "expected one character");
+  }
+  EXPECT_ERROR(CharacterTokenizer(dir.file("none")), IoError, "none");
+  EXPECT_ERROR(CharacterTokenizer(
+                   dir.write("c.model", "{\"tokenizer_type\":\"character\",\"characters\":[]}")),
+               IoError, "is empty");
+}
+
+TEST(Sha256, IsWhatSha256sumPrints) {
+  EXPECT_EQ(sha256(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(sha256(std::string(1000000, 'a')),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+TEST(TokenizerRecord, IsKeptBesideTheData) {
+  const TempDir dir;
+  const std::string prefix = dir.file("data/books_text_document");
+  EXPECT_EQ(read_tokenizer_record(prefix), std::nullopt);
+  train_character_tokenizer({{dir.write("a.txt", "ab")}}, dir.file("books.model"));
+  std::filesystem::create_directories(dir.file("data"));
+  const CharacterTokenizer tokenizer(dir.file("books.model"));
+  const TokenizerRecord record = make_tokenizer_record(prefix, tokenizer, dir.file("books.model"));
+  EXPECT_EQ(record.model, "../books.model");  // so that the folders may move together
+  dir.write("data/books_text_document.tokenizer.json", tokenizer_record_text(record));
+  EXPECT_EQ(read_tokenizer_record(prefix), record);
+  EXPECT_EQ(recorded_model_path(prefix, record), dir.file("books.model"));
+  EXPECT_EQ(record.tokenizer.sha256, sha256(dir.read("books.model")));
+  EXPECT_THAT(describe(record.tokenizer),
+              ::testing::StartsWith("character tokenizer of 3 ids (sha"));
+  const TokenizerRecord bytes = make_tokenizer_record(prefix, ByteTokenizer(), "");
+  EXPECT_EQ(tokenizer_record_text(bytes),
+            "{\n  \"tokenizer_type\": \"byte\",\n  \"vocab_size\": 257\n}\n");
+  for (const char* bad : {"", "{", "[]", "{\"tokenizer_type\": \"byte\"}", "{\"vocab_size\": 3}"}) {
+    dir.write("data/books_text_document.tokenizer.json", bad);
+    EXPECT_ERROR(read_tokenizer_record(prefix), IoError, "is not the record of a tokenizer");
+  }
 }
 
 TEST(MakeTokenizer, ChecksTypeAndModel) {
@@ -125,15 +202,93 @@ TEST_F(SentencePieceTest, DecodingChecksIdsAndSkipsSpecialOnes) {
 }
 
 TEST_F(SentencePieceTest, TrainingIsDeterministic) {
-  EXPECT_EQ(train_sentencepiece(lines_of_text(), 300), model_bytes());
+  EXPECT_EQ(train_sentencepiece(lines_of_text(), {.vocab_size = 300}).model, model_bytes());
 }
 
 TEST_F(SentencePieceTest, TrainingRefusesWhatCannotBe) {
   const std::vector<std::string> little = {"a b"};
-  EXPECT_ERROR(train_sentencepiece(little, 512), ValueError, "does not suit this text");
-  EXPECT_ERROR(train_sentencepiece(little, 260), ValueError, "vocab_size 260, expected 261");
-  EXPECT_ERROR(train_sentencepiece({}, 300), ValueError, "the text is empty");
-  EXPECT_ERROR(train_sentencepiece({"", "  \t"}, 300), ValueError, "the text is empty");
+  const SentencePieceTrainingOptions usual{.vocab_size = 300};
+  EXPECT_ERROR(train_sentencepiece(little, {.vocab_size = 260}), ValueError,
+               "vocab_size 260, expected 261");
+  EXPECT_ERROR(train_sentencepiece(std::vector<std::string>(), usual), ValueError,
+               "the text is empty");
+  EXPECT_ERROR(train_sentencepiece({"", "  \t"}, usual), ValueError, "the text is empty");
+  EXPECT_ERROR(train_sentencepiece(little, {.character_coverage = 1.5}), ValueError,
+               "character_coverage 1.5");
+}
+
+TEST_F(SentencePieceTest, ALittleTextGetsThePiecesThatItHas) {
+  const TrainedSentencePiece trained = train_sentencepiece({"one"}, {.vocab_size = 512});
+  const SentencePieceTokenizer tokenizer(dir().write("little.model", trained.model));
+  EXPECT_GE(tokenizer.vocab_size(), 263);  // bytes and special pieces, o, n, e
+  EXPECT_LT(tokenizer.vocab_size(), 512);
+  EXPECT_THAT(trained.remarks, ElementsAre(HasSubstr("fewer than the 512 asked for")));
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("none at all")), "none at all");
+}
+
+// Lines of 1,500 characters, the n-th of them about 1500 / n times as frequent as the last.
+std::vector<std::string> lines_of_many_characters() {
+  std::vector<std::string> lines(200);
+  size_t at = 0;
+  for (uint32_t n = 1; n <= 1500; ++n) {
+    for (uint32_t times = 0; times <= 1500 / n; ++times) {
+      lines[at++ % lines.size()] += utf8(0x4E00 + n);
+    }
+  }
+  return lines;
+}
+
+// As with Chinese: more characters than pieces.
+TEST_F(SentencePieceTest, CharactersWithoutRoomAreBytes) {
+  const auto lines = lines_of_many_characters();
+  const TrainedSentencePiece trained = train_sentencepiece(lines, {.vocab_size = 512});
+  const SentencePieceTokenizer tokenizer(dir().write("many.model", trained.model));
+  EXPECT_EQ(tokenizer.vocab_size(), 512);
+  ASSERT_EQ(trained.remarks.size(), 1U);
+  EXPECT_THAT(trained.remarks[0], HasSubstr("of 1500 characters"));
+  EXPECT_EQ(tokenizer.encode(utf8(0x4E01)).size(), 1U);
+  EXPECT_EQ(tokenizer.encode(utf8(0x4E00 + 1499)).size(), 3U);  // its bytes
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(lines[0] + " a ")), lines[0] + " a ");
+}
+
+// A space that the text does not have must not come back as the sign that stands for it.
+TEST_F(SentencePieceTest, ATextWithoutSpaces) {
+  std::vector<std::string> lines;
+  for (int i = 0; i < 300; ++i) {
+    lines.push_back(utf8(0x4E00 + i * i % 20) + utf8(0x4E00 + i % 7) + "abc"[i % 3]);
+  }
+  for (const int64_t size : {261, 262, 283, 300}) {  // less room than characters, just as much, more
+    const TrainedSentencePiece trained = train_sentencepiece(lines, {.vocab_size = size});
+    const SentencePieceTokenizer tokenizer(dir().write("tight.model", trained.model));
+    EXPECT_LE(tokenizer.vocab_size(), size);
+    const std::string text = lines[5] + " and a space\n";
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
+  }
+}
+
+TEST_F(SentencePieceTest, AVocabularyMayGrowToItsCharacters) {
+  const auto lines = lines_of_many_characters();
+  const TrainedSentencePiece grown =
+      train_sentencepiece(lines, {.vocab_size = 512, .character_coverage = 1, .grow_vocab = true});
+  const SentencePieceTokenizer tokenizer(dir().write("grown.model", grown.model));
+  EXPECT_EQ(tokenizer.vocab_size(), 2176);  // 260 + 1500 + 375, in multiples of 64
+  EXPECT_EQ(tokenizer.encode(utf8(0x4E00 + 1499)).size(), 1U);
+  EXPECT_THAT(grown.remarks, ElementsAre(HasSubstr("raised from 512 to 2176")));
+  // Enough as it is: the same model as without.
+  const TrainedSentencePiece as_it_is =
+      train_sentencepiece(lines_of_text(), {.vocab_size = 300, .grow_vocab = true});
+  EXPECT_EQ(as_it_is.model, model_bytes());
+  EXPECT_THAT(as_it_is.remarks, ElementsAre());
+  // A coverage that was asked for is kept or refused, with a size that works.
+  EXPECT_ERROR(train_sentencepiece(lines, {.vocab_size = 512, .character_coverage = 1}), ValueError,
+               "use a vocab_size of 2176");
+  EXPECT_EQ(
+      SentencePieceTokenizer(
+          dir().write(
+              "sized.model",
+              train_sentencepiece(lines, {.vocab_size = 2176, .character_coverage = 1}).model))
+          .vocab_size(),
+      2176);
 }
 
 TEST_F(SentencePieceTest, TrainingTakesLongLinesAndOddCharacters) {

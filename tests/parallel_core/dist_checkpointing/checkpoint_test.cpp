@@ -138,6 +138,42 @@ TEST_F(Checkpoint, FailureLeavesNothingBehind) {
   testing::expect_states_equal(loaded(dir_.path()), get_logical_state(*model_));
 }
 
+TEST_F(Checkpoint, WeightsThatAreNotFiniteAreNotSaved) {
+  save(1);
+  nn::Parameter& parameter = *model_->named_parameters().back().parameter;
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    parameter.data<float>()[0] = bad;
+    parameter.bump_version();
+    for (const int64_t step : {1, 2}) {
+      EXPECT_ERROR(save(step, 1), RuntimeError, parameter.logical().front().name);
+      EXPECT_ERROR(save(step, 1), RuntimeError, "the last one is ");
+      EXPECT_THAT(names("checkpoint"), ElementsAre("step_00000001"));
+    }
+  }
+}
+
+TEST_F(Checkpoint, WritingAndRemovingApart) {
+  const CheckpointOptions options{.directory = dir_.file("checkpoint"), .keep_max = 1};
+  write_checkpoint(*model_, config_.model_config, 1, options);
+  const std::string newest = write_checkpoint(*model_, config_.model_config, 2, options);
+  EXPECT_THAT(names("checkpoint"), ElementsAre("step_00000001", "step_00000002"));
+  remove_old_checkpoints(options, newest);
+  EXPECT_THAT(names("checkpoint"), ElementsAre("step_00000002"));
+  set_checkpoint_aside(newest, "diverged_step_2");
+  EXPECT_THAT(names("checkpoint"), ElementsAre("diverged_step_2"));
+  EXPECT_ERROR(resolve_checkpoint(dir_.path()), IoError, "holds neither");
+  EXPECT_ERROR(set_checkpoint_aside(newest, "diverged_step_2"), IoError, "cannot be renamed");
+}
+
+TEST_F(Checkpoint, AnEarlierRunsIsNamedButNotTaken) {
+  dir_.write("old/run_2/checkpoint/step_00000007/model.safetensors", "x");
+  dir_.write("old/run_10/checkpoint/step_00000003/model.safetensors", "x");
+  dir_.write("old/run_11/metrics.jsonl", "x");
+  EXPECT_ERROR(resolve_checkpoint(dir_.path()), IoError, "old/run_10/checkpoint/step_00000003");
+  save(1);
+  EXPECT_EQ(resolve_checkpoint(dir_.path()), dir_.file("checkpoint/step_00000001"));
+}
+
 TEST_F(Checkpoint, NothingToResolve) {
   EXPECT_ERROR(resolve_checkpoint(dir_.file("none")), IoError, "none: there is no such");
   fs::create_directory(dir_.file("empty"));

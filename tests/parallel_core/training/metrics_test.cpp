@@ -2,10 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "tests/parallel_core/data/temp_dir.h"
 
@@ -100,22 +103,43 @@ TEST(MetricsLine, SpellsWhatIsNotFinite) {
   EXPECT_EQ(json["finite"], false);
 }
 
-TEST(MetricsWriter, OneLineAStepReadableAtOnce) {
+TEST(MetricsWriter, AppendsALineAStepReadableAtOnce) {
   const data::TempDir dir;
   const std::string path = dir.write("metrics.jsonl", "of an earlier run\n");
   MetricsWriter writer(path);
-  writer.write({.step = 1}, some_result());
-  EXPECT_EQ(dir.read("metrics.jsonl"), metrics_line({.step = 1}, some_result()) + "\n");
-  writer.write({.step = 2}, some_result());
-  EXPECT_EQ(dir.read("metrics.jsonl"), metrics_line({.step = 1}, some_result()) + "\n" +
-                                           metrics_line({.step = 2}, some_result()) + "\n");
+  std::string expected = "of an earlier run\n";
+  EXPECT_EQ(dir.read("metrics.jsonl"), expected);
+  for (const int64_t step : {1, 2}) {
+    writer.write({.step = step}, some_result());
+    expected += metrics_line({.step = step}, some_result()) + "\n";
+    EXPECT_EQ(dir.read("metrics.jsonl"), expected);
+  }
 }
 
 TEST(MetricsWriter, SaysWhatCannotBeWritten) {
   const data::TempDir dir;
   EXPECT_ERROR(MetricsWriter(dir.file("missing/metrics.jsonl")), IoError, "missing/metrics.jsonl");
   MetricsWriter full("/dev/full");
-  EXPECT_ERROR(full.write({.step = 1}, some_result()), IoError, "/dev/full");
+  EXPECT_ERROR(full.write({.step = 1}, some_result()), StorageError, "/dev/full");
+}
+
+// The limit cuts the third line in two.
+TEST(MetricsWriter, AFullDiskLeavesWholeLines) {
+  const data::TempDir dir;
+  const std::string line = metrics_line({.step = 1}, some_result()) + "\n";
+  MetricsWriter writer(dir.file("metrics.jsonl"));
+  struct rlimit old {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit small = old;
+  small.rlim_cur = line.size() * 5 / 2;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  writer.write({.step = 1}, some_result());
+  writer.write({.step = 1}, some_result());
+  EXPECT_ERROR(writer.write({.step = 1}, some_result()), StorageError, "metrics.jsonl");
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(dir.read("metrics.jsonl"), line + line);
 }
 
 }  // namespace

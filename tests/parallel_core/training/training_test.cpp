@@ -142,6 +142,106 @@ TEST_F(Train, SavesAtTheIntervalAndAtTheEnd) {
   testing::expect_states_equal(get_logical_state(*other.model), weights_);
 }
 
+TEST_F(Train, SavesAtTheEndUnlessToldNotTo) {
+  run({"training_config.training_iters=3"});
+  EXPECT_THAT(checkpoints(), ::testing::ElementsAre("step_00000003"));
+  run({"training_config.training_iters=5", "training_config.save_interval=4",
+       "training_config.save_last=False"});
+  EXPECT_THAT(checkpoints(), ::testing::ElementsAre("step_00000003", "step_00000004"));
+}
+
+// Puts a NaN into the weights when it is asked for the batch of a step.
+class Spoiler final : public data::DataSource {
+ public:
+  Spoiler(const AllConfig& config, nn::Module& model, int64_t step)
+      : samples_(config), model_(model), step_(step) {}
+  data::Batch micro_batch(int64_t step,
+                          int64_t micro_index,
+                          int64_t micro_batch_num,
+                          int64_t micro_batch_size,
+                          int64_t dp_rank,
+                          int64_t dp_size) override {
+    if (step == step_) {
+      const NoGradGuard guard;
+      nn::Parameter& parameter = *model_.named_parameters().front().parameter;
+      parameter.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+      parameter.bump_version();
+    }
+    return samples_.micro_batch(step, micro_index, micro_batch_num, micro_batch_size, dp_rank,
+                                dp_size);
+  }
+  int64_t seq_length() const override { return samples_.seq_length(); }
+  int64_t size_in_samples() const override { return samples_.size_in_samples(); }
+  int64_t epoch(int64_t step, int64_t batch) const override { return samples_.epoch(step, batch); }
+
+ private:
+  Samples samples_;
+  nn::Module& model_;
+  int64_t step_;
+};
+
+class Diverging : public Train {
+ protected:
+  // Trains with weights that are spoilt before the step with this index; what it throws.
+  std::string spoilt(Overrides overrides, int64_t step) {
+    overrides.push_back("training_config.output_dir=" + dir_.path());
+    overrides.push_back("model_config.position_embedding_type=rope");
+    Trainer trainer(overrides);
+    Spoiler source(trainer.config, *trainer.model, step);
+    MetricsWriter metrics(dir_.file("metrics.jsonl"));
+    TrainOptions options{.metrics = &metrics};
+    options.checkpoint.directory = dir_.file("checkpoint");
+    options.checkpoint.keep_max = trainer.config.training_config.keep_checkpoint_max;
+    try {
+      train(trainer.cell, source, trainer.config, options);
+    } catch (const RuntimeError& error) {
+      return error.what();
+    }
+    return "";
+  }
+};
+
+TEST_F(Diverging, TenStepsInARowEndTheRun) {
+  const std::string message = spoilt({"training_config.training_iters=100"}, 4);
+  EXPECT_THAT(message, ::testing::HasSubstr("the last 10 steps (5 to 14) were not finite"));
+  EXPECT_THAT(message, ::testing::HasSubstr("not changed since step 4"));
+  EXPECT_THAT(message, ::testing::HasSubstr("saved no good checkpoint"));
+  EXPECT_EQ(metric_lines(), 14);
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("checkpoint")));
+}
+
+TEST_F(Diverging, AsManyAsTheKeySays) {
+  EXPECT_THAT(
+      spoilt({"training_config.training_iters=100", "training_config.max_nonfinite_steps=3"}, 4),
+      ::testing::HasSubstr("the last 3 steps (5 to 7)"));
+  EXPECT_EQ(metric_lines(), 7);
+}
+
+TEST_F(Diverging, WithoutALimitItGoesOnButDoesNotEndWell) {
+  const std::string message =
+      spoilt({"training_config.training_iters=20", "training_config.max_nonfinite_steps=null"}, 4);
+  EXPECT_THAT(message, ::testing::HasSubstr("the last 16 steps (5 to 20)"));
+  EXPECT_EQ(metric_lines(), 20);
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("checkpoint")));
+}
+
+TEST_F(Diverging, AFewBadStepsAtTheEndAreNotSaved) {
+  EXPECT_THAT(spoilt({"training_config.training_iters=6", "training_config.save_interval=2"}, 5),
+              ::testing::HasSubstr("step 6 was not finite"));
+}
+
+// Step 4 is saved with weights that no later step has found good.
+TEST_F(Diverging, TheNewestCheckpointDoesNotReplaceAGoodOne) {
+  const std::string message =
+      spoilt({"training_config.training_iters=100", "training_config.save_interval=1",
+              "training_config.keep_checkpoint_max=1"},
+             4);
+  EXPECT_THAT(checkpoints(), ::testing::ElementsAre("diverged_step_4", "step_00000003"));
+  EXPECT_THAT(message, ::testing::HasSubstr("step 4 are spoilt"));
+  EXPECT_THAT(message, ::testing::HasSubstr("last good checkpoint is that of step 3"));
+  EXPECT_EQ(resolve_checkpoint(dir_.path()), dir_.file("checkpoint/step_00000003"));
+}
+
 TEST_F(Train, StopsAndSavesOnRequest) {
   int asked = 0;
   const TrainSummary summary =
@@ -154,7 +254,7 @@ TEST_F(Train, StopsAndSavesOnRequest) {
 TEST_F(Train, WritesMetricsAndDumps) {
   MetricsWriter metrics(dir_.file("metrics.jsonl"));
   run({"training_config.training_iters=3", "training_config.dump_grad_steps=[2]",
-       "training_config.dump_weight_steps=[1, 3]"},
+       "training_config.dump_weight_steps=[1, 3]", "training_config.save_last=False"},
       {.metrics = &metrics});
   EXPECT_EQ(metric_lines(), 3);
   EXPECT_THAT(dir_.names(),

@@ -154,6 +154,7 @@ TEST_F(ProgramTest, AWorldThatTheLayoutDoesNotDivideIsRefused) {
 
 // A number of ranks of which each fits the free memory by itself, and all together do not.
 TEST_F(ProgramTest, RanksThatShareAHostShareItsMemory) {
+  ASSERT_NO_FATAL_FAILURE(prepare_text());
   const auto text = [](int64_t hidden) {
     return replaced(kTinyRun, "hidden_size: 16", "hidden_size: " + std::to_string(hidden));
   };

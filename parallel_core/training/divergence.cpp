@@ -1,0 +1,117 @@
+#include "parallel_core/training/divergence.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+namespace {
+
+// Without the sign that a NaN may have.
+std::string value_text(double value) { return std::isnan(value) ? "nan" : concat(value); }
+
+std::string remedy(const std::string& text) { return "\n  - " + text; }
+
+bool has_warmup(const OptimizerConfig& optimizer) {
+  return optimizer.lr_warmup_iters > 0 || optimizer.lr_warmup_samples > 0 ||
+         optimizer.lr_warmup_fraction.value_or(0) > 0 ||
+         (optimizer.learning_rate_scheduler_kwargs &&
+          optimizer.learning_rate_scheduler_kwargs->warmup_steps > 0);
+}
+
+}  // namespace
+
+void DivergenceWatch::observe(int64_t step, const StepResult& result) {
+  ++steps_;
+  last_step_ = step;
+  loss_ = result.loss;
+  grad_norm_ = result.grad_norm;
+  loss_scale_ = result.loss_scale;
+  // An update in the backward pass does not look at its gradients: the norm tells.
+  if (result.finite && std::isfinite(result.loss) && std::isfinite(result.grad_norm)) {
+    streak_ = 0;
+    last_finite_step_ = step;
+    last_finite_lr_ = result.lr.empty() ? 0 : *std::max_element(result.lr.begin(), result.lr.end());
+  } else {
+    ++streak_;
+  }
+}
+
+bool DivergenceWatch::loss_is_finite() const { return std::isfinite(loss_); }
+
+bool DivergenceWatch::has_diverged() const {
+  const auto& limit = config_.training_config.max_nonfinite_steps;
+  return limit && streak_ >= *limit;
+}
+
+bool DivergenceWatch::ends_badly() const {
+  return steps_ > 0 && (!loss_is_finite() || streak_ == steps_);
+}
+
+std::string DivergenceWatch::report() const {
+  std::string text = streak_ == 1
+                         ? concat("step ", last_step_, " was not finite")
+                         : concat("the last ", streak_, " steps (", last_step_ - streak_ + 1,
+                                  " to ", last_step_, ") were not finite");
+  text += concat(": the loss is ", value_text(loss_), ", the norm of the gradients ",
+                 value_text(grad_norm_));
+  if (config_.optimizer_config.optimizer_in_backward) {
+    text += "; the weights were updated all the same (optimizer_in_backward)";
+  } else if (last_finite_step_ > 0) {
+    text += concat("; the weights have not changed since step ", last_finite_step_);
+  } else {
+    text += "; the weights are those that the run began with";
+  }
+  return text + ". What may help:" + remedies();
+}
+
+std::string DivergenceWatch::remedies() const {
+  const TrainingConfig& training = config_.training_config;
+  const OptimizerConfig& optimizer = config_.optimizer_config;
+  const DType compute = config_.model_config.compute_dtype;
+  std::string text;
+  // A finite loss with gradients that overflow: the scale, or what few numbers float16 has.
+  if (loss_is_finite() && loss_scale_ > 1) {
+    const bool dynamic = compute == kFloat16 && training.loss_scale_value && !training.loss_scale;
+    text +=
+        remedy(dynamic ? concat("a smaller training_config.loss_scale_value (it is ",
+                                *training.loss_scale_value, " and has come down to ", loss_scale_,
+                                "), or more time for it to come down: a larger "
+                                "training_config.max_nonfinite_steps")
+                       : concat("a smaller training_config.loss_scale (it is ", loss_scale_, ")"));
+  }
+  if (last_finite_step_ > 0 || optimizer.optimizer_in_backward) {
+    text += remedy(
+        concat("a lower optimizer_config.learning_rate (it is ", optimizer.learning_rate,
+               last_finite_step_ > 0 ? concat(", and was ", last_finite_lr_, " at step ",
+                                              last_finite_step_, ", the last one that was finite")
+                                     : std::string(),
+               ")", has_warmup(optimizer) ? "" : ", or optimizer_config.lr_warmup_iters"));
+    if (!gradient_clipping(config_)) {
+      text += remedy(optimizer.optimizer_in_backward
+                         ? "clipping by value, which is off: training_config.grad_clip_kwargs"
+                         : "clipping, which is off: optimizer_config.clip_grad: 1.0");
+    }
+  } else if (!training.load_checkpoint.empty()) {
+    text += remedy(concat("other weights: those of training_config.load_checkpoint ",
+                          training.load_checkpoint, " give no finite step here"));
+  } else if (!loss_is_finite() || loss_scale_ <= 1) {
+    text += remedy(concat("a smaller model_config.init_method_std (it is ",
+                          config_.model_config.init_method_std, "): no update has been made yet"));
+  }
+  if (compute == kFloat16) {
+    text += remedy(
+        "bfloat16 in place of float16, whose largest number is 65504: training_config.bf16: True");
+  } else if (compute == kBFloat16) {
+    text += remedy("float32 in place of bfloat16: model_config.compute_dtype: float32");
+  }
+  if (config_.model_config.params_dtype != kFloat32) {
+    text += remedy(concat("model_config.params_dtype: float32 (it is ",
+                          name_of(config_.model_config.params_dtype), ")"));
+  }
+  return text;
+}
+
+}  // namespace tapestry

@@ -1,0 +1,46 @@
+// Notices a run whose steps are not finite any more, and says what may help.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "parallel_core/config/config.h"
+#include "parallel_core/training/train_one_step.h"
+
+namespace tapestry {
+
+/// Counts the steps in a row whose loss or gradients were not finite. All ranks have the same
+/// results and so come to the same conclusions.
+class DivergenceWatch {
+ public:
+  explicit DivergenceWatch(const AllConfig& config) : config_(config) {}  // has to outlive it
+
+  /// A step, counted from 1, has given `result`.
+  void observe(int64_t step, const StepResult& result);
+
+  /// False after a step whose loss was NaN or infinite: the weights that gave it are of no use.
+  bool loss_is_finite() const;
+  /// The last training_config.max_nonfinite_steps steps were not finite.
+  bool has_diverged() const;
+  /// A run that ends here has failed: its last loss is not finite, or none of its steps was.
+  bool ends_badly() const;
+
+  /// Which steps were not finite, since when the weights have not changed, and what may help, by
+  /// what is configured: a sentence, and a line for each remedy.
+  std::string report() const;
+
+ private:
+  std::string remedies() const;
+
+  const AllConfig& config_;
+  int64_t steps_ = 0;
+  int64_t last_step_ = 0;
+  int64_t last_finite_step_ = 0;  // 0: there was none
+  double last_finite_lr_ = 0;     // of its update, the largest of all groups
+  int64_t streak_ = 0;            // steps since then
+  double loss_ = 0;
+  double grad_norm_ = 0;
+  double loss_scale_ = 1;
+};
+
+}  // namespace tapestry

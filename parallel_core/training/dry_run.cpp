@@ -1,0 +1,236 @@
+#include "parallel_core/training/dry_run.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "autograd/io/safetensors_directory.h"
+#include "autograd/kernels/parallel_for.h"
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/render.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/parallel_state.h"
+#include "parallel_core/training/get_model.h"
+#include "parallel_core/training/memory_estimate.h"
+#include "parallel_core/training/output_folder.h"
+#include "parallel_core/training/pretrain.h"
+#include "parallel_core/training/time_estimate.h"
+
+namespace tapestry {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kSmallModel = 200'000'000;  // parameters that are quickly initialised
+
+// The folder itself, or the nearest one above it that exists.
+fs::path existing_folder(fs::path folder) {
+  folder = fs::absolute(folder);
+  while (!fs::exists(folder) && folder.has_relative_path()) {
+    folder = folder.parent_path();
+  }
+  return folder;
+}
+
+// The default text becomes tokens on first use. Whether it has.
+bool is_prepared(const DatasetConfig& d) {
+  const std::string start = concat("bible_", d.tokenizer_type, "_");
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(d.dataset_dir, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(start) && name.ends_with("_text_document.idx")) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::string data_text(const AllConfig& config) {
+  const DatasetConfig& d = config.dataset_config;
+  if (d.text) {
+    return concat("text files, which are turned into tokens in ", d.dataset_dir,
+                  " on first use; not opened");
+  }
+  if (!d.data_path && !d.train_data_path && !d.step_data_dir && !is_prepared(d)) {
+    return concat("the default text, which is turned into tokens in ", d.dataset_dir,
+                  " on first use; not opened");
+  }
+  const RunData data = open_data(config);
+  for (int64_t micro = 0; micro < d.micro_batch_num; ++micro) {
+    data.train->micro_batch(0, micro, d.micro_batch_num, d.batch_size, get_data_parallel_rank(),
+                            get_data_parallel_world_size());
+  }
+  return data.description;
+}
+
+// Parameters in a file or folder of weights, without the buffers that old files hold.
+int64_t parameters_in(const std::string& path) {
+  const auto is_buffer = [](const std::string& name) {
+    return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+           name.ends_with("rotary_emb.inv_freq");
+  };
+  int64_t count = 0;
+  const auto add = [&](const std::string& name, const SafetensorsEntry& entry) {
+    count += is_buffer(name) ? 0 : entry.shape.numel();
+  };
+  if (fs::is_directory(path)) {
+    const SafetensorsDirectory files(path);
+    for (const std::string& name : files.names()) {
+      add(name, files.entry(name));
+    }
+  } else {
+    const SafetensorsReader file(path);
+    for (const auto& [name, entry] : file.entries()) {
+      add(name, entry);
+    }
+  }
+  return count;
+}
+
+std::string weights_text(const AllConfig& config, int64_t available) {
+  const TransformerConfig& model = config.model_config;
+  const std::string path = resolve_checkpoint(config.training_config.load_checkpoint);
+  const int64_t found = parameters_in(path);
+  const int64_t expected = parameter_count(model);
+  // Files may repeat tied embeddings as the output matrix.
+  const int64_t repeated =
+      model.untie_embeddings_and_output_weights ? 0 : model.vocab_size * model.hidden_size;
+  const bool small = expected <= kSmallModel && expected * 16 < available;
+  if (small && get_tensor_model_parallel_world_size() == 1 &&
+      get_pipeline_model_parallel_world_size() == 1) {
+    load_weights(*get_model(config), model, path);
+  } else {
+    check<ValueError>(found == expected || found == expected + repeated, path, ": holds ", found,
+                      " parameters, the model has ", expected);
+  }
+  return concat(path, ", ", found, " parameters");
+}
+
+std::string folder_text(const std::string& output) {
+  std::string text = output;
+  if (const auto holder = read_lock((fs::path(output) / kRunLockName).string())) {
+    text += concat(", in use by ", holder->describe(), " unless that is gone");
+  }
+  const EarlierRun earlier = find_earlier_run(output);
+  if (earlier.files.empty()) {
+    return text + ", no run in it yet";
+  }
+  return text + concat(", holds a run of ", earlier.last_step, " steps, last written ",
+                       earlier.written, "; a new one needs --overwrite or another output_dir");
+}
+
+std::string disk_text(const AllConfig& config) {
+  const CheckpointSize size = checkpoint_size(config, get_data_parallel_world_size());
+  const fs::path folder = existing_folder(config.training_config.output_dir);
+  std::error_code error;
+  const fs::space_info space = fs::space(folder, error);
+  const auto free = static_cast<int64_t>(error ? 0 : space.available);
+  const std::string text = concat("a checkpoint takes about ", size_text(size.one), ", at most ",
+                                  size.count, " at a time ", size_text(size.at_most), "; ",
+                                  size_text(free), " are free in ", folder.string());
+  check<ValueError>(error || size.count == 0 || size.one <= free, text,
+                    "; there is no room for one. Choose another training_config.output_dir, or "
+                    "make room");
+  return text + (size.at_most <= free ? "" : ": too little for all of them");
+}
+
+// One where this process stands for a layout of several ranks.
+int64_t data_parallel_size_of(const AllConfig& config, int ranks) {
+  const ModelParallelConfig& p = config.parallel_config;
+  const int64_t model =
+      p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
+  return std::max<int64_t>(1, ranks / model);
+}
+
+}  // namespace
+
+CheckpointSize checkpoint_size(const AllConfig& config, int64_t data_parallel_size) {
+  const TrainingConfig& t = config.training_config;
+  CheckpointSize size;
+  size.one = 4 * parameter_count(config.model_config);  // 16-bit parameters have float32 masters
+  const int64_t steps = total_training_iters(config, data_parallel_size);
+  int64_t saves = t.save_last ? 1 : 0;
+  if (t.save_interval) {
+    // Without a number of steps there may be any number of them.
+    saves +=
+        steps > 0 ? (steps - (t.save_last ? 1 : 0)) / *t.save_interval : t.keep_checkpoint_max + 1;
+  }
+  size.count = std::min(saves, t.keep_checkpoint_max + 1);
+  size.at_most = size.count * size.one;
+  return size;
+}
+
+void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream& out) {
+  const ModelParallelConfig& p = config.parallel_config;
+  const int ranks = options.world->size();
+  if (config.training_config.num_threads) {
+    set_num_threads(static_cast<int>(*config.training_config.num_threads));
+  }
+  if (ranks > 1) {
+    check_world_size(p, ranks);
+  }
+  if (!model_parallel_is_initialized()) {
+    initialize_model_parallel(ranks > 1 ? model_parallel_sizes(p) : ModelParallelSizes{},
+                              options.world);
+  }
+  if (options.world->rank() != 0) {
+    return;
+  }
+  std::vector<std::string> findings;
+  // A line "what: text". A finding is shown by its first line, all of it at the end.
+  const auto show = [&](const char* what, const std::function<std::string()>& text) {
+    std::string line;
+    try {
+      line = text();
+    } catch (const Error& error) {
+      line = error.what();
+      findings.push_back(line);
+      line.resize(std::min(line.find('\n'), line.size()));
+    }
+    out << what << ": " << line << "\n" << std::flush;
+  };
+  const int64_t data_parallel_size = data_parallel_size_of(config, ranks);
+  out << layout_line(p, data_parallel_size) << "\n" << config_log_text(config) << "\n";
+
+  const int64_t available = available_memory() / options.ranks_on_host;
+  const MemoryEstimate memory = estimate_memory(config, data_parallel_size);
+  out << memory_text(memory) << "\n";
+  show("memory", [&] {
+    check_fits(memory, available);
+    return concat("needs ", size_text(memory.total()), ", ", size_text(available), " are available",
+                  options.ranks_on_host > 1 ? " to each rank of this machine" : "");
+  });
+  show("data", [&] { return data_text(config); });
+  if (!config.training_config.load_checkpoint.empty()) {
+    show("weights", [&] { return weights_text(config, available); });
+  }
+  show("output", [&] { return folder_text(config.training_config.output_dir); });
+  out << checkpoint_plan(config.training_config) << "\n";
+  show("disk", [&] { return disk_text(config); });
+  show("expected time", [&] {
+    return time_text(step_work(config, data_parallel_size), measure_speed(config),
+                     total_training_iters(config, data_parallel_size));
+  });
+  for (const std::string& note : config.notes) {
+    out << "note: " << note << "\n";
+  }
+  if (!config.unsupported.empty()) {
+    out << "not supported yet:\n";
+    for (const std::string& finding : config.unsupported) {
+      out << "  " << finding << "\n";
+    }
+    findings.insert(findings.end(), config.unsupported.begin(), config.unsupported.end());
+  }
+  out.flush();
+  std::string all;
+  for (const std::string& finding : findings) {
+    all += (all.empty() ? "" : "\n") + finding;
+  }
+  check<ValueError>(findings.empty(), all);
+}
+
+}  // namespace tapestry

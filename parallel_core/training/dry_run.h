@@ -1,0 +1,36 @@
+// What a run would do, and what stands in its way, without doing it.
+#pragma once
+
+#include <iosfwd>
+#include <memory>
+
+#include "parallel_core/comm/process_group.h"
+#include "parallel_core/config/config.h"
+
+namespace tapestry {
+
+struct DryRunOptions {
+  std::shared_ptr<ProcessGroup> world = single_process_group();
+  int ranks_on_host = 1;
+};
+
+/// Prints layout, configuration, memory needed and there, data, weights to start from, what is in
+/// the output folder, disk needed and free, and the expected time of a step and of the run (rank 0
+/// alone; every rank makes the call). Opens data and weights as the run would, and writes nothing:
+/// a text that is turned into tokens on first use is left as it is. In one process the data of a
+/// layout of several ranks are opened as those of one data-parallel rank. Small models are built,
+/// to see whether the weights fit; of larger ones the number of parameters is compared.
+///
+/// ValueError, after everything has been printed, with all that would stop the run: settings that
+/// are not supported yet, data, weights, memory, a disk without room for one checkpoint.
+void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream& out);
+
+/// Bytes of the largest number of checkpoints that a run has on disk at one time, and of one.
+struct CheckpointSize {
+  int64_t one = 0;
+  int64_t at_most = 0;  ///< keep_checkpoint_max and the one that is being written
+  int64_t count = 0;    ///< of them
+};
+CheckpointSize checkpoint_size(const AllConfig& config, int64_t data_parallel_size);
+
+}  // namespace tapestry

@@ -1,0 +1,285 @@
+#include "parallel_core/training/output_folder.h"
+
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): kill
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <thread>
+
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+
+namespace tapestry {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr auto kPoll = std::chrono::milliseconds(200);
+constexpr int64_t kPatience = 5 * 60 * 5;  // polls until a run that does not end is killed
+
+// grads_step_12.safetensors and its like.
+bool is_dump(const std::string& name) {
+  constexpr std::string_view kEnding = ".safetensors";
+  return name.ends_with(kEnding) &&
+         (name.starts_with("grads_step_") || name.starts_with("weights_step_") ||
+          name.starts_with("acts_step_"));
+}
+
+bool holds_checkpoint(const fs::path& folder) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step_") || name.starts_with("diverged_step_")) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// The step of the last complete line; 0 if it has none.
+int64_t last_step_of(const fs::path& metrics) {
+  std::error_code error;
+  const uintmax_t size = fs::file_size(metrics, error);
+  if (error || size == 0) {
+    return 0;
+  }
+  constexpr uintmax_t kTail = 1 << 20;  // a line with the norms of many parameters is long
+  std::ifstream file(metrics, std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(size - std::min(size, kTail)));
+  int64_t step = 0;
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object() && json.contains("step") && json["step"].is_number_integer()) {
+      step = json["step"].get<int64_t>();
+    }
+  }
+  return step;
+}
+
+std::string time_text(std::time_t time) {
+  std::tm parts{};
+  localtime_r(&time, &parts);
+  std::array<char, 40> text{};
+  const size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M", &parts);
+  return {text.data(), size};
+}
+
+std::time_t changed(const fs::path& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 ? status.st_mtime : 0;
+}
+
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  const fs::path inner = fs::weakly_canonical(path);
+  const fs::path outer = fs::weakly_canonical(folder);
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+// Rank 0's text on every rank.
+std::string shared_text(const std::string& own, ProcessGroup& world) {
+  const Tensor size = full({1}, static_cast<double>(own.size()), kInt64);
+  world.broadcast(size, 0);
+  const auto bytes = static_cast<size_t>(size.item());
+  if (bytes == 0) {
+    return {};
+  }
+  const Tensor letters = zeros({static_cast<int64_t>(bytes / 4 + 1)}, kInt32);
+  if (world.rank() == 0) {
+    std::memcpy(letters.raw(), own.data(), bytes);
+  }
+  world.broadcast(letters, 0);
+  return {static_cast<const char*>(letters.raw()), bytes};
+}
+
+}  // namespace
+
+EarlierRun find_earlier_run(const std::string& output_dir) {
+  const fs::path folder = output_dir;
+  EarlierRun run;
+  std::error_code error;
+  const uintmax_t metrics = fs::file_size(folder / "metrics.jsonl", error);
+  if (!error && metrics > 0) {
+    run.files.emplace_back("metrics.jsonl");
+    run.last_step = last_step_of(folder / "metrics.jsonl");
+  }
+  if (holds_checkpoint(folder / "checkpoint")) {
+    run.files.emplace_back("checkpoint");
+    try {
+      run.checkpoint = resolve_checkpoint((folder / "checkpoint").string());
+    } catch (const IoError&) {  // none of them is whole
+    }
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (is_dump(name)) {
+      run.files.push_back(name);
+    }
+  }
+  if (run.files.empty()) {
+    return run;
+  }
+  if (fs::exists(folder / "config.yaml", error)) {
+    run.files.emplace_back("config.yaml");
+  }
+  std::sort(run.files.begin(), run.files.end());
+  std::time_t written = 0;
+  for (const std::string& name : run.files) {
+    written = std::max(written, changed(folder / name));
+  }
+  run.written = time_text(written);
+  return run;
+}
+
+OutputFolder::OutputFolder(const std::string& output_dir,
+                           const OutputFolderOptions& options,
+                           ProcessGroup& world)
+    : output_dir_(output_dir) {
+  while (true) {
+    Attempt result = Attempt::kTaken;
+    if (world.rank() == 0) {
+      try {
+        result = attempt(options);
+      } catch (const Error& error) {  // the others have to hear of it
+        refusal_ = error.what();
+        result = Attempt::kFailed;
+      }
+    }
+    const Tensor decision = full({1}, static_cast<double>(result), kInt32);
+    world.broadcast(decision, 0);
+    result = static_cast<Attempt>(static_cast<int>(decision.item()));
+    if (result == Attempt::kTaken) {
+      return;
+    }
+    if (result != Attempt::kWaiting) {
+      lock_.reset();
+      const std::string text = shared_text(refusal_, world);
+      if (result == Attempt::kFailed) {
+        throw IoError(text);
+      }
+      throw ValueError(text);
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+OutputFolder::Attempt OutputFolder::attempt(const OutputFolderOptions& options) {
+  std::error_code error;
+  fs::create_directories(output_dir_, error);
+  check<IoError>(fs::is_directory(output_dir_), "training_config.output_dir '", output_dir_,
+                 "': the folder cannot be made: ",
+                 error ? error.message() : std::string("there is a file of this name"));
+  const std::string path = (fs::path(output_dir_) / kRunLockName).string();
+  LockHolder holder;
+  lock_ = RunLock::take(path, holder);
+  if (!lock_) {
+    if (options.replace) {
+      return end_holder(holder, options);
+    }
+    refusal_ =
+        concat("training_config.output_dir '", output_dir_, "' is in use by ", holder.describe(),
+               ". Choose another output_dir, wait for it, or end it with --replace, upon "
+               "which it saves. If that process is gone for good, remove ",
+               path);
+    return Attempt::kRefused;
+  }
+  if (lock_->previous()) {
+    remarks_.push_back(concat(path, ": the lock of ", lock_->previous()->describe(),
+                              " was stale and has been taken over"));
+  }
+  earlier_ = find_earlier_run(output_dir_);
+  if (!earlier_.files.empty() && !options.overwrite && !options.replace) {
+    refuse_earlier_run();
+    return Attempt::kRefused;
+  }
+  return Attempt::kTaken;
+}
+
+void OutputFolder::refuse_earlier_run() {
+  refusal_ = concat("training_config.output_dir '", output_dir_, "' holds a run already (",
+                    earlier_.last_step > 0 ? concat(earlier_.last_step, " steps, ") : std::string(),
+                    earlier_.checkpoint.empty() ? std::string("no checkpoint")
+                                                : concat("latest checkpoint ", earlier_.checkpoint),
+                    ", last written ", earlier_.written,
+                    "). Choose another output_dir, or give --overwrite, which moves its files to ",
+                    (fs::path(output_dir_) / "old").string(),
+                    " and starts anew; going on where it stopped (resume_training) is not built "
+                    "yet. load_checkpoint starts a new run from its weights");
+}
+
+OutputFolder::Attempt OutputFolder::end_holder(const LockHolder& holder,
+                                               const OutputFolderOptions& options) {
+  if (attempts_ > 0 && options.stop_requested && options.stop_requested()) {
+    refusal_ = concat("stopped while waiting for the end of ", holder.describe());
+    return Attempt::kRefused;
+  }
+  if (!holder.is_reachable()) {
+    if (attempts_ > 0) {
+      return Attempt::kWaiting;  // it has just ended
+    }
+    refusal_ = concat("training_config.output_dir '", output_dir_, "' is in use by ",
+                      holder.describe(), ", which --replace cannot end from here");
+    return Attempt::kRefused;
+  }
+  const bool last_resort = attempts_ == kPatience;
+  if (attempts_ == 0 || last_resort) {
+    if (::kill(static_cast<pid_t>(holder.pid), last_resort ? SIGKILL : SIGUSR1) != 0) {
+      refusal_ = concat("training_config.output_dir '", output_dir_, "' is in use by ",
+                        holder.describe(), ", which --replace cannot end: ", std::strerror(errno));
+      return Attempt::kRefused;
+    }
+    remarks_.push_back(concat(last_resort ? "killed " : "ended ", holder.describe()));
+    std::cout << (last_resort ? "killing " : "waiting for the end of ") << holder.describe()
+              << std::endl;
+  }
+  ++attempts_;
+  return Attempt::kWaiting;
+}
+
+std::string OutputFolder::move_earlier_aside(const std::vector<std::string>& in_use) {
+  if (earlier_.files.empty()) {
+    return {};
+  }
+  const fs::path old = fs::path(output_dir_) / "old";
+  try {
+    for (const std::string& path : in_use) {
+      for (const std::string& name : earlier_.files) {
+        check<ValueError>(path.empty() || !lies_in(path, fs::path(output_dir_) / name), path,
+                          ": this run needs the file, but --overwrite would move it away with the "
+                          "earlier run's; copy it to another folder or choose another output_dir");
+      }
+    }
+    int64_t number = 1;
+    while (fs::exists(old / concat("run_", number))) {
+      ++number;
+    }
+    const fs::path aside = old / concat("run_", number);
+    fs::create_directories(aside);
+    // metrics.jsonl last: until then the folder still counts as that of the earlier run.
+    auto last = std::find(earlier_.files.begin(), earlier_.files.end(), "metrics.jsonl");
+    if (last != earlier_.files.end()) {
+      std::rotate(last, last + 1, earlier_.files.end());
+    }
+    for (const std::string& name : earlier_.files) {
+      fs::rename(fs::path(output_dir_) / name, aside / name);
+    }
+    earlier_ = {};
+    return aside.string();
+  } catch (const fs::filesystem_error& error) {
+    throw IoError(concat("training_config.output_dir '", output_dir_,
+                         "': the files of the earlier run cannot be moved aside: ", error.what()));
+  }
+}
+
+}  // namespace tapestry

@@ -1,0 +1,72 @@
+// The output folder of a run: one run at a time, and none that writes over another.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel_core/comm/process_group.h"
+#include "parallel_core/training/run_lock.h"
+
+namespace tapestry {
+
+/// Name of the lock in an output folder.
+inline constexpr const char* kRunLockName = "run.lock";
+
+/// What an earlier run has left in an output folder. Logs do not count, runs append to them.
+struct EarlierRun {
+  std::vector<std::string> files;  ///< names in the folder; empty: there was none
+  int64_t last_step = 0;           ///< of metrics.jsonl
+  std::string checkpoint;          ///< path of the latest one; empty if there is none
+  std::string written;             ///< local time of the last change
+};
+
+/// Looks for metrics.jsonl with a line, checkpoints and dumped tensors; config.yaml belongs to
+/// them.
+EarlierRun find_earlier_run(const std::string& output_dir);
+
+/// How a run treats what it finds in its output folder.
+struct OutputFolderOptions {
+  bool overwrite = false;                ///< move the files of an earlier run aside
+  bool replace = false;                  ///< end a run that is in the folder; implies overwrite
+  std::function<bool()> stop_requested;  ///< ends the wait for a run that is being replaced
+};
+
+/// A run's place in its output folder, from construction to destruction. Collective: rank 0 of
+/// `world` decides, all of them hear of it.
+class OutputFolder {
+ public:
+  /// ValueError, the same on every rank, for a folder in which somebody trains (unless it is to be
+  /// replaced) or has trained (unless it is to be overwritten): names who or what, and what may be
+  /// done. A run that is replaced gets SIGUSR1, upon which it saves and ends, and has five minutes
+  /// for it; ValueError if it is not on this machine. IoError if the folder cannot be made.
+  OutputFolder(const std::string& output_dir,
+               const OutputFolderOptions& options,
+               ProcessGroup& world);
+
+  /// What was found and is to be moved; on rank 0 alone.
+  const EarlierRun& earlier() const { return earlier_; }
+  /// Moves it to OUTPUT_DIR/old/run_N, the first number that is free, and returns that path; an
+  /// empty text if there is nothing. On rank 0, before the run writes its first file. ValueError,
+  /// and nothing moved, if one of the files `in_use` (empty names aside) is among them.
+  std::string move_earlier_aside(const std::vector<std::string>& in_use = {});
+  /// For the log: a stale lock that was taken over, a run that was ended. On rank 0.
+  const std::vector<std::string>& remarks() const { return remarks_; }
+
+ private:
+  enum class Attempt : uint8_t { kTaken, kWaiting, kRefused, kFailed };
+  Attempt attempt(const OutputFolderOptions& options);
+  Attempt end_holder(const LockHolder& holder, const OutputFolderOptions& options);
+  void refuse_earlier_run();
+
+  std::string output_dir_;
+  std::unique_ptr<RunLock> lock_;
+  EarlierRun earlier_;
+  std::vector<std::string> remarks_;
+  std::string refusal_;
+  int64_t attempts_ = 0;
+};
+
+}  // namespace tapestry

@@ -1,0 +1,274 @@
+#include "parallel_core/training/run_data.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/data/blended_dataset.h"
+#include "parallel_core/data/default_text.h"
+#include "parallel_core/data/step_dataset.h"
+#include "parallel_core/data/tokenizer.h"
+#include "parallel_core/data/tokenizer_record.h"
+#include "parallel_core/parallel_state.h"
+
+namespace tapestry {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kModelKey = "dataset_config.tokenizer_model";
+
+// Samples that the run's length asks for. A run limited by epochs alone takes each epoch's.
+data::SampleCounts wanted_samples(const AllConfig& config, DataUse use) {
+  const TrainingConfig& t = config.training_config;
+  const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
+  const int64_t iterations = total_training_iters(config, get_data_parallel_world_size());
+  data::SampleCounts counts =
+      data::sample_counts(iterations, t.eval_interval.value_or(0), t.eval_iters, batch);
+  if (use == DataUse::kEvaluation) {
+    counts.train = 0;
+    counts.valid = std::max(counts.valid, t.eval_iters * batch);
+  }
+  return counts;
+}
+
+// The data sets of all parts.
+std::vector<std::string> prefixes_of(const DatasetConfig& d) {
+  std::vector<std::string> prefixes;
+  for (const auto* path :
+       {&d.data_path, &d.train_data_path, &d.valid_data_path, &d.test_data_path}) {
+    if (*path) {
+      for (const data::BlendEntry& entry : data::parse_data_path(**path)) {
+        prefixes.push_back(entry.prefix);
+      }
+    }
+  }
+  return prefixes;
+}
+
+// Where preprocess_data of earlier releases, which kept no record, left the tokenizer of
+// PREFIX_KEY_document: PREFIX.model. Empty if there is none.
+std::string model_beside(std::string prefix) {
+  constexpr std::string_view kEnding = "_document";
+  if (prefix.ends_with(kEnding)) {
+    prefix.resize(prefix.size() - kEnding.size());
+  }
+  prefix.resize(std::min(prefix.rfind('_'), prefix.size()));
+  prefix += ".model";
+  return fs::is_regular_file(prefix) ? prefix : "";
+}
+
+struct RecordedData {
+  std::string prefix;
+  data::TokenizerRecord record;
+};
+
+// The record that all data sets with one share. Those without are remarked upon.
+std::optional<RecordedData> common_record(const std::vector<std::string>& prefixes,
+                                          const std::string& type,
+                                          std::vector<std::string>& remarks) {
+  std::optional<RecordedData> first;
+  for (const std::string& prefix : prefixes) {
+    auto record = data::read_tokenizer_record(prefix);
+    if (!record) {
+      if (fs::exists(prefix + ".idx")) {
+        remarks.push_back(concat(prefix, ": has no record of its tokenizer (",
+                                 data::tokenizer_record_path(prefix), "); it is taken for ", type));
+      }
+    } else if (!first) {
+      first = {prefix, *std::move(record)};
+    } else {
+      check<ValueError>(record->tokenizer == first->record.tokenizer, prefix,
+                        ": was made with the ", describe(record->tokenizer), ", but ",
+                        first->prefix, " with the ", describe(first->record.tokenizer),
+                        "; data of one run need one tokenizer: prepare one of the texts again");
+    }
+  }
+  return first;
+}
+
+// The model that the data were made with: as their record says, or beside all of them.
+std::string find_model(const std::vector<std::string>& prefixes,
+                       const std::optional<RecordedData>& recorded,
+                       std::vector<std::string>& remarks) {
+  if (recorded) {
+    const std::string model = data::recorded_model_path(recorded->prefix, recorded->record);
+    if (fs::is_regular_file(model)) {
+      return model;
+    }
+  }
+  std::string found = prefixes.empty() ? "" : model_beside(prefixes.front());
+  for (const std::string& prefix : prefixes) {
+    if (model_beside(prefix) != found) {
+      return "";
+    }
+  }
+  if (found.empty() && recorded) {
+    remarks.push_back(concat(
+        data::recorded_model_path(recorded->prefix, recorded->record),
+        ": the tokenizer of the data is not there, so checkpoints will be without; name it with ",
+        kModelKey));
+  }
+  return found;
+}
+
+// The run's tokenizer, which has to be the data's; null if there is no model to make it of.
+std::unique_ptr<data::Tokenizer> tokenizer_of_data(const AllConfig& config, RunData& run) {
+  const DatasetConfig& d = config.dataset_config;
+  const std::vector<std::string> prefixes = prefixes_of(d);
+  const auto recorded = common_record(prefixes, d.tokenizer_type, run.remarks);
+  if (recorded) {
+    const data::TokenizerIdentity& made_with = recorded->record.tokenizer;
+    check<ValueError>(made_with.type == d.tokenizer_type, recorded->prefix, ": was made with the ",
+                      describe(made_with), ", but dataset_config.tokenizer_type is ",
+                      d.tokenizer_type, "; set it to ", made_with.type,
+                      ", or prepare the text again");
+    check<ValueError>(made_with.vocab_size <= config.model_config.vocab_size,
+                      "model_config.vocab_size is ", config.model_config.vocab_size, ", but ",
+                      recorded->prefix, " was made with the ", describe(made_with),
+                      "; raise vocab_size or prepare the text with a smaller one");
+  }
+  if (d.tokenizer_type != "byte") {
+    run.tokenizer_model =
+        d.tokenizer_model ? *d.tokenizer_model : find_model(prefixes, recorded, run.remarks);
+    if (run.tokenizer_model.empty()) {
+      return nullptr;
+    }
+  }
+  auto tokenizer = data::make_tokenizer(d.tokenizer_type, run.tokenizer_model);
+  check<ValueError>(!recorded || recorded->record.tokenizer == tokenizer->identity(),
+                    recorded ? recorded->prefix : "", ": was made with the ",
+                    recorded ? describe(recorded->record.tokenizer) : "", ", but ",
+                    run.tokenizer_model, " is the ", describe(tokenizer->identity()),
+                    "; name the right one with ", kModelKey, ", or prepare the text again");
+  return tokenizer;
+}
+
+// Prepares dataset_config.text or the default text where that has not been done.
+std::unique_ptr<data::Tokenizer> prepare_on_first_use(const AllConfig& config,
+                                                      data::GPTDatasetsConfig& datasets,
+                                                      RunData& run) {
+  const DatasetConfig& d = config.dataset_config;
+  const data::CorpusOptions options{
+      .dataset_dir = d.dataset_dir,
+      .tokenizer_type = d.tokenizer_type,
+      .vocab_size = std::min(config.model_config.vocab_size, kDefaultTextMaxVocab),
+      .character_coverage = d.character_coverage,
+      .tokenizer_model = d.tokenizer_model.value_or("")};
+  data::PreparedCorpus corpus =
+      d.text ? data::prepare_text(*d.text, options) : data::prepare_default_text(options);
+  datasets.data_path = {corpus.prefix};
+  run.tokenizer_model = corpus.tokenizer_model;
+  run.remarks = std::move(corpus.remarks);
+  run.description = concat(corpus.prepared ? "prepared " : "found ",
+                           d.text ? concat("the text as ", corpus.prefix) : "the default text",
+                           ": ", corpus.documents, " documents, ", corpus.tokens, " tokens, ");
+  return data::make_tokenizer(d.tokenizer_type, run.tokenizer_model);
+}
+
+// A part that cannot fill one global batch is an error now, not at the first evaluation.
+void check_batches(const data::TokenDataset& part, const char* name, const AllConfig& config) {
+  const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
+  check<ValueError>(
+      part.size() >= batch, "the ", name, " data hold ", part.size(),
+      " samples, one global batch needs ", batch,
+      "; give each prefix a weight so that it is repeated, use more text or a smaller "
+      "dataset_config.batch_size");
+}
+
+RunData open_text(const AllConfig& config, DataUse use) {
+  const DatasetConfig& d = config.dataset_config;
+  const TransformerConfig& m = config.model_config;
+  RunData run;
+  data::GPTDatasetsConfig datasets;
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  if (d.data_path || d.train_data_path) {
+    datasets.data_path = d.data_path.value_or(std::vector<std::string>());
+    datasets.train_data_path = d.train_data_path.value_or(std::vector<std::string>());
+    datasets.valid_data_path = d.valid_data_path.value_or(std::vector<std::string>());
+    datasets.test_data_path = d.test_data_path.value_or(std::vector<std::string>());
+    tokenizer = tokenizer_of_data(config, run);
+  } else {
+    tokenizer = prepare_on_first_use(config, datasets, run);
+  }
+  datasets.split = d.split;
+  datasets.counts = wanted_samples(config, use);
+  datasets.options.seq_length = m.seq_length;
+  datasets.options.seed = config.training_config.seed;
+  datasets.options.shuffle = d.shuffle.value_or(true);
+  datasets.options.vocab_size = m.vocab_size;
+  datasets.options.eod_id = d.eos_token_id;
+  datasets.options.pad_id = d.pad_token_id.value_or(-1);
+  datasets.options.eod_mask_loss = d.eod_mask_loss;
+  datasets.options.reset_position_ids = d.reset_position_ids;
+  datasets.options.reset_attention_mask = d.reset_attention_mask;
+  if (tokenizer) {
+    check<ValueError>(tokenizer->vocab_size() <= m.vocab_size, "model_config.vocab_size is ",
+                      m.vocab_size, ", but the text's is the ", tokenizer->describe(),
+                      "; raise vocab_size or use another tokenizer");
+    datasets.options.eod_id = tokenizer->eod_id();
+    run.description += tokenizer->describe();
+  }
+  data::GPTDatasets built = data::build_gpt_datasets(datasets);
+  run.remarks.insert(run.remarks.end(), built.remarks.begin(), built.remarks.end());
+  if (use == DataUse::kTraining) {
+    check<ValueError>(built.train != nullptr, "dataset_config.split '", d.split,
+                      "' leaves nothing for training");
+    run.train = std::make_unique<data::TokenDataSource>(built.train);
+    check<ValueError>(built.valid != nullptr || !config.training_config.eval_interval,
+                      "training_config.eval_interval is set, but dataset_config.split '", d.split,
+                      "' leaves nothing for validation; give it a share, such as 90,10, or set "
+                      "eval_interval to null");
+  }
+  if (built.valid != nullptr) {
+    check_batches(*built.valid, "validation", config);
+    run.validation = std::make_unique<data::TokenDataSource>(built.valid);
+  }
+  const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
+  if (built.test != nullptr && (d.test_data_path || built.test->size() >= batch)) {
+    check_batches(*built.test, "test", config);
+    run.test = std::make_unique<data::TokenDataSource>(built.test);
+  }
+  return run;
+}
+
+}  // namespace
+
+RunData open_data(const AllConfig& config, DataUse use) {
+  const DatasetConfig& d = config.dataset_config;
+  if (!d.step_data_dir) {
+    return open_text(config, use);
+  }
+  check<ValueError>(use == DataUse::kTraining,
+                    "dataset_config.step_data_dir holds steps of training, nothing to evaluate on; "
+                    "name a text or a data set");
+  RunData run;
+  auto steps =
+      std::make_unique<data::StepDataSource>(*d.step_data_dir, config.model_config.vocab_size);
+  check<ValueError>(steps->seq_length() == config.model_config.seq_length,
+                    "dataset_config.step_data_dir ", *d.step_data_dir, ": rows have ",
+                    steps->seq_length(), " tokens, model_config.seq_length is ",
+                    config.model_config.seq_length);
+  const int64_t wanted = total_training_iters(config, get_data_parallel_world_size());
+  check<ValueError>(wanted <= steps->num_steps(), "dataset_config.step_data_dir ", *d.step_data_dir,
+                    " holds ", steps->num_steps(), " steps, the run has ", wanted);
+  run.description = concat(steps->num_steps(), " recorded steps");
+  run.train = std::move(steps);
+  return run;
+}
+
+RunData open_data(const AllConfig& config, ProcessGroup& world, DataUse use) {
+  if (world.rank() != 0) {
+    world.barrier();
+    return open_data(config, use);
+  }
+  RunData data = open_data(config, use);
+  world.barrier();
+  return data;
+}
+
+}  // namespace tapestry

@@ -1,0 +1,42 @@
+// Where the samples of a run come from.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel_core/comm/process_group.h"
+#include "parallel_core/config/config.h"
+#include "parallel_core/data/data_source.h"
+
+namespace tapestry {
+
+struct RunData {
+  std::unique_ptr<data::DataSource> train;       ///< null for an evaluation alone
+  std::unique_ptr<data::DataSource> validation;  ///< null if nothing is to be validated
+  std::unique_ptr<data::DataSource> test;        ///< null if there is no test part
+  std::string tokenizer_model;                   ///< file; empty for bytes and for recorded steps
+  std::string description;                       ///< for the log
+  std::vector<std::string> remarks;              ///< what is not as one might expect
+};
+
+/// Largest SentencePiece vocabulary that a text is cut into on first use; a model's vocabulary may
+/// exceed its tokenizer's.
+inline constexpr int64_t kDefaultTextMaxVocab = 8000;
+
+enum class DataUse {
+  kTraining,    ///< training; validation if there is an eval_interval; test if there is such a part
+  kEvaluation,  ///< validation and test, as far as there are such parts, with the same samples
+};
+
+/// Opens step_data_dir, data_path, the data paths of the parts, the files of `text`, or the default
+/// text; the latter two are prepared on first use. The tokenizer that the data were made with, as
+/// the record beside them says, has to be the run's.
+/// ValueError or IoError for data that do not fit the configuration.
+RunData open_data(const AllConfig& config, DataUse use = DataUse::kTraining);
+
+/// The same on every rank of a job: what is prepared on first use is prepared by rank 0, the others
+/// find it. Collective.
+RunData open_data(const AllConfig& config, ProcessGroup& world, DataUse use = DataUse::kTraining);
+
+}  // namespace tapestry

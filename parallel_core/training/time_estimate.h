@@ -1,0 +1,40 @@
+// How long a step will take, before the first one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "parallel_core/config/config.h"
+
+namespace tapestry {
+
+/// What the busiest rank has to do for one step.
+struct StepWork {
+  double flops = 0;   ///< of matrix products: forward, and twice that backward
+  double bytes = 0;   ///< that go through memory: activations, logits, the optimizer's update
+  double passes = 0;  ///< of micro-batches through a layer, forward and backward
+  double bubble = 0;  ///< share of the time that stages of a pipeline wait (theoretical_bubble)
+};
+
+/// Products: 2 FLOPs for each weight of a matrix and token, and half of the S x S products of
+/// attention, which is causal. Bytes: each activation that is kept (estimate_memory) counts with
+/// what is written and read of it and of its gradient; each parameter with its update.
+StepWork step_work(const AllConfig& config, int64_t data_parallel_size);
+
+/// What this process reaches now, with the threads that it has.
+struct MachineSpeed {
+  double flops = 0;  ///< a second, in the configuration's largest product and dtype
+  double bytes = 0;  ///< a second, read and written, of blocks that no cache holds
+};
+
+/// Measures for about a third of a second, with about 150 MiB.
+MachineSpeed measure_speed(const AllConfig& config);
+
+/// Seconds of a step: products, then memory, then a fixed time for each pass through a layer, one
+/// after the other, longer by the pipeline's bubble. Communication is not in it, nor evaluation.
+double step_seconds(const StepWork& work, const MachineSpeed& speed);
+
+/// "84 ms a step, 0:42 for 500 steps; estimated from ..."; `steps` 0 if they are not known.
+std::string time_text(const StepWork& work, const MachineSpeed& speed, int64_t steps);
+
+}  // namespace tapestry

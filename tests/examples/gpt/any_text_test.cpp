@@ -1,0 +1,247 @@
+// Whole runs on texts of every kind: few documents, parts of their own, characters, files that are
+// tokenised on first use; and data whose tokenizer is another one than the run's.
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "parallel_core/data/indexed_dataset.h"
+#include "tests/examples/gpt/run_program.h"
+
+namespace tapestry {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class AnyTextTest : public ProgramTest {
+ protected:
+  // The tiny run with another source of data, and without a split.
+  void write_run(const std::string& source, const std::string& name = "run.yaml") {
+    dir_.write(name, replaced(replaced(kTinyRun, "data_path: text_text_document", source),
+                              "  split: 90,10,0\n", ""));
+  }
+  Json last_line(const std::string& output = "output") const {
+    std::istringstream lines(dir_.read(output + "/metrics.jsonl"));
+    std::string last;
+    for (std::string line; std::getline(lines, line);) {
+      last = line;
+    }
+    return Json::parse(last);
+  }
+  std::string log() const { return dir_.read("output/log/rank_0/info.log"); }
+};
+
+const std::string kEvaluating =
+    "--config_path run.yaml --set training_config.eval_interval=1 --set "
+    "training_config.eval_iters=2 ";
+
+// With the usual split of 969, 30 and 1.
+TEST_F(AnyTextTest, OneDocument69And400) {
+  for (const int paragraphs : {1, 69, 400}) {
+    std::string text;
+    for (int i = 0; i < paragraphs; ++i) {
+      text += sample_text(800 / paragraphs) + "\n\n";
+    }
+    dir_.write("text.txt", text);
+    ASSERT_EQ(preprocess("--input text.txt --output_prefix text --tokenizer_type byte "
+                         "--split_documents blank_line --append_eod"),
+              0)
+        << said();
+    const int64_t documents = data::IndexedDataset(dir_.file("text_text_document")).num_documents();
+    ASSERT_EQ(documents, paragraphs);
+    write_run("data_path: text_text_document");
+    ASSERT_EQ(pretrain("--config_path run.yaml"), 0) << said();
+    EXPECT_FALSE(last_line().contains("eval_loss"));
+    ASSERT_EQ(pretrain(kEvaluating), 0) << said();
+    EXPECT_NEAR(last_line().at("eval_loss").get<double>(), std::log(257.0), 0.5);
+    if (paragraphs == 1) {
+      EXPECT_THAT(out_, HasSubstr("1 document is too few for split 969,30,1, so it cuts tokens"));
+    } else {
+      EXPECT_THAT(out_, Not(HasSubstr("cuts tokens")));
+    }
+    ASSERT_EQ(pretrain("--config_path run.yaml --set dataset_config.split=1"), 0) << said();
+  }
+}
+
+// What the message of a text that is too short advises works.
+TEST_F(AnyTextTest, TheAdviceForAShortText) {
+  dir_.write("text.txt", "Forty bytes of text, and not a byte more");
+  ASSERT_EQ(preprocess("--input text.txt --output_prefix text --tokenizer_type byte"), 0) << said();
+  write_run("data_path: text_text_document");
+  ASSERT_EQ(pretrain(kEvaluating + "--set model_config.seq_length=32"), 2);
+  EXPECT_THAT(err_, HasSubstr("the valid part has 0 of its 40 tokens with split \"969,30,1\", one "
+                              "sample needs 33; use more text or model_config.seq_length 16, or no "
+                              "evaluation: training_config.eval_interval null"));
+  EXPECT_EQ(pretrain(kEvaluating + "--set model_config.seq_length=16"), 0) << said();
+  EXPECT_EQ(pretrain(kEvaluating + "--set model_config.seq_length=32 --set "
+                                   "training_config.eval_interval=null"),
+            0)
+      << said();
+}
+
+TEST_F(AnyTextTest, PartsOfTheirOwnAndATest) {
+  for (const char* part : {"train", "valid", "test"}) {
+    dir_.write(concat(part, ".txt"), std::string(600, part[0]));
+    ASSERT_EQ(preprocess(concat("--input ", part, ".txt --output_prefix ", part,
+                                " --tokenizer_type byte")),
+              0)
+        << said();
+  }
+  write_run(
+      "train_data_path: train_text_document\n  valid_data_path: [1, valid_text_document]\n"
+      "  test_data_path: test_text_document");
+  const std::string options =
+      kEvaluating +
+      "--set training_config.training_iters=40 --set training_config.save_interval=40 --set "
+      "optimizer_config.learning_rate=2e-2";
+  ASSERT_EQ(pretrain(options), 0) << said();
+  const Json last = last_line();
+  const auto loss = last.at("loss").get<double>();
+  // Training data are t, test data too, validation data are v, which the model has not seen.
+  EXPECT_LT(loss, 0.5);
+  EXPECT_NEAR(last.at("test_loss").get<double>(), loss, 0.2);
+  EXPECT_GT(last.at("eval_loss").get<double>(), 2);
+  EXPECT_NEAR(last.at("test_perplexity").get<double>(),
+              std::exp(last.at("test_loss").get<double>()), 1e-9);
+  EXPECT_THAT(log(), ::testing::ContainsRegex("test: Step:40, Loss: [0-9.]+, Perplexity: [0-9.]+"));
+  EXPECT_EQ(log().find("test: Step"), log().rfind("test: Step"));  // once, at the end
+
+  // The evaluation alone has the same result, from the checkpoint and its configuration.
+  const auto before = tree();
+  ASSERT_EQ(pretrain("--evaluate output"), 0) << said();
+  const auto number = [](const char* part, double value) {
+    char text[80];
+    std::snprintf(text, sizeof(text), "%s: Loss: %.6f, Perplexity: %.4f", part, value,
+                  std::exp(value));
+    return std::string(text);
+  };
+  const std::string valid = number("eval", last.at("eval_loss").get<double>());
+  EXPECT_THAT(out_, HasSubstr("evaluating output/checkpoint/step_00000040"));
+  EXPECT_THAT(out_, HasSubstr(valid));
+  EXPECT_THAT(out_, HasSubstr(number("test", last.at("test_loss").get<double>())));
+  EXPECT_EQ(tree(), before);
+  // Or on other data, with another configuration.
+  ASSERT_EQ(pretrain("--evaluate output/checkpoint/step_00000040 --config_path run.yaml --set "
+                     "dataset_config.valid_data_path=train_text_document"),
+            0)
+      << said();
+  EXPECT_THAT(out_, Not(HasSubstr(valid)));
+}
+
+TEST_F(AnyTextTest, EvaluatingNeedsACheckpointAndData) {
+  ASSERT_NO_FATAL_FAILURE(prepare_text());
+  dir_.write("run.yaml", kTinyRun);
+  ASSERT_EQ(pretrain("--config_path run.yaml --set training_config.save_interval=3"), 0) << said();
+  const auto bad = [&](const std::string& arguments, const char* message) {
+    EXPECT_EQ(pretrain(arguments), 2) << said();
+    EXPECT_THAT(err_, HasSubstr(message));
+  };
+  bad("--evaluate nowhere", "nowhere: there is no such file or folder");
+  bad("--evaluate output --set dataset_config.split=1", "neither a validation nor a test part");
+  bad("--evaluate output --dry_run", "exclude each other");
+  bad("--evaluate output --set model_config.hidden_size=32", "do");
+  fs::copy_file(dir_.file("output/checkpoint/step_00000003/model.safetensors"),
+                dir_.file("weights.safetensors"));
+  bad("--evaluate weights.safetensors", "is missing, so --evaluate does not know the model");
+  EXPECT_EQ(pretrain("--evaluate weights.safetensors --config_path run.yaml"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("eval: Loss: "));
+}
+
+// From files to text without preprocess_data, with each tokenizer.
+TEST_F(AnyTextTest, TextTokenisedOnFirstUse) {
+  dir_.write("a.txt", sample_text(300));
+  dir_.write("b.jsonl", Json{{"text", sample_text(40)}}.dump() + "\n");
+  for (const std::string type : {"character", "sentencepiece", "byte"}) {
+    write_run("text: [a.txt, b.jsonl]");
+    dir_.write("run.yaml", replaced(replaced(dir_.read("run.yaml"), "byte", type),
+                                    "vocab_size: 260", "vocab_size: 320"));
+    const std::string options = kEvaluating + "--set training_config.save_interval=3";
+    ASSERT_EQ(pretrain(options), 0) << said();
+    EXPECT_THAT(out_, HasSubstr("data: prepared the text as ./dataset/a_"));
+    EXPECT_THAT(
+        out_, HasSubstr(type == "sentencepiece" ? "SentencePiece tokenizer" : type + " tokenizer"));
+    const std::string trained = metrics("output");
+    ASSERT_EQ(pretrain(options), 0) << said();
+    EXPECT_THAT(out_, HasSubstr("data: found the text as ./dataset/a_"));
+    EXPECT_EQ(metrics("output"), trained);
+    ASSERT_EQ(generate("--checkpoint output --prompt 'And the king' --max_new_tokens 5"), 0)
+        << said();
+    EXPECT_EQ(out_.find("And the king"), 0U) << out_;
+  }
+  // A prompt with a character that the text does not have.
+  write_run("text: a.txt");
+  dir_.write("run.yaml", replaced(dir_.read("run.yaml"), "byte", "character"));
+  ASSERT_EQ(pretrain(kEvaluating + "--set training_config.save_interval=3"), 0) << said();
+  EXPECT_EQ(generate("--checkpoint output --prompt 'And a ZEBRA'"), 2);
+  EXPECT_THAT(err_, HasSubstr("the character 'Z' (U+005A) is not among the "));
+}
+
+// nanoGPT's example on a text of one document, cut 90 to 10 by characters.
+TEST_F(AnyTextTest, TheCharacterPreset) {
+  dir_.write("text.txt", sample_text(500));
+  const std::string options =
+      "--config_path " TAPESTRY_SOURCE_DIR
+      "/examples/gpt/pretrain_gpt_char.yaml --set training_config.training_iters=60 --set "
+      "optimizer_config.lr_warmup_iters=5 --set training_config.eval_interval=60 --set "
+      "training_config.eval_iters=2 --set training_config.save_interval=60 ";
+  ASSERT_EQ(pretrain(options + "--set dataset_config.text=text.txt"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("1 document is too few for split 90,10, so it cuts tokens"));
+  EXPECT_LT(last_line().at("eval_loss").get<double>(), 2.5);
+  ASSERT_EQ(generate("--checkpoint output --prompt 'And ' --max_new_tokens 8 --temperature 0"), 0)
+      << said();
+  EXPECT_THAT(out_, ::testing::StartsWith("And the"));
+}
+
+TEST_F(AnyTextTest, TheTokenizerBelongsToTheData) {
+  dir_.write("a.txt", sample_text(300));
+  dir_.write("b.txt", sample_text(200) + "quite another text");
+  const std::string pieces = " --tokenizer_type sentencepiece --train_tokenizer --vocab_size 300";
+  ASSERT_EQ(preprocess("--input a.txt --output_prefix a" + pieces), 0) << said();
+  ASSERT_EQ(preprocess("--input b.txt --output_prefix b" + pieces), 0) << said();
+  ASSERT_EQ(preprocess("--input b.txt --output_prefix same --tokenizer_type sentencepiece "
+                       "--tokenizer_model a.model"),
+            0)
+      << said();
+  const auto bad = [&](const std::string& arguments, const std::vector<std::string>& messages) {
+    const auto before = tree();
+    EXPECT_EQ(pretrain("--config_path run.yaml --set model_config.vocab_size=300 " + arguments), 2)
+        << said();
+    for (const std::string& message : messages) {
+      EXPECT_THAT(err_, HasSubstr(message));
+    }
+    EXPECT_EQ(tree(), before);
+  };
+  const auto good = [&](const std::string& arguments) {
+    EXPECT_EQ(pretrain("--config_path run.yaml --set model_config.vocab_size=300 " + arguments), 0)
+        << said();
+  };
+  write_run("data_path: a_text_document");
+  bad("", {"a_text_document: was made with the sentencepiece tokenizer of 300 ids (sha256 ",
+           "dataset_config.tokenizer_type is byte; set it to sentencepiece"});
+  const std::string right = "--set dataset_config.tokenizer_type=sentencepiece ";
+  good(right);
+  EXPECT_THAT(out_, HasSubstr("SentencePiece tokenizer a.model"));
+  bad(right + "--set dataset_config.tokenizer_model=b.model",
+      {"a_text_document: was made with the sentencepiece", "but b.model is the sentencepiece",
+       "dataset_config.tokenizer_model"});
+  bad(right + "--set 'dataset_config.data_path=[0.5, a_text_document, 0.5, b_text_document]'",
+      {"b_text_document: was made with the", "but a_text_document with the", "need one tokenizer"});
+  good(right + "--set 'dataset_config.data_path=[0.5, a_text_document, 0.5, same_text_document]'");
+  EXPECT_THAT(out_, HasSubstr("SentencePiece tokenizer a.model"));
+
+  // The tokenizer is trained anew, the data are not: they do not belong together any more.
+  fs::copy_file(dir_.file("b.model"), dir_.file("a.model"), fs::copy_options::overwrite_existing);
+  bad(right, {"but a.model is the sentencepiece"});
+
+  // Data of earlier releases, or of other programs, have no record: they are taken as before.
+  fs::remove(dir_.file("a_text_document.tokenizer.json"));
+  good(right);
+  EXPECT_THAT(out_, HasSubstr("a_text_document: has no record of its tokenizer "
+                              "(a_text_document.tokenizer.json); it is taken for sentencepiece"));
+  EXPECT_THAT(out_, HasSubstr("SentencePiece tokenizer a.model"));
+}
+
+}  // namespace
+}  // namespace tapestry

@@ -1,0 +1,109 @@
+#include "parallel_core/config/expand_path.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "parallel_core/config/config.h"
+#include "parallel_core/config/schema.h"
+#include "tests/parallel_core/data/temp_dir.h"
+
+namespace tapestry::config {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ExpandPath : public ::testing::Test {
+ protected:
+  ExpandPath() {
+    ::setenv("HOME", "/home/ann", 1);
+    ::setenv("TAPESTRY_DATA", "/data/set one", 1);
+    ::setenv("TAPESTRY_EMPTY", "", 1);
+    ::unsetenv("TAPESTRY_UNSET");
+  }
+  ~ExpandPath() override {
+    if (had_home_) {
+      ::setenv("HOME", home_.c_str(), 1);
+    }
+  }
+  static std::string expanded(const std::string& path) {
+    std::string error;
+    std::string result = expand_path(path, error);
+    EXPECT_EQ(error, "") << path;
+    return result;
+  }
+  static std::string refused(const std::string& path) {
+    std::string error;
+    EXPECT_EQ(expand_path(path, error), path);
+    return error;
+  }
+
+ private:
+  bool had_home_ = std::getenv("HOME") != nullptr;
+  std::string home_ = had_home_ ? std::getenv("HOME") : "";
+};
+
+TEST_F(ExpandPath, HomeAndVariables) {
+  EXPECT_EQ(expanded("~"), "/home/ann");
+  EXPECT_EQ(expanded("~/runs"), "/home/ann/runs");
+  EXPECT_EQ(expanded("${TAPESTRY_DATA}/text"), "/data/set one/text");
+  EXPECT_EQ(expanded("a${TAPESTRY_DATA}b${HOME}"), "a/data/set oneb/home/ann");
+  EXPECT_EQ(expanded("~/${TAPESTRY_DATA}"), "/home/ann//data/set one");
+}
+
+TEST_F(ExpandPath, TheRestStays) {
+  for (const char* path : {"", "./output", "a~b", "a/~", "cost$", "$5", "a$/b", "100%", "{HOME}"}) {
+    EXPECT_EQ(expanded(path), path);
+  }
+}
+
+TEST_F(ExpandPath, SaysWhatIsMissing) {
+  EXPECT_THAT(refused("${TAPESTRY_UNSET}/x"), HasSubstr("TAPESTRY_UNSET is not set"));
+  EXPECT_THAT(refused("${TAPESTRY_EMPTY}/x"), HasSubstr("TAPESTRY_EMPTY is empty"));
+  EXPECT_THAT(refused("$HOME/x"), HasSubstr("write ${HOME}"));
+  EXPECT_THAT(refused("~bob/x"), HasSubstr("write the path in full"));
+  for (const char* path : {"${", "${}", "${HOME", "${HOME:-x}", "${5}", "${A B}"}) {
+    EXPECT_THAT(refused(path), HasSubstr("${...}")) << path;
+  }
+  ::unsetenv("HOME");
+  EXPECT_THAT(refused("~/x"), HasSubstr("HOME is not set"));
+}
+
+constexpr const char* kModel =
+    "model_config: {vocab_size: 31, num_layers: 1, num_attention_heads: 2, hidden_size: 16,\n"
+    "  ffn_hidden_size: 32, seq_length: 8}\n";
+
+TEST_F(ExpandPath, InAConfiguration) {
+  const AllConfig config = init_configs_from_text(
+      std::string("training_config:\n  training_iters: 1\n  output_dir: ~/runs/${TAPESTRY_DATA}\n"
+                  "dataset_config:\n  data_path: [0.5, \"${TAPESTRY_DATA}/a\", 0.5, ~/b]\n") +
+          kModel,
+      "run.yaml", {.overrides = {"training_config.load_checkpoint=~/start"}});
+  EXPECT_EQ(config.training_config.output_dir, "/home/ann/runs//data/set one");
+  EXPECT_EQ(config.training_config.load_checkpoint, "/home/ann/start");
+  EXPECT_EQ(*config.dataset_config.data_path,
+            (std::vector<std::string>{"0.5", "/data/set one/a", "0.5", "/home/ann/b"}));
+  EXPECT_THAT(config.notes, ::testing::IsEmpty());
+  EXPECT_ERROR(init_configs_from_text(std::string("training_config:\n  training_iters: 1\n"
+                                                  "  output_dir: ${TAPESTRY_UNSET}/a\n") +
+                                          kModel,
+                                      "run.yaml"),
+               ConfigError, "run.yaml:3:15: training_config.output_dir: '${TAPESTRY_UNSET}/a': ");
+}
+
+// A key that names a file and is not marked would take "~/x" for the name of a folder.
+TEST(PathKeys, AreMarked) {
+  for (const Section& section : schema()) {
+    for (const Key& key : section.keys) {
+      const bool named = key.name.ends_with("_path") || key.name.ends_with("_dir") ||
+                         key.name == "load_checkpoint" || key.name == "tokenizer_model" ||
+                         key.name == "text";
+      const bool text = key.field.type == Type::kString || key.field.type == Type::kStringList;
+      EXPECT_EQ(key.path, named && text) << key.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tapestry::config

@@ -1,0 +1,125 @@
+#include "parallel_core/training/divergence.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/parallel_core/small_model.h"
+
+namespace tapestry {
+namespace divergence_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::Overrides;
+using testing::small_config;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+StepResult good() { return {.loss = 3, .grad_norm = 1, .lr = {1e-3, 2e-3}}; }
+StepResult bad() { return {.loss = kNan, .finite = false, .grad_norm = kNan, .lr = {1e-3}}; }
+// float16: the gradients overflow, the loss does not.
+StepResult overflow(double scale) {
+  return {.loss = 3, .finite = false, .loss_scale = scale, .grad_norm = kNan, .lr = {1e-3}};
+}
+
+// The report after `finite` good steps and some bad ones.
+std::string report(const Overrides& overrides, int finite, const StepResult& result) {
+  const AllConfig config = small_config(overrides);
+  DivergenceWatch watch(config);
+  int64_t step = 0;
+  for (int i = 0; i < finite; ++i) {
+    watch.observe(++step, good());
+  }
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_FALSE(watch.has_diverged());
+    watch.observe(++step, result);
+  }
+  EXPECT_TRUE(watch.has_diverged());
+  return watch.report();
+}
+
+TEST(Divergence, OnlyStepsInARowCount) {
+  const AllConfig config = small_config({"training_config.max_nonfinite_steps=2"});
+  DivergenceWatch watch(config);
+  EXPECT_FALSE(watch.ends_badly());  // no step at all
+  for (int64_t step = 1; step < 10; ++step) {
+    watch.observe(step, step % 2 == 0 ? good() : bad());
+    EXPECT_FALSE(watch.has_diverged());
+    EXPECT_EQ(watch.loss_is_finite(), step % 2 == 0);
+    EXPECT_EQ(watch.ends_badly(), step % 2 != 0);
+  }
+  watch.observe(10, bad());
+  EXPECT_TRUE(watch.has_diverged());
+}
+
+// The update was skipped, the weights are what they were.
+TEST(Divergence, AnOverflowAtTheEndIsNoFailure) {
+  const AllConfig config = small_config();
+  DivergenceWatch watch(config);
+  watch.observe(1, good());
+  watch.observe(2, overflow(1024));
+  EXPECT_TRUE(watch.loss_is_finite());
+  EXPECT_FALSE(watch.ends_badly());
+  DivergenceWatch never(config);
+  never.observe(1, overflow(1024));
+  EXPECT_TRUE(never.ends_badly());  // not one update
+}
+
+// optimizer_in_backward says "finite" without having looked.
+TEST(Divergence, TheNormCountsToo) {
+  const AllConfig config = small_config({"training_config.max_nonfinite_steps=1"});
+  DivergenceWatch watch(config);
+  watch.observe(1, {.loss = 3, .grad_norm = std::numeric_limits<double>::infinity()});
+  EXPECT_TRUE(watch.has_diverged());
+}
+
+TEST(Divergence, SaysWhatHappened) {
+  EXPECT_THAT(report({}, 5, bad()),
+              AllOf(HasSubstr("the last 10 steps (6 to 15) were not finite: the loss is nan, the "
+                              "norm of the gradients nan"),
+                    HasSubstr("have not changed since step 5")));
+  EXPECT_THAT(report({}, 0, bad()), HasSubstr("those that the run began with"));
+  EXPECT_THAT(report({"optimizer_config.optimizer_in_backward=True"}, 5, bad()),
+              HasSubstr("updated all the same"));
+}
+
+TEST(Divergence, NamesTheRemediesThatTheConfigurationLeaves) {
+  const std::string plain = report({}, 5, bad());
+  EXPECT_THAT(plain, AllOf(HasSubstr("a lower optimizer_config.learning_rate (it is 0.01, and was "
+                                     "0.002 at step 5"),
+                           HasSubstr("lr_warmup_iters"), HasSubstr("clip_grad")));
+  EXPECT_THAT(plain, Not(HasSubstr("loss_scale")));
+  EXPECT_THAT(plain, Not(HasSubstr("bf16")));
+  const std::string careful =
+      report({"optimizer_config.clip_grad=1", "optimizer_config.lr_warmup_iters=2"}, 5, bad());
+  EXPECT_THAT(careful, AllOf(Not(HasSubstr("clip")), Not(HasSubstr("lr_warmup"))));
+  EXPECT_THAT(report({"training_config.bf16=True"}, 5, bad()), HasSubstr("float32 in place of"));
+  EXPECT_THAT(report({}, 0, bad()),
+              AllOf(HasSubstr("init_method_std (it is 0.1)"), Not(HasSubstr("learning_rate"))));
+  EXPECT_THAT(report({"training_config.load_checkpoint=there"}, 0, bad()),
+              HasSubstr("load_checkpoint there"));
+}
+
+TEST(Divergence, NamesTheLossScale) {
+  const Overrides half = {"training_config.fp16=True"};
+  EXPECT_THAT(report(testing::joined(half, {"training_config.loss_scale=1e30"}), 0, overflow(1e30)),
+              AllOf(HasSubstr("a smaller training_config.loss_scale (it is 1e+30)"),
+                    HasSubstr("training_config.bf16: True"), Not(HasSubstr("init_method"))));
+  EXPECT_THAT(report(testing::joined(half, {"training_config.loss_scale_value=1e30",
+                                            "training_config.loss_scale_factor=2",
+                                            "training_config.loss_scale_window=1000"}),
+                     0, overflow(1e27)),
+              AllOf(HasSubstr("loss_scale_value (it is 1e+30 and has come down to 1e+27)"),
+                    HasSubstr("max_nonfinite_steps")));
+  // A loss that is not finite is not the scale's fault.
+  EXPECT_THAT(report(testing::joined(half, {"training_config.loss_scale=1024"}), 3, bad()),
+              Not(HasSubstr("loss_scale (")));
+}
+
+}  // namespace
+}  // namespace divergence_test
+}  // namespace tapestry
