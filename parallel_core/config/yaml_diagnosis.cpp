@@ -475,13 +475,15 @@ std::string line_fault(std::string_view line) {
     return concat(ticked("="), " sets nothing in YAML; write ",
                   ticked(concat(name, ": ", trimmed(trimmed(rest).substr(1)))));
   }
-  if (const Scan found = scan(code); found.colons.size() > 1) {
+  const Scan found = scan(code);
+  if (found.colons.size() > 1) {
     const std::string_view second = trimmed(code.substr(found.colons[0] + 1));
     return concat("two colons on one line; begin ", ticked(second), " on a line of its own below ",
                   ticked(concat(name, ":")),
                   ", indented by two spaces more, or put it into quotes "
                   "if it is a text");
-  } else if (found.colons.empty()) {
+  }
+  if (found.colons.empty()) {
     return rest.empty() ? concat("a colon is missing after ", ticked(name), "; write ",
                                  ticked(concat(name, ":")))
                         : concat("a colon is missing after ", ticked(name), "; write ",
