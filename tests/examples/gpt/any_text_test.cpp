@@ -163,12 +163,12 @@ TEST_F(AnyTextTest, TextTokenisedOnFirstUse) {
                                     "vocab_size: 260", "vocab_size: 320"));
     const std::string options = kEvaluating + "--set training_config.save_interval=3";
     ASSERT_EQ(train(options), 0) << said();
-    EXPECT_THAT(out_, HasSubstr("data: prepared the text as ./dataset/a_"));
+    EXPECT_THAT(out_, HasSubstr("prepared the text as ./dataset/a_"));
     EXPECT_THAT(
         out_, HasSubstr(type == "sentencepiece" ? "SentencePiece tokenizer" : type + " tokenizer"));
     const std::string trained = metrics("output");
     ASSERT_EQ(train(options), 0) << said();
-    EXPECT_THAT(out_, HasSubstr("data: found the text as ./dataset/a_"));
+    EXPECT_THAT(out_, HasSubstr("found the text as ./dataset/a_"));
     EXPECT_EQ(metrics("output"), trained);
     ASSERT_EQ(generate("--checkpoint output --prompt 'And the king' --max_new_tokens 5"), 0)
         << said();
