@@ -21,7 +21,6 @@
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/output_folder.h"
 #include "parallel_core/training/start_summary.h"
-#include "parallel_core/training/terminal.h"
 
 namespace tapestry {
 
@@ -35,13 +34,6 @@ void each_line(const std::string& text, void (*log)(const std::string&)) {
   while (std::getline(lines, line)) {
     log(line);
   }
-}
-
-// Lines on a terminal begin with the time of day.
-int summary_columns() {
-  constexpr int kTime = 10;
-  constexpr int kElsewhere = 110;
-  return is_terminal(OutputStream::kOut) ? terminal_columns() - kTime : kElsewhere;
 }
 
 // Finds what would stop the run at its first written file, or hours later at its first checkpoint.

@@ -14,6 +14,7 @@
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/terminal.h"
 
 namespace tapestry {
 
@@ -112,6 +113,12 @@ std::string length_text(const AllConfig& config) {
 }
 
 }  // namespace
+
+int summary_columns() {
+  constexpr int kTime = 10;
+  constexpr int kElsewhere = 110;
+  return is_terminal(OutputStream::kOut) ? terminal_columns() - kTime : kElsewhere;
+}
 
 std::string with_thousands(int64_t number) {
   const std::string digits = std::to_string(number);

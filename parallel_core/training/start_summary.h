@@ -28,6 +28,10 @@ std::string start_summary(const AllConfig& config,
                           const StartFacts& facts,
                           int columns);
 
+/// Columns that a row has: those of the terminal behind the time of day, or 110 where there is
+/// none.
+int summary_columns();
+
 /// "label     text", wrapped between words so that no line is longer than `columns` where words
 /// allow it.
 std::string summary_row(const std::string& label, const std::string& text, int columns);

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <limits>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "autograd/ops/elementwise.h"
@@ -101,7 +102,7 @@ class FirstSteps {
                                                  with_thousands(total), " steps")
                                         : std::string(),
                               ", as measured on step", steps_ == 3 ? "s 2 and 3" : " 1"),
-                       /*columns=*/1000);
+                       summary_columns());
   }
 
  private:
@@ -317,7 +318,10 @@ TrainSummary train(TrainOneStepCell& cell,
     }
     progress.update(record, result);
     if (time_row.update(record, step == last_step)) {
-      log_info(time_row.text(total));
+      std::istringstream lines(time_row.text(total));
+      for (std::string line; std::getline(lines, line);) {
+        log_info(line);
+      }
     }
     if (is_due(t.log_interval, step) || (t.log_interval && step == last_step)) {
       log_info(train_log_line(record, result, progress.take_pace()));
