@@ -12,6 +12,7 @@
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
 #include "examples/gpt/command_line.h"
+#include "examples/gpt/plot_command.h"
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/render.h"
@@ -106,6 +107,7 @@ po::options_description describe_options() {
                         "a checkpoint, or a folder of them: print its loss on the validation and "
                         "test data, and exit; without --config_path by the configuration that it "
                         "was saved with");
+  tapestry::examples::add_plot_options(options);
   options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
   options.add_options()("help,h",
                         "print this page; --help SECTION prints the keys of a section of the YAML "
@@ -118,7 +120,8 @@ std::string help_text(const po::options_description& options, const std::string&
     return tapestry::render_configuration_help(topic);
   }
   std::ostringstream text;
-  text << "Usage: pretrain_gpt --config_path FILE [OPTION]...\n\n"
+  text << "Usage: pretrain_gpt --config_path FILE [OPTION]...\n"
+          "       pretrain_gpt --plot RUN... [--out FILE.svg] [--x steps|tokens|time]\n\n"
        << options << "\nSections of FILE (--help SECTION lists the keys of one):\n"
        << tapestry::render_sections_help()
        << "\nPresets: examples/gpt/pretrain_gpt_*.yaml. Several ranks: "
@@ -144,6 +147,12 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   if (arguments.count("version") != 0) {
     if (first) {
       std::cout << version_text();
+    }
+    return kFinished;
+  }
+  if (tapestry::examples::asks_for_plot(arguments)) {
+    if (first) {
+      std::cout << tapestry::examples::plot(arguments);
     }
     return kFinished;
   }

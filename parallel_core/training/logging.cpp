@@ -143,8 +143,12 @@ void write_to_files(spdlog::level::level_enum level, const std::string& message)
   }
   for (const spdlog::sink_ptr& sink : logger().sinks()) {
     if (dynamic_cast<TerminalSink*>(sink.get()) == nullptr && sink->should_log(level)) {
-      sink->log(spdlog::details::log_msg(logger().name(), level, message));
-      sink->flush();
+      try {
+        sink->log(spdlog::details::log_msg(logger().name(), level, message));
+        sink->flush();
+      } catch (const spdlog::spdlog_ex&) {
+        // A full disk ends no run for a log's sake; what a run needs to write will say so.
+      }
     }
   }
 }

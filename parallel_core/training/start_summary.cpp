@@ -159,9 +159,7 @@ std::string start_summary(const AllConfig& config,
   add("model", model_text(config, facts));
   add("data", data_text(config, data, tokenizer));
   add("tokenizer",
-      tokenizer.empty()
-          ? std::string("none found beside the data: needed for texts alone")
-          : concat(tokenizer, data.tokenizer_model.empty() ? "" : ", ", data.tokenizer_model));
+      tokenizer.empty() ? "none found beside the data: needed for texts alone" : tokenizer);
   add("layout", concat(layout_line(config.parallel_config, get_data_parallel_world_size()),
                        facts.ranks > 1 ? concat(" on ", facts.ranks, " ranks") : std::string()));
   add("machine", concat(num_threads(), num_threads() == 1 ? " thread" : " threads",

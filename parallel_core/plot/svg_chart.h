@@ -1,0 +1,18 @@
+// Curves as a picture in a file.
+#pragma once
+
+#include <string>
+
+#include "parallel_core/plot/curves.h"
+
+namespace tapestry::plot {
+
+/// An SVG document that needs nothing from outside. Training curves are whole lines, validation
+/// curves broken ones with a mark at each loss. The colours of the runs are those of Okabe and Ito
+/// (2008), which colour-blind people can tell apart; each run also has marks of its own shape.
+/// Curves before smoothing lie faint behind. Lines are `polyline` elements, or a dot where gaps
+/// leave a single point; a curve's <g> has the class "curve" and its label as <title>. The <g> of
+/// the classes "x ticks" and "y ticks" hold for each tick a grid line at its place and its label.
+std::string svg_chart(const Chart& chart);
+
+}  // namespace tapestry::plot
