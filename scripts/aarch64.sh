@@ -10,6 +10,10 @@
 # build/aarch64) the build. Without ctest arguments, all tests of autograd. Emulation is some ten to
 # twenty times slower than the machine itself. Exits as ctest does; with 2 where something is missing.
 set -euo pipefail
+if [[ "${1:-}" == -h || "${1:-}" == --help ]]; then  # what stands above
+  sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"
+  exit 0
+fi
 
 # shellcheck source-path=SCRIPTDIR source=setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"

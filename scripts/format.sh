@@ -7,6 +7,10 @@ mode=(--dry-run --Werror)
 case "${1:-}" in
   "") ;;
   --fix) mode=(-i) ;;
+  -h | --help)
+    echo "Usage: scripts/format.sh [--fix]: checks the format of the tracked C++ files, or mends it"
+    exit 0
+    ;;
   *)
     echo "Usage: scripts/format.sh [--fix]" >&2
     exit 2

@@ -2,6 +2,10 @@
 # Sets up as quickstart.sh does, builds everything, runs all tests. Arguments go to ctest, for
 # example -R autograd or -LE slow. Exits as ctest does.
 set -euo pipefail
+if [[ "${1:-}" == -h || "${1:-}" == --help ]]; then  # what stands above
+  sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"
+  exit 0
+fi
 
 # shellcheck source-path=SCRIPTDIR source=setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"

@@ -5,6 +5,10 @@
 #   scripts/tidy.sh --all         every compiled file
 # Configures the folder build/tidy for it, in which nothing is built.
 set -euo pipefail
+if [[ "${1:-}" == -h || "${1:-}" == --help ]]; then  # what stands above
+  sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"
+  exit 0
+fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 build=build/tidy

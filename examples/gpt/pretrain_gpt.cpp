@@ -166,7 +166,7 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     load.overrides = arguments["set"].as<std::vector<std::string>>();
   }
   if (evaluates) {
-    for (const char* other : {"dry_run", "verify_layout"}) {
+    for (const char* other : {"dry_run", "verify_layout", "overwrite", "replace"}) {
       tapestry::check<tapestry::ValueError>(arguments.count(other) == 0, "--evaluate and --", other,
                                             " exclude each other");
     }

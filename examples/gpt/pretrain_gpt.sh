@@ -108,12 +108,53 @@ if ((EUID == 0)); then
   host_options+=(--allow-run-as-root)  # in a container; Open MPI asks otherwise
 fi
 
+# What ranks write goes through mpirun, so they are told where it ends, and how wide that is.
+terminal_options=()
+streams=""
+[[ ! -t 1 ]] || streams+=1
+[[ ! -t 2 ]] || streams+=2
+if [[ -n "$streams" ]]; then
+  TAPESTRY_TERMINAL="$(readlink "/proc/$$/fd/${streams:0:1}"):$streams"
+  export TAPESTRY_TERMINAL
+  terminal_options=(-x TAPESTRY_TERMINAL)
+else
+  unset TAPESTRY_TERMINAL
+fi
+
+# Passes on what comes, without Open MPI's paragraphs about a job that fails: the program has said
+# why. That a signal has ended a rank nobody else can say.
+without_mpirun_words() {
+  local line block="" inside=false dashes='^-{60,}$'
+  while IFS= read -r line || [[ -n "$line" ]]; do
+    if [[ $inside == false && "$line" =~ $dashes ]]; then
+      inside=true
+      block="$line"$'\n'
+    elif [[ $inside == false ]]; then
+      [[ "$line" == *"has sent help message help-mpi-api.txt"* ||
+        "$line" == *"MCA parameter \"orte_base_help_aggregate\""* ]] || printf '%s\n' "$line" >&2
+    else
+      block+="$line"$'\n'
+      if [[ "$line" =~ $dashes ]]; then
+        [[ "$block" == *"MPI_ABORT was invoked"* || "$block" == *"a non-zero exit code"* ||
+          "$block" == *"exited with non-zero status"* ]] || printf '%s' "$block" >&2
+        inside=false
+        block=""
+      fi
+    fi
+  done
+  printf '%s' "$block" >&2
+}
+
 export OMP_NUM_THREADS="$threads"
+exec 3> >(without_mpirun_words)
+filter=$!
 # In a session of its own, so that Ctrl-C reaches this script alone.
 setsid mpirun -n "$ranks" "${host_options[@]}" "${bind_options[@]}" -x OMP_NUM_THREADS \
+  "${terminal_options[@]}" \
   "$program" --config_path "$config" --run_cmd "pretrain_gpt.sh: $ranks ranks x $threads threads" \
-  "$@" &
+  "$@" 2>&3 3>&- &
 job=$!
+exec 3>&-
 trap 'interrupted=true; kill -USR1 "$job" 2>/dev/null || true' TERM INT
 # A signal interrupts the wait; the job goes on until it has saved.
 interrupted=true
@@ -122,4 +163,5 @@ while [[ $interrupted == true ]]; do
   code=0
   wait "$job" || code=$?
 done
+wait "$filter" 2>/dev/null || true  # what it has still to pass on
 exit "$code"

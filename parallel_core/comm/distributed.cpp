@@ -1,6 +1,7 @@
 #include "parallel_core/comm/distributed.h"
 
 #include <mpi.h>
+#include <unistd.h>
 
 #include <array>
 #include <charconv>
@@ -196,6 +197,12 @@ void Distributed::abort(int exit_code) {
     communicator->linger(grace, [&] {
       return communicator->all_others_are_done() && !communicator->failed_elsewhere();
     });
+    if (is_set("OMPI_COMM_WORLD_RANK")) {
+      // Open MPI's mpirun ends the other ranks when one leaves like this, with its code, and spares
+      // the user what MPI_Abort says about itself.
+      std::fflush(nullptr);
+      _exit(exit_code);
+    }
     MPI_Abort(MPI_COMM_WORLD, exit_code);
   }
   std::exit(exit_code);  // NOLINT(concurrency-mt-unsafe): nothing else runs any more

@@ -115,6 +115,29 @@ std::string config_log_text(const AllConfig& config) {
   return text;
 }
 
+std::vector<std::pair<std::string, std::string>> changed_keys(const AllConfig& config) {
+  std::vector<std::pair<std::string, std::string>> sections;
+  for (const Section& section : config::schema()) {
+    std::string text;
+    for (const Key& key : section.keys) {
+      const auto origin = config.origins.find(concat(section.name, ".", key.name));
+      const bool given = origin != config.origins.end() && !origin->second.place.empty();
+      const bool part = key.name.find('.') != std::string_view::npos;
+      if (!given || key.field.type == config::Type::kMapping || (key.required && !part)) {
+        continue;
+      }
+      const std::string value = config::to_yaml(key.field.get(config));
+      if (key.required || value != config::to_yaml(config::default_value(key))) {
+        text += concat(text.empty() ? "" : ", ", key.name, "=", value);
+      }
+    }
+    if (!text.empty()) {
+      sections.emplace_back(section_name(config, section), text);
+    }
+  }
+  return sections;
+}
+
 std::string render_sections_help() {
   std::string text;
   for (const Section& section : config::schema()) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "parallel_core/config/config.h"
 
@@ -14,6 +16,10 @@ std::string resolved_yaml(const AllConfig& config);
 
 /// For the log: each section's name, its keys and values indented below it.
 std::string config_log_text(const AllConfig& config);
+
+/// "key=value, ..." of what was given and is not the default, by section; of keys without a default
+/// only those of mappings.
+std::vector<std::pair<std::string, std::string>> changed_keys(const AllConfig& config);
 
 /// The sections, a line each, for `--help`.
 std::string render_sections_help();

@@ -53,7 +53,8 @@ constexpr Key kKeys[] = {
     {.name = "log_interval",
      .field = f<&T::log_interval>,
      .check = above(0),
-     .doc = "Steps between log lines; null: none. metrics.jsonl has every step."},
+     .doc =
+         "Steps between log lines, and one at the end; null: none. metrics.jsonl has every step."},
     {.name = "eval_interval",
      .field = f<&T::eval_interval>,
      .check = above(0),

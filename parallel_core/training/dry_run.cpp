@@ -11,6 +11,7 @@
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/render.h"
+#include "parallel_core/data/text_source.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/get_model.h"
@@ -52,8 +53,12 @@ bool is_prepared(const DatasetConfig& d) {
 std::string data_text(const AllConfig& config) {
   const DatasetConfig& d = config.dataset_config;
   if (d.text) {
-    return concat("text files, which are turned into tokens in ", d.dataset_dir,
-                  " on first use; not opened");
+    std::string text = concat("text files, which are turned into tokens in ", d.dataset_dir,
+                              " on first use; not tokenised here");
+    for (const std::string& remark : data::check_text_files(*d.text)) {
+      text += "; " + remark;
+    }
+    return text;
   }
   if (!d.data_path && !d.train_data_path && !d.step_data_dir && !is_prepared(d)) {
     return concat("the default text, which is turned into tokens in ", d.dataset_dir,
@@ -64,7 +69,11 @@ std::string data_text(const AllConfig& config) {
     data.train->micro_batch(0, micro, d.micro_batch_num, d.batch_size, get_data_parallel_rank(),
                             get_data_parallel_world_size());
   }
-  return data.description;
+  std::string text = data.description;
+  for (const std::string& remark : data.remarks) {
+    text += "; " + remark;
+  }
+  return text;
 }
 
 // Parameters in a file or folder of weights, without the buffers that old files hold.

@@ -1,58 +1,109 @@
 #include "parallel_core/training/logging.h"
 
+#include <spdlog/details/os.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
+#include <array>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <memory>
+#include <mutex>
+#include <optional>
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/comm/distributed.h"
+#include "parallel_core/training/terminal.h"
 
 namespace tapestry {
 
 namespace {
 
-constexpr const char* kPattern = "%Y-%m-%d %H:%M:%S.%e %^%l%$ %v";
+constexpr const char* kPattern = "%Y-%m-%d %H:%M:%S.%e %l %v";
+constexpr std::string_view kClearLine = "\r\033[K";
 
-// Of the terminal, which ranks share. Before a run has its logs nothing has begun whose time would
-// matter.
-std::string terminal_pattern(bool running) {
-  const int rank = RankContext::current().rank();
-  return std::string(running ? "%Y-%m-%d %H:%M:%S.%e %^%l%$ " : "") +
-         (rank == 0 ? "" : "rank " + std::to_string(rank) + ": ") + "%v";
-}
-
-// Errors go to standard error, everything else to standard output.
-class TerminalSink final : public spdlog::sinks::sink {
- public:
-  void log(const spdlog::details::log_msg& message) override {
-    if (message.level >= spdlog::level::err) {
-      output_.flush();  // in the order of events where both are one file
-      errors_.log(message);
-    } else {
-      output_.log(message);
+// Where the line of progress is drawn: standard output, in the order of the lines that appear above
+// it, or standard error if that alone is a terminal. The launcher passes on standard error line by
+// line, so it can draw nothing.
+std::optional<OutputStream> progress_stream() {
+  for (const OutputStream stream : {OutputStream::kOut, OutputStream::kError}) {
+    if (is_terminal(stream) && !(stream == OutputStream::kError && started_as_rank())) {
+      return stream;
     }
   }
-  void flush() override {
-    output_.flush();
-    errors_.flush();
-  }
-  void set_pattern(const std::string& pattern) override {
-    output_.set_pattern(pattern);
-    errors_.set_pattern(pattern);
-  }
-  void set_formatter(std::unique_ptr<spdlog::formatter> formatter) override {
-    errors_.set_formatter(formatter->clone());
-    output_.set_formatter(std::move(formatter));
-  }
+  return std::nullopt;
+}
+
+std::FILE* file_of(OutputStream stream) { return stream == OutputStream::kOut ? stdout : stderr; }
+
+void put(OutputStream stream, const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), file_of(stream));
+  std::fflush(file_of(stream));
+}
+
+bool& progress_shown();
+
+// Errors go to standard error, everything else to standard output. On a terminal with the time of
+// day, elsewhere as in the files; before a run has its logs without either: nothing has begun whose
+// time would matter. Other ranks than the first say who they are.
+class TerminalSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  TerminalSink(int rank, bool running)
+      : rank_text_(rank == 0 ? "" : concat("rank ", rank, ": ")), running_(running) {}
 
  private:
-  spdlog::sinks::stdout_color_sink_mt output_;
-  spdlog::sinks::stderr_color_sink_mt errors_;
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    const OutputStream stream =
+        message.level >= spdlog::level::err ? OutputStream::kError : OutputStream::kOut;
+    std::string line;
+    if (progress_shown()) {
+      const OutputStream progress = *progress_stream();
+      if (progress == stream) {
+        line = kClearLine;
+      } else {
+        put(progress, std::string(kClearLine));
+      }
+      progress_shown() = false;
+    }
+    line += start_of(message, stream) + rank_text_;
+    line.append(message.payload.data(), message.payload.size());
+    put(stream, line + "\n");
+  }
+  void flush_() override {}
+
+  std::string start_of(const spdlog::details::log_msg& message, OutputStream stream) {
+    if (!running_) {
+      return {};
+    }
+    if (!is_terminal(stream)) {
+      spdlog::memory_buf_t start;
+      file_start_.format(message, start);
+      return {start.data(), start.size()};
+    }
+    std::array<char, 16> time{};
+    const std::tm day =
+        spdlog::details::os::localtime(std::chrono::system_clock::to_time_t(message.time));
+    std::strftime(time.data(), time.size(), "%H:%M:%S ", &day);
+    return time.data() + level_text(message.level, shows_color(stream));
+  }
+
+  static std::string level_text(spdlog::level::level_enum level, bool color) {
+    if (level < spdlog::level::warn) {
+      return {};
+    }
+    const bool error = level >= spdlog::level::err;
+    const std::string word = error ? "error: " : "warning: ";
+    return color ? concat(error ? "\033[31m" : "\033[33m", word, "\033[0m") : word;
+  }
+
+  std::string rank_text_;
+  bool running_;
+  spdlog::pattern_formatter file_start_{"%Y-%m-%d %H:%M:%S.%e %l ",
+                                        spdlog::pattern_time_type::local, ""};
 };
 
 struct LogState {
@@ -63,27 +114,43 @@ struct LogState {
 
 LogState& state() { return RankContext::current().slot<LogState>(); }
 
+bool& progress_shown() { return state().progress_shown; }
+
 spdlog::logger& logger() {
   LogState& current = state();
   if (current.logger == nullptr) {
-    auto sink = std::make_shared<TerminalSink>();
+    auto sink = std::make_shared<TerminalSink>(RankContext::current().rank(), /*running=*/false);
     current.logger = std::make_shared<spdlog::logger>("terminal", std::move(sink));
-    current.logger->set_pattern(terminal_pattern(/*running=*/false));
   }
   return *current.logger;
 }
 
 void hide_progress() {
   if (state().progress_shown) {
-    std::fputs("\r\033[K", stderr);
-    std::fflush(stderr);
+    put(*progress_stream(), std::string(kClearLine));
     state().progress_shown = false;
   }
 }
 
 void write(spdlog::level::level_enum level, const std::string& message) {
-  hide_progress();
   logger().log(level, "{}", message);
+}
+
+// To the files of the logs alone.
+void write_to_files(spdlog::level::level_enum level, const std::string& message) {
+  if (state().logger == nullptr) {
+    return;
+  }
+  for (const spdlog::sink_ptr& sink : logger().sinks()) {
+    if (dynamic_cast<TerminalSink*>(sink.get()) == nullptr && sink->should_log(level)) {
+      try {
+        sink->log(spdlog::details::log_msg(logger().name(), level, message));
+        sink->flush();
+      } catch (const spdlog::spdlog_ex&) {
+        // A full disk ends no run for a log's sake; what a run needs to write will say so.
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -100,13 +167,14 @@ void open_logs(const std::string& output_dir) {
     auto error = std::make_shared<spdlog::sinks::basic_file_sink_mt>(folder / "error.log");
     error->set_level(spdlog::level::err);
     sinks = {info, error};
-    sinks.push_back(std::make_shared<TerminalSink>());
+    for (const spdlog::sink_ptr& sink : sinks) {
+      sink->set_pattern(kPattern);
+    }
+    sinks.push_back(std::make_shared<TerminalSink>(rank, /*running=*/true));
     if (rank != 0) {
       sinks.back()->set_level(spdlog::level::err);
     }
     auto opened = std::make_shared<spdlog::logger>("rank", sinks.begin(), sinks.end());
-    opened->set_pattern(kPattern);
-    sinks.back()->set_pattern(terminal_pattern(/*running=*/true));
     opened->flush_on(spdlog::level::info);
     state().logger = std::move(opened);
     state().open = true;
@@ -130,26 +198,17 @@ void log_info(const std::string& message) { write(spdlog::level::info, message);
 void log_warning(const std::string& message) { write(spdlog::level::warn, message); }
 void log_error(const std::string& message) { write(spdlog::level::err, message); }
 
-void log_consequence(const std::string& message) {
-  if (state().logger == nullptr) {
-    return;
-  }
-  for (const spdlog::sink_ptr& sink : logger().sinks()) {
-    if (dynamic_cast<TerminalSink*>(sink.get()) == nullptr &&
-        sink->should_log(spdlog::level::err)) {
-      sink->log(spdlog::details::log_msg(logger().name(), spdlog::level::err, message));
-    }
-  }
-}
+void log_detail(const std::string& message) { write_to_files(spdlog::level::info, message); }
+
+void log_consequence(const std::string& message) { write_to_files(spdlog::level::err, message); }
+
+bool shows_progress() { return RankContext::current().rank() == 0 && progress_stream(); }
 
 void show_progress(const std::string& line) {
-  static const bool terminal = isatty(STDERR_FILENO) != 0;
-  if (!terminal || RankContext::current().rank() != 0) {
-    return;
+  if (shows_progress()) {
+    put(*progress_stream(), concat(kClearLine, line));
+    state().progress_shown = true;
   }
-  std::fprintf(stderr, "\r\033[K%s", line.c_str());
-  std::fflush(stderr);
-  state().progress_shown = true;
 }
 
 void end_progress() { hide_progress(); }

@@ -1,5 +1,6 @@
 // The logs of a run: log/rank_N/info.log (information and worse), error.log (errors), and the
-// terminal (errors on standard error, the rest on standard output).
+// terminal (errors on standard error, the rest on standard output; colours and the line of progress
+// only where a terminal shows them, see terminal.h).
 #pragma once
 
 #include <string>
@@ -19,11 +20,15 @@ bool logs_open();
 void log_info(const std::string& message);
 void log_warning(const std::string& message);
 void log_error(const std::string& message);
+/// Information for the log files alone.
+void log_detail(const std::string& message);
 /// To the log files alone: an error whose cause another rank reports.
 void log_consequence(const std::string& message);
 
-/// A line of progress that is rewritten in place; nothing where standard error is no terminal.
-/// Messages that come in between appear above it.
+/// Whether a line of progress is seen: on the first rank, with a terminal.
+bool shows_progress();
+/// A line of progress that is rewritten in place, on standard output if that is a terminal, else on
+/// standard error; nothing where neither is one. Messages that come in between appear above it.
 void show_progress(const std::string& line);
 /// Removes the line.
 void end_progress();

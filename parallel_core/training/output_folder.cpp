@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -142,10 +143,10 @@ EarlierRun find_earlier_run(const std::string& output_dir) {
   return run;
 }
 
-OutputFolder::OutputFolder(const std::string& output_dir,
+OutputFolder::OutputFolder(std::string output_dir,
                            const OutputFolderOptions& options,
                            ProcessGroup& world)
-    : output_dir_(output_dir) {
+    : output_dir_(std::move(output_dir)) {
   while (true) {
     Attempt result = Attempt::kTaken;
     if (world.rank() == 0) {

@@ -42,9 +42,7 @@ class OutputFolder {
   /// replaced) or has trained (unless it is to be overwritten): names who or what, and what may be
   /// done. A run that is replaced gets SIGUSR1, upon which it saves and ends, and has five minutes
   /// for it; ValueError if it is not on this machine. IoError if the folder cannot be made.
-  OutputFolder(const std::string& output_dir,
-               const OutputFolderOptions& options,
-               ProcessGroup& world);
+  OutputFolder(std::string output_dir, const OutputFolderOptions& options, ProcessGroup& world);
 
   /// What was found and is to be moved; on rank 0 alone.
   const EarlierRun& earlier() const { return earlier_; }

@@ -20,6 +20,8 @@
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/output_folder.h"
+#include "parallel_core/training/start_summary.h"
+#include "parallel_core/training/terminal.h"
 
 namespace tapestry {
 
@@ -27,12 +29,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void log_lines(const std::string& text) {
+void each_line(const std::string& text, void (*log)(const std::string&)) {
   std::istringstream lines(text);
   std::string line;
   while (std::getline(lines, line)) {
-    log_info(line);
+    log(line);
   }
+}
+
+// Lines on a terminal begin with the time of day.
+int summary_columns() {
+  constexpr int kTime = 10;
+  constexpr int kElsewhere = 110;
+  return is_terminal(OutputStream::kOut) ? terminal_columns() - kTime : kElsewhere;
 }
 
 // Finds what would stop the run at its first written file, or hours later at its first checkpoint.
@@ -125,9 +134,9 @@ void initialize_ranks(const AllConfig& config, const std::shared_ptr<ProcessGrou
 TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   initialize_ranks(config, options.world);
 
+  const int64_t available = available_memory() / options.ranks_on_host;
   if (!options.model) {
-    check_fits(estimate_memory(config, get_data_parallel_world_size()),
-               available_memory() / options.ranks_on_host);
+    check_fits(estimate_memory(config, get_data_parallel_world_size()), available);
   }
   const std::string& output = config.training_config.output_dir;
   check_output_paths(config.training_config);
@@ -140,16 +149,16 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   for (const std::string& remark : folder.remarks()) {
     log_info(remark);
   }
-  log_info(layout_line(config.parallel_config, get_data_parallel_world_size()));
-  log_info(concat(name_of(cpu_level()), ", ", num_threads(), " threads, OpenBLAS ",
-                  kernels::blas_flavour()));
+  log_detail(layout_line(config.parallel_config, get_data_parallel_world_size()));
+  log_detail(concat(name_of(cpu_level()), ", ", num_threads(), " threads, OpenBLAS ",
+                    kernels::blas_flavour()));
   if (!options.progress_text.empty()) {
-    log_info(options.progress_text);
+    log_detail(options.progress_text);
   }
   if (!options.run_cmd.empty()) {
     log_info("run_cmd: " + options.run_cmd);
   }
-  log_lines(config_log_text(config));
+  each_line(config_log_text(config), log_detail);
   for (const std::string& note : config.notes) {
     log_warning(note);
   }
@@ -158,7 +167,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
 
   RunData data = open_data(config, *options.world);
   check_first_step(*data.train, config.dataset_config);
-  log_info("data: " + data.description);
+  log_detail("data: " + data.description);
   for (const std::string& remark : data.remarks) {
     log_info("data: " + remark);
   }
@@ -168,12 +177,21 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     load_weights(*model, config.model_config, config.training_config.load_checkpoint);
     log_info("loaded " + resolve_checkpoint(config.training_config.load_checkpoint));
   }
-  log_info(options.model ? concat("model: ", model->type_name(), ", this rank holds ",
-                                  model->num_parameters(), " parameters")
-                         : concat("model: ", parameter_count(config.model_config), " parameters",
-                                  model->stage().size > 1
-                                      ? concat(", this stage holds ", model->num_parameters())
-                                      : std::string()));
+  const std::string own_model = options.model
+                                    ? concat(model->type_name(), ", this rank holds ",
+                                             with_thousands(model->num_parameters()), " parameters")
+                                    : std::string();
+  if (options.model || model->stage().size > 1) {
+    log_detail(concat("model: this rank holds ", model->num_parameters(), " parameters"));
+  }
+  each_line(start_summary(config, data,
+                          {.own_model = own_model,
+                           .ranks = options.world->size(),
+                           .ranks_on_host = options.ranks_on_host,
+                           .available = available,
+                           .progress_text = options.progress_text},
+                          summary_columns()),
+            log_info);
 
   std::string resolved = resolved_yaml(config);
   if (!options.run_cmd.empty()) {

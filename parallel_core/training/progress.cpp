@@ -1,17 +1,22 @@
 #include "parallel_core/training/progress.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 
+#include "autograd/tensor/error.h"
 #include "parallel_core/training/logging.h"
+#include "parallel_core/training/terminal.h"
 
 namespace tapestry {
 
 namespace {
 
 constexpr double kWeightOfNew = 0.1;
-constexpr int kBarWidth = 30;
+constexpr size_t kLeastBar = 8;
+constexpr size_t kMostBar = 40;
+constexpr auto kBetweenLines = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -36,24 +41,64 @@ void Progress::update(const StepRecord& record, const StepResult& result) {
   loss_ = result.loss;
   tokens_per_second_ =
       average_ms_ > 0 ? 1000.0 * static_cast<double>(result.tokens) / average_ms_ : 0;
-  show_progress(line());
+  ++steps_;
+  sum_ms_ += record.step_time_ms;
+  sum_tokens_ += static_cast<double>(result.tokens);
+  sum_loss_ += result.loss;
+  const auto now = std::chrono::steady_clock::now();
+  if (shows_progress() && (now >= next_shown_ || step_ == total_)) {
+    next_shown_ = now + kBetweenLines;
+    show_progress(line(terminal_columns()));
+  }
 }
 
-std::string Progress::line() const {
-  char text[160];
-  if (total_ == 0) {
-    std::snprintf(text, sizeof(text), "step %lld  loss %.4f  %.0f tokens/s",
-                  static_cast<long long>(step_), loss_, tokens_per_second_);
+Pace Progress::take_pace() {
+  Pace pace;
+  pace.tokens_per_second = sum_ms_ > 0 ? 1000 * sum_tokens_ / sum_ms_ : 0;
+  pace.mean_loss = steps_ > 0 ? sum_loss_ / static_cast<double>(steps_) : loss_;
+  if (total_ > 0 && steps_ > 0) {
+    pace.seconds_left =
+        static_cast<double>(total_ - step_) * sum_ms_ / static_cast<double>(steps_) / 1000;
+  }
+  steps_ = 0;
+  sum_ms_ = 0;
+  sum_tokens_ = 0;
+  sum_loss_ = 0;
+  return pace;
+}
+
+std::string Progress::line(int columns) const {
+  const auto room = static_cast<size_t>(std::max(columns - 1, 0));  // the last column wraps
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "  loss %.4f", loss_);
+  const std::string loss = text.data();
+  std::snprintf(text.data(), text.size(), "  %.0f tokens/s", tokens_per_second_);
+  const std::string rate = text.data();
+  const std::string left =
+      total_ == 0
+          ? ""
+          : concat("  ",
+                   format_duration(static_cast<double>(total_ - step_) * average_ms_ / 1000.0),
+                   " left");
+  const std::string step = total_ == 0 ? concat("step ", step_) : concat(step_, "/", total_);
+  for (const std::string& rest :
+       {concat(loss, rate, left), concat(loss, left), left, std::string()}) {
+    if (step.size() + rest.size() <= room) {
+      return with_bar(step + rest, room);
+    }
+  }
+  return step.substr(0, room);
+}
+
+std::string Progress::with_bar(const std::string& text, size_t room) const {
+  constexpr size_t kFrame = 3;  // "[", "] "
+  if (total_ == 0 || text.size() + kFrame + kLeastBar > room) {
     return text;
   }
-  const auto filled = static_cast<int>(kBarWidth * step_ / total_);
-  const double left = static_cast<double>(total_ - step_) * average_ms_ / 1000.0;
-  std::snprintf(text, sizeof(text), "[%s%s] %lld/%lld  loss %.4f  %.0f tokens/s  ETA %s",
-                std::string(static_cast<size_t>(filled), '#').c_str(),
-                std::string(static_cast<size_t>(kBarWidth - filled), '.').c_str(),
-                static_cast<long long>(step_), static_cast<long long>(total_), loss_,
-                tokens_per_second_, format_duration(left).c_str());
-  return text;
+  const size_t width = std::min(room - text.size() - kFrame, kMostBar);
+  const auto filled = static_cast<size_t>(static_cast<double>(width) * static_cast<double>(step_) /
+                                          static_cast<double>(total_));
+  return concat("[", std::string(filled, '#'), std::string(width - filled, '.'), "] ", text);
 }
 
 }  // namespace tapestry

@@ -22,11 +22,10 @@ namespace fs = std::filesystem;
 
 constexpr const char* kModelKey = "dataset_config.tokenizer_model";
 
-// Samples that the run's length asks for. A run limited by epochs alone takes each epoch's.
-data::SampleCounts wanted_samples(const AllConfig& config, DataUse use) {
+// Samples that a run of so many steps asks for.
+data::SampleCounts wanted_samples(const AllConfig& config, int64_t iterations, DataUse use) {
   const TrainingConfig& t = config.training_config;
   const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
-  const int64_t iterations = total_training_iters(config, get_data_parallel_world_size());
   data::SampleCounts counts =
       data::sample_counts(iterations, t.eval_interval.value_or(0), t.eval_iters, batch);
   if (use == DataUse::kEvaluation) {
@@ -34,6 +33,23 @@ data::SampleCounts wanted_samples(const AllConfig& config, DataUse use) {
     counts.valid = std::max(counts.valid, t.eval_iters * batch);
   }
   return counts;
+}
+
+// Steps of the run. Where epochs alone limit it they follow from the text.
+int64_t count_steps(const AllConfig& config, data::GPTDatasetsConfig datasets) {
+  const int64_t ranks = get_data_parallel_world_size();
+  const int64_t iterations = total_training_iters(config, ranks);
+  if (iterations > 0 || !config.training_config.epochs) {
+    return iterations;
+  }
+  datasets.counts = {.train = 1};
+  const auto train = data::build_gpt_datasets(datasets).train;
+  if (train == nullptr) {
+    return 0;
+  }
+  const int64_t tokens = *config.training_config.epochs * train->tokens_per_epoch();
+  const int64_t step_tokens = global_batch_size(config, ranks) * train->seq_length();
+  return (tokens + step_tokens - 1) / step_tokens;
 }
 
 // The data sets of all parts.
@@ -96,7 +112,7 @@ std::string find_model(const std::vector<std::string>& prefixes,
                        const std::optional<RecordedData>& recorded,
                        std::vector<std::string>& remarks) {
   if (recorded) {
-    const std::string model = data::recorded_model_path(recorded->prefix, recorded->record);
+    std::string model = data::recorded_model_path(recorded->prefix, recorded->record);
     if (fs::is_regular_file(model)) {
       return model;
     }
@@ -196,7 +212,6 @@ RunData open_text(const AllConfig& config, DataUse use) {
     tokenizer = prepare_on_first_use(config, datasets, run);
   }
   datasets.split = d.split;
-  datasets.counts = wanted_samples(config, use);
   datasets.options.seq_length = m.seq_length;
   datasets.options.seed = config.training_config.seed;
   datasets.options.shuffle = d.shuffle.value_or(true);
@@ -213,6 +228,7 @@ RunData open_text(const AllConfig& config, DataUse use) {
     datasets.options.eod_id = tokenizer->eod_id();
     run.description += tokenizer->describe();
   }
+  datasets.counts = wanted_samples(config, count_steps(config, datasets), use);
   data::GPTDatasets built = data::build_gpt_datasets(datasets);
   run.remarks.insert(run.remarks.end(), built.remarks.begin(), built.remarks.end());
   if (use == DataUse::kTraining) {

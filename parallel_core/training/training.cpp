@@ -22,6 +22,7 @@
 #include "parallel_core/training/forward_step.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/progress.h"
+#include "parallel_core/training/start_summary.h"
 #include "parallel_core/training/whole_activations.h"
 #include "parallel_core/transformer/activation_recorder.h"
 
@@ -70,6 +71,44 @@ std::string dump_path(const AllConfig& config, const char* what, int64_t step) {
   return config.training_config.output_dir + "/" + what + "_step_" + std::to_string(step) +
          ".safetensors";
 }
+
+// What the first steps say about the time of all: the mean of the second and third, which have
+// memory and threads, or the first alone where it is long or there are no more.
+class FirstSteps {
+ public:
+  /// True if the time is known now.
+  bool update(const StepRecord& record, bool last) {
+    constexpr double kLong = 10'000;  // milliseconds
+    ++steps_;
+    if (steps_ > 3 || known_) {
+      return false;
+    }
+    mean_ms_ = steps_ == 1 ? record.step_time_ms
+                           : (mean_ms_ * static_cast<double>(steps_ - 2) + record.step_time_ms) /
+                                 static_cast<double>(steps_ - 1);
+    known_ = steps_ == 3 || last || record.step_time_ms > kLong;
+    return known_;
+  }
+
+  std::string text(int64_t total) const {
+    char step[80];
+    std::snprintf(step, sizeof(step), mean_ms_ < 10'000 ? "%.3g ms a step" : "%.1f s a step",
+                  mean_ms_ < 10'000 ? mean_ms_ : mean_ms_ / 1000);
+    const double seconds = static_cast<double>(total) * mean_ms_ / 1000;
+    return summary_row("time",
+                       concat(step,
+                              total > 0 ? concat(", ", format_duration(seconds), " for ",
+                                                 with_thousands(total), " steps")
+                                        : std::string(),
+                              ", as measured on step", steps_ == 3 ? "s 2 and 3" : " 1"),
+                       /*columns=*/1000);
+  }
+
+ private:
+  int64_t steps_ = 0;
+  double mean_ms_ = 0;
+  bool known_ = false;
+};
 
 }  // namespace
 
@@ -131,6 +170,14 @@ std::string train_log_line(const StepRecord& record, const StepResult& result) {
   return line + text;
 }
 
+std::string train_log_line(const StepRecord& record, const StepResult& result, const Pace& pace) {
+  char text[80];
+  std::snprintf(text, sizeof(text), ", Tokens/s: %.0f, Mean_loss: %.6f", pace.tokens_per_second,
+                pace.mean_loss);
+  return concat(train_log_line(record, result), text, pace.seconds_left ? ", Remaining: " : "",
+                pace.seconds_left ? format_duration(*pace.seconds_left) : std::string());
+}
+
 std::string checkpoint_plan(const TrainingConfig& config) {
   const std::string in = concat(" in ", config.output_dir, "/checkpoint");
   if (config.save_interval) {
@@ -177,6 +224,7 @@ TrainSummary train(TrainOneStepCell& cell,
 
   TrainSummary summary;
   Progress progress(total);
+  FirstSteps time_row;
   DivergenceWatch watch(config);
   std::optional<int64_t> saved_step;
   std::optional<int64_t> proven_step;  // saved, and a later step has found a finite loss with it
@@ -267,14 +315,18 @@ TrainSummary train(TrainOneStepCell& cell,
     if (options.metrics != nullptr) {
       options.metrics->write(record, result);
     }
-    if (is_due(t.log_interval, step)) {
-      log_info(train_log_line(record, result));
+    progress.update(record, result);
+    if (time_row.update(record, step == last_step)) {
+      log_info(time_row.text(total));
+    }
+    if (is_due(t.log_interval, step) || (t.log_interval && step == last_step)) {
+      log_info(train_log_line(record, result, progress.take_pace()));
       if (result.bubble) {
         log_info(bubble_line(*result.bubble));
       }
     }
     if (summary.steps == 1) {
-      log_info(memory_line(record.memory));
+      log_detail(memory_line(record.memory));
     }
     if (!result.finite) {
       log_warning(concat("step ", step, ": the gradients are not finite, the update was skipped"));
@@ -285,7 +337,6 @@ TrainSummary train(TrainOneStepCell& cell,
     if (record.test_loss) {
       log_info(eval_log_line("test", step, *record.test_loss));
     }
-    progress.update(record, result);
     if (contains(t.dump_weight_steps, step)) {
       const LogicalState weights = get_logical_state(cell.network(), &cell.optimizer());
       if (writes) {

@@ -12,6 +12,7 @@
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/training/get_model.h"
 #include "parallel_core/training/metrics.h"
+#include "parallel_core/training/progress.h"
 #include "parallel_core/training/train_one_step.h"
 
 namespace tapestry {
@@ -30,6 +31,10 @@ std::string eval_log_line(const char* part, int64_t step, double loss);
 /// "train: Epoch:0, Step:5, Loss: 10.341485, Finite_grads: True, Loss_scale: 4096.0,
 /// Learning_rate: (1.250000e-06,1.250000e-06,), Time: 1403.24 ms".
 std::string train_log_line(const StepRecord& record, const StepResult& result);
+
+/// The same, and what happened since the last such line: ", Tokens/s: 1460, Mean_loss: 10.352117,
+/// Remaining: 1:02:03"; without Remaining where the number of steps is not known.
+std::string train_log_line(const StepRecord& record, const StepResult& result, const Pace& pace);
 
 /// What the run saves and when: "checkpoints: at the end alone, ...".
 std::string checkpoint_plan(const TrainingConfig& config);

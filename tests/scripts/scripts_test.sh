@@ -7,6 +7,16 @@ source_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT
 
+# Every script says what it does, and does nothing else.
+for script in aarch64 format layout_matrix quickstart test tidy; do
+  for option in -h --help; do
+    text="$(bash "$source_root/scripts/$script.sh" $option)" && [[ -n "$text" ]] || {
+      echo "FAILED: $script.sh $option" >&2
+      exit 1
+    }
+  done
+done
+
 stubs="$scratch/stubs"
 calls="$scratch/calls"
 mkdir -p "$stubs" "$scratch/clone/build/release/examples/gpt" "$scratch/home"
@@ -97,7 +107,7 @@ printf '  Call me\nIshmael. Some years ago\n' >"$scratch/home/my book.txt"
 run quickstart.sh --text "my book.txt" --set training_config.training_iters=5
 expect "--text succeeds" exits 0
 expect "--text prepares the file" called "preprocess_data --input $scratch/home/my book.txt --output_prefix dataset/user_text/user --tokenizer_type sentencepiece --train_tokenizer --vocab_size 512 --grow_vocab"
-expect "--text trains on it" called "--config_path examples/gpt/pretrain_gpt_tiny.yaml --set dataset_config.data_path=dataset/user_text/user_text_document --set training_config.training_iters=5"
+expect "--text trains on it" called "--config_path examples/gpt/pretrain_gpt_tiny.yaml --overwrite --set dataset_config.data_path=dataset/user_text/user_text_document --set training_config.training_iters=5"
 expect "--text prompts with its first words" called "--prompt Call me --max_new_tokens"
 expect "--text evaluates" not_called "eval_interval"
 vocab=4032
@@ -108,7 +118,7 @@ expect "a byte-order mark is no prompt" called $'--prompt \xE7\x84\xB6\xE5\x90\x
 vocab=66
 run quickstart.sh --text "my book.txt" --preset char
 expect "--preset char takes characters" called "--tokenizer_type character --train_tokenizer"
-expect "--preset char trains its preset" called "--config_path examples/gpt/pretrain_gpt_char.yaml --set dataset_config.data_path"
+expect "--preset char trains its preset" called "--config_path examples/gpt/pretrain_gpt_char.yaml --overwrite --set dataset_config.data_path"
 expect "a smaller tokenizer leaves the model as it is" not_called "model_config.vocab_size"
 run quickstart.sh --preset huge
 expect "an unknown preset exits with 2" exits 2

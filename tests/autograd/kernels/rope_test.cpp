@@ -5,7 +5,7 @@
 namespace tapestry::testing {
 namespace {
 
-struct Case {
+struct RopeCase {
   int64_t batch, heads, seq, dim, rotary;
 };
 
@@ -13,7 +13,7 @@ struct Tables {
   Array cos, sin;
 };
 
-Tables tables(DType dtype, const Case& c) {
+Tables tables(DType dtype, const RopeCase& c) {
   const int64_t pairs = c.rotary / 2;
   Tables t{Array(statistics_dtype(dtype), c.seq * pairs),
            Array(statistics_dtype(dtype), c.seq * pairs)};
@@ -28,8 +28,9 @@ Tables tables(DType dtype, const Case& c) {
 
 TEST(Rope, MatchesLoops) {
   for_each_dtype([](DType dtype) {
-    for (const Case& c : {Case{2, 3, 5, 8, 8}, Case{1, 2, 70, 10, 6}, Case{1, 1, 1, 2, 2},
-                          Case{1, 1, 3, 4, 0}, Case{1, 1, 2, 1300, 1200}, Case{0, 1, 2, 4, 4}}) {
+    for (const RopeCase& c :
+         {RopeCase{2, 3, 5, 8, 8}, RopeCase{1, 2, 70, 10, 6}, RopeCase{1, 1, 1, 2, 2},
+          RopeCase{1, 1, 3, 4, 0}, RopeCase{1, 1, 2, 1300, 1200}, RopeCase{0, 1, 2, 4, 4}}) {
       const Tables t = tables(dtype, c);
       const Array x = random_array(dtype, c.batch * c.heads * c.seq * c.dim, 1);
       // x is [B,H,S,D], y [B,S,H,D].

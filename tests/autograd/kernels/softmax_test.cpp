@@ -9,13 +9,13 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-struct Sizes {
+struct SoftmaxSizes {
   int64_t outer;
   int64_t n;
   int64_t inner;
 };
-constexpr Sizes kSizes[] = {{0, 3, 1},    {2, 0, 1}, {1, 1, 1},   {3, 7, 1},
-                            {2, 1025, 1}, {2, 5, 3}, {1, 3, 600}, {2, 0, 3}};
+constexpr SoftmaxSizes kSoftmaxSizes[] = {{0, 3, 1},    {2, 0, 1}, {1, 1, 1},   {3, 7, 1},
+                                          {2, 1025, 1}, {2, 5, 3}, {1, 3, 600}, {2, 0, 3}};
 
 struct Expected {
   Doubles softmax;
@@ -23,7 +23,7 @@ struct Expected {
   Doubles logsumexp;  // [outer, inner]
 };
 
-Expected reference(const Sizes& s, const Array& x) {
+Expected reference(const SoftmaxSizes& s, const Array& x) {
   Expected out{Doubles(x.size()), Doubles(x.size()), Doubles(s.outer * s.inner)};
   for (int64_t o = 0; o < s.outer; ++o) {
     for (int64_t j = 0; j < s.inner; ++j) {
@@ -46,7 +46,7 @@ Expected reference(const Sizes& s, const Array& x) {
   return out;
 }
 
-void expect_forward(const Sizes& s, const Array& x) {
+void expect_forward(const SoftmaxSizes& s, const Array& x) {
   const Expected expected = reference(s, x);
   Array y(x.dtype(), x.size());
   kernels::softmax(x.dtype(), s.outer, s.n, s.inner, x.data(), y.data());
@@ -60,7 +60,7 @@ void expect_forward(const Sizes& s, const Array& x) {
 
 TEST(Softmax, MatchesLoops) {
   for_each_dtype([](DType dtype) {
-    for (const Sizes& s : kSizes) {
+    for (const SoftmaxSizes& s : kSoftmaxSizes) {
       SCOPED_TRACE(s.n * 1000 + s.inner);
       expect_forward(s, random_array(dtype, s.outer * s.n * s.inner, 1, 3));
     }
@@ -92,7 +92,7 @@ TEST(Softmax, InfinitiesAndNan) {
       }
     }
     for (const bool transposed : {false, true}) {
-      const Sizes s = transposed ? Sizes{1, 3, 4} : Sizes{4, 3, 1};
+      const SoftmaxSizes s = transposed ? SoftmaxSizes{1, 3, 4} : SoftmaxSizes{4, 3, 1};
       const auto at = [&](int64_t r, int64_t c) { return transposed ? c * 4 + r : r * 3 + c; };
       const Array x(dtype, transposed ? columns : rows);
       Array y(dtype, 12);
@@ -113,7 +113,7 @@ TEST(Softmax, InfinitiesAndNan) {
 
 TEST(Softmax, BackwardMatchesLoops) {
   for_each_dtype([](DType dtype) {
-    for (const Sizes& s : kSizes) {
+    for (const SoftmaxSizes& s : kSoftmaxSizes) {
       const int64_t size = s.outer * s.n * s.inner;
       const Array x = random_array(dtype, size, 2);
       const Array dy = random_array(dtype, size, 3);
@@ -146,7 +146,7 @@ TEST(Softmax, BackwardMatchesLoops) {
 
 TEST(Softmax, InPlace) {
   for_each_dtype([](DType dtype) {
-    for (const Sizes& s : {Sizes{2, 1025, 1}, Sizes{2, 5, 700}}) {
+    for (const SoftmaxSizes& s : {SoftmaxSizes{2, 1025, 1}, SoftmaxSizes{2, 5, 700}}) {
       const Array x = random_array(dtype, s.outer * s.n * s.inner, 4);
       Array expected(dtype, x.size());
       Array y = x;
@@ -161,7 +161,7 @@ TEST(Softmax, SameForAnyTeam) {
   at_every_cpu_level([] {
     expect_same_for_any_team([] {
       std::vector<Array> out;
-      for (const Sizes& s : {Sizes{203, 331, 1}, Sizes{7, 9, 1111}}) {
+      for (const SoftmaxSizes& s : {SoftmaxSizes{203, 331, 1}, SoftmaxSizes{7, 9, 1111}}) {
         const Array x = random_array(kFloat32, s.outer * s.n * s.inner, 5);
         const Array dy = random_array(kFloat32, x.size(), 6);
         Array y(kFloat32, x.size());

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "parallel_core/data/indexed_dataset.h"
+#include "parallel_core/data/utf8.h"
 #include "tests/examples/gpt/run_program.h"
 
 namespace tapestry {
@@ -22,6 +23,8 @@ class AnyTextTest : public ProgramTest {
     dir_.write(name, replaced(replaced(kTinyRun, "data_path: text_text_document", source),
                               "  split: 90,10,0\n", ""));
   }
+  // Into the folder of the run before.
+  int train(const std::string& arguments) { return pretrain(arguments + " --overwrite"); }
   Json last_line(const std::string& output = "output") const {
     std::istringstream lines(dir_.read(output + "/metrics.jsonl"));
     std::string last;
@@ -52,16 +55,16 @@ TEST_F(AnyTextTest, OneDocument69And400) {
     const int64_t documents = data::IndexedDataset(dir_.file("text_text_document")).num_documents();
     ASSERT_EQ(documents, paragraphs);
     write_run("data_path: text_text_document");
-    ASSERT_EQ(pretrain("--config_path run.yaml"), 0) << said();
+    ASSERT_EQ(train("--config_path run.yaml"), 0) << said();
     EXPECT_FALSE(last_line().contains("eval_loss"));
-    ASSERT_EQ(pretrain(kEvaluating), 0) << said();
+    ASSERT_EQ(train(kEvaluating), 0) << said();
     EXPECT_NEAR(last_line().at("eval_loss").get<double>(), std::log(257.0), 0.5);
     if (paragraphs == 1) {
       EXPECT_THAT(out_, HasSubstr("1 document is too few for split 969,30,1, so it cuts tokens"));
     } else {
       EXPECT_THAT(out_, Not(HasSubstr("cuts tokens")));
     }
-    ASSERT_EQ(pretrain("--config_path run.yaml --set dataset_config.split=1"), 0) << said();
+    ASSERT_EQ(train("--config_path run.yaml --set dataset_config.split=1"), 0) << said();
   }
 }
 
@@ -70,13 +73,13 @@ TEST_F(AnyTextTest, TheAdviceForAShortText) {
   dir_.write("text.txt", "Forty bytes of text, and not a byte more");
   ASSERT_EQ(preprocess("--input text.txt --output_prefix text --tokenizer_type byte"), 0) << said();
   write_run("data_path: text_text_document");
-  ASSERT_EQ(pretrain(kEvaluating + "--set model_config.seq_length=32"), 2);
+  ASSERT_EQ(train(kEvaluating + "--set model_config.seq_length=32"), 2);
   EXPECT_THAT(err_, HasSubstr("the valid part has 0 of its 40 tokens with split \"969,30,1\", one "
                               "sample needs 33; use more text or model_config.seq_length 16, or no "
                               "evaluation: training_config.eval_interval null"));
-  EXPECT_EQ(pretrain(kEvaluating + "--set model_config.seq_length=16"), 0) << said();
-  EXPECT_EQ(pretrain(kEvaluating + "--set model_config.seq_length=32 --set "
-                                   "training_config.eval_interval=null"),
+  EXPECT_EQ(train(kEvaluating + "--set model_config.seq_length=16"), 0) << said();
+  EXPECT_EQ(train(kEvaluating + "--set model_config.seq_length=32 --set "
+                                "training_config.eval_interval=null"),
             0)
       << said();
 }
@@ -96,7 +99,7 @@ TEST_F(AnyTextTest, PartsOfTheirOwnAndATest) {
       kEvaluating +
       "--set training_config.training_iters=40 --set training_config.save_interval=40 --set "
       "optimizer_config.learning_rate=2e-2";
-  ASSERT_EQ(pretrain(options), 0) << said();
+  ASSERT_EQ(train(options), 0) << said();
   const Json last = last_line();
   const auto loss = last.at("loss").get<double>();
   // Training data are t, test data too, validation data are v, which the model has not seen.
@@ -133,14 +136,15 @@ TEST_F(AnyTextTest, PartsOfTheirOwnAndATest) {
 TEST_F(AnyTextTest, EvaluatingNeedsACheckpointAndData) {
   ASSERT_NO_FATAL_FAILURE(prepare_text());
   dir_.write("run.yaml", kTinyRun);
-  ASSERT_EQ(pretrain("--config_path run.yaml --set training_config.save_interval=3"), 0) << said();
+  ASSERT_EQ(train("--config_path run.yaml --set training_config.save_interval=3"), 0) << said();
   const auto bad = [&](const std::string& arguments, const char* message) {
     EXPECT_EQ(pretrain(arguments), 2) << said();
     EXPECT_THAT(err_, HasSubstr(message));
   };
   bad("--evaluate nowhere", "nowhere: there is no such file or folder");
   bad("--evaluate output --set dataset_config.split=1", "neither a validation nor a test part");
-  bad("--evaluate output --dry_run", "exclude each other");
+  bad("--evaluate output --dry_run", "--evaluate and --dry_run exclude each other");
+  bad("--evaluate output --overwrite", "--evaluate and --overwrite exclude each other");
   bad("--evaluate output --set model_config.hidden_size=32", "do");
   fs::copy_file(dir_.file("output/checkpoint/step_00000003/model.safetensors"),
                 dir_.file("weights.safetensors"));
@@ -158,13 +162,13 @@ TEST_F(AnyTextTest, TextTokenisedOnFirstUse) {
     dir_.write("run.yaml", replaced(replaced(dir_.read("run.yaml"), "byte", type),
                                     "vocab_size: 260", "vocab_size: 320"));
     const std::string options = kEvaluating + "--set training_config.save_interval=3";
-    ASSERT_EQ(pretrain(options), 0) << said();
-    EXPECT_THAT(out_, HasSubstr("data: prepared the text as ./dataset/a_"));
+    ASSERT_EQ(train(options), 0) << said();
+    EXPECT_THAT(out_, HasSubstr("prepared the text as ./dataset/a_"));
     EXPECT_THAT(
         out_, HasSubstr(type == "sentencepiece" ? "SentencePiece tokenizer" : type + " tokenizer"));
     const std::string trained = metrics("output");
-    ASSERT_EQ(pretrain(options), 0) << said();
-    EXPECT_THAT(out_, HasSubstr("data: found the text as ./dataset/a_"));
+    ASSERT_EQ(train(options), 0) << said();
+    EXPECT_THAT(out_, HasSubstr("found the text as ./dataset/a_"));
     EXPECT_EQ(metrics("output"), trained);
     ASSERT_EQ(generate("--checkpoint output --prompt 'And the king' --max_new_tokens 5"), 0)
         << said();
@@ -173,7 +177,7 @@ TEST_F(AnyTextTest, TextTokenisedOnFirstUse) {
   // A prompt with a character that the text does not have.
   write_run("text: a.txt");
   dir_.write("run.yaml", replaced(dir_.read("run.yaml"), "byte", "character"));
-  ASSERT_EQ(pretrain(kEvaluating + "--set training_config.save_interval=3"), 0) << said();
+  ASSERT_EQ(train(kEvaluating + "--set training_config.save_interval=3"), 0) << said();
   EXPECT_EQ(generate("--checkpoint output --prompt 'And a ZEBRA'"), 2);
   EXPECT_THAT(err_, HasSubstr("the character 'Z' (U+005A) is not among the "));
 }
@@ -185,13 +189,74 @@ TEST_F(AnyTextTest, TheCharacterPreset) {
       "--config_path " TAPESTRY_SOURCE_DIR
       "/examples/gpt/pretrain_gpt_char.yaml --set training_config.training_iters=60 --set "
       "optimizer_config.lr_warmup_iters=5 --set training_config.eval_interval=60 --set "
-      "training_config.eval_iters=2 --set training_config.save_interval=60 ";
-  ASSERT_EQ(pretrain(options + "--set dataset_config.text=text.txt"), 0) << said();
+      "training_config.eval_iters=2 --set training_config.save_interval=60 --set "
+      "training_config.num_threads=1 ";
+  ASSERT_EQ(train(options + "--set dataset_config.text=text.txt"), 0) << said();
   EXPECT_THAT(out_, HasSubstr("1 document is too few for split 90,10, so it cuts tokens"));
   EXPECT_LT(last_line().at("eval_loss").get<double>(), 2.5);
   ASSERT_EQ(generate("--checkpoint output --prompt 'And ' --max_new_tokens 8 --temperature 0"), 0)
       << said();
   EXPECT_THAT(out_, ::testing::StartsWith("And the"));
+}
+
+// scripts/quickstart.sh as it is, in a clone whose build is there already.
+TEST_F(AnyTextTest, TheQuickStart) {
+  const fs::path clone = dir_.file("clone");
+  fs::create_directories(clone / "build/release/examples");
+  fs::create_directory_symlink(fs::path(TAPESTRY_PRETRAIN_GPT).parent_path(),
+                               clone / "build/release/examples/gpt");
+  fs::create_directories(clone / "examples/gpt");
+  for (const char* folder : {"scripts", "examples/gpt"}) {
+    fs::copy(fs::path(TAPESTRY_SOURCE_DIR) / folder, clone / folder,
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  }
+  dir_.write("clone/packages.txt", "");
+  for (const char* stub : {"cmake", "dpkg-query"}) {
+    dir_.write(concat("stubs/", stub), "#!/bin/sh\nexit 0\n");
+    fs::permissions(dir_.file(concat("stubs/", stub)), fs::perms::owner_all);
+  }
+  std::string paragraphs;
+  for (int i = 0; i < 69; ++i) {
+    paragraphs += sample_text(8) + "\n\n";
+  }
+  std::string chinese = "\xEF\xBB\xBF";
+  for (uint32_t i = 0; i < 8000; ++i) {
+    chinese += data::utf8(0x4E00 + i * i % 1009) + (i % 40 == 39 ? "\n" : "");
+  }
+  const std::string small =
+      " --set training_config.training_iters=2 --set training_config.eval_interval=1 --set "
+      "training_config.eval_iters=1 --set training_config.save_interval=2 --set "
+      "optimizer_config.lr_warmup_iters=0 --set model_config.seq_length=32 --set "
+      "model_config.num_layers=1 --set dataset_config.batch_size=1 --set "
+      "training_config.num_threads=1";
+  const struct {
+    std::string text;
+    const char* options;
+    const char* says;
+  } cases[] = {{sample_text(400), "", "eval: Step:2"},
+               {paragraphs, "", "69 documents"},
+               {sample_text(400), " --preset char", "character tokenizer"},
+               {chinese, "", "the vocabulary is raised from 512 to "},
+               {chinese, " --preset char", "character tokenizer"}};
+  for (const auto& c : cases) {
+    dir_.write("my text.txt", c.text);
+    ASSERT_EQ(run("PATH='" + dir_.file("stubs") + "':$PATH bash clone/scripts/quickstart.sh",
+                  "--text 'my text.txt'" + std::string(c.options) + small),
+              0)
+        << said();
+    EXPECT_THAT(out_, HasSubstr(c.says));
+    EXPECT_THAT(out_, ::testing::ContainsRegex("step_00000002 continues \"."));
+  }
+}
+
+TEST_F(AnyTextTest, EpochsAloneMayLimitARun) {
+  dir_.write("text.txt", std::string(2000, 'x'));
+  write_run("text: text.txt");
+  dir_.write("run.yaml", replaced(dir_.read("run.yaml"), "training_iters: 3", "epochs: 2"));
+  ASSERT_EQ(train("--config_path run.yaml --set dataset_config.split=1"), 0) << said();
+  // 2001 tokens, with that of the document's end, twice; 32 in a step.
+  EXPECT_EQ(last_line().at("step"), 126);
+  EXPECT_EQ(last_line().at("epoch"), 1);
 }
 
 TEST_F(AnyTextTest, TheTokenizerBelongsToTheData) {
@@ -206,7 +271,7 @@ TEST_F(AnyTextTest, TheTokenizerBelongsToTheData) {
       << said();
   const auto bad = [&](const std::string& arguments, const std::vector<std::string>& messages) {
     const auto before = tree();
-    EXPECT_EQ(pretrain("--config_path run.yaml --set model_config.vocab_size=300 " + arguments), 2)
+    EXPECT_EQ(train("--config_path run.yaml --set model_config.vocab_size=300 " + arguments), 2)
         << said();
     for (const std::string& message : messages) {
       EXPECT_THAT(err_, HasSubstr(message));
@@ -214,7 +279,7 @@ TEST_F(AnyTextTest, TheTokenizerBelongsToTheData) {
     EXPECT_EQ(tree(), before);
   };
   const auto good = [&](const std::string& arguments) {
-    EXPECT_EQ(pretrain("--config_path run.yaml --set model_config.vocab_size=300 " + arguments), 0)
+    EXPECT_EQ(train("--config_path run.yaml --set model_config.vocab_size=300 " + arguments), 0)
         << said();
   };
   write_run("data_path: a_text_document");

@@ -62,12 +62,32 @@ grep -qF "pretrain_gpt_tiny.yaml" default.txt ||
   in_log default.txt "dp 2 | pp 1 | tp 1 | sp False | vpp None" ||
   fail "the default configuration neither fits nor names the tiny preset"
 
+# All ranks find the same fault: it is said once, by nobody else, and the exit code is its own.
+printf 'training_config:\n  sede: 1\nmodel_config:\n' >wrong.yaml
+code=0
+"$launcher" wrong.yaml >wrong.out 2>wrong.txt || code=$?
+[[ $code == 2 ]] || fail "a wrong configuration gives $code"
+[[ "$(grep -c "unknown key 'sede'" wrong.txt)" == 1 ]] || fail "the fault is not said once"
+grep -qE "^-----|MPI|mpirun|exit code" wrong.txt && fail "Open MPI speaks around the fault"
+
+# On a terminal a bar that fits, also through mpirun; elsewhere no escapes.
+mkdir terminal
+(cd terminal && TERM=xterm script -qec "stty cols 60; '$launcher' $preset ${small[*]} \
+  --set training_config.training_iters=12" shown.txt) >/dev/null 2>&1 </dev/null ||
+  fail "a run on a terminal"
+cp terminal/shown.txt shown.txt
+bars="$(tr '\r' '\n' <terminal/shown.txt | grep -a ' left$' | sed 's/^\x1b\[K//')"
+[[ "$bars" == *"12/12  loss "* ]] || fail "no bar under the launcher"
+(("$(wc -L <<<"$bars")" < 60)) || fail "a bar is as wide as the terminal, or wider"
+grep -qP "\x1b" terminal/output/log/rank_0/info.log && fail "escapes in a log"
+
 # Two ranks, two logs, one file of metrics; the same run again gives the same bits.
 for run in first second; do
   mkdir "$run"
   (cd "$run" && "$launcher" $preset "${small[@]}" --set training_config.training_iters=3) \
     >"$run.txt" 2>&1 || fail "the $run run"
   for rank in 0 1; do
+    grep -qP "\x1b" "$run.txt" && fail "escapes where there is no terminal"
     in_log "$run/output/log/rank_$rank/info.log" "dp 2 | pp 1 | tp 1 | sp False | vpp None" ||
       fail "rank $rank of the $run run has no log"
   done

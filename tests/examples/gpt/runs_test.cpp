@@ -287,10 +287,15 @@ TEST_F(RunsTest, ADryRunNamesAllThatStandsInTheWay) {
 
 // A text that a run would turn into tokens is left as it is.
 TEST_F(RunsTest, ADryRunPreparesNothing) {
+  dir_.write("run.yaml", replaced(kTinyRun, "data_path: text_text_document", "text: text.txt"));
   const auto before = tree();
   const std::string preset = TAPESTRY_SOURCE_DIR "/examples/gpt/pretrain_gpt_tiny.yaml";
   ASSERT_EQ(pretrain("--dry_run --config_path " + preset), 0) << said();
   EXPECT_THAT(out_, HasSubstr("on first use; not opened"));
+  ASSERT_EQ(train(" --dry_run"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("data: text files, which are turned into tokens in ./dataset"));
+  EXPECT_EQ(train(" --dry_run" + set("dataset_config.text", "[text.txt,none.txt]")), 2) << said();
+  EXPECT_THAT(err_, HasSubstr("none.txt"));
   EXPECT_EQ(tree(), before);
 }
 

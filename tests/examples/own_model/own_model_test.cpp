@@ -78,7 +78,7 @@ TEST_F(OwnModelTest, TrainsUnderMpirunAsInOneProcess) {
   ASSERT_EQ(own_model(std::string(kRun) + " --micro_batch_num 4 --output_dir one"), 0) << said();
   const Curve expected = read_run("one");
   EXPECT_LT(expected.losses.back(), expected.losses.front());
-  EXPECT_THAT(out_, HasSubstr("model: OwnModel"));
+  EXPECT_THAT(out_, HasSubstr("model      OwnModel"));
   EXPECT_TRUE(expected.weights.contains("layers.1.gate.weight"));
   EXPECT_TRUE(expected.weights.contains("layers.0.attention.wq.weight"));
   struct Layout {

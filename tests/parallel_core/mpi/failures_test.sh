@@ -56,6 +56,7 @@ run all_read_a_wrong_file 3 2 "config.yaml:3:5: no such key"
 if [[ "$(grep -c "no such key" "$scratch/out")" != 1 ]]; then
   fail "a reason that all ranks have is given more than once"
 fi
+grep -q "MPI_ABORT" "$scratch/out" && fail "MPI_Abort speaks of itself"
 TAPESTRY_COMM_TIMEOUT=1 run one_does_not_come 3 1 "has heard nothing for 1 seconds" \
   "rank 0 waits in all_reduce #0 of world" "for rank 1, which does not answer"
 TAPESTRY_COMM_TIMEOUT=soon run fine 2 2 "TAPESTRY_COMM_TIMEOUT is 'soon'"

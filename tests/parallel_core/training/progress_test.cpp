@@ -15,18 +15,47 @@ StepResult result_with(double loss) {
 TEST(Progress, BarRateAndRemainingTime) {
   Progress progress(60);
   progress.update({.step = 20, .step_time_ms = 2000}, result_with(3.14159));
-  EXPECT_EQ(progress.line(),
-            "[##########....................] 20/60  loss 3.1416  250 tokens/s  ETA 1:20");
+  EXPECT_EQ(progress.line(80),
+            "[###########......................] 20/60  loss 3.1416  250 tokens/s  1:20 left");
   progress.update({.step = 60, .step_time_ms = 1000}, result_with(2));
   // A tenth of the new time: 0.9 * 2000 + 0.1 * 1000 ms.
-  EXPECT_EQ(progress.line(),
-            "[##############################] 60/60  loss 2.0000  263 tokens/s  ETA 0:00");
+  EXPECT_EQ(progress.line(200),
+            "[" + std::string(40, '#') + "] 60/60  loss 2.0000  263 tokens/s  0:00 left");
+}
+
+TEST(Progress, FitsAnyWidth) {
+  Progress progress(60);
+  progress.update({.step = 20, .step_time_ms = 2000}, result_with(3.14159));
+  for (int columns = 0; columns < 200; ++columns) {
+    EXPECT_LT(progress.line(columns).size(), static_cast<size_t>(std::max(columns, 1)));
+  }
+  EXPECT_EQ(progress.line(60), "[####.........] 20/60  loss 3.1416  250 tokens/s  1:20 left");
+  EXPECT_EQ(progress.line(45), "20/60  loss 3.1416  250 tokens/s  1:20 left");
+  EXPECT_EQ(progress.line(35), "20/60  loss 3.1416  1:20 left");
+  EXPECT_EQ(progress.line(20), "20/60  1:20 left");
+  EXPECT_EQ(progress.line(10), "20/60");
+  EXPECT_EQ(progress.line(4), "20/");
 }
 
 TEST(Progress, WithoutATotal) {
   Progress progress(0);
   progress.update({.step = 7, .step_time_ms = 100}, result_with(2.5));
-  EXPECT_EQ(progress.line(), "step 7  loss 2.5000  5000 tokens/s");
+  EXPECT_EQ(progress.line(80), "step 7  loss 2.5000  5000 tokens/s");
+  EXPECT_FALSE(progress.take_pace().seconds_left);
+}
+
+TEST(Progress, PaceIsThatOfTheStepsSinceTheLast) {
+  Progress progress(10);
+  progress.update({.step = 1, .step_time_ms = 5000}, result_with(9));
+  progress.take_pace();
+  progress.update({.step = 2, .step_time_ms = 300}, result_with(4));
+  progress.update({.step = 3, .step_time_ms = 100}, result_with(3));
+  EXPECT_EQ(progress.steps_since_pace(), 2);
+  const Pace pace = progress.take_pace();
+  EXPECT_DOUBLE_EQ(pace.tokens_per_second, 2500);
+  EXPECT_DOUBLE_EQ(pace.mean_loss, 3.5);
+  EXPECT_DOUBLE_EQ(pace.seconds_left.value(), 7 * 0.2);
+  EXPECT_EQ(progress.steps_since_pace(), 0);
 }
 
 TEST(FormatDuration, HoursMinutesSeconds) {

@@ -35,6 +35,17 @@ TEST(TrainLogLine, IsTheLineThatLogReadersKnow) {
             "Learning_rate: (1.250000e-06,1.250000e-06,), Time: 1403.24 ms");
 }
 
+TEST(TrainLogLine, EndsWithThePace) {
+  const std::string line =
+      train_log_line({.step = 5, .step_time_ms = 1403.2449}, result_of_issue());
+  Pace pace{.tokens_per_second = 1459.6, .mean_loss = 10.3521171};
+  EXPECT_EQ(train_log_line({.step = 5, .step_time_ms = 1403.2449}, result_of_issue(), pace),
+            line + ", Tokens/s: 1460, Mean_loss: 10.352117");
+  pace.seconds_left = 3723;
+  EXPECT_EQ(train_log_line({.step = 5, .step_time_ms = 1403.2449}, result_of_issue(), pace),
+            line + ", Tokens/s: 1460, Mean_loss: 10.352117, Remaining: 1:02:03");
+}
+
 TEST(TrainLogLine, OtherValues) {
   StepResult result = result_of_issue();
   result.loss = std::numeric_limits<double>::quiet_NaN();

@@ -1,0 +1,178 @@
+#include "parallel_core/training/start_summary.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+#include <vector>
+
+#include "autograd/kernels/cpu.h"
+#include "autograd/kernels/gemm.h"
+#include "autograd/kernels/parallel_for.h"
+#include "autograd/tensor/dtype.h"
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/render.h"
+#include "parallel_core/data/indexed_dataset.h"
+#include "parallel_core/data/tokenizer.h"
+#include "parallel_core/parallel_state.h"
+
+namespace tapestry {
+
+namespace {
+
+constexpr size_t kLabelWidth = 11;
+
+std::string model_text(const AllConfig& config, const StartFacts& facts) {
+  if (!facts.own_model.empty()) {
+    return facts.own_model;
+  }
+  const TransformerConfig& m = config.model_config;
+  return concat(with_thousands(parameter_count(m)), " parameters: ", m.num_layers,
+                " layers of width ", m.hidden_size, " (MLP ", m.ffn_hidden_size, ", ",
+                m.num_attention_heads, " heads), vocabulary ", m.vocab_size, ", sequences of ",
+                m.seq_length, " tokens");
+}
+
+// Documents and tokens of the data sets that the configuration names.
+std::string data_text(const AllConfig& config, const RunData& data, const std::string& tokenizer) {
+  int64_t documents = 0;
+  int64_t tokens = 0;
+  std::string names;
+  const DatasetConfig& d = config.dataset_config;
+  std::vector<std::string> entries;
+  for (const auto* paths : {&d.data_path, &d.train_data_path}) {
+    const std::vector<std::string> more = paths->value_or(std::vector<std::string>());
+    entries.insert(entries.end(), more.begin(), more.end());
+  }
+  for (const std::string& entry : entries) {
+    if (!std::filesystem::exists(entry + ".idx")) {
+      continue;  // a weight
+    }
+    const data::IndexedDataset set(entry);
+    documents += set.num_documents();
+    tokens += set.num_tokens();
+    names += (names.empty() ? "" : ", ") + entry;
+  }
+  if (!names.empty()) {
+    return concat(names, ": ", with_thousands(documents),
+                  documents == 1 ? " document, " : " documents, ", with_thousands(tokens),
+                  " tokens");
+  }
+  std::string text = data.description;  // ends with the tokenizer, which has a line of its own
+  if (!tokenizer.empty() && text.ends_with(", " + tokenizer)) {
+    text.resize(text.size() - tokenizer.size() - 2);
+  }
+  return text;
+}
+
+std::string tokenizer_description(const AllConfig& config, const RunData& data) {
+  const std::string& type = config.dataset_config.tokenizer_type;
+  if (config.dataset_config.step_data_dir || (type != "byte" && data.tokenizer_model.empty())) {
+    return {};
+  }
+  return data::make_tokenizer(type, data.tokenizer_model)->describe();
+}
+
+std::string precision_text(const AllConfig& config) {
+  const TransformerConfig& m = config.model_config;
+  const OptimizerConfig& o = config.optimizer_config;
+  std::string text = concat("computes in ", name_of(m.compute_dtype), "; parameters ",
+                            name_of(m.params_dtype), ", gradients ", name_of(o.main_grads_dtype));
+  if (o.optimizer_type != "SGD") {
+    text += concat(", moments ", name_of(o.exp_avg_dtype),
+                   o.exp_avg_sq_dtype == o.exp_avg_dtype
+                       ? std::string()
+                       : concat(" and ", name_of(o.exp_avg_sq_dtype)));
+  }
+  return text;
+}
+
+std::string memory_text(const AllConfig& config, const StartFacts& facts) {
+  const std::string there =
+      concat(size_text(facts.available), " available",
+             facts.ranks_on_host > 1 ? concat(" to each of ", facts.ranks_on_host, " ranks here")
+                                     : std::string());
+  if (!facts.own_model.empty()) {
+    return concat(there, "; what the model needs shows after the first step");
+  }
+  const MemoryEstimate estimate = estimate_memory(config, get_data_parallel_world_size());
+  return concat("about ", size_text(estimate.total()), " needed",
+                facts.ranks > 1 ? " by a rank" : "", ", ", there);
+}
+
+std::string length_text(const AllConfig& config) {
+  const int64_t ranks = get_data_parallel_world_size();
+  const int64_t steps = total_training_iters(config, ranks);
+  const int64_t tokens = global_batch_size(config, ranks) * config.model_config.seq_length;
+  const std::string step = concat(with_thousands(tokens), " tokens a step");
+  if (steps == 0) {
+    return concat(*config.training_config.epochs, " epochs, ", step);
+  }
+  return concat(with_thousands(steps), " steps, ", step, ", ", with_thousands(steps * tokens),
+                " in all");
+}
+
+}  // namespace
+
+std::string with_thousands(int64_t number) {
+  const std::string digits = std::to_string(number);
+  const size_t first = digits.starts_with('-') ? 1 : 0;
+  std::string text;
+  for (size_t at = 0; at < digits.size(); ++at) {
+    if (at > first && (digits.size() - at) % 3 == 0) {
+      text += ',';
+    }
+    text += digits[at];
+  }
+  return text;
+}
+
+std::string summary_row(const std::string& label, const std::string& text, int columns) {
+  std::string row = label;
+  row.resize(std::max(kLabelWidth, label.size() + 1), ' ');
+  const auto width = static_cast<size_t>(std::max(columns, 0));
+  std::istringstream words(text);
+  size_t used = row.size();
+  bool first = true;
+  for (std::string word; words >> word;) {
+    if (!first && used + 1 + word.size() > width) {
+      row += "\n" + std::string(kLabelWidth, ' ') + word;
+      used = kLabelWidth + word.size();
+    } else {
+      row += (first ? "" : " ") + word;
+      used += word.size() + (first ? 0 : 1);
+    }
+    first = false;
+  }
+  return row;
+}
+
+std::string start_summary(const AllConfig& config,
+                          const RunData& data,
+                          const StartFacts& facts,
+                          int columns) {
+  std::string text;
+  const auto add = [&](const std::string& label, const std::string& row) {
+    text += (text.empty() ? "" : "\n") + summary_row(label, row, columns);
+  };
+  const std::string tokenizer = tokenizer_description(config, data);
+  const std::string& output = config.training_config.output_dir;
+  add("model", model_text(config, facts));
+  add("data", data_text(config, data, tokenizer));
+  add("tokenizer",
+      tokenizer.empty() ? "none found beside the data: needed for texts alone" : tokenizer);
+  add("layout", concat(layout_line(config.parallel_config, get_data_parallel_world_size()),
+                       facts.ranks > 1 ? concat(" on ", facts.ranks, " ranks") : std::string()));
+  add("machine", concat(num_threads(), num_threads() == 1 ? " thread" : " threads",
+                        facts.ranks > 1 ? " a rank" : "", ", ", name_of(cpu_level()),
+                        facts.progress_text.empty() ? "" : "; ", facts.progress_text));
+  add("precision", precision_text(config));
+  add("memory", memory_text(config, facts));
+  add("length", length_text(config));
+  add("files", concat("in ", output, ": log/rank_0/info.log, metrics.jsonl, config.yaml"));
+  for (const auto& [section, keys] : changed_keys(config)) {
+    add(text.find("\nchanged") == std::string::npos ? "changed" : "", concat(section, ": ", keys));
+  }
+  return text;
+}
+
+}  // namespace tapestry
