@@ -85,8 +85,8 @@ TEST_F(PlotTest, ThePictureShowsTheNumbersOfTheRuns) {
     const plot::SvgPlot picture = plot::read_svg(dir_.read("losses.svg"));
     ASSERT_EQ(picture.curves.size(), 4U);
     for (size_t i = 0; i < 4; ++i) {
-      const bool validation = i % 2 == 1;
-      const std::string name = i < 2 ? "fast" : "slow";
+      const bool validation = i >= 2;
+      const std::string name = i % 2 == 0 ? "fast" : "slow";
       const plot::SvgCurve& curve = picture.curves[i];
       EXPECT_EQ(curve.title, name + (validation ? ", validation" : ", training"));
       std::vector<plot::Point> expected;
