@@ -47,6 +47,7 @@ class PlotTest : public ProgramTest {
     all.emplace_back(TAPESTRY_PRETRAIN_GPT);
     all.insert(all.end(), words.begin(), words.end());
     std::vector<char*> arguments;
+    arguments.reserve(all.size() + 1);
     for (std::string& word : all) {
       arguments.push_back(word.data());
     }

@@ -84,6 +84,7 @@ TEST(SvgChart, ValidationLiesOnTop) {
 
 TEST(SvgChart, RunsDifferInColorAndShapeAndKindsInDashes) {
   std::vector<RunMetrics> runs;
+  runs.reserve(26);
   for (int i = 0; i < 26; ++i) {
     runs.push_back(noisy(std::string(1, static_cast<char>('a' + i)), 30, 2 + i));
   }
