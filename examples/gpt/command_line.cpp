@@ -28,7 +28,9 @@ std::string nearest_option(const std::string& word, const po::options_descriptio
   }
   const std::string name = without_dashes(word);
   const std::string_view best = config::nearest(name, names);
-  const int limit = std::max<int>(2, static_cast<int>(name.size()) / 3);
+  // Of a short word at least a letter has to be right.
+  const int size = static_cast<int>(name.size());
+  const int limit = std::min(std::max(2, size / 3), size - 1);
   return config::edit_distance(name, best) <= limit ? concat("; did you mean --", best, "?")
                                                     : std::string();
 }

@@ -1,14 +1,11 @@
 #include "examples/gpt/plot_command.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
-#include <charconv>
 #include <cstdlib>
 #include <vector>
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/plot/plot.h"
+#include "parallel_core/training/terminal.h"
 
 namespace tapestry::examples {
 namespace {
@@ -22,25 +19,6 @@ bool is_given(const po::variables_map& arguments, const std::string& option) {
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
-}
-
-// Columns of the terminal, as wide as it is now; those of COLUMNS, else 80, where there is none.
-int terminal_columns() {
-  winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
-    return size.ws_col;
-  }
-  int columns = 0;
-  const std::string text = environment("COLUMNS");
-  std::from_chars(text.data(), text.data() + text.size(), columns);
-  constexpr int kUsual = 80;
-  return columns > 0 ? columns : kUsual;
-}
-
-bool shows_color() {
-  const std::string term = environment("TERM");
-  return isatty(STDOUT_FILENO) != 0 && !term.empty() && term != "dumb" &&
-         environment("NO_COLOR").empty();
 }
 
 }  // namespace
@@ -84,7 +62,7 @@ std::string plot(const po::variables_map& arguments) {
                     "--out is empty; expected the name of an SVG file");
   plot::TextStyle& style = options.style;
   style.columns = terminal_columns();
-  style.color = shows_color();
+  style.color = shows_color(OutputStream::kOut);
   style.utf8 =
       plot::is_utf8_locale({environment("LC_ALL"), environment("LC_CTYPE"), environment("LANG")});
   return plot_runs(options);

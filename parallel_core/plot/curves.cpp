@@ -215,9 +215,10 @@ Points thinned(const Points& points, const Range& x, int columns) {
     const auto [low, high] = std::minmax_element(begin, end, lower);
     std::array<Points::const_iterator, 4> chosen = {begin, low, high, end - 1};
     std::sort(chosen.begin(), chosen.end());
-    const auto last = std::unique(chosen.begin(), chosen.end());
-    for (auto it = chosen.begin(); it != last; ++it) {
-      kept.push_back(**it);
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      if (i == 0 || chosen[i] != chosen[i - 1]) {
+        kept.push_back(*chosen[i]);
+      }
     }
     begin = end;
   }

@@ -138,6 +138,7 @@ std::vector<std::string> parts_of(const std::string& path) {
 // The paths without what they have in common, each with at least its last part.
 std::vector<std::string> names_of(const std::vector<std::string>& paths) {
   std::vector<std::vector<std::string>> parts;
+  parts.reserve(paths.size());
   for (const std::string& path : paths) {
     parts.push_back(parts_of(path));
   }

@@ -212,13 +212,21 @@ std::string marks(const Curve& curve, size_t index, const Frame& frame) {
   return out;
 }
 
+// What was smoothed, of all curves, so that it covers none of them.
+std::string raw_element(const Chart& chart, const Frame& frame) {
+  std::string out = "<g class=\"raw\" fill=\"none\" stroke-opacity=\"0.3\">\n";
+  for (const Curve& curve : chart.curves) {
+    out += lines(curve.raw, frame, concat(" stroke=\"", style_of(curve).color, "\"").c_str());
+  }
+  return out + "</g>\n";
+}
+
 std::string curve_element(const Chart& chart, size_t index, const Frame& frame) {
   const Curve& curve = chart.curves[index];
   std::string out =
       concat("<g class=\"curve\" stroke=\"", style_of(curve).color,
              "\" stroke-width=\"1.75\" stroke-linejoin=\"round\" fill=\"none\"><title>",
              escaped(curve.label), "</title>\n");
-  out += lines(curve.raw, frame, " class=\"raw\" stroke-width=\"1\" stroke-opacity=\"0.3\"");
   out += lines(curve.points, frame, dashes(curve));
   return out + marks(curve, index, frame) + "</g>\n";
 }
@@ -240,8 +248,14 @@ std::string svg_chart(const Chart& chart) {
       "\" font-family=\"sans-serif\" font-size=\"", kFont,
       "\" fill=\"#222222\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n");
   out += "<g class=\"legend\">\n" + legend.elements + "</g>\n" + axes(chart, frame);
-  for (size_t i = 0; i < chart.curves.size(); ++i) {
-    out += curve_element(chart, i, frame);
+  out += raw_element(chart, frame);
+  // Training losses are noisy: the curves of validation go on top.
+  for (const bool validation : {false, true}) {
+    for (size_t i = 0; i < chart.curves.size(); ++i) {
+      if (chart.curves[i].validation == validation) {
+        out += curve_element(chart, i, frame);
+      }
+    }
   }
   for (size_t i = 0; i < chart.notes.size(); ++i) {
     const double y = notes_top + kNoteLine * (static_cast<double>(i) + 0.5);

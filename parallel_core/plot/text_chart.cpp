@@ -17,7 +17,7 @@ constexpr int kColumnsPerTick = 12;
 constexpr int kRowsPerTick = 3;
 constexpr int kMarkDistance = 16;  // columns between the letters of a curve
 
-struct Frame {
+struct TextFrame {
   Range x;
   Range y;
   int label_columns = 0;  // left of the axis
@@ -35,7 +35,7 @@ int rows_for(int columns) { return std::clamp(columns / 5, 8, 20); }
 
 class Drawing {
  public:
-  Drawing(const Frame& frame, const TextStyle& style, int curves)
+  Drawing(const TextFrame& frame, const TextStyle& style, int curves)
       : frame_(frame), style_(style), curves_(curves), canvas_(frame.columns, frame.rows, style) {}
 
   void draw(const Curve& curve, int index) {
@@ -125,7 +125,7 @@ class Drawing {
     return static_cast<int>(std::lround((1 - frame_.y.part(point.y)) * (canvas_.dots_down() - 1)));
   }
 
-  Frame frame_;
+  TextFrame frame_;
   TextStyle style_;
   int curves_;
   TextCanvas canvas_;
@@ -140,7 +140,7 @@ std::string padded(const std::string& text, int columns) {
   return std::string(static_cast<size_t>(std::max(0, columns - columns_of(text))), ' ') + text;
 }
 
-std::string picture_rows(const Frame& frame,
+std::string picture_rows(const TextFrame& frame,
                          const TextCanvas& canvas,
                          const std::vector<Tick>& ticks,
                          const TextStyle& style) {
@@ -160,7 +160,7 @@ std::string picture_rows(const Frame& frame,
 }
 
 // The axis below with its ticks, their labels and the title.
-std::string x_axis_rows(const Frame& frame,
+std::string x_axis_rows(const TextFrame& frame,
                         const std::vector<Tick>& ticks,
                         const std::string& title,
                         const TextStyle& style) {
@@ -249,7 +249,7 @@ std::string note_rows(const std::string& note, int columns) {
 // The curves between their axes.
 std::string picture(const Chart& chart, const TextStyle& style) {
   constexpr double kMargin = 0.02;
-  Frame frame{.x = chart.x, .y = range_of(losses_of(chart, /*raw=*/false), kMargin)};
+  TextFrame frame{.x = chart.x, .y = range_of(losses_of(chart, /*raw=*/false), kMargin)};
   frame.rows = rows_for(style.columns);
   const std::vector<Tick> y_ticks = make_ticks(frame.y, std::max(4, frame.rows / kRowsPerTick + 1));
   for (const Tick& tick : y_ticks) {

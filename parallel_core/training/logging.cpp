@@ -109,6 +109,7 @@ class TerminalSink final : public spdlog::sinks::base_sink<std::mutex> {
 struct LogState {
   std::shared_ptr<spdlog::logger> logger;
   bool open = false;
+  bool log_failed = false;
   bool progress_shown = false;
 };
 
@@ -136,6 +137,15 @@ void write(spdlog::level::level_enum level, const std::string& message) {
   logger().log(level, "{}", message);
 }
 
+// A full disk, for example: a log that cannot be written must neither end the run nor hide why
+// something else fails. Said once.
+void report_log_failure(const std::string& message) {
+  if (!state().log_failed) {
+    state().log_failed = true;
+    std::fputs(concat("log: ", message, "; lines will be missing from it\n").c_str(), stderr);
+  }
+}
+
 // To the files of the logs alone.
 void write_to_files(spdlog::level::level_enum level, const std::string& message) {
   if (state().logger == nullptr) {
@@ -146,8 +156,8 @@ void write_to_files(spdlog::level::level_enum level, const std::string& message)
       try {
         sink->log(spdlog::details::log_msg(logger().name(), level, message));
         sink->flush();
-      } catch (const spdlog::spdlog_ex&) {
-        // A full disk ends no run for a log's sake; what a run needs to write will say so.
+      } catch (const spdlog::spdlog_ex& error) {
+        report_log_failure(error.what());
       }
     }
   }
@@ -176,6 +186,7 @@ void open_logs(const std::string& output_dir) {
     }
     auto opened = std::make_shared<spdlog::logger>("rank", sinks.begin(), sinks.end());
     opened->flush_on(spdlog::level::info);
+    opened->set_error_handler(report_log_failure);
     state().logger = std::move(opened);
     state().open = true;
   } catch (const std::exception& error) {

@@ -47,6 +47,7 @@ class PlotTest : public ProgramTest {
     all.emplace_back(TAPESTRY_PRETRAIN_GPT);
     all.insert(all.end(), words.begin(), words.end());
     std::vector<char*> arguments;
+    arguments.reserve(all.size() + 1);
     for (std::string& word : all) {
       arguments.push_back(word.data());
     }
@@ -85,8 +86,8 @@ TEST_F(PlotTest, ThePictureShowsTheNumbersOfTheRuns) {
     const plot::SvgPlot picture = plot::read_svg(dir_.read("losses.svg"));
     ASSERT_EQ(picture.curves.size(), 4U);
     for (size_t i = 0; i < 4; ++i) {
-      const bool validation = i % 2 == 1;
-      const std::string name = i < 2 ? "fast" : "slow";
+      const bool validation = i >= 2;
+      const std::string name = i % 2 == 0 ? "fast" : "slow";
       const plot::SvgCurve& curve = picture.curves[i];
       EXPECT_EQ(curve.title, name + (validation ? ", validation" : ", training"));
       std::vector<plot::Point> expected;

@@ -220,6 +220,8 @@ TEST_F(RunsTest, AFullDiskEndsTheRunAndLeavesTheLastCheckpoint) {
       << said();
   EXPECT_THAT(err_, AllOf(HasSubstr("step_00000001 was not written"), HasSubstr("File too large"),
                           HasSubstr("its weights take 26.1 KiB, ")));
+  EXPECT_THAT(err_, AllOf(HasSubstr("info.log"), HasSubstr("lines will be missing from it\n"),
+                          Not(HasSubstr("LOG ERROR"))));
   EXPECT_TRUE(fs::is_empty(dir_.file("small/checkpoint")));
   // Without the trap: the program sees to that itself.
   EXPECT_EQ(run("ulimit -f " + std::to_string(bytes / 512 / 2) + "; " TAPESTRY_PRETRAIN_GPT,

@@ -254,6 +254,7 @@ TEST_F(SentencePieceTest, CharactersWithoutRoomAreBytes) {
 // A space that the text does not have must not come back as the sign that stands for it.
 TEST_F(SentencePieceTest, ATextWithoutSpaces) {
   std::vector<std::string> lines;
+  lines.reserve(300);
   for (int i = 0; i < 300; ++i) {
     lines.push_back(utf8(0x4E00 + i * i % 20) + utf8(0x4E00 + i % 7) + "abc"[i % 3]);
   }

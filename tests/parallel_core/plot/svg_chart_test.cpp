@@ -64,14 +64,27 @@ TEST(SvgChart, TheRawCurveLiesFaintBehindTheSmoothed) {
   const Chart chart = make_chart({noisy("r", 50, 3)}, XAxis::kSteps, 0.9);
   const std::string svg = svg_chart(chart);
   const SvgPlot plot = read_svg(svg);
-  ASSERT_EQ(plot.curves[0].lines.size(), 2U);
-  EXPECT_NEAR(plot.curves[0].lines[0][20].y, chart.curves[0].raw[20].y, plot.y_rounding);
-  EXPECT_NEAR(plot.curves[0].lines[1][20].y, chart.curves[0].points[20].y, plot.y_rounding);
-  EXPECT_LT(svg.find("stroke-opacity=\"0.3\""), svg.rfind("<polyline"));
+  ASSERT_EQ(plot.raw.size(), 1U);
+  ASSERT_EQ(plot.curves[0].lines.size(), 1U);
+  EXPECT_NEAR(plot.raw[0][20].y, chart.curves[0].raw[20].y, plot.y_rounding);
+  EXPECT_NEAR(plot.curves[0].lines[0][20].y, chart.curves[0].points[20].y, plot.y_rounding);
+  EXPECT_THAT(svg, HasSubstr("<g class=\"raw\" fill=\"none\" stroke-opacity=\"0.3\">"));
+  EXPECT_LT(svg.find("<g class=\"raw\""), svg.find("<g class=\"curve\""));
+}
+
+TEST(SvgChart, ValidationLiesOnTop) {
+  const Chart chart = make_chart({noisy("a", 50, 3), noisy("b", 50, 3)}, XAxis::kSteps, 0);
+  std::vector<std::string> titles;
+  for (const SvgCurve& curve : read_svg(svg_chart(chart)).curves) {
+    titles.push_back(curve.title);
+  }
+  EXPECT_THAT(titles, ::testing::ElementsAre("a, training", "b, training", "a, validation",
+                                             "b, validation"));
 }
 
 TEST(SvgChart, RunsDifferInColorAndShapeAndKindsInDashes) {
   std::vector<RunMetrics> runs;
+  runs.reserve(26);
   for (int i = 0; i < 26; ++i) {
     runs.push_back(noisy(std::string(1, static_cast<char>('a' + i)), 30, 2 + i));
   }

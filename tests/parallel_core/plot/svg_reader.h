@@ -25,7 +25,8 @@ struct SvgCurve {
 };
 
 struct SvgPlot {
-  std::vector<SvgCurve> curves;
+  std::vector<SvgCurve> curves;  // as they are drawn
+  std::vector<Points> raw;       // what was smoothed
   // What the hundredths of a pixel, of a point and of the ticks, leave open.
   double x_rounding = 0;
   double y_rounding = 0;
@@ -78,6 +79,21 @@ inline std::string between(const std::string& text,
   return text.substr(begin, text.find(after, begin) - begin);
 }
 
+inline std::vector<Points> read_lines(const std::string& part, const SvgAxis& x, const SvgAxis& y) {
+  std::vector<Points> lines;
+  const std::string polyline = "<polyline points=\"";
+  for (size_t line = part.find(polyline); line != std::string::npos;
+       line = part.find(polyline, line + 1)) {
+    std::istringstream words(between(part, polyline, "\"", line));
+    Points points;
+    for (std::string word; words >> word;) {
+      points.push_back({x(std::stod(word)), y(std::stod(word.substr(word.find(',') + 1)))});
+    }
+    lines.push_back(points);
+  }
+  return lines;
+}
+
 inline SvgPlot read_svg(const std::string& svg) {
   constexpr double kRounding = 0.005;
   const SvgAxis x = read_axis(svg, "x");
@@ -85,6 +101,7 @@ inline SvgPlot read_svg(const std::string& svg) {
   // A point, and the two ticks, whose errors grow no further than they lie apart at the ends.
   SvgPlot plot{.x_rounding = 6 * kRounding * std::abs(x.per_pixel),
                .y_rounding = 6 * kRounding * std::abs(y.per_pixel)};
+  plot.raw = read_lines(between(svg, "<g class=\"raw\"", "</g>"), x, y);
   const std::string opening = "<g class=\"curve\"";
   for (size_t at = svg.find(opening); at != std::string::npos; at = svg.find(opening, at + 1)) {
     const std::string part = svg.substr(at, svg.find("</g>", at) - at);
@@ -93,17 +110,7 @@ inline SvgPlot read_svg(const std::string& svg) {
     curve.dashes = between(between(part, "<polyline", "/>"), "stroke-dasharray=\"", "\"");
     const std::string mark = between(part, "<path d=\"M", "/>");
     curve.shape = mark.substr(std::min(mark.find('m'), mark.size()));
-    const std::string polyline = "<polyline points=\"";
-    for (size_t line = part.find(polyline); line != std::string::npos;
-         line = part.find(polyline, line + 1)) {
-      const size_t begin = line + polyline.size();
-      std::istringstream words(part.substr(begin, part.find('"', begin) - begin));
-      Points points;
-      for (std::string word; words >> word;) {
-        points.push_back({x(std::stod(word)), y(std::stod(word.substr(word.find(',') + 1)))});
-      }
-      curve.lines.push_back(points);
-    }
+    curve.lines = read_lines(part, x, y);
     plot.curves.push_back(curve);
   }
   return plot;
