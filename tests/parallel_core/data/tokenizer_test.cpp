@@ -258,7 +258,8 @@ TEST_F(SentencePieceTest, ATextWithoutSpaces) {
   for (int i = 0; i < 300; ++i) {
     lines.push_back(utf8(0x4E00 + i * i % 20) + utf8(0x4E00 + i % 7) + "abc"[i % 3]);
   }
-  for (const int64_t size : {261, 262, 283, 300}) {  // less room than characters, just as much, more
+  for (const int64_t size :
+       {261, 262, 283, 300}) {  // less room than characters, just as much, more
     const TrainedSentencePiece trained = train_sentencepiece(lines, {.vocab_size = size});
     const SentencePieceTokenizer tokenizer(dir().write("tight.model", trained.model));
     EXPECT_LE(tokenizer.vocab_size(), size);
