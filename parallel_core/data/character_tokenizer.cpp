@@ -8,7 +8,7 @@
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/file.h"
-#include "parallel_core/data/sha256.h"
+#include "parallel_core/data/checksum.h"
 #include "parallel_core/data/utf8.h"
 
 namespace tapestry::data {
@@ -42,7 +42,7 @@ CharacterTokenizer::CharacterTokenizer(const std::string& model_file) : model_fi
     characters_.push_back(points[0]);
   }
   check<IoError>(!characters_.empty(), model_file, ": ", kCharacters, " is empty");
-  sha256_ = sha256(bytes);
+  checksum_ = crc64(bytes);
 }
 
 std::vector<int32_t> CharacterTokenizer::encode(std::string_view text) const {

@@ -30,11 +30,11 @@ class CharacterTokenizer final : public Tokenizer {
   int32_t pad_id() const override { return -1; }
   bool separable_at_newlines() const override { return true; }
   std::string describe() const override;
-  TokenizerIdentity identity() const override { return {"character", vocab_size(), sha256_}; }
+  TokenizerIdentity identity() const override { return {"character", vocab_size(), checksum_}; }
 
  private:
   std::string model_file_;
-  std::string sha256_;
+  std::string checksum_;
   std::vector<uint32_t> characters_;
 };
 

@@ -12,11 +12,11 @@
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/character_tokenizer.h"
+#include "parallel_core/data/checksum.h"
 #include "parallel_core/data/file.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/prepare.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
-#include "parallel_core/data/sha256.h"
 #include "parallel_core/data/tokenizer_record.h"
 
 namespace tapestry::data {
@@ -221,7 +221,7 @@ PreparedCorpus prepare_text(const std::vector<std::string>& files, const CorpusO
   }
   constexpr size_t kDigits = 8;
   return prepare_corpus(
-      concat(fs::path(files.front()).stem().string(), "_", sha256(paths).substr(0, kDigits)),
+      concat(fs::path(files.front()).stem().string(), "_", crc64(paths).substr(0, kDigits)),
       {files}, options);
 }
 

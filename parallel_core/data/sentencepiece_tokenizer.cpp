@@ -6,7 +6,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/file.h"
-#include "parallel_core/data/sha256.h"
+#include "parallel_core/data/checksum.h"
 #include "parallel_core/data/utf8.h"
 
 namespace tapestry::data {
@@ -169,7 +169,7 @@ SentencePieceTokenizer::SentencePieceTokenizer(const std::string& model_file)
   } catch (const ValueError& error) {
     throw IoError(concat(model_file, ": ", error.what()));
   }
-  sha256_ = sha256(bytes);
+  checksum_ = crc64(bytes);
   const auto status = processor_->processor.LoadFromSerializedProto(bytes);
   check<IoError>(status.ok(), model_file,
                  ": the SentencePiece model cannot be used: ", status.ToString());

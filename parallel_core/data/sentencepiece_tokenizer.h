@@ -28,14 +28,14 @@ class SentencePieceTokenizer final : public Tokenizer {
   int32_t pad_id() const override;
   bool separable_at_newlines() const override { return separable_; }
   std::string describe() const override;
-  TokenizerIdentity identity() const override { return {"sentencepiece", vocab_size(), sha256_}; }
+  TokenizerIdentity identity() const override { return {"sentencepiece", vocab_size(), checksum_}; }
 
  private:
   struct Processor;
 
   std::unique_ptr<Processor> processor_;
   std::string model_file_;
-  std::string sha256_;
+  std::string checksum_;
   bool separable_ = false;
 };
 

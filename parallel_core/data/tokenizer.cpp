@@ -7,11 +7,8 @@
 namespace tapestry::data {
 
 std::string describe(const TokenizerIdentity& identity) {
-  constexpr size_t kShown = 12;
   return concat(identity.type, " tokenizer of ", identity.vocab_size, " ids",
-                identity.sha256.empty()
-                    ? ""
-                    : concat(" (sha256 ", identity.sha256.substr(0, kShown), "...)"));
+                identity.checksum.empty() ? "" : concat(" (crc64 ", identity.checksum, ")"));
 }
 
 std::vector<int32_t> ByteTokenizer::encode(std::string_view text) const {

@@ -15,12 +15,12 @@ struct TokenizerIdentity {
   /// "byte", "sentencepiece" or "character".
   std::string type;
   int64_t vocab_size = 0;
-  /// SHA-256 of the model file; empty for bytes, which have none.
-  std::string sha256;
+  /// CRC-64 of the model file (checksum.h); empty for bytes, which have none.
+  std::string checksum;
   bool operator==(const TokenizerIdentity&) const = default;
 };
 
-/// "sentencepiece tokenizer of 512 ids (sha256 3f8a01c2...)".
+/// "sentencepiece tokenizer of 512 ids (crc64 3f8a01c25d9e7b60)".
 std::string describe(const TokenizerIdentity& identity);
 
 /// Encoding and decoding are thread-safe.

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kType = "tokenizer_type";
 constexpr const char* kVocabSize = "vocab_size";
-constexpr const char* kSha256 = "sha256";
+constexpr const char* kChecksum = "crc64";
 constexpr const char* kModel = "tokenizer_model";
 
 fs::path folder_of(const std::string& prefix) {
@@ -42,8 +42,8 @@ std::string tokenizer_record_text(const TokenizerRecord& record) {
   nlohmann::ordered_json json;
   json[kType] = record.tokenizer.type;
   json[kVocabSize] = record.tokenizer.vocab_size;
-  if (!record.tokenizer.sha256.empty()) {
-    json[kSha256] = record.tokenizer.sha256;
+  if (!record.tokenizer.checksum.empty()) {
+    json[kChecksum] = record.tokenizer.checksum;
     json[kModel] = record.model;
   }
   return json.dump(2) + "\n";
@@ -63,7 +63,7 @@ std::optional<TokenizerRecord> read_tokenizer_record(const std::string& prefix) 
                      json[kVocabSize].is_number_integer(),
                  path, ": is not the record of a tokenizer, expected JSON with \"", kType,
                  "\" and \"", kVocabSize, "\"; prepare the text again, or remove the file");
-  return TokenizerRecord{{text(kType), json[kVocabSize].get<int64_t>(), text(kSha256)},
+  return TokenizerRecord{{text(kType), json[kVocabSize].get<int64_t>(), text(kChecksum)},
                          text(kModel)};
 }
 

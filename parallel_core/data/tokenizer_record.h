@@ -8,7 +8,7 @@
 
 namespace tapestry::data {
 
-/// The file PREFIX.tokenizer.json: {"tokenizer_type", "vocab_size", "sha256", "tokenizer_model"};
+/// The file PREFIX.tokenizer.json: {"tokenizer_type", "vocab_size", "crc64", "tokenizer_model"};
 /// the last two are missing for bytes.
 struct TokenizerRecord {
   TokenizerIdentity tokenizer;

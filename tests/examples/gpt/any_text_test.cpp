@@ -283,7 +283,7 @@ TEST_F(AnyTextTest, TheTokenizerBelongsToTheData) {
         << said();
   };
   write_run("data_path: a_text_document");
-  bad("", {"a_text_document: was made with the sentencepiece tokenizer of 300 ids (sha256 ",
+  bad("", {"a_text_document: was made with the sentencepiece tokenizer of 300 ids (crc64 ",
            "dataset_config.tokenizer_type is byte; set it to sentencepiece"});
   const std::string right = "--set dataset_config.tokenizer_type=sentencepiece ";
   good(right);

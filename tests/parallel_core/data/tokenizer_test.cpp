@@ -5,8 +5,8 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/character_tokenizer.h"
+#include "parallel_core/data/checksum.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
-#include "parallel_core/data/sha256.h"
 #include "parallel_core/data/tokenizer_record.h"
 #include "parallel_core/data/utf8.h"
 #include "tests/parallel_core/data/temp_dir.h"
@@ -105,13 +105,9 @@ TEST(CharacterTokenizer, RefusesOtherFiles) {
                IoError, "is empty");
 }
 
-TEST(Sha256, IsWhatSha256sumPrints) {
-  EXPECT_EQ(sha256(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  EXPECT_EQ(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  EXPECT_EQ(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
-            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
-  EXPECT_EQ(sha256(std::string(1000000, 'a')),
-            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+TEST(Crc64, IsTheOneOfXz) {
+  EXPECT_EQ(crc64(""), "0000000000000000");
+  EXPECT_EQ(crc64("123456789"), "995dc9bbdf1939fa");  // the catalogue's check value
 }
 
 TEST(TokenizerRecord, IsKeptBesideTheData) {
@@ -126,9 +122,9 @@ TEST(TokenizerRecord, IsKeptBesideTheData) {
   dir.write("data/books_text_document.tokenizer.json", tokenizer_record_text(record));
   EXPECT_EQ(read_tokenizer_record(prefix), record);
   EXPECT_EQ(recorded_model_path(prefix, record), dir.file("books.model"));
-  EXPECT_EQ(record.tokenizer.sha256, sha256(dir.read("books.model")));
+  EXPECT_EQ(record.tokenizer.checksum, crc64(dir.read("books.model")));
   EXPECT_THAT(describe(record.tokenizer),
-              ::testing::StartsWith("character tokenizer of 3 ids (sha"));
+              ::testing::StartsWith("character tokenizer of 3 ids (crc64 "));
   const TokenizerRecord bytes = make_tokenizer_record(prefix, ByteTokenizer(), "");
   EXPECT_EQ(tokenizer_record_text(bytes),
             "{\n  \"tokenizer_type\": \"byte\",\n  \"vocab_size\": 257\n}\n");
