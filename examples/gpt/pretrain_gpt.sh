@@ -18,7 +18,7 @@ Environment:
   RANKS             number of ranks (default 2)
   HOSTFILE          Open MPI's host file, one "name slots=n" a line (default: this machine alone)
   PORT              first of the TCP ports on which ranks on several hosts talk (default: any)
-  THREADS_PER_RANK  OpenMP threads of each rank (default: the cores of a host over its ranks)
+  THREADS_PER_RANK  threads of each rank (default: the cores of a host over its ranks)
   BIND              what a rank is bound to: auto (its share of the cores, if there are enough),
                     core, socket, numa or none
   PRETRAIN_GPT      the program (default: beside this script, build/release, or the PATH)
