@@ -180,9 +180,10 @@ std::unique_ptr<data::Tokenizer> prepare_on_first_use(const AllConfig& config,
   datasets.data_path = {corpus.prefix};
   run.tokenizer_model = corpus.tokenizer_model;
   run.remarks = std::move(corpus.remarks);
-  run.description = concat(corpus.prepared ? "prepared " : "found ",
-                           d.text ? concat("the text as ", corpus.prefix) : "the default text",
-                           ": ", corpus.documents, " documents, ", corpus.tokens, " tokens, ");
+  run.description = concat(
+      corpus.prepared ? "prepared " : "found ",
+      d.text ? concat("the text as ", corpus.prefix) : "the default text", ": ", corpus.documents,
+      corpus.documents == 1 ? " document, " : " documents, ", corpus.tokens, " tokens, ");
   return data::make_tokenizer(d.tokenizer_type, run.tokenizer_model);
 }
 
