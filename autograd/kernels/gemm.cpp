@@ -103,8 +103,8 @@ void tiled_or_widened_gemm(const GemmShape& s, const void* a, const void* b, voi
 }
 
 void one_product(const GemmShape& s, const void* a, const void* b, void* c) {
-  if (s.k <= 0 ||
-      s.alpha == 0) {  // with alpha = 0 oneDNN 2.6 scales accumulators that it never set
+  // With alpha = 0 oneDNN 2.6 scales accumulators that it never set.
+  if (s.k <= 0 || s.alpha == 0) {
     scale_only(s, c);
     return;
   }

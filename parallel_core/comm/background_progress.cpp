@@ -13,22 +13,6 @@ namespace {
 constexpr auto kShortestPause = std::chrono::microseconds(50);
 constexpr auto kLongestPause = std::chrono::microseconds(1000);
 
-// Signals are for the thread that runs the program: it would not be woken by one that came here.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &previous_);
-  }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
-
- private:
-  sigset_t previous_{};
-};
-
 }  // namespace
 
 BackgroundProgress::BackgroundProgress(std::mutex& mutex,

@@ -7,8 +7,8 @@
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/file.h"
 #include "parallel_core/data/checksum.h"
+#include "parallel_core/data/file.h"
 #include "parallel_core/data/utf8.h"
 
 namespace tapestry::data {

@@ -65,8 +65,8 @@ struct GPTIndices {
 
 /// Builds the tables. `lengths` are those of the whole dataset; `num_samples` none means one epoch;
 /// `extra_token` is 1 if each sample takes one token more than L so that labels are L long too.
-/// `drop_last` false keeps a last sample that is shorter; `shuffle` false leaves sequences and samples
-/// in the order of the data, epoch after epoch. ValueError if the range has no tokens, or
+/// `drop_last` false keeps a last sample that is shorter; `shuffle` false leaves sequences and
+/// samples in the order of the data, epoch after epoch. ValueError if the range has no tokens, or
 /// not enough for one sample when one epoch is asked for.
 GPTIndices build_gpt_indices(std::span<const int32_t> lengths,
                              SequenceRange range,

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/file.h"
 #include "parallel_core/data/checksum.h"
+#include "parallel_core/data/file.h"
 #include "parallel_core/data/utf8.h"
 
 namespace tapestry::data {

@@ -14,7 +14,8 @@ namespace tapestry {
 /// `--replace` among the words are those of PretrainOptions. With `--verify_layout
 /// LAYOUT` among the words it compares that layout with one process instead (compare_layout), over
 /// `--verify_steps N` steps (3), and prints the report. The exit code; kFailure if the layout does
-/// not compute what one process does. `--help` or `-h`, alone or with a section, prints and returns.
+/// not compute what one process does. `--help` or `-h`, alone or with a section, prints and
+/// returns.
 int train_or_verify(std::vector<std::string> words,
                     const Distributed& job,
                     PretrainOptions options = {});
