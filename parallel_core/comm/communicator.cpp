@@ -454,9 +454,22 @@ bool Communicator::failed_elsewhere() const {
   return watch_.failed_elsewhere();
 }
 
-bool Communicator::lower_rank_failed_alike() const {
-  const std::scoped_lock lock(mutex_);
-  return watch_.lower_rank_failed_alike();
+bool Communicator::announce(const std::string& reason) {
+  // Seconds in which ranks that fail alike hear of it, and in which the first one, for which none
+  // has to be waited, takes in what has come.
+  constexpr double kGrace = 0.3;
+  constexpr double kFirstGrace = 0.05;
+  if (failed_elsewhere()) {
+    return false;
+  }
+  announce_failure(reason);
+  bool told = false;
+  linger(rank() == 0 ? kFirstGrace : kGrace, [&] {
+    const std::scoped_lock lock(mutex_);
+    told = watch_.told_elsewhere();
+    return told;
+  });
+  return !told;
 }
 
 void Communicator::say_last_words() {
