@@ -152,7 +152,7 @@ else
 fi
 
 # Passes on what comes, without Open MPI's paragraphs about a job that fails: the program has said
-# why. That a signal has ended a rank nobody else can say.
+# why. That a signal has ended a rank nobody else can say; but that of the second Ctrl-C.
 without_mpirun_words() {
   local line block="" inside=false dashes='^-{60,}$'
   while IFS= read -r line || [[ -n "$line" ]]; do
@@ -167,7 +167,8 @@ without_mpirun_words() {
       block+="$line"$'\n'
       if [[ "$line" =~ $dashes ]]; then
         [[ "$block" == *"MPI_ABORT was invoked"* || "$block" == *"a non-zero exit code"* ||
-          "$block" == *"exited with non-zero status"* ]] || printf '%s' "$block" >&2
+          "$block" == *"exited with non-zero status"* ||
+          "$block" == *"(User defined signal 1)"* ]] || printf '%s' "$block" >&2
         inside=false
         block=""
       fi

@@ -455,21 +455,29 @@ bool Communicator::failed_elsewhere() const {
 }
 
 bool Communicator::announce(const std::string& reason) {
-  // Seconds in which ranks that fail alike hear of it, and in which the first one, for which none
-  // has to be waited, takes in what has come.
-  constexpr double kGrace = 0.3;
-  constexpr double kFirstGrace = 0.05;
-  if (failed_elsewhere()) {
-    return false;
+  constexpr double kTakeIn = 0.05;  // seconds for what others have said before
+  constexpr double kGrace = 0.3;    // in which ranks that fail alike hear of it
+  {
+    const Inside inside(*this);
+    if (watch_.failed_elsewhere()) {
+      return false;
+    }
+    failure_ = concat("rank ", rank(), " failed: ", reason);
+    watch_.note_own_failure(reason);
   }
-  announce_failure(reason);
-  bool told = false;
-  linger(rank() == 0 ? kFirstGrace : kGrace, [&] {
+  const auto told = [this] {
     const std::scoped_lock lock(mutex_);
-    told = watch_.told_elsewhere();
-    return told;
-  });
-  return !told;
+    return watch_.lower_rank_failed_alike();
+  };
+  linger(kTakeIn, told);
+  bool told_by_higher = false;
+  {
+    const Inside inside(*this);
+    told_by_higher = watch_.told_elsewhere();  // those that hear of this rank now leave it to it
+    broadcast_control(Control::kFailed, reason);
+  }
+  linger(rank() == 0 || told_by_higher ? 0 : kGrace, told);
+  return !told_by_higher && !told();
 }
 
 void Communicator::say_last_words() {

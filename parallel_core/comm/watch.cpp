@@ -213,10 +213,14 @@ void Watch::judge_round() {
 }
 
 // The first reason is the one that counts.
+bool Watch::lower_rank_failed_alike() const {
+  const auto lower = failed_alike_.begin() + communicator_.rank();
+  return std::find(failed_alike_.begin(), lower, true) != lower;
+}
+
 bool Watch::told_elsewhere() const {
-  for (int rank = 0; rank < communicator_.size(); ++rank) {
-    const auto index = static_cast<size_t>(rank);
-    if (failed_alike_[index] && (rank < communicator_.rank() || ended_[index])) {
+  for (size_t rank = 0; rank < ended_.size(); ++rank) {
+    if (failed_alike_[rank] && ended_[rank]) {
       return true;
     }
   }

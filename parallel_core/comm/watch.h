@@ -57,7 +57,9 @@ class Watch {
 
   void note_own_failure(const std::string& reason) { own_reason_ = reason; }
   bool failed_elsewhere() const { return failed_elsewhere_; }
-  /// A rank before this one has failed for the same reason, or any that has ended since.
+  /// A rank before this one has failed for the same reason.
+  bool lower_rank_failed_alike() const;
+  /// A rank has failed for the same reason and ended.
   bool told_elsewhere() const;
 
   /// Asks the others what they do, tells them why all stop, and throws that as CommError.
