@@ -19,6 +19,7 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/memory_estimate.h"
+#include "parallel_core/training/metrics.h"
 #include "parallel_core/training/output_folder.h"
 #include "parallel_core/training/start_summary.h"
 
@@ -225,7 +226,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
                             .tokenizer_model = data.tokenizer_model},
              .stop_requested = stop_of_all(options)});
   log_info(concat(summary.stopped_on_request ? "stopped on request after " : "finished after ",
-                  summary.steps, " steps: loss ", summary.first_loss, " -> ", summary.last_loss));
+                  summary.steps, " steps: loss ", without_nan_sign(summary.first_loss), " -> ",
+                  without_nan_sign(summary.last_loss)));
   return summary;
 }
 
