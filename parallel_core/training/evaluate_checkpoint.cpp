@@ -43,6 +43,10 @@ EvaluationSummary evaluate_checkpoint(const AllConfig& config,
       log_info("data: " + remark);
     }
     log_info("evaluating " + resolved);
+    const std::string remark = other_tokenizer_remark(config, data, resolved);
+    if (!remark.empty()) {
+      log_warning(remark);
+    }
   }
   const int64_t iterations = config.training_config.eval_iters;
   EvaluationSummary summary;

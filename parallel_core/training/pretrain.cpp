@@ -167,8 +167,13 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   const std::unique_ptr<ParallelModel> model =
       options.model ? get_model(options.model, config) : get_model(config);
   if (!config.training_config.load_checkpoint.empty()) {
-    load_weights(*model, config.model_config, config.training_config.load_checkpoint);
-    log_info("loaded " + resolve_checkpoint(config.training_config.load_checkpoint));
+    const std::string weights = resolve_checkpoint(config.training_config.load_checkpoint);
+    load_weights(*model, config.model_config, weights);
+    log_info("loaded " + weights);
+    const std::string remark = other_tokenizer_remark(config, data, weights);
+    if (!remark.empty()) {
+      log_warning(remark);
+    }
   }
   const std::string own_model = options.model
                                     ? concat(model->type_name(), ", this rank holds ",

@@ -40,3 +40,15 @@ prepare preprocess_data --input web.txt --output_prefix data/web --tokenizer_typ
 prepare cp examples/gpt/pretrain_gpt_tiny.yaml my.yaml
 runs "pretrain_gpt --config_path my.yaml --set 'dataset_config.data_path=[0.7, data/books_text_document, 0.3, data/web_text_document]'"
 leaves output/checkpoint/step_00000002
+
+prepare rm -r output
+runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set training_config.output_dir=base'
+# Where the whole run would have it.
+prepare mkdir base/checkpoint/step_00000500
+prepare cp base/checkpoint/step_00000002/tokenizer.model base/checkpoint/step_00000500
+runs "pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set training_config.output_dir=tuned\
+ --set training_config.load_checkpoint=base --set 'dataset_config.text=[book.txt]'\
+ --set dataset_config.tokenizer_model=base/checkpoint/step_00000500/tokenizer.model\
+ --set optimizer_config.learning_rate=1e-4 --set optimizer_config.min_lr=1e-5 --set training_config.training_iters=100"
+says 'loaded base/checkpoint/step_00000002'
+leaves tuned/checkpoint/step_00000002
