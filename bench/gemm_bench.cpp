@@ -40,13 +40,16 @@ struct Layer {
 };
 
 constexpr std::array kLayers = {
-    Layer{"tiny", 1024, 256, 768},         Layer{"tiny", 1024, 256, 256},
-    Layer{"tiny", 1024, 256, 1024},        Layer{"tiny", 1024, 1024, 256},
-    Layer{"tiny", 1024, 256, 512},         Layer{"gpt2_124m", 1024, 768, 768},
-    Layer{"gpt2_124m", 1024, 768, 2304},   Layer{"gpt2_124m", 1024, 768, 3072},
-    Layer{"gpt2_124m", 1024, 3072, 768},   Layer{"gpt2_124m", 1024, 768, 50304},
-    Layer{"llama_110m", 1024, 768, 4096},  Layer{"llama_110m", 1024, 2048, 768},
-    Layer{"llama_110m", 1024, 768, 32000}, Layer{"layer_7b", 1024, 4096, 11008},
+    Layer{"char", 768, 128, 384},         Layer{"char", 768, 128, 128},
+    Layer{"char", 768, 128, 512},         Layer{"char", 768, 512, 128},
+    Layer{"char", 768, 128, 65},          Layer{"tiny", 1024, 256, 768},
+    Layer{"tiny", 1024, 256, 256},        Layer{"tiny", 1024, 256, 1024},
+    Layer{"tiny", 1024, 1024, 256},       Layer{"tiny", 1024, 256, 512},
+    Layer{"gpt2_124m", 1024, 768, 768},   Layer{"gpt2_124m", 1024, 768, 2304},
+    Layer{"gpt2_124m", 1024, 768, 3072},  Layer{"gpt2_124m", 1024, 3072, 768},
+    Layer{"gpt2_124m", 1024, 768, 50304}, Layer{"llama_110m", 1024, 768, 4096},
+    Layer{"llama_110m", 1024, 2048, 768}, Layer{"llama_110m", 1024, 768, 32000},
+    Layer{"layer_7b", 1024, 4096, 11008},
 };
 
 constexpr std::array<std::string_view, 3> kForms = {"NT", "NN", "TN"};
@@ -149,7 +152,7 @@ int run(int argc, char** argv) {
   po::options_description options("gemm_bench");
   options.add_options()("help,h", "print this text")("threads", po::value<int>(), "team size")(
       "model", po::value<std::string>(),
-      "only the layers of tiny, gpt2_124m, llama_110m, layer_7b")(
+      "only the layers of char, tiny, gpt2_124m, llama_110m, layer_7b")(
       "dtype", po::value<std::string>(), "only float32, bfloat16 or float16")(
       "form", po::value<std::string>(), "only NT, NN or TN")(
       "seconds", po::value<double>()->default_value(0.3), "for each line");

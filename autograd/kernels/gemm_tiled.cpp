@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cassert>
+#include <new>
 
 #include "autograd/kernels/ceil_div.h"
 #include "autograd/kernels/parallel_for.h"
@@ -20,42 +21,47 @@ constexpr int64_t kMaxPackedRows = 1024;
 /// Multiplications below which a thread more costs more than it gains.
 constexpr int64_t kLeastShare = int64_t{1} << 18;
 
+/// Rows of a thread from which on copying all of B for them is cheap, and how much of it is copied:
+/// it stays in the second-level cache.
+constexpr int64_t kLeastRows = 96;
+constexpr int64_t kMostPacked = 1 << 20;
+
 /// The size of the parts when n is cut into equal ones of at most `most`, in whole units.
 int64_t even_part(int64_t n, int64_t most, int64_t unit) {
   return ceil_div(ceil_div(n, ceil_div(n, most)), unit) * unit;
+}
+
+int64_t packed_bytes(const TiledProduct& product, int64_t items) {
+  const int64_t columns = TAPESTRY_DISPATCH_AND_BF16(tile_columns)();
+  return items * ceil_div(product.n, columns) * columns * size_of(kFloat32);
 }
 
 const char* offset(const void* x, DType dtype, int64_t elements) {
   return static_cast<const char*>(x) + elements * size_of(dtype);
 }
 
-void run(const TiledProduct& given) {
-  TiledProduct product = given;
-  const int64_t per_item = product.pairs ? 2 : 1;
-  const int64_t items = ceil_div(product.k, per_item);
-  const int64_t rows = TAPESTRY_DISPATCH_AND_BF16(tile_rows)();
-  const int64_t tiles = ceil_div(product.m, rows);
-  const bool converted = product.dtype != kFloat32 && !product.pairs;
-  const bool in_place =
-      !product.trans_a && !converted && product.k % per_item == 0 && product.lda % per_item == 0;
-  product.first_packed = in_place ? product.m / rows : 0;
-  const int64_t packed = tiles - product.first_packed;
-  const Scratch left(std::max<int64_t>(1, packed) * items * rows * size_of(kFloat32));
-  product.packed_a = left.get();
-  const int64_t tile_work = rows * product.k;
-  parallel_for(packed, std::max<int64_t>(1, kGrainSize / tile_work),
+/// What the shares of threads follow from.
+struct Work {
+  int64_t items;   // of the sum
+  int64_t tiles;   // of rows of A
+  int64_t packed;  // of them, copied before they are multiplied
+  int64_t team;
+};
+
+/// The columns are divided: threads take panels of B, and all rows of A pass over each.
+void multiply_by_panels(const TiledProduct& product, const Work& work, int64_t least) {
+  const int64_t tile_work = TAPESTRY_DISPATCH_AND_BF16(tile_rows)() * product.k;
+  parallel_for(work.packed, std::max<int64_t>(1, kGrainSize / tile_work),
                [&](int64_t begin, int64_t end) {
                  TAPESTRY_DISPATCH_AND_BF16(pack_tiles)(product, begin, end);
                });
   const int64_t columns = TAPESTRY_DISPATCH_AND_BF16(tile_columns)();
-  const int64_t units = tiles * ceil_div(product.n, columns);
-  const int64_t panel_units = TAPESTRY_DISPATCH_AND_BF16(panel_vectors)() * tiles;
-  const int64_t least = std::max(std::max<int64_t>(1, kLeastShare / (tile_work * columns)),
-                                 units / (16 * num_threads()));
-  const int64_t team = std::clamp<int64_t>(units / least, 1, num_threads());
+  const int64_t units = work.tiles * ceil_div(product.n, columns);
+  const int64_t panel_units = TAPESTRY_DISPATCH_AND_BF16(panel_vectors)() * work.tiles;
+  const int64_t team = work.team;
   std::atomic<int64_t> taken = 0;
   parallel_for(team, 1, [&](int64_t first, int64_t last) {
-    const Scratch panel(TAPESTRY_DISPATCH_AND_BF16(panel_bytes)(product.m, product.n, items));
+    const Scratch panel(TAPESTRY_DISPATCH_AND_BF16(panel_bytes)(product.m, product.n, work.items));
     const bool alone = last - first == team;
     int64_t begin = taken;
     while (begin < units) {
@@ -72,6 +78,77 @@ void run(const TiledProduct& given) {
       }
     }
   });
+}
+
+/// The rows of one thread, of which others take some when they are done with their own.
+struct alignas(64) RowsOfThread {
+  std::atomic<int64_t> next;  // tile
+  int64_t end;
+};
+
+/// The rows are divided, as other loops divide them: what a thread has written before and will read
+/// next is in its own cache. Each copies all of B.
+void multiply_by_rows(const TiledProduct& product, const Work& work) {
+  const int64_t team = work.team;
+  const Scratch memory(team * static_cast<int64_t>(sizeof(RowsOfThread)));
+  auto* rows = static_cast<RowsOfThread*>(memory.get());
+  for (int64_t i = 0; i < team; ++i) {
+    new (rows + i) RowsOfThread{work.tiles * i / team, work.tiles * (i + 1) / team};
+  }
+  constexpr int64_t kLeastTiles = 4;
+  parallel_for(team, 1, [&](int64_t first, int64_t) {
+    Scratch panels;
+    for (int64_t i = 0; i < team; ++i) {
+      RowsOfThread& own = rows[(first + i) % team];
+      int64_t begin = own.next;
+      while (begin < own.end) {
+        const int64_t left = own.end - begin;
+        const int64_t share = std::clamp(left / 2, std::min(kLeastTiles, left), left);
+        if (!own.next.compare_exchange_weak(begin, begin + share)) {
+          continue;
+        }
+        if (panels.get() == nullptr) {
+          panels = Scratch(packed_bytes(product, work.items));
+          TAPESTRY_DISPATCH_AND_BF16(pack_all_panels)(product, panels.get());
+        }
+        const int64_t end = begin + share;
+        if (end > product.first_packed) {
+          TAPESTRY_DISPATCH_AND_BF16(pack_tiles)
+          (product, std::max<int64_t>(0, begin - product.first_packed), end - product.first_packed);
+        }
+        TAPESTRY_DISPATCH_AND_BF16(multiply_tiles)(product, begin, end, panels.get());
+        begin = own.next;
+      }
+    }
+  });
+}
+
+void run(const TiledProduct& given) {
+  TiledProduct product = given;
+  const int64_t per_item = product.pairs ? 2 : 1;
+  Work work{};
+  work.items = ceil_div(product.k, per_item);
+  const int64_t rows = TAPESTRY_DISPATCH_AND_BF16(tile_rows)();
+  work.tiles = ceil_div(product.m, rows);
+  const bool converted = product.dtype != kFloat32 && !product.pairs;
+  const bool in_place =
+      !product.trans_a && !converted && product.k % per_item == 0 && product.lda % per_item == 0;
+  product.first_packed = in_place ? product.m / rows : 0;
+  work.packed = work.tiles - product.first_packed;
+  const Scratch left(std::max<int64_t>(1, work.packed) * work.items * rows * size_of(kFloat32));
+  product.packed_a = left.get();
+  const int64_t columns = TAPESTRY_DISPATCH_AND_BF16(tile_columns)();
+  const int64_t units = work.tiles * ceil_div(product.n, columns);
+  const int64_t unit_work = rows * product.k * columns;
+  const int64_t least =
+      std::max(std::max<int64_t>(1, kLeastShare / unit_work), units / (16 * num_threads()));
+  work.team = std::clamp<int64_t>(units / least, 1, num_threads());
+  if (work.team > 1 && product.m / work.team >= kLeastRows &&
+      packed_bytes(product, work.items) <= kMostPacked) {
+    multiply_by_rows(product, work);
+  } else {
+    multiply_by_panels(product, work, least);
+  }
 }
 
 }  // namespace

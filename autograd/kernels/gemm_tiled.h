@@ -54,6 +54,11 @@ TAPESTRY_DECLARE_PER_ISA_AND_BF16(
     int64_t tile_rows(); int64_t tile_columns(); int64_t panel_vectors();
     // Fills packed_a for tiles [begin, end), counted from first_packed on.
     void pack_tiles(const TiledProduct& product, int64_t begin, int64_t end);
+    // Copies all of B, panel after panel, to `panels`: k items x n, whole vectors of columns.
+    void pack_all_panels(const TiledProduct& product, void* panels);
+    // All columns of the tiles [begin, end), from what that has copied.
+    void multiply_tiles(
+        const TiledProduct& product, int64_t begin, int64_t end, const void* panels);
     // Computes its share of C: the work is cut into tiles x vectors of columns, panel after panel,
     // and [begin, end) of these is done. `panel`, for those that are packed together, has
     // panel_bytes().

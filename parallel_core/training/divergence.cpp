@@ -4,13 +4,11 @@
 #include <cmath>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/training/metrics.h"
 
 namespace tapestry {
 
 namespace {
-
-// Without the sign that a NaN may have.
-std::string value_text(double value) { return std::isnan(value) ? "nan" : concat(value); }
 
 std::string remedy(const std::string& text) { return "\n  - " + text; }
 
@@ -55,8 +53,8 @@ std::string DivergenceWatch::report() const {
                          ? concat("step ", last_step_, " was not finite")
                          : concat("the last ", streak_, " steps (", last_step_ - streak_ + 1,
                                   " to ", last_step_, ") were not finite");
-  text += concat(": the loss is ", value_text(loss_), ", the norm of the gradients ",
-                 value_text(grad_norm_));
+  text += concat(": the loss is ", without_nan_sign(loss_), ", the norm of the gradients ",
+                 without_nan_sign(grad_norm_));
   if (config_.optimizer_config.optimizer_in_backward) {
     text += "; the weights were updated all the same (optimizer_in_backward)";
   } else if (last_finite_step_ > 0) {

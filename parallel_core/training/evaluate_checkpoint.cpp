@@ -8,6 +8,7 @@
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/training/get_model.h"
 #include "parallel_core/training/logging.h"
+#include "parallel_core/training/metrics.h"
 #include "parallel_core/training/pretrain.h"
 
 namespace tapestry {
@@ -16,7 +17,8 @@ namespace {
 
 void log_loss(const char* part, double loss) {
   char text[120];
-  std::snprintf(text, sizeof(text), "%s: Loss: %.6f, Perplexity: %.4f", part, loss, std::exp(loss));
+  std::snprintf(text, sizeof(text), "%s: Loss: %.6f, Perplexity: %.4f", part,
+                without_nan_sign(loss), without_nan_sign(std::exp(loss)));
   if (RankContext::current().rank() == 0) {
     log_info(text);
   }
@@ -41,6 +43,10 @@ EvaluationSummary evaluate_checkpoint(const AllConfig& config,
       log_info("data: " + remark);
     }
     log_info("evaluating " + resolved);
+    const std::string remark = other_tokenizer_remark(config, data, resolved);
+    if (!remark.empty()) {
+      log_warning(remark);
+    }
   }
   const int64_t iterations = config.training_config.eval_iters;
   EvaluationSummary summary;

@@ -32,6 +32,8 @@ nlohmann::ordered_json number(double value) {
 
 }  // namespace
 
+double without_nan_sign(double value) { return std::isnan(value) ? std::abs(value) : value; }
+
 std::string metrics_line(const StepRecord& record, const StepResult& result) {
   nlohmann::ordered_json line;
   line["step"] = record.step;

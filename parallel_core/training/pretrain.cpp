@@ -19,6 +19,7 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/memory_estimate.h"
+#include "parallel_core/training/metrics.h"
 #include "parallel_core/training/output_folder.h"
 #include "parallel_core/training/start_summary.h"
 #include "parallel_core/training/time_estimate.h"
@@ -171,8 +172,13 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   const std::unique_ptr<ParallelModel> model =
       options.model ? get_model(options.model, config) : get_model(config);
   if (!config.training_config.load_checkpoint.empty()) {
-    load_weights(*model, config.model_config, config.training_config.load_checkpoint);
-    log_info("loaded " + resolve_checkpoint(config.training_config.load_checkpoint));
+    const std::string weights = resolve_checkpoint(config.training_config.load_checkpoint);
+    load_weights(*model, config.model_config, weights);
+    log_info("loaded " + weights);
+    const std::string remark = other_tokenizer_remark(config, data, weights);
+    if (!remark.empty()) {
+      log_warning(remark);
+    }
   }
   const std::string own_model = options.model
                                     ? concat(model->type_name(), ", this rank holds ",
@@ -230,7 +236,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
                             .tokenizer_model = data.tokenizer_model},
              .stop_requested = stop_of_all(options)});
   log_info(concat(summary.stopped_on_request ? "stopped on request after " : "finished after ",
-                  summary.steps, " steps: loss ", summary.first_loss, " -> ", summary.last_loss));
+                  summary.steps, " steps: loss ", without_nan_sign(summary.first_loss), " -> ",
+                  without_nan_sign(summary.last_loss)));
   return summary;
 }
 

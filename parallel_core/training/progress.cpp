@@ -98,7 +98,7 @@ std::string Progress::line(int columns) const {
   constexpr int kSpare = 3;
   const auto room = static_cast<size_t>(std::max(columns - kSpare, 0));
   std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "  loss %.4f", loss_);
+  std::snprintf(text.data(), text.size(), "  loss %.4f", without_nan_sign(loss_));
   const std::string loss = text.data();
   std::snprintf(text.data(), text.size(), "  %.0f tokens/s", tokens_per_second_);
   const std::string rate = text.data();

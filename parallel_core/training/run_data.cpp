@@ -9,6 +9,7 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/blended_dataset.h"
 #include "parallel_core/data/default_text.h"
+#include "parallel_core/data/file.h"
 #include "parallel_core/data/step_dataset.h"
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/data/tokenizer_record.h"
@@ -286,6 +287,26 @@ RunData open_data(const AllConfig& config, ProcessGroup& world, DataUse use) {
   RunData data = open_data(config, use);
   world.barrier();
   return data;
+}
+
+std::string other_tokenizer_remark(const AllConfig& config,
+                                   const RunData& data,
+                                   const std::string& weights) {
+  const fs::path path = weights;
+  const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
+  const std::string theirs = (folder / "tokenizer.model").string();
+  if (config.dataset_config.step_data_dir || !fs::exists(theirs)) {
+    return "";
+  }
+  const bool bytes = data.tokenizer_model.empty();
+  if (!bytes && data::read_file(theirs) == data::read_file(data.tokenizer_model)) {
+    return "";
+  }
+  return concat(weights, ": its weights were trained with the tokenizer ", theirs,
+                ", the data were made with ", bytes ? "bytes" : data.tokenizer_model,
+                ", so what they have learnt of its ids is lost; to keep it, prepare the text with "
+                "their tokenizer: ",
+                kModelKey, " beside dataset_config.text, --tokenizer_model of preprocess_data");
 }
 
 }  // namespace tapestry

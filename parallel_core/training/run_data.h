@@ -39,4 +39,11 @@ RunData open_data(const AllConfig& config, DataUse use = DataUse::kTraining);
 /// find it. Collective.
 RunData open_data(const AllConfig& config, ProcessGroup& world, DataUse use = DataUse::kTraining);
 
+/// What to say where the tokenizer.model beside weights, a file or folder as resolve_checkpoint
+/// gives it, is not the tokenizer of the data: to such weights the ids are other text. Empty where
+/// it is, where there is none, and for recorded steps.
+std::string other_tokenizer_remark(const AllConfig& config,
+                                   const RunData& data,
+                                   const std::string& weights);
+
 }  // namespace tapestry

@@ -140,7 +140,8 @@ double evaluate(ParallelModel& model,
 std::string eval_log_line(const char* part, int64_t step, double loss) {
   char text[120];
   std::snprintf(text, sizeof(text), "%s: Step:%lld, Loss: %.6f, Perplexity: %.4f", part,
-                static_cast<long long>(step), loss, std::exp(loss));
+                static_cast<long long>(step), without_nan_sign(loss),
+                without_nan_sign(std::exp(loss)));
   return text;
 }
 
@@ -148,7 +149,7 @@ std::string train_log_line(const StepRecord& record, const StepResult& result) {
   char text[160];
   std::snprintf(text, sizeof(text), "train: Epoch:%lld, Step:%lld, Loss: %.6f, Finite_grads: %s, ",
                 static_cast<long long>(record.epoch), static_cast<long long>(record.step),
-                result.loss, result.finite ? "True" : "False");
+                without_nan_sign(result.loss), result.finite ? "True" : "False");
   std::string line = text;
   // The scale is a power of two or a small number: shown as Python shows a float.
   std::snprintf(text, sizeof(text),
@@ -166,7 +167,7 @@ std::string train_log_line(const StepRecord& record, const StepResult& result) {
 std::string train_log_line(const StepRecord& record, const StepResult& result, const Pace& pace) {
   char text[80];
   std::snprintf(text, sizeof(text), ", Tokens/s: %.0f, Mean_loss: %.6f", pace.tokens_per_second,
-                pace.mean_loss);
+                without_nan_sign(pace.mean_loss));
   return concat(train_log_line(record, result), text, pace.seconds_left ? ", Remaining: " : "",
                 pace.seconds_left ? format_duration(*pace.seconds_left) : std::string());
 }

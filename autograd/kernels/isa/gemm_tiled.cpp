@@ -210,6 +210,58 @@ int64_t panels_together(int64_t m, int64_t n, int64_t items) {
   return panels <= 1 || ceil_div(m, kTileRows) <= tiles_together(items, panels) ? 1 : panels;
 }
 
+/// Vectors of the panel that begins where `left` are left.
+int64_t panel_width(int64_t left) {
+  return left == 4 ? 2 : least(left, kPanelVectors);  // two and two rather than three and one
+}
+
+/// Calls f(first vector, width as a constant) for each panel.
+template <class F>
+void for_panels(const TiledProduct& product, const F& f) {
+  const int64_t vectors = ceil_div(product.n, kLane);
+  int64_t width = 0;
+  for (int64_t v = 0; v < vectors; v += width) {
+    width = panel_width(vectors - v);
+    switch (width) {
+      case 1:
+        f(v, std::integral_constant<int, 1>());
+        break;
+      case 2:
+        f(v, std::integral_constant<int, 2>());
+        break;
+      default:
+        f(v, std::integral_constant<int, kPanelVectors>());
+    }
+  }
+}
+
+template <class Item, class Element>
+void pack_all_typed(const TiledProduct& product, Item* packed) {
+  const Factor<Item, Element> b = {static_cast<const Element*>(product.b), product.ldb,
+                                   product.trans_b, product.k};
+  const int64_t items = items_of<Item>(product.k);
+  for_panels(product, [&](int64_t v, auto vectors) {
+    constexpr int64_t kWidth = decltype(vectors)::value * kLane;
+    pack<kWidth>(b, v * kLane, least(kWidth, product.n - v * kLane), packed + v * kLane * items);
+  });
+}
+
+template <class Item, class Element>
+void multiply_tiles_typed(const TiledProduct& product,
+                          int64_t begin,
+                          int64_t end,
+                          const Item* packed) {
+  const int64_t items = items_of<Item>(product.k);
+  const int64_t step = tiles_together(items, 2);
+  for (int64_t tile = begin; tile < end; tile += step) {
+    for_panels(product, [&](int64_t v, auto vectors) {
+      PanelOfC<Item, Element, decltype(vectors)::value>(product, packed + v * kLane * items,
+                                                        v * kLane)
+          .multiply(tile, least(tile + step, end));
+    });
+  }
+}
+
 template <class Item, class Element>
 void multiply_typed(const TiledProduct& product, int64_t begin, int64_t end, Item* packed) {
   const int64_t vectors = ceil_div(product.n, kLane);
@@ -217,8 +269,7 @@ void multiply_typed(const TiledProduct& product, int64_t begin, int64_t end, Ite
   const int64_t together = panels_together(product.m, product.n, items_of<Item>(product.k));
   int64_t width = 0;
   for (int64_t v = 0; v * tiles < end; v += width) {
-    const int64_t left = vectors - v;
-    width = left == 4 ? 2 : least(left, kPanelVectors);  // two and two rather than three and one
+    width = panel_width(vectors - v);
     if ((v + width) * tiles <= begin) {
       continue;
     }
@@ -317,6 +368,22 @@ void pack_tiles(const TiledProduct& product, int64_t begin, int64_t end) {
   with_types(product, [&](auto* item, auto* element) {
     pack_tiles_typed<std::remove_pointer_t<decltype(item)>,
                      std::remove_pointer_t<decltype(element)>>(product, begin, end);
+  });
+}
+
+void pack_all_panels(const TiledProduct& product, void* panels) {
+  with_types(product, [&](auto* item, auto* element) {
+    using Item = std::remove_pointer_t<decltype(item)>;
+    pack_all_typed<Item, std::remove_pointer_t<decltype(element)>>(product,
+                                                                   static_cast<Item*>(panels));
+  });
+}
+
+void multiply_tiles(const TiledProduct& product, int64_t begin, int64_t end, const void* panels) {
+  with_types(product, [&](auto* item, auto* element) {
+    using Item = std::remove_pointer_t<decltype(item)>;
+    multiply_tiles_typed<Item, std::remove_pointer_t<decltype(element)>>(
+        product, begin, end, static_cast<const Item*>(panels));
   });
 }
 

@@ -194,6 +194,52 @@ TEST(GemmTiled, AnElementHasTheSameBitsInAnyTeamAndAnyPartOfTheProduct) {
   set_num_threads(team);
 }
 
+/// Of tall products with a small right factor threads take rows, with the bits of one thread.
+TEST(GemmTiled, TeamsThatDivideTheRowsGiveTheBitsOfOneThread) {
+  constexpr int64_t kM = 405;
+  constexpr int64_t kK = 131;
+  const int team = num_threads();
+  for_dtypes([&](auto in, auto out, Gemm gemm) {
+    using T = decltype(in);
+    using Out = decltype(out);
+    const auto a = gemm_testing::random_matrix<T>(kM * kK, 41);
+    for (const int64_t n : {3, 65, 210}) {
+      const auto b = gemm_testing::random_matrix<T>(kK * n, 42);
+      const auto before = gemm_testing::random_matrix<Out>(kM * n, 43);
+      for (int flags = 0; flags < 8; ++flags) {
+        const bool ta = (flags & 1) != 0;
+        const bool tb = (flags & 2) != 0;
+        const GemmShape shape = {.dtype = dtype_of<T>(),
+                                 .c_dtype = dtype_of<Out>(),
+                                 .trans_a = ta,
+                                 .trans_b = tb,
+                                 .batch = 1,
+                                 .m = kM,
+                                 .n = n,
+                                 .k = kK,
+                                 .alpha = 1,
+                                 .lda = ta ? kM : kK,
+                                 .ldb = tb ? kK : n,
+                                 .beta = (flags & 4) != 0 ? 1.0 : 0.0,
+                                 .ldc = n};
+        const auto product = [&](int threads) {
+          set_num_threads(threads);
+          std::vector<Out> c(before.begin(), before.end());
+          gemm(shape, a.data(), b.data(), c.data());
+          return c;
+        };
+        const std::vector<Out> expected = product(1);
+        for (const int threads : {2, 3, 4}) {
+          const std::vector<Out> c = product(threads);
+          ASSERT_TRUE(same_bits(c.data(), expected.data(), c.size()))
+              << threads << " threads, n " << n << ", flags " << flags;
+        }
+      }
+    }
+  });
+  set_num_threads(team);
+}
+
 TEST(GemmTiled, APackedFactorGivesTheBitsOfOneReadInPlace) {
   constexpr int64_t kM = 45;
   constexpr int64_t kN = 53;

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "autograd/ops/ops.h"
+#include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/print.h"
 #include "tests/message_of.h"

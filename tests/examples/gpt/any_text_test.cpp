@@ -308,5 +308,38 @@ TEST_F(AnyTextTest, TheTokenizerBelongsToTheData) {
   EXPECT_THAT(out_, HasSubstr("SentencePiece tokenizer a.model"));
 }
 
+// A model that is trained on, on other text.
+TEST_F(AnyTextTest, WeightsKeepTheirTokenizer) {
+  dir_.write("a.txt", sample_text(300));
+  dir_.write("b.txt", sample_text(200) + "quite another text");
+  write_run("text: [a.txt]");
+  const std::string pieces =
+      "--config_path run.yaml --set dataset_config.tokenizer_type=sentencepiece --set "
+      "model_config.vocab_size=300 ";
+  ASSERT_EQ(pretrain(pieces + "--set training_config.output_dir=base"), 0) << said();
+  EXPECT_THAT(out_ + err_, Not(HasSubstr("trained with the tokenizer")));
+
+  const std::string on = pieces + "--set training_config.load_checkpoint=base ";
+  const std::string saved = "base/checkpoint/step_00000003";
+  const std::string other = "--set 'dataset_config.text=[b.txt]' ";
+  ASSERT_EQ(train(on + other), 0) << said();
+  for (const std::string& part :
+       {saved + ": its weights were trained with the tokenizer " + saved + "/tokenizer.model",
+        std::string("the data were made with ./dataset/b_"),
+        std::string("dataset_config.tokenizer_model")}) {
+    EXPECT_THAT(out_ + err_, HasSubstr(part));
+  }
+  ASSERT_EQ(train(on + "--set dataset_config.tokenizer_type=byte"), 0) << said();
+  EXPECT_THAT(out_ + err_, HasSubstr("the data were made with bytes"));
+  ASSERT_EQ(pretrain("--evaluate base " + other), 0) << said();
+  EXPECT_THAT(out_ + err_, HasSubstr("trained with the tokenizer"));
+
+  ASSERT_EQ(
+      train(on + other + "--set dataset_config.tokenizer_model=" + saved + "/tokenizer.model"), 0)
+      << said();
+  EXPECT_THAT(out_ + err_, Not(HasSubstr("trained with the tokenizer")));
+  EXPECT_THAT(out_, HasSubstr("loaded " + saved));
+}
+
 }  // namespace
 }  // namespace tapestry

@@ -189,8 +189,12 @@ TEST_F(RunsTest, ARunThatDivergesFailsAndKeepsItsGoodCheckpoint) {
   // The rate grows without bound: some steps are fine.
   const std::string diverging =
       set_training("training_iters", "200") + set_training("save_interval", "1") +
-      set_training("keep_checkpoint_max", "1") + set("optimizer_config.learning_rate", "1e30");
+      set_training("keep_checkpoint_max", "1") + set_training("log_interval", "1") +
+      set("optimizer_config.learning_rate", "1e30");
   ASSERT_EQ(train(diverging), 1) << said();
+  EXPECT_THAT(
+      dir_.read("output/log/rank_0/info.log"),
+      AllOf(HasSubstr("Loss: nan, "), HasSubstr("Mean_loss: nan, "), Not(HasSubstr("-nan"))));
   for (const char* named :
        {"the last 10 steps", "were not finite", "optimizer_config.learning_rate", "clip_grad"}) {
     EXPECT_THAT(err_, HasSubstr(named));

@@ -48,13 +48,15 @@ TEST(TrainLogLine, EndsWithThePace) {
 
 TEST(TrainLogLine, OtherValues) {
   StepResult result = result_of_issue();
-  result.loss = std::numeric_limits<double>::quiet_NaN();
+  result.loss = -std::numeric_limits<double>::quiet_NaN();  // as x86 makes it; shown without a sign
   result.finite = false;
   result.loss_scale = 1;
   result.lr = {0};
   EXPECT_EQ(train_log_line({.step = 123456, .epoch = 2, .step_time_ms = 0.5}, result),
             "train: Epoch:2, Step:123456, Loss: nan, Finite_grads: False, Loss_scale: 1.0, "
             "Learning_rate: (0.000000e+00,), Time: 0.50 ms");
+  EXPECT_THAT(train_log_line({}, result, {.mean_loss = result.loss}),
+              ::testing::HasSubstr(", Mean_loss: nan"));
   result.loss_scale = 0.125;
   EXPECT_THAT(train_log_line({}, result), ::testing::HasSubstr("Loss_scale: 0.125, "));
 }

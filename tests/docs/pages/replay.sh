@@ -1,0 +1,11 @@
+# shellcheck shell=bash disable=SC2154
+page docs/replay.md
+small pretrain_gpt  # the case is small
+
+runs 'mkdir -p output/replay'
+runs 'build/release/examples/gpt/golden_to_yaml --case tests/data/golden_models/llama_tiny --output_dir output/replay/run --output output/replay/run.yaml'
+leaves output/replay/run.yaml
+runs 'build/release/examples/gpt/pretrain_gpt --config_path output/replay/run.yaml'
+leaves output/replay/run/metrics.jsonl output/replay/run/grads_step_1.safetensors
+runs 'TAPESTRY_GOLDEN_MODELS=tests/data/golden_models build/release/tests/test.golden_models'
+says '[  PASSED  ]'

@@ -1,0 +1,54 @@
+# shellcheck shell=bash disable=SC2154
+page docs/run.md
+small pretrain_gpt "$tiny"
+
+runs 'pretrain_gpt --help SECTION' SECTION=dataset_config
+says 'data_path'
+runs 'pretrain_gpt --help KEY' KEY=training_iters
+says 'training_config'
+
+runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set training_config.training_iters=100'
+leaves output/metrics.jsonl output/config.yaml output/log/rank_0/info.log \
+  output/checkpoint/step_00000002/{model.safetensors,config.json,config.yaml,tokenizer.model}
+
+runs 'pretrain_gpt --plot output'
+says 'loss per token'
+prepare mkdir runs
+prepare cp -r output runs/small
+prepare cp -r output runs/large
+runs 'pretrain_gpt --plot runs/small runs/large --out losses.svg --x tokens --smooth 0.95'
+leaves losses.svg
+
+runs 'pretrain_gpt --evaluate output'
+says 'eval: Loss: '
+runs 'generate --checkpoint output --prompt "In the beginning" --max_new_tokens 100 --temperature 0.8 --top_k 40 --seed 1'
+says 'In the beginning'
+
+prepare rm -r output
+prepare sample_texts book.txt more.txt web.txt
+runs "pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set 'dataset_config.text=[book.txt, more.txt]'"
+leaves output/checkpoint/step_00000002
+prepare rm -r output
+prepare mkdir data
+runs 'preprocess_data --input book.txt more.txt --output_prefix data/books --tokenizer_type sentencepiece --train_tokenizer --vocab_size 512 --append_eod --split_documents blank_line'
+leaves data/books.model data/books_text_document.{bin,idx,tokenizer.json}
+runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set dataset_config.data_path=data/books_text_document'
+leaves output/checkpoint/step_00000002
+prepare rm -r output
+prepare preprocess_data --input web.txt --output_prefix data/web --tokenizer_type sentencepiece \
+  --tokenizer_model data/books.model --append_eod
+prepare cp examples/gpt/pretrain_gpt_tiny.yaml my.yaml
+runs "pretrain_gpt --config_path my.yaml --set 'dataset_config.data_path=[0.7, data/books_text_document, 0.3, data/web_text_document]'"
+leaves output/checkpoint/step_00000002
+
+prepare rm -r output
+runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set training_config.output_dir=base'
+# Where the whole run would have it.
+prepare mkdir base/checkpoint/step_00000500
+prepare cp base/checkpoint/step_00000002/tokenizer.model base/checkpoint/step_00000500
+runs "pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set training_config.output_dir=tuned\
+ --set training_config.load_checkpoint=base --set 'dataset_config.text=[book.txt]'\
+ --set dataset_config.tokenizer_model=base/checkpoint/step_00000500/tokenizer.model\
+ --set optimizer_config.learning_rate=1e-4 --set optimizer_config.min_lr=1e-5 --set training_config.training_iters=100"
+says 'loaded base/checkpoint/step_00000002'
+leaves tuned/checkpoint/step_00000002
