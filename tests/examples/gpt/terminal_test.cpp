@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <functional>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "autograd/tensor/error.h"
 #include "tests/examples/gpt/run_program.h"
@@ -237,18 +239,21 @@ TEST_F(TerminalTest, InterruptedOnceItSavesAndSaysSo) {
 
 TEST_F(TerminalTest, InterruptedTwiceItEndsAtOnce) {
   int interrupts = 0;
-  const std::string shown =
-      on_terminal(60,
-                  // Steps that take their time.
-                  "TERM=xterm exec " TAPESTRY_PRETRAIN_GPT
-                  " --config_path run.yaml --set training_config.training_iters=50 --set "
-                  "dataset_config.batch_size=20000",
-                  [&](int terminal, const std::string& text) {
-                    if ((interrupts == 0 && text.ends_with(" left")) ||
-                        (interrupts == 1 && text.ends_with("a second signal ends at once\r\n"))) {
-                      interrupts += write(terminal, "\x03", 1) == 1 ? 1 : 0;
-                    }
-                  });
+  const std::string shown = on_terminal(
+      60,
+      // Steps that take their time.
+      "TERM=xterm exec " TAPESTRY_PRETRAIN_GPT
+      " --config_path run.yaml --set training_config.training_iters=50 --set "
+      "dataset_config.batch_size=20000",
+      [&](int terminal, const std::string& text) {
+        const bool trains = interrupts == 0 && text.ends_with(" left");
+        if (trains) {  // let the next step begin
+          std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        }
+        if (trains || (interrupts == 1 && text.ends_with("a second signal ends at once\r\n"))) {
+          interrupts += write(terminal, "\x03", 1) == 1 ? 1 : 0;
+        }
+      });
   EXPECT_EQ(status_, -SIGINT) << shown;
   EXPECT_FALSE(std::filesystem::exists(dir_.file("output/checkpoint")));
 }
