@@ -134,12 +134,10 @@ TEXT
 make_clone() {
   local path name build="$clone/build/release"
   mkdir -p "$build/tests"
-  for path in "$source_dir"/*; do
-    case "${path##*/}" in
-      build | output | dataset) ;;
-      *) cp -r "$path" "$clone/" ;; # not links: a command may write where they lead
-    esac
-  done
+  # Copies, not links: a command may write where they lead. Without what git ignores, if it knows.
+  (cd "$source_dir" && git ls-files -z --cached --others --exclude-standard |
+    tar --create --null --files-from=- --ignore-failed-read | tar --extract --directory "$clone") \
+    2>/dev/null || cp -r "$source_dir"/* "$clone/"
   for path in "$clone"/bench/*.py; do
     [[ -f "$path" ]] || continue
     name="${path##*/}"
