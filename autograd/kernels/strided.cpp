@@ -3,6 +3,7 @@
 #include <array>
 #include <cassert>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "autograd/kernels/parallel_for.h"
@@ -331,6 +332,27 @@ void apply_binary_contiguous(
   parallel_for(n, kGrainSize, [&](int64_t begin, int64_t end) {
     row(end - begin, static_cast<const char*>(a) + begin * item, 1,
         static_cast<const char*>(b) + begin * item, 1, static_cast<char*>(y) + begin * y_item, 1);
+  });
+}
+
+void join_rows(int64_t rows, std::span<const Rows> parts, void* out) {
+  int64_t bytes = 0;
+  for (const Rows& part : parts) {
+    bytes += part.bytes;
+  }
+  if (bytes == 0) {
+    return;
+  }
+  constexpr int64_t kGrainBytes = 4 * kGrainSize;
+  parallel_for(rows, kGrainBytes / bytes, [&](int64_t begin, int64_t end) {
+    char* to = static_cast<char*>(out) + begin * bytes;
+    for (int64_t row = begin; row < end; ++row) {
+      for (const Rows& part : parts) {
+        std::memcpy(to, static_cast<const char*>(part.data) + row * part.bytes,
+                    static_cast<size_t>(part.bytes));
+        to += part.bytes;
+      }
+    }
   });
 }
 

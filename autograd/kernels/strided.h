@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "autograd/kernels/dtype.h"
 #include "autograd/kernels/elementwise.h"
@@ -74,6 +75,15 @@ void apply_unary_contiguous(
     UnaryRow row, int64_t n, const void* x, int64_t x_item, void* y, int64_t y_item);
 void apply_binary_contiguous(
     BinaryRow row, int64_t n, const void* a, const void* b, int64_t item, void* y, int64_t y_item);
+
+/// A dense matrix of which only the bytes of a row are known.
+struct Rows {
+  const void* data;
+  int64_t bytes;  ///< of a row
+};
+
+/// Row i of out is row i of each of the parts, one behind the other.
+void join_rows(int64_t rows, std::span<const Rows> parts, void* out);
 
 /// dst = src, same dtype. Transposes, where source and destination run along different axes, are
 /// copied in square blocks that stay in cache.
