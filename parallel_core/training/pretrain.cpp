@@ -82,13 +82,13 @@ std::string comment_line(const std::string& text) {
 
 }  // namespace
 
-void check_world_size(const ModelParallelConfig& p, int world_size) {
-  const int64_t model =
-      p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
+void check_world_size(const ModelParallelConfig& config, int world_size) {
+  const int64_t model = config.tensor_model_parallel_size * config.pipeline_model_parallel_size *
+                        config.context_parallel_size;
   check<ValueError>(world_size % model == 0, "parallel_config: tensor_model_parallel_size ",
-                    p.tensor_model_parallel_size, " x pipeline_model_parallel_size ",
-                    p.pipeline_model_parallel_size, " x context_parallel_size ",
-                    p.context_parallel_size, " need ", model,
+                    config.tensor_model_parallel_size, " x pipeline_model_parallel_size ",
+                    config.pipeline_model_parallel_size, " x context_parallel_size ",
+                    config.context_parallel_size, " need ", model,
                     " ranks, or a multiple of it; this job has ", world_size,
                     "; start it with mpirun -n ", model, " or RANKS=", model, " pretrain_gpt.sh");
 }

@@ -134,12 +134,10 @@ TEXT
 make_clone() {
   local path name build="$clone/build/release"
   mkdir -p "$build/tests"
-  for path in "$source_dir"/*; do
-    case "${path##*/}" in
-      build | output | dataset) ;;
-      *) cp -r "$path" "$clone/" ;; # not links: a command may write where they lead
-    esac
-  done
+  # Copies, not links: a command may write where they lead. Without what git ignores, if it knows.
+  (cd "$source_dir" && git ls-files -z --cached --others --exclude-standard |
+    tar --create --null --files-from=- --ignore-failed-read | tar --extract --directory "$clone") \
+    2>/dev/null || cp -r "$source_dir"/* "$clone/"
   for path in "$clone"/bench/*.py; do
     [[ -f "$path" ]] || continue
     name="${path##*/}"
@@ -203,7 +201,7 @@ in_folder() {
   mkdir -p "$folder"
 }
 
-# prepare COMMAND...: what a reader has to have for the commands that follow.
+# prepare COMMAND...: what a reader has to have for the commands that follow, or would do besides.
 prepare() {
   [[ -z "$skipped" && -z "$entry" ]] || return 0
   (cd "$folder" && "$@") >"$out" 2>&1 || fail "$page: preparing, $*:"$'\n'"$(tail -n 20 "$out")"
@@ -261,6 +259,21 @@ sample_texts() {
       ((i % 5 < 4)) || echo
     done >"$file"
   done
+}
+
+# with_block N YAML FILE: YAML with the sections of the page's Nth block `yaml` in place of its own.
+with_block() {
+  awk -v wanted="$1" '/^```yaml$/ { inside = ++count == wanted; next }
+    /^```/ { inside = 0 }
+    inside' "$source_dir/$page" >"$3"
+  [[ -s "$3" ]] || {
+    echo "$page has no $1 blocks of yaml"
+    return 1
+  }
+  awk '/^[a-z_]+:/ { section = $0; sub(/:.*/, "", section) }
+    NR == FNR { given[section] = 1; next }
+    !(section in given)' "$3" "$2" >"$3.rest"
+  cat "$3.rest" >>"$3"
 }
 
 # no_command TEXT: begins with a program's name, but is a message or a part of a command.

@@ -2,7 +2,6 @@
 // tokenised on first use; and data whose tokenizer is another one than the run's.
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/utf8.h"
@@ -25,14 +24,7 @@ class AnyTextTest : public ProgramTest {
   }
   // Into the folder of the run before.
   int train(const std::string& arguments) { return pretrain(arguments + " --overwrite"); }
-  Json last_line(const std::string& output = "output") const {
-    std::istringstream lines(dir_.read(output + "/metrics.jsonl"));
-    std::string last;
-    for (std::string line; std::getline(lines, line);) {
-      last = line;
-    }
-    return Json::parse(last);
-  }
+  Json last_line(const std::string& output = "output") const { return steps(output).back(); }
   std::string log() const { return dir_.read("output/log/rank_0/info.log"); }
 };
 

@@ -2,7 +2,6 @@
 // the initial weights nor which elements are dropped.
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "tests/examples/gpt/run_program.h"
 
@@ -30,14 +29,7 @@ class DeterminismTest : public ProgramTest {
               0)
         << said();
   }
-  Json step(const std::string& output, int number) const {
-    std::istringstream lines(dir_.read(output + "/metrics.jsonl"));
-    std::string line;
-    for (int i = 0; i < number; ++i) {
-      std::getline(lines, line);
-    }
-    return Json::parse(line);
-  }
+  Json step(const std::string& output, size_t number) const { return steps(output).at(number - 1); }
 };
 
 const std::string kSaving =

@@ -30,14 +30,6 @@ class PlotTest : public ProgramTest {
               0)
         << said();
   }
-  std::vector<Json> steps(const std::string& output) const {
-    std::istringstream lines(dir_.read(output + "/metrics.jsonl"));
-    std::vector<Json> all;
-    for (std::string line; std::getline(lines, line);) {
-      all.push_back(Json::parse(line));
-    }
-    return all;
-  }
   // The program at a terminal of so many columns, under `environment`.
   std::string at_terminal(const std::vector<std::string>& environment,
                           const std::vector<std::string>& words,

@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <regex>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -101,6 +103,16 @@ class ProgramTest : public ::testing::Test {
       }
     }
     return found;
+  }
+
+  /// The lines of metrics.jsonl.
+  std::vector<nlohmann::json> steps(const std::string& output = "output") const {
+    std::istringstream lines(dir_.read(output + "/metrics.jsonl"));
+    std::vector<nlohmann::json> all;
+    for (std::string line; std::getline(lines, line);) {
+      all.push_back(nlohmann::json::parse(line));
+    }
+    return all;
   }
 
   /// metrics.jsonl without what differs between equal runs.

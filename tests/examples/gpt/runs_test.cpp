@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 
 #include "autograd/tensor/error.h"
@@ -42,14 +41,6 @@ class RunsTest : public ProgramTest {
   }
   int train(const std::string& arguments = "") {
     return pretrain("--config_path run.yaml" + arguments);
-  }
-  std::vector<Json> steps(const std::string& output) const {
-    std::istringstream lines(dir_.read(output + "/metrics.jsonl"));
-    std::vector<Json> all;
-    for (std::string line; std::getline(lines, line);) {
-      all.push_back(Json::parse(line));
-    }
-    return all;
   }
   bool exists(const std::string& name) const { return fs::exists(dir_.file(name)); }
 

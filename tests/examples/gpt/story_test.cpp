@@ -25,14 +25,6 @@ using ::testing::Not;
 
 class StoryTest : public ProgramTest {
  protected:
-  std::vector<Json> steps(const std::string& output) const {
-    std::istringstream lines(dir_.read(output + "/metrics.jsonl"));
-    std::vector<Json> all;
-    for (std::string line; std::getline(lines, line);) {
-      all.push_back(Json::parse(line));
-    }
-    return all;
-  }
   // Lines of a text that match a pattern.
   static int count(const std::string& text, const std::string& pattern) {
     const std::regex regex(pattern);

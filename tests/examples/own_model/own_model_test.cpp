@@ -49,9 +49,7 @@ class OwnModelTest : public ProgramTest {
   };
   Curve read_run(const std::string& folder) {
     Curve curve;
-    std::istringstream lines(dir_.read(folder + "/metrics.jsonl"));
-    for (std::string line; std::getline(lines, line);) {
-      const auto values = nlohmann::json::parse(line);
+    for (const nlohmann::json& values : steps(folder)) {
       curve.losses.push_back(values.at("loss").get<double>());
       curve.norms.push_back(values.at("grad_norm").get<double>());
     }

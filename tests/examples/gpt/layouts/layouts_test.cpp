@@ -1,7 +1,6 @@
 // pretrain_gpt under mpirun: whatever the layout, the curve and the files are those of one process.
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "autograd/io/tensor_io.h"
 #include "tests/examples/gpt/run_program.h"
@@ -56,14 +55,6 @@ class LayoutsTest : public ProgramTest, public ::testing::WithParamInterface<Lay
                       " " + more),
               0)
         << said();
-  }
-  std::vector<Json> steps(const std::string& output) const {
-    std::vector<Json> all;
-    std::istringstream lines(dir_.read(output + "/metrics.jsonl"));
-    for (std::string line; std::getline(lines, line);) {
-      all.push_back(Json::parse(line));
-    }
-    return all;
   }
   void expect_same_run(const std::string& output, const std::string& reference) const {
     const std::vector<Json> found = steps(output);
