@@ -5,8 +5,7 @@
 #include <sstream>
 #include <string>
 
-namespace tapestry {
-namespace terminal_test {
+namespace tapestry::terminal_test {
 namespace {
 
 TEST(WrapText, BetweenWords) {
@@ -83,5 +82,4 @@ TEST(HarmlessText, LeavesNothingThatMovesTheCursor) {
 }
 
 }  // namespace
-}  // namespace terminal_test
-}  // namespace tapestry
+}  // namespace tapestry::terminal_test
