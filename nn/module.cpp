@@ -46,17 +46,23 @@ void print(std::ostream& out, const Module& module, const std::string& name, int
 }  // namespace
 
 std::string LoadReport::str() const {
+  constexpr size_t kShown = 5;  // of each kind
   std::string out;
-  for (const std::string& name : missing) {
-    out += "missing: " + name + "\n";
-  }
-  for (const std::string& name : unexpected) {
-    out += "unexpected: " + name + "\n";
-  }
-  for (const Mismatch& m : mismatched) {
-    out +=
-        "wrong shape: " + m.name + " is " + m.found.str() + ", expected " + m.expected.str() + "\n";
-  }
+  const auto add = [&](const char* kind, const auto& entries, const auto& text_of) {
+    const size_t shown = entries.size() > kShown + 1 ? kShown : entries.size();
+    for (size_t i = 0; i < shown; ++i) {
+      out += concat(kind, ": ", text_of(entries[i]), "\n");
+    }
+    if (shown < entries.size()) {
+      out += concat(kind, ": ", entries.size() - shown, " more\n");
+    }
+  };
+  const auto name_of = [](const std::string& name) { return name; };
+  add("missing", missing, name_of);
+  add("unexpected", unexpected, name_of);
+  add("wrong shape", mismatched, [](const Mismatch& m) {
+    return concat(m.name, " is ", m.found.str(), ", expected ", m.expected.str());
+  });
   return out;
 }
 

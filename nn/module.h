@@ -30,7 +30,7 @@ struct LoadReport {
   std::vector<Mismatch> mismatched;     ///< in both, with different shapes
 
   bool empty() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
-  /// One line per finding.
+  /// One line per finding; of more than six of a kind for the first five, and how many more.
   std::string str() const;
 };
 

@@ -2,8 +2,15 @@
 # From a fresh clone to a trained model that writes text.
 set -euo pipefail
 
+# Breaks lines between words where a terminal has no room for them.
+to_fit() {
+  local columns=""
+  [[ ! -t 1 ]] || columns="$(stty size <&3 2>/dev/null | cut -d ' ' -f 2)"
+  fold -s -w "$((${columns:-0} >= 20 ? columns : 100000))"
+} 3>&1
+
 usage() {
-  cat <<'TEXT'
+  to_fit <<'TEXT'
 Usage: scripts/quickstart.sh [--text FILE...] [--preset NAME] [OPTION of pretrain_gpt]...
 
 Installs the missing packages of packages.txt, builds a release, trains a preset, and lets the model

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iostream>
 #include <string_view>
 #include <typeinfo>
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/schema.h"
+#include "parallel_core/training/program.h"
+#include "parallel_core/training/terminal.h"
 
 namespace tapestry::examples {
 namespace {
@@ -123,6 +126,21 @@ po::variables_map parse_command_line(const std::vector<std::string>& words,
     throw ValueError(error.what());
   }
   return values;
+}
+
+void print_wrapped(const std::string& text) {
+  print_result(fit_to_terminal(OutputStream::kOut, text));
+}
+
+void say(const std::string& program, const std::string& text) {
+  std::cerr << fit_to_terminal(OutputStream::kError, program + ": " + text) << std::endl;
+}
+
+unsigned help_columns() {
+  constexpr int kLeast = 50;
+  constexpr int kMost = 100;
+  return static_cast<unsigned>(
+      is_terminal(OutputStream::kOut) ? std::clamp(terminal_columns(), kLeast, kMost) : kMost);
 }
 
 std::vector<std::string> words_of(int argc, const char* const* argv) {

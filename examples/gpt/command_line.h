@@ -24,6 +24,15 @@ boost::program_options::variables_map parse_command_line(
     const boost::program_options::options_description& options,
     const std::function<std::string(const std::string& word)>& hint = {});
 
+/// print_result (program.h), with lines that the terminal has room for.
+void print_wrapped(const std::string& text);
+
+/// "PROGRAM: TEXT" on standard error, in such lines.
+void say(const std::string& program, const std::string& text);
+
+/// Columns for a program's page of options: those of the terminal, at most 100.
+unsigned help_columns();
+
 /// The words of main's arguments.
 std::vector<std::string> words_of(int argc, const char* const* argv);
 

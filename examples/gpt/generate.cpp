@@ -2,7 +2,7 @@
 #include <boost/program_options.hpp>
 #include <exception>
 #include <filesystem>
-#include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -12,6 +12,8 @@
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/training/generation.h"
+#include "parallel_core/training/program.h"
+#include "parallel_core/training/terminal.h"
 #include "parallel_core/training/training.h"
 
 namespace {
@@ -19,34 +21,44 @@ namespace {
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
 
-constexpr int kFinished = 0;
-constexpr int kFailure = 1;
-constexpr int kBadInput = 2;
+using tapestry::concat;
+using tapestry::kBadInput;
+using tapestry::kFailure;
+using tapestry::kFinished;
+using tapestry::OutputStream;
+using tapestry::examples::say;
+
+constexpr const char* kProgram = "generate";
 
 int run(int argc, char** argv) {
-  po::options_description options("generate --checkpoint DIR --prompt TEXT [options]");
+  po::options_description options("Usage: generate --checkpoint DIR --prompt TEXT [OPTION]...",
+                                  tapestry::examples::help_columns());
   options.add_options()(
-      "checkpoint", po::value<std::string>(),
+      "checkpoint", po::value<std::string>()->value_name("DIR"),
       "a checkpoint, a folder of checkpoints or a run's folder (the latest is taken)")(
-      "prompt", po::value<std::string>(), "text to continue")(
-      "max_new_tokens", po::value<int64_t>()->default_value(100), "tokens to add at most")(
-      "temperature", po::value<double>()->default_value(1.0),
-      "divides the logits; 0 takes the likeliest token")(
-      "top_k", po::value<int64_t>()->default_value(0), "only among the k likeliest; 0: all")(
-      "top_p", po::value<double>()->default_value(1.0),
+      "prompt", po::value<std::string>()->value_name("TEXT"), "text to continue")(
+      "max_new_tokens", po::value<int64_t>()->default_value(100)->value_name("N"),
+      "tokens to add at most")("temperature",
+                               po::value<double>()->default_value(1.0)->value_name("T"),
+                               "divides the logits; 0 takes the likeliest token")(
+      "top_k", po::value<int64_t>()->default_value(0)->value_name("K"),
+      "only among the K likeliest; 0: all")(
+      "top_p", po::value<double>()->default_value(1.0)->value_name("P"),
       "only among the likeliest that together have this probability")(
-      "seed", po::value<int64_t>()->default_value(0), "of the random numbers, from 0")(
-      "help,h", "print this text");
+      "seed", po::value<int64_t>()->default_value(0)->value_name("N"),
+      "of the random numbers, from 0")("help,h", "print this text");
   std::vector<std::string> words = tapestry::examples::words_of(argc, argv);
   if (tapestry::examples::take_help(words)) {
-    std::cout << options;
+    std::ostringstream text;
+    text << options;
+    tapestry::print_result(text.str());
     return kFinished;
   }
   po::variables_map arguments = tapestry::examples::parse_command_line(words, options);
   po::notify(arguments);
   for (const char* needed : {"checkpoint", "prompt"}) {
     if (arguments.count(needed) == 0) {
-      std::cerr << "generate: --" << needed << " is needed; see --help\n";
+      say(kProgram, concat("--", needed, " is needed; see --help"));
       return kBadInput;
     }
   }
@@ -58,7 +70,7 @@ int run(int argc, char** argv) {
   const auto given = arguments["checkpoint"].as<std::string>();
   const std::string folder = tapestry::resolve_checkpoint(given);
   if (folder != given) {
-    std::cerr << "generate: the latest checkpoint of " << given << " is " << folder << "\n";
+    say(kProgram, concat("the latest checkpoint of ", given, " is ", folder));
   }
   tapestry::check<tapestry::IoError>(
       fs::exists(folder + "/config.yaml"), folder,
@@ -91,7 +103,10 @@ int run(int argc, char** argv) {
                           .max_context = config.model_config.seq_length});
   std::vector<int32_t> all = ids;
   all.insert(all.end(), added.begin(), added.end());
-  std::cout << tokenizer->decode(all) << "\n";
+  // Bytes that a model makes up could do anything to a terminal.
+  const std::string text = tokenizer->decode(all) + "\n";
+  tapestry::print_result(tapestry::is_terminal(OutputStream::kOut) ? tapestry::harmless_text(text)
+                                                                   : text);
   return kFinished;
 }
 
@@ -100,14 +115,8 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return run(argc, argv);
-  } catch (const tapestry::RuntimeError& error) {
-    std::cerr << "generate: " << error.what() << "\n";
-    return kFailure;
-  } catch (const tapestry::Error& error) {
-    std::cerr << "generate: " << error.what() << "\n";
-    return kBadInput;
   } catch (const std::exception& error) {
-    std::cerr << "generate: " << error.what() << "\n";
-    return kFailure;
+    say(kProgram, error.what());
+    return tapestry::exit_code_of(error);
   }
 }

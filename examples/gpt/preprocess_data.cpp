@@ -1,11 +1,10 @@
 // Turns text into a Megatron indexed dataset; see --help.
-#include <unistd.h>
-
 #include <boost/program_options.hpp>
 #include <chrono>
 #include <cstdint>
 #include <iostream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,15 +16,17 @@
 #include "parallel_core/data/prepare.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
 #include "parallel_core/data/tokenizer.h"
+#include "parallel_core/training/program.h"
+#include "parallel_core/training/terminal.h"
 
 namespace {
 
 namespace po = boost::program_options;
 namespace data = tapestry::data;
 using tapestry::check;
+using tapestry::concat;
 using tapestry::ValueError;
-
-constexpr int kBadInput = 2;
+using tapestry::examples::print_wrapped;
 
 struct Arguments {
   data::PrepareOptions prepare;
@@ -40,9 +41,11 @@ struct Arguments {
 };
 
 po::options_description describe(Arguments& arguments) {
-  po::options_description options(
+  const std::string caption = tapestry::fit_to_terminal(
+      tapestry::OutputStream::kOut,
       "Usage: preprocess_data --input FILE... --output_prefix PREFIX --tokenizer_type TYPE\n"
       "Writes PREFIX_text_document.idx and .bin (with --json_key KEY: PREFIX_KEY_document)");
+  po::options_description options(caption, tapestry::examples::help_columns());
   const auto flag = [](bool* value) { return po::bool_switch(value); };
   auto& input = arguments.prepare.input;
   options.add_options()("help,h", "print this text");
@@ -122,13 +125,22 @@ void check_arguments(Arguments& arguments) {
 }
 
 // One line that is overwritten; nothing where the output is not a terminal.
+bool g_progress_shown = false;
+
+void hide_progress() {
+  if (std::exchange(g_progress_shown, false)) {
+    std::cerr << "\r\033[K" << std::flush;
+  }
+}
+
 void show_progress(uint64_t done, uint64_t total) {
   constexpr double kPercent = 100.0;
   std::cerr << "\rpreprocess_data: "
             << static_cast<int>(kPercent * static_cast<double>(done) / static_cast<double>(total))
             << " %" << std::flush;
+  g_progress_shown = true;
   if (done == total) {
-    std::cerr << "\r\033[K" << std::flush;
+    hide_progress();
   }
 }
 
@@ -137,7 +149,7 @@ void run(Arguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
   const auto& input = arguments.prepare.input;
   for (const std::string& remark : data::check_text_files(input.files)) {
-    std::cout << "note: " << remark << "\n";
+    print_wrapped(concat("note: ", remark, "\n"));
   }
   if (arguments.train_tokenizer && arguments.tokenizer_type == "character") {
     data::train_character_tokenizer(input, arguments.tokenizer_model);
@@ -149,24 +161,25 @@ void run(Arguments& arguments) {
     }
     for (const std::string& remark : data::train_sentencepiece(
              input.files, input.json_key, arguments.tokenizer_model, training)) {
-      std::cout << "note: " << remark << "\n";
+      print_wrapped(concat("note: ", remark, "\n"));
     }
   }
   if (arguments.train_tokenizer) {
-    std::cout << "trained " << arguments.tokenizer_model << "\n";
+    print_wrapped(concat("trained ", arguments.tokenizer_model, "\n"));
   }
   arguments.prepare.tokenizer_model = arguments.tokenizer_model;
   const auto tokenizer = data::make_tokenizer(arguments.tokenizer_type, arguments.tokenizer_model);
-  if (::isatty(STDERR_FILENO) != 0) {
+  constexpr auto kError = tapestry::OutputStream::kError;
+  if (tapestry::is_terminal(kError) && tapestry::in_foreground(kError)) {
     arguments.prepare.progress = show_progress;
   }
   const data::PrepareSummary summary = data::prepare_dataset(arguments.prepare, *tokenizer);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  std::cout << "wrote " << arguments.prepare.output_prefix << ".{idx,bin} with the "
-            << tokenizer->describe() << "\n"
-            << summary.documents << " documents (" << summary.empty_documents << " empty), "
-            << summary.tokens << " tokens, " << summary.text_bytes << " bytes of text, "
-            << seconds.count() << " s\n";
+  print_wrapped(concat("wrote ", arguments.prepare.output_prefix, ".{idx,bin} with the ",
+                       tokenizer->describe(), "\n", summary.documents,
+                       summary.documents == 1 ? " document (" : " documents (",
+                       summary.empty_documents, " empty), ", summary.tokens, " tokens, ",
+                       summary.text_bytes, " bytes of text, ", seconds.count(), " s\n"));
 }
 
 }  // namespace
@@ -177,24 +190,18 @@ int main(int argc, char** argv) {
   try {
     std::vector<std::string> words = tapestry::examples::words_of(argc, argv);
     if (tapestry::examples::take_help(words)) {
-      std::cout << options;
-      return 0;
+      std::ostringstream text;
+      text << options;
+      tapestry::print_result(text.str());
+      return tapestry::kFinished;
     }
     po::variables_map values = tapestry::examples::parse_command_line(words, options);
     po::notify(values);
     run(arguments);
-    return 0;
-  } catch (const tapestry::RuntimeError& error) {
-    std::cerr << "preprocess_data: " << error.what() << "\n";
-    return 1;
-  } catch (const tapestry::StorageError& error) {
-    std::cerr << "preprocess_data: " << error.what() << "\n";
-    return 1;
-  } catch (const tapestry::Error& error) {
-    std::cerr << "preprocess_data: " << error.what() << "\n";
-    return kBadInput;
+    return tapestry::kFinished;
   } catch (const std::exception& error) {
-    std::cerr << "preprocess_data: " << error.what() << "\n";
-    return 1;
+    hide_progress();
+    tapestry::examples::say("preprocess_data", error.what());
+    return tapestry::exit_code_of(error);
   }
 }

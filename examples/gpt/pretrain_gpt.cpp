@@ -3,7 +3,6 @@
 
 #include <boost/program_options.hpp>
 #include <filesystem>
-#include <iostream>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -11,6 +10,7 @@
 
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
+#include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
 #include "examples/gpt/plot_command.h"
 #include "parallel_core/comm/distributed.h"
@@ -22,6 +22,7 @@
 #include "parallel_core/training/evaluate_checkpoint.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
+#include "parallel_core/training/terminal.h"
 #include "parallel_core/verification/verify_layout.h"
 
 namespace {
@@ -30,6 +31,7 @@ namespace po = boost::program_options;
 
 using tapestry::kFailure;
 using tapestry::kFinished;
+using tapestry::examples::print_wrapped;
 
 std::string version_text() {
   return std::string("pretrain_gpt ") + tapestry::kVersion + "\nbuild: " + tapestry::kBuildType +
@@ -51,8 +53,19 @@ int verify(const std::string& config_path,
         return tapestry::init_configs_from_yaml(config_path, all);
       });
   const tapestry::LayoutReport report = tapestry::compare_layout(pair, {.steps = steps});
-  std::cout << tapestry::report_text(report, pair);
+  print_wrapped(tapestry::report_text(report, pair));
   return report.agrees() ? kFinished : kFailure;
+}
+
+void dry_run(const tapestry::AllConfig& config, const tapestry::Distributed& job) {
+  std::ostringstream text;
+  try {
+    tapestry::dry_run(config, {.world = job.world(), .ranks_on_host = job.ranks_on_host()}, text);
+  } catch (const tapestry::Error&) {  // what stands in the way is said after all else
+    print_wrapped(text.str());
+    throw;
+  }
+  print_wrapped(text.str());
 }
 
 int evaluate(const po::variables_map& arguments,
@@ -73,8 +86,7 @@ int evaluate(const po::variables_map& arguments,
 }
 
 po::options_description describe_options() {
-  constexpr unsigned kWidth = 100;
-  po::options_description options("Options", kWidth);
+  po::options_description options("Options", tapestry::examples::help_columns());
   options.add_options()("config_path", po::value<std::string>()->value_name("FILE"),
                         "YAML file of the run");
   options.add_options()("set",
@@ -116,18 +128,24 @@ po::options_description describe_options() {
 }
 
 std::string help_text(const po::options_description& options, const std::string& topic) {
+  using tapestry::fit_to_terminal;
+  using tapestry::OutputStream;
   if (!topic.empty()) {
-    return tapestry::render_configuration_help(topic);
+    return fit_to_terminal(OutputStream::kOut, tapestry::render_configuration_help(topic));
   }
   std::ostringstream text;
-  text << "Usage: pretrain_gpt --config_path FILE [OPTION]...\n"
-          "       pretrain_gpt --plot RUN... [--out FILE.svg] [--x steps|tokens|time]\n\n"
-       << options << "\nSections of FILE (--help SECTION lists the keys of one):\n"
+  text << "\nSections of FILE (--help SECTION lists the keys of one):\n"
        << tapestry::render_sections_help()
        << "\nPresets: examples/gpt/pretrain_gpt_*.yaml. Several ranks: "
           "examples/gpt/pretrain_gpt.sh.\n"
           "Exit codes: 0 finished, 2 wrong configuration or input, 1 any other failure.\n";
-  return text.str();
+  std::ostringstream fitting;
+  fitting << options;
+  return fit_to_terminal(
+             OutputStream::kOut,
+             "Usage: pretrain_gpt --config_path FILE [OPTION]...\n"
+             "       pretrain_gpt --plot RUN... [--out FILE.svg] [--x steps|tokens|time]\n\n") +
+         fitting.str() + fit_to_terminal(OutputStream::kOut, text.str());
 }
 
 int run(const std::vector<std::string>& given, const tapestry::Distributed& job) {
@@ -137,7 +155,7 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   if (const std::optional<std::string> topic = tapestry::examples::take_help(words)) {
     const std::string text = help_text(options, *topic);
     if (first) {
-      std::cout << text;
+      tapestry::print_result(text);
     }
     return kFinished;
   }
@@ -146,13 +164,13 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   po::notify(arguments);
   if (arguments.count("version") != 0) {
     if (first) {
-      std::cout << version_text();
+      print_wrapped(version_text());
     }
     return kFinished;
   }
   if (tapestry::examples::asks_for_plot(arguments)) {
     if (first) {
-      std::cout << tapestry::examples::plot(arguments);
+      tapestry::print_result(tapestry::examples::plot(arguments));
     }
     return kFinished;
   }
@@ -182,8 +200,7 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
   if (arguments.count("dry_run") != 0) {
-    tapestry::dry_run(config, {.world = job.world(), .ranks_on_host = job.ranks_on_host()},
-                      std::cout);
+    dry_run(config, job);
     return kFinished;
   }
   tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),

@@ -2,12 +2,20 @@
 # Trains a GPT on several ranks: starts pretrain_gpt under mpirun.
 set -euo pipefail
 
+# Breaks lines between words where a terminal has no room for them.
+to_fit() {
+  local columns=""
+  [[ ! -t 1 ]] || columns="$(stty size <&3 2>/dev/null | cut -d ' ' -f 2)"
+  fold -s -w "$((${columns:-0} >= 20 ? columns : 100000))"
+} 3>&1
+
 usage() {
-  cat <<'TEXT'
+  to_fit <<'TEXT'
 Usage: pretrain_gpt.sh [CONFIG.yaml] [OPTION of pretrain_gpt]...
 
 CONFIG defaults to pretrain_gpt_7B.yaml; a name without a folder is also looked for beside this
-script. Runs in the current folder; each rank logs to output/log/rank_N/.
+script. Runs in the current folder; each rank logs to output/log/rank_N/. With --evaluate and without
+CONFIG the checkpoint says what it is; --plot, --version and --help TOPIC need no ranks.
 
 A run in whose output folder another one is still training is refused, as is one in which another
 has trained. With --replace the other one, if it is on this machine, is asked to save and to end,
@@ -36,23 +44,38 @@ positive() {
   [[ "$2" =~ ^[1-9][0-9]{0,5}$ ]] || die "$1 is '$2', must be a positive number"
 }
 
+# given OPTION...: whether one of them is among the words of the command line.
+given() {
+  local word option
+  for word in "${words[@]}"; do
+    for option in "$@"; do
+      [[ "$word" != "$option" && "$word" != "$option="* ]] || return 0
+    done
+  done
+  return 1
+}
+
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-config="pretrain_gpt_7B.yaml"
-case "${1:-}" in
-  -h | --help)
-    usage
-    exit 0
-    ;;
-  "" | -*) ;;
-  *)
-    config="$1"
-    shift
-    ;;
-esac
-if [[ ! -f "$config" && "$config" != */* && -f "$here/$config" ]]; then
-  config="$here/$config"
+config=""
+if [[ -n "${1:-}" && "$1" != -* ]]; then
+  config="$1"
+  shift
 fi
-[[ -f "$config" ]] || die "$config: no such file; presets are in $here"
+words=("$@")
+if [[ $# == 1 && -z "$config" && ("$1" == -h || "$1" == --help) ]]; then
+  usage
+  exit 0
+fi
+alone=false
+! given --plot --version --help -h || alone=true
+[[ -n "$config" || $alone == true ]] || given --evaluate || config="pretrain_gpt_7B.yaml"
+if [[ -n "$config" ]]; then
+  if [[ ! -f "$config" && "$config" != */* && -f "$here/$config" ]]; then
+    config="$here/$config"
+  fi
+  [[ -f "$config" ]] || die "$config: no such file; presets are in $here"
+  words=(--config_path "$config" "${words[@]}")
+fi
 
 program="${PRETRAIN_GPT:-}"
 if [[ -z "$program" ]]; then
@@ -66,6 +89,9 @@ if [[ -z "$program" ]]; then
 fi
 [[ -n "$program" && -x "$program" ]] ||
   die "pretrain_gpt is not built: cmake --preset release && cmake --build --preset release"
+if [[ $alone == true ]]; then
+  exec "$program" "${words[@]}"
+fi
 command -v mpirun >/dev/null || die "mpirun is missing: apt-get install openmpi-bin"
 
 ranks="${RANKS:-2}"
@@ -111,8 +137,12 @@ fi
 # What ranks write goes through mpirun, so they are told where it ends, and how wide that is.
 terminal_options=()
 streams=""
-[[ ! -t 1 ]] || streams+=1
-[[ ! -t 2 ]] || streams+=2
+# In the background of a terminal somebody else is typing there.
+read -r _ _ _ _ group _ _ foreground _ <"/proc/$$/stat"
+if [[ "$foreground" == "$group" || "$foreground" == -1 ]]; then
+  [[ ! -t 1 ]] || streams+=1
+  [[ ! -t 2 ]] || streams+=2
+fi
 if [[ -n "$streams" ]]; then
   TAPESTRY_TERMINAL="$(readlink "/proc/$$/fd/${streams:0:1}"):$streams"
   export TAPESTRY_TERMINAL
@@ -122,7 +152,7 @@ else
 fi
 
 # Passes on what comes, without Open MPI's paragraphs about a job that fails: the program has said
-# why. That a signal has ended a rank nobody else can say.
+# why. That a signal has ended a rank nobody else can say; but that of the second Ctrl-C.
 without_mpirun_words() {
   local line block="" inside=false dashes='^-{60,}$'
   while IFS= read -r line || [[ -n "$line" ]]; do
@@ -131,12 +161,14 @@ without_mpirun_words() {
       block="$line"$'\n'
     elif [[ $inside == false ]]; then
       [[ "$line" == *"has sent help message help-mpi-api.txt"* ||
+        "$line" == "mpirun: Forwarding signal"* ||
         "$line" == *"MCA parameter \"orte_base_help_aggregate\""* ]] || printf '%s\n' "$line" >&2
     else
       block+="$line"$'\n'
       if [[ "$line" =~ $dashes ]]; then
         [[ "$block" == *"MPI_ABORT was invoked"* || "$block" == *"a non-zero exit code"* ||
-          "$block" == *"exited with non-zero status"* ]] || printf '%s' "$block" >&2
+          "$block" == *"exited with non-zero status"* ||
+          "$block" == *"(User defined signal 1)"* ]] || printf '%s' "$block" >&2
         inside=false
         block=""
       fi
@@ -148,14 +180,37 @@ without_mpirun_words() {
 export OMP_NUM_THREADS="$threads"
 exec 3> >(without_mpirun_words)
 filter=$!
-# In a session of its own, so that Ctrl-C reaches this script alone.
+# Where nobody reads a pipe any more mpirun would end the ranks at once: they are asked to.
+relay=""
+exec 4>&1
+if [[ -p /dev/stdout ]]; then
+  exec 4> >(
+    trap '' HUP INT TERM
+    cat || kill -HUP "$$"
+    exec cat >/dev/null
+  )
+  relay=$!
+fi
+given --run_cmd || words+=(--run_cmd "pretrain_gpt.sh: $ranks ranks x $threads threads")
+# In a session of its own, so that Ctrl-C, or the end of the terminal, reaches this script alone.
 setsid mpirun -n "$ranks" "${host_options[@]}" "${bind_options[@]}" -x OMP_NUM_THREADS \
-  "${terminal_options[@]}" \
-  "$program" --config_path "$config" --run_cmd "pretrain_gpt.sh: $ranks ranks x $threads threads" \
-  "$@" 2>&3 3>&- &
+  "${terminal_options[@]}" "$program" "${words[@]}" >&4 2>&3 3>&- 4>&- &
 job=$!
-exec 3>&-
-trap 'interrupted=true; kill -USR1 "$job" 2>/dev/null || true' TERM INT
+exec 3>&- 4>&-
+signals=0
+signal=0
+# stop NUMBER: asks all ranks to end. Shells may send SIGHUP, which is 1, twice.
+stop() {
+  interrupted=true
+  if [[ $1 != 1 || $signals == 0 ]]; then
+    signals=$((signals + 1))
+    signal=$1
+    kill -USR1 "$job" 2>/dev/null || true
+  fi
+}
+trap 'stop 1' HUP
+trap 'stop 2' INT
+trap 'stop 15' TERM
 # A signal interrupts the wait; the job goes on until it has saved.
 interrupted=true
 while [[ $interrupted == true ]]; do
@@ -163,5 +218,11 @@ while [[ $interrupted == true ]]; do
   code=0
   wait "$job" || code=$?
 done
-wait "$filter" 2>/dev/null || true  # what it has still to pass on
+# What they have still to pass on.
+for process in "$filter" $relay; do
+  wait "$process" 2>/dev/null || true
+done
+if ((signals > 1 && code > 128)); then
+  code=$((128 + signal)) # a second one ends the ranks at once
+fi
 exit "$code"

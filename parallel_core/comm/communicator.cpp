@@ -454,9 +454,30 @@ bool Communicator::failed_elsewhere() const {
   return watch_.failed_elsewhere();
 }
 
-bool Communicator::lower_rank_failed_alike() const {
-  const std::scoped_lock lock(mutex_);
-  return watch_.lower_rank_failed_alike();
+bool Communicator::announce(const std::string& reason) {
+  constexpr double kTakeIn = 0.05;  // seconds for what others have said before
+  constexpr double kGrace = 0.3;    // in which ranks that fail alike hear of it
+  {
+    const Inside inside(*this);
+    if (watch_.failed_elsewhere()) {
+      return false;
+    }
+    failure_ = concat("rank ", rank(), " failed: ", reason);
+    watch_.note_own_failure(reason);
+  }
+  const auto told = [this] {
+    const std::scoped_lock lock(mutex_);
+    return watch_.lower_rank_failed_alike();
+  };
+  linger(kTakeIn, told);
+  bool told_by_higher = false;
+  {
+    const Inside inside(*this);
+    told_by_higher = watch_.told_elsewhere();  // those that hear of this rank now leave it to it
+    broadcast_control(Control::kFailed, reason);
+  }
+  linger(rank() == 0 || told_by_higher ? 0 : kGrace, told);
+  return !told_by_higher && !told();
 }
 
 void Communicator::say_last_words() {

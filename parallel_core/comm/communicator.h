@@ -103,8 +103,10 @@ class Communicator {
   // For a rank that has failed and is about to end the job.
   /// It stops because another rank does.
   bool failed_elsewhere() const;
-  /// A rank before this one has failed for the same reason.
-  bool lower_rank_failed_alike() const;
+  /// Tells the others that this rank fails, and why. True if it is the one to say so to the user:
+  /// not if it fails only because another does, or for the same reason as one that is before it or
+  /// has said so already.
+  bool announce(const std::string& reason);
   /// Tells the others that this rank has said all it has to say.
   void say_last_words();
   bool all_others_are_done() const;

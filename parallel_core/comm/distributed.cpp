@@ -22,8 +22,7 @@ namespace tapestry {
 
 namespace {
 
-constexpr double kSameReasonGrace = 0.3;  // seconds in which ranks that fail alike hear of it
-constexpr double kLastWordsGrace = 2.0;   // in which the others log why they stop
+constexpr double kLastWordsGrace = 2.0;   // seconds in which the others log why they stop
 constexpr double kOtherAbortGrace = 8.0;  // in which the rank that failed ends the job
 
 bool is_set(const char* name) {
@@ -176,18 +175,7 @@ void Distributed::finish() {
 }
 
 bool Distributed::announce(const std::string& reason) {
-  Communicator* communicator = state_->communicator.get();
-  if (communicator == nullptr) {
-    return true;
-  }
-  if (communicator->failed_elsewhere()) {
-    return false;
-  }
-  communicator->announce_failure(reason);
-  communicator->linger(kSameReasonGrace, [&] {
-    return communicator->rank() == 0 || communicator->lower_rank_failed_alike();
-  });
-  return !communicator->lower_rank_failed_alike();
+  return state_->communicator == nullptr || state_->communicator->announce(reason);
 }
 
 void Distributed::abort(int exit_code) {

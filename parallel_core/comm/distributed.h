@@ -57,8 +57,8 @@ class Distributed {
   void finish();
 
   /// Tells all ranks that this one fails, and why. True if it is the one to say so to the user;
-  /// false if it fails only because another did, or if one before it fails for the same reason, as
-  /// all do that read the same wrong file.
+  /// false if it fails only because another did, or if one before it, or one that has said so
+  /// already, fails for the same reason, as all do that read the same wrong file.
   bool announce(const std::string& reason);
   /// Ends the whole job, all its processes, with that exit code. The other ranks get a moment to
   /// log why they stop.

@@ -89,7 +89,8 @@ RankState RankState::parse(const std::string& text) {
 Watch::Watch(Communicator& communicator)
     : communicator_(communicator),
       ended_(static_cast<size_t>(communicator.size()), false),
-      next_report_(kStuckAfter) {}
+      next_report_(kStuckAfter),
+      failed_alike_(ended_.size(), false) {}
 
 bool Watch::all_others_have_ended() const {
   for (int rank = 0; rank < communicator_.size(); ++rank) {
@@ -212,6 +213,20 @@ void Watch::judge_round() {
 }
 
 // The first reason is the one that counts.
+bool Watch::lower_rank_failed_alike() const {
+  const auto lower = failed_alike_.begin() + communicator_.rank();
+  return std::find(failed_alike_.begin(), lower, true) != lower;
+}
+
+bool Watch::told_elsewhere() const {
+  for (size_t rank = 0; rank < ended_.size(); ++rank) {
+    if (failed_alike_[rank] && ended_[rank]) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void Watch::fail_elsewhere(const std::string& reason) {
   if (!communicator_.failure_) {
     communicator_.failure_ = reason;
@@ -228,9 +243,8 @@ void Watch::hear(Control control, int source, const std::string& text) {
       ended_[static_cast<size_t>(source)] = true;
       break;
     case Control::kFailed:
-      if (communicator_.failure_ && text == own_reason_.substr(0, Envelope::kInlineBytes) &&
-          source < communicator_.rank()) {
-        lower_rank_failed_alike_ = true;
+      if (communicator_.failure_ && text == own_reason_.substr(0, Envelope::kInlineBytes)) {
+        failed_alike_[static_cast<size_t>(source)] = true;
       }
       fail_elsewhere(concat("rank ", source, " failed: ", text));
       break;

@@ -57,7 +57,10 @@ class Watch {
 
   void note_own_failure(const std::string& reason) { own_reason_ = reason; }
   bool failed_elsewhere() const { return failed_elsewhere_; }
-  bool lower_rank_failed_alike() const { return lower_rank_failed_alike_; }
+  /// A rank before this one has failed for the same reason.
+  bool lower_rank_failed_alike() const;
+  /// A rank has failed for the same reason and ended.
+  bool told_elsewhere() const;
 
   /// Asks the others what they do, tells them why all stop, and throws that as CommError.
   [[noreturn]] void stop(const std::string& finding);
@@ -75,7 +78,7 @@ class Watch {
   double next_report_ = 0;  // seconds of idleness
   std::string own_reason_;
   bool failed_elsewhere_ = false;
-  bool lower_rank_failed_alike_ = false;
+  std::vector<bool> failed_alike_;
   // Of rank 0 alone.
   std::map<int, RankState> stuck_;
   std::map<int, RankState> confirmed_;

@@ -198,6 +198,9 @@ std::string run_command(const std::string& command, const std::string& advice) {
   const int status = ::pclose(pipe);
   const int code = status >= 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   constexpr int kNotFound = 127;
+  constexpr int kSignal = 128;  // what a shell adds to a signal that has ended its command
+  const int signal = status >= 0 && WIFSIGNALED(status) ? WTERMSIG(status) : code - kSignal;
+  check<RuntimeError>(signal <= 0, "\"", command, "\" was ended by signal ", signal);
   check<IoError>(code != kNotFound, "\"", command, "\": the command is not installed; ", advice);
   check<IoError>(code == 0, "\"", command, "\" failed with status ", code, "; ", advice);
   return output;

@@ -17,7 +17,8 @@ namespace tapestry::data {
 /// chapters. ValueError, with the line, for anything else.
 std::string clean_bible(std::string_view printed);
 
-/// Runs a shell command and returns what it prints. IoError if it fails; `advice` ends the message.
+/// Runs a shell command and returns what it prints. IoError if it fails; `advice` ends the
+/// message. RuntimeError if a signal ends it.
 std::string run_command(const std::string& command, const std::string& advice);
 
 struct CorpusOptions {

@@ -6,6 +6,7 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <ctime>
@@ -13,18 +14,18 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/comm/distributed.h"
-#include "parallel_core/training/terminal.h"
 
 namespace tapestry {
 
 namespace {
 
+constexpr const char* kClearLine = "\r\033[K";
 constexpr const char* kPattern = "%Y-%m-%d %H:%M:%S.%e %l %v";
-constexpr std::string_view kClearLine = "\r\033[K";
 
 // Where the line of progress is drawn: standard output, in the order of the lines that appear above
 // it, or standard error if that alone is a terminal. The launcher passes on standard error line by
@@ -45,7 +46,20 @@ void put(OutputStream stream, const std::string& text) {
   std::fflush(file_of(stream));
 }
 
-bool& progress_shown();
+// The line of progress that a terminal shows.
+struct ShownProgress {
+  OutputStream stream = OutputStream::kOut;
+  size_t columns = 0;
+};
+
+std::optional<ShownProgress>& progress_shown();
+
+// Removes the line. A terminal that has become narrower has broken it into several.
+std::string clearing(const ShownProgress& progress) {
+  const auto columns = static_cast<size_t>(terminal_columns());
+  const size_t further = (std::max<size_t>(progress.columns, 1) - 1) / columns;
+  return further > 0 ? concat("\033[", further, "A\r\033[J") : std::string(kClearLine);
+}
 
 // Errors go to standard error, everything else to standard output. On a terminal with the time of
 // day, elsewhere as in the files; before a run has its logs without either: nothing has begun whose
@@ -60,44 +74,57 @@ class TerminalSink final : public spdlog::sinks::base_sink<std::mutex> {
     const OutputStream stream =
         message.level >= spdlog::level::err ? OutputStream::kError : OutputStream::kOut;
     std::string line;
-    if (progress_shown()) {
-      const OutputStream progress = *progress_stream();
-      if (progress == stream) {
-        line = kClearLine;
+    if (const std::optional<ShownProgress> progress = std::exchange(progress_shown(), {})) {
+      if (progress->stream == stream) {
+        line = clearing(*progress);
       } else {
-        put(progress, std::string(kClearLine));
+        put(progress->stream, clearing(*progress));
       }
-      progress_shown() = false;
     }
-    line += start_of(message, stream) + rank_text_;
-    line.append(message.payload.data(), message.payload.size());
-    put(stream, line + "\n");
+    const std::string text(message.payload.data(), message.payload.size());
+    put(stream,
+        line +
+            (is_terminal(stream) ? on_terminal(message, stream, text) : elsewhere(message, text)) +
+            "\n");
   }
   void flush_() override {}
 
-  std::string start_of(const spdlog::details::log_msg& message, OutputStream stream) {
-    if (!running_) {
-      return {};
-    }
-    if (!is_terminal(stream)) {
-      spdlog::memory_buf_t start;
+  std::string elsewhere(const spdlog::details::log_msg& message, const std::string& text) {
+    spdlog::memory_buf_t start;
+    if (running_) {
       file_start_.format(message, start);
-      return {start.data(), start.size()};
     }
-    std::array<char, 16> time{};
-    const std::tm day =
-        spdlog::details::os::localtime(std::chrono::system_clock::to_time_t(message.time));
-    std::strftime(time.data(), time.size(), "%H:%M:%S ", &day);
-    return time.data() + level_text(message.level, shows_color(stream));
+    return std::string(start.data(), start.size()) + rank_text_ + text;
   }
 
-  static std::string level_text(spdlog::level::level_enum level, bool color) {
-    if (level < spdlog::level::warn) {
-      return {};
+  std::string on_terminal(const spdlog::details::log_msg& message,
+                          OutputStream stream,
+                          const std::string& text) const {
+    std::string start;
+    Margins margins;
+    if (running_) {
+      std::array<char, 16> time{};
+      const std::tm day =
+          spdlog::details::os::localtime(std::chrono::system_clock::to_time_t(message.time));
+      margins.rest = static_cast<int>(std::strftime(time.data(), time.size(), "%H:%M:%S ", &day));
+      const std::string level = level_word(message.level);
+      margins.first = margins.rest + static_cast<int>(level.size());
+      start = time.data() + (shows_color(stream) ? colored(message.level, level) : level);
     }
-    const bool error = level >= spdlog::level::err;
-    const std::string word = error ? "error: " : "warning: ";
-    return color ? concat(error ? "\033[31m" : "\033[33m", word, "\033[0m") : word;
+    margins.first += static_cast<int>(rank_text_.size());
+    return start + rank_text_ + wrap_text(text, terminal_columns(), margins);
+  }
+
+  static std::string level_word(spdlog::level::level_enum level) {
+    return level >= spdlog::level::err    ? "error: "
+           : level >= spdlog::level::warn ? "warning: "
+                                          : "";
+  }
+
+  static std::string colored(spdlog::level::level_enum level, const std::string& word) {
+    return word.empty()
+               ? word
+               : concat(level >= spdlog::level::err ? "\033[31m" : "\033[33m", word, "\033[0m");
   }
 
   std::string rank_text_;
@@ -110,12 +137,12 @@ struct LogState {
   std::shared_ptr<spdlog::logger> logger;
   bool open = false;
   bool log_failed = false;
-  bool progress_shown = false;
+  std::optional<ShownProgress> progress_shown;
 };
 
 LogState& state() { return RankContext::current().slot<LogState>(); }
 
-bool& progress_shown() { return state().progress_shown; }
+std::optional<ShownProgress>& progress_shown() { return state().progress_shown; }
 
 spdlog::logger& logger() {
   LogState& current = state();
@@ -127,9 +154,8 @@ spdlog::logger& logger() {
 }
 
 void hide_progress() {
-  if (state().progress_shown) {
-    put(*progress_stream(), std::string(kClearLine));
-    state().progress_shown = false;
+  if (const std::optional<ShownProgress> progress = std::exchange(progress_shown(), {})) {
+    put(progress->stream, clearing(*progress));
   }
 }
 
@@ -213,13 +239,22 @@ void log_detail(const std::string& message) { write_to_files(spdlog::level::info
 
 void log_consequence(const std::string& message) { write_to_files(spdlog::level::err, message); }
 
-bool shows_progress() { return RankContext::current().rank() == 0 && progress_stream(); }
+std::optional<OutputStream> progress_terminal() {
+  return RankContext::current().rank() == 0 ? progress_stream() : std::nullopt;
+}
+
+bool shows_progress() {
+  const std::optional<OutputStream> stream = progress_terminal();
+  return stream && in_foreground(*stream);
+}
 
 void show_progress(const std::string& line) {
-  if (shows_progress()) {
-    put(*progress_stream(), concat(kClearLine, line));
-    state().progress_shown = true;
+  if (!shows_progress()) {
+    return;
   }
+  const ShownProgress now{.stream = *progress_stream(), .columns = line.size()};
+  const std::optional<ShownProgress> before = std::exchange(progress_shown(), now);
+  put(now.stream, (before ? clearing(*before) : std::string(kClearLine)) + line);
 }
 
 void end_progress() { hide_progress(); }

@@ -1,9 +1,13 @@
 // The logs of a run: log/rank_N/info.log (information and worse), error.log (errors), and the
-// terminal (errors on standard error, the rest on standard output; colours and the line of progress
-// only where a terminal shows them, see terminal.h).
+// terminal (errors on standard error, the rest on standard output). Only where a terminal shows
+// them there are colours, a line of progress, and lines that are wrapped (terminal.h); everywhere
+// else a message is as it is.
 #pragma once
 
+#include <optional>
 #include <string>
+
+#include "parallel_core/training/terminal.h"
 
 namespace tapestry {
 
@@ -25,10 +29,12 @@ void log_detail(const std::string& message);
 /// To the log files alone: an error whose cause another rank reports.
 void log_consequence(const std::string& message);
 
-/// Whether a line of progress is seen: on the first rank, with a terminal.
+/// Where there is a terminal for the first rank's progress: standard output, else standard error.
+std::optional<OutputStream> progress_terminal();
+/// Whether a line of progress is seen: there, and unless the program is in the background.
 bool shows_progress();
-/// A line of progress that is rewritten in place, on standard output if that is a terminal, else on
-/// standard error; nothing where neither is one. Messages that come in between appear above it.
+/// A line of progress that is rewritten in place. Messages that come in between appear above
+/// it.
 void show_progress(const std::string& line);
 /// Removes the line.
 void end_progress();

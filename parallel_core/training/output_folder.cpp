@@ -11,15 +11,16 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <thread>
 #include <utility>
 
+#include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/training/logging.h"
 
 namespace tapestry {
 
@@ -152,7 +153,10 @@ OutputFolder::OutputFolder(std::string output_dir,
     if (world.rank() == 0) {
       try {
         result = attempt(options);
-      } catch (const Error& error) {  // the others have to hear of it
+      } catch (const StorageError& error) {  // the others have to hear of it
+        refusal_ = error.what();
+        result = Attempt::kNoRoom;
+      } catch (const Error& error) {
         refusal_ = error.what();
         result = Attempt::kFailed;
       }
@@ -166,6 +170,9 @@ OutputFolder::OutputFolder(std::string output_dir,
     if (result != Attempt::kWaiting) {
       lock_.reset();
       const std::string text = shared_text(refusal_, world);
+      if (result == Attempt::kNoRoom) {
+        throw StorageError(text);
+      }
       if (result == Attempt::kFailed) {
         throw IoError(text);
       }
@@ -178,6 +185,8 @@ OutputFolder::OutputFolder(std::string output_dir,
 OutputFolder::Attempt OutputFolder::attempt(const OutputFolderOptions& options) {
   std::error_code error;
   fs::create_directories(output_dir_, error);
+  check<StorageError>(error != std::errc::no_space_on_device, "training_config.output_dir '",
+                      output_dir_, "': the folder cannot be made: ", error.message());
   check<IoError>(fs::is_directory(output_dir_), "training_config.output_dir '", output_dir_,
                  "': the folder cannot be made: ",
                  error ? error.message() : std::string("there is a file of this name"));
@@ -241,8 +250,7 @@ OutputFolder::Attempt OutputFolder::end_holder(const LockHolder& holder,
       return Attempt::kRefused;
     }
     remarks_.push_back(concat(last_resort ? "killed " : "ended ", holder.describe()));
-    std::cout << (last_resort ? "killing " : "waiting for the end of ") << holder.describe()
-              << std::endl;
+    log_info(concat(last_resort ? "killing " : "waiting for the end of ", holder.describe()));
   }
   ++attempts_;
   return Attempt::kWaiting;

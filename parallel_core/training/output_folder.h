@@ -54,7 +54,7 @@ class OutputFolder {
   const std::vector<std::string>& remarks() const { return remarks_; }
 
  private:
-  enum class Attempt : uint8_t { kTaken, kWaiting, kRefused, kFailed };
+  enum class Attempt : uint8_t { kTaken, kWaiting, kRefused, kFailed, kNoRoom };
   Attempt attempt(const OutputFolderOptions& options);
   Attempt end_holder(const LockHolder& holder, const OutputFolderOptions& options);
   void refuse_earlier_run();

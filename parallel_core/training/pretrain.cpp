@@ -22,6 +22,7 @@
 #include "parallel_core/training/metrics.h"
 #include "parallel_core/training/output_folder.h"
 #include "parallel_core/training/start_summary.h"
+#include "parallel_core/training/time_estimate.h"
 
 namespace tapestry {
 
@@ -164,6 +165,10 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   for (const std::string& remark : data.remarks) {
     log_info("data: " + remark);
   }
+  // What a model of one's own computes is not known.
+  const std::string time = options.model ? std::string()
+                                         : expected_time(config, get_data_parallel_world_size(),
+                                                         options.world->size(), available);
   const std::unique_ptr<ParallelModel> model =
       options.model ? get_model(options.model, config) : get_model(config);
   if (!config.training_config.load_checkpoint.empty()) {
@@ -187,8 +192,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
                            .ranks = options.world->size(),
                            .ranks_on_host = options.ranks_on_host,
                            .available = available,
-                           .progress_text = options.progress_text},
-                          summary_columns()),
+                           .progress_text = options.progress_text,
+                           .time = time}),
             log_info);
 
   std::string resolved = resolved_yaml(config);

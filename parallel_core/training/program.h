@@ -1,6 +1,7 @@
 // What the main() of a program that trains has to see to.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -14,18 +15,27 @@ inline constexpr int kFinished = 0;
 inline constexpr int kFailure = 1;
 inline constexpr int kBadInput = 2;
 
+/// kBadInput for wrong values, types, indices and files, else, also for a full disk (StorageError),
+/// kFailure.
+int exit_code_of(const std::exception& error);
+
 /// Makes this process a rank of its job, runs `body` with the words of the command line (without
 /// the program's name, and without what MPI takes) and returns its exit code. What it throws is
-/// logged once for the job and ends all its processes: with kBadInput for wrong values, types,
-/// indices and files, else, also for a full disk (StorageError), with kFailure.
+/// logged once for the job and ends all its processes, with exit_code_of.
 int run_program(
     int argc,
     char** argv,
     const std::function<int(const std::vector<std::string>& words, const Distributed& job)>& body);
 
-/// Makes SIGINT, SIGTERM and SIGUSR1 (which mpirun passes on to all ranks) ask for an orderly end;
-/// the second one ends the program at once. The result says whether one came: for
-/// PretrainOptions::stop_requested.
+/// Makes signals ask for an orderly end: SIGINT, SIGTERM and SIGUSR1 (which mpirun passes on to all
+/// ranks), SIGHUP (the terminal is gone) and SIGPIPE (nobody reads the output any more). A terminal
+/// is told so at once. The second SIGINT, SIGTERM or SIGUSR1 ends the program. SIGINT, SIGHUP and
+/// SIGPIPE that it was started to ignore, by nohup or in the background of a script, it ignores.
+/// The result says whether a signal came: for PretrainOptions::stop_requested.
 std::function<bool()> stop_on_signals();
+
+/// Writes what a program was asked for to standard output. StorageError where that cannot take it,
+/// a full disk for example.
+void print_result(const std::string& text);
 
 }  // namespace tapestry

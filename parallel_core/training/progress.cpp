@@ -14,7 +14,7 @@ namespace tapestry {
 namespace {
 
 constexpr double kWeightOfNew = 0.1;
-constexpr size_t kLeastBar = 8;
+constexpr size_t kLeastBar = 5;
 constexpr size_t kMostBar = 40;
 constexpr auto kBetweenLines = std::chrono::milliseconds(100);
 
@@ -29,6 +29,32 @@ std::string format_duration(double seconds) {
   } else {
     std::snprintf(text, sizeof(text), "%lld:%02lld", static_cast<long long>(whole / 60),
                   static_cast<long long>(whole % 60));
+  }
+  return text;
+}
+
+std::string format_pace(double seconds_a_step, int64_t steps) {
+  std::array<char, 40> step{};
+  const bool in_ms = seconds_a_step < 10;
+  const double number = in_ms ? seconds_a_step * 1000 : seconds_a_step;
+  std::snprintf(step.data(), step.size(), number < 999.5 ? "%.3g %s a step" : "%.0f %s a step",
+                number, in_ms ? "ms" : "s");
+  return concat(step.data(),
+                steps > 0
+                    ? concat(", ", format_duration(seconds_a_step * static_cast<double>(steps)),
+                             " for ", with_thousands(steps), " steps")
+                    : std::string());
+}
+
+std::string with_thousands(int64_t number) {
+  const std::string digits = std::to_string(number);
+  const size_t first = digits.starts_with('-') ? 1 : 0;
+  std::string text;
+  for (size_t at = 0; at < digits.size(); ++at) {
+    if (at > first && (digits.size() - at) % 3 == 0) {
+      text += ',';
+    }
+    text += digits[at];
   }
   return text;
 }
@@ -68,7 +94,9 @@ Pace Progress::take_pace() {
 }
 
 std::string Progress::line(int columns) const {
-  const auto room = static_cast<size_t>(std::max(columns - 1, 0));  // the last column wraps
+  // The last column wraps, and Ctrl-C is shown behind the line, as "^C".
+  constexpr int kSpare = 3;
+  const auto room = static_cast<size_t>(std::max(columns - kSpare, 0));
   std::array<char, 64> text{};
   std::snprintf(text.data(), text.size(), "  loss %.4f", without_nan_sign(loss_));
   const std::string loss = text.data();

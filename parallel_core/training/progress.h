@@ -26,9 +26,9 @@ class Progress {
 
   /// Takes a step in, and shows it if there is a terminal, at most ten times a second.
   void update(const StepRecord& record, const StepResult& result);
-  /// The line for the last update, shorter than `columns`: a bar as wide as the room allows, step,
-  /// loss, tokens per second and remaining time. Where the room is too small they go without, the
-  /// bar first, then the rate, the loss and the remaining time.
+  /// The line for the last update, at least three columns shorter than the terminal: a bar as wide
+  /// as the room allows, step, loss, tokens per second and remaining time. Where the room is too
+  /// small they go without, the bar first, then the rate, the loss and the remaining time.
   std::string line(int columns) const;
   /// Of the steps since the last call.
   Pace take_pace();
@@ -53,5 +53,11 @@ class Progress {
 
 /// "1:02:03" or "2:03".
 std::string format_duration(double seconds);
+
+/// "464 ms a step, 3:52 for 500 steps"; without the second half where `steps` is 0, not known.
+std::string format_pace(double seconds_a_step, int64_t steps);
+
+/// 1234567 as "1,234,567".
+std::string with_thousands(int64_t number);
 
 }  // namespace tapestry

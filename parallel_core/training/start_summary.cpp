@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
 #include <vector>
 
 #include "autograd/kernels/cpu.h"
@@ -14,7 +13,7 @@
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/parallel_state.h"
-#include "parallel_core/training/terminal.h"
+#include "parallel_core/training/progress.h"
 
 namespace tapestry {
 
@@ -114,52 +113,16 @@ std::string length_text(const AllConfig& config) {
 
 }  // namespace
 
-int summary_columns() {
-  constexpr int kTime = 10;
-  constexpr int kElsewhere = 110;
-  return is_terminal(OutputStream::kOut) ? terminal_columns() - kTime : kElsewhere;
-}
-
-std::string with_thousands(int64_t number) {
-  const std::string digits = std::to_string(number);
-  const size_t first = digits.starts_with('-') ? 1 : 0;
-  std::string text;
-  for (size_t at = 0; at < digits.size(); ++at) {
-    if (at > first && (digits.size() - at) % 3 == 0) {
-      text += ',';
-    }
-    text += digits[at];
-  }
-  return text;
-}
-
-std::string summary_row(const std::string& label, const std::string& text, int columns) {
+std::string summary_row(const std::string& label, const std::string& text) {
   std::string row = label;
   row.resize(std::max(kLabelWidth, label.size() + 1), ' ');
-  const auto width = static_cast<size_t>(std::max(columns, 0));
-  std::istringstream words(text);
-  size_t used = row.size();
-  bool first = true;
-  for (std::string word; words >> word;) {
-    if (!first && used + 1 + word.size() > width) {
-      row += "\n" + std::string(kLabelWidth, ' ') + word;
-      used = kLabelWidth + word.size();
-    } else {
-      row += (first ? "" : " ") + word;
-      used += word.size() + (first ? 0 : 1);
-    }
-    first = false;
-  }
-  return row;
+  return row + text;
 }
 
-std::string start_summary(const AllConfig& config,
-                          const RunData& data,
-                          const StartFacts& facts,
-                          int columns) {
+std::string start_summary(const AllConfig& config, const RunData& data, const StartFacts& facts) {
   std::string text;
   const auto add = [&](const std::string& label, const std::string& row) {
-    text += (text.empty() ? "" : "\n") + summary_row(label, row, columns);
+    text += (text.empty() ? "" : "\n") + summary_row(label, row);
   };
   const std::string tokenizer = tokenizer_description(config, data);
   const std::string& output = config.training_config.output_dir;
@@ -175,6 +138,9 @@ std::string start_summary(const AllConfig& config,
   add("precision", precision_text(config));
   add("memory", memory_text(config, facts));
   add("length", length_text(config));
+  if (!facts.time.empty()) {
+    add("time", facts.time);
+  }
   add("files", concat("in ", output, ": log/rank_0/info.log, metrics.jsonl, config.yaml"));
   for (const auto& [section, keys] : changed_keys(config)) {
     add(text.find("\nchanged") == std::string::npos ? "changed" : "", concat(section, ": ", keys));

@@ -17,26 +17,15 @@ struct StartFacts {
   int ranks_on_host = 1;      ///< that share this one's memory
   int64_t available = 0;      ///< bytes that this rank could use before it allocated any
   std::string progress_text;  ///< how collectives move on; empty in one process
+  std::string time;           ///< see expected_time
 };
 
-/// About ten lines: model, data, tokenizer, layout, machine, precision, memory needed and there,
-/// length of the run, files; then the keys whose values are not the defaults, section by section.
-/// Each is "label  text", wrapped at `columns` with the text in a column of its own. The expected
-/// time follows when the first steps have been measured (Progress).
-std::string start_summary(const AllConfig& config,
-                          const RunData& data,
-                          const StartFacts& facts,
-                          int columns);
+/// About ten rows: model, data, tokenizer, layout, machine, precision, memory needed and there,
+/// length of the run, expected time, files; then the keys whose values are not the defaults,
+/// section by section. A row is a line, however long: a terminal wraps it (wrap_text).
+std::string start_summary(const AllConfig& config, const RunData& data, const StartFacts& facts);
 
-/// Columns that a row has: those of the terminal behind the time of day, or 110 where there is
-/// none.
-int summary_columns();
-
-/// "label     text", wrapped between words so that no line is longer than `columns` where words
-/// allow it.
-std::string summary_row(const std::string& label, const std::string& text, int columns);
-
-/// 1234567 as "1,234,567".
-std::string with_thousands(int64_t number);
+/// "label     text".
+std::string summary_row(const std::string& label, const std::string& text);
 
 }  // namespace tapestry

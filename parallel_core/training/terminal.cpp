@@ -4,12 +4,14 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "parallel_core/comm/distributed.h"
+#include "parallel_core/data/utf8.h"
 
 namespace tapestry {
 
@@ -52,6 +54,43 @@ int columns_of_device(const std::string& device) {
   return columns;
 }
 
+// Columns of a letter, by the first byte of its UTF-8: none for the bytes behind it, two for what
+// is East Asian or a picture.
+int columns_of_byte(char letter) {
+  const auto byte = static_cast<unsigned char>(letter);
+  if (byte >= 0x80 && byte < 0xC0) {
+    return 0;
+  }
+  return (byte >= 0xE3 && byte <= 0xED) || byte >= 0xF0 ? 2 : 1;
+}
+
+// Where lines that continue this one begin.
+size_t hanging_of(std::string_view line, int columns) {
+  constexpr size_t kLongestLabel = 24;
+  const size_t indent = std::min(line.find_first_not_of(' '), line.size());
+  const size_t gap = line.find("  ", indent);
+  const size_t text = gap == std::string_view::npos ? gap : line.find_first_not_of(' ', gap);
+  const size_t hanging =
+      text != std::string_view::npos && text <= kLongestLabel ? text : indent + 2;
+  return std::min(hanging, static_cast<size_t>(columns) / 2);
+}
+
+// Where to break a line: at the last gap between words that leaves no more than `room` columns
+// before it, or the first one behind the indentation if there is none; its end if it is no longer.
+size_t break_of(std::string_view line, int room) {
+  size_t gap = std::string_view::npos;
+  const size_t start = std::min(line.find_first_not_of(' '), line.size());
+  int used = 0;
+  for (size_t at = 0; at < line.size(); ++at) {
+    if (line[at] == ' ' && at > start && line[at - 1] != ' ' &&
+        (used <= room || gap == std::string_view::npos)) {
+      gap = at;
+    }
+    used += columns_of_byte(line[at]);
+  }
+  return used <= room || gap == std::string_view::npos ? line.size() : gap;
+}
+
 }  // namespace
 
 bool is_terminal(OutputStream stream) {
@@ -71,6 +110,16 @@ bool shows_color(OutputStream stream) {
   return environment("NO_COLOR").empty() && is_terminal(stream);
 }
 
+bool in_foreground(OutputStream stream) {
+  // A rank is in no session of the terminal; the launcher has seen to it.
+  const int descriptor = static_cast<int>(stream);
+  if (started_as_rank() || isatty(descriptor) == 0) {
+    return true;
+  }
+  const pid_t foreground = tcgetpgrp(descriptor);
+  return foreground < 0 || foreground == getpgrp();
+}
+
 int terminal_columns() {
   int columns = 0;
   if (started_as_rank()) {
@@ -87,6 +136,53 @@ int terminal_columns() {
     std::from_chars(text.data(), text.data() + text.size(), columns);
   }
   return columns > 0 ? columns : kUsualColumns;
+}
+
+std::string wrap_text(std::string_view text, int columns, const Margins& margins) {
+  constexpr int kNarrowest = 20;
+  const int rest_room = columns - margins.rest;
+  if (rest_room < kNarrowest) {
+    return std::string(text);
+  }
+  std::string wrapped;
+  const std::string margin(static_cast<size_t>(margins.rest), ' ');
+  int room = columns - margins.first;
+  while (true) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string line(text.substr(0, end));
+    const std::string hanging(hanging_of(line, rest_room), ' ');
+    while (true) {
+      const size_t cut = break_of(line, room);
+      wrapped.append(line, 0, cut);
+      const size_t next = line.find_first_not_of(' ', cut);
+      if (next == std::string::npos) {
+        break;
+      }
+      wrapped += "\n" + margin;
+      line = hanging + line.substr(next);
+      room = rest_room;
+    }
+    if (end == text.size()) {
+      return wrapped;
+    }
+    text.remove_prefix(end + 1);
+    wrapped += "\n" + (text.empty() ? std::string() : margin);
+    room = rest_room;
+  }
+}
+
+std::string fit_to_terminal(OutputStream stream, const std::string& text) {
+  return is_terminal(stream) ? wrap_text(text, terminal_columns()) : text;
+}
+
+std::string harmless_text(std::string_view text) {
+  std::string shown;
+  for (const uint32_t letter : data::code_points(text)) {
+    const bool controls =
+        (letter < 0x20 && letter != '\n' && letter != '\t') || (letter >= 0x7F && letter < 0xA0);
+    shown += data::utf8(controls ? 0xFFFD : letter);
+  }
+  return shown;
 }
 
 }  // namespace tapestry

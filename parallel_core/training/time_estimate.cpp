@@ -8,6 +8,7 @@
 #include "autograd/ops/matmul.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 #include "parallel_core/config/layer_split.h"
 #include "parallel_core/pipeline_parallel/pipeline_order.h"
 #include "parallel_core/training/memory_estimate.h"
@@ -128,10 +129,6 @@ double step_seconds(const StepWork& work, const MachineSpeed& speed) {
 }
 
 std::string time_text(const StepWork& work, const MachineSpeed& speed, int64_t steps) {
-  const double seconds = step_seconds(work, speed);
-  char step[40];
-  std::snprintf(step, sizeof(step), seconds < 10 ? "%.3g ms" : "%.0f s",
-                seconds < 10 ? seconds * 1000 : seconds);
   char how[240];
   std::snprintf(how, sizeof(how),
                 "; estimated from %.3g GFLOP of matrix products at %.0f %% of %.3g GFLOP/s and "
@@ -139,11 +136,27 @@ std::string time_text(const StepWork& work, const MachineSpeed& speed, int64_t s
                 "counted",
                 work.flops / 1e9, 100 * kShareOfSpeed, speed.flops / 1e9, work.bytes / 1e9,
                 speed.bytes / 1e9);
-  return concat(step, " a step",
-                steps > 0
-                    ? concat(", ", format_duration(seconds * d(steps)), " for ", steps, " steps")
-                    : std::string(),
-                how);
+  return format_pace(step_seconds(work, speed), steps) + how;
+}
+
+std::string expected_time(const AllConfig& config,
+                          int64_t data_parallel_size,
+                          int ranks,
+                          int64_t available) {
+  constexpr MachineSpeed kSlowProcessor{.flops = 4e9, .bytes = 2e9};
+  constexpr double kMeasuring = 0.33;  // seconds
+  constexpr int64_t kMemory = int64_t{256} << 20;
+  const StepWork work = step_work(config, data_parallel_size);
+  if (kFirstSteps * step_seconds(work, kSlowProcessor) < kMeasuring || available < kMemory) {
+    return {};
+  }
+  const MachineSpeed speed = measure_speed(config);
+  RankContext::current().allocator().release_cache();
+  return concat(
+      "about ",
+      format_pace(step_seconds(work, speed), total_training_iters(config, data_parallel_size)),
+      ", estimated", ranks > 1 ? " without communication" : "",
+      "; the measured time follows after step ", kFirstSteps);
 }
 
 }  // namespace tapestry

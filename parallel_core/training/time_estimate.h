@@ -35,7 +35,18 @@ MachineSpeed measure_speed(const AllConfig& config);
 /// it, nor evaluation. Steps of small presets took 0.8 to 1.2 of it.
 double step_seconds(const StepWork& work, const MachineSpeed& speed);
 
+/// Steps after which the time of a run is told as measured.
+inline constexpr int kFirstSteps = 3;
+
 /// "84 ms a step, 0:42 for 500 steps; estimated from ..."; `steps` 0 if they are not known.
 std::string time_text(const StepWork& work, const MachineSpeed& speed, int64_t steps);
+
+/// The same in short, for the start of a run: every rank calls it before it allocates, and
+/// measures. Empty where the first steps will have told before the measurement has, as those of
+/// tiny models do on any processor, or where `available` bytes leave no room for it.
+std::string expected_time(const AllConfig& config,
+                          int64_t data_parallel_size,
+                          int ranks,
+                          int64_t available);
 
 }  // namespace tapestry

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <limits>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "autograd/ops/elementwise.h"
@@ -24,6 +23,7 @@
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/progress.h"
 #include "parallel_core/training/start_summary.h"
+#include "parallel_core/training/time_estimate.h"
 #include "parallel_core/training/whole_activations.h"
 #include "parallel_core/transformer/activation_recorder.h"
 
@@ -81,28 +81,20 @@ class FirstSteps {
   bool update(const StepRecord& record, bool last) {
     constexpr double kLong = 10'000;  // milliseconds
     ++steps_;
-    if (steps_ > 3 || known_) {
+    if (steps_ > kFirstSteps || known_) {
       return false;
     }
     mean_ms_ = steps_ == 1 ? record.step_time_ms
                            : (mean_ms_ * static_cast<double>(steps_ - 2) + record.step_time_ms) /
                                  static_cast<double>(steps_ - 1);
-    known_ = steps_ == 3 || last || record.step_time_ms > kLong;
+    known_ = steps_ == kFirstSteps || last || record.step_time_ms > kLong;
     return known_;
   }
 
   std::string text(int64_t total) const {
-    char step[80];
-    std::snprintf(step, sizeof(step), mean_ms_ < 10'000 ? "%.3g ms a step" : "%.1f s a step",
-                  mean_ms_ < 10'000 ? mean_ms_ : mean_ms_ / 1000);
-    const double seconds = static_cast<double>(total) * mean_ms_ / 1000;
+    const std::string which = steps_ == kFirstSteps ? "s 2 and 3" : concat(" ", steps_);
     return summary_row("time",
-                       concat(step,
-                              total > 0 ? concat(", ", format_duration(seconds), " for ",
-                                                 with_thousands(total), " steps")
-                                        : std::string(),
-                              ", as measured on step", steps_ == 3 ? "s 2 and 3" : " 1"),
-                       summary_columns());
+                       concat(format_pace(mean_ms_ / 1000, total), ", as measured on step", which));
   }
 
  private:
@@ -319,10 +311,7 @@ TrainSummary train(TrainOneStepCell& cell,
     }
     progress.update(record, result);
     if (time_row.update(record, step == last_step)) {
-      std::istringstream lines(time_row.text(total));
-      for (std::string line; std::getline(lines, line);) {
-        log_info(line);
-      }
+      log_info(time_row.text(total));
     }
     if (is_due(t.log_interval, step) || (t.log_interval && step == last_step)) {
       log_info(train_log_line(record, result, progress.take_pace()));

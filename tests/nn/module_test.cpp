@@ -228,6 +228,21 @@ TEST(StateDict, ReportsEverythingThatDoesNotFitAndChangesNothing) {
   EXPECT_THAT(values(*tree.named_parameters()[3].parameter), Each(3));
 }
 
+// The weights of another model lack hundreds.
+TEST(StateDict, ALongReportIsCut) {
+  LoadReport report;
+  for (const int i : {1, 2, 3, 4, 5, 6}) {
+    report.missing.push_back("m" + std::to_string(i));
+  }
+  EXPECT_EQ(report.str(),
+            "missing: m1\nmissing: m2\nmissing: m3\nmissing: m4\nmissing: m5\nmissing: m6\n");
+  report.missing.emplace_back("m7");
+  report.unexpected = {"u"};
+  EXPECT_EQ(report.str(),
+            "missing: m1\nmissing: m2\nmissing: m3\nmissing: m4\nmissing: m5\nmissing: 2 more\n"
+            "unexpected: u\n");
+}
+
 TEST(StateDict, WithoutStrictOnlyReportsWhatIsMissingOrUnexpected) {
   Tree tree;
   const LoadReport report =

@@ -140,6 +140,57 @@ kill -TERM "$job"
 wait "$job" || fail "a run that is asked to stop fails"
 in_log signal/output/log/rank_1/info.log "stopped on request after" || fail "rank 1 did not stop"
 
+# A second one ends it at once, with the signal's exit code. Its steps take a while.
+mkdir twice
+(cd twice && exec "$launcher" $preset "${small[@]}" --set training_config.training_iters=50 \
+  --set dataset_config.batch_size=400) >twice.txt 2>&1 &
+job=$!
+until_true in_log twice/output/log/rank_1/info.log "memory: parameters" || fail "the run to be ended twice starts"
+kill -TERM "$job"
+sleep 0.5
+kill -TERM "$job"
+wait "$job"
+[[ $? == 143 ]] || fail "a run that is ended twice does not end with 143"
+grep -q mpirun twice.txt && fail "mpirun speaks of a run that is ended twice"
+until_true no_ranks || fail "ranks are left of the run that was ended twice"
+
+# So does, in good order, the end of the terminal or of who reads the output.
+for ending in hangup pipe; do
+  mkdir "$ending"
+  cp -r first/dataset "$ending"
+  if [[ $ending == hangup ]]; then
+    (cd hangup && exec "$launcher" $preset "${small[@]}" --set training_config.training_iters=100000) \
+      >hangup.txt 2>&1 &
+    job=$!
+    until_true in_log hangup/output/log/rank_1/info.log "memory: parameters" || fail "the run to be hung up starts"
+    kill -HUP "$job"
+    wait "$job" || fail "a run whose terminal goes fails"
+  else
+    (cd pipe && "$launcher" $preset "${small[@]}" --set training_config.training_iters=100000) \
+      2>pipe.txt | head -n 1 >head.txt
+    [[ ${PIPESTATUS[0]} == 0 ]] || fail "a run whose reader goes fails"
+  fi
+  in_log "$ending/output/log/rank_1/info.log" "stopped on request after" || fail "no good order: $ending"
+  [[ -n "$(ls "$ending/output/checkpoint")" ]] || fail "nothing is saved: $ending"
+  grep -q mpirun "$ending.txt" && fail "mpirun speaks: $ending"
+done
+
+# What needs no ranks, what needs no configuration, and one's own words for the log.
+"$launcher" --version >version.txt 2>&1 || fail "--version"
+grep -qF "BLAS: " version.txt || fail "--version prints nothing"
+"$launcher" --help log_interval >topic.txt 2>&1 || fail "--help TOPIC"
+grep -qF "Steps between log lines" topic.txt || fail "--help TOPIC prints something else"
+"$launcher" --help >usage.txt 2>&1 || fail "--help"
+grep -qF "THREADS_PER_RANK" usage.txt || fail "--help does not print the launcher's usage"
+"$launcher" --plot first/output >plot.txt 2>&1 || fail "--plot"
+grep -qaF "training: last" plot.txt || fail "--plot draws nothing"
+(cd first && "$launcher" --evaluate output) >evaluate.txt 2>&1 || fail "--evaluate"
+grep -qF "evaluating output/checkpoint/step_00000003" evaluate.txt || fail "--evaluate takes another one"
+mkdir words
+(cd words && "$launcher" $preset "${small[@]}" --set training_config.training_iters=1 \
+  --run_cmd "my own words") >words.txt 2>&1 || fail "--run_cmd"
+grep -qF "run_cmd: my own words" words.txt || fail "--run_cmd is not recorded"
+
 # kill -9 of one rank ends the job, which names it.
 mkdir killed
 (cd killed && exec "$launcher" $preset "${small[@]}" --set training_config.training_iters=100000) \

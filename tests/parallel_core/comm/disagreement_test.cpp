@@ -7,11 +7,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/comm/communicator.h"
 #include "parallel_core/comm/thread_ranks.h"
+#include "parallel_core/comm/thread_transport.h"
 #include "tests/message_of.h"
 
 namespace tapestry {
@@ -233,6 +236,23 @@ TEST(Failure, StopsARankThatWaitsForAnother) {
   EXPECT_EQ(thrown, "the disk is full");
   EXPECT_EQ(texts[0], "rank 2 failed: the disk is full");
   EXPECT_EQ(texts[1], "rank 2 failed: the disk is full");
+}
+
+// Who fails for the reason that another has told already, however much later, does not repeat it;
+// who fails for a reason of its own says so.
+TEST(Failure, IsToldOnce) {
+  for (const size_t first : {0, 1}) {
+    for (const bool alike : {true, false}) {
+      std::vector<std::unique_ptr<Communicator>> ranks;
+      for (std::unique_ptr<Transport>& end : make_thread_transports(2)) {
+        ranks.push_back(std::make_unique<Communicator>(std::move(end), CommunicationOptions{}));
+      }
+      EXPECT_TRUE(ranks[first]->announce("no such file"));
+      ranks[first]->say_last_words();
+      EXPECT_EQ(ranks[1 - first]->announce(alike ? "no such file" : "no such folder"), !alike)
+          << first;
+    }
+  }
 }
 
 // A rank that drops its work while an exception passes leaves memory that others still read.

@@ -77,7 +77,10 @@ TEST(RunCommand, ReportsFailure) {
   EXPECT_ERROR(run_command("no_such_command_here 2>/dev/null", "apt-get install it"), IoError,
                "is not installed; apt-get install it");
   EXPECT_ERROR(run_command("exit 3", "advice"), IoError, "failed with status 3");
-  EXPECT_ERROR(run_command("kill -9 $$", "advice"), IoError, "failed");
+  // Ctrl-C while the text is made, for example.
+  EXPECT_ERROR(run_command("kill -INT $$", "advice"), RuntimeError, "ended by signal 2");
+  EXPECT_ERROR(run_command("exit 130", "advice"), RuntimeError, "ended by signal 2");
+  EXPECT_ERROR(run_command("kill -9 $$", "advice"), RuntimeError, "ended by signal 9");
 }
 
 TEST(PrepareCorpus, FollowsChangesOfTheText) {

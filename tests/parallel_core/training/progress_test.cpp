@@ -16,7 +16,7 @@ TEST(Progress, BarRateAndRemainingTime) {
   Progress progress(60);
   progress.update({.step = 20, .step_time_ms = 2000}, result_with(3.14159));
   EXPECT_EQ(progress.line(80),
-            "[###########......................] 20/60  loss 3.1416  250 tokens/s  1:20 left");
+            "[##########.....................] 20/60  loss 3.1416  250 tokens/s  1:20 left");
   progress.update({.step = 60, .step_time_ms = 1000}, result_with(2));
   // A tenth of the new time: 0.9 * 2000 + 0.1 * 1000 ms.
   EXPECT_EQ(progress.line(200),
@@ -26,15 +26,16 @@ TEST(Progress, BarRateAndRemainingTime) {
 TEST(Progress, FitsAnyWidth) {
   Progress progress(60);
   progress.update({.step = 20, .step_time_ms = 2000}, result_with(3.14159));
-  for (int columns = 0; columns < 200; ++columns) {
-    EXPECT_LT(progress.line(columns).size(), static_cast<size_t>(std::max(columns, 1)));
+  for (int columns = 0; columns < 200; ++columns) {  // the last one is free, and two for "^C"
+    EXPECT_LE(progress.line(columns).size(), static_cast<size_t>(std::max(columns - 3, 0)));
   }
-  EXPECT_EQ(progress.line(60), "[####.........] 20/60  loss 3.1416  250 tokens/s  1:20 left");
-  EXPECT_EQ(progress.line(45), "20/60  loss 3.1416  250 tokens/s  1:20 left");
+  EXPECT_EQ(progress.line(60), "[###........] 20/60  loss 3.1416  250 tokens/s  1:20 left");
+  EXPECT_EQ(progress.line(54), "[#....] 20/60  loss 3.1416  250 tokens/s  1:20 left");
+  EXPECT_EQ(progress.line(46), "20/60  loss 3.1416  250 tokens/s  1:20 left");
   EXPECT_EQ(progress.line(35), "20/60  loss 3.1416  1:20 left");
   EXPECT_EQ(progress.line(20), "20/60  1:20 left");
   EXPECT_EQ(progress.line(10), "20/60");
-  EXPECT_EQ(progress.line(4), "20/");
+  EXPECT_EQ(progress.line(6), "20/");
 }
 
 TEST(Progress, WithoutATotal) {
@@ -56,6 +57,22 @@ TEST(Progress, PaceIsThatOfTheStepsSinceTheLast) {
   EXPECT_DOUBLE_EQ(pace.mean_loss, 3.5);
   EXPECT_DOUBLE_EQ(pace.seconds_left.value(), 7 * 0.2);
   EXPECT_EQ(progress.steps_since_pace(), 0);
+}
+
+TEST(FormatPace, StepAndRun) {
+  EXPECT_EQ(format_pace(0.464, 500), "464 ms a step, 3:52 for 500 steps");
+  EXPECT_EQ(format_pace(0.001234, 0), "1.23 ms a step");
+  EXPECT_EQ(format_pace(0.9996, 0), "1000 ms a step");
+  EXPECT_EQ(format_pace(1.657, 0), "1657 ms a step");
+  EXPECT_EQ(format_pace(12.34, 2000), "12.3 s a step, 6:51:20 for 2,000 steps");
+  EXPECT_EQ(format_pace(1234.5, 1), "1234 s a step, 20:35 for 1 steps");
+}
+
+TEST(FormatNumber, Thousands) {
+  EXPECT_EQ(with_thousands(0), "0");
+  EXPECT_EQ(with_thousands(999), "999");
+  EXPECT_EQ(with_thousands(1000), "1,000");
+  EXPECT_EQ(with_thousands(-1234567), "-1,234,567");
 }
 
 TEST(FormatDuration, HoursMinutesSeconds) {

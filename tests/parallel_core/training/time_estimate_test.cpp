@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "autograd/tensor/rank_context.h"
 #include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "tests/parallel_core/small_model.h"
@@ -80,6 +81,21 @@ TEST(TimeEstimate, MeasuresThisMachine) {
     EXPECT_GT(speed.bytes, 0);
     EXPECT_TRUE(std::isfinite(speed.flops) && std::isfinite(speed.bytes));
   }
+}
+
+// At the start of a run, where the first steps take longer than the measurement.
+TEST(ExpectedTime, IsMeasuredWhereItHelps) {
+  constexpr int64_t kPlenty = int64_t{1} << 40;
+  EXPECT_EQ(expected_time(small_config(), 1, 1, kPlenty), "");
+  const AllConfig large = small_config({"dataset_config.batch_size=20000"});
+  const std::string text = expected_time(large, 1, 1, kPlenty);
+  EXPECT_THAT(text,
+              ::testing::ContainsRegex("^about [0-9.]+ m?s a step, .* for 20 steps, estimated; "
+                                       "the measured time follows after step 3$"));
+  EXPECT_THAT(expected_time(large, 1, 2, kPlenty), HasSubstr("estimated without communication;"));
+  EXPECT_EQ(expected_time(large, 1, 1, 1 << 20), "");  // no room to measure in
+  const MemoryStats stats = RankContext::current().allocator().stats();
+  EXPECT_LT(stats.reserved_bytes, 1 << 24);  // what was measured with is given back
 }
 
 TEST(CheckpointSize, IsWhatTheRunHasAtOneTime) {
