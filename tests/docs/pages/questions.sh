@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2154
 page docs/questions.md
+small pretrain_gpt "$tiny" --set dataset_config.tokenizer_type=byte
 
 runs 'pretrain_gpt --dry_run --config_path FILE' FILE=examples/gpt/pretrain_gpt_tiny.yaml
 says 'a step'

@@ -5,8 +5,7 @@
 
 #include "tests/examples/gpt/run_program.h"
 
-namespace tapestry {
-namespace determinism_test {
+namespace tapestry::determinism_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -114,5 +113,4 @@ TEST_F(DeterminismTest, TheNumberOfThreadsChangesNeitherInitialWeightsNorDropout
 }
 
 }  // namespace
-}  // namespace determinism_test
-}  // namespace tapestry
+}  // namespace tapestry::determinism_test

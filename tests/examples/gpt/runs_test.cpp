@@ -10,8 +10,7 @@
 #include "autograd/tensor/error.h"
 #include "tests/examples/gpt/run_program.h"
 
-namespace tapestry {
-namespace runs_test {
+namespace tapestry::runs_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -312,5 +311,4 @@ TEST_F(RunsTest, PathsMayNameTheHomeFolderAndVariables) {
 }
 
 }  // namespace
-}  // namespace runs_test
-}  // namespace tapestry
+}  // namespace tapestry::runs_test
