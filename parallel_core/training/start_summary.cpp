@@ -122,7 +122,7 @@ std::string summary_row(const std::string& label, const std::string& text) {
 std::string start_summary(const AllConfig& config, const RunData& data, const StartFacts& facts) {
   std::string text;
   const auto add = [&](const std::string& label, const std::string& row) {
-    text += (text.empty() ? "" : "\n") + summary_row(label, row);
+    text += concat(text.empty() ? "" : "\n", summary_row(label, row));
   };
   const std::string tokenizer = tokenizer_description(config, data);
   const std::string& output = config.training_config.output_dir;
