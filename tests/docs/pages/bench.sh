@@ -37,6 +37,8 @@ unrunnable peers_steps 'bench/compare.py --steps --presets tiny --dtypes float32
   'needs PyTorch 2.6' bench/compare.py --steps --presets tiny --dtypes float32 --rounds 3 --newer ROOT
 unrunnable peers_ops 'bench/compare.py --ops --filter float32 --rounds 2 --newer ROOT' \
   'needs PyTorch 2.6' bench/compare.py --ops --filter float32 --rounds 2 --newer ROOT
+unrunnable peers_char 'bench/compare.py --steps --presets char --dtypes float32 --batch 12 --seq 64 --timed-steps 40 --warmup 5 --newer ROOT' \
+  'needs PyTorch 2.6' bench/compare.py --steps --presets char --dtypes float32 --batch 12 --seq 64 --timed-steps 40 --warmup 5 --newer ROOT
 unrunnable peers_neighbours 'bench/neighbours.py --rounds 3 --peer' 'needs PyTorch' \
   bench/neighbours.py --rounds 3
 for steps in '--presets gpt2_124m --dtypes float32 --timed-steps 3 --rounds 1' \
