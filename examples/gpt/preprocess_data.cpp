@@ -129,7 +129,7 @@ bool g_progress_shown = false;
 
 void hide_progress() {
   if (std::exchange(g_progress_shown, false)) {
-    std::cerr << "\r\033[K" << std::flush;
+    std::cerr << tapestry::kClearLine << std::flush;
   }
 }
 

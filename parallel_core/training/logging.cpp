@@ -24,7 +24,6 @@ namespace tapestry {
 
 namespace {
 
-constexpr const char* kClearLine = "\r\033[K";
 constexpr const char* kPattern = "%Y-%m-%d %H:%M:%S.%e %l %v";
 
 // Where the line of progress is drawn: standard output, in the order of the lines that appear above

@@ -31,7 +31,6 @@ volatile std::sig_atomic_t g_stop_requested = 0;
 
 // For the terminal, if there is one, from the handler of a signal.
 constexpr std::string_view kStopping = "stopping after this step; a second signal ends at once\n";
-constexpr std::string_view kClearProgress = "\r\033[K";  // of progress
 volatile std::sig_atomic_t g_terminal = -1;
 
 void request_stop(int /*signal*/) {
@@ -40,7 +39,7 @@ void request_stop(int /*signal*/) {
     const int error = errno;
     const pid_t group = ::tcgetpgrp(terminal);
     const bool foreground = group < 0 || group == ::getpgrp();
-    for (const std::string_view text : {foreground ? kClearProgress : "", kStopping}) {
+    for (const std::string_view text : {foreground ? kClearLine : "", kStopping}) {
       [[maybe_unused]] const ssize_t written = ::write(terminal, text.data(), text.size());
     }
     errno = error;

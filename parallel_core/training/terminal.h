@@ -22,6 +22,9 @@ bool shows_color(OutputStream stream);
 /// started, or put, into the background.
 bool in_foreground(OutputStream stream);
 
+/// Goes to the beginning of a terminal's line and empties it.
+inline constexpr std::string_view kClearLine = "\r\033[K";
+
 /// Columns of the terminal, as wide as it is now; those of COLUMNS, else 80, where it does not say.
 int terminal_columns();
 

@@ -51,6 +51,23 @@ bool same_bits(const T* x, const T* y, size_t count) {
          0;
 }
 
+/// Of dense matrices, stored transposed where a flag is set.
+template <class T, class Out>
+GemmShape dense_product(int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b) {
+  return {.dtype = dtype_of<T>(),
+          .c_dtype = dtype_of<Out>(),
+          .trans_a = trans_a,
+          .trans_b = trans_b,
+          .batch = 1,
+          .m = m,
+          .n = n,
+          .k = k,
+          .alpha = 1,
+          .lda = trans_a ? m : k,
+          .ldb = trans_b ? k : n,
+          .ldc = n};
+}
+
 void check_everywhere(const Case& given) {
   for_dtypes([&](auto in, auto out, Gemm gemm) {
     gemm_testing::check<decltype(in), decltype(out)>(gemm, given);
@@ -104,18 +121,7 @@ TEST(GemmTiled, ConvertedFactorsGiveTheBitsOfFloat32Ones) {
       for (int flags = 0; flags < 4; ++flags) {
         const bool ta = (flags & 1) != 0;
         const bool tb = (flags & 2) != 0;
-        GemmShape shape = {.dtype = dtype_of<T>(),
-                           .c_dtype = kFloat32,
-                           .trans_a = ta,
-                           .trans_b = tb,
-                           .batch = 1,
-                           .m = kM,
-                           .n = kN,
-                           .k = kK,
-                           .alpha = 1,
-                           .lda = ta ? kM : kK,
-                           .ldb = tb ? kK : kN,
-                           .ldc = kN};
+        GemmShape shape = dense_product<T, float>(kM, kN, kK, ta, tb);
         std::vector<float> c(kM * kN);
         std::vector<float> expected(kM * kN);
         gemm(shape, a.data(), b.data(), c.data());
@@ -209,19 +215,8 @@ TEST(GemmTiled, TeamsThatDivideTheRowsGiveTheBitsOfOneThread) {
       for (int flags = 0; flags < 8; ++flags) {
         const bool ta = (flags & 1) != 0;
         const bool tb = (flags & 2) != 0;
-        const GemmShape shape = {.dtype = dtype_of<T>(),
-                                 .c_dtype = dtype_of<Out>(),
-                                 .trans_a = ta,
-                                 .trans_b = tb,
-                                 .batch = 1,
-                                 .m = kM,
-                                 .n = n,
-                                 .k = kK,
-                                 .alpha = 1,
-                                 .lda = ta ? kM : kK,
-                                 .ldb = tb ? kK : n,
-                                 .beta = (flags & 4) != 0 ? 1.0 : 0.0,
-                                 .ldc = n};
+        GemmShape shape = dense_product<T, Out>(kM, n, kK, ta, tb);
+        shape.beta = (flags & 4) != 0 ? 1 : 0;
         const auto product = [&](int threads) {
           set_num_threads(threads);
           std::vector<Out> c(before.begin(), before.end());
@@ -266,18 +261,7 @@ TEST(GemmTiled, APackedFactorGivesTheBitsOfOneReadInPlace) {
       const bool ta = (flags & 1) != 0;
       const bool tb = (flags & 2) != 0;
       std::vector<Out> c(kM * kN);
-      const GemmShape shape = {.dtype = dtype_of<T>(),
-                               .c_dtype = dtype_of<Out>(),
-                               .trans_a = ta,
-                               .trans_b = tb,
-                               .batch = 1,
-                               .m = kM,
-                               .n = kN,
-                               .k = kK,
-                               .alpha = 1,
-                               .lda = ta ? kM : kK,
-                               .ldb = tb ? kK : kN,
-                               .ldc = kN};
+      const GemmShape shape = dense_product<T, Out>(kM, kN, kK, ta, tb);
       gemm(shape, ta ? at.data() : shifted.data() + 1, tb ? bt.data() : b.data(), c.data());
       if (flags == 0) {
         expected = c;
