@@ -6,18 +6,10 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(TAPESTRY_CMAKE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/Tapestry")
 
-get_property(layers GLOBAL PROPERTY TAPESTRY_LAYERS)
-foreach(layer IN LISTS layers)
-  string(REGEX REPLACE "/.*" "" component "${layer}")
-  string(REPLACE "/" "_" name "${layer}")
-  get_property(target GLOBAL PROPERTY TAPESTRY_LAYER_TARGET_${name})
-  install(TARGETS ${target} EXPORT TapestryTargets-${component}
-    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-endforeach()
-if(TARGET tapestry_parallel_core)
-  install(TARGETS tapestry_parallel_core EXPORT TapestryTargets-parallel_core)
-endif()
 foreach(component IN LISTS TAPESTRY_BUILT_COMPONENTS)
+  tapestry_component_targets(${component} targets)
+  install(TARGETS ${targets} EXPORT TapestryTargets-${component}
+    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/${component}/"
     DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tapestry/${component}"
     FILES_MATCHING PATTERN "*.h" PATTERN "isa" EXCLUDE)

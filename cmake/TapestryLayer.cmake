@@ -47,19 +47,46 @@ function(tapestry_layer folder)
   set_property(GLOBAL PROPERTY TAPESTRY_LAYER_TARGET_${folder_name} "tapestry_${name}")
 endfunction()
 
-# The names that users link, Tapestry::NAME, the same in the build tree and after installation, and
-# what tapestry.h goes by. Called when all layers are known.
-function(tapestry_finish_layers)
-  get_property(layers GLOBAL PROPERTY TAPESTRY_LAYERS)
+# tapestry_component(NAME LAYERS layer...): what users link for the component, as a target without
+# sources: its layers, and all of the components that it uses. Layers and our own programs link the
+# layers that they use instead, so that building them builds nothing else.
+function(tapestry_component name)
+  cmake_parse_arguments(ARG "" "" "LAYERS" ${ARGN})
+  add_library(tapestry_${name} INTERFACE)
+  tapestry_layer_targets(targets ${ARG_LAYERS})
+  list(TRANSFORM TAPESTRY_COMPONENT_USES_${name} PREPEND "tapestry_" OUTPUT_VARIABLE used)
+  target_link_libraries(tapestry_${name} INTERFACE ${targets} ${used})
+  set_property(GLOBAL PROPERTY TAPESTRY_COMPONENT_TARGET_${name} tapestry_${name})
+endfunction()
+
+# The libraries of the layers.
+function(tapestry_layer_targets out)
   set(targets "")
-  foreach(layer IN LISTS layers)
+  foreach(layer IN LISTS ARGN)
     string(REPLACE "/" "_" name "${layer}")
     get_property(target GLOBAL PROPERTY TAPESTRY_LAYER_TARGET_${name})
     list(APPEND targets ${target})
   endforeach()
-  if(TARGET tapestry_parallel_core)
-    list(APPEND targets tapestry_parallel_core)
-  endif()
+  set(${out} ${targets} PARENT_SCOPE)
+endfunction()
+
+# All libraries of a component: those of its layers, and its own where that is another one.
+function(tapestry_component_targets component out)
+  get_property(layers GLOBAL PROPERTY TAPESTRY_LAYERS)
+  list(FILTER layers INCLUDE REGEX "^${component}(/|$)")
+  tapestry_layer_targets(targets ${layers})
+  get_property(own GLOBAL PROPERTY TAPESTRY_COMPONENT_TARGET_${component})
+  set(${out} ${targets} ${own} PARENT_SCOPE)
+endfunction()
+
+# The names that users link, Tapestry::NAME, the same in the build tree and after installation, and
+# what tapestry.h goes by. Called when all layers are known.
+function(tapestry_finish_layers)
+  set(targets "")
+  foreach(component IN LISTS TAPESTRY_BUILT_COMPONENTS)
+    tapestry_component_targets(${component} own)
+    list(APPEND targets ${own})
+  endforeach()
   foreach(target IN LISTS targets)
     string(REGEX REPLACE "^tapestry_" "" name "${target}")
     set_target_properties(${target} PROPERTIES EXPORT_NAME "${name}")

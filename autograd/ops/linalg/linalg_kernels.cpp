@@ -1,4 +1,4 @@
-#include "autograd/ops/linalg_kernels.h"
+#include "autograd/ops/linalg/linalg_kernels.h"
 
 // Each matrix is one thread's work.
 #define EIGEN_DONT_PARALLELIZE

@@ -7,7 +7,7 @@
 
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/indexing.h"
-#include "autograd/ops/linalg_kernels.h"
+#include "autograd/ops/linalg/linalg_kernels.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/matmul.h"
 #include "autograd/ops/reduction.h"
