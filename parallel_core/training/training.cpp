@@ -232,10 +232,6 @@ TrainSummary train(TrainOneStepCell& cell,
       return;
     }
     saved_step = step;
-    if (!writes) {
-      get_logical_state(cell.network(), &cell.optimizer());  // a sharded one takes all ranks
-      return;
-    }
     newest = write_checkpoint(cell.network(), config.model_config, step, options.checkpoint,
                               &cell.optimizer());
     log_info("saved " + newest);
@@ -245,7 +241,7 @@ TrainSummary train(TrainOneStepCell& cell,
   const bool first = RankContext::current().rank() == 0;
   const auto accept_saved = [&] {
     if (first && saved_step != proven_step) {
-      remove_old_checkpoints(options.checkpoint, newest);
+      remove_old_checkpoints(options.checkpoint.directory, options.checkpoint.keep_max, newest);
     }
     proven_step = saved_step;
   };
