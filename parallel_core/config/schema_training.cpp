@@ -226,9 +226,9 @@ constexpr Key kKeys[] = {
      .doc = "Do not load random-number state. `load_checkpoint` loads weights alone so far."},
     {.name = "new_dataset",
      .field = f<&T::new_dataset>,
-     .accepted = "False",
-     .reason = kFullCheckpoint,
-     .doc = "On resuming, start the data from the beginning."},
+     .doc =
+         "With `resume_training`: begin the data at their first sample, whatever data the run had "
+         "before. Steps and schedules go on. Only for the start that changes the data."},
     {.name = "enable_mem_align",
      .field = f<&T::enable_mem_align>,
      .accepted = "False",

@@ -53,10 +53,14 @@ void check_output_paths(const TrainingConfig& training) {
 }
 
 // Reads the first step's batch, so that wrong data are found before anything is written.
-void check_first_step(data::DataSource& source, const DatasetConfig& d) {
+void check_first_step(const AllConfig& config, const RunData& data) {
+  const DatasetConfig& d = config.dataset_config;
+  if (!has_steps_left(config, data)) {
+    return;
+  }
   for (int64_t micro = 0; micro < d.micro_batch_num; ++micro) {
-    source.micro_batch(0, micro, d.micro_batch_num, d.batch_size, get_data_parallel_rank(),
-                       get_data_parallel_world_size());
+    data.train->micro_batch(data.start, micro, d.micro_batch_num, d.batch_size,
+                            get_data_parallel_rank(), get_data_parallel_world_size());
   }
 }
 
@@ -160,7 +164,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   log_info(checkpoint_plan(config.training_config));
 
   RunData data = open_data(config, *options.world);
-  check_first_step(*data.train, config.dataset_config);
+  check_first_step(config, data);
   log_detail("data: " + data.description);
   for (const std::string& remark : data.remarks) {
     log_info("data: " + remark);
@@ -234,7 +238,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
                             .keep_max = config.training_config.keep_checkpoint_max,
                             .resolved_config = resolved,
                             .tokenizer_model = data.tokenizer_model},
-             .stop_requested = stop_of_all(options)});
+             .stop_requested = stop_of_all(options),
+             .start = data.start});
   log_info(concat(summary.stopped_on_request ? "stopped on request after " : "finished after ",
                   summary.steps, " steps: loss ", without_nan_sign(summary.first_loss), " -> ",
                   without_nan_sign(summary.last_loss)));

@@ -50,11 +50,11 @@ bool is_due(const std::optional<int64_t>& interval, int64_t step) {
 
 std::vector<data::Batch> step_batches(data::DataSource& source,
                                       const AllConfig& config,
-                                      int64_t step) {
+                                      data::BatchPosition position) {
   const DatasetConfig& d = config.dataset_config;
   std::vector<data::Batch> batches;
   for (int64_t m = 0; m < d.micro_batch_num; ++m) {
-    batches.push_back(source.micro_batch(step, m, d.micro_batch_num, d.batch_size,
+    batches.push_back(source.micro_batch(position, m, d.micro_batch_num, d.batch_size,
                                          get_data_parallel_rank(), get_data_parallel_world_size()));
   }
   return batches;
@@ -119,7 +119,7 @@ double evaluate(ParallelModel& model,
   double loss = 0;
   double tokens = 0;
   for (int64_t i = 0; i < available; ++i) {
-    const std::vector<data::Batch> micro_batches = step_batches(source, config, i);
+    const std::vector<data::Batch> micro_batches = step_batches(source, config, {i, i * batch});
     PipelineWork work =
         pipeline_work(model, micro_batches, [&](int64_t /*micro_batch*/, ModelOutput& output) {
           loss += output.loss.item() * output.token_count;
@@ -262,8 +262,10 @@ TrainSummary train(TrainOneStepCell& cell,
 
   RankContext::current().allocator().reset_peak();  // what is told is training's
   int64_t step = cell.position().seen;
+  data::BatchPosition position =
+      options.start.value_or(data::BatchPosition{.step = step, .first_sample = step * batch});
   while (step < last_step) {
-    const int64_t epoch = source.epoch(step, batch);
+    const int64_t epoch = source.epoch(position.first_sample);
     if (t.epochs && epoch >= *t.epochs) {
       break;
     }
@@ -272,8 +274,10 @@ TrainSummary train(TrainOneStepCell& cell,
     if (contains(t.dump_activation_steps, step + 1)) {
       activations.emplace();
     }
-    const StepResult result = cell(step_batches(source, config, step));
+    const StepResult result = cell(step_batches(source, config, position));
     ++step;
+    ++position.step;
+    position.first_sample += batch;
     watch.observe(step, result);
     if (watch.loss_is_finite()) {
       accept_saved();
@@ -297,7 +301,8 @@ TrainSummary train(TrainOneStepCell& cell,
     if (options.validation != nullptr && is_due(t.eval_interval, step)) {
       record.eval_loss = evaluate(cell.network(), *options.validation, config, t.eval_iters);
     }
-    const bool is_last = step >= last_step || (t.epochs && source.epoch(step, batch) >= *t.epochs);
+    const bool is_last =
+        step >= last_step || (t.epochs && source.epoch(position.first_sample) >= *t.epochs);
     if (options.test != nullptr && is_last) {
       record.test_loss = evaluate(cell.network(), *options.test, config, t.eval_iters);
       summary.test_loss = record.test_loss;

@@ -49,6 +49,8 @@ struct TrainOptions {
   MetricsWriter* metrics = nullptr;        ///< null: no metrics.jsonl
   CheckpointOptions checkpoint;            ///< without a directory: nothing is saved
   std::function<bool()> stop_requested;    ///< asked after each step; true ends the run
+  /// Place of the first step in the data; none: as if each step before had had this batch.
+  std::optional<data::BatchPosition> start;
 };
 
 /// How a run ended.

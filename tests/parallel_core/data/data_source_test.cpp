@@ -57,7 +57,8 @@ TEST_F(DataSourceTest, EveryLayoutSeesTheSameSamplesInAStep) {
         std::map<int64_t, std::vector<int64_t>> rows;
         for (int64_t rank = 0; rank < dp; ++rank) {
           for (int64_t m = 0; m < count; ++m) {
-            const Batch batch = source.micro_batch(step, m, count, micro, rank, dp);
+            const Batch batch =
+                source.micro_batch({step, step * kGlobal}, m, count, micro, rank, dp);
             ASSERT_EQ(batch.batch, micro);
             ASSERT_EQ(batch.tokens.size(), static_cast<size_t>(micro * 4));
             ASSERT_TRUE(batch.position_ids.empty() && batch.attention_mask.empty());
@@ -104,9 +105,9 @@ TEST_F(DataSourceTest, SplitsAreDisjointAndEpochsAreCounted) {
   }
   const TokenDataSource source(data.train);
   const int64_t tokens = data.train->tokens_per_epoch();
-  EXPECT_EQ(source.epoch(0, 8), 0);
+  EXPECT_EQ(source.epoch(0), 0);
   for (int64_t step = 0; step < 40; ++step) {
-    EXPECT_EQ(source.epoch(step, 8), step * 8 * 4 / tokens);
+    EXPECT_EQ(source.epoch(step * 8), step * 8 * 4 / tokens);
   }
 }
 
@@ -115,12 +116,12 @@ TEST_F(DataSourceTest, ReportsTheEndAndBadLayouts) {
   TokenDataSource source(data.train);
   const int64_t size = source.size_in_samples();
   EXPECT_GE(size, 10);
-  EXPECT_NO_THROW(source.micro_batch(size - 1, 0, 1, 1, 0, 1));
-  EXPECT_ERROR(source.micro_batch(size, 0, 1, 1, 0, 1), IndexError, "but the dataset has");
-  EXPECT_ERROR(source.micro_batch(-1, 0, 1, 1, 0, 1), ValueError, "step -1");
-  EXPECT_ERROR(source.micro_batch(0, 1, 1, 1, 0, 1), ValueError, "micro-batch 1 of 1");
-  EXPECT_ERROR(source.micro_batch(0, 0, 1, 0, 0, 1), ValueError, "size 0");
-  EXPECT_ERROR(source.micro_batch(0, 0, 1, 1, 2, 2), ValueError, "rank 2 of 2");
+  EXPECT_NO_THROW(source.micro_batch({0, size - 1}, 0, 1, 1, 0, 1));
+  EXPECT_ERROR(source.micro_batch({0, size}, 0, 1, 1, 0, 1), IndexError, "but the dataset has");
+  EXPECT_ERROR(source.micro_batch({-1, 0}, 0, 1, 1, 0, 1), ValueError, "step -1");
+  EXPECT_ERROR(source.micro_batch({}, 1, 1, 1, 0, 1), ValueError, "micro-batch 1 of 1");
+  EXPECT_ERROR(source.micro_batch({}, 0, 1, 0, 0, 1), ValueError, "size 0");
+  EXPECT_ERROR(source.micro_batch({}, 0, 1, 1, 2, 2), ValueError, "rank 2 of 2");
   EXPECT_ERROR(TokenDataSource(data.valid), ValueError, "no such dataset");
 }
 

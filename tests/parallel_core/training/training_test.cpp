@@ -66,21 +66,19 @@ class Samples final : public data::DataSource {
  public:
   explicit Samples(AllConfig config, int64_t size = 1000)
       : config_(std::move(config)), size_(size) {}
-  data::Batch micro_batch(int64_t step,
+  data::Batch micro_batch(data::BatchPosition position,
                           int64_t micro_index,
-                          int64_t micro_batch_num,
+                          int64_t /*micro_batch_num*/,
                           int64_t micro_batch_size,
                           int64_t /*dp_rank*/,
                           int64_t /*dp_size*/) override {
-    const int64_t first = (step * micro_batch_num + micro_index) * micro_batch_size;
+    const int64_t first = position.first_sample + micro_index * micro_batch_size;
     drawn.push_back(first);
     return make_batch(config_, micro_batch_size, first);
   }
   int64_t seq_length() const override { return config_.model_config.seq_length; }
   int64_t size_in_samples() const override { return size_; }
-  int64_t epoch(int64_t step, int64_t global_batch_size) const override {
-    return step * global_batch_size / 10;
-  }
+  int64_t epoch(int64_t first_sample) const override { return first_sample / 10; }
   std::vector<int64_t> drawn;
 
  private:
@@ -168,24 +166,24 @@ class Spoiler final : public data::DataSource {
  public:
   Spoiler(const AllConfig& config, nn::Module& model, int64_t step)
       : samples_(config), model_(model), step_(step) {}
-  data::Batch micro_batch(int64_t step,
+  data::Batch micro_batch(data::BatchPosition position,
                           int64_t micro_index,
                           int64_t micro_batch_num,
                           int64_t micro_batch_size,
                           int64_t dp_rank,
                           int64_t dp_size) override {
-    if (step == step_) {
+    if (position.step == step_) {
       const NoGradGuard guard;
       nn::Parameter& parameter = *model_.named_parameters().front().parameter;
       parameter.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
       parameter.bump_version();
     }
-    return samples_.micro_batch(step, micro_index, micro_batch_num, micro_batch_size, dp_rank,
+    return samples_.micro_batch(position, micro_index, micro_batch_num, micro_batch_size, dp_rank,
                                 dp_size);
   }
   int64_t seq_length() const override { return samples_.seq_length(); }
   int64_t size_in_samples() const override { return samples_.size_in_samples(); }
-  int64_t epoch(int64_t step, int64_t batch) const override { return samples_.epoch(step, batch); }
+  int64_t epoch(int64_t sample) const override { return samples_.epoch(sample); }
 
  private:
   Samples samples_;
