@@ -21,7 +21,7 @@
 #include "parallel_core/dist_checkpointing/file_place.h"
 #include "parallel_core/dist_checkpointing/hf_names.h"
 #include "parallel_core/dist_checkpointing/manifest.h"
-#include "parallel_core/dist_checkpointing/saved_tensors.h"
+#include "parallel_core/dist_checkpointing/stored_tensors.h"
 #include "parallel_core/dist_checkpointing/shard_files.h"
 #include "parallel_core/dist_checkpointing/slice_runs.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
@@ -143,12 +143,12 @@ CheckpointWriter::~CheckpointWriter() { remove_temporary(); }
 bool CheckpointWriter::is_first() const { return world_.rank() == 0; }
 
 void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optimizer* optimizer) {
-  const SavedTensors saved = saved_tensors(model, optimizer);
+  const StoredTensors saved = stored_tensors(model, optimizer);
   const NameScheme scheme = has_file_names_ ? name_scheme(config_) : NameScheme::kLogical;
   std::vector<TensorInfo> weights;
   std::vector<TensorInfo> states;
   std::set<std::string> known;
-  for (const SavedTensor& tensor : saved.tensors) {
+  for (const StoredTensor& tensor : saved.tensors) {
     const FilePlace place = file_place(scheme, tensor.name, tensor.shape);
     if (known.insert(place.name).second) {
       weights.push_back({place.name, tensor.dtype, place.shape});
@@ -157,7 +157,7 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
       states.push_back({state_tensor_name(tensor.name, state), dtype, tensor.shape});
     }
   }
-  for (const SavedBuffer& buffer : saved.buffers) {
+  for (const StoredBuffer& buffer : saved.buffers) {
     states.push_back({buffer_tensor_name(buffer.name), buffer.dtype, buffer.shape});
   }
   Layout layout;

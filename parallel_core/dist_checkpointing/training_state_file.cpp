@@ -110,7 +110,7 @@ void set_buffers(const SafetensorsDirectory& files, ParallelModel& model) {
 
 std::string training_state_text(const std::string& state,
                                 int64_t step,
-                                const SavedTensors& saved,
+                                const StoredTensors& saved,
                                 const optim::Optimizer* optimizer) {
   nlohmann::ordered_json text;
   text["format_version"] = kStateFormat;
@@ -120,7 +120,7 @@ std::string training_state_text(const std::string& state,
   if (optimizer != nullptr) {
     text["optimizer"]["type"] = optimizer->type_name();
     text["optimizer"]["updates"] = nlohmann::ordered_json::object();
-    for (const SavedTensor& tensor : saved.tensors) {
+    for (const StoredTensor& tensor : saved.tensors) {
       text["optimizer"]["updates"][tensor.name] = tensor.updates;
     }
   }

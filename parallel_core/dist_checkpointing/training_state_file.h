@@ -6,7 +6,7 @@
 #include <string>
 
 #include "optim/optimizer.h"
-#include "parallel_core/dist_checkpointing/saved_tensors.h"
+#include "parallel_core/dist_checkpointing/stored_tensors.h"
 #include "parallel_core/pipeline_parallel/parallel_model.h"
 
 namespace tapestry {
@@ -19,7 +19,7 @@ inline constexpr const char* kTrainingStateStem = "training_state";
 /// to the tensors: step, optimizer and the updates of each tensor. ValueError if `state` is none.
 std::string training_state_text(const std::string& state,
                                 int64_t step,
-                                const SavedTensors& saved,
+                                const StoredTensors& saved,
                                 const optim::Optimizer* optimizer);
 
 /// The trainer's object, as it was given. IoError, naming file and member, if the folder has none

@@ -14,7 +14,7 @@
 namespace tapestry {
 
 /// A logical tensor of the model, whichever rank has it.
-struct SavedTensor {
+struct StoredTensor {
   std::string name;
   Shape shape;
   DType dtype = kFloat32;               ///< of its weights on disk: float32 masters
@@ -23,20 +23,20 @@ struct SavedTensor {
 };
 
 /// A buffer of a module.
-struct SavedBuffer {
+struct StoredBuffer {
   std::string name;
   Shape shape;
   DType dtype = kFloat32;
 };
 
-struct SavedTensors {
-  std::vector<SavedTensor> tensors;  ///< in the order of stages and parameters
-  std::vector<SavedBuffer> buffers;
+struct StoredTensors {
+  std::vector<StoredTensor> tensors;  ///< in the order of stages and parameters
+  std::vector<StoredBuffer> buffers;
 };
 
 /// Those of all stages of the pipeline, on every rank. Collective over the pipeline. `optimizer`
 /// may be null: then weights alone, in the parameters' dtypes.
-SavedTensors saved_tensors(const nn::Module& model, const optim::Optimizer* optimizer);
+StoredTensors stored_tensors(const nn::Module& model, const optim::Optimizer* optimizer);
 
 /// "NAME.STATE", under which a state of a logical tensor is saved.
 std::string state_tensor_name(const std::string& logical, const std::string& state);

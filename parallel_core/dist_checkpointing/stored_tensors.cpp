@@ -1,4 +1,4 @@
-#include "parallel_core/dist_checkpointing/saved_tensors.h"
+#include "parallel_core/dist_checkpointing/stored_tensors.h"
 
 #include <nlohmann/json.hpp>
 
@@ -60,16 +60,16 @@ json own_tensors(const nn::Module& model, const optim::Optimizer* optimizer) {
 
 }  // namespace
 
-SavedTensors saved_tensors(const nn::Module& model, const optim::Optimizer* optimizer) {
+StoredTensors stored_tensors(const nn::Module& model, const optim::Optimizer* optimizer) {
   const std::string own = own_tensors(model, optimizer).dump();
   const std::vector<std::string> stages =
       model_parallel_is_initialized() ? all_gather_text(get_pipeline_model_parallel_group(), own)
                                       : std::vector<std::string>{own};
-  SavedTensors all;
+  StoredTensors all;
   for (const std::string& text : stages) {
     const json stage = json::parse(text);
     for (const json& entry : stage["tensors"]) {
-      SavedTensor tensor{.name = entry[0],
+      StoredTensor tensor{.name = entry[0],
                          .shape = shape_of(entry[1]),
                          .dtype = static_cast<DType>(entry[2].get<int>()),
                          .updates = entry[3]};
