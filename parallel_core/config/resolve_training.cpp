@@ -367,6 +367,11 @@ void resolve_training(Resolution& r) {
             "given beside training_config.grad_clip_kwargs; keep one of them");
   }
   resolve_loss_scale(r);
+  if (training.new_dataset &&
+      !differs_from_default(r.config(), "training_config", "resume_training")) {
+    r.note("training_config.new_dataset",
+           "has no effect without resume_training: a run that starts anew begins its data anew");
+  }
   if (training.profile_step_start > training.profile_step_end) {
     r.error("training_config.profile_step_start",
             concat("is ", training.profile_step_start, ", after profile_step_end ",

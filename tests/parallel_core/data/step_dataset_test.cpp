@@ -71,6 +71,22 @@ TEST_F(StepDatasetTest, TheFirstFolderFeedsTheFirstStep) {
   }
 }
 
+TEST_F(StepDatasetTest, ItsFingerprintTellsRecordingsApart) {
+  const auto written = [&](int64_t steps, int64_t offset, int64_t rows) {
+    const TempDir dir;
+    for (int64_t step = 1; step <= steps; ++step) {
+      write_step(dir.path(), step, 0, rows_of(step + offset, 0, rows));
+    }
+    return StepDataSource(dir.path(), 0).fingerprint(2);
+  };
+  const std::string two = written(2, 0, 1);
+  EXPECT_EQ(two.size(), 16U);
+  EXPECT_EQ(written(3, 0, 1), two);  // more steps
+  EXPECT_NE(written(2, 1, 1), two);  // other tokens
+  EXPECT_NE(written(2, 0, 2), two);  // more rows
+  EXPECT_ERROR(written(1, 0, 1), IndexError, "2 of 1 step folders");
+}
+
 TEST_F(StepDatasetTest, EveryLayoutReplaysTheSameRows) {
   store(1);
   StepDataSource data = source();
