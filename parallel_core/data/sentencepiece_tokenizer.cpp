@@ -199,6 +199,8 @@ std::string SentencePieceTokenizer::decode(std::span<const int32_t> ids) const {
   return text;
 }
 
+int32_t SentencePieceTokenizer::bos_id() const { return processor_->processor.bos_id(); }
+
 int32_t SentencePieceTokenizer::eod_id() const { return processor_->processor.eos_id(); }
 
 int32_t SentencePieceTokenizer::pad_id() const { return processor_->processor.pad_id(); }

@@ -23,6 +23,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   int64_t vocab_size() const override;
   std::vector<int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const int32_t> ids) const override;
+  /// The id of the piece that begins a sentence, usually "<s>".
+  int32_t bos_id() const override;
   /// The id of the piece that ends a sentence, usually "</s>".
   int32_t eod_id() const override;
   int32_t pad_id() const override;

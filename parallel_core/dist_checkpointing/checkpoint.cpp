@@ -21,6 +21,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/dist_checkpointing/hf_config.h"
 #include "parallel_core/dist_checkpointing/hf_names.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
@@ -238,6 +239,9 @@ std::string resolve_checkpoint(const std::string& path) {
 
 void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path) {
   const std::string resolved = resolve_checkpoint(path);
+  if (model.has_file_names_of_config()) {
+    check_hf_config(config, resolved);
+  }
   const LogicalState state = read_weights(resolved);
   if (uses_module_paths(model, state)) {
     load_by_module_paths(model, state, resolved);
@@ -277,8 +281,10 @@ std::string write_checkpoint(const ParallelModel& model,
     fs::create_directory(temporary);
     const bool named = model.has_file_names_of_config();
     write_state(temporary / kWeightsFile, named ? to_file_names(config, state) : state);
-    write_file_atomically(temporary / "config.json",
-                          model_config_json(config, named ? file_model_type(config) : "tapestry"));
+    // All weights have one dtype; a stage without any has nothing to say of it.
+    write_hf_files(temporary, config, named,
+                   state.empty() ? config.params_dtype : state.begin()->second.dtype(),
+                   options.source);
     write_file_atomically(temporary / "config.yaml", options.resolved_config);
     if (!options.tokenizer_model.empty()) {
       copy_to_disk(options.tokenizer_model, temporary / "tokenizer.model");

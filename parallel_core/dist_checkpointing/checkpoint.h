@@ -5,6 +5,7 @@
 #include <string>
 
 #include "parallel_core/config/config.h"
+#include "parallel_core/dist_checkpointing/hf_config.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/pipeline_parallel/parallel_model.h"
 
@@ -17,7 +18,7 @@ LogicalState read_weights(const std::string& path);
 /// Loads the weights at `path` (see read_weights; a folder of checkpoints means its newest) into
 /// the model, whichever naming scheme they use: logical, in-memory, or, if the model has them
 /// (has_file_names_of_config), that of Hugging Face. ValueError with the full report if they do not
-/// fit.
+/// fit, or if the folder's config.json is that of another model (check_hf_config).
 void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path);
 
 /// The newest "step_%08d" folder below a folder; the folder itself if it holds weights. IoError if
@@ -30,9 +31,11 @@ struct CheckpointOptions {
   int64_t keep_max = 5;
   std::string resolved_config;  ///< content of config.yaml
   std::string tokenizer_model;  ///< copied beside the weights; may be empty
+  HfSource source;              ///< for config.json and generation_config.json
 };
 
-/// Writes directory/step_%08d with model.safetensors, config.json, config.yaml and the tokenizer.
+/// Writes directory/step_%08d with model.safetensors, config.json, generation_config.json,
+/// config.yaml and the tokenizer.
 /// The folder appears under its name when it is complete and on disk. Returns its path. All ranks
 /// make the call, rank 0 of the world writes, after it has brought the stages of its pipeline
 /// together. With an optimizer its masters are written in place of 16-bit parameters. A model

@@ -23,10 +23,4 @@ LogicalState to_file_names(const TransformerConfig& config, const LogicalState& 
 /// that old files hold are dropped, as is an output matrix that repeats tied embeddings.
 LogicalState from_file_names(const TransformerConfig& config, const LogicalState& tensors);
 
-/// Content of config.json beside the weights of a model of this type.
-std::string model_config_json(const TransformerConfig& config, const std::string& type);
-inline std::string model_config_json(const TransformerConfig& config) {
-  return model_config_json(config, file_model_type(config));
-}
-
 }  // namespace tapestry

@@ -21,6 +21,7 @@
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/metrics.h"
 #include "parallel_core/training/output_folder.h"
+#include "parallel_core/training/saved_model.h"
 #include "parallel_core/training/start_summary.h"
 #include "parallel_core/training/time_estimate.h"
 
@@ -159,6 +160,12 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
 
   log_info(checkpoint_plan(config.training_config));
 
+  const std::string weights = config.training_config.load_checkpoint.empty()
+                                  ? std::string()
+                                  : resolve_checkpoint(config.training_config.load_checkpoint);
+  if (!weights.empty() && !options.model) {
+    check_hf_config(config.model_config, weights);  // before data and model are made
+  }
   RunData data = open_data(config, *options.world);
   check_first_step(*data.train, config.dataset_config);
   log_detail("data: " + data.description);
@@ -171,8 +178,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
                                                          options.world->size(), available);
   const std::unique_ptr<ParallelModel> model =
       options.model ? get_model(options.model, config) : get_model(config);
-  if (!config.training_config.load_checkpoint.empty()) {
-    const std::string weights = resolve_checkpoint(config.training_config.load_checkpoint);
+  if (!weights.empty()) {
     load_weights(*model, config.model_config, weights);
     log_info("loaded " + weights);
     const std::string remark = other_tokenizer_remark(config, data, weights);
@@ -233,7 +239,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
              .checkpoint = {.directory = output + "/checkpoint",
                             .keep_max = config.training_config.keep_checkpoint_max,
                             .resolved_config = resolved,
-                            .tokenizer_model = data.tokenizer_model},
+                            .tokenizer_model = data.tokenizer_model,
+                            .source = hf_source_of(config, data, weights)},
              .stop_requested = stop_of_all(options)});
   log_info(concat(summary.stopped_on_request ? "stopped on request after " : "finished after ",
                   summary.steps, " steps: loss ", without_nan_sign(summary.first_loss), " -> ",
