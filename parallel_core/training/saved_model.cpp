@@ -81,7 +81,7 @@ SavedModel open_hf_model(const std::string& folder) {
          {"seq_length", positions},
          {"hidden_dropout", 0.0},
          {"attention_dropout", 0.0}}},
-       {"optimizer_config", {{"learning_rate", 0.0}}}});
+       {"optimizer_config", {{"learning_rate", 1.0}}}});
   model.tokenizer = data::make_tokenizer(pieces ? "sentencepiece" : "byte", pieces ? file : "");
   check_vocabulary(model, folder);
   model.eod_id = model.tokenizer->eod_id();

@@ -54,7 +54,7 @@ model_config:
   seq_length: 16
   init_method_std: 0.1
 optimizer_config:
-  learning_rate: 2e-2
+  learning_rate: 1e-2
 END
 llama="model_config.position_embedding_type=rope model_config.normalization=RMSNorm
   model_config.hidden_act=swiglu model_config.add_bias_linear=False
