@@ -134,7 +134,7 @@ class HfReader {
     return {found->get<T>(), found->dump(), true};
   }
   Found<int64_t> size(const std::string& name, int64_t value) {
-    const Found<int64_t> found =
+    Found<int64_t> found =
         take<int64_t>(name, value, &Json::is_number_integer, "an integer above 0");
     if (found.written && (found.value < 1 || found.value > kMaxHfSize)) {
       finding(name, concat("expected an integer from 1 to ", kMaxHfSize, ", got ", found.text));

@@ -204,7 +204,7 @@ std::string model_config_json(const TransformerConfig& config,
   } else {
     add_llama(json, config, type == "qwen2");
   }
-  const std::string text = written(json);
+  std::string text = written(json);
   if (!source.config_json.empty() &&
       says_the_same(parse_hf_config(source.config_json, "config.json"),
                     parse_hf_config(text, "config.json"))) {

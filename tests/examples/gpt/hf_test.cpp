@@ -11,7 +11,7 @@
 #include "tests/examples/gpt/run_program.h"
 #include "tests/parallel_core/small_model.h"
 
-namespace tapestry {
+namespace tapestry::hf_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -359,4 +359,4 @@ TEST_F(HfTest, FoldersThatAreRefused) {
 }
 
 }  // namespace
-}  // namespace tapestry
+}  // namespace tapestry::hf_test

@@ -47,11 +47,11 @@ Json llama_json() {
           {"use_cache", true},
           {"vocab_size", 31}};
 }
-Json with(Json json, const Json& more) {
+Json changed(Json json, const Json& more) {
   json.update(more);
   return json;
 }
-Json without(Json json, const std::vector<std::string>& names) {
+Json lacking(Json json, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     json.erase(name);
   }
@@ -59,7 +59,7 @@ Json without(Json json, const std::vector<std::string>& names) {
 }
 
 HfConfig parsed(const Json& json) { return parse_hf_config(json.dump(), "hf/config.json"); }
-std::string refusal(const Json& json) {
+std::string refused_text(const Json& json) {
   return message_of<ValueError>([&] { parsed(json); });
 }
 
@@ -180,31 +180,32 @@ TEST_F(FromHf, WhatTheFileLeavesOutIsThatOfTheType) {
 }
 
 TEST_F(FromHf, SpellingsOfOtherWriters) {
-  const Json newer = with(
-      without(llama_json(), {"rope_theta", "rope_scaling", "torch_dtype"}),
+  const Json newer = changed(
+      lacking(llama_json(), {"rope_theta", "rope_scaling", "torch_dtype"}),
       {{"dtype", "float16"}, {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7e4}}}});
   EXPECT_EQ(load(newer).model_config.rotary_config.rotary_base, 7e4);
   EXPECT_EQ(parsed(newer).dtype, kFloat16);
   for (const char* type : {"type", "rope_type"}) {
-    const Json linear = with(llama_json(), {{"rope_scaling", {{type, "linear"}, {"factor", 4.0}}}});
+    const Json linear =
+        changed(llama_json(), {{"rope_scaling", {{type, "linear"}, {"factor", 4.0}}}});
     EXPECT_EQ(load(linear).model_config.rotary_config.seq_len_interpolation_factor, 4.0);
   }
-  EXPECT_EQ(load(with(llama_json(), {{"num_key_value_heads", nullptr}, {"head_dim", nullptr}}))
+  EXPECT_EQ(load(changed(llama_json(), {{"num_key_value_heads", nullptr}, {"head_dim", nullptr}}))
                 .model_config.kv_channels,
             8);
   const TransformerConfig biased =
-      load(with(llama_json(), {{"attention_bias", true}, {"mlp_bias", true}})).model_config;
+      load(changed(llama_json(), {{"attention_bias", true}, {"mlp_bias", true}})).model_config;
   EXPECT_TRUE(biased.qkv_has_bias && biased.out_proj_has_bias && biased.mlp_has_bias);
-  EXPECT_THAT(parsed(with(llama_json(), {{"eos_token_id", {7, 9}}})).token_ids.eos,
+  EXPECT_THAT(parsed(changed(llama_json(), {{"eos_token_id", {7, 9}}})).token_ids.eos,
               ElementsAre(7, 9));
-  EXPECT_EQ(parsed(with(llama_json(), {{"bos_token_id", nullptr}})).token_ids.bos, std::nullopt);
+  EXPECT_EQ(parsed(changed(llama_json(), {{"bos_token_id", nullptr}})).token_ids.bos, std::nullopt);
 }
 
 TEST_F(FromHf, Windows) {
-  const Json qwen2 = with(without(llama_json(), {"attention_bias", "mlp_bias", "architectures"}),
-                          {{"model_type", "qwen2"}, {"sliding_window", 8}});
+  const Json qwen2 = changed(lacking(llama_json(), {"attention_bias", "mlp_bias", "architectures"}),
+                             {{"model_type", "qwen2"}, {"sliding_window", 8}});
   const auto window = [&](const Json& more) {
-    return load(with(qwen2, more)).model_config.window_size;
+    return load(changed(qwen2, more)).model_config.window_size;
   };
   EXPECT_EQ(window({{"use_sliding_window", false}}), std::nullopt);
   EXPECT_EQ(window({{"use_sliding_window", true}, {"max_window_layers", 2}}), std::nullopt);
@@ -213,15 +214,19 @@ TEST_F(FromHf, Windows) {
   EXPECT_EQ(window({{"use_sliding_window", true},
                     {"layer_types", {"sliding_attention", "sliding_attention"}}}),
             (std::vector<int64_t>{7, 0}));
-  EXPECT_THAT(refusal(with(qwen2, {{"use_sliding_window", true}, {"max_window_layers", 1}})),
-              HasSubstr("hf/config.json: max_window_layers: 1 of 2 layers have a window"));
-  EXPECT_THAT(refusal(with(qwen2, {{"layer_types", {"full_attention", "sliding_attention"}}})),
-              HasSubstr("layer_types: 1 of 2 layers"));
-  EXPECT_THAT(refusal(with(llama_json(), {{"sliding_window", 8}})), HasSubstr("sliding_window"));
-  const Json mistral = with(without(llama_json(), {"architectures"}), {{"model_type", "mistral"}});
-  EXPECT_EQ(load(with(mistral, {{"sliding_window", nullptr}})).model_config.window_size,
+  EXPECT_THAT(
+      refused_text(changed(qwen2, {{"use_sliding_window", true}, {"max_window_layers", 1}})),
+      HasSubstr("hf/config.json: max_window_layers: 1 of 2 layers have a window"));
+  EXPECT_THAT(
+      refused_text(changed(qwen2, {{"layer_types", {"full_attention", "sliding_attention"}}})),
+      HasSubstr("layer_types: 1 of 2 layers"));
+  EXPECT_THAT(refused_text(changed(llama_json(), {{"sliding_window", 8}})),
+              HasSubstr("sliding_window"));
+  const Json mistral =
+      changed(lacking(llama_json(), {"architectures"}), {{"model_type", "mistral"}});
+  EXPECT_EQ(load(changed(mistral, {{"sliding_window", nullptr}})).model_config.window_size,
             std::nullopt);
-  EXPECT_EQ(load(with(mistral, {{"sliding_window", 1}})).model_config.window_size,
+  EXPECT_EQ(load(changed(mistral, {{"sliding_window", 1}})).model_config.window_size,
             (std::vector<int64_t>{0, 0}));
 }
 
@@ -234,47 +239,49 @@ TEST(ReadHfConfig, WhatIsNotBuiltIsRefusedByItsName) {
       {{{"model_type", "falcon"}}, "falcon", "what can: llama, mistral, qwen2 and gpt2"},
       {{{"architectures", {"OPTForCausalLM"}}}, "OPTForCausalLM", "cannot be read"},
       {Json::object(), "no model_type", "cannot be read"},
-      {with(llama_json(), {{"architectures", {"LlamaForSequenceClassification"}}}),
+      {changed(llama_json(), {{"architectures", {"LlamaForSequenceClassification"}}}),
        "architectures: LlamaForSequenceClassification", "LlamaForCausalLM"},
-      {with(llama_json(), {{"hidden_act", "gelu"}}), "hidden_act", "\"gelu\" is not built"},
-      {with(gpt2, {{"activation_function", "mish"}}), "activation_function",
+      {changed(llama_json(), {{"hidden_act", "gelu"}}), "hidden_act", "\"gelu\" is not built"},
+      {changed(gpt2, {{"activation_function", "mish"}}), "activation_function",
        "\"mish\" is not built"},
-      {with(llama_json(), {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}}),
+      {changed(llama_json(), {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}}),
        "rope_scaling", "\"llama3\" is not built"},
-      {with(llama_json(), {{"rope_parameters", {{"rope_type", "yarn"}}}}), "rope_parameters",
+      {changed(llama_json(), {{"rope_parameters", {{"rope_type", "yarn"}}}}), "rope_parameters",
        "\"yarn\""},
-      {with(llama_json(), {{"rope_scaling", {{"factor", 8.0}}}}), "rope_scaling",
+      {changed(llama_json(), {{"rope_scaling", {{"factor", 8.0}}}}), "rope_scaling",
        "expected a rope_type"},
-      {with(llama_json(), {{"rope_scaling", {{"type", "linear"}}}}), "rope_scaling",
+      {changed(llama_json(), {{"rope_scaling", {{"type", "linear"}}}}), "rope_scaling",
        "expected a factor"},
-      {with(llama_json(), {{"rope_parameters", {{"rope_theta", 1.0}}}}), "rope_parameters",
+      {changed(llama_json(), {{"rope_parameters", {{"rope_theta", 1.0}}}}), "rope_parameters",
        "but rope_theta is 500000.0"},
-      {with(llama_json(), {{"partial_rotary_factor", 0.5}}), "partial_rotary_factor", "not read"},
-      {with(llama_json(), {{"quantization_config", {{"bits", 4}}}}), "quantization_config",
+      {changed(llama_json(), {{"partial_rotary_factor", 0.5}}), "partial_rotary_factor",
+       "not read"},
+      {changed(llama_json(), {{"quantization_config", {{"bits", 4}}}}), "quantization_config",
        "quantised"},
-      {with(llama_json(), {{"torch_dtype", "int8"}}), "torch_dtype", "unknown dtype \"int8\""},
-      {with(llama_json(), {{"dtype", "float32"}}), "dtype", "torch_dtype is \"bfloat16\""},
-      {with(gpt2, {{"scale_attn_weights", false}}), "scale_attn_weights", "not supported"},
-      {with(gpt2, {{"scale_attn_by_inverse_layer_idx", true}}), "scale_attn_by_inverse_layer_idx",
-       "not supported"},
-      {with(gpt2, {{"n_head", 5}}), "n_head", "5 does not divide n_embd 768"},
-      {with(llama_json(), {{"num_key_value_heads", 3}}), "num_key_value_heads", "does not divide"},
-      {with(llama_json(), {{"hidden_size", "32"}}), "hidden_size",
+      {changed(llama_json(), {{"torch_dtype", "int8"}}), "torch_dtype", "unknown dtype \"int8\""},
+      {changed(llama_json(), {{"dtype", "float32"}}), "dtype", "torch_dtype is \"bfloat16\""},
+      {changed(gpt2, {{"scale_attn_weights", false}}), "scale_attn_weights", "not supported"},
+      {changed(gpt2, {{"scale_attn_by_inverse_layer_idx", true}}),
+       "scale_attn_by_inverse_layer_idx", "not supported"},
+      {changed(gpt2, {{"n_head", 5}}), "n_head", "5 does not divide n_embd 768"},
+      {changed(llama_json(), {{"num_key_value_heads", 3}}), "num_key_value_heads",
+       "does not divide"},
+      {changed(llama_json(), {{"hidden_size", "32"}}), "hidden_size",
        "expected an integer above 0, got \"32\""},
-      {with(llama_json(), {{"hidden_size", -1}}), "hidden_size", "got -1"},
-      {with(llama_json(), {{"rms_norm_eps", true}}), "rms_norm_eps", "expected a number"},
-      {with(llama_json(), {{"tie_word_embeddings", 1}}), "tie_word_embeddings", "true or false"},
-      {with(llama_json(), {{"eos_token_id", {1, "x"}}}), "eos_token_id", "list of ids"},
+      {changed(llama_json(), {{"hidden_size", -1}}), "hidden_size", "got -1"},
+      {changed(llama_json(), {{"rms_norm_eps", true}}), "rms_norm_eps", "expected a number"},
+      {changed(llama_json(), {{"tie_word_embeddings", 1}}), "tie_word_embeddings", "true or false"},
+      {changed(llama_json(), {{"eos_token_id", {1, "x"}}}), "eos_token_id", "list of ids"},
   };
   for (const auto& [json, name, text] : cases) {
-    const std::string message = refusal(json);
+    const std::string message = refused_text(json);
     EXPECT_THAT(message, HasSubstr("hf/config.json: ")) << json;
     EXPECT_THAT(message, HasSubstr(name)) << json;
     EXPECT_THAT(message, HasSubstr(text)) << json;
   }
   // All findings at once.
   const std::string both =
-      refusal(with(llama_json(), {{"hidden_act", "gelu"}, {"hidden_size", "x"}}));
+      refused_text(changed(llama_json(), {{"hidden_act", "gelu"}, {"hidden_size", "x"}}));
   EXPECT_THAT(both, HasSubstr("hidden_act"));
   EXPECT_THAT(both, HasSubstr("hidden_size"));
 }
@@ -330,7 +337,7 @@ TEST_F(FromHf, KeysThatAreGivenAsWell) {
                                  " is true, that is "
                                  "untie_embeddings_and_output_weights: False"));
   EXPECT_THAT(message, Not(HasSubstr("required")));
-  EXPECT_THAT(error(without(llama_json(), {"rms_norm_eps"}), "  norm_epsilon: 1e-5\n"),
+  EXPECT_THAT(error(lacking(llama_json(), {"rms_norm_eps"}), "  norm_epsilon: 1e-5\n"),
               HasSubstr("rms_norm_eps of " + file + ", which leaves it out, is 1e-06"));
   // Keys that others stand for.
   EXPECT_THAT(error(llama_json(), "  add_bias_linear: True\n"),
@@ -378,7 +385,7 @@ TEST_F(FromHf, TheResolvedConfigurationStandsAlone) {
   EXPECT_THAT(text, HasSubstr("\n    rotary_base: 5e+05  # " + file + ", rope_theta\n"));
   EXPECT_THAT(text, HasSubstr("\n  load_checkpoint: " + dir_.file("hf") +
                               "  # derived from model_config.from_hf\n"));
-  EXPECT_THAT(resolved_yaml(load(without(llama_json(), {"rope_theta"}))),
+  EXPECT_THAT(resolved_yaml(load(lacking(llama_json(), {"rope_theta"}))),
               HasSubstr("rotary_base: 10000.0  # " + file + ", rope_theta by default\n"));
   std::filesystem::remove_all(dir_.file("hf"));
   AllConfig again = init_configs_from_text(text, "config.yaml");
