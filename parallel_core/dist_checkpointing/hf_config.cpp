@@ -249,6 +249,9 @@ void write_hf_files(const std::string& folder,
                         named ? model_config_json(config, file_model_type(config), stored, source)
                               : own_model_config_json(config, stored, source.token_ids));
   write_file_atomically(to / "generation_config.json", generation_config_json(source));
+  if (!source.tokenizer_config.empty()) {
+    write_file_atomically(to / "tokenizer_config.json", source.tokenizer_config);
+  }
   for (const std::string& file : source.files) {
     write_file_atomically(to / fs::path(file).filename(), content_of(file));
   }

@@ -15,6 +15,7 @@ struct HfSource {
   std::string config_json;         ///< content of the files beside the weights that the run
   std::string generation_config;   ///< started from; empty if there are none
   std::vector<std::string> files;  ///< paths of tokenizer files that are copied as they are
+  std::string tokenizer_config;    ///< content of tokenizer_config.json; empty: none, or in files
 };
 
 /// What is to be kept of the folder that weights were loaded from: config.json and
@@ -47,8 +48,9 @@ std::string own_model_config_json(const TransformerConfig& config,
 /// alone.
 std::string generation_config_json(const HfSource& source);
 
-/// Writes config.json, generation_config.json and source.files into a folder. `named`: the weights
-/// carry the names of file_model_type(config); else the model is one's own. IoError, StorageError.
+/// Writes config.json, generation_config.json and the source's files of a tokenizer into a folder.
+/// `named`: the weights carry the names of file_model_type(config); else the model is one's own.
+/// IoError, StorageError.
 void write_hf_files(const std::string& folder,
                     const TransformerConfig& config,
                     bool named,

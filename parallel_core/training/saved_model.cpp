@@ -1,11 +1,14 @@
 #include "parallel_core/training/saved_model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/data/file.h"
+#include "parallel_core/data/sentencepiece_tokenizer.h"
 
 namespace tapestry {
 
@@ -101,6 +104,44 @@ std::optional<int64_t> id_or_none(int32_t id) {
   return id < 0 ? std::nullopt : std::optional<int64_t>(id);
 }
 
+// For the transformers library, which would begin every text with an id of its own and a space:
+// the texts of a run have neither.
+std::string tokenizer_config_json(const data::SentencePieceTokenizer& tokenizer,
+                                  int64_t max_length) {
+  const auto piece = [&](int32_t id) {
+    return id < 0 ? nlohmann::json() : nlohmann::json(tokenizer.piece(id));
+  };
+  const nlohmann::json json = {{"tokenizer_class", "LlamaTokenizer"},
+                               {"add_bos_token", false},
+                               {"add_eos_token", false},
+                               {"add_prefix_space", false},
+                               {"legacy", false},
+                               {"clean_up_tokenization_spaces", false},
+                               {"bos_token", piece(tokenizer.bos_id())},
+                               {"eos_token", piece(tokenizer.eod_id())},
+                               {"unk_token", piece(tokenizer.unk_id())},
+                               {"pad_token", piece(tokenizer.pad_id())},
+                               {"model_max_length", max_length}};
+  return json.dump(2) + "\n";
+}
+
+// The tokenizer of the run's text; null where it is not known.
+std::unique_ptr<data::Tokenizer> tokenizer_of(const AllConfig& config, const RunData& data) {
+  const DatasetConfig& d = config.dataset_config;
+  return d.step_data_dir || (d.tokenizer_type != "byte" && data.tokenizer_model.empty())
+             ? nullptr
+             : data::make_tokenizer(d.tokenizer_type, data.tokenizer_model);
+}
+
+TokenIds ids_of(const data::Tokenizer& tokenizer) {
+  TokenIds ids{
+      .bos = id_or_none(tokenizer.bos_id()), .eos = {}, .pad = id_or_none(tokenizer.pad_id())};
+  if (tokenizer.eod_id() >= 0) {
+    ids.eos.push_back(tokenizer.eod_id());
+  }
+  return ids;
+}
+
 }  // namespace
 
 SavedModel open_saved_model(const std::string& folder) {
@@ -115,42 +156,33 @@ SavedModel open_saved_model(const std::string& folder) {
   return open_hf_model(folder);
 }
 
-std::optional<TokenIds> token_ids_of(const AllConfig& config, const RunData& data) {
-  const DatasetConfig& d = config.dataset_config;
-  if (d.step_data_dir || (d.tokenizer_type != "byte" && data.tokenizer_model.empty())) {
-    return std::nullopt;
-  }
-  const auto tokenizer = data::make_tokenizer(d.tokenizer_type, data.tokenizer_model);
-  TokenIds ids{
-      .bos = id_or_none(tokenizer->bos_id()), .eos = {}, .pad = id_or_none(tokenizer->pad_id())};
-  if (tokenizer->eod_id() >= 0) {
-    ids.eos.push_back(tokenizer->eod_id());
-  }
-  return ids;
-}
-
 HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::string& weights) {
   HfSource source;
-  const bool folder = !weights.empty() && fs::is_directory(weights);
-  if (folder) {
+  const auto tokenizer = tokenizer_of(config, data);
+  if (!weights.empty() && fs::is_directory(weights)) {
     source = read_hf_source(weights);
-  }
-  const std::optional<TokenIds> ids = token_ids_of(config, data);
-  if (folder) {
     const std::string theirs = weights + "/tokenizer.model";
-    const bool same = ids && !data.tokenizer_model.empty() && fs::exists(theirs) &&
+    const bool same = tokenizer != nullptr && !data.tokenizer_model.empty() && fs::exists(theirs) &&
                       data::read_file(theirs) == data::read_file(data.tokenizer_model);
-    if (!ids || same) {
+    if (tokenizer == nullptr || same) {
       source.files = tokenizer_files_in(weights);
-      if (!ids && fs::exists(theirs)) {
-        source.files.push_back(theirs);
-      }
+    }
+    if (tokenizer == nullptr && fs::exists(theirs)) {
+      source.files.push_back(theirs);
     }
   }
-  if (ids) {
-    source.token_ids = *ids;
+  if (tokenizer != nullptr) {
+    source.token_ids = ids_of(*tokenizer);
   } else if (!source.config_json.empty()) {
     source.token_ids = parse_hf_config(source.config_json, weights + "/config.json").token_ids;
+  }
+  const auto* pieces = dynamic_cast<const data::SentencePieceTokenizer*>(tokenizer.get());
+  const bool has_config =
+      std::any_of(source.files.begin(), source.files.end(),
+                  [](const std::string& file) { return file.ends_with("/tokenizer_config.json"); });
+  if (pieces != nullptr && !has_config) {
+    source.tokenizer_config =
+        tokenizer_config_json(*pieces, config.model_config.max_position_embeddings.value_or(1));
   }
   return source;
 }

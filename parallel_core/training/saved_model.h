@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,12 +33,10 @@ struct SavedModel {
 /// (tokenizer.json, vocab.json), and for one that has more ids than the model.
 SavedModel open_saved_model(const std::string& folder);
 
-/// Bos, eos and pad ids of the data's tokenizer; none where it is not known.
-std::optional<TokenIds> token_ids_of(const AllConfig& config, const RunData& data);
-
-/// For a run's checkpoints: the ids of its tokenizer, and what the folder that its weights come
-/// from (empty: none) says. Where that is the folder of the run's tokenizer, or the run does not
-/// know its own, other files of a tokenizer there are kept as well.
+/// For a run's checkpoints: the ids of its tokenizer, where there is none those that the folder of
+/// its weights gives (`weights`, as resolve_checkpoint gives it; empty: none), and what else that
+/// folder says. Where the tokenizer there is the run's, or the run does not know its own, other
+/// files of a tokenizer there are kept; else a SentencePiece model gets a tokenizer_config.json.
 HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::string& weights);
 
 }  // namespace tapestry

@@ -9,7 +9,7 @@ says 'training_config'
 
 runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set training_config.training_iters=100'
 leaves output/metrics.jsonl output/config.yaml output/log/rank_0/info.log \
-  output/checkpoint/step_00000002/{model.safetensors,config.json,config.yaml,tokenizer.model}
+  output/checkpoint/step_00000002/{model.safetensors,config.json,generation_config.json,config.yaml,tokenizer.model,tokenizer_config.json}
 
 runs 'pretrain_gpt --plot output'
 says 'loss per token'

@@ -339,6 +339,49 @@ TEST_F(HfTest, TextFromAFolder) {
   EXPECT_THAT(err_, HasSubstr("llama: has neither config.yaml"));
 }
 
+TEST_F(HfTest, WhatACheckpointSaysOfItsTokenizer) {
+  write_llama("llama", "llama");
+  ASSERT_EQ(preprocess("--input text.txt --output_prefix pieces --tokenizer_type sentencepiece "
+                       "--train_tokenizer --vocab_size 264 --append_eod"),
+            0)
+      << said();
+  dir_.write("run.yaml", replaced(replaced(kNothing, "text_text_document", "pieces_text_document"),
+                                  "tokenizer_type: byte", "tokenizer_type: sentencepiece"));
+  ASSERT_EQ(pretrain("--config_path run.yaml --from_hf llama"), 0) << said();
+  EXPECT_THAT(out_, Not(HasSubstr("warning")));
+  const std::string saved = "output/checkpoint/step_00000001/";
+  const auto expect_ids = [&](const Json& found) {
+    EXPECT_EQ(found.at("bos_token_id"), 1);
+    EXPECT_EQ(found.at("eos_token_id"), 2);
+  };
+  expect_ids(json(saved + "config.json"));
+  expect_ids(json(saved + "generation_config.json"));
+  EXPECT_EQ(json(saved + "generation_config.json").at("pad_token_id"), nullptr);
+  const Json tokenizer = json(saved + "tokenizer_config.json");
+  EXPECT_EQ(tokenizer.at("bos_token"), "<s>");
+  EXPECT_EQ(tokenizer.at("eos_token"), "</s>");
+  EXPECT_EQ(tokenizer.at("unk_token"), "<unk>");
+  EXPECT_EQ(tokenizer.at("add_bos_token"), false);
+  EXPECT_EQ(tokenizer.at("model_max_length"), kPositions);
+
+  // What the folder of the same tokenizer holds besides is kept, also by the next run.
+  fs::copy_file(dir_.file("pieces.model"), dir_.file("llama/tokenizer.model"));
+  dir_.write("llama/tokenizer_config.json", "{\"add_bos_token\": true}");
+  dir_.write("llama/special_tokens_map.json", "{}");
+  dir_.write("llama/generation_config.json",
+             "{\"bos_token_id\": 1, \"eos_token_id\": 2, \"temperature\": 0.6}");
+  ASSERT_EQ(pretrain("--config_path run.yaml --from_hf llama --overwrite"), 0) << said();
+  for (const char* file :
+       {"tokenizer_config.json", "special_tokens_map.json", "generation_config.json"}) {
+    EXPECT_EQ(dir_.read(saved + file), dir_.read(std::string("llama/") + file)) << file;
+  }
+  // With another tokenizer they say nothing of its ids.
+  dir_.write("bytes.yaml", kNothing);
+  ASSERT_EQ(pretrain("--config_path bytes.yaml --from_hf llama --overwrite"), 0) << said();
+  EXPECT_FALSE(fs::exists(dir_.file(saved + "special_tokens_map.json")));
+  EXPECT_EQ(json(saved + "generation_config.json").at("eos_token_id"), 256);
+}
+
 TEST_F(HfTest, FoldersThatAreRefused) {
   dir_.write("run.yaml", kNothing);
   write_llama("llama", "llama");

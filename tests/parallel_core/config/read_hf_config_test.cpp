@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/config/render.h"
@@ -406,6 +407,54 @@ TEST_F(FromHf, InCppAndCompletedTwice) {
   config.model_config.num_layers = 3;
   EXPECT_THAT(message_of<ConfigError>([&] { resolve(config); }),
               HasSubstr("model_config.num_layers: is 3, but num_hidden_layers of"));
+}
+
+TEST_F(FromHf, FromAnotherSourceThanYaml) {
+  const AllConfig config = init_configs_from_args(
+      {"--from_hf", folder(llama_json()), "--seq-length", "16", "--train-iters", "2"});
+  EXPECT_EQ(config.model_config.num_layers, 2);
+  EXPECT_EQ(
+      init_configs_from_dict({{"training_config", {{"training_iters", 2}}},
+                              {"model_config", {{"from_hf", dir_.file("hf")}, {"seq_length", 16}}}})
+          .model_config.rotary_config.rotary_base,
+      5e5);
+}
+
+// Files come from elsewhere: whatever is wrong with one, it is an error in words.
+TEST(ReadHfConfig, DamagedFilesAreErrors) {
+  const std::string text =
+      changed(llama_json(), {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}},
+                             {"layer_types", {"full_attention", "full_attention"}}})
+          .dump();
+  EXPECT_NO_THROW(parse_hf_config(text, "config.json"));
+  std::mt19937 random(7);
+  int read = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string damaged = text;
+    for (uint32_t j = 0; j <= random() % 3; ++j) {
+      const size_t at = random() % damaged.size();
+      switch (random() % 4) {
+        case 0:
+          damaged[at] = static_cast<char>(random() % 256);
+          break;
+        case 1:
+          damaged.erase(at, random() % 8);
+          break;
+        case 2:
+          damaged.insert(at, damaged.substr(random() % damaged.size(), random() % 20));
+          break;
+        default:
+          damaged.resize(std::max<size_t>(1, at));
+      }
+    }
+    try {
+      parse_hf_config(damaged, "config.json");
+      ++read;
+    } catch (const IoError&) {
+    } catch (const ValueError&) {
+    }
+  }
+  EXPECT_LT(read, 3000);
 }
 
 TEST(HfDifferences, AreTheKeysThatSayWhatTheWeightsAreOf) {
