@@ -212,7 +212,8 @@ struct Initializer {
 };
 
 struct TransformerConfig {
-  bool sequence_parallel = false;  // resolved: parallel_config.sequence_parallel
+  std::optional<std::string> from_hf;  // folder whose config.json gives the keys below
+  bool sequence_parallel = false;      // resolved: parallel_config.sequence_parallel
   int64_t vocab_size = 0;
   int64_t num_layers = 0;
   int64_t num_attention_heads = 0;

@@ -55,6 +55,18 @@ void resolve_length(Resolution& r) {
   within("training_config.dump_weight_steps", training.dump_weight_steps);
 }
 
+// A run that goes on has weights of its own.
+void resolve_start_weights(Resolution& r) {
+  auto& training = r.config().training_config;
+  const auto& from_hf = r.config().model_config.from_hf;
+  constexpr const char* kLoad = "training_config.load_checkpoint";
+  if (from_hf && !r.given(kLoad) &&
+      !differs_from_default(r.config(), "training_config", "resume_training")) {
+    training.load_checkpoint = *from_hf;
+    r.derived(kLoad, "model_config.from_hf");
+  }
+}
+
 void resolve_wrapper(Resolution& r) {
   auto& training = r.config().training_config;
   const auto& zero_level = r.config().parallel_config.zero_level;
@@ -360,6 +372,7 @@ void resolve_training(Resolution& r) {
   resolve_saving(r);
   const auto& training = r.config().training_config;
   resolve_length(r);
+  resolve_start_weights(r);
   resolve_wrapper(r);
   resolve_data(r);
   if (training.grad_clip_kwargs && r.config().optimizer_config.clip_grad > 0) {

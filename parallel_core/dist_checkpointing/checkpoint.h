@@ -6,6 +6,7 @@
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
+#include "parallel_core/dist_checkpointing/hf_config.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/pipeline_parallel/parallel_model.h"
 
@@ -18,7 +19,7 @@ LogicalState read_weights(const std::string& path);
 /// Loads the weights at `path` (see read_weights; a folder of checkpoints means its newest) into
 /// the model, whichever naming scheme they use: logical, in-memory, or, if the model has them
 /// (has_file_names_of_config), that of Hugging Face. ValueError with the full report if they do not
-/// fit.
+/// fit, or if the folder's config.json is that of another model (check_hf_config).
 void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path);
 
 /// Where checkpoints of a run go, and how many are kept.
@@ -27,6 +28,7 @@ struct CheckpointOptions {
   int64_t keep_max = 5;
   std::string resolved_config;  ///< content of config.yaml
   std::string tokenizer_model;  ///< copied beside the weights; may be empty
+  HfSource source;              ///< for config.json and generation_config.json
   /// JSON object of the trainer's own, saved beside the optimizer's state; empty: weights alone.
   std::string training_state;
   /// Weights beyond this are divided among several files.

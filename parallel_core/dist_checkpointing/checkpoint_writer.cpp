@@ -19,11 +19,11 @@
 #include "autograd/tensor/factory.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/dist_checkpointing/file_place.h"
-#include "parallel_core/dist_checkpointing/hf_names.h"
+#include "parallel_core/dist_checkpointing/hf_config.h"
 #include "parallel_core/dist_checkpointing/manifest.h"
-#include "parallel_core/dist_checkpointing/stored_tensors.h"
 #include "parallel_core/dist_checkpointing/shard_files.h"
 #include "parallel_core/dist_checkpointing/slice_runs.h"
+#include "parallel_core/dist_checkpointing/stored_tensors.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/parallel_state.h"
 
@@ -185,8 +185,9 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
   if (!is_first()) {
     return;
   }
-  texts_["config.json"] =
-      model_config_json(config_, has_file_names_ ? file_model_type(config_) : "tapestry");
+  // All weights have one dtype; a stage without any has nothing to say of it.
+  const DType dtype = saved.tensors.empty() ? config_.params_dtype : saved.tensors.front().dtype;
+  texts_.merge(hf_files(config_, has_file_names_, dtype, options_.source));
   texts_["config.yaml"] = options_.resolved_config;
   if (!options_.tokenizer_model.empty()) {
     texts_["tokenizer.model"] = whole_file(options_.tokenizer_model);

@@ -150,10 +150,11 @@ LogicalState read_weights(const std::string& path) {
   return state;
 }
 
-void load_weights(ParallelModel& model,
-                  const TransformerConfig& /*config*/,
-                  const std::string& path) {
+void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path) {
   const std::string resolved = resolve_checkpoint(path);
+  if (model.has_file_names_of_config()) {
+    check_hf_config(config, resolved);
+  }
   const SafetensorsDirectory files(resolved);
   const std::vector<std::string> list = files.names();
   const std::set<std::string> names(list.begin(), list.end());

@@ -25,6 +25,7 @@
 #include "parallel_core/training/metrics.h"
 #include "parallel_core/training/output_folder.h"
 #include "parallel_core/training/resume.h"
+#include "parallel_core/training/saved_model.h"
 #include "parallel_core/training/start_summary.h"
 #include "parallel_core/training/time_estimate.h"
 
@@ -215,6 +216,14 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     log_info(concat("resume_training: ", output,
                     " holds no checkpoint yet, so the run starts from its beginning"));
   }
+  const std::string& start_weights = config.training_config.load_checkpoint;
+  const std::string weights = resume ? resume->checkpoint
+                              : start_weights.empty() || goes_on
+                                  ? std::string()
+                                  : resolve_checkpoint(start_weights);
+  if (!weights.empty() && !options.model) {
+    check_hf_config(config.model_config, weights);  // before data and model are made
+  }
   RunData data = open_data(config, *options.world, DataUse::kTraining,
                            resume && resume->data ? &*resume->data : nullptr);
   check_first_step(config, data);
@@ -228,9 +237,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
                                                          options.world->size(), available);
   const std::unique_ptr<ParallelModel> model =
       options.model ? get_model(options.model, config) : get_model(config);
-  if (resume || (!config.training_config.load_checkpoint.empty() && !goes_on)) {
-    const std::string weights =
-        resume ? resume->checkpoint : resolve_checkpoint(config.training_config.load_checkpoint);
+  if (!weights.empty()) {
     load_weights(*model, config.model_config, weights);
     log_info("loaded " + weights);
     const std::string remark = other_tokenizer_remark(config, data, weights);
@@ -314,6 +321,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   checkpoint.keep_max = t.keep_checkpoint_max;
   checkpoint.resolved_config = resolved;
   checkpoint.tokenizer_model = data.tokenizer_model;
+  checkpoint.source = hf_source_of(config, data, weights);
   checkpoint.max_shard_bytes = static_cast<uint64_t>(t.max_shard_size);
   checkpoint.remove_redundancy = t.remove_redundancy;
   TrainOptions train_options;

@@ -56,7 +56,8 @@ TEST_F(Checkpoint, RoundTripBitForBit) {
   EXPECT_EQ(folder, dir_.file("checkpoint/step_00000012"));
   EXPECT_THAT(names("checkpoint"), ElementsAre("step_00000012"));
   EXPECT_THAT(names("checkpoint/step_00000012"),
-              ElementsAre("config.json", "config.yaml", "manifest.json", "model.safetensors"));
+              ElementsAre("config.json", "config.yaml", "generation_config.json", "manifest.json",
+                          "model.safetensors"));
   EXPECT_EQ(dir_.read("checkpoint/step_00000012/config.yaml"), "seed: 1\n");
   const State expected = get_logical_state(*model_);
   testing::expect_states_equal(loaded(folder), expected);
@@ -113,7 +114,8 @@ TEST_F(Checkpoint, ReplacesTheSameStepWhole) {
   const std::string folder = save(3);
   EXPECT_THAT(names("checkpoint"), ElementsAre("step_00000003"));
   EXPECT_THAT(names("checkpoint/step_00000003"),
-              ElementsAre("config.json", "config.yaml", "manifest.json", "model.safetensors"));
+              ElementsAre("config.json", "config.yaml", "generation_config.json", "manifest.json",
+                          "model.safetensors"));
   testing::expect_states_equal(loaded(folder), get_logical_state(*model_));
 }
 
