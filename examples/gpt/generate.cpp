@@ -1,7 +1,6 @@
 // Prints text from a trained model.
 #include <boost/program_options.hpp>
 #include <exception>
-#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -9,16 +8,15 @@
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/data/tokenizer.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/training/generation.h"
 #include "parallel_core/training/program.h"
+#include "parallel_core/training/saved_model.h"
 #include "parallel_core/training/terminal.h"
 #include "parallel_core/training/training.h"
 
 namespace {
 
-namespace fs = std::filesystem;
 namespace po = boost::program_options;
 
 using tapestry::concat;
@@ -33,9 +31,10 @@ constexpr const char* kProgram = "generate";
 int run(int argc, char** argv) {
   po::options_description options("Usage: generate --checkpoint DIR --prompt TEXT [OPTION]...",
                                   tapestry::examples::help_columns());
-  options.add_options()(
-      "checkpoint", po::value<std::string>()->value_name("DIR"),
-      "a checkpoint, a folder of checkpoints or a run's folder (the latest is taken)")(
+  options.add_options()("checkpoint", po::value<std::string>()->value_name("DIR"),
+                        "a checkpoint, a folder of checkpoints or a run's folder (the latest is "
+                        "taken), or the folder "
+                        "of a Hugging Face model")(
       "prompt", po::value<std::string>()->value_name("TEXT"), "text to continue")(
       "max_new_tokens", po::value<int64_t>()->default_value(100)->value_name("N"),
       "tokens to add at most")("temperature",
@@ -72,39 +71,32 @@ int run(int argc, char** argv) {
   if (folder != given) {
     say(kProgram, concat("the latest checkpoint of ", given, " is ", folder));
   }
-  tapestry::check<tapestry::IoError>(
-      fs::exists(folder + "/config.yaml"), folder,
-      ": has no config.yaml; --checkpoint names a checkpoint folder of pretrain_gpt");
-  const tapestry::AllConfig config = tapestry::init_configs_from_yaml(folder + "/config.yaml");
-  const std::string& type = config.dataset_config.tokenizer_type;
-  const std::string tokenizer_file = type == "byte" ? "" : folder + "/tokenizer.model";
-  tapestry::check<tapestry::IoError>(
-      type == "byte" || fs::exists(tokenizer_file), tokenizer_file,
-      ": is missing; the run that saved the checkpoint had no dataset_config.tokenizer_model, put "
-      "the tokenizer of its text there");
-  const auto tokenizer = tapestry::data::make_tokenizer(type, tokenizer_file);
-  tapestry::check<tapestry::ValueError>(
-      tokenizer->vocab_size() <= config.model_config.vocab_size, folder,
-      ": the model's vocab_size is ", config.model_config.vocab_size, ", but beside it is the ",
-      tokenizer->describe(), "; it is not the tokenizer of this model");
+  const tapestry::SavedModel saved = tapestry::open_saved_model(folder);
+  if (!saved.remark.empty()) {
+    say(kProgram, saved.remark);
+  }
+  const tapestry::AllConfig& config = saved.config;
+  const tapestry::data::Tokenizer& tokenizer = *saved.tokenizer;
   const auto model = tapestry::get_model(config);
   tapestry::load_weights(*model, config.model_config, folder);
 
-  const std::vector<int32_t> ids = tokenizer->encode(prompt);
+  const std::vector<int32_t> ids = tokenizer.encode(prompt);
+  std::vector<int32_t> context = saved.start;
+  context.insert(context.end(), ids.begin(), ids.end());
   const std::vector<int32_t> added =
-      tapestry::generate(*model, ids,
+      tapestry::generate(*model, context,
                          {.max_new_tokens = arguments["max_new_tokens"].as<int64_t>(),
                           .temperature = arguments["temperature"].as<double>(),
                           .top_k = arguments["top_k"].as<int64_t>(),
                           .top_p = arguments["top_p"].as<double>(),
                           .seed = static_cast<uint64_t>(seed),
-                          .vocab_size = tokenizer->vocab_size(),
-                          .eod_id = tokenizer->eod_id(),
+                          .vocab_size = tokenizer.vocab_size(),
+                          .eod_id = saved.eod_id,
                           .max_context = config.model_config.seq_length});
   std::vector<int32_t> all = ids;
   all.insert(all.end(), added.begin(), added.end());
   // Bytes that a model makes up could do anything to a terminal.
-  const std::string text = tokenizer->decode(all) + "\n";
+  const std::string text = tokenizer.decode(all) + "\n";
   tapestry::print_result(tapestry::is_terminal(OutputStream::kOut) ? tapestry::harmless_text(text)
                                                                    : text);
   return kFinished;

@@ -17,6 +17,7 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/config/unknown_names.h"
+#include "parallel_core/config/value.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/evaluate_checkpoint.h"
@@ -92,6 +93,9 @@ po::options_description describe_options() {
   options.add_options()("set",
                         po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
                         "section.key=value, goes before the file; may be repeated");
+  options.add_options()("from_hf", po::value<std::string>()->value_name("DIR"),
+                        "model_config.from_hf: the model and its weights are those of a Hugging "
+                        "Face folder");
   options.add_options()("model_type",
                         po::value<std::string>()->default_value("model_config")->value_name("NAME"),
                         "section that holds the model");
@@ -182,6 +186,10 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   load.model_type = arguments["model_type"].as<std::string>();
   if (arguments.count("set") != 0) {
     load.overrides = arguments["set"].as<std::vector<std::string>>();
+  }
+  if (arguments.count("from_hf") != 0) {
+    load.overrides.push_back("model_config.from_hf=" +
+                             tapestry::config::string_text(arguments["from_hf"].as<std::string>()));
   }
   if (evaluates) {
     for (const char* other : {"dry_run", "verify_layout", "overwrite", "replace"}) {

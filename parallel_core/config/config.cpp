@@ -12,6 +12,7 @@
 #include "parallel_core/config/parse_value.h"
 #include "parallel_core/config/raw_json.h"
 #include "parallel_core/config/raw_yaml.h"
+#include "parallel_core/config/read_hf_config.h"
 #include "parallel_core/config/resolve.h"
 #include "parallel_core/config/schema.h"
 #include "parallel_core/config/unknown_names.h"
@@ -41,6 +42,9 @@ struct Entry {
   bool is_override = false;
   std::optional<ConfigOrigin> origin = {};  // where its place does not say it
 };
+
+constexpr const char* kFromHf = "model_config.from_hf";
+constexpr const char* kRemedy = "; leave the key out, or set it so";
 
 class Loader {
  public:
@@ -92,10 +96,17 @@ class Loader {
 
  private:
   AllConfig complete() {
+    const std::optional<HfConfig> hf = take_from_hf();
     assign_all();
     config::Resolution resolution(
         config_, faulty_, [this](const std::string& key) { return place_of(key); }, errors_);
     config::resolve(resolution);
+    if (hf && errors_.empty()) {  // what the keys that were given have led to
+      for (const std::string& difference :
+           differences(config_.model_config, *hf, config_.model_section)) {
+        error(Place{place_of(kFromHf)}, difference + kRemedy);
+      }
+    }
     find_unsupported();
     if (!errors_.empty()) {
       errors_.insert(errors_.end(), config_.unsupported.begin(), config_.unsupported.end());
@@ -107,6 +118,75 @@ class Loader {
       origin.value = config::to_yaml(key->field.get(config_));
     }
     return std::move(config_);
+  }
+
+  // The keys that model_config.from_hf stands for become entries, unless they are given.
+  std::optional<HfConfig> take_from_hf() {
+    const auto found = entries_.find(kFromHf);
+    if (found == entries_.end() || found->second.node.kind == RawNode::Kind::kNull) {
+      return std::nullopt;
+    }
+    const Entry given = found->second;
+    std::string complaint;
+    const config::Value folder = config::parse_value(*given.key, given.node, complaint);
+    if (!complaint.empty()) {
+      unread_sections_.insert("model_config");  // its keys are not missing
+      return std::nullopt;
+    }
+    try {
+      HfConfig hf = read_hf_config(folder.as<std::string>());
+      check<ValueError>(hf.complete, hf.file,
+                        ": does not describe its model; name the configuration of the run that "
+                        "saved it, config.yaml beside it");
+      for (const HfSetting& setting : hf.settings) {
+        take_hf_setting(setting, hf.file);
+      }
+      for (const std::string& undecided : hf.undecided) {
+        if (!is_written(undecided.substr(0, undecided.find(':')))) {
+          error(given.node.place, concat(shown("model_config"), ".", undecided));
+        }
+      }
+      return hf;
+    } catch (const Error& failure) {
+      error(given.node.place, concat(shown("model_config"), ".from_hf: ", failure.what()));
+      unread_sections_.insert("model_config");
+      return std::nullopt;
+    }
+  }
+
+  bool is_written(const std::string& key) const {
+    return entries_.contains(concat("model_config.", key));
+  }
+
+  void take_hf_setting(const HfSetting& setting, const std::string& file) {
+    const Key& key = *config::find_key("model_config", setting.key);
+    const std::string path = concat("model_config.", setting.key);
+    const std::string text = config::to_yaml(setting.value);
+    if (is_written(setting.key)) {
+      const RawNode& node = entries_.at(path).node;
+      std::string complaint;
+      const config::Value value = config::parse_value(key, node, complaint);
+      if (setting.compared && complaint.empty() && config::to_yaml(value) != text) {
+        error(node.place,
+              concat(shown("model_config"), ".", setting.key, ": is ", config::to_yaml(value), ", ",
+                     but_file_says(setting, file), kRemedy));
+        faulty_.insert(path);
+      }
+      return;
+    }
+    // Keys that are short for this one are left to say it.
+    const bool has_short =
+        (setting.key.ends_with("_has_bias") && is_written("add_bias_linear")) ||
+        (setting.key == "attention_dropout" && is_written("fa_config.keep_prob"));
+    if (has_short) {
+      return;
+    }
+    const std::string origin = concat(file, ", ", setting.hf_name);
+    Entry entry{.key = &key, .key_place = Place{origin}, .written_as = std::string(key.name)};
+    entry.origin = ConfigOrigin{ConfigOrigin::Kind::kFile,
+                                concat(origin, setting.written ? "" : " by default"), origin, ""};
+    entry.node = config::parse_yaml(text, entry.key_place, /*fixed_place=*/true, errors_);
+    entries_[path] = entry;
   }
 
   void take_value(const AllConfig& values, const Section& section, const Key& key) {

@@ -30,8 +30,9 @@ std::string section_name(const AllConfig& config, const Section& section) {
 }
 
 // "key:" of a mapping that is there, "key: value" of everything else.
-std::string line_of(const AllConfig& config, const Key& key) {
-  const config::Value value = key.field.get(config);
+std::string line_of(const AllConfig& config, const Key& key, bool resolved = false) {
+  const config::Value value =
+      resolved && key.until_resolved ? config::Value() : key.field.get(config);
   const bool opens = key.field.type == config::Type::kMapping && !value.is_null();
   return std::string(last_name(key)) + (opens ? ":" : ": " + config::to_yaml(value));
 }
@@ -85,6 +86,13 @@ std::string comment_of(const AllConfig& config, const std::string& path) {
   return text;
 }
 
+// What was given in place of the keys below it.
+std::string spent_text(const AllConfig& config, const Key& key) {
+  const config::Value value = key.field.get(config);
+  return key.until_resolved && !value.is_null() ? concat("was ", config::to_yaml(value), ", ")
+                                                : std::string();
+}
+
 }  // namespace
 
 std::string resolved_yaml(const AllConfig& config) {
@@ -94,8 +102,8 @@ std::string resolved_yaml(const AllConfig& config) {
     for (const Key& key : section.keys) {
       if (!is_absent(config, section, key)) {
         const std::string path = std::string(section.name) + "." + std::string(key.name);
-        text += std::string(2 + 2 * depth_of(key), ' ') + line_of(config, key) + "  # " +
-                comment_of(config, path) + "\n";
+        text += std::string(2 + 2 * depth_of(key), ' ') + line_of(config, key, true) + "  # " +
+                spent_text(config, key) + comment_of(config, path) + "\n";
       }
     }
   }

@@ -10,8 +10,8 @@
 namespace tapestry {
 
 /// Every section and key with its value and, as a comment, where the value came from
-/// (`gpt.yaml:12`, `default`, `--set`, `derived from ...`). Reads back as the same values; the
-/// model's section keeps its name.
+/// (`gpt.yaml:12`, `default`, `--set`, `derived from ...`). Reads back as the same values, but for
+/// from_hf, whose folder is not needed again; the model's section keeps its name.
 std::string resolved_yaml(const AllConfig& config);
 
 /// For the log: each section's name, its keys and values indented below it.

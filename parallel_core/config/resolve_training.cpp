@@ -55,6 +55,18 @@ void resolve_length(Resolution& r) {
   within("training_config.dump_weight_steps", training.dump_weight_steps);
 }
 
+// A run that goes on has weights of its own.
+void resolve_start_weights(Resolution& r) {
+  auto& training = r.config().training_config;
+  const auto& from_hf = r.config().model_config.from_hf;
+  constexpr const char* kLoad = "training_config.load_checkpoint";
+  if (from_hf && !r.given(kLoad) &&
+      !differs_from_default(r.config(), "training_config", "resume_training")) {
+    training.load_checkpoint = *from_hf;
+    r.derived(kLoad, "model_config.from_hf");
+  }
+}
+
 void resolve_wrapper(Resolution& r) {
   auto& training = r.config().training_config;
   const auto& zero_level = r.config().parallel_config.zero_level;
@@ -330,9 +342,37 @@ void resolve_loss_scale(Resolution& r) {
 
 }  // namespace
 
+// When a run saves.
+void resolve_saving(Resolution& r) {
+  auto& t = r.config().training_config;
+  constexpr const char* kSteps = "training_config.save_interval";
+  constexpr const char* kSeconds = "training_config.save_interval_seconds";
+  constexpr const char* kMinutes = "training_config.save_interval_minutes";
+  if (t.save_interval_minutes && t.save_interval_seconds) {
+    r.error(kMinutes, "given beside save_interval_seconds; keep the one that is meant");
+  } else if (t.save_interval_minutes) {
+    constexpr double kSecondsOfMinute = 60;
+    t.save_interval_seconds = *t.save_interval_minutes * kSecondsOfMinute;
+    t.save_interval_minutes.reset();
+    r.derived(kSeconds, kMinutes);
+  }
+  if (t.save_interval && t.save_interval_seconds) {
+    r.error(kSteps, "given beside an interval in time; keep the one that is meant");
+  }
+  if (t.best_metric_comparison && !t.eval_interval) {
+    r.error("training_config.best_metric_comparison",
+            "needs training_config.eval_interval, or nothing is ever compared");
+  }
+  if (t.new_dataset && !t.resume_training.on) {
+    r.error("training_config.new_dataset", "needs training_config.resume_training");
+  }
+}
+
 void resolve_training(Resolution& r) {
+  resolve_saving(r);
   const auto& training = r.config().training_config;
   resolve_length(r);
+  resolve_start_weights(r);
   resolve_wrapper(r);
   resolve_data(r);
   if (training.grad_clip_kwargs && r.config().optimizer_config.clip_grad > 0) {

@@ -49,6 +49,8 @@ struct Key {
   bool numbers_as_text = false;
   /// A path, or several: `~` and `${NAME}` stand for what the environment says.
   bool path = false;
+  /// Stands for other keys, which the resolved configuration holds, where it is null itself.
+  bool until_resolved = false;
   /// Other spellings, separated by '|', in the same section; "/name" stands at top level.
   std::string_view aliases = {};
   /// Other spellings of values: "mint.AdamW=AdamW|...".

@@ -46,6 +46,13 @@ std::string check_initializer(const Value& value) {
 }
 
 constexpr Key kKeys[] = {
+    {.name = "from_hf",
+     .field = f<&M::from_hf>,
+     .path = true,
+     .until_resolved = true,
+     .doc = "Folder of a Hugging Face model: its `config.json` gives the keys of the model, and "
+            "`training_config.load_checkpoint` is this folder unless it is given. Keys that are "
+            "given as well must agree."},
     {.name = "vocab_size",
      .field = f<&M::vocab_size>,
      .check = kSize,

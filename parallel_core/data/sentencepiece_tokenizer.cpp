@@ -199,9 +199,19 @@ std::string SentencePieceTokenizer::decode(std::span<const int32_t> ids) const {
   return text;
 }
 
+int32_t SentencePieceTokenizer::bos_id() const { return processor_->processor.bos_id(); }
+
 int32_t SentencePieceTokenizer::eod_id() const { return processor_->processor.eos_id(); }
 
 int32_t SentencePieceTokenizer::pad_id() const { return processor_->processor.pad_id(); }
+
+int32_t SentencePieceTokenizer::unk_id() const { return processor_->processor.unk_id(); }
+
+std::string SentencePieceTokenizer::piece(int32_t id) const {
+  check<ValueError>(id >= 0 && id < vocab_size(), model_file_, ": id ", id, " is outside 0 .. ",
+                    vocab_size() - 1);
+  return processor_->processor.IdToPiece(id);
+}
 
 std::string SentencePieceTokenizer::describe() const {
   return concat("SentencePiece tokenizer ", model_file_, ", ", vocab_size(), " ids");

@@ -23,9 +23,15 @@ class SentencePieceTokenizer final : public Tokenizer {
   int64_t vocab_size() const override;
   std::vector<int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const int32_t> ids) const override;
+  /// The id of the piece that begins a sentence, usually "<s>".
+  int32_t bos_id() const override;
   /// The id of the piece that ends a sentence, usually "</s>".
   int32_t eod_id() const override;
   int32_t pad_id() const override;
+  /// The id of what has no piece; -1: none.
+  int32_t unk_id() const;
+  /// How the model spells a piece: "<s>". ValueError for an id outside the vocabulary.
+  std::string piece(int32_t id) const;
   bool separable_at_newlines() const override { return separable_; }
   std::string describe() const override;
   TokenizerIdentity identity() const override { return {"sentencepiece", vocab_size(), checksum_}; }

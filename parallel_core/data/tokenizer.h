@@ -34,6 +34,8 @@ class Tokenizer {
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
   /// The text of the ids; special ids have none. ValueError for an id outside the vocabulary.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
+  /// The id that begins a text, or -1. encode() does not put it there.
+  virtual int32_t bos_id() const { return -1; }
   /// The id that ends a document, or -1.
   virtual int32_t eod_id() const = 0;
   /// The id that fills up short rows, or -1.

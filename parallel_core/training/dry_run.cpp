@@ -103,6 +103,7 @@ int64_t parameters_in(const std::string& path) {
 std::string weights_text(const AllConfig& config, int64_t available) {
   const TransformerConfig& model = config.model_config;
   const std::string path = resolve_checkpoint(config.training_config.load_checkpoint);
+  check_hf_config(model, path);
   const int64_t found = parameters_in(path);
   const int64_t expected = parameter_count(model);
   // Files may repeat tied embeddings as the output matrix.

@@ -9,7 +9,7 @@ says 'training_config'
 
 runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set training_config.training_iters=100'
 leaves output/metrics.jsonl output/config.yaml output/log/rank_0/info.log \
-  output/checkpoint/step_00000002/{model.safetensors,config.json,config.yaml,tokenizer.model}
+  output/checkpoint/step_00000002/{model.safetensors,config.json,generation_config.json,config.yaml,tokenizer.model,tokenizer_config.json}
 
 runs 'pretrain_gpt --plot output'
 says 'loss per token'
@@ -52,3 +52,20 @@ runs "pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set train
  --set optimizer_config.learning_rate=1e-4 --set optimizer_config.min_lr=1e-5 --set training_config.training_iters=100"
 says 'loaded base/checkpoint/step_00000002'
 leaves tuned/checkpoint/step_00000002
+
+# A folder as another program would leave it: no config.yaml.
+prepare pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set training_config.output_dir=hf \
+  --set model_config.position_embedding_type=rope --set model_config.normalization=RMSNorm \
+  --set model_config.hidden_act=swiglu --set model_config.add_bias_linear=False \
+  --set model_config.max_position_embeddings=512
+prepare mkdir models
+prepare cp -r hf/checkpoint/step_00000002 models/llama
+prepare rm models/llama/config.yaml
+prepare with_block 1 examples/gpt/pretrain_gpt_tiny.yaml hf.yaml
+small pretrain_gpt "--set training_config.training_iters=2 --set dataset_config.batch_size=2"
+runs 'pretrain_gpt --config_path hf.yaml --dry_run'
+says 'weights: models/llama, '
+runs 'pretrain_gpt --config_path hf.yaml'
+says 'loaded models/llama'
+runs 'generate --checkpoint models/llama --prompt "In the beginning" --max_new_tokens 100'
+says 'In the beginning'

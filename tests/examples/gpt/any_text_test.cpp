@@ -137,7 +137,9 @@ TEST_F(AnyTextTest, EvaluatingNeedsACheckpointAndData) {
   bad("--evaluate output --set dataset_config.split=1", "neither a validation nor a test part");
   bad("--evaluate output --dry_run", "--evaluate and --dry_run exclude each other");
   bad("--evaluate output --overwrite", "--evaluate and --overwrite exclude each other");
-  bad("--evaluate output --set model_config.hidden_size=32", "do");
+  bad("--evaluate output --set model_config.hidden_size=32",
+      "model_config.hidden_size is 32, but n_embd of output/checkpoint/step_00000003/config.json "
+      "is 16");
   fs::copy_file(dir_.file("output/checkpoint/step_00000003/model.safetensors"),
                 dir_.file("weights.safetensors"));
   bad("--evaluate weights.safetensors", "is missing, so --evaluate does not know the model");

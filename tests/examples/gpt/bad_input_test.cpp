@@ -604,7 +604,11 @@ TEST_F(GenerateBadInput, Checkpoints) {
   dir_.write(folder + "model.safetensors", weights);
 
   dir_.write(folder + "config.yaml", replaced(config, "hidden_size: 16 ", "hidden_size: 32 "));
+  expect_bad(arguments, "hidden_size is 32, but n_embd of");
+  const std::string described = dir_.read(folder + "config.json");
+  fs::remove(dir_.file(folder + "config.json"));
   expect_bad(arguments, "[260, 32]");
+  dir_.write(folder + "config.json", described);
   dir_.write(folder + "config.yaml", "model_config: [");
   expect_bad(arguments, "config.yaml");
   dir_.write(folder + "config.yaml",
@@ -615,7 +619,8 @@ TEST_F(GenerateBadInput, Checkpoints) {
   dir_.write(folder + "tokenizer.model", "");
   expect_bad(arguments, "tokenizer.model");
   fs::remove(dir_.file(folder + "config.yaml"));
-  expect_bad(arguments, "has no config.yaml");
+  fs::remove(dir_.file(folder + "config.json"));
+  expect_bad(arguments, "has neither config.yaml");
 }
 
 TEST_F(ProgramTest, GoldenToYamlBadInput) {

@@ -269,13 +269,21 @@ TEST_F(RunsTest, ADryRunNamesAllThatStandsInTheWay) {
       << said();
   for (const char* named :
        {"expert_model_parallel_size: 2 is not supported yet", "resume_training: True is not",
-        "none.bin", "start/checkpoint/step_00000003: the weights do not fit the model",
-        "missing: layers.1."}) {
+        "none.bin", "start/checkpoint/step_00000003: the weights are of another model",
+        "num_layers is 2, but n_layer of start/checkpoint/step_00000003/config.json is 1"}) {
     EXPECT_THAT(err_, HasSubstr(named));
   }
   for (const char* shown : {"not supported yet:\n", "data: none", "expected time: "}) {
     EXPECT_THAT(out_, HasSubstr(shown));
   }
+  // Shapes and names alone.
+  EXPECT_EQ(
+      train(" --dry_run" + set("model_config.num_layers", "2") +
+            set_training("load_checkpoint", "start/checkpoint/step_00000003/model.safetensors")),
+      2);
+  EXPECT_THAT(err_, HasSubstr("start/checkpoint/step_00000003/model.safetensors: the weights do "
+                              "not fit the model"));
+  EXPECT_THAT(err_, HasSubstr("missing: layers.1."));
   EXPECT_EQ(train(" --dry_run" + set_training("load_checkpoint", "nowhere")), 2);
   EXPECT_THAT(err_, HasSubstr("nowhere: there is no such file"));
   EXPECT_EQ(tree(), before);

@@ -1,0 +1,734 @@
+#include "parallel_core/config/read_hf_config.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/parse_value.h"
+#include "parallel_core/config/raw_json.h"
+#include "parallel_core/config/schema.h"
+
+namespace tapestry {
+namespace {
+
+namespace fs = std::filesystem;
+using config::Key;
+using config::Value;
+using Json = nlohmann::json;
+
+constexpr const char* kHfFile = "config.json";
+constexpr uintmax_t kMaxHfBytes = 16U << 20U;  // those in use have a few kilobytes
+constexpr int kMaxHfDepth = 32;
+constexpr int64_t kMaxHfSize = 2147483647;
+
+// What a run may choose otherwise than the file.
+bool is_free(const std::string& key) {
+  for (const char* free : {"group_query_attention", "seq_length", "attention_dropout",
+                           "hidden_dropout", "init_method_std"}) {
+    if (key == free) {
+      return true;
+    }
+  }
+  return false;
+}
+
+Json parse_strictly(const std::string& text, const std::string& file) {
+  std::vector<std::set<std::string>> names;  // of the objects that are open
+  const auto look = [&](int depth, Json::parse_event_t event, const Json& parsed) {
+    check<IoError>(depth <= kMaxHfDepth, file, ": is nested deeper than ", kMaxHfDepth, " levels");
+    if (event == Json::parse_event_t::object_start) {
+      names.emplace_back();
+    } else if (event == Json::parse_event_t::object_end) {
+      names.pop_back();
+    } else if (event == Json::parse_event_t::key) {
+      const auto name = parsed.get<std::string>();
+      check<IoError>(names.back().insert(name).second, file, ": the key \"", name,
+                     "\" is given twice");
+    }
+    return true;
+  };
+  Json json;
+  try {
+    json = Json::parse(text, look);
+  } catch (const Json::exception& error) {
+    throw IoError(concat(file, ": is no JSON: ", error.what()));
+  }
+  check<IoError>(json.is_object(), file, ": expected a JSON object, got ", json.type_name());
+  return json;
+}
+
+// A value, how the file writes it, and whether it does.
+template <class T>
+struct Found {
+  T value;
+  std::string text;
+  bool written;
+};
+
+// Defaults of a type.
+struct HfDefaults {
+  int64_t vocab_size;
+  int64_t intermediate_size;
+  int64_t max_position_embeddings;
+  std::optional<int64_t> key_value_heads;  // none: those of the queries
+  TokenIds token_ids;
+};
+
+class HfReader {
+ public:
+  HfReader(const std::string& text, const std::string& file) : json_(parse_strictly(text, file)) {
+    out_.file = file;
+  }
+
+  HfConfig read() {
+    out_.model_type = model_type();
+    read_dtype();
+    refuse_present("quantization_config", "the weights are quantised");
+    if (out_.model_type == "gpt2") {
+      read_gpt2();
+    } else if (out_.model_type == "tapestry") {
+      read_tapestry();
+    } else {
+      read_llama();
+    }
+    if (!findings_.empty()) {
+      std::string all;
+      for (const std::string& finding : findings_) {
+        all += (all.empty() ? "" : "\n") + finding;
+      }
+      throw ValueError(all);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void finding(const std::string& name, const std::string& text) {
+    findings_.push_back(concat(out_.file, ": ", name, ": ", text));
+  }
+
+  // The value of a key that is there and not null.
+  const Json* find(const std::string& name) const {
+    const auto found = json_.find(name);
+    return found == json_.end() || found->is_null() ? nullptr : &*found;
+  }
+  bool has(const std::string& name) const { return json_.contains(name); }
+
+  template <class T>
+  Found<T> take(const std::string& name,
+                const T& value,
+                bool (Json::*is_type)() const noexcept,
+                const char* expected) {
+    const Json* found = find(name);
+    if (found == nullptr) {
+      return {value, has(name) ? "null" : Json(value).dump(), has(name)};
+    }
+    if (!(found->*is_type)()) {
+      finding(name, concat("expected ", expected, ", got ", found->dump()));
+      return {value, found->dump(), true};
+    }
+    return {found->get<T>(), found->dump(), true};
+  }
+  Found<int64_t> size(const std::string& name, int64_t value) {
+    Found<int64_t> found =
+        take<int64_t>(name, value, &Json::is_number_integer, "an integer above 0");
+    if (found.written && (found.value < 1 || found.value > kMaxHfSize)) {
+      finding(name, concat("expected an integer from 1 to ", kMaxHfSize, ", got ", found.text));
+      return {1, found.text, true};
+    }
+    return found;
+  }
+  Found<double> number(const std::string& name, double value) {
+    return take<double>(name, value, &Json::is_number, "a number");
+  }
+  Found<bool> boolean(const std::string& name, bool value) {
+    return take<bool>(name, value, &Json::is_boolean, "true or false");
+  }
+  Found<std::string> text(const std::string& name, const std::string& value) {
+    return take<std::string>(name, value, &Json::is_string, "a string");
+  }
+
+  template <class T>
+  void set(const std::string& key, const Found<T>& found, const std::string& name) {
+    set_value(key, Value(found.value), name, found.text, found.written);
+  }
+  void set_value(const std::string& key,
+                 Value value,
+                 const std::string& name,
+                 const std::string& shown,
+                 bool written = true) {
+    out_.settings.push_back({key, std::move(value), name, shown, written, !is_free(key)});
+  }
+  // What every model of the type has.
+  void set_by_type(const std::string& key, Value value) {
+    set_value(key, std::move(value), "model_type", Json(out_.model_type).dump());
+  }
+
+  void refuse_present(const std::string& name, const std::string& why) {
+    if (find(name) != nullptr) {
+      finding(name, concat(why, ", which is not supported"));
+    }
+  }
+  // A switch that must stand as models here are built.
+  void require(const std::string& name, bool value, const std::string& why) {
+    if (boolean(name, value).value != value) {
+      finding(name, concat(value ? "false" : "true", ": ", why, ", which is not supported"));
+    }
+  }
+
+  std::string model_type() {
+    std::string type = text("model_type", "").value;
+    std::vector<std::string> classes;
+    if (const Json* list = find("architectures")) {
+      if (!list->is_array() || !std::all_of(list->begin(), list->end(),
+                                            [](const Json& item) { return item.is_string(); })) {
+        finding("architectures", concat("expected a list of strings, got ", list->dump()));
+      } else {
+        classes = list->get<std::vector<std::string>>();
+      }
+    }
+    const std::vector<std::pair<std::string, std::vector<std::string>>> known = {
+        {"llama", {"LlamaForCausalLM", "LLaMAForCausalLM"}},
+        {"mistral", {"MistralForCausalLM"}},
+        {"qwen2", {"Qwen2ForCausalLM"}},
+        {"gpt2", {"GPT2LMHeadModel", "GPT2Model"}},
+        {"tapestry", {}}};
+    const auto is_of = [&](const auto& entry) {
+      return type.empty() ? !classes.empty() && std::count(entry.second.begin(), entry.second.end(),
+                                                           classes.front()) > 0
+                          : type == entry.first;
+    };
+    const auto entry = std::find_if(known.begin(), known.end(), is_of);
+    if (entry == known.end()) {
+      const std::string shown = !type.empty()      ? concat("model_type \"", type, "\"")
+                                : !classes.empty() ? concat("architecture ", classes.front())
+                                                   : "no model_type";
+      const bool experts = type == "mixtral" || type.find("moe") != std::string::npos ||
+                           find("num_local_experts") != nullptr || find("num_experts") != nullptr;
+      throw ValueError(concat(out_.file, ": ", shown, " cannot be read",
+                              experts           ? ": mixtures of experts are not built yet"
+                              : type == "qwen3" ? ": its norms of queries and keys are not read yet"
+                                                : "",
+                              "; what can: llama, mistral, qwen2 and gpt2"));
+    }
+    if (!entry->second.empty() && !classes.empty() &&
+        std::count(entry->second.begin(), entry->second.end(), classes.front()) == 0) {
+      finding("architectures",
+              concat(classes.front(), " is not the language model of ", entry->first, ", ",
+                     entry->second.front(), ", and cannot be read"));
+    }
+    return entry->first;
+  }
+
+  void read_dtype() {
+    for (const char* name : {"torch_dtype", "dtype"}) {
+      const Found<std::string> found = text(name, "");
+      if (find(name) == nullptr || found.value == "auto") {
+        continue;
+      }
+      std::optional<DType> dtype;
+      for (const DType known : {kFloat32, kFloat16, kBFloat16, kFloat64}) {
+        if (found.value == name_of(known)) {
+          dtype = known;
+        }
+      }
+      if (!dtype) {
+        finding(name, concat("unknown dtype ", found.text,
+                             "; what can be read: float32, bfloat16, float16, float64"));
+      } else if (out_.dtype && *out_.dtype != *dtype) {
+        finding(name, concat("is ", found.text, ", but torch_dtype is \"", name_of(*out_.dtype),
+                             "\"; both name the dtype of the weights"));
+      } else {
+        out_.dtype = dtype;
+      }
+    }
+  }
+
+  void read_token_ids(const TokenIds& defaults) {
+    const auto is_id = [](const Json& json) {
+      return json.is_number_integer() && json.get<int64_t>() >= 0;
+    };
+    const auto one = [&](const char* name, std::optional<int64_t> id) -> std::optional<int64_t> {
+      const Json* found = find(name);
+      if (found == nullptr) {
+        return has(name) ? std::nullopt : id;
+      }
+      if (is_id(*found)) {
+        return found->get<int64_t>();
+      }
+      // -1 stands for none in some files.
+      if (!found->is_number_integer()) {
+        finding(name, concat("expected an id, got ", found->dump()));
+      }
+      return std::nullopt;
+    };
+    TokenIds& ids = out_.token_ids;
+    ids.bos = one("bos_token_id", defaults.bos);
+    ids.pad = one("pad_token_id", defaults.pad);
+    const Json* eos = find("eos_token_id");
+    if (eos != nullptr && eos->is_array()) {
+      if (std::all_of(eos->begin(), eos->end(), is_id)) {
+        ids.eos = eos->get<std::vector<int64_t>>();
+      } else {
+        finding("eos_token_id", concat("expected an id or a list of ids, got ", eos->dump()));
+      }
+      return;
+    }
+    const auto first = defaults.eos.empty() ? std::nullopt : std::optional(defaults.eos.front());
+    if (const auto id = one("eos_token_id", first)) {
+      ids.eos = {*id};
+    }
+  }
+
+  void read_tie(bool by_default) {
+    const Found<bool> tie = boolean("tie_word_embeddings", by_default);
+    set_value("untie_embeddings_and_output_weights", Value(!tie.value), "tie_word_embeddings",
+              tie.text, tie.written);
+  }
+
+  void set_block_structure() {
+    set_by_type("qk_layernorm", Value(false));
+    set_by_type("use_final_norm", Value(true));
+    set_by_type("use_sandwich_norm", Value(false));
+    set_by_type("apply_residual_connection_post_norm", Value(false));
+  }
+
+  void read_gpt2() {
+    read_token_ids({.bos = 50256, .eos = {50256}, .pad = {}});
+    const Found<int64_t> width = size("n_embd", 768);
+    const Found<int64_t> heads = size("n_head", 12);
+    set("vocab_size", size("vocab_size", 50257), "vocab_size");
+    set("hidden_size", width, "n_embd");
+    set("num_layers", size("n_layer", 12), "n_layer");
+    set("num_attention_heads", heads, "n_head");
+    set_value("group_query_attention", Value(false), "n_head", heads.text, heads.written);
+    set("num_query_groups", heads, "n_head");
+    if (width.value % heads.value != 0) {
+      finding("n_head", concat(heads.text, " does not divide n_embd ", width.text));
+    }
+    set_value("kv_channels", Value(std::max<int64_t>(1, width.value / heads.value)), "n_head",
+              heads.text, heads.written);
+    const bool inner = find("n_inner") != nullptr;
+    set("ffn_hidden_size",
+        inner ? size("n_inner", 1) : Found<int64_t>{4 * width.value, "null", has("n_inner")},
+        "n_inner");
+    set("max_position_embeddings", size("n_positions", 1024), "n_positions");
+    set_by_type("position_embedding_type", Value(std::string("learned_absolute")));
+    set_by_type("normalization", Value(std::string("LayerNorm")));
+    set("norm_epsilon", number("layer_norm_epsilon", 1e-5), "layer_norm_epsilon");
+    read_gpt2_activation();
+    for (const char* key : {"qkv_has_bias", "out_proj_has_bias", "mlp_has_bias"}) {
+      set_by_type(key, Value(true));
+    }
+    set_by_type("window_size", Value());
+    set_block_structure();
+    read_tie(true);
+    require("scale_attn_weights", true, "scores that are not divided by the root of a head's size");
+    require("scale_attn_by_inverse_layer_idx", false,
+            "scores that are divided by the layer's "
+            "number");
+    require("add_cross_attention", false, "attention to an encoder");
+    set("init_method_std", number("initializer_range", 0.02), "initializer_range");
+    set("attention_dropout", number("attn_pdrop", 0.1), "attn_pdrop");
+    const Found<double> residual = number("resid_pdrop", 0.1);
+    const Found<double> embedding = number("embd_pdrop", 0.1);
+    if (residual.value == embedding.value) {
+      set("hidden_dropout", residual, "resid_pdrop");
+    } else {
+      out_.undecided.push_back(concat("hidden_dropout: resid_pdrop of ", out_.file, " is ",
+                                      residual.text, ", embd_pdrop ", embedding.text,
+                                      ", and there is one key here for both; give it"));
+    }
+  }
+
+  void read_gpt2_activation() {
+    const Found<std::string> found = text("activation_function", "gelu_new");
+    constexpr std::pair<const char*, const char*> kActivations[] = {
+        {"gelu_new", "fast_gelu"}, {"gelu_pytorch_tanh", "fast_gelu"},
+        {"gelu", "gelu"},          {"relu", "relu"},
+        {"silu", "silu"},          {"swish", "silu"}};
+    for (const auto& [theirs, ours] : kActivations) {
+      if (found.value == theirs) {
+        set_value("hidden_act", Value(std::string(ours)), "activation_function", found.text,
+                  found.written);
+        return;
+      }
+    }
+    finding("activation_function", concat("the activation ", found.text, " is not built; what is: ",
+                                          "gelu_new, gelu_pytorch_tanh, gelu, relu, silu"));
+  }
+
+  HfDefaults llama_defaults() const {
+    if (out_.model_type == "qwen2") {
+      return {151936, 22016, 32768, std::nullopt, {}};
+    }
+    const TokenIds ids{.bos = 1, .eos = {2}, .pad = {}};
+    return out_.model_type == "mistral" ? HfDefaults{32000, 14336, 131072, 8, ids}
+                                        : HfDefaults{32000, 11008, 2048, std::nullopt, ids};
+  }
+
+  void read_llama() {
+    const HfDefaults defaults = llama_defaults();
+    read_token_ids(defaults.token_ids);
+    const Found<int64_t> width = size("hidden_size", 4096);
+    const Found<int64_t> heads = size("num_attention_heads", 32);
+    set("vocab_size", size("vocab_size", defaults.vocab_size), "vocab_size");
+    set("hidden_size", width, "hidden_size");
+    set("ffn_hidden_size", size("intermediate_size", defaults.intermediate_size),
+        "intermediate_size");
+    const Found<int64_t> layers = size("num_hidden_layers", 32);
+    set("num_layers", layers, "num_hidden_layers");
+    set("num_attention_heads", heads, "num_attention_heads");
+    Found<int64_t> groups = size(
+        "num_key_value_heads",
+        has("num_key_value_heads") ? heads.value : defaults.key_value_heads.value_or(heads.value));
+    if (heads.value % groups.value != 0) {
+      finding("num_key_value_heads",
+              concat(groups.value, " does not divide num_attention_heads ", heads.value));
+    }
+    set_value("group_query_attention", Value(groups.value != heads.value), "num_key_value_heads",
+              groups.text, groups.written);
+    set("num_query_groups", groups, "num_key_value_heads");
+    if (find("head_dim") == nullptr && width.value % heads.value != 0) {
+      finding("num_attention_heads", concat(heads.text, " does not divide hidden_size ", width.text,
+                                            ", and there is no head_dim"));
+    }
+    set("kv_channels", size("head_dim", std::max<int64_t>(1, width.value / heads.value)),
+        "head_dim");
+    set("max_position_embeddings",
+        size("max_position_embeddings", defaults.max_position_embeddings),
+        "max_position_embeddings");
+    set_by_type("position_embedding_type", Value(std::string("rope")));
+    read_rotation();
+    set_by_type("normalization", Value(std::string("RMSNorm")));
+    set("norm_epsilon", number("rms_norm_eps", 1e-6), "rms_norm_eps");
+    const Found<std::string> activation = text("hidden_act", "silu");
+    if (activation.value != "silu" && activation.value != "swish") {
+      finding("hidden_act",
+              concat("a gated MLP with ", activation.text, " is not built; what is: silu"));
+    }
+    set_value("hidden_act", Value(std::string("swiglu")), "hidden_act", activation.text,
+              activation.written);
+    read_llama_biases();
+    read_window(layers.value);
+    set_block_structure();
+    read_tie(false);
+    set("init_method_std", number("initializer_range", 0.02), "initializer_range");
+    set("attention_dropout", number("attention_dropout", 0.0), "attention_dropout");
+  }
+
+  void read_llama_biases() {
+    if (out_.model_type == "llama") {
+      const Found<bool> attention = boolean("attention_bias", false);
+      set("qkv_has_bias", attention, "attention_bias");
+      set("out_proj_has_bias", attention, "attention_bias");
+      set("mlp_has_bias", boolean("mlp_bias", false), "mlp_bias");
+      return;
+    }
+    set_by_type("qkv_has_bias", Value(out_.model_type == "qwen2"));
+    set_by_type("out_proj_has_bias", Value(false));
+    set_by_type("mlp_has_bias", Value(false));
+  }
+
+  // rope_theta and rope_scaling, or rope_parameters, which newer writers put in place of both.
+  void read_rotation() {
+    Found<double> theta = number("rope_theta", 10000.0);
+    std::string theta_name = "rope_theta";
+    Found<double> factor{1.0, "null", has("rope_scaling")};
+    std::string factor_name = "rope_scaling";
+    for (const std::string name : {"rope_scaling", "rope_parameters"}) {
+      const Json* object = find(name);
+      if (object == nullptr) {
+        continue;
+      }
+      if (!object->is_object()) {
+        finding(name, concat("expected an object, got ", object->dump()));
+        continue;
+      }
+      if (const auto base = object->find("rope_theta"); base != object->end()) {
+        if (!base->is_number()) {
+          finding(name, concat("rope_theta: expected a number, got ", base->dump()));
+        } else if (theta.written && theta.value != base->get<double>()) {
+          finding(name,
+                  concat("rope_theta is ", base->dump(), ", but ", theta_name, " is ", theta.text));
+        } else {
+          theta = {base->get<double>(), base->dump(), true};
+          theta_name = name + ".rope_theta";
+        }
+      }
+      read_scaling(name, *object, factor, factor_name);
+    }
+    if (!(theta.value > 0)) {
+      finding(theta_name, concat("expected a number above 0, got ", theta.text));
+    }
+    if (number("partial_rotary_factor", 1.0).value != 1.0) {
+      finding("partial_rotary_factor", "a rotation of some channels alone is not read");
+    }
+    set("rotary_config.rotary_base", theta, theta_name);
+    set_value("rotary_config.seq_len_interpolation_factor",
+              factor.value == 1.0 ? Value() : Value(factor.value), factor_name, factor.text,
+              factor.written);
+    set_by_type("rotary_config.rotary_percent", Value(1.0));
+    set_by_type("rotary_config.rotary_interleaved", Value(false));
+  }
+
+  void read_scaling(const std::string& name,
+                    const Json& object,
+                    Found<double>& factor,
+                    std::string& factor_name) {
+    std::string type;
+    for (const char* key : {"type", "rope_type"}) {
+      if (const auto found = object.find(key); found != object.end()) {
+        type = found->is_string() ? found->get<std::string>() : found->dump();
+      }
+    }
+    if (object.contains("partial_rotary_factor") && object.at("partial_rotary_factor") != 1.0) {
+      finding(name, "partial_rotary_factor: a rotation of some channels alone is not read");
+    }
+    if (type == "linear") {
+      const auto found = object.find("factor");
+      if (found == object.end() || !found->is_number() || !(found->get<double>() > 0)) {
+        finding(name,
+                concat("expected a factor above 0 beside rope_type linear, got ", object.dump()));
+        return;
+      }
+      factor = {found->get<double>(), object.dump(), true};
+      factor_name = name;
+    } else if (type.empty() && name == "rope_scaling") {
+      finding(name, concat("expected a rope_type, got ", object.dump()));
+    } else if (!type.empty() && type != "default") {
+      finding(name, concat("the rotation's scaling \"", type,
+                           "\" is not built; what is: default, linear"));
+    } else {
+      for (const auto& [key, value] : object.items()) {
+        if (value.is_object()) {
+          finding(name,
+                  concat("a rotation of its own for layers of the kind ", key, " is not built"));
+        }
+      }
+    }
+  }
+
+  // Layers that see the last sliding_window tokens alone: all of them, or none.
+  void read_window(int64_t layers) {
+    const bool qwen2 = out_.model_type == "qwen2";
+    const bool mistral = out_.model_type == "mistral";
+    Found<int64_t> window{0, "null", has("sliding_window")};
+    if (find("sliding_window") != nullptr || (mistral && !has("sliding_window"))) {
+      window = size("sliding_window", 4096);
+    }
+    int64_t with_window = window.value > 0 ? layers : 0;
+    if (qwen2) {
+      const int64_t first = std::max<int64_t>(0, integer("max_window_layers", 28));
+      const bool used = boolean("use_sliding_window", false).value;
+      with_window = used && window.value > 0 ? std::max<int64_t>(0, layers - first) : 0;
+    } else if (!mistral && with_window > 0) {
+      finding("sliding_window",
+              concat(window.text, ": models of type ", out_.model_type, " have no window"));
+    }
+    if (const Json* kinds = find("layer_types")) {
+      with_window = 0;
+      for (const Json& kind : *kinds) {
+        if (kind == "sliding_attention") {
+          ++with_window;
+        } else if (kind != "full_attention") {
+          finding("layer_types", concat("layers of the kind ", kind.dump(), " are not built"));
+        }
+      }
+    }
+    if (with_window > 0 && with_window < layers) {
+      finding(find("layer_types") != nullptr ? "layer_types" : "max_window_layers",
+              concat(with_window, " of ", layers,
+                     " layers have a window; what is built is one for all or none"));
+    }
+    const std::string name =
+        qwen2 && !has("sliding_window") ? "use_sliding_window" : "sliding_window";
+    if (with_window > 0 && window.value > 0) {
+      set_value("window_size", Value(Value::List{Value(window.value - 1), Value(int64_t{0})}), name,
+                window.text, window.written);
+    } else if (qwen2) {
+      set_value("window_size", Value(), "use_sliding_window", "false", has("use_sliding_window"));
+    } else {
+      set_value("window_size", Value(), name, "null", window.written);
+    }
+  }
+
+  int64_t integer(const std::string& name, int64_t value) {
+    return take<int64_t>(name, value, &Json::is_number_integer, "an integer").value;
+  }
+
+  // Our own: the keys as they are. Earlier releases wrote some sizes alone.
+  void read_tapestry() {
+    read_token_ids({});
+    const Json* section = find("model_config");
+    if (section == nullptr) {
+      out_.complete = false;
+      constexpr std::pair<const char*, const char*> kSizes[] = {
+          {"vocab_size", "vocab_size"},
+          {"hidden_size", "hidden_size"},
+          {"intermediate_size", "ffn_hidden_size"},
+          {"num_hidden_layers", "num_layers"},
+          {"num_attention_heads", "num_attention_heads"},
+          {"num_key_value_heads", "num_query_groups"},
+          {"head_dim", "kv_channels"},
+          {"max_position_embeddings", "max_position_embeddings"}};
+      for (const auto& [theirs, ours] : kSizes) {
+        if (find(theirs) != nullptr) {
+          set(ours, size(theirs, 1), theirs);
+        }
+      }
+      if (find("tie_word_embeddings") != nullptr) {
+        read_tie(false);
+      }
+      return;
+    }
+    if (!section->is_object()) {
+      finding("model_config", concat("expected an object, got ", section->dump()));
+      return;
+    }
+    const std::vector<std::string>& known = described_keys();
+    for (const auto& [name, json] : section->items()) {
+      if (std::find(known.begin(), known.end(), name) == known.end()) {
+        finding(concat("model_config.", name), "unknown key");
+        continue;
+      }
+      const Key& key = *config::find_key("model_config", name);
+      std::string error;
+      const Value value =
+          config::parse_value(key, config::raw_node(json, {out_.file}, findings_), error);
+      error = error.empty() ? config::complaint(key, value) : error;
+      if (!error.empty()) {
+        finding(concat("model_config.", name), error);
+        continue;
+      }
+      set_value(name, value, concat("model_config.", name), json.dump());
+    }
+  }
+
+  Json json_;
+  HfConfig out_;
+  std::vector<std::string> findings_;
+};
+
+// Names that mean one thing are one.
+Value canonical(const Value& value) {
+  if (value.is<std::string>()) {
+    const auto& text = value.as<std::string>();
+    return {std::string(text == "FusedRMSNorm"   ? "RMSNorm"
+                        : text == "fused_swiglu" ? "swiglu"
+                                                 : text)};
+  }
+  return value;
+}
+
+}  // namespace
+
+const std::vector<std::string>& described_keys() {
+  static const std::vector<std::string> keys = {"vocab_size",
+                                                "num_layers",
+                                                "hidden_size",
+                                                "ffn_hidden_size",
+                                                "num_attention_heads",
+                                                "group_query_attention",
+                                                "num_query_groups",
+                                                "kv_channels",
+                                                "seq_length",
+                                                "max_position_embeddings",
+                                                "position_embedding_type",
+                                                "rotary_config.rotary_percent",
+                                                "rotary_config.rotary_interleaved",
+                                                "rotary_config.seq_len_interpolation_factor",
+                                                "rotary_config.rotary_base",
+                                                "normalization",
+                                                "norm_epsilon",
+                                                "hidden_act",
+                                                "qkv_has_bias",
+                                                "out_proj_has_bias",
+                                                "mlp_has_bias",
+                                                "qk_layernorm",
+                                                "window_size",
+                                                "apply_residual_connection_post_norm",
+                                                "use_final_norm",
+                                                "use_sandwich_norm",
+                                                "untie_embeddings_and_output_weights",
+                                                "init_method_std",
+                                                "attention_dropout",
+                                                "hidden_dropout"};
+  return keys;
+}
+
+HfConfig parse_hf_config(const std::string& text, const std::string& file) {
+  return HfReader(text, file).read();
+}
+
+HfConfig read_hf_config(const std::string& folder) {
+  const std::string path = (fs::path(folder) / kHfFile).string();
+  std::error_code error;
+  check<IoError>(fs::is_directory(folder, error), folder,
+                 ": there is no such folder; a Hugging Face model is a folder with ", kHfFile,
+                 " and model.safetensors");
+  const uintmax_t bytes = fs::file_size(path, error);
+  check<IoError>(!error && fs::is_regular_file(path), path,
+                 ": cannot be read; a Hugging Face model is a folder with this file");
+  check<IoError>(bytes <= kMaxHfBytes, path, ": has ", bytes, " bytes, expected at most ",
+                 kMaxHfBytes);
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  content << file.rdbuf();
+  check<IoError>(file.good() && content.good(), path, ": cannot be read");
+  return parse_hf_config(content.str(), path);
+}
+
+std::string but_file_says(const HfSetting& setting, const std::string& file) {
+  const std::string ours = config::to_yaml(setting.value);
+  const bool alike = ours == setting.hf_text || Json::parse(setting.hf_text).is_number();
+  return concat("but ", setting.hf_name, " of ", file,
+                setting.written ? " is " : ", which leaves it out, is ", setting.hf_text,
+                alike ? std::string()
+                      : concat(", that is ",
+                               config::last_name(*config::find_key("model_config", setting.key)),
+                               ": ", ours));
+}
+
+std::vector<std::string> differences(const TransformerConfig& config,
+                                     const HfConfig& file,
+                                     const std::string& section) {
+  AllConfig all;
+  all.model_config = config;
+  std::vector<std::string> out;
+  for (const HfSetting& setting : file.settings) {
+    const Key& key = *config::find_key("model_config", setting.key);
+    const bool rotates = config.position_embedding_type == "rope";
+    if (!setting.compared || (setting.key.starts_with("rotary_config.") && !rotates)) {
+      continue;
+    }
+    std::string name = setting.key;
+    std::string ours = config::to_yaml(canonical(key.field.get(all)));
+    bool same = ours == config::to_yaml(setting.value);
+    if (setting.key == "rotary_config.seq_len_interpolation_factor") {
+      same = config.rotary_config.seq_len_interpolation_factor.value_or(1.0) ==
+             (setting.value.is_null() ? 1.0 : setting.value.as<double>());
+    } else if (setting.key == "max_position_embeddings" &&
+               config.position_embedding_type != "learned_absolute") {
+      // Without a table it is a limit, and that of a run is its seq_length unless it says more.
+      const auto limit = setting.value.as<int64_t>();
+      if (same || config.max_position_embeddings == config.seq_length) {
+        same = config.seq_length <= limit;
+        name = "seq_length";
+        ours = std::to_string(config.seq_length);
+      }
+      same = same || config.position_embedding_type == "none";
+    }
+    if (!same) {
+      out.push_back(
+          concat(section, ".", name, " is ", ours, ", ", but_file_says(setting, file.file)));
+    }
+  }
+  return out;
+}
+
+}  // namespace tapestry

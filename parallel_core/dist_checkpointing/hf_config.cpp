@@ -1,0 +1,278 @@
+#include "parallel_core/dist_checkpointing/hf_config.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "autograd/io/atomic_file.h"
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/schema.h"
+#include "parallel_core/dist_checkpointing/hf_names.h"
+
+namespace tapestry {
+
+namespace {
+
+namespace fs = std::filesystem;
+using config::Value;
+using HfJson = nlohmann::json;  // keys in the order of the alphabet, as transformers has them
+
+HfJson id_json(const std::optional<int64_t>& id) { return id ? HfJson(*id) : HfJson(); }
+
+HfJson eos_json(const TokenIds& ids) {
+  return ids.eos.empty()       ? HfJson()
+         : ids.eos.size() == 1 ? HfJson(ids.eos.front())
+                               : HfJson(ids.eos);
+}
+
+HfJson json_of(const Value& value) {
+  if (value.is_null()) {
+    return {};
+  }
+  if (value.is<Value::List>()) {
+    HfJson list = HfJson::array();
+    for (const Value& item : value.as<Value::List>()) {
+      list.push_back(json_of(item));
+    }
+    return list;
+  }
+  return value.is<bool>()      ? HfJson(value.as<bool>())
+         : value.is<int64_t>() ? HfJson(value.as<int64_t>())
+         : value.is<double>()  ? HfJson(value.as<double>())
+                               : HfJson(value.as<std::string>());
+}
+
+// What all types have.
+HfJson common_json(const TransformerConfig& c,
+                   const std::string& type,
+                   DType stored,
+                   const TokenIds& ids) {
+  HfJson json;
+  json["model_type"] = type;
+  json["torch_dtype"] = std::string(name_of(stored));
+  json["vocab_size"] = c.vocab_size;
+  json["tie_word_embeddings"] = !c.untie_embeddings_and_output_weights;
+  json["initializer_range"] = c.init_method_std;
+  json["bos_token_id"] = id_json(ids.bos);
+  json["eos_token_id"] = eos_json(ids);
+  if (ids.pad) {
+    json["pad_token_id"] = *ids.pad;
+  }
+  return json;
+}
+
+void add_sizes(HfJson& json, const TransformerConfig& c) {
+  json["hidden_size"] = c.hidden_size;
+  json["intermediate_size"] = c.ffn_hidden_size;
+  json["num_hidden_layers"] = c.num_layers;
+  json["num_attention_heads"] = c.num_attention_heads;
+  json["num_key_value_heads"] = c.num_query_groups;
+  json["head_dim"] = c.kv_channels.value();
+  json["max_position_embeddings"] = c.max_position_embeddings.value();
+}
+
+void add_gpt2(HfJson& json, const TransformerConfig& c) {
+  json["architectures"] = {"GPT2LMHeadModel"};
+  json["n_positions"] = c.max_position_embeddings.value();
+  json["n_embd"] = c.hidden_size;
+  json["n_layer"] = c.num_layers;
+  json["n_head"] = c.num_attention_heads;
+  json["n_inner"] = c.ffn_hidden_size;
+  json["activation_function"] = c.hidden_act == "gelu" ? "gelu" : "gelu_new";
+  json["layer_norm_epsilon"] = c.norm_epsilon;
+  json["resid_pdrop"] = c.hidden_dropout;
+  json["embd_pdrop"] = c.hidden_dropout;
+  json["attn_pdrop"] = c.attention_dropout;
+  json["scale_attn_weights"] = true;
+  json["scale_attn_by_inverse_layer_idx"] = false;
+  json["reorder_and_upcast_attn"] = false;
+  json["use_cache"] = true;
+}
+
+void add_llama(HfJson& json, const TransformerConfig& c, bool qwen2) {
+  json["architectures"] = {qwen2 ? "Qwen2ForCausalLM" : "LlamaForCausalLM"};
+  add_sizes(json, c);
+  json["hidden_act"] = "silu";
+  json["rms_norm_eps"] = c.norm_epsilon;
+  json["rope_theta"] = c.rotary_config.rotary_base;
+  const double factor = c.rotary_config.seq_len_interpolation_factor.value_or(1.0);
+  json["rope_scaling"] =
+      factor == 1.0 ? HfJson() : HfJson{{"rope_type", "linear"}, {"factor", factor}};
+  json["attention_dropout"] = c.attention_dropout;
+  json["use_cache"] = true;
+  if (qwen2) {
+    const bool window = c.window_size.has_value();
+    json["use_sliding_window"] = window;
+    json["sliding_window"] = window ? HfJson(c.window_size->front() + 1) : HfJson();
+    json["max_window_layers"] = window ? 0 : c.num_layers;  // the first so many have none
+  } else {
+    json["attention_bias"] = c.qkv_has_bias;
+    json["mlp_bias"] = c.mlp_has_bias;
+    json["pretraining_tp"] = 1;
+  }
+}
+
+void add_tapestry(HfJson& json, const TransformerConfig& c) {
+  AllConfig all;
+  all.model_config = c;
+  HfJson section = HfJson::object();
+  for (const std::string& name : described_keys()) {
+    section[name] = json_of(config::find_key("model_config", name)->field.get(all));
+  }
+  json["model_config"] = std::move(section);
+}
+
+std::string written(const HfJson& json) { return json.dump(2) + "\n"; }
+
+// Whether both say the same of a model, spellings and keys that say nothing of it aside.
+bool says_the_same(const HfConfig& a, const HfConfig& b) {
+  const auto values = [](const HfConfig& file) {
+    std::map<std::string, std::string> out;
+    for (const HfSetting& setting : file.settings) {
+      out[setting.key] = config::to_yaml(setting.value);
+    }
+    return out;
+  };
+  return a.model_type == b.model_type && a.token_ids == b.token_ids && a.complete && b.complete &&
+         a.undecided.empty() && values(a) == values(b);
+}
+
+// The text of the source, its dtype replaced if it is another.
+std::string with_dtype(const std::string& text, DType stored) {
+  HfJson json = HfJson::parse(text);
+  const char* name =
+      json.contains("dtype") && !json.contains("torch_dtype") ? "dtype" : "torch_dtype";
+  const std::string dtype(name_of(stored));
+  if (json.contains(name) && json.at(name) == dtype) {
+    return text;
+  }
+  json[name] = dtype;
+  if (json.contains("dtype")) {
+    json["dtype"] = dtype;
+  }
+  return written(json);
+}
+
+std::string content_of(const fs::path& path) {
+  if (!fs::exists(path)) {
+    return "";
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  content << file.rdbuf();
+  check<IoError>(file.good() && content.good(), path.string(), ": cannot be read");
+  return content.str();
+}
+
+}  // namespace
+
+HfSource read_hf_source(const std::string& path) {
+  HfSource source;
+  if (fs::is_directory(path)) {
+    source.config_json = content_of(fs::path(path) / "config.json");
+    source.generation_config = content_of(fs::path(path) / "generation_config.json");
+  }
+  return source;
+}
+
+std::vector<std::string> tokenizer_files_in(const std::string& folder) {
+  std::vector<std::string> found;
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+        "vocab.json", "merges.txt", "chat_template.jinja"}) {
+    const fs::path path = fs::path(folder) / name;
+    if (fs::is_regular_file(path)) {
+      found.push_back(path.string());
+    }
+  }
+  return found;
+}
+
+std::string model_config_json(const TransformerConfig& config,
+                              const std::string& type,
+                              DType stored,
+                              const HfSource& source) {
+  HfJson json = common_json(config, type, stored, source.token_ids);
+  if (type == "gpt2") {
+    add_gpt2(json, config);
+  } else if (type == "tapestry") {
+    add_sizes(json, config);
+    add_tapestry(json, config);
+  } else {
+    add_llama(json, config, type == "qwen2");
+  }
+  std::string text = written(json);
+  if (!source.config_json.empty() &&
+      says_the_same(parse_hf_config(source.config_json, "config.json"),
+                    parse_hf_config(text, "config.json"))) {
+    return with_dtype(source.config_json, stored);
+  }
+  return text;
+}
+
+std::string own_model_config_json(const TransformerConfig& config,
+                                  DType stored,
+                                  const TokenIds& token_ids) {
+  HfJson json = common_json(config, "tapestry", stored, token_ids);
+  add_sizes(json, config);
+  return written(json);
+}
+
+std::string generation_config_json(const HfSource& source) {
+  const TokenIds& ids = source.token_ids;
+  if (!source.generation_config.empty()) {
+    const HfJson json = HfJson::parse(source.generation_config, nullptr, false);
+    const auto has = [&](const char* name, const HfJson& id) {
+      return (json.contains(name) ? json.at(name) : HfJson()) == id;
+    };
+    if (json.is_object() && has("bos_token_id", id_json(ids.bos)) &&
+        has("eos_token_id", eos_json(ids)) && has("pad_token_id", id_json(ids.pad))) {
+      return source.generation_config;
+    }
+  }
+  return written({{"_from_model_config", true},
+                  {"bos_token_id", id_json(ids.bos)},
+                  {"eos_token_id", eos_json(ids)},
+                  {"pad_token_id", id_json(ids.pad)}});
+}
+
+std::map<std::string, std::string> hf_files(const TransformerConfig& config,
+                                            bool named,
+                                            DType stored,
+                                            const HfSource& source) {
+  std::map<std::string, std::string> files;
+  files["config.json"] = named ? model_config_json(config, file_model_type(config), stored, source)
+                               : own_model_config_json(config, stored, source.token_ids);
+  files["generation_config.json"] = generation_config_json(source);
+  if (!source.tokenizer_config.empty()) {
+    files["tokenizer_config.json"] = source.tokenizer_config;
+  }
+  for (const std::string& file : source.files) {
+    files[fs::path(file).filename()] = content_of(file);
+  }
+  return files;
+}
+
+void check_hf_config(const TransformerConfig& config, const std::string& path) {
+  if (!fs::is_directory(path) || !fs::exists(fs::path(path) / "config.json")) {
+    return;
+  }
+  const std::vector<std::string> found = differences(config, read_hf_config(path));
+  if (found.empty()) {
+    return;
+  }
+  std::string text = concat(path, ": the weights are of another model than the configuration's");
+  for (const std::string& difference : found) {
+    text += concat("\n  ", difference);
+  }
+  throw ValueError(
+      concat(text,
+             "\nSet the keys so, or leave them out and name the folder with model_config.from_hf. "
+             "Where the change is meant, name the file of the weights in place of its folder: then "
+             "config.json is not looked at"));
+}
+
+}  // namespace tapestry

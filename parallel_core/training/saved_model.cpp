@@ -1,0 +1,190 @@
+#include "parallel_core/training/saved_model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/init_configs.h"
+#include "parallel_core/data/file.h"
+#include "parallel_core/data/sentencepiece_tokenizer.h"
+
+namespace tapestry {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_vocabulary(const SavedModel& model, const std::string& folder) {
+  check<ValueError>(model.tokenizer->vocab_size() <= model.config.model_config.vocab_size, folder,
+                    ": the model's vocab_size is ", model.config.model_config.vocab_size,
+                    ", but beside it is the ", model.tokenizer->describe(),
+                    "; it is not the tokenizer of this model");
+}
+
+SavedModel open_checkpoint(const std::string& folder) {
+  SavedModel model;
+  model.config = init_configs_from_yaml(folder + "/config.yaml");
+  const std::string& type = model.config.dataset_config.tokenizer_type;
+  const std::string file = type == "byte" ? "" : folder + "/tokenizer.model";
+  check<IoError>(type == "byte" || fs::exists(file), file,
+                 ": is missing; the run that saved the checkpoint had no "
+                 "dataset_config.tokenizer_model, put the tokenizer of its text there");
+  model.tokenizer = data::make_tokenizer(type, file);
+  model.eod_id = model.tokenizer->eod_id();
+  check_vocabulary(model, folder);
+  return model;
+}
+
+// Whether the library that the folder is for puts the id of the beginning before a text.
+bool begins_texts(const std::string& folder) {
+  const std::string file = folder + "/tokenizer_config.json";
+  if (!fs::exists(file)) {
+    return false;
+  }
+  const auto json = nlohmann::json::parse(data::read_file(file), nullptr, false);
+  check<IoError>(json.is_object(), file, ": is no JSON object");
+  const auto found = json.find("add_bos_token");
+  return found != json.end() && found->is_boolean() && found->get<bool>();
+}
+
+SavedModel open_hf_model(const std::string& folder) {
+  const HfConfig hf = read_hf_config(folder);
+  int64_t positions = 0;
+  int64_t vocabulary = 0;
+  for (const HfSetting& setting : hf.settings) {
+    if (setting.key == "max_position_embeddings") {
+      positions = setting.value.as<int64_t>();
+    } else if (setting.key == "vocab_size") {
+      vocabulary = setting.value.as<int64_t>();
+    }
+  }
+  SavedModel model;
+  const std::string file = folder + "/tokenizer.model";
+  const bool pieces = fs::exists(file);
+  if (!pieces) {
+    for (const char* other : {"tokenizer.json", "vocab.json"}) {
+      check<ValueError>(!fs::exists(folder + "/" + other), folder, "/", other,
+                        ": tokenizers of this kind are not read yet, only SentencePiece models "
+                        "(tokenizer.model); the folder has none");
+    }
+    check<ValueError>(vocabulary > data::ByteTokenizer::kEod, folder,
+                      ": has no tokenizer.model, and the vocabulary of ", vocabulary,
+                      " has no room for the ", data::ByteTokenizer::kEod + 1,
+                      " ids of a model of bytes");
+    model.remark = folder + ": has no tokenizer; its ids are taken for bytes";
+  }
+  // What a folder does not say of training has no effect here.
+  model.config = init_configs_from_dict(
+      {{"training_config", {{"training_iters", 1}}},
+       {"dataset_config", {{"tokenizer_type", pieces ? "sentencepiece" : "byte"}}},
+       {"model_config",
+        {{"from_hf", folder},
+         {"seq_length", positions},
+         {"hidden_dropout", 0.0},
+         {"attention_dropout", 0.0}}},
+       {"optimizer_config", {{"learning_rate", 1.0}}}});
+  model.tokenizer = data::make_tokenizer(pieces ? "sentencepiece" : "byte", pieces ? file : "");
+  check_vocabulary(model, folder);
+  model.eod_id = model.tokenizer->eod_id();
+  if (!hf.token_ids.eos.empty() && hf.token_ids.eos.front() < vocabulary) {
+    model.eod_id = hf.token_ids.eos.front();
+  }
+  if (pieces && begins_texts(folder)) {
+    const int64_t bos = hf.token_ids.bos.value_or(model.tokenizer->bos_id());
+    if (bos >= 0 && bos < vocabulary) {
+      model.start.push_back(static_cast<int32_t>(bos));
+    }
+  }
+  return model;
+}
+
+std::optional<int64_t> id_or_none(int32_t id) {
+  return id < 0 ? std::nullopt : std::optional<int64_t>(id);
+}
+
+// For the transformers library, which would begin every text with an id of its own and a space:
+// the texts of a run have neither.
+std::string tokenizer_config_json(const data::SentencePieceTokenizer& tokenizer,
+                                  int64_t max_length) {
+  const auto piece = [&](int32_t id) {
+    return id < 0 ? nlohmann::json() : nlohmann::json(tokenizer.piece(id));
+  };
+  const nlohmann::json json = {{"tokenizer_class", "LlamaTokenizer"},
+                               {"add_bos_token", false},
+                               {"add_eos_token", false},
+                               {"add_prefix_space", false},
+                               {"legacy", false},
+                               {"clean_up_tokenization_spaces", false},
+                               {"bos_token", piece(tokenizer.bos_id())},
+                               {"eos_token", piece(tokenizer.eod_id())},
+                               {"unk_token", piece(tokenizer.unk_id())},
+                               {"pad_token", piece(tokenizer.pad_id())},
+                               {"model_max_length", max_length}};
+  return json.dump(2) + "\n";
+}
+
+// The tokenizer of the run's text; null where it is not known.
+std::unique_ptr<data::Tokenizer> tokenizer_of(const AllConfig& config, const RunData& data) {
+  const DatasetConfig& d = config.dataset_config;
+  return d.step_data_dir || (d.tokenizer_type != "byte" && data.tokenizer_model.empty())
+             ? nullptr
+             : data::make_tokenizer(d.tokenizer_type, data.tokenizer_model);
+}
+
+TokenIds ids_of(const data::Tokenizer& tokenizer) {
+  TokenIds ids{
+      .bos = id_or_none(tokenizer.bos_id()), .eos = {}, .pad = id_or_none(tokenizer.pad_id())};
+  if (tokenizer.eod_id() >= 0) {
+    ids.eos.push_back(tokenizer.eod_id());
+  }
+  return ids;
+}
+
+}  // namespace
+
+SavedModel open_saved_model(const std::string& folder) {
+  check<IoError>(fs::is_directory(folder), folder,
+                 ": is no folder; name the folder of a checkpoint or of a Hugging Face model");
+  if (fs::exists(folder + "/config.yaml")) {
+    return open_checkpoint(folder);
+  }
+  check<IoError>(fs::exists(folder + "/config.json"), folder,
+                 ": has neither config.yaml, as a checkpoint of pretrain_gpt has, nor config.json, "
+                 "as a Hugging Face model has");
+  return open_hf_model(folder);
+}
+
+HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::string& weights) {
+  HfSource source;
+  const auto tokenizer = tokenizer_of(config, data);
+  if (!weights.empty() && fs::is_directory(weights)) {
+    source = read_hf_source(weights);
+    const std::string theirs = weights + "/tokenizer.model";
+    const bool same = tokenizer != nullptr && !data.tokenizer_model.empty() && fs::exists(theirs) &&
+                      data::read_file(theirs) == data::read_file(data.tokenizer_model);
+    if (tokenizer == nullptr || same) {
+      source.files = tokenizer_files_in(weights);
+    }
+    if (tokenizer == nullptr && fs::exists(theirs)) {
+      source.files.push_back(theirs);
+    }
+  }
+  if (tokenizer != nullptr) {
+    source.token_ids = ids_of(*tokenizer);
+  } else if (!source.config_json.empty()) {
+    source.token_ids = parse_hf_config(source.config_json, weights + "/config.json").token_ids;
+  }
+  const auto* pieces = dynamic_cast<const data::SentencePieceTokenizer*>(tokenizer.get());
+  const bool has_config =
+      std::any_of(source.files.begin(), source.files.end(),
+                  [](const std::string& file) { return file.ends_with("/tokenizer_config.json"); });
+  if (pieces != nullptr && !has_config) {
+    source.tokenizer_config =
+        tokenizer_config_json(*pieces, config.model_config.max_position_embeddings.value_or(1));
+  }
+  return source;
+}
+
+}  // namespace tapestry

@@ -1,0 +1,405 @@
+// Folders of Hugging Face models: what the programs take from them, and what they write back.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "autograd/io/tensor_io.h"
+#include "autograd/ops/ops.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "tests/examples/gpt/run_program.h"
+#include "tests/parallel_core/small_model.h"
+
+namespace tapestry::hf_test {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kVocab = 264;
+constexpr int64_t kWidth = 16;
+constexpr int64_t kInner = 24;
+constexpr int64_t kLayers = 2;
+constexpr int64_t kHeads = 4;
+constexpr int64_t kGroups = 2;
+constexpr int64_t kHead = 6;  // not kWidth / kHeads
+constexpr int64_t kPositions = 32;
+
+// A run that changes nothing: its one update is less than the last place of any weight.
+constexpr const char* kNothing =
+    "training_config:\n"
+    "  training_iters: 1\n"
+    "  num_threads: 1\n"
+    "dataset_config:\n"
+    "  data_path: text_text_document\n"
+    "  tokenizer_type: byte\n"
+    "  batch_size: 2\n"
+    "  split: 90,10,0\n"
+    "model_config:\n"
+    "  seq_length: 16\n"
+    "optimizer_config:\n"
+    "  learning_rate: 1e-30\n";
+
+class HfTest : public ProgramTest {
+ protected:
+  void SetUp() override { ASSERT_NO_FATAL_FAILURE(prepare_text()); }
+
+  using Shapes = std::vector<std::pair<std::string, Shape>>;
+
+  void write_folder(const std::string& folder, const Json& config, const Shapes& shapes) {
+    dir_.write(folder + "/config.json", config.dump(2) + "\n");
+    testing::State state;
+    for (const auto& [name, shape] : shapes) {
+      state[name] = normal(0, 0.2, shape, kFloat32, RandomKey{5, stream_of(name), 0});
+    }
+    write_state(dir_.file(folder) + "/model.safetensors", state);
+  }
+
+  static Json llama_config(const std::string& type) {
+    Json json = {{"architectures", {type == "llama" ? "LlamaForCausalLM" : "Qwen2ForCausalLM"}},
+                 {"attention_dropout", 0.0},
+                 {"bos_token_id", nullptr},
+                 {"eos_token_id", 256},
+                 {"head_dim", kHead},
+                 {"hidden_act", "silu"},
+                 {"hidden_size", kWidth},
+                 {"initializer_range", 0.02},
+                 {"intermediate_size", kInner},
+                 {"max_position_embeddings", kPositions},
+                 {"model_type", type},
+                 {"num_attention_heads", kHeads},
+                 {"num_hidden_layers", kLayers},
+                 {"num_key_value_heads", kGroups},
+                 {"rms_norm_eps", 1e-5},
+                 {"rope_scaling", nullptr},
+                 {"rope_theta", 500000.0},
+                 {"tie_word_embeddings", type == "qwen2"},
+                 {"torch_dtype", "float32"},
+                 {"transformers_version", "4.46.0"},
+                 {"use_cache", true},
+                 {"vocab_size", kVocab}};
+    if (type == "llama") {
+      json.update({{"attention_bias", false}, {"mlp_bias", false}, {"pretraining_tp", 1}});
+    } else {
+      json.update(
+          {{"use_sliding_window", false}, {"sliding_window", nullptr}, {"max_window_layers", 28}});
+    }
+    return json;
+  }
+  void write_llama(const std::string& folder, const std::string& type) {
+    Shapes shapes = {{"model.embed_tokens.weight", {kVocab, kWidth}},
+                     {"model.norm.weight", {kWidth}}};
+    if (type == "llama") {
+      shapes.push_back({"lm_head.weight", {kVocab, kWidth}});
+    }
+    for (int64_t i = 0; i < kLayers; ++i) {
+      const std::string layer = "model.layers." + std::to_string(i) + ".";
+      const std::string attention = layer + "self_attn.";
+      shapes.insert(shapes.end(), {{layer + "input_layernorm.weight", {kWidth}},
+                                   {layer + "post_attention_layernorm.weight", {kWidth}},
+                                   {attention + "q_proj.weight", {kHeads * kHead, kWidth}},
+                                   {attention + "k_proj.weight", {kGroups * kHead, kWidth}},
+                                   {attention + "v_proj.weight", {kGroups * kHead, kWidth}},
+                                   {attention + "o_proj.weight", {kWidth, kHeads * kHead}},
+                                   {layer + "mlp.gate_proj.weight", {kInner, kWidth}},
+                                   {layer + "mlp.up_proj.weight", {kInner, kWidth}},
+                                   {layer + "mlp.down_proj.weight", {kWidth, kInner}}});
+      if (type == "qwen2") {
+        shapes.insert(shapes.end(), {{attention + "q_proj.bias", {kHeads * kHead}},
+                                     {attention + "k_proj.bias", {kGroups * kHead}},
+                                     {attention + "v_proj.bias", {kGroups * kHead}}});
+      }
+    }
+    write_folder(folder, llama_config(type), shapes);
+  }
+  void write_gpt2(const std::string& folder, const std::string& prefix = "transformer.") {
+    const Json config = {{"activation_function", "gelu_new"},
+                         {"architectures", {"GPT2LMHeadModel"}},
+                         {"attn_pdrop", 0.0},
+                         {"bos_token_id", nullptr},
+                         {"embd_pdrop", 0.0},
+                         {"eos_token_id", 256},
+                         {"initializer_range", 0.02},
+                         {"layer_norm_epsilon", 1e-5},
+                         {"model_type", "gpt2"},
+                         {"n_embd", kWidth},
+                         {"n_head", kHeads},
+                         {"n_inner", nullptr},
+                         {"n_layer", kLayers},
+                         {"n_positions", kPositions},
+                         {"resid_pdrop", 0.0},
+                         {"summary_type", "cls_index"},
+                         {"torch_dtype", "float32"},
+                         {"vocab_size", kVocab}};
+    Shapes shapes = {{prefix + "wte.weight", {kVocab, kWidth}},
+                     {prefix + "wpe.weight", {kPositions, kWidth}},
+                     {prefix + "ln_f.weight", {kWidth}},
+                     {prefix + "ln_f.bias", {kWidth}}};
+    for (int64_t i = 0; i < kLayers; ++i) {
+      const std::string layer = prefix + "h." + std::to_string(i) + ".";
+      for (const char* norm : {"ln_1", "ln_2"}) {
+        shapes.push_back({layer + norm + ".weight", {kWidth}});
+        shapes.push_back({layer + norm + ".bias", {kWidth}});
+      }
+      const auto conv1d = [&](const char* name, int64_t in, int64_t out) {
+        shapes.push_back({layer + name + ".weight", {in, out}});
+        shapes.push_back({layer + name + ".bias", {out}});
+      };
+      conv1d("attn.c_attn", kWidth, 3 * kWidth);
+      conv1d("attn.c_proj", kWidth, kWidth);
+      conv1d("mlp.c_fc", kWidth, 4 * kWidth);
+      conv1d("mlp.c_proj", 4 * kWidth, kWidth);
+    }
+    write_folder(folder, config, shapes);
+  }
+  testing::State tensors(const std::string& folder) const {
+    return read_weights(dir_.file(folder) + "/model.safetensors");
+  }
+  Json json(const std::string& file) const { return Json::parse(dir_.read(file)); }
+};
+
+TEST_F(HfTest, LoadedAndWrittenBackBitForBit) {
+  write_llama("llama", "llama");
+  write_llama("qwen2", "qwen2");
+  write_gpt2("gpt2");
+  dir_.write("run.yaml", kNothing);
+  for (const std::string name : {"llama", "qwen2", "gpt2"}) {
+    ASSERT_EQ(pretrain("--config_path run.yaml --from_hf " + name +
+                       " --set training_config.output_dir=out_" + name),
+              0)
+        << said();
+    EXPECT_THAT(out_, HasSubstr("loaded " + name));
+    const std::string saved = "out_" + name + "/checkpoint/step_00000001";
+    testing::expect_states_equal(tensors(saved), tensors(name));
+    EXPECT_EQ(dir_.read(saved + "/config.json"), dir_.read(name + "/config.json"));
+    EXPECT_EQ(json(saved + "/generation_config.json").at("eos_token_id"), 256);
+    // What it has written is a folder of the same kind, and needs none of the first.
+    fs::remove_all(dir_.file(name));
+    ASSERT_EQ(pretrain("--config_path run.yaml --from_hf " + saved +
+                       " --set training_config.output_dir=again_" + name),
+              0)
+        << said();
+    const std::string again = "again_" + name + "/checkpoint/step_00000001";
+    testing::expect_states_equal(tensors(again), tensors(saved));
+    EXPECT_EQ(dir_.read(again + "/config.json"), dir_.read(saved + "/config.json"));
+    ASSERT_EQ(pretrain("--config_path out_" + name +
+                       "/config.yaml --set training_config.load_checkpoint=" + saved +
+                       " --set training_config.output_dir=third_" + name),
+              0)
+        << said();
+    EXPECT_EQ(metrics("third_" + name), metrics("again_" + name));
+  }
+}
+
+TEST_F(HfTest, FilesOfTheOriginalGpt2) {
+  write_gpt2("old", "");
+  write_gpt2("new");
+  testing::State state = tensors("old");
+  state["h.0.attn.bias"] = ones({1, 1, kPositions, kPositions});
+  write_state(dir_.file("old/model.safetensors"), state);
+  dir_.write("run.yaml", kNothing);
+  ASSERT_EQ(pretrain("--config_path run.yaml --from_hf old"), 0) << said();
+  const testing::State saved = tensors("output/checkpoint/step_00000001");
+  state.erase("h.0.attn.bias");
+  ASSERT_EQ(saved.size(), state.size());
+  for (const auto& [name, tensor] : state) {
+    EXPECT_TRUE(testing::same_bits(saved.at("transformer." + name), tensor)) << name;
+  }
+}
+
+TEST_F(HfTest, WhatIsStoredIsWhatConfigJsonSays) {
+  write_llama("llama", "llama");
+  Json config = json("llama/config.json");
+  config["torch_dtype"] = "bfloat16";
+  config["eos_token_id"] = 2;
+  dir_.write("llama/config.json", config.dump());
+  testing::State half;
+  for (const auto& [name, tensor] : tensors("llama")) {
+    half[name] = tensor.to(kBFloat16);
+  }
+  write_state(dir_.file("llama/model.safetensors"), half);
+  dir_.write("run.yaml", kNothing);
+  ASSERT_EQ(pretrain("--config_path run.yaml --from_hf llama --set training_config.bf16=True "
+                     "--set model_config.params_dtype=bfloat16"),
+            0)
+      << said();
+  const std::string saved = "output/checkpoint/step_00000001";
+  for (const auto& [name, tensor] : tensors(saved)) {  // masters
+    EXPECT_TRUE(testing::same_bits(tensor, half.at(name).to(kFloat32))) << name;
+  }
+  EXPECT_EQ(json(saved + "/config.json").at("torch_dtype"), "float32");
+  EXPECT_EQ(json(saved + "/config.json").at("eos_token_id"), 256);  // of the text
+}
+
+TEST_F(HfTest, ContradictionsNameBoth) {
+  write_llama("llama", "llama");
+  const std::string model =
+      "model_config:\n  vocab_size: 264\n  num_layers: 2\n  hidden_size: 16\n"
+      "  ffn_hidden_size: 24\n  num_attention_heads: 4\n  group_query_attention: True\n"
+      "  num_query_groups: 2\n  kv_channels: 6\n  position_embedding_type: rope\n"
+      "  normalization: RMSNorm\n  hidden_act: swiglu\n  add_bias_linear: False\n"
+      "  untie_embeddings_and_output_weights: True\n";
+  const std::string yaml = replaced(kNothing, "model_config:\n", model);
+  dir_.write("wrong.yaml", yaml);  // rotary_base is 10000 by default
+  dir_.write("right.yaml", replaced(yaml, "hidden_act", "rotary_base: 5e5\n  hidden_act"));
+  const std::string load = " --set training_config.load_checkpoint=llama ";
+  ASSERT_EQ(pretrain("--config_path right.yaml" + load), 0) << said();
+  testing::expect_states_equal(tensors("output/checkpoint/step_00000001"), tensors("llama"));
+  const auto expect_named = [&] {
+    EXPECT_THAT(out_ + err_, HasSubstr("model_config.rotary_config.rotary_base is 10000.0, but "
+                                       "rope_theta of llama/config.json is 500000.0"))
+        << said();
+    EXPECT_THAT(out_ + err_, HasSubstr("model_config.norm_epsilon is 1e-06, but rms_norm_eps of "
+                                       "llama/config.json is 1e-05"))
+        << said();
+  };
+  const std::string wrong =
+      "--config_path wrong.yaml --set model_config.norm_epsilon=1e-6 "
+      "--set training_config.output_dir=wrong ";
+  EXPECT_EQ(pretrain(wrong + load), 2);
+  expect_named();
+  EXPECT_FALSE(fs::exists(dir_.file("wrong/metrics.jsonl")));
+  EXPECT_EQ(pretrain(wrong + load + "--dry_run"), 2);
+  expect_named();
+  EXPECT_EQ(pretrain(wrong + "--evaluate llama"), 2);
+  expect_named();
+  EXPECT_EQ(pretrain("--config_path right.yaml --dry_run" + load), 0) << said();
+
+  // With from_hf the keys are held against the file before anything else.
+  EXPECT_EQ(pretrain(wrong + "--from_hf llama"), 2);
+  EXPECT_THAT(err_, HasSubstr("model_config.norm_epsilon: is 1e-06, but rms_norm_eps of "
+                              "llama/config.json is 1e-05; leave the key out"));
+
+  // A checkpoint whose config.json was changed by hand.
+  fs::copy(dir_.file("output/checkpoint/step_00000001"), dir_.file("changed"));
+  Json config = json("changed/config.json");
+  config["rope_theta"] = 7.0;
+  dir_.write("changed/config.json", config.dump());
+  EXPECT_EQ(generate("--checkpoint changed --prompt And --max_new_tokens 2"), 2);
+  EXPECT_THAT(err_, HasSubstr("rope_theta of changed/config.json is 7.0"));
+}
+
+TEST_F(HfTest, ADryRunShowsWhatTheFolderGives) {
+  write_gpt2("gpt2");
+  dir_.write("run.yaml", kNothing);
+  ASSERT_EQ(pretrain("--config_path run.yaml --dry_run --from_hf gpt2"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("position_embedding_type: learned_absolute"));
+  EXPECT_THAT(out_, HasSubstr("max_position_embeddings: 32"));
+  EXPECT_THAT(out_, HasSubstr("weights: gpt2, "));
+  EXPECT_FALSE(fs::exists(dir_.file("output")));
+  // The weights need not be the folder's.
+  ASSERT_EQ(pretrain("--config_path run.yaml --from_hf gpt2 "
+                     "--set 'training_config.load_checkpoint=\"\"'"),
+            0)
+      << said();
+  EXPECT_THAT(out_, Not(HasSubstr("loaded")));
+  const std::string resolved = dir_.read("output/config.yaml");
+  EXPECT_THAT(resolved, HasSubstr("  num_layers: 2  # gpt2/config.json, n_layer\n"));
+  EXPECT_THAT(resolved, HasSubstr("  from_hf: null  # was gpt2, --set\n"));
+}
+
+TEST_F(HfTest, TextFromAFolder) {
+  write_llama("llama", "llama");
+  const std::string ask = " --prompt 'And the king' --max_new_tokens 8 --temperature 0";
+  ASSERT_EQ(generate("--checkpoint llama" + ask), 0) << said();
+  EXPECT_THAT(err_, HasSubstr("llama: has no tokenizer; its ids are taken for bytes"));
+  EXPECT_THAT(out_, HasSubstr("And the king"));
+  const std::string text = out_;
+  // The same model with the configuration of a run.
+  dir_.write("run.yaml", kNothing);
+  ASSERT_EQ(pretrain("--config_path run.yaml --from_hf llama"), 0) << said();
+  ASSERT_EQ(generate("--checkpoint output/checkpoint/step_00000001" + ask), 0) << said();
+  EXPECT_EQ(out_, text);
+
+  ASSERT_EQ(preprocess("--input text.txt --output_prefix pieces --tokenizer_type sentencepiece "
+                       "--train_tokenizer --vocab_size 264"),
+            0)
+      << said();
+  fs::copy_file(dir_.file("pieces.model"), dir_.file("llama/tokenizer.model"));
+  ASSERT_EQ(generate("--checkpoint llama" + ask), 0) << said();
+  EXPECT_EQ(err_, "");
+  EXPECT_THAT(out_, HasSubstr("And the king"));
+  // A text that the library begins with an id of its own has it here.
+  Json config = json("llama/config.json");
+  config["bos_token_id"] = 1;
+  dir_.write("llama/config.json", config.dump());
+  dir_.write("llama/tokenizer_config.json", "{\"add_bos_token\": true}");
+  ASSERT_EQ(generate("--checkpoint llama" + ask), 0) << said();
+
+  fs::remove(dir_.file("llama/tokenizer.model"));
+  dir_.write("llama/tokenizer.json", "{}");
+  EXPECT_EQ(generate("--checkpoint llama" + ask), 2);
+  EXPECT_THAT(err_, HasSubstr("llama/tokenizer.json: tokenizers of this kind are not read yet"));
+  fs::remove(dir_.file("llama/tokenizer.json"));
+  fs::remove(dir_.file("llama/config.json"));
+  EXPECT_EQ(generate("--checkpoint llama" + ask), 2);
+  EXPECT_THAT(err_, HasSubstr("llama: has neither config.yaml"));
+}
+
+TEST_F(HfTest, WhatACheckpointSaysOfItsTokenizer) {
+  write_llama("llama", "llama");
+  ASSERT_EQ(preprocess("--input text.txt --output_prefix pieces --tokenizer_type sentencepiece "
+                       "--train_tokenizer --vocab_size 264 --append_eod"),
+            0)
+      << said();
+  dir_.write("run.yaml", replaced(replaced(kNothing, "text_text_document", "pieces_text_document"),
+                                  "tokenizer_type: byte", "tokenizer_type: sentencepiece"));
+  ASSERT_EQ(pretrain("--config_path run.yaml --from_hf llama"), 0) << said();
+  EXPECT_THAT(out_, Not(HasSubstr("warning")));
+  const std::string saved = "output/checkpoint/step_00000001/";
+  const auto expect_ids = [&](const Json& found) {
+    EXPECT_EQ(found.at("bos_token_id"), 1);
+    EXPECT_EQ(found.at("eos_token_id"), 2);
+  };
+  expect_ids(json(saved + "config.json"));
+  expect_ids(json(saved + "generation_config.json"));
+  EXPECT_EQ(json(saved + "generation_config.json").at("pad_token_id"), nullptr);
+  const Json tokenizer = json(saved + "tokenizer_config.json");
+  EXPECT_EQ(tokenizer.at("bos_token"), "<s>");
+  EXPECT_EQ(tokenizer.at("eos_token"), "</s>");
+  EXPECT_EQ(tokenizer.at("unk_token"), "<unk>");
+  EXPECT_EQ(tokenizer.at("add_bos_token"), false);
+  EXPECT_EQ(tokenizer.at("model_max_length"), kPositions);
+
+  // What the folder of the same tokenizer holds besides is kept, also by the next run.
+  fs::copy_file(dir_.file("pieces.model"), dir_.file("llama/tokenizer.model"));
+  dir_.write("llama/tokenizer_config.json", "{\"add_bos_token\": true}");
+  dir_.write("llama/special_tokens_map.json", "{}");
+  dir_.write("llama/generation_config.json",
+             "{\"bos_token_id\": 1, \"eos_token_id\": 2, \"temperature\": 0.6}");
+  ASSERT_EQ(pretrain("--config_path run.yaml --from_hf llama --overwrite"), 0) << said();
+  for (const char* file :
+       {"tokenizer_config.json", "special_tokens_map.json", "generation_config.json"}) {
+    EXPECT_EQ(dir_.read(saved + file), dir_.read(std::string("llama/") + file)) << file;
+  }
+  // With another tokenizer they say nothing of its ids.
+  dir_.write("bytes.yaml", kNothing);
+  ASSERT_EQ(pretrain("--config_path bytes.yaml --from_hf llama --overwrite"), 0) << said();
+  EXPECT_FALSE(fs::exists(dir_.file(saved + "special_tokens_map.json")));
+  EXPECT_EQ(json(saved + "generation_config.json").at("eos_token_id"), 256);
+}
+
+TEST_F(HfTest, FoldersThatAreRefused) {
+  dir_.write("run.yaml", kNothing);
+  write_llama("llama", "llama");
+  const auto refused = [&](const Json& change, const std::string& text) {
+    Json config = llama_config("llama");
+    config.update(change);
+    dir_.write("llama/config.json", config.dump());
+    EXPECT_EQ(pretrain("--config_path run.yaml --from_hf llama"), 2);
+    EXPECT_THAT(err_, HasSubstr(text)) << said();
+    EXPECT_EQ(generate("--checkpoint llama --prompt And"), 2);
+    EXPECT_THAT(err_, HasSubstr(text)) << said();
+  };
+  refused({{"model_type", "mixtral"}}, "mixtures of experts are not built yet");
+  refused({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}}, "\"yarn\" is not built");
+  refused({{"hidden_act", "gelu"}}, "hidden_act: a gated MLP with \"gelu\" is not built");
+  EXPECT_EQ(pretrain("--config_path run.yaml --from_hf none"), 2);
+  EXPECT_THAT(err_, HasSubstr("model_config.from_hf: none: there is no such folder"));
+}
+
+}  // namespace
+}  // namespace tapestry::hf_test

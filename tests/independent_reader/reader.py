@@ -1,0 +1,217 @@
+"""Computes the logits of a saved model from its config.json and its weights, and nothing else.
+
+    reader.py FOLDER LOGITS LENGTH ID...          compares with the numbers in LOGITS
+    reader.py --expect-other FOLDER LOGITS ...    fails unless they are far away
+
+Written from what the transformers library documents of LlamaForCausalLM, Qwen2ForCausalLM and
+GPT2LMHeadModel, in NumPy and float64; shares no code with the programs that wrote the folder.
+"""
+import json
+import math
+import os
+import struct
+import sys
+
+import numpy as np
+
+BOUND = 1e-5  # a float32 forward pass of such a size against float64
+
+
+def read_safetensors(path):
+    dtypes = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+        data = file.read()
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        if entry["dtype"] == "BF16":
+            bits = np.frombuffer(data[begin:end], "<u2").astype("<u4") << 16
+            values = bits.view("<f4")
+        else:
+            values = np.frombuffer(data[begin:end], dtypes[entry["dtype"]])
+        tensors[name] = values.reshape(entry["shape"]).astype(np.float64)
+    return tensors
+
+
+def read_folder(folder):
+    with open(os.path.join(folder, "config.json")) as file:
+        config = json.load(file)
+    index = os.path.join(folder, "model.safetensors.index.json")
+    files = ["model.safetensors"]
+    if os.path.exists(index):
+        with open(index) as file:
+            files = sorted(set(json.load(file)["weight_map"].values()))
+    tensors = {}
+    for name in files:
+        tensors.update(read_safetensors(os.path.join(folder, name)))
+    return config, tensors
+
+
+class Weights:
+    """The tensors of a file; remembers which were asked for."""
+
+    def __init__(self, tensors):
+        self.tensors = tensors
+        self.used = set()
+
+    def __call__(self, name):
+        self.used.add(name)
+        return self.tensors[name]
+
+    def linear(self, x, name, bias):
+        y = x @ self(name + ".weight").T
+        return y + self(name + ".bias") if bias else y
+
+    def conv1d(self, x, name):
+        return x @ self(name + ".weight") + self(name + ".bias")
+
+    def check_all_used(self):
+        left = set(self.tensors) - self.used
+        assert not left, "tensors that no part of the model reads: %s" % sorted(left)
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def attention(q, k, v, window=None):
+    """q [rows, heads, n, d]; k, v [rows, groups, n, d]; a window sees that many keys."""
+    groups = q.shape[1] // k.shape[1]
+    k = np.repeat(k, groups, axis=1)
+    v = np.repeat(v, groups, axis=1)
+    n = q.shape[2]
+    scores = q @ k.transpose(0, 1, 3, 2) / math.sqrt(q.shape[3])
+    ahead = np.arange(n)[None, :] - np.arange(n)[:, None]
+    hidden = ahead > 0
+    if window is not None:
+        hidden = hidden | (ahead <= -window)
+    return softmax(np.where(hidden, -np.inf, scores)) @ v
+
+
+def split_heads(x, heads):
+    rows, n, width = x.shape
+    return x.reshape(rows, n, heads, width // heads).transpose(0, 2, 1, 3)
+
+
+def join_heads(x):
+    rows, heads, n, size = x.shape
+    return x.transpose(0, 2, 1, 3).reshape(rows, n, heads * size)
+
+
+def rotate(x, theta, factor):
+    n, size = x.shape[2], x.shape[3]
+    frequencies = theta ** (-np.arange(0, size, 2) / size) / factor
+    angles = np.arange(n)[:, None] * frequencies[None, :]
+    cos, sin = np.cos(angles), np.sin(angles)
+    first, second = x[..., : size // 2], x[..., size // 2 :]
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+def llama(config, tensors, ids):
+    w = Weights(tensors)
+    qwen2 = config["model_type"] == "qwen2"
+    heads = config["num_attention_heads"]
+    groups = config["num_key_value_heads"]
+    attention_bias = not qwen2 and config["attention_bias"]
+    mlp_bias = not qwen2 and config["mlp_bias"]
+    scaling = config["rope_scaling"]
+    factor = 1.0
+    if scaling is not None:
+        assert scaling["rope_type"] == "linear"
+        factor = scaling["factor"]
+    window = config["sliding_window"] if qwen2 and config["use_sliding_window"] else None
+    assert config["hidden_act"] == "silu"
+
+    def norm(x, name):
+        mean = np.mean(x * x, -1, keepdims=True)
+        return w(name + ".weight") * x / np.sqrt(mean + config["rms_norm_eps"])
+
+    x = w("model.embed_tokens.weight")[ids]
+    for i in range(config["num_hidden_layers"]):
+        layer = "model.layers.%d." % i
+        h = norm(x, layer + "input_layernorm")
+        q, k, v = (
+            split_heads(
+                w.linear(h, layer + "self_attn." + name, qwen2 or attention_bias), count
+            )
+            for name, count in (("q_proj", heads), ("k_proj", groups), ("v_proj", groups))
+        )
+        assert q.shape[3] == config["head_dim"]
+        q = rotate(q, config["rope_theta"], factor)
+        k = rotate(k, config["rope_theta"], factor)
+        mixed = join_heads(attention(q, k, v, window))
+        x = x + w.linear(mixed, layer + "self_attn.o_proj", attention_bias)
+        h = norm(x, layer + "post_attention_layernorm")
+        gate = w.linear(h, layer + "mlp.gate_proj", mlp_bias)
+        up = w.linear(h, layer + "mlp.up_proj", mlp_bias)
+        x = x + w.linear(gate / (1 + np.exp(-gate)) * up, layer + "mlp.down_proj", mlp_bias)
+    x = norm(x, "model.norm")
+    tied = config["tie_word_embeddings"]
+    logits = x @ w("model.embed_tokens.weight" if tied else "lm_head.weight").T
+    w.check_all_used()
+    return logits
+
+
+def gpt2(config, tensors, ids):
+    w = Weights(tensors)
+    heads = config["n_head"]
+
+    def norm(x, name):
+        centred = x - x.mean(-1, keepdims=True)
+        variance = np.mean(centred * centred, -1, keepdims=True)
+        scaled = centred / np.sqrt(variance + config["layer_norm_epsilon"])
+        return scaled * w(name + ".weight") + w(name + ".bias")
+
+    def activation(x):
+        if config["activation_function"] == "gelu_new":
+            inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+            return 0.5 * x * (1 + np.tanh(inner))
+        assert config["activation_function"] == "gelu"
+        return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+    positions = w("transformer.wpe.weight")
+    assert positions.shape[0] == config["n_positions"]
+    x = w("transformer.wte.weight")[ids] + positions[: ids.shape[1]]
+    for i in range(config["n_layer"]):
+        layer = "transformer.h.%d." % i
+        fused = w.conv1d(norm(x, layer + "ln_1"), layer + "attn.c_attn")
+        q, k, v = (split_heads(part, heads) for part in np.split(fused, 3, axis=-1))
+        x = x + w.conv1d(join_heads(attention(q, k, v)), layer + "attn.c_proj")
+        inner = activation(w.conv1d(norm(x, layer + "ln_2"), layer + "mlp.c_fc"))
+        x = x + w.conv1d(inner, layer + "mlp.c_proj")
+    x = norm(x, "transformer.ln_f")
+    assert config["tie_word_embeddings"] is True
+    logits = x @ w("transformer.wte.weight").T
+    w.check_all_used()
+    return logits
+
+
+def main(words):
+    other = words[0] == "--expect-other"
+    folder, expected, length = words[other : other + 3]
+    ids = np.array([int(word) for word in words[other + 3 :]]).reshape(-1, int(length))
+    config, tensors = read_folder(folder)
+    classes = {
+        "LlamaForCausalLM": llama,
+        "Qwen2ForCausalLM": llama,
+        "GPT2LMHeadModel": gpt2,
+    }
+    logits = classes[config["architectures"][0]](config, tensors, ids)
+    with open(expected) as file:
+        theirs = np.array([float(line) for line in file]).reshape(logits.shape)
+    largest = np.abs(logits).max()
+    distance = np.abs(theirs - logits).max()
+    print("%s: largest logit %.3f, distance %.2e" % (config["model_type"], largest, distance))
+    assert np.isfinite(theirs).all() and largest > 0.5, "logits that show nothing"
+    if other:
+        return 0 if distance > 1e-3 else 1
+    return 0 if distance <= BOUND else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

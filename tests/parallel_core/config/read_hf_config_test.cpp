@@ -1,0 +1,508 @@
+#include "parallel_core/config/read_hf_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "parallel_core/config/init_configs.h"
+#include "parallel_core/config/render.h"
+#include "tests/message_of.h"
+#include "tests/parallel_core/data/temp_dir.h"
+
+namespace tapestry {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// As the transformers library writes them, small.
+Json llama_json() {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"attention_bias", false},
+          {"attention_dropout", 0.0},
+          {"bos_token_id", 1},
+          {"eos_token_id", 2},
+          {"head_dim", 12},
+          {"hidden_act", "silu"},
+          {"hidden_size", 32},
+          {"initializer_range", 0.03},
+          {"intermediate_size", 48},
+          {"max_position_embeddings", 64},
+          {"mlp_bias", false},
+          {"num_attention_heads", 4},
+          {"num_hidden_layers", 2},
+          {"num_key_value_heads", 2},
+          {"pretraining_tp", 1},
+          {"rms_norm_eps", 1e-5},
+          {"rope_scaling", nullptr},
+          {"rope_theta", 500000.0},
+          {"tie_word_embeddings", true},
+          {"torch_dtype", "bfloat16"},
+          {"transformers_version", "4.46.0"},
+          {"use_cache", true},
+          {"vocab_size", 31}};
+}
+Json changed(Json json, const Json& more) {
+  json.update(more);
+  return json;
+}
+Json lacking(Json json, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    json.erase(name);
+  }
+  return json;
+}
+
+HfConfig parsed(const Json& json) { return parse_hf_config(json.dump(), "hf/config.json"); }
+std::string refused_text(const Json& json) {
+  return message_of<ValueError>([&] { parsed(json); });
+}
+
+// The configuration that a run on the folder has.
+class FromHf : public ::testing::Test {
+ protected:
+  std::string folder(const Json& json) const {
+    dir_.write("hf/config.json", json.dump(2));
+    return dir_.file("hf");
+  }
+  AllConfig load(const Json& json,
+                 const std::string& model_keys = "",
+                 const std::vector<std::string>& overrides = {}) const {
+    return init_configs_from_text(
+        "training_config: {training_iters: 4}\nmodel_config:\n  from_hf: " + folder(json) +
+            "\n  seq_length: 16\n" + model_keys,
+        "f.yaml", {.overrides = overrides});
+  }
+  std::string error(const Json& json,
+                    const std::string& model_keys = "",
+                    const std::vector<std::string>& overrides = {}) const {
+    return message_of<ConfigError>([&] { load(json, model_keys, overrides); });
+  }
+
+  data::TempDir dir_;
+};
+
+TEST_F(FromHf, Llama) {
+  const AllConfig config = load(llama_json());
+  const TransformerConfig& m = config.model_config;
+  EXPECT_EQ(m.vocab_size, 31);
+  EXPECT_EQ(m.num_layers, 2);
+  EXPECT_EQ(m.hidden_size, 32);
+  EXPECT_EQ(m.ffn_hidden_size, 48);
+  EXPECT_EQ(m.num_attention_heads, 4);
+  EXPECT_TRUE(m.group_query_attention);
+  EXPECT_EQ(m.num_query_groups, 2);
+  EXPECT_EQ(m.kv_channels, 12);
+  EXPECT_EQ(m.seq_length, 16);
+  EXPECT_EQ(m.max_position_embeddings, 64);
+  EXPECT_EQ(m.position_embedding_type, "rope");
+  EXPECT_EQ(m.rotary_config.rotary_base, 5e5);
+  EXPECT_EQ(m.rotary_config.seq_len_interpolation_factor, std::nullopt);
+  EXPECT_EQ(m.normalization, "RMSNorm");
+  EXPECT_EQ(m.norm_epsilon, 1e-5);
+  EXPECT_EQ(m.hidden_act, "swiglu");
+  EXPECT_FALSE(m.qkv_has_bias || m.out_proj_has_bias || m.mlp_has_bias);
+  EXPECT_FALSE(m.untie_embeddings_and_output_weights);
+  EXPECT_FALSE(m.window_size.has_value());
+  EXPECT_EQ(m.init_method_std, 0.03);
+  EXPECT_EQ(m.params_dtype, kFloat32);  // the run's own choice
+  EXPECT_EQ(config.training_config.load_checkpoint, dir_.file("hf"));
+  EXPECT_THAT(config.unsupported, IsEmpty());
+  const HfConfig hf = read_hf_config(dir_.file("hf"));
+  EXPECT_EQ(hf.dtype, kBFloat16);
+  EXPECT_EQ(hf.token_ids, (TokenIds{.bos = 1, .eos = {2}, .pad = {}}));
+}
+
+TEST_F(FromHf, Gpt2) {
+  const AllConfig config = load({{"architectures", {"GPT2LMHeadModel"}},
+                                 {"model_type", "gpt2"},
+                                 {"n_embd", 32},
+                                 {"n_layer", 3},
+                                 {"n_head", 4},
+                                 {"n_inner", nullptr},
+                                 {"n_positions", 16},
+                                 {"vocab_size", 40},
+                                 {"activation_function", "gelu_new"},
+                                 {"layer_norm_epsilon", 1e-6},
+                                 {"resid_pdrop", 0.2},
+                                 {"embd_pdrop", 0.2},
+                                 {"attn_pdrop", 0.3}});
+  const TransformerConfig& m = config.model_config;
+  EXPECT_EQ(m.ffn_hidden_size, 128);
+  EXPECT_EQ(m.kv_channels, 8);
+  EXPECT_EQ(m.num_query_groups, 4);
+  EXPECT_EQ(m.max_position_embeddings, 16);
+  EXPECT_EQ(m.position_embedding_type, "learned_absolute");
+  EXPECT_EQ(m.normalization, "LayerNorm");
+  EXPECT_EQ(m.norm_epsilon, 1e-6);
+  EXPECT_EQ(m.hidden_act, "fast_gelu");
+  EXPECT_TRUE(m.qkv_has_bias && m.out_proj_has_bias && m.mlp_has_bias);
+  EXPECT_FALSE(m.untie_embeddings_and_output_weights);
+  EXPECT_EQ(m.hidden_dropout, 0.2);
+  EXPECT_EQ(m.attention_dropout, 0.3);
+  EXPECT_EQ(read_hf_config(dir_.file("hf")).token_ids,
+            (TokenIds{.bos = 50256, .eos = {50256}, .pad = {}}));
+}
+
+TEST_F(FromHf, WhatTheFileLeavesOutIsThatOfTheType) {
+  const Json bare = {{"model_type", "gpt2"}};
+  TransformerConfig m = load(bare).model_config;
+  EXPECT_EQ(std::make_tuple(m.vocab_size, m.hidden_size, m.num_layers, m.num_attention_heads,
+                            m.ffn_hidden_size, *m.max_position_embeddings),
+            std::make_tuple(50257, 768, 12, 12, 3072, 1024));
+  EXPECT_EQ(m.norm_epsilon, 1e-5);
+  EXPECT_EQ(m.hidden_dropout, 0.1);
+  m = load({{"model_type", "llama"}}).model_config;
+  EXPECT_EQ(std::make_tuple(m.vocab_size, m.hidden_size, m.num_layers, m.num_attention_heads,
+                            m.ffn_hidden_size, *m.max_position_embeddings, m.num_query_groups,
+                            *m.kv_channels),
+            std::make_tuple(32000, 4096, 32, 32, 11008, 2048, 32, 128));
+  EXPECT_EQ(m.norm_epsilon, 1e-6);
+  EXPECT_EQ(m.rotary_config.rotary_base, 10000.0);
+  EXPECT_TRUE(m.untie_embeddings_and_output_weights);
+  m = load({{"model_type", "mistral"}}).model_config;
+  EXPECT_EQ(m.num_query_groups, 8);
+  EXPECT_EQ(m.window_size, (std::vector<int64_t>{4095, 0}));
+  m = load({{"model_type", "qwen2"}, {"num_attention_heads", 16}}).model_config;
+  EXPECT_EQ(m.vocab_size, 151936);
+  EXPECT_EQ(m.num_query_groups, 16);
+  EXPECT_TRUE(m.qkv_has_bias);
+  EXPECT_FALSE(m.out_proj_has_bias);
+  EXPECT_FALSE(m.window_size.has_value());
+  EXPECT_THAT(parsed({{"model_type", "qwen2"}}).token_ids.eos, IsEmpty());
+  // The name of the class alone, as in old files.
+  EXPECT_EQ(parsed({{"architectures", {"Qwen2ForCausalLM"}}}).model_type, "qwen2");
+}
+
+TEST_F(FromHf, SpellingsOfOtherWriters) {
+  const Json newer = changed(
+      lacking(llama_json(), {"rope_theta", "rope_scaling", "torch_dtype"}),
+      {{"dtype", "float16"}, {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7e4}}}});
+  EXPECT_EQ(load(newer).model_config.rotary_config.rotary_base, 7e4);
+  EXPECT_EQ(parsed(newer).dtype, kFloat16);
+  for (const char* type : {"type", "rope_type"}) {
+    const Json linear =
+        changed(llama_json(), {{"rope_scaling", {{type, "linear"}, {"factor", 4.0}}}});
+    EXPECT_EQ(load(linear).model_config.rotary_config.seq_len_interpolation_factor, 4.0);
+  }
+  EXPECT_EQ(load(changed(llama_json(), {{"num_key_value_heads", nullptr}, {"head_dim", nullptr}}))
+                .model_config.kv_channels,
+            8);
+  const TransformerConfig biased =
+      load(changed(llama_json(), {{"attention_bias", true}, {"mlp_bias", true}})).model_config;
+  EXPECT_TRUE(biased.qkv_has_bias && biased.out_proj_has_bias && biased.mlp_has_bias);
+  EXPECT_THAT(parsed(changed(llama_json(), {{"eos_token_id", {7, 9}}})).token_ids.eos,
+              ElementsAre(7, 9));
+  EXPECT_EQ(parsed(changed(llama_json(), {{"bos_token_id", nullptr}})).token_ids.bos, std::nullopt);
+}
+
+TEST_F(FromHf, Windows) {
+  const Json qwen2 = changed(lacking(llama_json(), {"attention_bias", "mlp_bias", "architectures"}),
+                             {{"model_type", "qwen2"}, {"sliding_window", 8}});
+  const auto window = [&](const Json& more) {
+    return load(changed(qwen2, more)).model_config.window_size;
+  };
+  EXPECT_EQ(window({{"use_sliding_window", false}}), std::nullopt);
+  EXPECT_EQ(window({{"use_sliding_window", true}, {"max_window_layers", 2}}), std::nullopt);
+  EXPECT_EQ(window({{"use_sliding_window", true}, {"max_window_layers", 0}}),
+            (std::vector<int64_t>{7, 0}));
+  EXPECT_EQ(window({{"use_sliding_window", true},
+                    {"layer_types", {"sliding_attention", "sliding_attention"}}}),
+            (std::vector<int64_t>{7, 0}));
+  EXPECT_THAT(
+      refused_text(changed(qwen2, {{"use_sliding_window", true}, {"max_window_layers", 1}})),
+      HasSubstr("hf/config.json: max_window_layers: 1 of 2 layers have a window"));
+  EXPECT_THAT(
+      refused_text(changed(qwen2, {{"layer_types", {"full_attention", "sliding_attention"}}})),
+      HasSubstr("layer_types: 1 of 2 layers"));
+  EXPECT_THAT(refused_text(changed(llama_json(), {{"sliding_window", 8}})),
+              HasSubstr("sliding_window"));
+  const Json mistral =
+      changed(lacking(llama_json(), {"architectures"}), {{"model_type", "mistral"}});
+  EXPECT_EQ(load(changed(mistral, {{"sliding_window", nullptr}})).model_config.window_size,
+            std::nullopt);
+  EXPECT_EQ(load(changed(mistral, {{"sliding_window", 1}})).model_config.window_size,
+            (std::vector<int64_t>{0, 0}));
+}
+
+TEST(ReadHfConfig, WhatIsNotBuiltIsRefusedByItsName) {
+  const Json gpt2 = {{"model_type", "gpt2"}};
+  const std::vector<std::tuple<Json, std::string, std::string>> cases = {
+      {{{"model_type", "mixtral"}}, "mixtral", "mixtures of experts are not built yet"},
+      {{{"model_type", "qwen2_moe"}}, "qwen2_moe", "mixtures of experts are not built yet"},
+      {{{"model_type", "qwen3"}}, "qwen3", "norms of queries and keys"},
+      {{{"model_type", "falcon"}}, "falcon", "what can: llama, mistral, qwen2 and gpt2"},
+      {{{"architectures", {"OPTForCausalLM"}}}, "OPTForCausalLM", "cannot be read"},
+      {Json::object(), "no model_type", "cannot be read"},
+      {changed(llama_json(), {{"architectures", {"LlamaForSequenceClassification"}}}),
+       "architectures: LlamaForSequenceClassification", "LlamaForCausalLM"},
+      {changed(llama_json(), {{"hidden_act", "gelu"}}), "hidden_act", "\"gelu\" is not built"},
+      {changed(gpt2, {{"activation_function", "mish"}}), "activation_function",
+       "\"mish\" is not built"},
+      {changed(llama_json(), {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}}),
+       "rope_scaling", "\"llama3\" is not built"},
+      {changed(llama_json(), {{"rope_parameters", {{"rope_type", "yarn"}}}}), "rope_parameters",
+       "\"yarn\""},
+      {changed(llama_json(), {{"rope_scaling", {{"factor", 8.0}}}}), "rope_scaling",
+       "expected a rope_type"},
+      {changed(llama_json(), {{"rope_scaling", {{"type", "linear"}}}}), "rope_scaling",
+       "expected a factor"},
+      {changed(llama_json(), {{"rope_parameters", {{"rope_theta", 1.0}}}}), "rope_parameters",
+       "but rope_theta is 500000.0"},
+      {changed(llama_json(), {{"partial_rotary_factor", 0.5}}), "partial_rotary_factor",
+       "not read"},
+      {changed(llama_json(), {{"quantization_config", {{"bits", 4}}}}), "quantization_config",
+       "quantised"},
+      {changed(llama_json(), {{"torch_dtype", "int8"}}), "torch_dtype", "unknown dtype \"int8\""},
+      {changed(llama_json(), {{"dtype", "float32"}}), "dtype", "torch_dtype is \"bfloat16\""},
+      {changed(gpt2, {{"scale_attn_weights", false}}), "scale_attn_weights", "not supported"},
+      {changed(gpt2, {{"scale_attn_by_inverse_layer_idx", true}}),
+       "scale_attn_by_inverse_layer_idx", "not supported"},
+      {changed(gpt2, {{"n_head", 5}}), "n_head", "5 does not divide n_embd 768"},
+      {changed(llama_json(), {{"num_key_value_heads", 3}}), "num_key_value_heads",
+       "does not divide"},
+      {changed(llama_json(), {{"hidden_size", "32"}}), "hidden_size",
+       "expected an integer above 0, got \"32\""},
+      {changed(llama_json(), {{"hidden_size", -1}}), "hidden_size", "got -1"},
+      {changed(llama_json(), {{"rms_norm_eps", true}}), "rms_norm_eps", "expected a number"},
+      {changed(llama_json(), {{"tie_word_embeddings", 1}}), "tie_word_embeddings", "true or false"},
+      {changed(llama_json(), {{"eos_token_id", {1, "x"}}}), "eos_token_id", "list of ids"},
+  };
+  for (const auto& [json, name, text] : cases) {
+    const std::string message = refused_text(json);
+    EXPECT_THAT(message, HasSubstr("hf/config.json: ")) << json;
+    EXPECT_THAT(message, HasSubstr(name)) << json;
+    EXPECT_THAT(message, HasSubstr(text)) << json;
+  }
+  // All findings at once.
+  const std::string both =
+      refused_text(changed(llama_json(), {{"hidden_act", "gelu"}, {"hidden_size", "x"}}));
+  EXPECT_THAT(both, HasSubstr("hidden_act"));
+  EXPECT_THAT(both, HasSubstr("hidden_size"));
+}
+
+TEST(ReadHfConfig, WhatIsNoJson) {
+  const auto message = [](const std::string& text) {
+    return message_of<IoError>([&] { parse_hf_config(text, "hf/config.json"); });
+  };
+  EXPECT_THAT(message(""), HasSubstr("hf/config.json: is no JSON"));
+  EXPECT_THAT(message("{\"a\": 1} x"), HasSubstr("is no JSON"));
+  EXPECT_THAT(message("{\"a\": NaN}"), HasSubstr("is no JSON"));
+  EXPECT_THAT(message("{\"a\": 1, // remark\n \"b\": 2}"), HasSubstr("is no JSON"));
+  EXPECT_THAT(message("[1]"), HasSubstr("expected a JSON object, got array"));
+  EXPECT_THAT(message("{\"a\": 1, \"a\": 1}"), HasSubstr("the key \"a\" is given twice"));
+  EXPECT_THAT(message("{\"x\": {\"a\": 1, \"a\": 2}}"), HasSubstr("the key \"a\" is given twice"));
+  EXPECT_THAT(message(std::string(100000, '[')), HasSubstr("nested deeper"));
+  EXPECT_THAT(message_of<IoError>([] { read_hf_config("no/such"); }), HasSubstr("no/such: there"));
+  const data::TempDir dir;
+  EXPECT_THAT(message_of<IoError>([&] { read_hf_config(dir.path()); }),
+              HasSubstr("config.json: cannot be read"));
+}
+
+TEST_F(FromHf, KeysThatAreGivenAsWell) {
+  // What agrees, and what the file has no say in.
+  const AllConfig config = load(llama_json(),
+                                "  hidden_size: 32\n  rotary_base: 5e5\n  norm_epsilon: 0.00001\n"
+                                "  add_bias_linear: False\n  num_query_groups: 2\n"
+                                "  untie_embeddings_and_output_weights: False\n"
+                                "  init_method_std: 0.5\n  attention_dropout: 0.25\n"
+                                "  compute_dtype: bfloat16\n");
+  EXPECT_EQ(config.model_config.init_method_std, 0.5);
+  EXPECT_EQ(config.model_config.attention_dropout, 0.25);
+  EXPECT_FALSE(config.model_config.mlp_has_bias);
+  EXPECT_EQ(load(llama_json(), "  fa_config: {keep_prob: 0.75}\n").model_config.attention_dropout,
+            0.25);
+
+  const std::string message =
+      error(llama_json(), "  rotary_base: 10000\n  hidden_size: 64\n  norm_epsilon: 1e-6\n",
+            {"model_config.untie_embeddings_and_output_weights=True"});
+  const std::string file = dir_.file("hf") + "/config.json";
+  EXPECT_THAT(message, HasSubstr("f.yaml:5:16: model_config.rotary_config.rotary_base: is 10000.0, "
+                                 "but rope_theta of " +
+                                 file + " is 500000.0; leave the key out"));
+  EXPECT_THAT(message,
+              HasSubstr("f.yaml:6:16: model_config.hidden_size: is 64, but hidden_size of " + file +
+                        " is 32"));
+  EXPECT_THAT(message,
+              HasSubstr("norm_epsilon: is 1e-06, but rms_norm_eps of " + file + " is 1e-05"));
+  EXPECT_THAT(message, HasSubstr("--set model_config.untie_embeddings_and_output_weights=True: "
+                                 "model_config.untie_embeddings_and_output_weights: is True, but "
+                                 "tie_word_embeddings of " +
+                                 file +
+                                 " is true, that is "
+                                 "untie_embeddings_and_output_weights: False"));
+  EXPECT_THAT(message, Not(HasSubstr("required")));
+  EXPECT_THAT(error(lacking(llama_json(), {"rms_norm_eps"}), "  norm_epsilon: 1e-5\n"),
+              HasSubstr("rms_norm_eps of " + file + ", which leaves it out, is 1e-06"));
+  // Keys that others stand for.
+  EXPECT_THAT(error(llama_json(), "  add_bias_linear: True\n"),
+              HasSubstr("model_config.qkv_has_bias is True, but attention_bias"));
+  EXPECT_THAT(error(llama_json(), "  fa_config: {pre_tokens: 3}\n"),
+              HasSubstr("model_config.window_size is [3, 0], but sliding_window"));
+  EXPECT_THAT(error(llama_json(), "  group_query_attention: False\n"),
+              HasSubstr("num_query_groups is 4, but num_key_value_heads of"));
+  EXPECT_THAT(error(llama_json(), "", {"model_config.seq_length=65"}),
+              HasSubstr("model_config.seq_length is 65, but max_position_embeddings of " + file +
+                        " is 64"));
+}
+
+TEST_F(FromHf, FoldersThatCannotBeTaken) {
+  EXPECT_THAT(message_of<ConfigError>([] {
+                init_configs_from_text(
+                    "training_config: {training_iters: 1}\n"
+                    "model_config: {from_hf: none, seq_length: 4}\n",
+                    "f.yaml");
+              }),
+              ::testing::StartsWith("f.yaml:2:25: model_config.from_hf: none: there is no such "
+                                    "folder"));
+  EXPECT_THAT(error({{"model_type", "mixtral"}}), HasSubstr("mixtral"));
+  EXPECT_THAT(error({{"model_type", "tapestry"}, {"hidden_size", 32}}),
+              HasSubstr("does not describe its model"));
+  const Json two = {{"model_type", "gpt2"}, {"embd_pdrop", 0.0}};
+  EXPECT_THAT(error(two), HasSubstr("model_config.hidden_dropout: resid_pdrop of"));
+  EXPECT_EQ(load(two, "  hidden_dropout: 0.1\n").model_config.hidden_dropout, 0.1);
+}
+
+TEST_F(FromHf, WeightsToStartFrom) {
+  EXPECT_EQ(load(llama_json(), "", {"training_config.load_checkpoint=other"})
+                .training_config.load_checkpoint,
+            "other");
+  EXPECT_EQ(load(llama_json(), "", {"training_config.load_checkpoint=\"\""})
+                .training_config.load_checkpoint,
+            "");
+}
+
+TEST_F(FromHf, TheResolvedConfigurationStandsAlone) {
+  const AllConfig config = load(llama_json());
+  const std::string text = resolved_yaml(config);
+  const std::string file = dir_.file("hf") + "/config.json";
+  EXPECT_THAT(text, HasSubstr("\n  from_hf: null  # was " + dir_.file("hf") + ", f.yaml:3\n"));
+  EXPECT_THAT(text, HasSubstr("\n    rotary_base: 5e+05  # " + file + ", rope_theta\n"));
+  EXPECT_THAT(text, HasSubstr("\n  load_checkpoint: " + dir_.file("hf") +
+                              "  # derived from model_config.from_hf\n"));
+  EXPECT_THAT(resolved_yaml(load(lacking(llama_json(), {"rope_theta"}))),
+              HasSubstr("rotary_base: 10000.0  # " + file + ", rope_theta by default\n"));
+  std::filesystem::remove_all(dir_.file("hf"));
+  AllConfig again = init_configs_from_text(text, "config.yaml");
+  again.model_config.from_hf = config.model_config.from_hf;
+  EXPECT_TRUE(again.same_values(config));
+}
+
+TEST_F(FromHf, InCppAndCompletedTwice) {
+  AllConfig config;
+  config.training_config.training_iters = 2;
+  config.model_config.from_hf = folder(llama_json());
+  config.model_config.seq_length = 8;
+  resolve(config);
+  EXPECT_EQ(config.model_config.rotary_config.rotary_base, 5e5);
+  const std::string before = resolved_yaml(config);
+  resolve(config);
+  EXPECT_EQ(resolved_yaml(config), before);
+  config.model_config.num_layers = 3;
+  EXPECT_THAT(message_of<ConfigError>([&] { resolve(config); }),
+              HasSubstr("model_config.num_layers: is 3, but num_hidden_layers of"));
+}
+
+TEST_F(FromHf, FromAnotherSourceThanYaml) {
+  const AllConfig config = init_configs_from_args(
+      {"--from_hf", folder(llama_json()), "--seq-length", "16", "--train-iters", "2"});
+  EXPECT_EQ(config.model_config.num_layers, 2);
+  EXPECT_EQ(
+      init_configs_from_dict({{"training_config", {{"training_iters", 2}}},
+                              {"model_config", {{"from_hf", dir_.file("hf")}, {"seq_length", 16}}}})
+          .model_config.rotary_config.rotary_base,
+      5e5);
+}
+
+// Files come from elsewhere: whatever is wrong with one, it is an error in words.
+TEST(ReadHfConfig, DamagedFilesAreErrors) {
+  const std::string text =
+      changed(llama_json(), {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}},
+                             {"layer_types", {"full_attention", "full_attention"}}})
+          .dump();
+  EXPECT_NO_THROW(parse_hf_config(text, "config.json"));
+  std::mt19937 random(7);
+  int read = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string damaged = text;
+    for (uint32_t j = 0; j <= random() % 3; ++j) {
+      const size_t at = random() % damaged.size();
+      switch (random() % 4) {
+        case 0:
+          damaged[at] = static_cast<char>(random() % 256);
+          break;
+        case 1:
+          damaged.erase(at, random() % 8);
+          break;
+        case 2:
+          damaged.insert(at, damaged.substr(random() % damaged.size(), random() % 20));
+          break;
+        default:
+          damaged.resize(std::max<size_t>(1, at));
+      }
+    }
+    try {
+      parse_hf_config(damaged, "config.json");
+      ++read;
+    } catch (const IoError&) {
+    } catch (const ValueError&) {
+    }
+  }
+  EXPECT_LT(read, 3000);
+}
+
+TEST(HfDifferences, AreTheKeysThatSayWhatTheWeightsAreOf) {
+  const std::string yaml =
+      "training_config: {training_iters: 4}\nmodel_config:\n  vocab_size: 31\n  num_layers: 2\n"
+      "  num_attention_heads: 4\n  hidden_size: 32\n  ffn_hidden_size: 48\n  seq_length: 16\n"
+      "  kv_channels: 12\n  group_query_attention: True\n  num_query_groups: 2\n"
+      "  position_embedding_type: rope\n  rotary_base: 5e5\n  normalization: RMSNorm\n"
+      "  hidden_act: swiglu\n  add_bias_linear: False\n";
+  const auto found = [&](const std::vector<std::string>& overrides) {
+    return differences(
+        init_configs_from_text(yaml, "f.yaml", {.overrides = overrides}).model_config,
+        parsed(llama_json()));
+  };
+  EXPECT_THAT(found({}), IsEmpty());
+  EXPECT_THAT(found({"model_config.hidden_dropout=0.1", "model_config.init_method_std=1",
+                     "training_config.bf16=True", "model_config.max_position_embeddings=64"}),
+              IsEmpty());
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {"vocab_size=32", "vocab_size is 32, but vocab_size of hf/config.json is 31"},
+      {"num_layers=3", "num_hidden_layers of hf/config.json is 2"},
+      {"hidden_size=48", "hidden_size of hf/config.json is 32"},
+      {"ffn_hidden_size=64", "intermediate_size of hf/config.json is 48"},
+      {"kv_channels=8", "head_dim of hf/config.json is 12"},
+      {"num_query_groups=4", "num_key_value_heads of hf/config.json is 2"},
+      {"rotary_base=1e4", "rope_theta of hf/config.json is 500000.0"},
+      {"norm_epsilon=1e-6", "rms_norm_eps of hf/config.json is 1e-05"},
+      {"rotary_config.seq_len_interpolation_factor=2", "rope_scaling of hf/config.json is null"},
+      {"untie_embeddings_and_output_weights=True",
+       "tie_word_embeddings of hf/config.json is true, that is "
+       "untie_embeddings_and_output_weights: False"},
+      {"window_size=[3, 0]", "sliding_window of hf/config.json"},
+      {"qkv_has_bias=True", "attention_bias of hf/config.json is false"},
+      {"mlp_has_bias=True", "mlp_bias of hf/config.json is false"},
+      {"seq_length=80", "max_position_embeddings of hf/config.json is 64"},
+      {"max_position_embeddings=32", "max_position_embeddings of hf/config.json is 64"},
+      {"qk_layernorm=True", "model_type of hf/config.json is \"llama\""},
+      {"hidden_act=silu", "hidden_act of hf/config.json is \"silu\", that is hidden_act: swiglu"},
+      {"normalization=LayerNorm", "model_type of hf/config.json"},
+  };
+  for (const auto& [override, text] : cases) {
+    const std::vector<std::string> lines = found({std::string("model_config.") + override});
+    ASSERT_EQ(lines.size(), 1U) << override << ": " << ::testing::PrintToString(lines);
+    EXPECT_THAT(lines[0], HasSubstr(text));
+    EXPECT_THAT(lines[0], HasSubstr("model_config.")) << override;
+  }
+  EXPECT_EQ(found({"model_config.num_layers=3", "model_config.rotary_base=1e4"}).size(), 2U);
+}
+
+}  // namespace
+}  // namespace tapestry
