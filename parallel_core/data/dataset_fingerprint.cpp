@@ -4,14 +4,14 @@
 
 #include "autograd/io/input_file.h"
 #include "parallel_core/data/checksum.h"
+#include "parallel_core/data/indexed_dataset.h"
 
 namespace tapestry::data {
 namespace {
 
 // Appends the first and the last bytes of a file; of a small one all of them. Returns its size.
-int64_t append_ends(const std::string& path, std::string& out) {
+int64_t append_ends(const InputFile& file, std::string& out) {
   constexpr uint64_t kEnd = 64 << 10;
-  const InputFile file(path);
   const uint64_t head = std::min(kEnd, file.size());
   const uint64_t tail = std::min(kEnd, file.size() - head);
   const size_t at = out.size();
@@ -26,8 +26,8 @@ int64_t append_ends(const std::string& path, std::string& out) {
 DatasetFingerprint dataset_fingerprint(const std::string& prefix) {
   DatasetFingerprint result{.prefix = prefix};
   std::string ends;
-  result.idx_bytes = append_ends(prefix + ".idx", ends);
-  result.bin_bytes = append_ends(prefix + ".bin", ends);
+  result.bin_bytes = append_ends(open_dataset_file(prefix, ".bin"), ends);
+  result.idx_bytes = append_ends(open_dataset_file(prefix, ".idx"), ends);
   result.crc64 = crc64(ends);
   return result;
 }

@@ -22,7 +22,7 @@ struct DatasetFingerprint {
   bool operator==(const DatasetFingerprint&) const = default;
 };
 
-/// IoError for files that cannot be read.
+/// IoError for files that cannot be read (open_dataset_file).
 DatasetFingerprint dataset_fingerprint(const std::string& prefix);
 
 }  // namespace tapestry::data

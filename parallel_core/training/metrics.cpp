@@ -190,7 +190,7 @@ std::string memory_line(const MemoryStats& stats) {
 }
 
 MetricsWriter::MetricsWriter(const std::string& path, std::optional<int64_t> resume_step)
-    : path_(path), file_(-1) {
+    : path_(path) {
   if (resume_step) {
     keep_steps_until(path, *resume_step);
   }

@@ -51,7 +51,7 @@ class MetricsWriter {
 
  private:
   std::string path_;
-  int file_;
+  int file_ = -1;
 };
 
 }  // namespace tapestry

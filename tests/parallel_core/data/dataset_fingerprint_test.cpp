@@ -50,7 +50,7 @@ TEST_F(DatasetFingerprintTest, TakesAnySizeAndMissesFiles) {
   EXPECT_EQ(of("", "").bin_bytes, 0);
   const std::string odd((64 << 10) + 1, 'x');
   EXPECT_EQ(of(odd, odd).idx_bytes, (64 << 10) + 1);
-  EXPECT_ERROR(dataset_fingerprint(dir_.file("none")), IoError, "none.idx");
+  EXPECT_ERROR(dataset_fingerprint(dir_.file("none")), IoError, "none.bin");
 }
 
 }  // namespace

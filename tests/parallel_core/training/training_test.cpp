@@ -132,6 +132,19 @@ TEST_F(Train, RunsTheStepsOverTheMicroBatches) {
   EXPECT_NE(summary.first_loss, summary.last_loss);
 }
 
+// The first sample is no multiple of the batch: the steps before had another one.
+TEST_F(Train, BeginsItsDataWhereItIsTold) {
+  run({"training_config.training_iters=2", "dataset_config.batch_size=4"},
+      {.start = data::BatchPosition{7, 21}});
+  EXPECT_EQ(drawn_, (std::vector<int64_t>{21, 25}));
+  // The second epoch ends with sample 19.
+  const TrainSummary summary = run({"training_config.training_iters=0", "training_config.epochs=2",
+                                    "dataset_config.batch_size=2"},
+                                   {.start = data::BatchPosition{3, 15}});
+  EXPECT_EQ(summary.steps, 3);
+  EXPECT_EQ(drawn_, (std::vector<int64_t>{15, 17, 19}));
+}
+
 TEST_F(Train, EndsWithTheEpochs) {
   // Five steps of two samples are an epoch.
   EXPECT_EQ(run({"training_config.training_iters=0", "training_config.epochs=2",
