@@ -86,8 +86,8 @@ class LayoutsOnDisk : public ::testing::TestWithParam<Overrides> {
       const auto data_parallel = get_data_parallel(config, *model);
       const auto optimizer = get_optimizer(config, *model, data_parallel.get());
       load_optimizer_state(from, *model, *optimizer);
-      const std::string folder = write_checkpoint(*model, config.model_config, 3, options(name),
-                                                  optimizer.get());
+      const std::string folder =
+          write_checkpoint(*model, config.model_config, 3, options(name), optimizer.get());
       if (world->rank() == 0) {
         saved = folder;
       }
@@ -116,7 +116,7 @@ TEST_P(LayoutsOnDisk, FilesStayTheSame) {
   }
 }
 
-const Overrides kHalves = {"model_config.params_dtype=bfloat16",
+const Overrides kHalves = {"training_config.bf16=True", "model_config.params_dtype=bfloat16",
                            "optimizer_config.store_param_remainders=True",
                            "optimizer_config.exp_avg_dtype=bfloat16",
                            "optimizer_config.exp_avg_sq_dtype=bfloat16"};
@@ -136,6 +136,7 @@ class StoredState : public ::testing::Test {
     options.directory = dir_.file("checkpoint");
     options.training_state = R"({"mine": [1, 2]})";
     options.max_shard_bytes = 4000;
+    options.resolved_config = "seed: 7\n";
     folder_ = write_checkpoint(*trainer_.model, trainer_.config.model_config, 1, options,
                                trainer_.optimizer.get());
   }
