@@ -308,6 +308,66 @@ int64_t Optimizer::steps_done(const std::string& parameter_name) const {
   return found == states_.end() ? 0 : found->second.step;
 }
 
+Optimizer::OwnPart Optimizer::own_part(const std::string& parameter_name) const {
+  const Tensor& own = parameter_of(parameter_name);
+  if (shards_ == nullptr) {
+    return {.shape = own.shape(), .first = 0, .count = own.numel()};
+  }
+  return {.shape = shards_->shape(parameter_name),
+          .first = shards_->first_element(parameter_name),
+          .count = own.numel()};
+}
+
+DType Optimizer::own_state_dtype(const std::string& parameter_name,
+                                 const std::string& state_name) const {
+  return state_dtype(state_name, parameter_of(parameter_name));
+}
+
+std::map<std::string, Tensor> Optimizer::own_state(const std::string& parameter_name) const {
+  std::map<std::string, Tensor> out;
+  const auto found = states_.find(parameter_name);
+  if (found == states_.end() || !found->second.has_states) {
+    return out;
+  }
+  for (const auto& [name, stored] : found->second.tensors) {
+    const bool has_marks = found->second.low_bits.defined() && name == kSecondMoment;
+    out.emplace(name, has_marks ? map_unary("optimizer", kernels::UnaryOp::kAbs, stored) : stored);
+  }
+  return out;
+}
+
+void Optimizer::set_own_state(const std::string& parameter_name,
+                              int64_t updates,
+                              const std::map<std::string, Tensor>& states) {
+  const Tensor& parameter = parameter_of(parameter_name);
+  check<ValueError>(updates >= 0, type_name(), ": '", parameter_name, "' cannot have had ", updates,
+                    " updates");
+  const std::vector<std::string> names = state_names();
+  check<ValueError>(states.size() == names.size(), type_name(), ": '", parameter_name, "' has ",
+                    names.size(), " states, got ", states.size());
+  ParamState loaded;
+  for (const std::string& name : names) {
+    const auto found = states.find(name);
+    check<ValueError>(found != states.end() && found->second.defined() &&
+                          found->second.numel() == parameter.numel(),
+                      type_name(), ": the state ", name, " of '", parameter_name, "' should have ",
+                      parameter.numel(), " elements, got ",
+                      found == states.end() ? std::string("none") : describe(found->second));
+    const MemoryKindGuard kind(MemoryKind::kOptimizer);
+    const Tensor own = empty(parameter.shape(), state_dtype(name, parameter));
+    copy_values(dense(found->second).view(own.shape()), own);
+    loaded.tensors.emplace(name, own);
+  }
+  ParamState& state = states_[parameter_name];
+  const Tensor values = state.low_bits.defined() ? joined(parameter, state) : Tensor();
+  state.step = updates;
+  state.has_states = true;
+  state.tensors = std::move(loaded.tensors);
+  if (values.defined()) {  // part of them lies in the signs of a moment
+    split(values, parameter, state);
+  }
+}
+
 nn::StateDict Optimizer::state_dict() const {
   nn::StateDict out;
   for (const auto& [name, own] : states_) {

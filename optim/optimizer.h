@@ -79,6 +79,7 @@ class Optimizer {
   /// Says that the parameters are pieces, each under the name of its whole. From then on the
   /// functions below that return whole tensors are collective.
   void set_shards(std::shared_ptr<const ParameterShards> shards) { shards_ = std::move(shards); }
+  bool updates_pieces() const { return shards_ != nullptr; }
 
   /// A further group; its parameters have had no update. Errors as for the first groups, and then
   /// nothing is changed; RuntimeError where the parameters are pieces (set_shards).
@@ -86,7 +87,8 @@ class Optimizer {
   std::vector<ParamGroup>& param_groups() { return groups_; }
   const std::vector<ParamGroup>& param_groups() const { return groups_; }
 
-  /// The state tensors of one parameter by their names in the literature ("exp_avg", ...); empty
+  /// The state tensors of one parameter by their names in the literature ("exp_avg", ...), all of
+  /// the parameter's shape and zero at first; empty
   /// before the parameter's first step. float32 (float64 parameters: float64), whatever they are
   /// stored in: then a copy.
   std::map<std::string, Tensor> state(const std::string& parameter_name) const;
@@ -103,6 +105,30 @@ class Optimizer {
   /// the parameter's shape. ValueError for an unknown name, TypeError for other dtypes, or if the
   /// parameter has a gradient (not a main_grad), which is float32: call zero_grad() before.
   void store_parameter_as(const std::string& parameter_name, DType dtype, const Tensor& place = {});
+
+  /// The elements [first, first + count), in order, of a parameter of this shape that this rank
+  /// updates: all of them, or where the parameters are pieces its piece.
+  struct OwnPart {
+    Shape shape;
+    int64_t first = 0;
+    int64_t count = 0;
+  };
+  OwnPart own_part(const std::string& parameter_name) const;
+  /// The names under which states are known, whether or not there has been a step.
+  virtual std::vector<std::string> state_names() const = 0;
+  /// What a state of the parameter is stored in.
+  DType own_state_dtype(const std::string& parameter_name, const std::string& state_name) const;
+  /// main_param() and state(), of this rank's own part and without a word to other ranks: the
+  /// parameter's shape or [count], in the dtype that they are stored in (a copy where they share
+  /// their memory with other bits). States are empty before the first step.
+  Tensor own_main_param(const std::string& parameter_name) const;
+  std::map<std::string, Tensor> own_state(const std::string& parameter_name) const;
+  /// Puts own_state() back, converting dtypes: `updates` is steps_done(). ValueError, and nothing
+  /// changed, unless there is every state with the part's number of elements and no other, or for
+  /// fewer than 0 updates.
+  void set_own_state(const std::string& parameter_name,
+                     int64_t updates,
+                     const std::map<std::string, Tensor>& states);
 
   /// Every state as "<parameter>.<state>" (see state()) and "<parameter>.step" (int64). Masters are
   /// not in it: they are saved as the weights.
@@ -137,8 +163,6 @@ class Optimizer {
   /// TypeError unless all are floating.
   explicit Optimizer(std::vector<ParamGroup> groups, StateStorage storage = {});
 
-  /// Names of the state tensors that a parameter has; all of its shape, zero at first.
-  virtual std::vector<std::string> state_names() const = 0;
   /// ValueError for settings of a group that this optimizer does not take. A constructor of a
   /// derived class calls it for the first groups.
   virtual void check_group(const ParamGroup& group) const = 0;
@@ -154,7 +178,6 @@ class Optimizer {
 
   void register_group(size_t g);
   const Slot& slot_of(const std::string& name) const;
-  Tensor own_main_param(const std::string& parameter_name) const;
   const Tensor& parameter_of(const std::string& name) const;
   DType state_dtype(const std::string& state_name, const Tensor& parameter) const;
   Tensor logical_state(const std::string& state_name, const ParamState& state) const;

@@ -78,16 +78,23 @@ void SafetensorsReader::read_bytes(const std::string& name,
   file_.read_at(data_offset_ + found.begin + offset, destination, bytes, json_string(name));
 }
 
-void write_safetensors(const std::string& path,
-                       std::span<const TensorView> tensors,
-                       const std::map<std::string, std::string>& metadata) {
+uint64_t SafetensorsPlan::begin_of(const std::string& name) const {
+  const auto found = entries.find(name);
+  check<ValueError>(found != entries.end(), "safetensors: no tensor ", json_string(name),
+                    " is planned");
+  return prologue.size() + found->second.begin;
+}
+
+SafetensorsPlan plan_safetensors(const std::string& path,
+                                 std::span<const TensorInfo> tensors,
+                                 const std::map<std::string, std::string>& metadata) {
   // Wide elements first, so that each tensor is aligned to its own element size.
-  std::vector<const TensorView*> order;
+  std::vector<const TensorInfo*> order;
   order.reserve(tensors.size());
-  for (const TensorView& tensor : tensors) {
+  for (const TensorInfo& tensor : tensors) {
     order.push_back(&tensor);
   }
-  std::sort(order.begin(), order.end(), [](const TensorView* a, const TensorView* b) {
+  std::sort(order.begin(), order.end(), [](const TensorInfo* a, const TensorInfo* b) {
     return std::forward_as_tuple(-size_of(a->dtype), a->name) <
            std::forward_as_tuple(-size_of(b->dtype), b->name);
   });
@@ -96,7 +103,7 @@ void write_safetensors(const std::string& path,
   header.metadata = metadata;
   header.metadata.emplace("format", "pt");
   uint64_t offset = 0;
-  for (const TensorView* tensor : order) {
+  for (const TensorInfo* tensor : order) {
     check<ValueError>(tensor->name != safetensors::kMetadataKey, "write_safetensors: ", path, ": ",
                       safetensors::kMetadataKey, " cannot be the name of a tensor");
     int64_t bytes = size_of(tensor->dtype);
@@ -105,8 +112,6 @@ void write_safetensors(const std::string& path,
                         "write_safetensors: ", path, ": tensor ", json_string(tensor->name), ": ",
                         tensor->shape, " is not the shape of a tensor in memory");
     }
-    check<ValueError>(bytes == 0 || tensor->data != nullptr, "write_safetensors: ", path,
-                      ": tensor ", json_string(tensor->name), " has no data");
     const uint64_t end = offset + static_cast<uint64_t>(bytes);
     const bool is_new =
         header.entries
@@ -124,12 +129,38 @@ void write_safetensors(const std::string& path,
                     ": the header takes ", text.size(), " bytes, the format allows ",
                     safetensors::kMaxHeaderBytes, "; use fewer or shorter names");
   const uint64_t length = text.size();
-  AtomicFile file(path);
-  file.write(&length, sizeof(length));
-  file.write(text);
+  SafetensorsPlan plan;
+  plan.prologue.append(reinterpret_cast<const char*>(&length), sizeof(length)).append(text);
+  plan.entries = std::move(header.entries);
+  plan.file_size = plan.prologue.size() + offset;
+  return plan;
+}
+
+void write_safetensors(const std::string& path,
+                       std::span<const TensorView> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<TensorInfo> infos;
+  std::vector<const TensorView*> order;
+  for (const TensorView& tensor : tensors) {
+    infos.push_back({tensor.name, tensor.dtype, tensor.shape});
+    order.push_back(&tensor);
+  }
+  const SafetensorsPlan plan = plan_safetensors(path, infos, metadata);
+  const auto entry = [&](const TensorView* tensor) -> const SafetensorsEntry& {
+    return plan.entries.at(tensor->name);
+  };
   for (const TensorView* tensor : order) {
-    const SafetensorsEntry& entry = header.entries.at(tensor->name);
-    file.write(tensor->data, entry.end - entry.begin);
+    check<ValueError>(entry(tensor).begin == entry(tensor).end || tensor->data != nullptr,
+                      "write_safetensors: ", path, ": tensor ", json_string(tensor->name),
+                      " has no data");
+  }
+  std::sort(order.begin(), order.end(), [&](const TensorView* a, const TensorView* b) {
+    return std::pair(entry(a).begin, entry(a).end) < std::pair(entry(b).begin, entry(b).end);
+  });
+  AtomicFile file(path);
+  file.write(plan.prologue);
+  for (const TensorView* tensor : order) {
+    file.write(tensor->data, entry(tensor).end - entry(tensor).begin);
   }
   file.commit();
 }

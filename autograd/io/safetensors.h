@@ -59,6 +59,33 @@ class SafetensorsReader {
   std::map<std::string, std::string> metadata_;
 };
 
+/// A tensor that a file is to hold.
+struct TensorInfo {
+  std::string name;
+  DType dtype = kFloat32;
+  Shape shape;
+};
+
+/// A file before its values are there.
+struct SafetensorsPlan {
+  std::string prologue;  ///< the file's first bytes, up to the data buffer
+  std::map<std::string, SafetensorsEntry> entries;
+  uint64_t file_size = 0;
+
+  /// Where a tensor begins in the file. ValueError if it is not in it.
+  uint64_t begin_of(const std::string& name) const;
+};
+
+/// Gives every tensor its place: wide dtypes first, then by name; the data buffer begins at a
+/// multiple of 8. "format": "pt" joins the metadata unless they have a "format", because some
+/// loaders ask for it. `path` is for messages.
+///
+/// ValueError: a name twice, "__metadata__" as a name, text that is not UTF-8, negative sizes, a
+/// header above the format's limit of 100,000,000 bytes.
+SafetensorsPlan plan_safetensors(const std::string& path,
+                                 std::span<const TensorInfo> tensors,
+                                 const std::map<std::string, std::string>& metadata = {});
+
 /// A tensor in row-major memory, to be written.
 struct TensorView {
   std::string name;
@@ -67,13 +94,8 @@ struct TensorView {
   const void* data = nullptr;
 };
 
-/// Writes a file through an AtomicFile, each tensor straight from its memory: wide dtypes first,
-/// then by name; the data buffer begins at a multiple of 8. "format": "pt" joins the metadata
-/// unless they have a "format", because some loaders ask for it.
-///
-/// ValueError: a name twice, "__metadata__" as a name, text that is not UTF-8, negative sizes,
-/// missing data, a header above the format's limit of 100,000,000 bytes. IoError: the file cannot
-/// be written.
+/// Writes a file as plan_safetensors lays it out through an AtomicFile, each tensor straight from
+/// its memory. ValueError as there, and for missing data; IoError: the file cannot be written.
 void write_safetensors(const std::string& path,
                        std::span<const TensorView> tensors,
                        const std::map<std::string, std::string>& metadata = {});

@@ -8,6 +8,7 @@
 
 #include "autograd/io/input_file.h"
 #include "autograd/io/safetensors_header.h"
+#include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {
@@ -20,47 +21,6 @@ using safetensors::json_string;
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 constexpr uint64_t kMaxIndexBytes = 100'000'000;
-constexpr int kMaxDepth = 16;
-
-/// Parses an index; unlike the library alone, refuses keys that appear twice, zero bytes and deep
-/// nesting.
-json parse_index(const InputFile& file) {
-  if (file.size() > kMaxIndexBytes) {
-    file.fail(0, "index", file.size(), " bytes are above the limit of ", kMaxIndexBytes);
-  }
-  std::string text(file.size(), '\0');
-  file.read_at(0, text.data(), text.size(), "index");
-  if (const size_t zero = text.find('\0'); zero != std::string::npos) {
-    file.fail(zero, "index", "not valid JSON: a zero byte");
-  }
-  std::vector<std::set<std::string>> keys;
-  const auto callback = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > kMaxDepth) {
-      file.fail(0, "index", "nested more than ", kMaxDepth, " deep");
-    }
-    if (event == json::parse_event_t::object_start) {
-      keys.emplace_back();
-    } else if (event == json::parse_event_t::object_end) {
-      keys.pop_back();
-    } else if (event == json::parse_event_t::key &&
-               !keys.back().insert(parsed.get_ref<const std::string&>()).second) {
-      file.fail(0, json_string(parsed.get_ref<const std::string&>()), "the key appears twice");
-    }
-    return true;
-  };
-  try {
-    return json::parse(text, callback);
-  } catch (const json::parse_error& error) {
-    const std::string_view what = error.what();
-    file.fail(error.byte > 0 ? error.byte - 1 : 0, "index",
-              "not valid JSON: ", what.substr(std::min(what.size(), what.find(": ") + 2)));
-  }
-}
-
-bool is_plain_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." &&
-         name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
-}
 
 }  // namespace
 
@@ -88,13 +48,13 @@ SafetensorsDirectory::SafetensorsDirectory(const std::string& path) : path_(path
 
 void SafetensorsDirectory::open_index(const std::string& path) {
   const InputFile file(path);
-  const json index = parse_index(file);
+  const json index = read_strict_json(file, "index", kMaxIndexBytes);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     file.fail(0, "weight_map", "missing, or not an object of tensor names to file names");
   }
   std::map<std::string, std::vector<std::string>> names_of_shard;
   for (const auto& [name, shard] : index["weight_map"].items()) {
-    if (!shard.is_string() || !is_plain_name(shard.get_ref<const std::string&>())) {
+    if (!shard.is_string() || !is_plain_file_name(shard.get_ref<const std::string&>())) {
       file.fail(0, "weight_map." + json_string(name), shard.dump(),
                 " is not the name of a file in the same folder");
     }

@@ -39,6 +39,13 @@ struct LossFuncConfig {
   bool operator==(const LossFuncConfig&) const = default;
 };
 
+/// A switch, or the name of a checkpoint, which switches it on.
+struct ResumeChoice {
+  bool on = false;
+  std::string checkpoint;  // empty: the latest
+  bool operator==(const ResumeChoice&) const = default;
+};
+
 struct TrainingConfig {
   int64_t seed = 1234;
   std::string output_dir = "./output";
@@ -48,7 +55,13 @@ struct TrainingConfig {
   std::optional<int64_t> eval_interval;
   int64_t eval_iters = 10;
   std::optional<int64_t> save_interval;
+  std::optional<double> save_interval_seconds;
+  std::optional<double> save_interval_minutes;  // resolved: seconds
   bool save_last = true;
+  bool async_save = false;
+  bool remove_redundancy = false;
+  int64_t max_shard_size = 5'000'000'000;  // bytes
+  std::optional<double> exit_duration_in_mins;
   std::optional<int64_t> max_nonfinite_steps = 10;
   std::optional<std::string> best_metric_comparison;
   std::optional<std::string> eval_metric;
@@ -69,8 +82,8 @@ struct TrainingConfig {
   bool check_for_nan_in_grad = false;
   bool fp16 = false;
   bool bf16 = false;
-  bool resume_training = false;
-  bool crc_check = false;
+  ResumeChoice resume_training;
+  bool crc_check = true;
   std::string load_checkpoint;  // empty: start from initial weights
   bool enable_compile_cache = false;
   std::optional<std::string> compile_cache_path;
@@ -78,7 +91,7 @@ struct TrainingConfig {
   std::string prefix = "network";
   int64_t keep_checkpoint_max = 5;
   bool no_load_optim = false;
-  bool no_load_rng = true;
+  bool no_load_rng = false;
   bool new_dataset = false;
   bool enable_mem_align = false;
   std::optional<int64_t> num_threads;

@@ -66,6 +66,13 @@ void assign(Initializer& member, const Value& value) {
     member = {value.as<std::string>(), std::nullopt};
   }
 }
+void assign(ResumeChoice& member, const Value& value) {
+  if (value.is<bool>()) {
+    member = {value.as<bool>(), {}};
+  } else {
+    member = {true, value.as<std::string>()};
+  }
+}
 void assign(LoraTargets& member, const Value& value) {
   member = {};
   for (const Value& item : value.as<Value::List>()) {
@@ -106,6 +113,9 @@ Value read(const LayerTable& member) {
 }
 Value read(const Initializer& member) {
   return member.constant ? Value{*member.constant} : Value{member.name};
+}
+Value read(const ResumeChoice& member) {
+  return member.checkpoint.empty() ? Value{member.on} : Value{member.checkpoint};
 }
 Value read(const LoraTargets& member) {
   Value::List list;

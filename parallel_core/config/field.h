@@ -23,6 +23,7 @@ enum class Type {
   kStringList,   // one text stands for a list of one; numbers are kept as written
   kLayerTable,   // numbers, or rows of numbers
   kInitializer,  // a name or a number
+  kSwitchOrName,
   kLoraTargets,  // a list of mappings
   kMapping,      // its entries are rows of the table
 };
@@ -58,6 +59,8 @@ constexpr Type type_of() {
     return Type::kLayerTable;
   } else if constexpr (std::is_same_v<T, Initializer>) {
     return Type::kInitializer;
+  } else if constexpr (std::is_same_v<T, ResumeChoice>) {
+    return Type::kSwitchOrName;
   } else if constexpr (std::is_same_v<T, LoraTargets>) {
     return Type::kLoraTargets;
   } else {
@@ -77,6 +80,7 @@ void assign(std::vector<double>& member, const Value& value);
 void assign(std::vector<std::string>& member, const Value& value);
 void assign(LayerTable& member, const Value& value);
 void assign(Initializer& member, const Value& value);
+void assign(ResumeChoice& member, const Value& value);
 void assign(LoraTargets& member, const Value& value);
 template <class T>
 requires(type_of<T>() == Type::kMapping && !IsOptional<T>::value) void assign(T& member,
@@ -108,6 +112,7 @@ Value read(const std::vector<double>& member);
 Value read(const std::vector<std::string>& member);
 Value read(const LayerTable& member);
 Value read(const Initializer& member);
+Value read(const ResumeChoice& member);
 Value read(const LoraTargets& member);
 template <class T>
 requires(type_of<T>() == Type::kMapping && !IsOptional<T>::value) Value read(const T& /*member*/) {

@@ -241,6 +241,11 @@ class Reader {
     return type == ScalarKind::kInt || type == ScalarKind::kFloat ? floating(node) : string(node);
   }
 
+  Value switch_or_name(const RawNode& node) {
+    const bool is_switch = node.kind == RawNode::Kind::kScalar && kind(node) == ScalarKind::kBool;
+    return is_switch ? boolean(node) : string(node);
+  }
+
   Value lora_targets(const RawNode& node) {
     if (node.kind != RawNode::Kind::kList || node.items.empty()) {
       return fail("a list of mappings", node);
@@ -317,6 +322,8 @@ Value parse_value(const Key& key, const RawNode& node, std::string& error) {
         return reader.string_list(node);
       case Type::kLayerTable:
         return reader.layer_table(node);
+      case Type::kSwitchOrName:
+        return reader.switch_or_name(node);
       case Type::kInitializer:
         return reader.initializer(node);
       case Type::kLoraTargets:

@@ -342,7 +342,34 @@ void resolve_loss_scale(Resolution& r) {
 
 }  // namespace
 
+// When a run saves.
+void resolve_saving(Resolution& r) {
+  auto& t = r.config().training_config;
+  constexpr const char* kSteps = "training_config.save_interval";
+  constexpr const char* kSeconds = "training_config.save_interval_seconds";
+  constexpr const char* kMinutes = "training_config.save_interval_minutes";
+  if (t.save_interval_minutes && t.save_interval_seconds) {
+    r.error(kMinutes, "given beside save_interval_seconds; keep the one that is meant");
+  } else if (t.save_interval_minutes) {
+    constexpr double kSecondsOfMinute = 60;
+    t.save_interval_seconds = *t.save_interval_minutes * kSecondsOfMinute;
+    t.save_interval_minutes.reset();
+    r.derived(kSeconds, kMinutes);
+  }
+  if (t.save_interval && t.save_interval_seconds) {
+    r.error(kSteps, "given beside an interval in time; keep the one that is meant");
+  }
+  if (t.best_metric_comparison && !t.eval_interval) {
+    r.error("training_config.best_metric_comparison",
+            "needs training_config.eval_interval, or nothing is ever compared");
+  }
+  if (t.new_dataset && !t.resume_training.on) {
+    r.error("training_config.new_dataset", "needs training_config.resume_training");
+  }
+}
+
 void resolve_training(Resolution& r) {
+  resolve_saving(r);
   const auto& training = r.config().training_config;
   resolve_length(r);
   resolve_start_weights(r);
@@ -353,6 +380,11 @@ void resolve_training(Resolution& r) {
             "given beside training_config.grad_clip_kwargs; keep one of them");
   }
   resolve_loss_scale(r);
+  if (training.new_dataset &&
+      !differs_from_default(r.config(), "training_config", "resume_training")) {
+    r.note("training_config.new_dataset",
+           "has no effect without resume_training: a run that starts anew begins its data anew");
+  }
   if (training.profile_step_start > training.profile_step_end) {
     r.error("training_config.profile_step_start",
             concat("is ", training.profile_step_start, ", after profile_step_end ",

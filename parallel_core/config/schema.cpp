@@ -130,6 +130,7 @@ std::string type_text(const Key& key) {
                                                 "string or list of strings",
                                                 "list of integers or of lists of them",
                                                 "name or number",
+                                                "boolean or name",
                                                 "list of mappings",
                                                 "mapping"};
   const std::string_view name = kNames[static_cast<int>(key.field.type)];

@@ -22,9 +22,6 @@ std::string positive_steps(const Value& value) {
 
 constexpr std::string_view kProfiling = "profiling is not built yet";
 constexpr std::string_view kSearch = "the search for a parallel layout is not built yet";
-constexpr std::string_view kFullCheckpoint =
-    "checkpoints hold weights only; resuming a run needs optimizer and data state as well";
-
 constexpr Key kKeys[] = {
     {.name = "seed",
      .field = f<&T::seed>,
@@ -67,6 +64,34 @@ constexpr Key kKeys[] = {
      .field = f<&T::save_interval>,
      .check = above(0),
      .doc = "Steps between saved checkpoints; null: none before the end, see `save_last`."},
+    {.name = "save_interval_seconds",
+     .field = f<&T::save_interval_seconds>,
+     .check = above(0),
+     .aliases = "save_checkpoint_seconds",
+     .doc = "Seconds between saved checkpoints, by rank 0's clock, in place of `save_interval`."},
+    {.name = "save_interval_minutes",
+     .field = f<&T::save_interval_minutes>,
+     .check = above(0),
+     .doc = "The same in minutes."},
+    {.name = "async_save",
+     .field = f<&T::async_save>,
+     .doc = "Copy what is to be saved and write it while training goes on: a second copy of "
+            "weights and optimizer state in memory, one save at a time. A save that fails is told "
+            "at a later step."},
+    {.name = "remove_redundancy",
+     .field = f<&T::remove_redundancy>,
+     .doc = "Divide the writing of what all data-parallel ranks hold among them; False: the first "
+            "of them writes it. Every tensor is saved once either way."},
+    {.name = "max_shard_size",
+     .field = f<&T::max_shard_size>,
+     .check = above(0),
+     .doc = "Bytes of a file beyond which a checkpoint's tensors are divided among several."},
+    {.name = "exit_duration_in_mins",
+     .field = f<&T::exit_duration_in_mins>,
+     .check = above(0),
+     .aliases = "exit_duration",
+     .doc = "Minutes after which the run saves and ends with exit code 0, as if a signal had come; "
+            "null: none."},
     {.name = "save_last",
      .field = f<&T::save_last>,
      .doc =
@@ -79,15 +104,13 @@ constexpr Key kKeys[] = {
     {.name = "best_metric_comparison",
      .field = f<&T::best_metric_comparison>,
      .check = one_of("less_equal|greater_equal|less|greater"),
-     .accepted = "null",
-     .reason = "keeping the best checkpoint is not built yet",
-     .doc = "How a new `eval_metric` must compare with the best one to be kept."},
+     .doc = "Also save after an evaluation whose `eval_metric` compares so with the best one "
+            "before, and keep that checkpoint: checkpoint/best.json names it. Needs "
+            "`eval_interval`; null: none is kept."},
     {.name = "eval_metric",
      .field = f<&T::eval_metric>,
      .check = one_of("perplexity|loss"),
-     .accepted = "null|perplexity",
-     .reason = "evaluation reports the loss and its perplexity; no other choice has an effect",
-     .doc = "Metric of the evaluation."},
+     .doc = "Metric of the evaluation that `best_metric_comparison` looks at; null: loss."},
     {.name = "grad_clip_kwargs",
      .field = f<&T::grad_clip_kwargs>,
      .doc = "Clipping of the gradients; null: see `optimizer_config.clip_grad`. Not together with "
@@ -176,14 +199,13 @@ constexpr Key kKeys[] = {
      .doc = "Compute in bfloat16: sets `model_config.compute_dtype`."},
     {.name = "resume_training",
      .field = f<&T::resume_training>,
-     .accepted = "False",
-     .reason = kFullCheckpoint,
-     .doc = "Continue a stopped run."},
+     .doc = "True: go on with the latest checkpoint of `load_checkpoint`, or of `output_dir` where "
+            "that is not set; a run that has none there yet starts from its beginning. A name such "
+            "as step_00000100: with that one."},
     {.name = "crc_check",
      .field = f<&T::crc_check>,
-     .accepted = "False",
-     .reason = "checkpoints carry no checksums yet",
-     .doc = "Verify checksums of a checkpoint on loading."},
+     .doc = "Read a checkpoint's files whole and compare their checksums before going on with it. "
+            "Sizes are always compared."},
     {.name = "load_checkpoint",
      .field = f<&T::load_checkpoint>,
      .null = Null::kDefault,
@@ -219,16 +241,17 @@ constexpr Key kKeys[] = {
     {.name = "no_load_optim",
      .field = f<&T::no_load_optim>,
      .null = Null::kDefault,
-     .doc = "Do not load optimizer state. `load_checkpoint` loads weights alone so far."},
+     .doc = "With `resume_training`: start the optimizer anew."},
     {.name = "no_load_rng",
      .field = f<&T::no_load_rng>,
      .null = Null::kDefault,
-     .doc = "Do not load random-number state. `load_checkpoint` loads weights alone so far."},
+     .doc = "With `resume_training`: leave the rank's default generator as it is. Dropout and the "
+            "order of the data need no generator."},
     {.name = "new_dataset",
      .field = f<&T::new_dataset>,
-     .accepted = "False",
-     .reason = kFullCheckpoint,
-     .doc = "On resuming, start the data from the beginning."},
+     .doc =
+         "With `resume_training`: begin the data at their first sample, whatever data the run had "
+         "before. Steps and schedules go on. Only for the start that changes the data."},
     {.name = "enable_mem_align",
      .field = f<&T::enable_mem_align>,
      .accepted = "False",

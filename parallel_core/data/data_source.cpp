@@ -6,6 +6,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/blended_dataset.h"
+#include "parallel_core/data/segmented_dataset.h"
 
 namespace tapestry::data {
 namespace {
@@ -80,6 +81,35 @@ std::shared_ptr<const TokenDataset> open_part(DatasetCache& cache,
   return std::make_shared<GPTDataset>(dataset, range, num_samples, options);
 }
 
+// The samples of one dataset for all numbers of a plan, each not below the one before. Every build
+// but the first has what those before it lack.
+std::shared_ptr<const TokenDataset> open_planned(DatasetCache& cache,
+                                                 const std::string& prefix,
+                                                 const std::string* split,
+                                                 size_t part,
+                                                 std::span<const int64_t> plan,
+                                                 const GPTDatasetOptions& options) {
+  if (!options.shuffle) {
+    plan =
+        plan.last(1);  // epoch follows epoch: the order of any number begins that of a larger one
+  }
+  std::vector<std::shared_ptr<const TokenDataset>> builds;
+  int64_t size = 0;
+  for (const int64_t wanted : plan) {
+    if (!builds.empty() && wanted <= size) {
+      continue;
+    }
+    constexpr int64_t kSeeds = int64_t{1} << 32;
+    GPTDatasetOptions own = options;
+    own.seed = builds.empty() ? options.seed
+                              : (options.seed + static_cast<int64_t>(builds.size())) % kSeeds;
+    builds.push_back(open_part(cache, prefix, split, part, wanted - size, own));
+    size += builds.back()->size();
+  }
+  return builds.size() == 1 ? builds.front()
+                            : std::make_shared<SegmentedDataset>(std::move(builds));
+}
+
 // Whether every dataset of a part that nobody has to have holds a sample.
 bool has_samples(DatasetCache& cache,
                  const std::vector<BlendEntry>& entries,
@@ -93,26 +123,27 @@ bool has_samples(DatasetCache& cache,
   });
 }
 
+// The numbers of `plan` may grow: what is furthest behind its weight does not depend on how many
+// samples are drawn, so the shorter blend begins the longer one.
 std::shared_ptr<const TokenDataset> open_blend(DatasetCache& cache,
                                                const std::vector<BlendEntry>& entries,
                                                const std::string* split,
                                                size_t part,
-                                               int64_t num_samples,
+                                               std::span<const int64_t> plan,
                                                const GPTDatasetsConfig& config) {
-  const auto open = [&](const BlendEntry& entry, std::optional<int64_t> count) {
-    return open_part(cache, entry.prefix, split, part, count, config.options);
-  };
   const bool weighted = entries.front().weight.has_value();
   // One bare prefix is no blend; nor is a single one with its own part of the configuration.
   if (entries.size() == 1 && (!weighted || split == nullptr)) {
-    return open(entries.front(), num_samples);
+    return open_planned(cache, entries.front().prefix, split, part, plan, config.options);
   }
+  const int64_t num_samples = plan.back();
   std::vector<std::shared_ptr<const TokenDataset>> datasets;
   if (!weighted) {
     std::vector<double> sizes;
     int64_t total = 0;
     for (const BlendEntry& entry : entries) {
-      datasets.push_back(open(entry, std::nullopt));
+      datasets.push_back(open_part(cache, entry.prefix, split, part, /*num_samples=*/std::nullopt,
+                                   config.options));
       sizes.push_back(static_cast<double>(datasets.back()->size()));
       total += datasets.back()->size();
     }
@@ -124,12 +155,18 @@ std::shared_ptr<const TokenDataset> open_blend(DatasetCache& cache,
   for (const BlendEntry& entry : entries) {
     weights.push_back(*entry.weight);
   }
+  std::vector<std::vector<int64_t>> built(entries.size());  // for each number of the plan
+  for (const int64_t count : plan) {
+    const std::vector<int64_t> sizes = blend_dataset_sizes(weights, count, config.blend_surplus);
+    for (size_t i = 0; i < entries.size(); ++i) {
+      built[i].push_back(sizes[i]);
+    }
+  }
   const std::vector<int64_t> wanted = blend_dataset_sizes(weights, num_samples, 0.0);
-  const std::vector<int64_t> built =
-      blend_dataset_sizes(weights, num_samples, config.blend_surplus);
   int64_t size = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
-    datasets.push_back(open(entries[i], built[i]));
+    datasets.push_back(
+        open_planned(cache, entries[i].prefix, split, part, built[i], config.options));
     size += wanted[i];
   }
   // The original normalises here once more, which can change the last bit.
@@ -137,17 +174,26 @@ std::shared_ptr<const TokenDataset> open_blend(DatasetCache& cache,
                                           build_blend_indices(normalize_weights(weights), size));
 }
 
+// The list with `count` at its end, unless a number in it is as large.
+void extend(std::vector<int64_t>& plan, int64_t count) {
+  if (count > 0 && (plan.empty() || count > plan.back())) {
+    plan.push_back(count);
+  }
+}
+
 }  // namespace
 
 namespace internal {
 
-void check_layout(int64_t step,
+void check_layout(BatchPosition position,
                   int64_t micro_index,
                   int64_t micro_batch_num,
                   int64_t micro_batch_size,
                   int64_t dp_rank,
                   int64_t dp_size) {
-  check<ValueError>(step >= 0, "micro_batch: step ", step, ", expected at least 0");
+  check<ValueError>(position.step >= 0 && position.first_sample >= 0, "micro_batch: step ",
+                    position.step, " at sample ", position.first_sample,
+                    ", expected at least 0 of both");
   check<ValueError>(micro_batch_num >= 1 && micro_index >= 0 && micro_index < micro_batch_num,
                     "micro_batch: micro-batch ", micro_index, " of ", micro_batch_num);
   check<ValueError>(micro_batch_size >= 1, "micro_batch: micro-batch size ", micro_batch_size,
@@ -165,17 +211,17 @@ TokenDataSource::TokenDataSource(std::shared_ptr<const TokenDataset> dataset)
                     "it were asked for");
 }
 
-Batch TokenDataSource::micro_batch(int64_t step,
+Batch TokenDataSource::micro_batch(BatchPosition position,
                                    int64_t micro_index,
                                    int64_t micro_batch_num,
                                    int64_t micro_batch_size,
                                    int64_t dp_rank,
                                    int64_t dp_size) {
-  internal::check_layout(step, micro_index, micro_batch_num, micro_batch_size, dp_rank, dp_size);
-  const int64_t chunk = micro_batch_size * dp_size;
+  internal::check_layout(position, micro_index, micro_batch_num, micro_batch_size, dp_rank,
+                         dp_size);
   const int64_t first =
-      step * chunk * micro_batch_num + micro_index * chunk + dp_rank * micro_batch_size;
-  check<IndexError>(first + micro_batch_size <= size_in_samples(), "data: step ", step + 1,
+      position.first_sample + micro_index * micro_batch_size * dp_size + dp_rank * micro_batch_size;
+  check<IndexError>(first + micro_batch_size <= size_in_samples(), "data: step ", position.step + 1,
                     " needs samples ", first, " .. ", first + micro_batch_size - 1,
                     ", but the dataset has ", size_in_samples(),
                     "; use more text, give each prefix a weight so that it is repeated, or train "
@@ -200,10 +246,10 @@ Batch TokenDataSource::micro_batch(int64_t step,
   return batch;
 }
 
-int64_t TokenDataSource::epoch(int64_t step, int64_t global_batch_size) const {
+int64_t TokenDataSource::epoch(int64_t first_sample) const {
   // 128 bits: the product of a long run's tokens need not fit in 64.
   __extension__ using Wide = __int128;
-  const Wide tokens = Wide{step} * global_batch_size * seq_length();
+  const Wide tokens = Wide{first_sample} * seq_length();
   return static_cast<int64_t>(tokens / std::max<int64_t>(1, dataset_->tokens_per_epoch()));
 }
 
@@ -224,6 +270,13 @@ SampleCounts sample_counts(int64_t train_iters,
   return counts;
 }
 
+SamplePlan extend_plan(SamplePlan plan, const SampleCounts& counts) {
+  extend(plan.train, counts.train);
+  extend(plan.valid, counts.valid);
+  extend(plan.test, counts.test);
+  return plan;
+}
+
 GPTDatasets build_gpt_datasets(const GPTDatasetsConfig& config) {
   const std::vector<std::string>* own[] = {&config.train_data_path, &config.valid_data_path,
                                            &config.test_data_path};
@@ -234,6 +287,8 @@ GPTDatasets build_gpt_datasets(const GPTDatasetsConfig& config) {
   check<ValueError>(separate || !config.data_path.empty(),
                     "data_path: is empty, expected a prefix or weights and prefixes");
   const int64_t counts[] = {config.counts.train, config.counts.valid, config.counts.test};
+  const SamplePlan plan = extend_plan(config.earlier, config.counts);
+  const std::vector<int64_t>* plans[] = {&plan.train, &plan.valid, &plan.test};
   std::shared_ptr<const TokenDataset> parts[3];
   const Split shares = separate ? Split{} : split_sequences(config.split, 1);
   DatasetCache cache;
@@ -249,7 +304,7 @@ GPTDatasets build_gpt_datasets(const GPTDatasetsConfig& config) {
       continue;
     }
     parts[part] =
-        open_blend(cache, entries, separate ? nullptr : &config.split, part, counts[part], config);
+        open_blend(cache, entries, separate ? nullptr : &config.split, part, *plans[part], config);
   }
   return {parts[0], parts[1], parts[2], std::move(cache.remarks())};
 }

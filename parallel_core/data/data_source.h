@@ -29,16 +29,23 @@ struct Batch {
   std::vector<uint8_t> attention_mask;
 };
 
+/// Where a step begins in the data. Numbered samples go by `first_sample`, so that a run whose
+/// global batch changes goes on at the next one; recorded steps go by `step`.
+struct BatchPosition {
+  int64_t step = 0;          ///< steps drawn before
+  int64_t first_sample = 0;  ///< samples drawn before, which is the number of the step's first one
+  bool operator==(const BatchPosition&) const = default;
+};
+
 /// Gives every rank its rows. A step's global batch has micro_batch_num * micro_batch_size *
-/// dp_size rows, and step t covers the same samples however they are shared out.
+/// dp_size rows, and a step covers the same samples however they are shared out.
 class DataSource {
  public:
   virtual ~DataSource() = default;
 
-  /// Micro-batch `micro_index` (of `micro_batch_num`) of data-parallel rank `dp_rank` in `step`,
-  /// which counts from 0. ValueError for a layout that cannot be, IndexError beyond the last
-  /// sample.
-  virtual Batch micro_batch(int64_t step,
+  /// Micro-batch `micro_index` (of `micro_batch_num`) of data-parallel rank `dp_rank` in the step
+  /// at `position`. ValueError for a layout that cannot be, IndexError beyond the last sample.
+  virtual Batch micro_batch(BatchPosition position,
                             int64_t micro_index,
                             int64_t micro_batch_num,
                             int64_t micro_batch_size,
@@ -47,8 +54,8 @@ class DataSource {
   virtual int64_t seq_length() const = 0;
   /// Samples that can be drawn.
   virtual int64_t size_in_samples() const = 0;
-  /// How many times the text was read completely before `step` (from 0).
-  virtual int64_t epoch(int64_t step, int64_t global_batch_size) const = 0;
+  /// How many times the text was read completely before sample `first_sample`.
+  virtual int64_t epoch(int64_t first_sample) const = 0;
 };
 
 /// Micro-batches from numbered samples: chunk m of a step is micro_batch_size * dp_size consecutive
@@ -57,7 +64,7 @@ class TokenDataSource final : public DataSource {
  public:
   explicit TokenDataSource(std::shared_ptr<const TokenDataset> dataset);
 
-  Batch micro_batch(int64_t step,
+  Batch micro_batch(BatchPosition position,
                     int64_t micro_index,
                     int64_t micro_batch_num,
                     int64_t micro_batch_size,
@@ -65,7 +72,7 @@ class TokenDataSource final : public DataSource {
                     int64_t dp_size) override;
   int64_t seq_length() const override { return dataset_->seq_length(); }
   int64_t size_in_samples() const override { return dataset_->size(); }
-  int64_t epoch(int64_t step, int64_t global_batch_size) const override;
+  int64_t epoch(int64_t first_sample) const override;
 
  private:
   std::shared_ptr<const TokenDataset> dataset_;
@@ -85,6 +92,19 @@ SampleCounts sample_counts(int64_t train_iters,
                            int64_t eval_iters,
                            int64_t global_batch_size);
 
+/// The numbers of samples that a run has asked for from its first start on: one for each part, and
+/// a larger one whenever a resumed run needed more. They decide the order: sample k of a list
+/// n0 < n1 < ... is that of the list n0 alone as long as that has one.
+struct SamplePlan {
+  std::vector<int64_t> train;
+  std::vector<int64_t> valid;
+  std::vector<int64_t> test;
+  bool operator==(const SamplePlan&) const = default;
+};
+
+/// The plan with `counts` as its last numbers where these are larger.
+SamplePlan extend_plan(SamplePlan plan, const SampleCounts& counts);
+
 struct GPTDatasetsConfig {
   /// A prefix, several, or weights and prefixes in turn: see parse_data_path. Divided by `split`.
   std::vector<std::string> data_path;
@@ -94,6 +114,8 @@ struct GPTDatasetsConfig {
   std::vector<std::string> valid_data_path;
   std::vector<std::string> test_data_path;
   SampleCounts counts;
+  /// What the run has asked for before; `counts` extend it (extend_plan).
+  SamplePlan earlier;
   GPTDatasetOptions options;
   /// Share of additional samples that each dataset of a weighted blend is built with.
   double blend_surplus = 0.005;
@@ -110,6 +132,9 @@ struct GPTDatasets {
 };
 
 /// Opens and, where there are several, blends the datasets. Each is divided as split_dataset does.
+/// A data set that holds fewer samples than a later number of the plan asks of it goes on with a
+/// further build for what is missing, whose seed is `options.seed` + 1 for the first of these, + 2
+/// for the next (modulo 2^32); samples in the order of the data need no such thing.
 /// ValueError, with a remedy, for a part that is wanted and lacks the tokens of one sample, and for
 /// impossible configurations; IoError for malformed files.
 GPTDatasets build_gpt_datasets(const GPTDatasetsConfig& config);
@@ -117,7 +142,7 @@ GPTDatasets build_gpt_datasets(const GPTDatasetsConfig& config);
 namespace internal {
 
 /// ValueError unless the arguments of DataSource::micro_batch describe a layout.
-void check_layout(int64_t step,
+void check_layout(BatchPosition position,
                   int64_t micro_index,
                   int64_t micro_batch_num,
                   int64_t micro_batch_size,

@@ -100,15 +100,15 @@ void remove_old(const std::string& path) {
   }
 }
 
-InputFile open_part(const std::string& prefix, const char* suffix) {
+}  // namespace
+
+InputFile open_dataset_file(const std::string& prefix, const char* suffix) {
   try {
     return InputFile(prefix + suffix);
   } catch (const IoError& error) {
     throw IoError(fs::exists(prefix + suffix) ? error.what() : error.what() + hint_for(prefix));
   }
 }
-
-}  // namespace
 
 int64_t size_of(TokenType type) {
   switch (type) {
@@ -132,12 +132,12 @@ TokenType token_type_for_vocabulary(int64_t vocab_size) {
 }
 
 IndexedDataset::IndexedDataset(const std::string& prefix)
-    : prefix_(prefix), bin_(open_part(prefix, ".bin")) {
+    : prefix_(prefix), bin_(open_dataset_file(prefix, ".bin")) {
   read_index();
 }
 
 void IndexedDataset::read_index() {
-  const InputFile idx = open_part(prefix_, ".idx");
+  const InputFile idx = open_dataset_file(prefix_, ".idx");
   const std::string& path = idx.path();
   check<IoError>(idx.size() >= kHeaderBytes, path, ": has ", idx.size(),
                  " bytes, fewer than the header's ", kHeaderBytes, "; the file is truncated");

@@ -30,6 +30,9 @@ int64_t size_of(TokenType type);
 /// The type that a vocabulary is written with: u16 below 65500 ids, i32 otherwise.
 TokenType token_type_for_vocabulary(int64_t vocab_size);
 
+/// Opens PREFIX.idx or PREFIX.bin. IoError that says what may have been meant where there is none.
+InputFile open_dataset_file(const std::string& prefix, const char* suffix);
+
 /// Reads a dataset. The index is held in memory and checked completely when the object is made
 /// (sizes, codes, boundaries, every sequence inside the .bin file); tokens are read on demand and
 /// several threads may do so.

@@ -9,12 +9,14 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <system_error>
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/npy.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/checksum.h"
 #include "parallel_core/data/file.h"
 
 namespace tapestry::data {
@@ -270,16 +272,17 @@ std::shared_ptr<const Batch> StepDataSource::load_step(int64_t step) const {
   return loaded_;
 }
 
-Batch StepDataSource::micro_batch(int64_t step,
+Batch StepDataSource::micro_batch(BatchPosition position,
                                   int64_t micro_index,
                                   int64_t micro_batch_num,
                                   int64_t micro_batch_size,
                                   int64_t dp_rank,
                                   int64_t dp_size) {
-  internal::check_layout(step, micro_index, micro_batch_num, micro_batch_size, dp_rank, dp_size);
-  const std::shared_ptr<const Batch> all = load_step(step);
+  internal::check_layout(position, micro_index, micro_batch_num, micro_batch_size, dp_rank,
+                         dp_size);
+  const std::shared_ptr<const Batch> all = load_step(position.step);
   const int64_t wanted = micro_batch_num * micro_batch_size * dp_size;
-  check<ValueError>(all->batch == wanted, steps_[static_cast<size_t>(step)].path, ": has ",
+  check<ValueError>(all->batch == wanted, steps_[static_cast<size_t>(position.step)].path, ": has ",
                     all->batch, " rows, but the run needs ", wanted, " = ", micro_batch_num,
                     " micro-batches x ", micro_batch_size, " rows x ", dp_size,
                     " data-parallel ranks");
@@ -292,7 +295,7 @@ Batch StepDataSource::micro_batch(int64_t step,
   batch.loss_mask = part(all->loss_mask, first, micro_batch_size, all->seq);
   batch.attention_mask = part(all->attention_mask, first, micro_batch_size, all->seq * all->seq);
   for (int64_t row = first; row < first + micro_batch_size; ++row) {
-    batch.sample_ids.push_back(step * wanted + row);
+    batch.sample_ids.push_back(position.first_sample + row);
   }
   return batch;
 }
@@ -301,7 +304,28 @@ int64_t StepDataSource::seq_length() const { return load_step(0)->seq; }
 
 int64_t StepDataSource::size_in_samples() const { return load_step(0)->batch * num_steps(); }
 
-int64_t StepDataSource::epoch(int64_t /*step*/, int64_t /*global_batch_size*/) const { return 0; }
+int64_t StepDataSource::epoch(int64_t /*first_sample*/) const { return 0; }
+
+std::string StepDataSource::fingerprint(int64_t steps) const {
+  check<IndexError>(steps >= 1 && steps <= num_steps(), directory_, ": ", steps, " of ",
+                    num_steps(), " step folders");
+  std::string facts;
+  for (const StepFolder& step : std::span(steps_).first(static_cast<size_t>(steps))) {
+    for (const auto& [rank, path] : numbered_folders(step.path, "rank_")) {
+      for (const char* name : {"tokens.npy", "labels.npy", "loss_mask.npy", "attention_mask.npy"}) {
+        std::error_code error;  // only the last one may be missing
+        const uintmax_t bytes = fs::file_size(fs::path(path) / name, error);
+        facts += concat(rank, " ", error ? 0 : bytes, " ");
+      }
+    }
+    facts += "\n";
+  }
+  const std::shared_ptr<const Batch> first = load_step(0);
+  for (const std::vector<int64_t>* ids : {&first->tokens, &first->labels}) {
+    facts.append(reinterpret_cast<const char*>(ids->data()), ids->size() * sizeof(int64_t));
+  }
+  return crc64(facts);
+}
 
 void write_step(const std::string& directory, int64_t step, int64_t rank, const StepRows& rows) {
   const std::string folder = concat(directory, "/step_", step);

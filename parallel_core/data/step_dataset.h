@@ -28,7 +28,7 @@ class StepDataSource final : public DataSource {
 
   /// ValueError if the step's rows are not micro_batch_num * micro_batch_size * dp_size, arrays
   /// disagree, or an id is out of range; IndexError beyond the last step; IoError for bad files.
-  Batch micro_batch(int64_t step,
+  Batch micro_batch(BatchPosition position,
                     int64_t micro_index,
                     int64_t micro_batch_num,
                     int64_t micro_batch_size,
@@ -39,9 +39,13 @@ class StepDataSource final : public DataSource {
   /// Rows of the first step times the number of steps.
   int64_t size_in_samples() const override;
   /// Always 0: recorded data are read once.
-  int64_t epoch(int64_t step, int64_t global_batch_size) const override;
+  int64_t epoch(int64_t first_sample) const override;
 
   int64_t num_steps() const { return static_cast<int64_t>(steps_.size()); }
+  /// CRC-64 (checksum.h) of what tells recordings apart: the sizes of all files of the first
+  /// `steps` steps, and the tokens and labels of the first step. IndexError for more than there
+  /// are.
+  std::string fingerprint(int64_t steps) const;
 
  private:
   struct StepFolder {

@@ -239,22 +239,21 @@ std::string generation_config_json(const HfSource& source) {
                   {"pad_token_id", id_json(ids.pad)}});
 }
 
-void write_hf_files(const std::string& folder,
-                    const TransformerConfig& config,
-                    bool named,
-                    DType stored,
-                    const HfSource& source) {
-  const fs::path to = folder;
-  write_file_atomically(to / "config.json",
-                        named ? model_config_json(config, file_model_type(config), stored, source)
-                              : own_model_config_json(config, stored, source.token_ids));
-  write_file_atomically(to / "generation_config.json", generation_config_json(source));
+std::map<std::string, std::string> hf_files(const TransformerConfig& config,
+                                            bool named,
+                                            DType stored,
+                                            const HfSource& source) {
+  std::map<std::string, std::string> files;
+  files["config.json"] = named ? model_config_json(config, file_model_type(config), stored, source)
+                               : own_model_config_json(config, stored, source.token_ids);
+  files["generation_config.json"] = generation_config_json(source);
   if (!source.tokenizer_config.empty()) {
-    write_file_atomically(to / "tokenizer_config.json", source.tokenizer_config);
+    files["tokenizer_config.json"] = source.tokenizer_config;
   }
   for (const std::string& file : source.files) {
-    write_file_atomically(to / fs::path(file).filename(), content_of(file));
+    files[fs::path(file).filename()] = content_of(file);
   }
+  return files;
 }
 
 void check_hf_config(const TransformerConfig& config, const std::string& path) {

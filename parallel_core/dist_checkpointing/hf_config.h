@@ -2,6 +2,7 @@
 // the transformers library writes and reads them, and those of the tokenizer.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -48,14 +49,13 @@ std::string own_model_config_json(const TransformerConfig& config,
 /// alone.
 std::string generation_config_json(const HfSource& source);
 
-/// Writes config.json, generation_config.json and the source's files of a tokenizer into a folder.
-/// `named`: the weights carry the names of file_model_type(config); else the model is one's own.
-/// IoError, StorageError.
-void write_hf_files(const std::string& folder,
-                    const TransformerConfig& config,
-                    bool named,
-                    DType stored,
-                    const HfSource& source);
+/// config.json, generation_config.json and the source's files of a tokenizer, by name. `named`: the
+/// weights carry the names of file_model_type(config); else the model is one's own. IoError for a
+/// file of the source that cannot be read.
+std::map<std::string, std::string> hf_files(const TransformerConfig& config,
+                                            bool named,
+                                            DType stored,
+                                            const HfSource& source);
 
 /// ValueError with all of differences() if the folder's config.json is that of another model, and
 /// how they can be settled; ValueError or IoError for one that cannot be read. Does nothing for a

@@ -187,26 +187,30 @@ std::unique_ptr<optim::Optimizer> get_optimizer(const AllConfig& config,
       data_parallel);
 }
 
-std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& config,
-                                                               int64_t data_parallel_size) {
+std::optional<optim::LearningRateSchedulerOptions> learning_rate_scheduler_options(
+    const AllConfig& config) {
   const OptimizerConfig& o = config.optimizer_config;
-  if (o.learning_rate_scheduler_kwargs) {
-    const LearningRateSchedulerConfig& k = *o.learning_rate_scheduler_kwargs;
-    return std::make_unique<optim::LearningRateScheduler>(
-        optim::LearningRateSchedulerOptions{.learning_rate = o.learning_rate,
-                                            .end_learning_rate = k.end_learning_rate,
-                                            .warmup_steps = k.warmup_steps,
-                                            .decay_steps = k.decay_steps,
-                                            .power = k.power,
-                                            .use_cosine = k.use_cosine,
-                                            .weight_decay = o.weight_decay});
+  if (!o.learning_rate_scheduler_kwargs) {
+    return std::nullopt;
   }
-  const int64_t iterations = total_training_iters(config, data_parallel_size);
-  if (iterations == 0) {
-    // Only `epochs` limits the run, so there is no length to stretch a schedule over.
-    return std::make_unique<optim::ConstantSchedule>(o.learning_rate, o.weight_decay);
+  const LearningRateSchedulerConfig& k = *o.learning_rate_scheduler_kwargs;
+  return optim::LearningRateSchedulerOptions{.learning_rate = o.learning_rate,
+                                             .end_learning_rate = k.end_learning_rate,
+                                             .warmup_steps = k.warmup_steps,
+                                             .decay_steps = k.decay_steps,
+                                             .power = k.power,
+                                             .use_cosine = k.use_cosine,
+                                             .weight_decay = o.weight_decay};
+}
+
+std::optional<optim::OptimizerParamSchedulerOptions> param_scheduler_options(
+    const AllConfig& config, int64_t data_parallel_size) {
+  const OptimizerConfig& o = config.optimizer_config;
+  // Where only `epochs` limits the run there is no length to stretch a schedule over.
+  if (o.learning_rate_scheduler_kwargs || total_training_iters(config, data_parallel_size) == 0) {
+    return std::nullopt;
   }
-  return std::make_unique<optim::OptimizerParamScheduler>(optim::OptimizerParamSchedulerOptions{
+  return optim::OptimizerParamSchedulerOptions{
       .learning_rate = o.learning_rate,
       .min_lr = o.min_lr,
       .lr_warmup_init = o.lr_warmup_init,
@@ -225,7 +229,19 @@ std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& 
       .train_samples = config.dataset_config.train_samples,
       .lr_warmup_samples = o.lr_warmup_samples,
       .lr_decay_samples = o.lr_decay_samples,
-      .lr_wsd_decay_samples = o.lr_wsd_decay_samples});
+      .lr_wsd_decay_samples = o.lr_wsd_decay_samples};
+}
+
+std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& config,
+                                                               int64_t data_parallel_size) {
+  if (const auto by_updates = learning_rate_scheduler_options(config)) {
+    return std::make_unique<optim::LearningRateScheduler>(*by_updates);
+  }
+  if (auto by_samples = param_scheduler_options(config, data_parallel_size)) {
+    return std::make_unique<optim::OptimizerParamScheduler>(*std::move(by_samples));
+  }
+  return std::make_unique<optim::ConstantSchedule>(config.optimizer_config.learning_rate,
+                                                   config.optimizer_config.weight_decay);
 }
 
 optim::GradScaler get_grad_scaler(const AllConfig& config) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "nn/module.h"
@@ -55,6 +56,12 @@ using ParamGroupsProvider = std::function<std::vector<optim::ParamGroup>(const n
 /// learning_rate_scheduler_kwargs or the lr_decay_style family, whichever is configured.
 std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& config,
                                                                int64_t data_parallel_size);
+
+/// What these schedules are made with; empty where the configuration asks for another one.
+std::optional<optim::LearningRateSchedulerOptions> learning_rate_scheduler_options(
+    const AllConfig& config);
+std::optional<optim::OptimizerParamSchedulerOptions> param_scheduler_options(
+    const AllConfig& config, int64_t data_parallel_size);
 
 /// Static loss_scale, else dynamic for float16 compute, else 1.
 optim::GradScaler get_grad_scaler(const AllConfig& config);

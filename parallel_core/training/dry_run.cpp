@@ -66,8 +66,8 @@ std::string data_text(const AllConfig& config) {
   }
   const RunData data = open_data(config);
   for (int64_t micro = 0; micro < d.micro_batch_num; ++micro) {
-    data.train->micro_batch(0, micro, d.micro_batch_num, d.batch_size, get_data_parallel_rank(),
-                            get_data_parallel_world_size());
+    data.train->micro_batch(data.start, micro, d.micro_batch_num, d.batch_size,
+                            get_data_parallel_rank(), get_data_parallel_world_size());
   }
   std::string text = data.description;
   for (const std::string& remark : data.remarks) {

@@ -5,8 +5,13 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <system_error>
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
@@ -28,6 +33,103 @@ nlohmann::ordered_json number(double value) {
     return value > 0 ? "inf" : "-inf";
   }
   return value;
+}
+
+// The step of a line; none for what is no line of a step.
+std::optional<int64_t> step_of_line(const std::string& line) {
+  constexpr std::string_view kStart = "{\"step\":";  // of lines as metrics_line makes them
+  if (line.starts_with(kStart) && line.ends_with('}')) {
+    int64_t step = 0;
+    const char* end = line.data() + line.size();
+    const auto parsed = std::from_chars(line.data() + kStart.size(), end, step);
+    if (parsed.ec == std::errc{} && parsed.ptr != end && *parsed.ptr == ',') {
+      return step;
+    }
+  }
+  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const bool has_step =
+      json.is_object() && json.contains("step") && json["step"].is_number_integer();
+  return has_step ? std::optional(json["step"].get<int64_t>()) : std::nullopt;
+}
+
+// Whether a line without a line break at its end has all the rest of it.
+bool is_whole_line(const std::string& line) {
+  return nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false).is_object();
+}
+
+// What of a metrics.jsonl is to go.
+struct LaterLines {
+  uintmax_t first = 0;       // where the first of them begins; the file's size if there are none
+  bool at_the_end = true;    // nothing that stays follows
+  bool lacks_break = false;  // the last line is whole but for its line break, and stays
+};
+
+// Calls f(line, ended by a line break, stays) for every line.
+template <class F>
+void each_metrics_line(const std::string& path, int64_t last_step, F&& f) {
+  std::ifstream file(path, std::ios::binary);
+  for (std::string line; std::getline(file, line);) {
+    const bool ended = !file.eof();
+    const auto step = step_of_line(line);
+    f(line, ended, (!step || *step <= last_step) && (ended || is_whole_line(line)));
+  }
+  if (!file.eof()) {
+    throw_io_error(path, "be read", EIO);
+  }
+}
+
+LaterLines find_later_lines(const std::string& path, int64_t last_step) {
+  LaterLines found;
+  uintmax_t at = 0;
+  bool any = false;
+  each_metrics_line(path, last_step, [&](const std::string& line, bool ended, bool stays) {
+    if (!stays && !any) {
+      any = true;
+      found.first = at;
+    }
+    found.at_the_end = found.at_the_end && (!any || !stays);
+    found.lacks_break = stays && !ended;
+    at += line.size() + (ended ? 1 : 0);
+  });
+  if (!any) {
+    found.first = at;
+  }
+  return found;
+}
+
+// Drops the lines of later steps and a torn last line.
+void keep_steps_until(const std::string& path, int64_t last_step) {
+  std::error_code error;
+  const uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) {
+    return;  // no such file; what else is wrong shows when it is opened
+  }
+  const LaterLines later = find_later_lines(path, last_step);
+  if (later.first == size && !later.lacks_break) {
+    return;
+  }
+  if (later.at_the_end && !later.lacks_break) {
+    // As usual. One call, which needs no room on the disk for a second copy.
+    const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    const bool done =
+        file >= 0 && ::ftruncate(file, static_cast<off_t>(later.first)) == 0 && ::fsync(file) == 0;
+    const int reason = errno;
+    if (file >= 0) {
+      ::close(file);
+    }
+    if (!done) {
+      throw_io_error(path, "be shortened to the steps of the checkpoint", reason);
+    }
+    return;
+  }
+  AtomicFile kept(path);
+  each_metrics_line(path, last_step, [&](const std::string& line, bool /*ended*/, bool stays) {
+    if (stays) {
+      kept.write(line);
+      kept.write("\n");
+    }
+  });
+  kept.commit();
 }
 
 }  // namespace
@@ -87,14 +189,24 @@ std::string memory_line(const MemoryStats& stats) {
   return line + "; peak together " + size_text(stats.peak_bytes);
 }
 
-MetricsWriter::MetricsWriter(const std::string& path)
-    : path_(path), file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
+MetricsWriter::MetricsWriter(const std::string& path, std::optional<int64_t> resume_step)
+    : path_(path) {
+  if (resume_step) {
+    keep_steps_until(path, *resume_step);
+  }
+  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (file_ < 0) {
     throw_io_error(path_, "be written", errno);
   }
 }
 
 MetricsWriter::~MetricsWriter() { ::close(file_); }
+
+void MetricsWriter::sync() {
+  if (::fdatasync(file_) != 0 && errno != EINVAL) {  // EINVAL: a device or a pipe
+    throw_io_error(path_, "be brought onto the disk", errno);
+  }
+}
 
 void MetricsWriter::write(const StepRecord& record, const StepResult& result) {
   const std::string line = metrics_line(record, result) + "\n";

@@ -34,18 +34,24 @@ std::string memory_line(const MemoryStats& stats);
 /// Writes the lines of a run.
 class MetricsWriter {
  public:
-  /// Appends to what is there. IoError if it cannot be written.
-  explicit MetricsWriter(const std::string& path);
+  /// Appends to what is there. With `resume_step`, the step of the checkpoint that a run goes on
+  /// with, lines of later steps go first, wherever they stand, and so does the torn last line of a
+  /// run that was killed; all others stay as they are, byte for byte, and a crash in between leaves
+  /// the file as it was or as it is to be. IoError if it cannot be written.
+  explicit MetricsWriter(const std::string& path, std::optional<int64_t> resume_step = {});
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
   ~MetricsWriter();
 
   /// StorageError if the disk is full; the file then ends with the last whole line.
   void write(const StepRecord& record, const StepResult& result);
+  /// Brings what was written onto the disk, so that a checkpoint never knows of steps which the
+  /// file has lost in a power failure. IoError or StorageError.
+  void sync();
 
  private:
   std::string path_;
-  int file_;
+  int file_ = -1;
 };
 
 }  // namespace tapestry

@@ -6,13 +6,17 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -83,10 +87,23 @@ std::time_t changed(const fs::path& path) {
   return ::stat(path.c_str(), &status) == 0 ? status.st_mtime : 0;
 }
 
-bool lies_in(const fs::path& path, const fs::path& folder) {
-  const fs::path inner = fs::weakly_canonical(path);
-  const fs::path outer = fs::weakly_canonical(folder);
-  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+// The step in a name: one of the prefixes, a number, the ending.
+std::optional<int64_t> step_in_name(std::string_view name,
+                                    std::initializer_list<std::string_view> prefixes,
+                                    std::string_view ending = {}) {
+  for (const std::string_view prefix : prefixes) {
+    if (!name.starts_with(prefix) || !name.ends_with(ending) ||
+        name.size() <= prefix.size() + ending.size()) {
+      continue;
+    }
+    int64_t step = 0;
+    const char* end = name.data() + name.size() - ending.size();
+    const auto parsed = std::from_chars(name.data() + prefix.size(), end, step);
+    if (parsed.ec == std::errc{} && parsed.ptr == end) {
+      return step;
+    }
+  }
+  return std::nullopt;
 }
 
 // Rank 0's text on every rank.
@@ -106,6 +123,12 @@ std::string shared_text(const std::string& own, ProcessGroup& world) {
 }
 
 }  // namespace
+
+bool lies_in(const std::string& path, const std::string& folder) {
+  const fs::path inner = fs::weakly_canonical(path);
+  const fs::path outer = fs::weakly_canonical(folder);
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
 
 EarlierRun find_earlier_run(const std::string& output_dir) {
   const fs::path folder = output_dir;
@@ -209,7 +232,8 @@ OutputFolder::Attempt OutputFolder::attempt(const OutputFolderOptions& options) 
                               " was stale and has been taken over"));
   }
   earlier_ = find_earlier_run(output_dir_);
-  if (!earlier_.files.empty() && !options.overwrite && !options.replace) {
+  keeps_earlier_ = options.resume && !options.overwrite;
+  if (!earlier_.files.empty() && !options.overwrite && !options.replace && !options.resume) {
     refuse_earlier_run();
     return Attempt::kRefused;
   }
@@ -222,10 +246,11 @@ void OutputFolder::refuse_earlier_run() {
                     earlier_.checkpoint.empty() ? std::string("no checkpoint")
                                                 : concat("latest checkpoint ", earlier_.checkpoint),
                     ", last written ", earlier_.written,
-                    "). Choose another output_dir, or give --overwrite, which moves its files to ",
+                    "). To go on where it stopped, set training_config.resume_training: True; to "
+                    "start anew, choose another output_dir, or give --overwrite, which moves its "
+                    "files to ",
                     (fs::path(output_dir_) / "old").string(),
-                    " and starts anew; going on where it stopped (resume_training) is not built "
-                    "yet. load_checkpoint starts a new run from its weights");
+                    ". load_checkpoint alone starts a new run from its weights");
 }
 
 OutputFolder::Attempt OutputFolder::end_holder(const LockHolder& holder,
@@ -256,25 +281,31 @@ OutputFolder::Attempt OutputFolder::end_holder(const LockHolder& holder,
   return Attempt::kWaiting;
 }
 
+std::string OutputFolder::new_folder_aside() const {
+  const fs::path old = fs::path(output_dir_) / "old";
+  int64_t number = 1;
+  while (fs::exists(old / concat("run_", number))) {
+    ++number;
+  }
+  const fs::path aside = old / concat("run_", number);
+  fs::create_directories(aside);
+  return aside.string();
+}
+
 std::string OutputFolder::move_earlier_aside(const std::vector<std::string>& in_use) {
-  if (earlier_.files.empty()) {
+  if (earlier_.files.empty() || keeps_earlier_) {
     return {};
   }
-  const fs::path old = fs::path(output_dir_) / "old";
   try {
     for (const std::string& path : in_use) {
       for (const std::string& name : earlier_.files) {
-        check<ValueError>(path.empty() || !lies_in(path, fs::path(output_dir_) / name), path,
+        check<ValueError>(path.empty() || !lies_in(path, (fs::path(output_dir_) / name).string()),
+                          path,
                           ": this run needs the file, but --overwrite would move it away with the "
                           "earlier run's; copy it to another folder or choose another output_dir");
       }
     }
-    int64_t number = 1;
-    while (fs::exists(old / concat("run_", number))) {
-      ++number;
-    }
-    const fs::path aside = old / concat("run_", number);
-    fs::create_directories(aside);
+    const fs::path aside = new_folder_aside();
     // metrics.jsonl last: until then the folder still counts as that of the earlier run.
     auto last = std::find(earlier_.files.begin(), earlier_.files.end(), "metrics.jsonl");
     if (last != earlier_.files.end()) {
@@ -288,6 +319,57 @@ std::string OutputFolder::move_earlier_aside(const std::vector<std::string>& in_
   } catch (const fs::filesystem_error& error) {
     throw IoError(concat("training_config.output_dir '", output_dir_,
                          "': the files of the earlier run cannot be moved aside: ", error.what()));
+  }
+}
+
+std::string OutputFolder::move_later_aside(const std::string& checkpoint) {
+  const fs::path output = output_dir_;
+  const fs::path checkpoints = output / "checkpoint";
+  fs::path gone_on_with = fs::path(checkpoint).lexically_normal();
+  if (!gone_on_with.has_filename()) {  // it ends with a slash
+    gone_on_with = gone_on_with.parent_path();
+  }
+  const auto step = step_in_name(gone_on_with.filename().string(), {"step_"});
+  if (!step || !lies_in(checkpoint, checkpoints.string())) {
+    return {};
+  }
+  const auto is_later = [&](const std::optional<int64_t>& other) {
+    return other && *other > *step;
+  };
+  try {
+    std::vector<fs::path> later;  // below the output folder
+    for (const fs::directory_entry& entry : fs::directory_iterator(checkpoints)) {
+      const std::string name = entry.path().filename().string();
+      if (is_later(step_in_name(name, {"step_", "diverged_step_"}))) {
+        later.push_back(fs::path("checkpoint") / name);
+      }
+    }
+    if (later.empty()) {
+      return {};
+    }
+    for (const fs::directory_entry& entry : fs::directory_iterator(output)) {
+      const std::string name = entry.path().filename().string();
+      if (is_later(
+              step_in_name(name, {"grads_step_", "weights_step_", "acts_step_"}, ".safetensors"))) {
+        later.emplace_back(name);
+      }
+    }
+    const fs::path aside = new_folder_aside();
+    fs::create_directories(aside / "checkpoint");
+    for (const char* name : {"metrics.jsonl", "config.yaml"}) {
+      if (fs::exists(output / name)) {
+        fs::copy_file(output / name, aside / name);
+      }
+    }
+    for (const fs::path& path : later) {
+      fs::rename(output / path, aside / path);
+    }
+    sync_directory((aside / "checkpoint").string());
+    sync_directory(checkpoints.string());
+    return aside.string();
+  } catch (const fs::filesystem_error& error) {
+    throw IoError(concat("training_config.output_dir '", output_dir_, "': what is later than ",
+                         checkpoint, " cannot be moved aside: ", error.what()));
   }
 }
 

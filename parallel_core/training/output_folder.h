@@ -29,8 +29,9 @@ EarlierRun find_earlier_run(const std::string& output_dir);
 
 /// How a run treats what it finds in its output folder.
 struct OutputFolderOptions {
-  bool overwrite = false;                ///< move the files of an earlier run aside
-  bool replace = false;                  ///< end a run that is in the folder; implies overwrite
+  bool overwrite = false;  ///< move the files of an earlier run aside
+  bool replace = false;    ///< end a run that is in the folder; implies overwrite unless `resume`
+  bool resume = false;     ///< go on with an earlier run: its files stay
   std::function<bool()> stop_requested;  ///< ends the wait for a run that is being replaced
 };
 
@@ -39,17 +40,25 @@ struct OutputFolderOptions {
 class OutputFolder {
  public:
   /// ValueError, the same on every rank, for a folder in which somebody trains (unless it is to be
-  /// replaced) or has trained (unless it is to be overwritten): names who or what, and what may be
-  /// done. A run that is replaced gets SIGUSR1, upon which it saves and ends, and has five minutes
-  /// for it; ValueError if it is not on this machine. IoError if the folder cannot be made.
+  /// replaced) or has trained (unless it is to be overwritten or gone on with): names who or what,
+  /// and what may be done. A run that is replaced gets SIGUSR1, upon which it saves and ends, and
+  /// has five minutes for it; ValueError if it is not on this machine. IoError if the folder cannot
+  /// be made.
   OutputFolder(std::string output_dir, const OutputFolderOptions& options, ProcessGroup& world);
 
-  /// What was found and is to be moved; on rank 0 alone.
+  /// What was found; on rank 0 alone.
   const EarlierRun& earlier() const { return earlier_; }
   /// Moves it to OUTPUT_DIR/old/run_N, the first number that is free, and returns that path; an
-  /// empty text if there is nothing. On rank 0, before the run writes its first file. ValueError,
-  /// and nothing moved, if one of the files `in_use` (empty names aside) is among them.
+  /// empty text if there is nothing, or if the run goes on with it without `overwrite`. On rank 0,
+  /// before the run writes its first file. ValueError, and nothing moved, if one of the files
+  /// `in_use` (empty names aside) is among them.
   std::string move_earlier_aside(const std::vector<std::string>& in_use = {});
+  /// Before a run goes on with a checkpoint (.../step_NNNNNNNN) of this folder that is not its
+  /// newest: moves the checkpoints of later steps, whole or not, and the tensors dumped at later
+  /// steps to OUTPUT_DIR/old/run_N, with copies of metrics.jsonl and config.yaml, and returns that
+  /// path. An empty text, and nothing moved, if there are no later checkpoints or the checkpoint is
+  /// of another folder. On rank 0, before MetricsWriter drops later lines. IoError.
+  std::string move_later_aside(const std::string& checkpoint);
   /// For the log: a stale lock that was taken over, a run that was ended. On rank 0.
   const std::vector<std::string>& remarks() const { return remarks_; }
 
@@ -58,6 +67,7 @@ class OutputFolder {
   Attempt attempt(const OutputFolderOptions& options);
   Attempt end_holder(const LockHolder& holder, const OutputFolderOptions& options);
   void refuse_earlier_run();
+  std::string new_folder_aside() const;
 
   std::string output_dir_;
   std::unique_ptr<RunLock> lock_;
@@ -65,6 +75,10 @@ class OutputFolder {
   std::vector<std::string> remarks_;
   std::string refusal_;
   int64_t attempts_ = 0;
+  bool keeps_earlier_ = false;
 };
+
+/// Whether a path is in a folder, or the folder itself, links resolved.
+bool lies_in(const std::string& path, const std::string& folder);
 
 }  // namespace tapestry

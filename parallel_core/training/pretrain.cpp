@@ -1,6 +1,7 @@
 #include "parallel_core/training/pretrain.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <sstream>
@@ -14,13 +15,16 @@
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/config/render.h"
+#include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/metrics.h"
 #include "parallel_core/training/output_folder.h"
+#include "parallel_core/training/resume.h"
 #include "parallel_core/training/saved_model.h"
 #include "parallel_core/training/start_summary.h"
 #include "parallel_core/training/time_estimate.h"
@@ -54,23 +58,61 @@ void check_output_paths(const TrainingConfig& training) {
 }
 
 // Reads the first step's batch, so that wrong data are found before anything is written.
-void check_first_step(data::DataSource& source, const DatasetConfig& d) {
+void check_first_step(const AllConfig& config, const RunData& data) {
+  const DatasetConfig& d = config.dataset_config;
+  if (!has_steps_left(config, data)) {
+    return;
+  }
   for (int64_t micro = 0; micro < d.micro_batch_num; ++micro) {
-    source.micro_batch(0, micro, d.micro_batch_num, d.batch_size, get_data_parallel_rank(),
-                       get_data_parallel_world_size());
+    data.train->micro_batch(data.start, micro, d.micro_batch_num, d.batch_size,
+                            get_data_parallel_rank(), get_data_parallel_world_size());
   }
 }
 
-// Ranks hear of a signal at different times; all have to stop after the same step.
-std::function<bool()> stop_of_all(const PretrainOptions& options) {
-  if (options.world->size() == 1 || !options.stop_requested) {
-    return options.stop_requested;
+// A request to stop that also comes when so many minutes have passed.
+std::function<bool()> with_time_limit(std::function<bool()> requested,
+                                      const std::optional<double>& minutes) {
+  if (!minutes) {
+    return requested;
   }
-  return [world = options.world, requested = options.stop_requested] {
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                       std::chrono::duration<double, std::ratio<60>>(*minutes));
+  return [requested = std::move(requested), end] {
+    return std::chrono::steady_clock::now() >= end || (requested && requested());
+  };
+}
+
+// Ranks hear of a signal at different times; all have to stop after the same step.
+std::function<bool()> stop_of_all(const PretrainOptions& options,
+                                  const std::optional<double>& minutes) {
+  const std::function<bool()> own = with_time_limit(options.stop_requested, minutes);
+  if (options.world->size() == 1 || !own) {
+    return own;
+  }
+  return [world = options.world, requested = own] {
     const Tensor stop = full({1}, requested() ? 1 : 0, kInt32);
     world->all_reduce(stop, ReduceOp::kMax);
     return stop.item() != 0;
   };
+}
+
+// Puts everything but the weights back to where the checkpoint was made.
+void go_on_with(const ResumePoint& point,
+                const TrainingConfig& t,
+                ParallelModel& model,
+                optim::Optimizer& optimizer,
+                TrainOneStepCell& cell) {
+  if (t.no_load_optim) {
+    load_buffers(point.checkpoint, model);
+  } else {
+    load_optimizer_state(point.checkpoint, model, optimizer);
+    cell.grad_scaler().set_state(point.trainer.scaler);
+  }
+  if (!t.no_load_rng) {
+    RankContext::current().default_generator().set_state(point.trainer.generator);
+  }
+  cell.set_position(point.trainer.position);
 }
 
 // One comment line, whatever the text holds.
@@ -138,6 +180,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   OutputFolder folder(output,
                       {.overwrite = options.overwrite,
                        .replace = options.replace,
+                       .resume = resumes_in_place(config.training_config),
                        .stop_requested = options.stop_requested},
                       *options.world);
   open_logs(output);
@@ -160,14 +203,30 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
 
   log_info(checkpoint_plan(config.training_config));
 
-  const std::string weights = config.training_config.load_checkpoint.empty()
+  const bool first = RankContext::current().rank() == 0;
+  if (first) {
+    remove_unfinished_checkpoints(output + "/checkpoint");
+  }
+  const std::optional<ResumePoint> resume = find_resume_point(config, *options.world);
+  const bool goes_on = config.training_config.resume_training.on;
+  if (resume) {
+    log_info(concat("going on after step ", resume->trainer.position.seen, " with ",
+                    resume->checkpoint));
+  } else if (goes_on) {
+    log_info(concat("resume_training: ", output,
+                    " holds no checkpoint yet, so the run starts from its beginning"));
+  }
+  const std::string& start_weights = config.training_config.load_checkpoint;
+  const std::string weights = resume ? resume->checkpoint
+                              : start_weights.empty() || goes_on
                                   ? std::string()
-                                  : resolve_checkpoint(config.training_config.load_checkpoint);
+                                  : resolve_checkpoint(start_weights);
   if (!weights.empty() && !options.model) {
     check_hf_config(config.model_config, weights);  // before data and model are made
   }
-  RunData data = open_data(config, *options.world);
-  check_first_step(*data.train, config.dataset_config);
+  RunData data = open_data(config, *options.world, DataUse::kTraining,
+                           resume && resume->data ? &*resume->data : nullptr);
+  check_first_step(config, data);
   log_detail("data: " + data.description);
   for (const std::string& remark : data.remarks) {
     log_info("data: " + remark);
@@ -206,7 +265,6 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (!options.run_cmd.empty()) {
     resolved = comment_line("run_cmd: " + options.run_cmd) + resolved;
   }
-  const bool first = RankContext::current().rank() == 0;
   if (options.overwrite || options.replace) {
     options.world->barrier();  // every rank has read what may be moved now
   }
@@ -214,6 +272,12 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     const std::string aside = folder.move_earlier_aside({data.tokenizer_model});
     if (!aside.empty()) {
       log_info("the files of the earlier run are now in " + aside);
+    }
+    if (resume) {
+      const std::string later = folder.move_later_aside(resume->checkpoint);
+      if (!later.empty()) {
+        log_info("what the run did after this step is now in " + later);
+      }
     }
     write_file_atomically(output + "/config.yaml", resolved);
   }
@@ -225,23 +289,54 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
       options.param_groups
           ? get_optimizer(config, *model, options.param_groups(*model), data_parallel.get())
           : get_optimizer(config, *model, data_parallel.get());
-  const auto schedule = get_optimizer_param_scheduler(config, get_data_parallel_world_size());
-  TrainOneStepCell cell(*model, *optimizer, *schedule, config, data_parallel.get());
+  const int64_t ranks = get_data_parallel_world_size();
+  ResumedSchedule schedule;
+  if (resume) {
+    schedule = resume_schedule(config, ranks, resume->trainer.schedule, resume->checkpoint);
+    if (!schedule.remark.empty()) {
+      log_warning(schedule.remark);
+    }
+  } else {
+    schedule = {.schedule = get_optimizer_param_scheduler(config, ranks),
+                .state = schedule_state(config, ranks),
+                .remark = {}};
+  }
+  TrainOneStepCell cell(*model, *optimizer, *schedule.schedule, config, data_parallel.get());
+  TrainerState trainer;
+  if (resume) {
+    go_on_with(*resume, config.training_config, *model, *optimizer, cell);
+    trainer = resume->trainer;
+  }
+  trainer.schedule = schedule.state;
+  trainer.layout = layout_line(config.parallel_config, ranks);
   std::optional<MetricsWriter> metrics;
   if (first) {
-    metrics.emplace(output + "/metrics.jsonl");
+    const bool in_place = resumes_in_place(config.training_config);
+    metrics.emplace(output + "/metrics.jsonl",
+                    in_place ? std::optional(cell.position().seen) : std::nullopt);
   }
-  const TrainSummary summary =
-      train(cell, *data.train, config,
-            {.validation = data.validation.get(),
-             .test = data.test.get(),
-             .metrics = metrics ? &*metrics : nullptr,
-             .checkpoint = {.directory = output + "/checkpoint",
-                            .keep_max = config.training_config.keep_checkpoint_max,
-                            .resolved_config = resolved,
-                            .tokenizer_model = data.tokenizer_model,
-                            .source = hf_source_of(config, data, weights)},
-             .stop_requested = stop_of_all(options)});
+  const TrainingConfig& t = config.training_config;
+  CheckpointOptions checkpoint;
+  checkpoint.directory = output + "/checkpoint";
+  checkpoint.keep_max = t.keep_checkpoint_max;
+  checkpoint.resolved_config = resolved;
+  checkpoint.tokenizer_model = data.tokenizer_model;
+  checkpoint.source = hf_source_of(config, data, weights);
+  checkpoint.max_shard_bytes = static_cast<uint64_t>(t.max_shard_size);
+  checkpoint.remove_redundancy = t.remove_redundancy;
+  TrainOptions train_options;
+  train_options.validation = data.validation.get();
+  train_options.test = data.test.get();
+  train_options.metrics = metrics ? &*metrics : nullptr;
+  train_options.checkpoint = std::move(checkpoint);
+  train_options.stop_requested = stop_of_all(options, t.exit_duration_in_mins);
+  train_options.start = data.start;
+  train_options.total_steps = total_steps(config, data.opened.in_run());
+  train_options.trainer = std::move(trainer);
+  train_options.data_state = [&data](data::BatchPosition next) {
+    return data_state_json(data.state(next));
+  };
+  const TrainSummary summary = train(cell, *data.train, config, train_options);
   log_info(concat(summary.stopped_on_request ? "stopped on request after " : "finished after ",
                   summary.steps, " steps: loss ", without_nan_sign(summary.first_loss), " -> ",
                   without_nan_sign(summary.last_loss)));

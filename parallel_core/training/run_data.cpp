@@ -1,6 +1,7 @@
 #include "parallel_core/training/run_data.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -8,6 +9,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/blended_dataset.h"
+#include "parallel_core/data/dataset_fingerprint.h"
 #include "parallel_core/data/default_text.h"
 #include "parallel_core/data/file.h"
 #include "parallel_core/data/step_dataset.h"
@@ -23,34 +25,53 @@ namespace fs = std::filesystem;
 
 constexpr const char* kModelKey = "dataset_config.tokenizer_model";
 
-// Samples that a run of so many steps asks for.
-data::SampleCounts wanted_samples(const AllConfig& config, int64_t iterations, DataUse use) {
-  const TrainingConfig& t = config.training_config;
-  const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
-  data::SampleCounts counts =
-      data::sample_counts(iterations, t.eval_interval.value_or(0), t.eval_iters, batch);
-  if (use == DataUse::kEvaluation) {
-    counts.train = 0;
-    counts.valid = std::max(counts.valid, t.eval_iters * batch);
-  }
-  return counts;
+int64_t batch_of(const AllConfig& config) {
+  return global_batch_size(config, get_data_parallel_world_size());
 }
 
-// Steps of the run. Where epochs alone limit it they follow from the text.
-int64_t count_steps(const AllConfig& config, data::GPTDatasetsConfig datasets) {
-  const int64_t ranks = get_data_parallel_world_size();
-  const int64_t iterations = total_training_iters(config, ranks);
-  if (iterations > 0 || !config.training_config.epochs) {
-    return iterations;
+// Steps that are left of a run, which stands at `opened`. Where epochs alone limit it they follow
+// from the text.
+int64_t count_steps(const AllConfig& config,
+                    const DataState& opened,
+                    data::GPTDatasetsConfig datasets) {
+  const data::BatchPosition done = opened.in_run();
+  const int64_t total = total_steps(config, done);
+  if (total > 0 || !config.training_config.epochs) {
+    return std::max<int64_t>(0, total - done.step);
   }
   datasets.counts = {.train = 1};
+  datasets.earlier = {};
   const auto train = data::build_gpt_datasets(datasets).train;
   if (train == nullptr) {
     return 0;
   }
   const int64_t tokens = *config.training_config.epochs * train->tokens_per_epoch();
-  const int64_t step_tokens = global_batch_size(config, ranks) * train->seq_length();
-  return (tokens + step_tokens - 1) / step_tokens;
+  const int64_t left = tokens - opened.position.first_sample * train->seq_length();
+  const int64_t step_tokens = batch_of(config) * train->seq_length();
+  return left > 0 ? (left + step_tokens - 1) / step_tokens : 0;
+}
+
+// Samples that the run asks for, those behind it included. Validation reads the first ones again
+// and again: Megatron's number, as if each evaluation had samples of its own, only decides their
+// order, which stays what it was.
+data::SampleCounts wanted_samples(const AllConfig& config,
+                                  const DataState& opened,
+                                  int64_t steps_left,
+                                  DataUse use) {
+  const TrainingConfig& t = config.training_config;
+  const int64_t batch = batch_of(config);
+  data::SampleCounts counts =
+      data::sample_counts(steps_left, t.eval_interval.value_or(0), t.eval_iters, batch);
+  // A run that is at its end opens its data all the same.
+  counts.train = std::max(opened.position.first_sample + counts.train, batch);
+  if (!opened.plan.valid.empty()) {
+    counts.valid = std::min(counts.valid, t.eval_iters * batch);
+  }
+  if (use == DataUse::kEvaluation) {
+    counts.train = 0;
+    counts.valid = std::max(counts.valid, t.eval_iters * batch);
+  }
+  return counts;
 }
 
 // The data sets of all parts.
@@ -190,7 +211,7 @@ std::unique_ptr<data::Tokenizer> prepare_on_first_use(const AllConfig& config,
 
 // A part that cannot fill one global batch is an error now, not at the first evaluation.
 void check_batches(const data::TokenDataset& part, const char* name, const AllConfig& config) {
-  const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
+  const int64_t batch = batch_of(config);
   check<ValueError>(
       part.size() >= batch, "the ", name, " data hold ", part.size(),
       " samples, one global batch needs ", batch,
@@ -198,7 +219,92 @@ void check_batches(const data::TokenDataset& part, const char* name, const AllCo
       "dataset_config.batch_size");
 }
 
-RunData open_text(const AllConfig& config, DataUse use) {
+std::vector<DatasetShare> shares_of_blend(const std::vector<std::string>& path) {
+  std::vector<DatasetShare> shares;
+  if (!path.empty()) {
+    for (const data::BlendEntry& entry : data::parse_data_path(path)) {
+      shares.push_back({entry.weight, data::dataset_fingerprint(entry.prefix)});
+    }
+  }
+  return shares;
+}
+
+// What the data sets are known by.
+DataState identity_of(const AllConfig& config,
+                      const data::GPTDatasetsConfig& datasets,
+                      const data::Tokenizer* tokenizer) {
+  const bool own = datasets.data_path.empty();
+  DataState state;
+  state.seq_length = datasets.options.seq_length;
+  state.datasets = {shares_of_blend(own ? datasets.train_data_path : datasets.data_path),
+                    shares_of_blend(datasets.valid_data_path),
+                    shares_of_blend(datasets.test_data_path)};
+  state.split = own ? std::string() : datasets.split;
+  state.seed = datasets.options.seed;
+  state.shuffle = datasets.options.shuffle;
+  state.tokenizer = tokenizer != nullptr
+                        ? tokenizer->identity()
+                        : data::TokenizerIdentity{.type = config.dataset_config.tokenizer_type};
+  return state;
+}
+
+// The order of a part with its own data sets, which are others now, begins anew.
+void keep_order_of_own_parts(const DataState& then, DataState& now, RunData& run) {
+  constexpr std::array<const char*, 3> kNames = {"training", "validation", "test"};
+  constexpr std::array kPlans = {&data::SamplePlan::train, &data::SamplePlan::valid,
+                                 &data::SamplePlan::test};
+  for (size_t part = 1; part < kNames.size(); ++part) {
+    const auto& a = now.datasets[part];
+    const auto& b = then.datasets[part];
+    const bool same = std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                                 [](const DatasetShare& x, const DatasetShare& y) {
+                                   return x.weight == y.weight && x.files.same_content(y.files);
+                                 });
+    if (!same) {
+      (now.plan.*kPlans[part]).clear();
+      if (!a.empty() && !b.empty()) {
+        run.remarks.push_back(concat("the ", kNames[part], " data are not those of ", then.source,
+                                     ": losses on them cannot be compared with earlier ones"));
+      }
+    }
+  }
+}
+
+// Takes up a checkpoint's place in the data, if they are the same, or begins these.
+void take_up(
+    const AllConfig& config, const DataState* then, DataUse use, DataState& now, RunData& run) {
+  if (then == nullptr) {
+    return;
+  }
+  if (config.training_config.new_dataset && use == DataUse::kTraining) {
+    now.begun = then->in_run();
+    run.remarks.push_back(
+        concat("new_dataset: begins at the first sample of these data, after ", now.begun.step,
+               " steps with others; a run that goes on with its checkpoints is to be started "
+               "without new_dataset, or it begins again"));
+    return;
+  }
+  const std::vector<std::string> found = data_differences(now, *then);
+  if (!found.empty()) {
+    if (use == DataUse::kEvaluation) {
+      return;
+    }
+    std::string text = concat("the data are not those of ", then->source, ":");
+    for (const std::string& difference : found) {
+      text += concat("\n  ", difference);
+    }
+    throw ValueError(concat(text,
+                            "\nSet it back to go on where the run stopped, or set "
+                            "training_config.new_dataset: True, which begins these data at "
+                            "their first sample"));
+  }
+  now.begun = then->begun;
+  now.position = then->position;
+  now.plan = then->plan;
+  keep_order_of_own_parts(*then, now, run);
+}
+
+RunData open_text(const AllConfig& config, DataUse use, const DataState* resumed) {
   const DatasetConfig& d = config.dataset_config;
   const TransformerConfig& m = config.model_config;
   RunData run;
@@ -230,7 +336,13 @@ RunData open_text(const AllConfig& config, DataUse use) {
     datasets.options.eod_id = tokenizer->eod_id();
     run.description += tokenizer->describe();
   }
-  datasets.counts = wanted_samples(config, count_steps(config, datasets), use);
+  DataState& opened = run.opened;
+  opened = identity_of(config, datasets, tokenizer.get());
+  take_up(config, resumed, use, opened, run);
+  run.start = opened.position;
+  datasets.earlier = opened.plan;
+  datasets.counts = wanted_samples(config, opened, count_steps(config, opened, datasets), use);
+  opened.plan = data::extend_plan(opened.plan, datasets.counts);
   data::GPTDatasets built = data::build_gpt_datasets(datasets);
   run.remarks.insert(run.remarks.end(), built.remarks.begin(), built.remarks.end());
   if (use == DataUse::kTraining) {
@@ -246,7 +358,7 @@ RunData open_text(const AllConfig& config, DataUse use) {
     check_batches(*built.valid, "validation", config);
     run.validation = std::make_unique<data::TokenDataSource>(built.valid);
   }
-  const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
+  const int64_t batch = batch_of(config);
   if (built.test != nullptr && (d.test_data_path || built.test->size() >= batch)) {
     check_batches(*built.test, "test", config);
     run.test = std::make_unique<data::TokenDataSource>(built.test);
@@ -254,37 +366,77 @@ RunData open_text(const AllConfig& config, DataUse use) {
   return run;
 }
 
-}  // namespace
-
-RunData open_data(const AllConfig& config, DataUse use) {
-  const DatasetConfig& d = config.dataset_config;
-  if (!d.step_data_dir) {
-    return open_text(config, use);
-  }
-  check<ValueError>(use == DataUse::kTraining,
-                    "dataset_config.step_data_dir holds steps of training, nothing to evaluate on; "
-                    "name a text or a data set");
+RunData open_recorded(const AllConfig& config, const DataState* resumed) {
+  const std::string& directory = *config.dataset_config.step_data_dir;
   RunData run;
-  auto steps =
-      std::make_unique<data::StepDataSource>(*d.step_data_dir, config.model_config.vocab_size);
+  auto steps = std::make_unique<data::StepDataSource>(directory, config.model_config.vocab_size);
   check<ValueError>(steps->seq_length() == config.model_config.seq_length,
-                    "dataset_config.step_data_dir ", *d.step_data_dir, ": rows have ",
-                    steps->seq_length(), " tokens, model_config.seq_length is ",
-                    config.model_config.seq_length);
-  const int64_t wanted = total_training_iters(config, get_data_parallel_world_size());
-  check<ValueError>(wanted <= steps->num_steps(), "dataset_config.step_data_dir ", *d.step_data_dir,
+                    "dataset_config.step_data_dir ", directory, ": rows have ", steps->seq_length(),
+                    " tokens, model_config.seq_length is ", config.model_config.seq_length);
+  // A recording to which steps have been added since is still the same.
+  const int64_t known = resumed != nullptr && resumed->recorded
+                            ? std::min(resumed->recorded->steps, steps->num_steps())
+                            : steps->num_steps();
+  run.opened.seq_length = steps->seq_length();
+  run.opened.recorded = {directory, steps->num_steps(), steps->fingerprint(known)};
+  take_up(config, resumed, DataUse::kTraining, run.opened, run);
+  if (known < steps->num_steps()) {
+    run.opened.recorded->crc64 = steps->fingerprint(steps->num_steps());
+  }
+  run.start = run.opened.position;
+  const data::BatchPosition done = run.opened.in_run();
+  const int64_t wanted =
+      run.start.step + std::max<int64_t>(0, total_steps(config, done) - done.step);
+  check<ValueError>(wanted <= steps->num_steps(), "dataset_config.step_data_dir ", directory,
                     " holds ", steps->num_steps(), " steps, the run has ", wanted);
   run.description = concat(steps->num_steps(), " recorded steps");
   run.train = std::move(steps);
   return run;
 }
 
-RunData open_data(const AllConfig& config, ProcessGroup& world, DataUse use) {
+}  // namespace
+
+DataState RunData::state(data::BatchPosition next) const {
+  DataState state = opened;
+  state.position = next;
+  return state;
+}
+
+int64_t total_steps(const AllConfig& config, data::BatchPosition done) {
+  const int64_t samples = config.dataset_config.train_samples;
+  if (config.training_config.training_iters > 0 || samples == 0) {
+    return config.training_config.training_iters;
+  }
+  return done.step + std::max<int64_t>(0, samples - done.first_sample) / batch_of(config);
+}
+
+bool has_steps_left(const AllConfig& config, const RunData& data) {
+  const data::BatchPosition done = data.opened.in_run();
+  const int64_t total = total_steps(config, done);
+  const auto& epochs = config.training_config.epochs;
+  return (total == 0 || done.step < total) &&
+         (!epochs || data.train->epoch(data.start.first_sample) < *epochs);
+}
+
+RunData open_data(const AllConfig& config, DataUse use, const DataState* resumed) {
+  if (!config.dataset_config.step_data_dir) {
+    return open_text(config, use, resumed);
+  }
+  check<ValueError>(use == DataUse::kTraining,
+                    "dataset_config.step_data_dir holds steps of training, nothing to evaluate on; "
+                    "name a text or a data set");
+  return open_recorded(config, resumed);
+}
+
+RunData open_data(const AllConfig& config,
+                  ProcessGroup& world,
+                  DataUse use,
+                  const DataState* resumed) {
   if (world.rank() != 0) {
     world.barrier();
-    return open_data(config, use);
+    return open_data(config, use, resumed);
   }
-  RunData data = open_data(config, use);
+  RunData data = open_data(config, use, resumed);
   world.barrier();
   return data;
 }

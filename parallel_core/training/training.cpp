@@ -18,6 +18,7 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/random.h"
+#include "parallel_core/training/checkpoint_saver.h"
 #include "parallel_core/training/divergence.h"
 #include "parallel_core/training/forward_step.h"
 #include "parallel_core/training/logging.h"
@@ -37,9 +38,6 @@ double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-// Name of a checkpoint's folder, before the step, that is not to be taken for one.
-constexpr const char* kDivergedPrefix = "diverged_step_";
-
 bool contains(const std::vector<int64_t>& steps, int64_t step) {
   return std::find(steps.begin(), steps.end(), step) != steps.end();
 }
@@ -50,11 +48,11 @@ bool is_due(const std::optional<int64_t>& interval, int64_t step) {
 
 std::vector<data::Batch> step_batches(data::DataSource& source,
                                       const AllConfig& config,
-                                      int64_t step) {
+                                      data::BatchPosition position) {
   const DatasetConfig& d = config.dataset_config;
   std::vector<data::Batch> batches;
   for (int64_t m = 0; m < d.micro_batch_num; ++m) {
-    batches.push_back(source.micro_batch(step, m, d.micro_batch_num, d.batch_size,
+    batches.push_back(source.micro_batch(position, m, d.micro_batch_num, d.batch_size,
                                          get_data_parallel_rank(), get_data_parallel_world_size()));
   }
   return batches;
@@ -119,7 +117,7 @@ double evaluate(ParallelModel& model,
   double loss = 0;
   double tokens = 0;
   for (int64_t i = 0; i < available; ++i) {
-    const std::vector<data::Batch> micro_batches = step_batches(source, config, i);
+    const std::vector<data::Batch> micro_batches = step_batches(source, config, {i, i * batch});
     PipelineWork work =
         pipeline_work(model, micro_batches, [&](int64_t /*micro_batch*/, ModelOutput& output) {
           loss += output.loss.item() * output.token_count;
@@ -174,8 +172,10 @@ std::string train_log_line(const StepRecord& record, const StepResult& result, c
 
 std::string checkpoint_plan(const TrainingConfig& config) {
   const std::string in = concat(" in ", config.output_dir, "/checkpoint");
-  if (config.save_interval) {
-    return concat("checkpoints: every ", *config.save_interval, " steps",
+  if (config.save_interval || config.save_interval_seconds) {
+    return concat("checkpoints: every ",
+                  config.save_interval ? concat(*config.save_interval, " steps")
+                                       : format_duration(*config.save_interval_seconds),
                   config.save_last ? " and at the end," : ", none at the end (save_last: False),",
                   in, "; the newest ", config.keep_checkpoint_max, " are kept");
   }
@@ -200,7 +200,8 @@ TrainSummary train(TrainOneStepCell& cell,
                    const TrainOptions& options) {
   const TrainingConfig& t = config.training_config;
   const int64_t batch = global_batch_size(config, get_data_parallel_world_size());
-  const int64_t total = total_training_iters(config, get_data_parallel_world_size());
+  const int64_t total =
+      options.total_steps.value_or(total_training_iters(config, get_data_parallel_world_size()));
   check<ValueError>(total > 0 || t.epochs,
                     "training: nothing to do; set training_config.training_iters, "
                     "training_config.epochs or dataset_config.train_samples");
@@ -220,54 +221,44 @@ TrainSummary train(TrainOneStepCell& cell,
   Progress progress(total);
   FirstSteps time_row;
   DivergenceWatch watch(config);
-  std::optional<int64_t> saved_step;
-  std::optional<int64_t> proven_step;  // saved, and a later step has found a finite loss with it
-  std::string newest;                  // folder of saved_step
-  const auto save = [&](int64_t step) {
-    if (saved_step == step || options.checkpoint.directory.empty()) {
-      return;
-    }
+  CheckpointSaver saver(cell.network(), cell.optimizer(), config, options.checkpoint);
+  TrainerState trainer = options.trainer.value_or(TrainerState{});
+  saver.set_best(trainer.best);
+  const auto save = [&](int64_t step, data::BatchPosition position, bool last) {
     if (!watch.loss_is_finite()) {
       log_warning(concat("step ", step, " is not saved: its loss is not finite"));
       return;
     }
-    saved_step = step;
-    if (!writes) {
-      get_logical_state(cell.network(), &cell.optimizer());  // a sharded one takes all ranks
-      return;
+    if (options.metrics != nullptr) {
+      options.metrics->sync();  // a checkpoint never knows of steps that the file has lost
     }
-    newest = write_checkpoint(cell.network(), config.model_config, step, options.checkpoint,
-                              &cell.optimizer());
-    log_info("saved " + newest);
-  };
-  // Weights that the last update has spoilt must not take the place of good ones: these stay until
-  // the newest ones have been used.
-  const bool first = RankContext::current().rank() == 0;
-  const auto accept_saved = [&] {
-    if (first && saved_step != proven_step) {
-      remove_old_checkpoints(options.checkpoint, newest);
+    std::string state;
+    if (options.trainer) {
+      trainer.position = cell.position();
+      trainer.scaler = cell.grad_scaler().state();
+      trainer.generator = RankContext::current().default_generator().state();
+      trainer.best = saver.best();
+      trainer.data = options.data_state ? options.data_state(position) : std::string();
+      state = trainer_state_json(trainer);
     }
-    proven_step = saved_step;
+    saver.save(step, state, last);
   };
   const auto fail = [&] {
     end_progress();
-    std::string text = concat("training: ", watch.report());
-    if (saved_step != proven_step) {
-      text += concat("\nThe weights saved at step ", *saved_step, " are spoilt: they are now in ",
-                     options.checkpoint.directory, "/", kDivergedPrefix, *saved_step, ".");
-      if (first) {
-        set_checkpoint_aside(newest, concat(kDivergedPrefix, *saved_step));
-      }
-    }
+    saver.finish();
+    const std::string text = concat("training: ", watch.report(), saver.set_unproven_aside());
     throw RuntimeError(concat(
-        text, proven_step ? concat("\nThe last good checkpoint is that of step ", *proven_step, ".")
-                          : std::string("\nThis run has saved no good checkpoint.")));
+        text, saver.proven_step()
+                  ? concat("\nThe last good checkpoint is that of step ", *saver.proven_step(), ".")
+                  : std::string("\nThis run has saved no good checkpoint.")));
   };
 
   RankContext::current().allocator().reset_peak();  // what is told is training's
   int64_t step = cell.position().seen;
+  data::BatchPosition position =
+      options.start.value_or(data::BatchPosition{.step = step, .first_sample = step * batch});
   while (step < last_step) {
-    const int64_t epoch = source.epoch(step, batch);
+    const int64_t epoch = source.epoch(position.first_sample);
     if (t.epochs && epoch >= *t.epochs) {
       break;
     }
@@ -276,12 +267,16 @@ TrainSummary train(TrainOneStepCell& cell,
     if (contains(t.dump_activation_steps, step + 1)) {
       activations.emplace();
     }
-    const StepResult result = cell(step_batches(source, config, step));
+    const StepResult result = cell(step_batches(source, config, position));
     ++step;
+    ++position.step;
+    position.first_sample += batch;
     watch.observe(step, result);
+    saver.poll();
     if (watch.loss_is_finite()) {
-      accept_saved();
+      saver.accept();
     }
+    trainer.tokens += result.tokens;
     if (activations && get_data_parallel_rank() == 0) {
       const auto values = whole_activations(activations->values(), config);
       if (writes) {
@@ -292,6 +287,7 @@ TrainSummary train(TrainOneStepCell& cell,
                       .epoch = epoch,
                       .step_time_ms = milliseconds_since(start),
                       .memory = memory_stats()};
+    trainer.train_seconds += record.step_time_ms / 1000;
     summary.steps += 1;
     summary.last_loss = result.loss;
     if (summary.steps == 1) {
@@ -301,7 +297,8 @@ TrainSummary train(TrainOneStepCell& cell,
     if (options.validation != nullptr && is_due(t.eval_interval, step)) {
       record.eval_loss = evaluate(cell.network(), *options.validation, config, t.eval_iters);
     }
-    const bool is_last = step >= last_step || (t.epochs && source.epoch(step, batch) >= *t.epochs);
+    const bool is_last =
+        step >= last_step || (t.epochs && source.epoch(position.first_sample) >= *t.epochs);
     if (options.test != nullptr && is_last) {
       record.test_loss = evaluate(cell.network(), *options.test, config, t.eval_iters);
       summary.test_loss = record.test_loss;
@@ -340,8 +337,18 @@ TrainSummary train(TrainOneStepCell& cell,
     if (watch.has_diverged()) {
       fail();
     }
-    if (is_due(t.save_interval, step)) {
-      save(step);
+    bool is_best = false;
+    if (record.eval_loss && t.best_metric_comparison && watch.loss_is_finite()) {
+      const bool by_loss = t.eval_metric.value_or("loss") == "loss";
+      const double value = by_loss ? *record.eval_loss : std::exp(*record.eval_loss);
+      is_best = is_better(t, value, saver.best());
+      if (is_best) {
+        saver.set_best(BestEvaluation{
+            .metric = by_loss ? "loss" : "perplexity", .value = value, .step = step});
+      }
+    }
+    if (saver.is_due(step) || is_best) {
+      save(step, position, /*last=*/false);
     }
     if (options.stop_requested && options.stop_requested()) {
       summary.stopped_on_request = true;
@@ -352,12 +359,13 @@ TrainSummary train(TrainOneStepCell& cell,
   if (summary.steps > 1) {
     log_info(memory_line(memory_stats()));
   }
-  if (watch.ends_badly()) {
+  if (summary.steps > 0 && watch.ends_badly()) {
     fail();
   }
-  if (summary.stopped_on_request || (t.save_last && summary.steps > 0)) {
-    save(step);
-    accept_saved();
+  saver.finish();
+  if (summary.steps > 0 && (summary.stopped_on_request || t.save_last || saver.has_failed())) {
+    save(step, position, /*last=*/true);
+    saver.accept();
   }
   return summary;
 }

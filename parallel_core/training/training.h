@@ -14,6 +14,7 @@
 #include "parallel_core/training/metrics.h"
 #include "parallel_core/training/progress.h"
 #include "parallel_core/training/train_one_step.h"
+#include "parallel_core/training/trainer_state.h"
 
 namespace tapestry {
 
@@ -49,6 +50,15 @@ struct TrainOptions {
   MetricsWriter* metrics = nullptr;        ///< null: no metrics.jsonl
   CheckpointOptions checkpoint;            ///< without a directory: nothing is saved
   std::function<bool()> stop_requested;    ///< asked after each step; true ends the run
+  /// Of the first step in the data; left out: as many steps as the cell has seen.
+  std::optional<data::BatchPosition> start;
+  /// Of the whole run, earlier parts included; left out: as the configuration says.
+  std::optional<int64_t> total_steps;
+  /// With what the checkpoints keep of the run: what is known before the first step (schedule,
+  /// layout, and of a run that goes on its best evaluation, tokens and time), and the state of the
+  /// data when the next step is the one at a position. Left out, they hold weights alone.
+  std::optional<TrainerState> trainer;
+  std::function<std::string(data::BatchPosition)> data_state;
 };
 
 /// How a run ended.
@@ -62,8 +72,8 @@ struct TrainSummary {
 
 /// Trains until training_iters, epochs or the data are used up; logs, evaluates, saves and dumps as
 /// configured. The last step is followed by the evaluation on the test part; a requested stop is
-/// not, and saves a checkpoint. Older checkpoints beyond keep_checkpoint_max go when a step has
-/// shown that the newest one's weights give a finite loss, and at the end.
+/// not, and saves a checkpoint. What a save that fails means, and when older checkpoints go, says
+/// CheckpointSaver; one at the end that fails is thrown.
 ///
 /// RuntimeError, with what may help (DivergenceWatch), after max_nonfinite_steps steps in a row
 /// that were not finite, and for a run that ends with a loss that is not, or without one finite

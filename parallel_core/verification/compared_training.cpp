@@ -35,10 +35,12 @@ void ComparedTraining::start(optim::Schedule::Position position) {
 
 std::vector<data::Batch> ComparedTraining::batches(int64_t step) const {
   const DatasetConfig& d = config.dataset_config;
+  const int64_t ranks = get_data_parallel_world_size();
+  const data::BatchPosition position{step, step * global_batch_size(config, ranks)};
   std::vector<data::Batch> out;
   for (int64_t m = 0; m < d.micro_batch_num; ++m) {
-    out.push_back(source->micro_batch(step, m, d.micro_batch_num, d.batch_size,
-                                      get_data_parallel_rank(), get_data_parallel_world_size()));
+    out.push_back(source->micro_batch(position, m, d.micro_batch_num, d.batch_size,
+                                      get_data_parallel_rank(), ranks));
   }
   return out;
 }

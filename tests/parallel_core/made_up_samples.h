@@ -15,18 +15,18 @@ class MadeUpSamples final : public data::DataSource {
  public:
   explicit MadeUpSamples(AllConfig config) : config_(std::move(config)) {}
 
-  data::Batch micro_batch(int64_t step,
+  data::Batch micro_batch(data::BatchPosition position,
                           int64_t micro_index,
-                          int64_t micro_batch_num,
+                          int64_t /*micro_batch_num*/,
                           int64_t micro_batch_size,
                           int64_t dp_rank,
                           int64_t dp_size) override {
-    const int64_t chunk = step * micro_batch_num + micro_index;
-    return make_batch(config_, micro_batch_size, (chunk * dp_size + dp_rank) * micro_batch_size);
+    return make_batch(config_, micro_batch_size,
+                      position.first_sample + (micro_index * dp_size + dp_rank) * micro_batch_size);
   }
   int64_t seq_length() const override { return config_.model_config.seq_length; }
   int64_t size_in_samples() const override { return int64_t{1} << 40; }
-  int64_t epoch(int64_t /*step*/, int64_t /*global_batch_size*/) const override { return 0; }
+  int64_t epoch(int64_t /*first_sample*/) const override { return 0; }
 
  private:
   AllConfig config_;

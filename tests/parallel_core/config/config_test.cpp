@@ -182,6 +182,14 @@ TEST(Config, NeutralValuesOfLaterFeaturesAreAccepted) {
   EXPECT_THAT(config.notes, ::testing::Contains(HasSubstr("sequence_parallel")));
 }
 
+TEST(Config, NewDataNeedARunThatIsGoneOnWith) {
+  const std::string fresh = "training_config.new_dataset=True";
+  EXPECT_TRUE(with({fresh}).training_config.new_dataset);
+  EXPECT_THAT(with({fresh}).notes,
+              ::testing::Contains(AllOf(HasSubstr("new_dataset"), HasSubstr("no effect"))));
+  EXPECT_THAT(with({fresh, "training_config.resume_training=True"}).notes, IsEmpty());
+}
+
 TEST(Config, TheModelKnowsOfSequenceParallelismWhereItHasAnEffect) {
   const std::string tp = "parallel_config.tensor_model_parallel_size=2";
   const std::string sp = "parallel_config.sequence_parallel=True";

@@ -57,7 +57,8 @@ TEST_F(DataSourceTest, EveryLayoutSeesTheSameSamplesInAStep) {
         std::map<int64_t, std::vector<int64_t>> rows;
         for (int64_t rank = 0; rank < dp; ++rank) {
           for (int64_t m = 0; m < count; ++m) {
-            const Batch batch = source.micro_batch(step, m, count, micro, rank, dp);
+            const Batch batch =
+                source.micro_batch({step, step * kGlobal}, m, count, micro, rank, dp);
             ASSERT_EQ(batch.batch, micro);
             ASSERT_EQ(batch.tokens.size(), static_cast<size_t>(micro * 4));
             ASSERT_TRUE(batch.position_ids.empty() && batch.attention_mask.empty());
@@ -104,9 +105,9 @@ TEST_F(DataSourceTest, SplitsAreDisjointAndEpochsAreCounted) {
   }
   const TokenDataSource source(data.train);
   const int64_t tokens = data.train->tokens_per_epoch();
-  EXPECT_EQ(source.epoch(0, 8), 0);
+  EXPECT_EQ(source.epoch(0), 0);
   for (int64_t step = 0; step < 40; ++step) {
-    EXPECT_EQ(source.epoch(step, 8), step * 8 * 4 / tokens);
+    EXPECT_EQ(source.epoch(step * 8), step * 8 * 4 / tokens);
   }
 }
 
@@ -115,12 +116,12 @@ TEST_F(DataSourceTest, ReportsTheEndAndBadLayouts) {
   TokenDataSource source(data.train);
   const int64_t size = source.size_in_samples();
   EXPECT_GE(size, 10);
-  EXPECT_NO_THROW(source.micro_batch(size - 1, 0, 1, 1, 0, 1));
-  EXPECT_ERROR(source.micro_batch(size, 0, 1, 1, 0, 1), IndexError, "but the dataset has");
-  EXPECT_ERROR(source.micro_batch(-1, 0, 1, 1, 0, 1), ValueError, "step -1");
-  EXPECT_ERROR(source.micro_batch(0, 1, 1, 1, 0, 1), ValueError, "micro-batch 1 of 1");
-  EXPECT_ERROR(source.micro_batch(0, 0, 1, 0, 0, 1), ValueError, "size 0");
-  EXPECT_ERROR(source.micro_batch(0, 0, 1, 1, 2, 2), ValueError, "rank 2 of 2");
+  EXPECT_NO_THROW(source.micro_batch({0, size - 1}, 0, 1, 1, 0, 1));
+  EXPECT_ERROR(source.micro_batch({0, size}, 0, 1, 1, 0, 1), IndexError, "but the dataset has");
+  EXPECT_ERROR(source.micro_batch({-1, 0}, 0, 1, 1, 0, 1), ValueError, "step -1");
+  EXPECT_ERROR(source.micro_batch({}, 1, 1, 1, 0, 1), ValueError, "micro-batch 1 of 1");
+  EXPECT_ERROR(source.micro_batch({}, 0, 1, 0, 0, 1), ValueError, "size 0");
+  EXPECT_ERROR(source.micro_batch({}, 0, 1, 1, 2, 2), ValueError, "rank 2 of 2");
   EXPECT_ERROR(TokenDataSource(data.valid), ValueError, "no such dataset");
 }
 
@@ -243,6 +244,168 @@ TEST_F(DataSourceTest, TheAdviceWorks) {
   asked.options.seq_length = 64;
   asked.counts.valid = 0;  // eval_interval: null
   EXPECT_EQ(build_gpt_datasets(asked).train->seq_length(), 64);
+}
+
+// Tokens of the samples [0, count).
+std::vector<std::vector<int64_t>> first_samples(const TokenDataset& part, int64_t count) {
+  std::vector<std::vector<int64_t>> samples;
+  for (int64_t k = 0; k < count; ++k) {
+    samples.push_back(part.get(k).tokens);
+  }
+  return samples;
+}
+
+// Lists of numbers: the datasets of a longer one begin with those of the shorter one, where a run
+// that had asked for the last number at once has another order.
+TEST_F(DataSourceTest, APlanThatGrowsKeepsItsBeginning) {
+  const std::string a = store("a", 40, 0);
+  const std::string b = store("b", 15, 10000);
+  struct Case {
+    const char* what;
+    std::vector<std::string> data_path;
+    std::string split;
+    std::vector<int64_t> plan;
+  };
+  // Dataset a alone has 59 samples of 4 tokens an epoch with all of its tokens.
+  const std::vector<Case> cases = {
+      {"more of the same epoch", {a}, "1", {10, 30, 59}},
+      {"further epochs", {a}, "1", {50, 70, 300}},
+      {"a last epoch shuffled on its own", {a}, "1", {59 + 10, 200}},
+      {"parts", {a}, "8,1,1", {20, 90, 91, 150}},
+      {"a blend", {"0.7", a, "0.3", b}, "1", {40, 41, 300, 700}},
+      {"a blend of parts", {"0.2", a, "0.8", b}, "8,1,1", {33, 260}},
+      {"a blend of one", {"1", a}, "1", {40, 400}},
+      {"bare prefixes", {a, b}, "1", {20, 50}},
+  };
+  for (const Case& c : cases) {
+    auto options = config(c.data_path, {});
+    options.split = c.split;
+    std::shared_ptr<const TokenDataset> before;
+    for (const int64_t count : c.plan) {
+      options.counts.train = count;
+      const auto now = build_gpt_datasets(options).train;
+      ASSERT_GE(now->size(), count) << c.what;
+      if (before != nullptr) {
+        ASSERT_GE(now->size(), before->size()) << c.what;
+        EXPECT_EQ(first_samples(*now, before->size()), first_samples(*before, before->size()))
+            << c.what << ", " << count;
+        EXPECT_EQ(now->tokens_per_epoch(), before->tokens_per_epoch()) << c.what;
+      }
+      options.earlier = extend_plan(options.earlier, options.counts);
+      EXPECT_EQ(options.earlier.train.back(), count);
+      before = now;
+      // A shorter run later on changes nothing.
+      options.counts.train = 5;
+      EXPECT_EQ(first_samples(*build_gpt_datasets(options).train, now->size()),
+                first_samples(*now, now->size()))
+          << c.what;
+    }
+  }
+}
+
+TEST_F(DataSourceTest, AllAtOnceIsAnotherOrder) {
+  auto options = config({store("a", 40, 0)}, {.train = 50});
+  const auto first = build_gpt_datasets(options).train;
+  options.counts.train = 300;
+  const auto all = build_gpt_datasets(options).train;
+  EXPECT_NE(first_samples(*all, 50), first_samples(*first, 50));
+  options.earlier.train = {50};
+  EXPECT_EQ(first_samples(*build_gpt_datasets(options).train, 50), first_samples(*first, 50));
+}
+
+// What follows the samples of a plan is of other seeds: not the same order once more.
+TEST_F(DataSourceTest, FurtherBuildsAreShuffledAnew) {
+  auto options = config({store("a", 40, 0)}, {.train = 177});
+  options.split = "1";
+  options.earlier.train = {59, 118};
+  const auto train = build_gpt_datasets(options).train;
+  const auto all = first_samples(*train, 177);
+  using Samples = std::vector<std::vector<int64_t>>;
+  const Samples first(all.begin(), all.begin() + 59);
+  const Samples second(all.begin() + 59, all.begin() + 118);
+  const Samples third(all.begin() + 118, all.end());
+  EXPECT_NE(first, second);
+  EXPECT_NE(second, third);
+  // Each holds the text once.
+  for (const Samples& epoch : {first, second, third}) {
+    std::set<int64_t> seen;
+    for (const auto& tokens : epoch) {
+      seen.insert(tokens.begin(), tokens.end());
+    }
+    EXPECT_GE(seen.size(), 59U * 4U - 4U);
+  }
+}
+
+// Epoch after epoch as in the data: any number is the beginning of a larger one.
+TEST_F(DataSourceTest, WithoutShufflingAPlanIsItsLargestNumber) {
+  auto options = config({store("a", 40, 0)}, {.train = 300});
+  options.options.shuffle = false;
+  const auto all = build_gpt_datasets(options).train;
+  options.earlier.train = {10, 70};
+  const auto planned = build_gpt_datasets(options).train;
+  ASSERT_EQ(planned->size(), all->size());
+  EXPECT_EQ(first_samples(*planned, all->size()), first_samples(*all, all->size()));
+}
+
+// Passes over the text are counted by tokens, wherever a further build begins.
+TEST_F(DataSourceTest, EpochsAreCountedAcrossBuilds) {
+  auto options = config({store("a", 40, 0)}, {.train = 300});
+  options.split = "1";
+  options.earlier.train = {20, 100};
+  const auto train = build_gpt_datasets(options).train;
+  const TokenDataSource source(train);
+  const int64_t tokens = train->tokens_per_epoch();
+  for (int64_t sample = 0; sample < 300; ++sample) {
+    EXPECT_EQ(source.epoch(sample), sample * 4 / tokens);
+  }
+  EXPECT_EQ(source.epoch(299), 4);
+}
+
+TEST_F(DataSourceTest, ValidationAndTestKeepTheirOrderToo) {
+  auto options = config({store("a", 40, 0)}, {.train = 20, .valid = 12, .test = 4});
+  const auto before = build_gpt_datasets(options);
+  options.earlier = extend_plan({}, options.counts);
+  options.counts = {.train = 20, .valid = 60, .test = 30};
+  const auto now = build_gpt_datasets(options);
+  EXPECT_EQ(first_samples(*now.valid, before.valid->size()),
+            first_samples(*before.valid, before.valid->size()));
+  EXPECT_EQ(first_samples(*now.test, before.test->size()),
+            first_samples(*before.test, before.test->size()));
+  EXPECT_GE(now.valid->size(), 60);
+  options.counts.valid = 0;  // nothing is validated any more
+  EXPECT_EQ(build_gpt_datasets(options).valid, nullptr);
+}
+
+// The batch grows after 5 steps: the next step begins where those ended.
+TEST_F(DataSourceTest, AnotherGlobalBatchGoesOnAtTheNextSample) {
+  const auto data = build_gpt_datasets(config({store("d", 100, 0)}, {.train = 240}));
+  TokenDataSource source(data.train);
+  std::vector<int64_t> drawn;
+  BatchPosition position;
+  for (const auto& [steps, micro, num, dp] :
+       std::vector<std::array<int64_t, 4>>{{5, 2, 2, 1}, {3, 1, 3, 2}, {2, 4, 1, 4}}) {
+    for (int64_t step = 0; step < steps; ++step) {
+      for (int64_t m = 0; m < num; ++m) {
+        for (int64_t rank = 0; rank < dp; ++rank) {
+          const Batch batch = source.micro_batch(position, m, num, micro, rank, dp);
+          drawn.insert(drawn.end(), batch.sample_ids.begin(), batch.sample_ids.end());
+        }
+      }
+      position = {position.step + 1, position.first_sample + micro * num * dp};
+    }
+  }
+  std::vector<int64_t> expected(20 + 18 + 32);
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(drawn, expected);
+}
+
+TEST_F(DataSourceTest, PlansGrowWhereMoreIsAskedFor) {
+  SamplePlan plan = extend_plan({}, {.train = 10, .valid = 0, .test = 3});
+  EXPECT_EQ(plan, (SamplePlan{{10}, {}, {3}}));
+  plan = extend_plan(plan, {.train = 10, .valid = 7, .test = 2});
+  EXPECT_EQ(plan, (SamplePlan{{10}, {7}, {3}}));
+  plan = extend_plan(plan, {.train = 11});
+  EXPECT_EQ(plan, (SamplePlan{{10, 11}, {7}, {3}}));
 }
 
 TEST(SampleCounts, FollowTheIterations) {

@@ -58,17 +58,33 @@ TEST_F(StepDatasetTest, TheFirstFolderFeedsTheFirstStep) {
     EXPECT_EQ(source.seq_length(), 3);
     EXPECT_EQ(source.size_in_samples(), 11);
     for (int64_t step = 0; step < 11; ++step) {
-      const Batch batch = source.micro_batch(step, 0, 1, 1, 0, 1);
+      const Batch batch = source.micro_batch({step, step}, 0, 1, 1, 0, 1);
       const int64_t base = 100 * (step + first);
       EXPECT_THAT(batch.tokens, ElementsAre(base, base + 1, base + 2));
       EXPECT_THAT(batch.labels, ElementsAre(base + 1, base + 2, base + 3));
       EXPECT_THAT(batch.loss_mask, ElementsAre(1, 1, 0));
       EXPECT_THAT(batch.sample_ids, ElementsAre(step));
       EXPECT_THAT(batch.attention_mask, IsEmpty());
-      EXPECT_EQ(source.epoch(step, 1), 0);
+      EXPECT_EQ(source.epoch(step), 0);
     }
-    EXPECT_ERROR(source.micro_batch(11, 0, 1, 1, 0, 1), IndexError, "step 12 is asked for");
+    EXPECT_ERROR(source.micro_batch({11, 11}, 0, 1, 1, 0, 1), IndexError, "step 12 is asked for");
   }
+}
+
+TEST_F(StepDatasetTest, ItsFingerprintTellsRecordingsApart) {
+  const auto written = [&](int64_t steps, int64_t offset, int64_t rows) {
+    const TempDir dir;
+    for (int64_t step = 1; step <= steps; ++step) {
+      write_step(dir.path(), step, 0, rows_of(step + offset, 0, rows));
+    }
+    return StepDataSource(dir.path(), 0).fingerprint(2);
+  };
+  const std::string two = written(2, 0, 1);
+  EXPECT_EQ(two.size(), 16U);
+  EXPECT_EQ(written(3, 0, 1), two);  // more steps
+  EXPECT_NE(written(2, 1, 1), two);  // other tokens
+  EXPECT_NE(written(2, 0, 2), two);  // more rows
+  EXPECT_ERROR(written(1, 0, 1), IndexError, "2 of 1 step folders");
 }
 
 TEST_F(StepDatasetTest, EveryLayoutReplaysTheSameRows) {
@@ -79,7 +95,7 @@ TEST_F(StepDatasetTest, EveryLayoutReplaysTheSameRows) {
     std::vector<int64_t> rows;
     for (int64_t rank = 0; rank < dp; ++rank) {
       for (int64_t m = 0; m < num; ++m) {
-        const Batch batch = data.micro_batch(2, m, num, size, rank, dp);
+        const Batch batch = data.micro_batch({2, 8}, m, num, size, rank, dp);
         for (int64_t row = 0; row < size; ++row) {
           rows.push_back(batch.tokens[static_cast<size_t>(3 * row)]);
           EXPECT_EQ(batch.sample_ids[static_cast<size_t>(row)],
@@ -89,8 +105,8 @@ TEST_F(StepDatasetTest, EveryLayoutReplaysTheSameRows) {
     }
     EXPECT_THAT(rows, ElementsAre(300, 310, 320, 330));
   }
-  EXPECT_ERROR(data.micro_batch(0, 0, 1, 1, 0, 2), ValueError, "has 4 rows, but the run needs 2");
-  EXPECT_ERROR(data.micro_batch(0, 0, 3, 1, 0, 2), ValueError, "needs 6 = 3 micro-batches");
+  EXPECT_ERROR(data.micro_batch({}, 0, 1, 1, 0, 2), ValueError, "has 4 rows, but the run needs 2");
+  EXPECT_ERROR(data.micro_batch({}, 0, 3, 1, 0, 2), ValueError, "needs 6 = 3 micro-batches");
 }
 
 TEST_F(StepDatasetTest, GapsAndOddNamesAreErrors) {
@@ -129,7 +145,7 @@ TEST_F(StepDatasetTest, MissingRanksAndFilesAreErrors) {
 
 TEST_F(StepDatasetTest, ContentsThatDisagreeAreErrors) {
   const auto expect = [&](const char* message) {
-    EXPECT_ERROR(source().micro_batch(0, 0, 1, 2, 0, 2), ValueError, message);
+    EXPECT_ERROR(source().micro_batch({}, 0, 1, 2, 0, 2), ValueError, message);
   };
   const std::vector<int32_t> six = {1, 2, 3, 4, 5, 6};
   const std::string rank = "step_0/rank_0/";
@@ -146,7 +162,7 @@ TEST_F(StepDatasetTest, ContentsThatDisagreeAreErrors) {
   replace(rank + "loss_mask.npy", {2, 3}, std::vector<float>{1, 1, -1, 1, 1, 1});
   expect("loss_mask.npy: value 2 is -1");
   replace(rank + "loss_mask.npy", {2, 3}, std::vector<double>(6, 1.0));
-  EXPECT_NO_THROW(source().micro_batch(0, 0, 1, 2, 0, 2));
+  EXPECT_NO_THROW(source().micro_batch({}, 0, 1, 2, 0, 2));
   replace(rank + "tokens.npy", {0, 3}, std::vector<int32_t>{1});
   expect("tokens.npy: has shape [0, 3]");
   StepRows wide = rows_of(0, 0, 2);
@@ -156,21 +172,21 @@ TEST_F(StepDatasetTest, ContentsThatDisagreeAreErrors) {
   write_step(dir_.path(), 0, 0, wide);
   expect("step_0/rank_1: has rows of 3 tokens, but rank_0 has 2");
   dir_.write(rank + "tokens.npy", "not an array");
-  EXPECT_ERROR(source().micro_batch(0, 0, 1, 2, 0, 2), IoError, "tokens.npy");
+  EXPECT_ERROR(source().micro_batch({}, 0, 1, 2, 0, 2), IoError, "tokens.npy");
 }
 
 TEST_F(StepDatasetTest, IdsAreCheckedAgainstTheVocabulary) {
   store(0);
-  EXPECT_NO_THROW(StepDataSource(dir_.path(), 100).micro_batch(0, 0, 1, 2, 0, 2));
+  EXPECT_NO_THROW(StepDataSource(dir_.path(), 100).micro_batch({}, 0, 1, 2, 0, 2));
   EXPECT_ERROR(
-      StepDataSource(dir_.path(), 33).micro_batch(0, 0, 1, 2, 0, 2), ValueError,
+      StepDataSource(dir_.path(), 33).micro_batch({}, 0, 1, 2, 0, 2), ValueError,
       "step_0/rank_1/labels.npy: row 1, position 2: id 33 is outside the vocabulary of 33");
   // "No label" is fine where the mask is 0, here at position 2 of each row, and nowhere else.
   replace("step_0/rank_0/labels.npy", {2, 3}, std::vector<int64_t>{1, 2, -100, 4, 5, -100});
-  EXPECT_THAT(StepDataSource(dir_.path(), 100).micro_batch(0, 0, 1, 2, 0, 2).labels,
+  EXPECT_THAT(StepDataSource(dir_.path(), 100).micro_batch({}, 0, 1, 2, 0, 2).labels,
               ElementsAre(1, 2, 0, 4, 5, 0));
   replace("step_0/rank_0/labels.npy", {2, 3}, std::vector<int64_t>{-100, 2, 3, 4, 5, 6});
-  EXPECT_ERROR(StepDataSource(dir_.path(), 100).micro_batch(0, 0, 1, 2, 0, 2), ValueError,
+  EXPECT_ERROR(StepDataSource(dir_.path(), 100).micro_batch({}, 0, 1, 2, 0, 2), ValueError,
                "row 0, position 0: id -100");
 }
 
@@ -178,17 +194,17 @@ TEST_F(StepDatasetTest, MasksOfAttention) {
   store(0);
   const std::vector<float> causal = {0, 1, 1, 0, 0, 1, 0, 0, 0};
   replace("step_0/rank_0/attention_mask.npy", {3, 3}, causal);
-  EXPECT_THAT(source().micro_batch(0, 0, 1, 2, 0, 2).attention_mask, IsEmpty());
+  EXPECT_THAT(source().micro_batch({}, 0, 1, 2, 0, 2).attention_mask, IsEmpty());
   // Row 1 of rank 0 hides key 0 from the last query; the other rank's rows become causal.
   std::vector<int32_t> own = {0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0};
   replace("step_0/rank_0/attention_mask.npy", {2, 1, 3, 3}, own);
   StepDataSource data = source();
-  EXPECT_EQ(data.micro_batch(0, 0, 1, 2, 0, 2).attention_mask,
+  EXPECT_EQ(data.micro_batch({}, 0, 1, 2, 0, 2).attention_mask,
             (std::vector<uint8_t>(own.begin(), own.end())));
-  EXPECT_THAT(data.micro_batch(0, 1, 2, 1, 1, 2).attention_mask,
+  EXPECT_THAT(data.micro_batch({}, 1, 2, 1, 1, 2).attention_mask,
               ElementsAre(0, 1, 1, 0, 0, 1, 0, 0, 0));
   replace("step_0/rank_0/attention_mask.npy", {2, 3}, std::vector<float>(6));
-  EXPECT_ERROR(source().micro_batch(0, 0, 1, 2, 0, 2), ValueError,
+  EXPECT_ERROR(source().micro_batch({}, 0, 1, 2, 0, 2), ValueError,
                "has shape [2, 3], expected [3, 3]");
 }
 
@@ -203,7 +219,7 @@ TEST_F(StepDatasetTest, WritingIsAllOrNothing) {
   write_step(dir_.path(), 0, 0, rows_of(0, 0, 1));
   EXPECT_ERROR(write_step(dir_.path(), 0, 0, rows_of(0, 0, 1)), IoError, "exists already");
   EXPECT_ERROR(write_step("/proc/x", 0, 0, rows_of(0, 0, 1)), IoError, "/proc/x");
-  EXPECT_EQ(source().micro_batch(0, 0, 1, 1, 0, 1).tokens[0], 0);
+  EXPECT_EQ(source().micro_batch({}, 0, 1, 1, 0, 1).tokens[0], 0);
 }
 
 }  // namespace

@@ -55,9 +55,9 @@ TEST_F(Checkpoint, RoundTripBitForBit) {
   const std::string folder = save(12);
   EXPECT_EQ(folder, dir_.file("checkpoint/step_00000012"));
   EXPECT_THAT(names("checkpoint"), ElementsAre("step_00000012"));
-  EXPECT_THAT(
-      names("checkpoint/step_00000012"),
-      ElementsAre("config.json", "config.yaml", "generation_config.json", "model.safetensors"));
+  EXPECT_THAT(names("checkpoint/step_00000012"),
+              ElementsAre("config.json", "config.yaml", "generation_config.json", "manifest.json",
+                          "model.safetensors"));
   EXPECT_EQ(dir_.read("checkpoint/step_00000012/config.yaml"), "seed: 1\n");
   const State expected = get_logical_state(*model_);
   testing::expect_states_equal(loaded(folder), expected);
@@ -113,9 +113,9 @@ TEST_F(Checkpoint, ReplacesTheSameStepWhole) {
   dir_.write("checkpoint/step_00000003/model.safetensors", "of another run");
   const std::string folder = save(3);
   EXPECT_THAT(names("checkpoint"), ElementsAre("step_00000003"));
-  EXPECT_THAT(
-      names("checkpoint/step_00000003"),
-      ElementsAre("config.json", "config.yaml", "generation_config.json", "model.safetensors"));
+  EXPECT_THAT(names("checkpoint/step_00000003"),
+              ElementsAre("config.json", "config.yaml", "generation_config.json", "manifest.json",
+                          "model.safetensors"));
   testing::expect_states_equal(loaded(folder), get_logical_state(*model_));
 }
 
@@ -159,7 +159,7 @@ TEST_F(Checkpoint, WritingAndRemovingApart) {
   write_checkpoint(*model_, config_.model_config, 1, options);
   const std::string newest = write_checkpoint(*model_, config_.model_config, 2, options);
   EXPECT_THAT(names("checkpoint"), ElementsAre("step_00000001", "step_00000002"));
-  remove_old_checkpoints(options, newest);
+  remove_old_checkpoints(options.directory, options.keep_max, newest);
   EXPECT_THAT(names("checkpoint"), ElementsAre("step_00000002"));
   set_checkpoint_aside(newest, "diverged_step_2");
   EXPECT_THAT(names("checkpoint"), ElementsAre("diverged_step_2"));

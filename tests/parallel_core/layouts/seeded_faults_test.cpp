@@ -85,14 +85,14 @@ class ShiftedLabels final : public data::DataSource {
  public:
   explicit ShiftedLabels(const AllConfig& config)
       : inner_(config), vocabulary_(config.model_config.vocab_size) {}
-  data::Batch micro_batch(int64_t step,
+  data::Batch micro_batch(data::BatchPosition position,
                           int64_t micro_index,
                           int64_t micro_batch_num,
                           int64_t micro_batch_size,
                           int64_t dp_rank,
                           int64_t dp_size) override {
-    data::Batch batch =
-        inner_.micro_batch(step, micro_index, micro_batch_num, micro_batch_size, dp_rank, dp_size);
+    data::Batch batch = inner_.micro_batch(position, micro_index, micro_batch_num, micro_batch_size,
+                                           dp_rank, dp_size);
     if (get_tensor_model_parallel_rank() == 1) {
       for (int64_t& label : batch.labels) {
         label = (label + 1) % vocabulary_;
@@ -102,7 +102,7 @@ class ShiftedLabels final : public data::DataSource {
   }
   int64_t seq_length() const override { return inner_.seq_length(); }
   int64_t size_in_samples() const override { return inner_.size_in_samples(); }
-  int64_t epoch(int64_t step, int64_t batch) const override { return inner_.epoch(step, batch); }
+  int64_t epoch(int64_t sample) const override { return inner_.epoch(sample); }
 
  private:
   testing::MadeUpSamples inner_;

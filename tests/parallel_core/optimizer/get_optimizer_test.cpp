@@ -113,7 +113,7 @@ TEST(GetOptimizer, OwnGroupsInEveryLayout) {
     for (int64_t step = 0; step < 2; ++step) {
       std::vector<data::Batch> batches;
       for (int64_t m = 0; m < 2 / ranks; ++m) {
-        batches.push_back(samples.micro_batch(step, m, 2 / ranks, 2, rank, ranks));
+        batches.push_back(samples.micro_batch({step, 4 * step}, m, 2 / ranks, 2, rank, ranks));
       }
       cell(batches);
     }

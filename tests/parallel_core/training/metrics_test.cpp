@@ -116,10 +116,73 @@ TEST(MetricsWriter, AppendsALineAStepReadableAtOnce) {
   }
 }
 
+std::string line_of(int64_t step) { return metrics_line({.step = step}, some_result()) + "\n"; }
+
+// What a writer that goes on after a step leaves of a file, before it writes.
+std::string kept_of(const std::string& content, int64_t resume_step) {
+  const data::TempDir dir;
+  const std::string path = dir.write("metrics.jsonl", content);
+  { const MetricsWriter writer(path, resume_step); }
+  EXPECT_EQ(dir.names(), std::vector<std::string>{"metrics.jsonl"});
+  return dir.read("metrics.jsonl");
+}
+
+TEST(MetricsWriter, ARunThatGoesOnDropsWhatItDoesAgain) {
+  const std::string three = line_of(1) + line_of(2) + line_of(3);
+  const std::string four = line_of(4);
+  EXPECT_EQ(kept_of(three + four + line_of(5), 3), three);
+  EXPECT_EQ(kept_of(three, 3), three);
+  EXPECT_EQ(kept_of(three, 7), three);
+  EXPECT_EQ(kept_of(three, 0), "");
+  EXPECT_EQ(kept_of("", 3), "");
+  // Torn anywhere, in a later step or in one that is kept.
+  for (const std::string& last : {four, line_of(3)}) {
+    for (size_t size = 1; size + 1 < last.size(); ++size) {
+      ASSERT_EQ(kept_of(three + last.substr(0, size), 3), three) << size;
+    }
+  }
+  EXPECT_EQ(kept_of(three + std::string(100, '\0'), 3), three);
+  // Only its line break is missing.
+  EXPECT_EQ(kept_of(three + four.substr(0, four.size() - 1), 3), three);
+  EXPECT_EQ(kept_of(three + four.substr(0, four.size() - 1), 4), three + four);
+}
+
+TEST(MetricsWriter, WhatItDoesNotDropStaysAsItIs) {
+  // Steps out of order, a line in another spelling, lines of somebody else.
+  const std::string mine = "# from the first machine\n\n{ \"loss\": 1, \"step\" : 2 }\r\nstep 9\n";
+  const std::string later = "{\"loss\": 1, \"step\": 12}\n";
+  EXPECT_EQ(kept_of(line_of(1) + line_of(12) + mine + line_of(3) + later, 3),
+            line_of(1) + mine + line_of(3));
+  EXPECT_EQ(kept_of(later + mine, 3), mine);
+  EXPECT_EQ(kept_of("{\"step\":2.5}\n{\"step\":\"9\"}\n{\"step\":null}\n", 1),
+            "{\"step\":2.5}\n{\"step\":\"9\"}\n{\"step\":null}\n");
+}
+
+TEST(MetricsWriter, GoesOnWhereTheOtherOneStopped) {
+  const data::TempDir dir;
+  const std::string path = dir.file("metrics.jsonl");
+  const auto run = [&](std::optional<int64_t> resume_step, int64_t first, int64_t last) {
+    MetricsWriter writer(path, resume_step);
+    for (int64_t step = first; step <= last; ++step) {
+      writer.write({.step = step}, some_result());
+    }
+    writer.sync();
+  };
+  run(0, 1, 5);  // nothing to go on with yet
+  run(3, 4, 7);
+  run(7, 8, 8);
+  std::string expected;
+  for (int64_t step = 1; step <= 8; ++step) {
+    expected += line_of(step);
+  }
+  EXPECT_EQ(dir.read("metrics.jsonl"), expected);
+}
+
 TEST(MetricsWriter, SaysWhatCannotBeWritten) {
   const data::TempDir dir;
   EXPECT_ERROR(MetricsWriter(dir.file("missing/metrics.jsonl")), IoError, "missing/metrics.jsonl");
   MetricsWriter full("/dev/full");
+  EXPECT_NO_THROW(full.sync());
   EXPECT_ERROR(full.write({.step = 1}, some_result()), StorageError, "/dev/full");
 }
 

@@ -196,6 +196,60 @@ TEST_F(OutputFolderTest, WhatTheRunNeedsStays) {
   EXPECT_EQ(folder.move_earlier_aside({"", out() + "/mine.txt"}), dir_.file("out/old/run_1"));
 }
 
+TEST_F(OutputFolderTest, ARunThatIsGoneOnWithStaysWhereItIs) {
+  {
+    OutputFolder nothing(out(), {.resume = true}, *alone_);
+    EXPECT_THAT(nothing.earlier().files, IsEmpty());
+    EXPECT_EQ(nothing.move_earlier_aside(), "");
+  }
+  write_run();
+  const std::vector<std::string> before = names("out");
+  for (const bool replace : {false, true}) {
+    OutputFolder folder(out(), {.replace = replace, .resume = true}, *alone_);
+    EXPECT_EQ(folder.earlier().last_step, 12);
+    EXPECT_EQ(folder.move_earlier_aside(), "");
+    EXPECT_EQ(folder.move_later_aside(dir_.file("out/checkpoint/step_00000012")), "");
+  }
+  EXPECT_EQ(names("out"), before);
+  EXPECT_EQ(dir_.read("out/metrics.jsonl"), kMetrics);
+  // Going on with another folder's run where a run is to be overwritten.
+  OutputFolder folder(out(), {.overwrite = true, .resume = true}, *alone_);
+  EXPECT_EQ(folder.move_earlier_aside(), dir_.file("out/old/run_1"));
+}
+
+TEST_F(OutputFolderTest, WhatIsLaterThanTheCheckpointGoesAside) {
+  write_run();
+  for (const char* name :
+       {"checkpoint/step_00000004/model.safetensors", "checkpoint/step_00000008/model.safetensors",
+        "checkpoint/diverged_step_9/model.safetensors", "checkpoint/step_100000000/torn",
+        "checkpoint/step_last/model.safetensors", "checkpoint/mine.txt", "grads_step_8.safetensors",
+        "grads_step_9.safetensors", "acts_step_10.safetensors", "weights_step_mine.safetensors"}) {
+    dir_.write(std::string("out/") + name, name);
+  }
+  OutputFolder folder(out(), {.resume = true}, *alone_);
+  EXPECT_EQ(folder.move_later_aside(out() + "/checkpoint/step_100000000"), "");
+  EXPECT_EQ(folder.move_later_aside(dir_.file("elsewhere/checkpoint/step_00000004")), "");
+  EXPECT_EQ(folder.move_later_aside(out() + "/checkpoint"), "");
+  EXPECT_EQ(folder.move_later_aside(out() + "/checkpoint/step_00000008/"),
+            dir_.file("out/old/run_1"));
+  EXPECT_THAT(names("out/checkpoint"),
+              ElementsAre("mine.txt", "step_00000004", "step_00000008", "step_last"));
+  EXPECT_THAT(names("out/old/run_1/checkpoint"),
+              ElementsAre("diverged_step_9", "step_00000012", "step_100000000"));
+  EXPECT_THAT(names("out/old/run_1"),
+              ElementsAre("acts_step_10.safetensors", "checkpoint", "config.yaml",
+                          "grads_step_9.safetensors", "metrics.jsonl"));
+  EXPECT_EQ(dir_.read("out/old/run_1/metrics.jsonl"), kMetrics);
+  EXPECT_EQ(dir_.read("out/metrics.jsonl"), kMetrics);  // MetricsWriter's business
+  EXPECT_EQ(dir_.read("out/old/run_1/checkpoint/step_100000000/torn"),
+            "checkpoint/step_100000000/torn");
+  EXPECT_THAT(names("out"),
+              ElementsAre("checkpoint", "config.yaml", "grads_step_8.safetensors", "log",
+                          "metrics.jsonl", "mine.txt", "old", "run.lock",
+                          "weights_step_3.safetensors", "weights_step_mine.safetensors"));
+  EXPECT_EQ(folder.move_later_aside(out() + "/checkpoint/step_00000008"), "");
+}
+
 // Rank 0 decides; the others say the same.
 TEST_F(OutputFolderTest, AllRanksHearTheSame) {
   std::vector<std::string> heard(3);

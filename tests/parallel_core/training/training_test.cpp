@@ -66,21 +66,19 @@ class Samples final : public data::DataSource {
  public:
   explicit Samples(AllConfig config, int64_t size = 1000)
       : config_(std::move(config)), size_(size) {}
-  data::Batch micro_batch(int64_t step,
+  data::Batch micro_batch(data::BatchPosition position,
                           int64_t micro_index,
-                          int64_t micro_batch_num,
+                          int64_t /*micro_batch_num*/,
                           int64_t micro_batch_size,
                           int64_t /*dp_rank*/,
                           int64_t /*dp_size*/) override {
-    const int64_t first = (step * micro_batch_num + micro_index) * micro_batch_size;
+    const int64_t first = position.first_sample + micro_index * micro_batch_size;
     drawn.push_back(first);
     return make_batch(config_, micro_batch_size, first);
   }
   int64_t seq_length() const override { return config_.model_config.seq_length; }
   int64_t size_in_samples() const override { return size_; }
-  int64_t epoch(int64_t step, int64_t global_batch_size) const override {
-    return step * global_batch_size / 10;
-  }
+  int64_t epoch(int64_t first_sample) const override { return first_sample / 10; }
   std::vector<int64_t> drawn;
 
  private:
@@ -134,6 +132,19 @@ TEST_F(Train, RunsTheStepsOverTheMicroBatches) {
   EXPECT_NE(summary.first_loss, summary.last_loss);
 }
 
+// The first sample is no multiple of the batch: the steps before had another one.
+TEST_F(Train, BeginsItsDataWhereItIsTold) {
+  run({"training_config.training_iters=2", "dataset_config.batch_size=4"},
+      {.start = data::BatchPosition{7, 21}});
+  EXPECT_EQ(drawn_, (std::vector<int64_t>{21, 25}));
+  // The second epoch ends with sample 19.
+  const TrainSummary summary = run({"training_config.training_iters=0", "training_config.epochs=2",
+                                    "dataset_config.batch_size=2"},
+                                   {.start = data::BatchPosition{3, 15}});
+  EXPECT_EQ(summary.steps, 3);
+  EXPECT_EQ(drawn_, (std::vector<int64_t>{15, 17, 19}));
+}
+
 TEST_F(Train, EndsWithTheEpochs) {
   // Five steps of two samples are an epoch.
   EXPECT_EQ(run({"training_config.training_iters=0", "training_config.epochs=2",
@@ -168,24 +179,24 @@ class Spoiler final : public data::DataSource {
  public:
   Spoiler(const AllConfig& config, nn::Module& model, int64_t step)
       : samples_(config), model_(model), step_(step) {}
-  data::Batch micro_batch(int64_t step,
+  data::Batch micro_batch(data::BatchPosition position,
                           int64_t micro_index,
                           int64_t micro_batch_num,
                           int64_t micro_batch_size,
                           int64_t dp_rank,
                           int64_t dp_size) override {
-    if (step == step_) {
+    if (position.step == step_) {
       const NoGradGuard guard;
       nn::Parameter& parameter = *model_.named_parameters().front().parameter;
       parameter.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
       parameter.bump_version();
     }
-    return samples_.micro_batch(step, micro_index, micro_batch_num, micro_batch_size, dp_rank,
+    return samples_.micro_batch(position, micro_index, micro_batch_num, micro_batch_size, dp_rank,
                                 dp_size);
   }
   int64_t seq_length() const override { return samples_.seq_length(); }
   int64_t size_in_samples() const override { return samples_.size_in_samples(); }
-  int64_t epoch(int64_t step, int64_t batch) const override { return samples_.epoch(step, batch); }
+  int64_t epoch(int64_t sample) const override { return samples_.epoch(sample); }
 
  private:
   Samples samples_;

@@ -1,0 +1,66 @@
+// A file of known size that several writers fill, each its own ranges.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tapestry {
+
+/// Makes a file of that size with its space reserved, so that a full disk is found before anything
+/// is written. StorageError or IoError; the file is then not there. It must not exist before.
+void create_range_file(const std::string& path, uint64_t size);
+
+/// One writer of a file that create_range_file has made. Other writers, also other processes, may
+/// write other ranges at the same time. Not to be shared between threads.
+class RangeFile {
+ public:
+  /// IoError if it is not there.
+  explicit RangeFile(std::string path);
+  RangeFile(RangeFile&& other) noexcept;
+  RangeFile& operator=(RangeFile&&) = delete;
+  RangeFile(const RangeFile&) = delete;
+  RangeFile& operator=(const RangeFile&) = delete;
+  ~RangeFile();
+
+  const std::string& path() const { return path_; }
+  uint64_t size() const { return size_; }
+  /// Bytes that this object has written so far.
+  uint64_t written_bytes() const { return written_bytes_; }
+
+  /// Writes bytes [offset, offset + bytes), which lie within the file and nobody else writes;
+  /// small pieces one behind the other are written together. StorageError, IoError.
+  void write_at(uint64_t offset, const void* data, size_t bytes);
+  /// Hands over what is held back and returns when it is on the medium.
+  void sync();
+
+  /// Reads everything that was written back, from the medium where the system lets go of its copy.
+  /// After sync(). IoError if it is not what was written.
+  void verify() const;
+
+  /// The exclusive or of what the bytes written so far contribute to the file's CRC-32C
+  /// (crc32c_moved): that of all writers together is the file's.
+  uint32_t checksum_part() const { return checksum_part_; }
+
+ private:
+  struct Range {
+    uint64_t begin;
+    uint64_t end;
+  };
+  void flush();
+  void write_through(uint64_t offset, const std::byte* data, size_t bytes);
+
+  std::string path_;
+  uint64_t size_ = 0;
+  int descriptor_ = -1;
+  std::unique_ptr<std::byte[]> buffer_;  // kPieceBytes, of which the first `held_` are used
+  size_t held_ = 0;
+  uint64_t held_offset_ = 0;
+  uint32_t checksum_part_ = 0;
+  uint64_t written_bytes_ = 0;
+  std::vector<Range> written_;
+};
+
+}  // namespace tapestry

@@ -1,0 +1,58 @@
+#include "autograd/io/strict_json.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "autograd/io/safetensors_header.h"
+
+namespace tapestry {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr int kMaxDepth = 16;
+
+}  // namespace
+
+json read_strict_json(const InputFile& file, std::string_view field, uint64_t max_bytes) {
+  if (file.size() > max_bytes) {
+    file.fail(0, field, file.size(), " bytes are above the limit of ", max_bytes);
+  }
+  std::string text(file.size(), '\0');
+  file.read_at(0, text.data(), text.size(), field);
+  if (const size_t zero = text.find('\0'); zero != std::string::npos) {
+    file.fail(zero, field, "not valid JSON: a zero byte");
+  }
+  std::vector<std::set<std::string>> keys;
+  const auto callback = [&](int depth, json::parse_event_t event, json& parsed) {
+    if (depth > kMaxDepth) {
+      file.fail(0, field, "nested more than ", kMaxDepth, " deep");
+    }
+    if (event == json::parse_event_t::object_start) {
+      keys.emplace_back();
+    } else if (event == json::parse_event_t::object_end) {
+      keys.pop_back();
+    } else if (event == json::parse_event_t::key &&
+               !keys.back().insert(parsed.get_ref<const std::string&>()).second) {
+      file.fail(0, safetensors::json_string(parsed.get_ref<const std::string&>()),
+                "the key appears twice");
+    }
+    return true;
+  };
+  try {
+    return json::parse(text, callback);
+  } catch (const json::parse_error& error) {
+    const std::string_view what = error.what();
+    file.fail(error.byte > 0 ? error.byte - 1 : 0, field,
+              "not valid JSON: ", what.substr(std::min(what.size(), what.find(": ") + 2)));
+  }
+}
+
+bool is_plain_file_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
+}
+
+}  // namespace tapestry

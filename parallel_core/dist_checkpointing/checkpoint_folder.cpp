@@ -1,0 +1,150 @@
+#include "parallel_core/dist_checkpointing/checkpoint_folder.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kWeightsFile = "model.safetensors";
+constexpr const char* kPickleFile = "pytorch_model.bin";
+
+bool holds_weights(const fs::path& folder) {
+  return fs::exists(folder / kWeightsFile) ||
+         fs::exists(folder / (std::string(kWeightsFile) + ".index.json"));
+}
+
+// N of PREFIX + N; empty for any other name.
+std::optional<int64_t> number_after(std::string_view prefix, const std::string& name) {
+  int64_t number = 0;
+  const char* end = name.data() + name.size();
+  if (!name.starts_with(prefix)) {
+    return std::nullopt;
+  }
+  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, number);
+  return error == std::errc() && stop == end && number >= 0 ? std::optional(number) : std::nullopt;
+}
+
+// Complete checkpoints below a folder, in the order of their steps.
+std::vector<fs::path> paths_in(const fs::path& folder) {
+  std::vector<std::pair<int64_t, fs::path>> found;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::optional<int64_t> step = number_after("step_", entry.path().filename().string());
+    if (step && entry.is_directory() && holds_weights(entry.path())) {
+      found.emplace_back(*step, entry.path());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<fs::path> paths;
+  paths.reserve(found.size());
+  for (auto& [step, path] : found) {
+    paths.push_back(std::move(path));
+  }
+  return paths;
+}
+
+// In PATH/old/run_N, where a run that overwrites moves the files of the one before.
+std::string latest_of_earlier_runs(const fs::path& path) {
+  std::pair<int64_t, std::string> latest;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path / "old", error)) {
+    const std::optional<int64_t> number = number_after("run_", entry.path().filename().string());
+    const std::vector<fs::path> found = paths_in(entry.path() / "checkpoint");
+    if (number && !found.empty()) {
+      latest = std::max(latest, {*number, found.back().string()});
+    }
+  }
+  return latest.second;
+}
+
+}  // namespace
+
+std::string resolve_checkpoint(const std::string& path) {
+  check<IoError>(fs::exists(path), path, ": there is no such file or folder");
+  if (!fs::is_directory(path) || holds_weights(path)) {
+    return path;
+  }
+  std::vector<fs::path> found = paths_in(path);
+  if (found.empty()) {
+    found = paths_in(fs::path(path) / "checkpoint");
+  }
+  if (found.empty()) {
+    const std::string earlier = latest_of_earlier_runs(path);
+    check<IoError>(earlier.empty(), path,
+                   ": the latest run in it has saved no checkpoint; an earlier run's is ", earlier);
+  }
+  check<IoError>(!found.empty() || !fs::exists(fs::path(path) / kPickleFile), path, ": holds ",
+                 kPickleFile, ", a pickle, which is not read; save the model as safetensors");
+  check<IoError>(!found.empty(), path, ": holds neither ", kWeightsFile,
+                 " nor folders step_N with one");
+  return found.back().string();
+}
+
+std::vector<std::string> checkpoints_in(const std::string& directory) {
+  std::vector<std::string> names;
+  for (const fs::path& path : paths_in(directory)) {
+    names.push_back(path.string());
+  }
+  return names;
+}
+
+std::string latest_checkpoint_in(const std::string& directory) {
+  const std::vector<fs::path> found = paths_in(directory);
+  return found.empty() ? std::string() : found.back().string();
+}
+
+void remove_old_checkpoints(const std::string& directory,
+                            int64_t keep_max,
+                            const std::string& newest,
+                            const std::vector<std::string>& kept) {
+  std::vector<fs::path> all = paths_in(directory);
+  std::erase_if(all, [&](const fs::path& path) {
+    return std::any_of(kept.begin(), kept.end(), [&](const std::string& name) {
+      return path.filename() == fs::path(name).filename();
+    });
+  });
+  auto surplus = static_cast<int64_t>(all.size()) - std::max<int64_t>(keep_max, 1);
+  for (auto old = all.begin(); old != all.end() && surplus > 0; ++old) {
+    // A run that started again from an early step may find later ones of its predecessor.
+    if (*old != newest) {
+      std::error_code ignored;
+      fs::remove_all(*old, ignored);
+      --surplus;
+    }
+  }
+}
+
+void set_checkpoint_aside(const std::string& checkpoint, const std::string& name) {
+  const fs::path aside = fs::path(checkpoint).parent_path() / name;
+  std::error_code error;
+  fs::remove_all(aside, error);
+  fs::rename(checkpoint, aside, error);
+  check<IoError>(!error, checkpoint, ": cannot be renamed to ", aside.string(), ": ",
+                 error.message());
+}
+
+void remove_unfinished_checkpoints(const std::string& directory) {
+  std::error_code error;
+  std::vector<fs::path> unfinished;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(".step_") && name.ends_with(".tmp")) {
+      unfinished.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : unfinished) {
+    fs::remove_all(path, error);
+  }
+}
+
+}  // namespace tapestry

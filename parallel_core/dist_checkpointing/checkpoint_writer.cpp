@@ -1,0 +1,436 @@
+#include "parallel_core/dist_checkpointing/checkpoint_writer.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "autograd/io/atomic_file.h"
+#include "autograd/io/crc32c.h"
+#include "autograd/ops/map.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "parallel_core/dist_checkpointing/agreement.h"
+#include "parallel_core/dist_checkpointing/file_place.h"
+#include "parallel_core/dist_checkpointing/hf_config.h"
+#include "parallel_core/dist_checkpointing/manifest.h"
+#include "parallel_core/dist_checkpointing/shard_files.h"
+#include "parallel_core/dist_checkpointing/slice_runs.h"
+#include "parallel_core/dist_checkpointing/stored_tensors.h"
+#include "parallel_core/dist_checkpointing/training_state_file.h"
+#include "parallel_core/parallel_state.h"
+
+namespace tapestry {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+ProcessGroup& all_ranks() {
+  static const std::shared_ptr<ProcessGroup> alone = single_process_group();
+  return model_parallel_is_initialized() ? get_world_group() : *alone;
+}
+
+std::string whole_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream content;
+  content << file.rdbuf();
+  check<IoError>(file.good() && content.good(), path, ": cannot be read");
+  return content.str();
+}
+
+uintmax_t free_bytes(const fs::path& folder) {
+  std::error_code error;
+  const fs::space_info space = fs::space(folder, error);
+  return error ? 0 : space.available;
+}
+
+std::string bytes_text(uintmax_t bytes) {
+  const bool small = bytes < (1U << 20U);
+  char text[40];
+  std::snprintf(text, sizeof(text), small ? "%.1f KiB" : "%.1f MiB",
+                static_cast<double>(bytes) / (small ? 1U << 10U : 1U << 20U));
+  return text;
+}
+
+// Gives a complete folder its name. What an earlier run left under that name is never missing: the
+// two names are exchanged at once, or where the file system cannot do that, one after the other.
+void put_in_place(const fs::path& temporary, const fs::path& folder) {
+  if (!fs::exists(folder)) {
+    fs::rename(temporary, folder);
+    return;
+  }
+  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0) {
+    return;
+  }
+  const fs::path aside = folder.string() + ".old";
+  fs::remove_all(aside);
+  fs::rename(folder, aside);
+  fs::rename(temporary, folder);
+  fs::remove_all(aside);
+}
+
+// Elements of a slice or of a whole parameter.
+Tensor flat(const Tensor& values) { return dense(values.detach()).view({values.numel()}); }
+
+// A group of ranks with the same parameters divides the writing of what it does not divide.
+struct Writers {
+  int rank = 0;
+  int size = 1;
+};
+Writers data_parallel_writers() {
+  if (!model_parallel_is_initialized()) {
+    return {};
+  }
+  constexpr bool kWithContextParallel = true;
+  return {.rank = get_data_parallel_rank(kWithContextParallel),
+          .size = get_data_parallel_world_size(kWithContextParallel)};
+}
+
+}  // namespace
+
+// Where every tensor of every file begins.
+struct CheckpointWriter::Layout {
+  struct Place {
+    size_t file;
+    uint64_t begin;
+  };
+  std::map<std::string, Place> weights;
+  std::map<std::string, Place> states;
+};
+
+CheckpointWriter::CheckpointWriter(const ParallelModel& model,
+                                   const TransformerConfig& config,
+                                   int64_t step,
+                                   CheckpointOptions options,
+                                   const optim::Optimizer* optimizer)
+    : world_(all_ranks()),
+      config_(config),
+      options_(std::move(options)),
+      step_(step),
+      has_file_names_(model.has_file_names_of_config()) {
+  char name[32];
+  std::snprintf(name, sizeof(name), "step_%08lld", static_cast<long long>(step));
+  folder_ = (fs::path(options_.directory) / name).string();
+  temporary_ = (fs::path(options_.directory) / concat(".", name, ".tmp")).string();
+  try {
+    all_or_none(world_, [&] { plan_files(model, optimizer); });
+    all_or_none(world_, [&] {
+      if (is_first()) {
+        make_files();
+      }
+    });
+  } catch (...) {
+    remove_temporary();
+    rethrow(std::current_exception());
+  }
+}
+
+CheckpointWriter::~CheckpointWriter() { remove_temporary(); }
+
+bool CheckpointWriter::is_first() const { return world_.rank() == 0; }
+
+void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optimizer* optimizer) {
+  const StoredTensors saved = stored_tensors(model, optimizer);
+  const NameScheme scheme = has_file_names_ ? name_scheme(config_) : NameScheme::kLogical;
+  std::vector<TensorInfo> weights;
+  std::vector<TensorInfo> states;
+  std::set<std::string> known;
+  for (const StoredTensor& tensor : saved.tensors) {
+    const FilePlace place = file_place(scheme, tensor.name, tensor.shape);
+    if (known.insert(place.name).second) {
+      weights.push_back({place.name, tensor.dtype, place.shape});
+    }
+    for (const auto& [state, dtype] : tensor.states) {
+      states.push_back({state_tensor_name(tensor.name, state), dtype, tensor.shape});
+    }
+  }
+  for (const StoredBuffer& buffer : saved.buffers) {
+    states.push_back({buffer_tensor_name(buffer.name), buffer.dtype, buffer.shape});
+  }
+  Layout layout;
+  const auto add = [&](const std::string& stem, const std::vector<TensorInfo>& tensors,
+                       std::map<std::string, Layout::Place>& places) {
+    const ShardFiles shards = plan_shards(stem, tensors, options_.max_shard_bytes);
+    for (const auto& [name, plan] : shards.files) {
+      for (const auto& [tensor, entry] : plan.entries) {
+        places[tensor] = {.file = files_.size(), .begin = plan.begin_of(tensor)};
+      }
+      files_.push_back({.name = name, .prologue = plan.prologue, .size = plan.file_size});
+    }
+    if (!shards.index.empty()) {
+      texts_[stem + ".safetensors.index.json"] = shards.index;
+    }
+  };
+  add("model", weights, layout.weights);
+  if (!states.empty()) {
+    add(kTrainingStateStem, states, layout.states);
+  }
+  for (const File& file : files_) {
+    times_.bytes += file.size;
+  }
+  add_sources(model, optimizer, layout);
+  if (!is_first()) {
+    return;
+  }
+  // All weights have one dtype; a stage without any has nothing to say of it.
+  const DType dtype = saved.tensors.empty() ? config_.params_dtype : saved.tensors.front().dtype;
+  texts_.merge(hf_files(config_, has_file_names_, dtype, options_.source));
+  texts_["config.yaml"] = options_.resolved_config;
+  if (!options_.tokenizer_model.empty()) {
+    texts_["tokenizer.model"] = whole_file(options_.tokenizer_model);
+  }
+  if (!options_.training_state.empty()) {
+    texts_[kTrainingStateFile] =
+        training_state_text(options_.training_state, step_, saved, optimizer);
+  }
+}
+
+void CheckpointWriter::add_sources(const ParallelModel& model,
+                                   const optim::Optimizer* optimizer,
+                                   const Layout& layout) {
+  const NameScheme scheme = has_file_names_ ? name_scheme(config_) : NameScheme::kLogical;
+  const Writers writers = data_parallel_writers();
+  int next = 0;  // who writes what all data-parallel ranks have
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    const nn::Parameter& parameter = *entry.parameter;
+    if (parameter.flags().shared) {
+      continue;
+    }
+    optim::Optimizer::OwnPart part{.shape = parameter.shape(), .count = parameter.numel()};
+    if (optimizer != nullptr) {
+      part = optimizer->own_part(entry.name);
+    }
+    if (optimizer == nullptr || !optimizer->updates_pieces()) {  // whole on every one of them
+      const int writer = options_.remove_redundancy ? next++ % writers.size : 0;
+      if (writers.rank != writer) {
+        continue;
+      }
+    }
+    const auto add = [&](std::function<Tensor()> values, const auto& target_of) {
+      Source source{.values = std::move(values), .first = part.first, .copy = {}, .targets = {}};
+      for (const nn::LogicalTensor& logical : parameter.logical()) {
+        if (writes_slice(logical)) {
+          source.targets.push_back(target_of(logical));
+        }
+      }
+      if (!source.targets.empty() && part.count > 0) {
+        sources_.push_back(std::move(source));
+      }
+    };
+    add(
+        [optimizer, name = entry.name, values = &parameter] {
+          return optimizer == nullptr ? Tensor(*values) : optimizer->own_main_param(name);
+        },
+        [&](const nn::LogicalTensor& logical) {
+          FilePlace place = file_place(scheme, logical.name, logical.shape);
+          const Layout::Place& at = layout.weights.at(place.name);
+          return Target{.logical = &logical,
+                        .place = std::move(place),
+                        .file = at.file,
+                        .begin = at.begin,
+                        .only_finite = true};
+        });
+    if (optimizer == nullptr || optimizer->steps_done(entry.name) == 0) {
+      continue;
+    }
+    for (const std::string& state : optimizer->state_names()) {
+      add([optimizer, name = entry.name, state] { return optimizer->own_state(name).at(state); },
+          [&](const nn::LogicalTensor& logical) {
+            const std::string name = state_tensor_name(logical.name, state);
+            const Layout::Place& at = layout.states.at(name);
+            return Target{.logical = &logical,
+                          .place = {.name = name, .shape = logical.shape},
+                          .file = at.file,
+                          .begin = at.begin};
+          });
+    }
+  }
+  const bool first_of_stage = writers.rank == 0 && (!model_parallel_is_initialized() ||
+                                                    get_tensor_model_parallel_rank() == 0);
+  for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
+    const std::string name = buffer_tensor_name(entry.name);
+    if (first_of_stage && entry.buffer.numel() > 0) {
+      const Layout::Place& at = layout.states.at(name);
+      sources_.push_back({.values = [buffer = entry.buffer] { return buffer; },
+                          .first = 0,
+                          .copy = {},
+                          .targets = {{.logical = nullptr,
+                                       .place = {.name = name, .shape = entry.buffer.shape()},
+                                       .file = at.file,
+                                       .begin = at.begin}}});
+    }
+  }
+}
+
+void CheckpointWriter::make_files() {
+  fs::create_directories(options_.directory);
+  fs::remove_all(temporary_);
+  uint64_t bytes = times_.bytes;
+  for (const auto& [name, text] : texts_) {
+    bytes += text.size();
+  }
+  // Where the answer is 0 the file system cannot tell; making the files will.
+  const uintmax_t available = free_bytes(options_.directory);
+  check<StorageError>(available == 0 || available > bytes, temporary_, ": there is no room for ",
+                      bytes, " bytes");
+  fs::create_directory(temporary_);
+  for (const File& file : files_) {
+    create_range_file((fs::path(temporary_) / file.name).string(), file.size);
+  }
+}
+
+void CheckpointWriter::snapshot() {
+  const auto start = Clock::now();
+  try {
+    const NoGradGuard guard;
+    for (Source& source : sources_) {
+      const Tensor values = flat(source.values());
+      source.copy = empty(values.shape(), values.dtype());
+      copy_values(values, source.copy);
+      source.values = nullptr;
+    }
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+  times_.snapshot_seconds = seconds_since(start);
+}
+
+int64_t CheckpointWriter::snapshot_bytes() const {
+  int64_t bytes = 0;
+  for (const Source& source : sources_) {
+    if (source.copy.defined()) {
+      bytes += source.copy.numel() * size_of(source.copy.dtype());
+    }
+  }
+  return bytes;
+}
+
+void CheckpointWriter::write() noexcept {
+  if (failure_) {
+    return;
+  }
+  try {
+    const NoGradGuard guard;
+    write_parts();
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+}
+
+void CheckpointWriter::write_source(const Source& source, std::vector<RangeFile>& files) {
+  const Part part{.values = source.copy.defined() ? source.copy : flat(source.values()),
+                  .first = source.first};
+  for (const Target& target : source.targets) {
+    RangeFile& file = files[target.file];
+    if (target.logical == nullptr) {
+      file.write_at(target.begin, part.values.raw(),
+                    static_cast<size_t>(part.values.numel() * size_of(part.values.dtype())));
+    } else {
+      write_part(*target.logical, target.place, part, target.only_finite, target.begin, file);
+    }
+  }
+}
+
+void CheckpointWriter::write_parts() {
+  auto start = Clock::now();
+  std::vector<RangeFile> files;
+  for (const File& file : files_) {
+    files.emplace_back((fs::path(temporary_) / file.name).string());
+    if (is_first()) {
+      files.back().write_at(0, file.prologue.data(), file.prologue.size());
+    }
+  }
+  for (const Source& source : sources_) {
+    write_source(source, files);
+  }
+  for (RangeFile& file : files) {
+    file.sync();
+    times_.own_bytes += file.written_bytes();
+    checksum_parts_.push_back(file.checksum_part());
+  }
+  times_.write_seconds = seconds_since(start);
+  start = Clock::now();
+  for (const RangeFile& file : files) {
+    file.verify();
+  }
+  times_.verify_seconds = seconds_since(start);
+}
+
+void CheckpointWriter::complete_folder(const std::vector<uint32_t>& checksums) {
+  Manifest manifest{.step = step_, .files = {}};
+  for (size_t i = 0; i < files_.size(); ++i) {
+    manifest.files[files_[i].name] = {.bytes = files_[i].size, .crc32c = checksums[i]};
+  }
+  for (const auto& [name, text] : texts_) {
+    write_file_atomically((fs::path(temporary_) / name).string(), text);
+    manifest.files[name] = {.bytes = text.size(), .crc32c = crc32c(text.data(), text.size())};
+  }
+  write_file_atomically((fs::path(temporary_) / kManifestFile).string(), manifest_text(manifest));
+  sync_directory(temporary_);
+  put_in_place(temporary_, folder_);
+  sync_directory(options_.directory);
+}
+
+std::string CheckpointWriter::finish() {
+  try {
+    throw_if_any_failed(world_, failure_);
+    std::vector<uint32_t> checksums = checksum_parts_;
+    xor_over(world_, checksums);
+    all_or_none(world_, [&] {
+      if (is_first()) {
+        complete_folder(checksums);
+      }
+    });
+  } catch (...) {
+    remove_temporary();
+    rethrow(std::current_exception());
+  }
+  remove_temporary();  // what had the name before
+  sources_.clear();
+  return folder_;
+}
+
+void CheckpointWriter::remove_temporary() noexcept {
+  if (is_first()) {
+    std::error_code ignored;
+    fs::remove_all(temporary_, ignored);
+  }
+}
+
+void CheckpointWriter::rethrow(const std::exception_ptr& failure) const {
+  const auto prefix = [&] {
+    const std::string last = latest_checkpoint_in(options_.directory);
+    return concat("checkpoint ", folder_, " was not written, ",
+                  last.empty() ? std::string("and there is no earlier one")
+                               : concat("the last one is ", last),
+                  ": ");
+  };
+  try {
+    std::rethrow_exception(failure);
+  } catch (const fs::filesystem_error& error) {
+    throw_io_error(folder_, concat("be written because of ", error.path1().string()),
+                   error.code().value());
+  } catch (const StorageError& error) {
+    throw StorageError(concat(prefix(), error.what(), "; it takes ", bytes_text(times_.bytes), ", ",
+                              bytes_text(free_bytes(options_.directory)), " are free"));
+  } catch (const IoError& error) {
+    throw IoError(concat(prefix(), error.what()));
+  } catch (const RuntimeError& error) {
+    throw RuntimeError(concat(prefix(), error.what()));
+  }
+}
+
+}  // namespace tapestry

@@ -1,0 +1,179 @@
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "autograd/io/safetensors.h"
+#include "autograd/io/safetensors_directory.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/dist_checkpointing/file_place.h"
+#include "parallel_core/dist_checkpointing/part_io.h"
+#include "parallel_core/pipeline_parallel/collect.h"
+#include "parallel_core/pipeline_parallel/pipeline_stage.h"
+
+namespace tapestry {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kTable = "tok_embeddings.weight";
+
+// Parameters under their module paths, as an alternative to logical names. Some may be called the
+// same in both: the scheme that knows more names of the state counts.
+bool uses_module_paths(const nn::Module& model, const std::set<std::string>& names) {
+  int64_t paths = 0;
+  int64_t logical_names = 0;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    paths += names.contains(entry.name) ? 1 : 0;
+    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
+      logical_names += names.contains(logical.name) ? 1 : 0;
+    }
+  }
+  return paths > logical_names;
+}
+
+// The stage's part of a state; strict about what some stage has or lacks.
+void load_by_module_paths(nn::Module& model, const LogicalState& state, const std::string& source) {
+  if (pipeline_place().size == 1) {
+    model.load_state_dict(state);
+    return;
+  }
+  const nn::StateDict own = model.state_dict();
+  LogicalState part;
+  std::vector<double> stages_with;
+  for (const auto& [name, tensor] : state) {
+    stages_with.push_back(own.contains(name) ? 1 : 0);
+    if (own.contains(name)) {
+      part.emplace(name, tensor);
+    }
+  }
+  sum_over_pipeline(stages_with);
+  nn::LoadReport report;
+  size_t index = 0;
+  for (const auto& [name, tensor] : state) {
+    if (stages_with[index++] == 0) {
+      report.unexpected.push_back(name);
+    }
+  }
+  check<ValueError>(report.empty(), source, ": the weights do not fit the model\n", report.str());
+  model.load_state_dict(part);
+}
+
+// True if two tensors of the files have the same bytes.
+bool equal_in_files(const SafetensorsDirectory& files, const std::string& a, const std::string& b) {
+  const SafetensorsEntry& first = files.entry(a);
+  const SafetensorsEntry& second = files.entry(b);
+  if (first.dtype_name != second.dtype_name || first.shape != second.shape) {
+    return false;
+  }
+  constexpr uint64_t kPiece = uint64_t{4} << 20U;
+  std::vector<char> ours(kPiece);
+  std::vector<char> theirs(kPiece);
+  const uint64_t bytes = first.end - first.begin;
+  for (uint64_t at = 0; at < bytes; at += kPiece) {
+    const auto count = static_cast<size_t>(std::min(kPiece, bytes - at));
+    files.read_bytes(a, at, count, ours.data());
+    files.read_bytes(b, at, count, theirs.data());
+    if (!std::equal(ours.begin(), ours.begin() + static_cast<std::ptrdiff_t>(count),
+                    theirs.begin())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Files of a model whose output matrix is its table of embeddings may hold it twice. One of its own
+// cannot be passed over: the model that it belongs to is not tied.
+bool repeats_embeddings(const SafetensorsDirectory& files, NameScheme scheme) {
+  const std::string table = file_place(scheme, kTable, {}).name;
+  return files.contains(kHead) && files.contains(table) && equal_in_files(files, kHead, table);
+}
+
+// What of the model is missing from, unexpected in, or of another shape in the files.
+nn::LoadReport compare_with_files(const ParallelModel& model,
+                                  const SafetensorsDirectory& files,
+                                  NameScheme scheme) {
+  nn::LoadReport report;
+  std::set<std::string> used;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
+      const FilePlace place = file_place(scheme, logical.name, logical.shape);
+      used.insert(place.name);
+      if (!files.contains(place.name)) {
+        report.missing.push_back(logical.name);
+      } else if (files.entry(place.name).shape != place.shape) {
+        report.mismatched.push_back({place.name, place.shape, files.entry(place.name).shape});
+      }
+    }
+  }
+  const std::vector<std::string> names = files.names();
+  std::vector<double> stages_with;  // of each name
+  for (const std::string& name : names) {
+    stages_with.push_back(used.contains(name) || is_constant(scheme, name) ? 1 : 0);
+  }
+  sum_over_pipeline(stages_with);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (stages_with[i] == 0 && !(names[i] == kHead && repeats_embeddings(files, scheme))) {
+      report.unexpected.push_back(names[i]);
+    }
+  }
+  return report;
+}
+
+}  // namespace
+
+LogicalState read_weights(const std::string& path) {
+  LogicalState state;
+  const auto take = [&](const auto& reader, const std::string& name, DType dtype,
+                        const Shape& shape) {
+    Tensor tensor = empty(shape, dtype);
+    reader.read(name, tensor.raw());
+    state.emplace(name, std::move(tensor));
+  };
+  if (fs::is_directory(path)) {
+    const SafetensorsDirectory files(path);
+    for (const std::string& name : files.names()) {
+      take(files, name, files.dtype(name), files.entry(name).shape);
+    }
+  } else {
+    const SafetensorsReader file(path);
+    for (const auto& [name, entry] : file.entries()) {
+      take(file, name, file.dtype(name), entry.shape);
+    }
+  }
+  return state;
+}
+
+void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path) {
+  const std::string resolved = resolve_checkpoint(path);
+  if (model.has_file_names_of_config()) {
+    check_hf_config(config, resolved);
+  }
+  const SafetensorsDirectory files(resolved);
+  const std::vector<std::string> list = files.names();
+  const std::set<std::string> names(list.begin(), list.end());
+  if (uses_module_paths(model, names)) {
+    load_by_module_paths(model, read_weights(resolved), resolved);
+    return;
+  }
+  const NameScheme scheme =
+      model.has_file_names_of_config() ? name_scheme(names) : NameScheme::kLogical;
+  const nn::LoadReport report = compare_with_files(model, files, scheme);
+  check<ValueError>(report.empty(), resolved, ": the weights do not fit the model\n", report.str());
+  const NoGradGuard guard;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
+      const FilePlace place = file_place(scheme, logical.name, logical.shape);
+      read_part(logical, place, files.reader(place.name), {.values = entry.parameter->detach()});
+    }
+    entry.parameter->bump_version();
+  }
+}
+
+}  // namespace tapestry

@@ -1,0 +1,61 @@
+#include "parallel_core/dist_checkpointing/slice_runs.h"
+
+namespace tapestry {
+
+namespace {
+
+// Numbers of the slice before element `end` of the parameter.
+int64_t numbers_before(const nn::LogicalTensor& logical, int64_t end) {
+  int64_t inner = 1;
+  for (int64_t axis = logical.axis + 1; axis < logical.view_shape.size(); ++axis) {
+    inner *= logical.view_shape[axis];
+  }
+  const int64_t width = (logical.end - logical.begin) * inner;
+  const int64_t stride =
+      logical.view_shape.size() == 0 ? 1 : logical.view_shape[logical.axis] * inner;
+  const int64_t within = end % stride - logical.begin * inner;
+  return end / stride * width + std::clamp<int64_t>(within, 0, width);
+}
+
+}  // namespace
+
+ElementRange range_in_part(const nn::LogicalTensor& logical, int64_t first, int64_t count) {
+  if (count == 0 || logical.local_shape().numel() == 0) {
+    return {};
+  }
+  return {numbers_before(logical, first), numbers_before(logical, first + count)};
+}
+
+FileRuns::FileRuns(const nn::LogicalTensor& logical, const FilePlace& place)
+    : place_(place),
+      slice_(logical.local_shape()),
+      offset_(logical.offset.empty() ? Shape::filled(logical.shape.size(), 0) : logical.offset) {
+  const int64_t axes = slice_.size();
+  if (axes == 0) {
+    return;
+  }
+  offset_[0] += place.first;
+  columns_ = slice_[axes - 1];
+  together_ = columns_;
+  for (int64_t axis = axes - 1; axis > 0 && slice_[axis] == place.shape[axis]; --axis) {
+    together_ *= slice_[axis - 1];
+  }
+}
+
+int64_t FileRuns::element_of(int64_t number) const {
+  if (place_.transposed) {
+    const int64_t row = offset_[0] + number / columns_;
+    const int64_t column = offset_[1] + number % columns_;
+    return column * place_.shape[1] + row;
+  }
+  int64_t element = 0;
+  int64_t scale = 1;
+  for (int64_t axis = slice_.size() - 1; axis >= 0; --axis) {
+    element += (offset_[axis] + number % slice_[axis]) * scale;
+    scale *= place_.shape[axis];
+    number /= slice_[axis];
+  }
+  return element;
+}
+
+}  // namespace tapestry

@@ -1,0 +1,110 @@
+// A rank's part of a logical tensor as runs of elements that lie together, in memory and in a file.
+//
+// The slice of a logical tensor that a rank holds has its elements numbered in row-major order. A
+// rank that updates a piece of a parameter (elements [first, first + count) of it) has a range of
+// these numbers, because both orders agree.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "nn/parameter.h"
+#include "parallel_core/dist_checkpointing/file_place.h"
+
+namespace tapestry {
+
+/// Numbers [begin, end) of a slice.
+struct ElementRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+};
+
+/// What of the slice lies in elements [first, first + count) of the parameter.
+ElementRange range_in_part(const nn::LogicalTensor& logical, int64_t first, int64_t count);
+
+/// Calls visit(number, element, count) for runs of the range that lie together in the parameter:
+/// `element` of it and the following are `number` of the slice and the following.
+template <class Visit>
+void for_each_parameter_run(const nn::LogicalTensor& logical, ElementRange range, Visit&& visit) {
+  int64_t inner = 1;
+  for (int64_t axis = logical.axis + 1; axis < logical.view_shape.size(); ++axis) {
+    inner *= logical.view_shape[axis];
+  }
+  const int64_t width = (logical.end - logical.begin) * inner;
+  const int64_t stride =
+      logical.view_shape.size() == 0 ? 1 : logical.view_shape[logical.axis] * inner;
+  for (int64_t number = range.begin; number < range.end;) {
+    const int64_t within = number % width;
+    const int64_t count = std::min(width - within, range.end - number);
+    visit(number, number / width * stride + logical.begin * inner + within, count);
+    number += count;
+  }
+}
+
+/// `count` elements that lie one after the other in a file, from its tensor's element `element` on.
+/// In the slice they are number, number + stride, and so on.
+struct FileRun {
+  int64_t number = 0;
+  int64_t stride = 1;
+  int64_t count = 0;
+  int64_t element = 0;
+};
+
+/// Cuts a range of the slice into such runs.
+class FileRuns {
+ public:
+  FileRuns(const nn::LogicalTensor& logical, const FilePlace& place);
+
+  template <class Visit>
+  void for_each(ElementRange range, Visit&& visit) const {
+    if (range.size() <= 0) {
+      return;
+    }
+    if (!place_.transposed) {
+      visit_rows(range, visit);
+      return;
+    }
+    // Whole rows together, whose columns lie together in the file; what is left of the first and
+    // of the last row element by element.
+    const ElementRange whole = {(range.begin + columns_ - 1) / columns_, range.end / columns_};
+    if (whole.size() <= 0) {
+      visit_elements(range, visit);
+      return;
+    }
+    visit_elements({range.begin, whole.begin * columns_}, visit);
+    for (int64_t column = 0; column < columns_; ++column) {
+      visit(FileRun{.number = whole.begin * columns_ + column,
+                    .stride = columns_,
+                    .count = whole.size(),
+                    .element = element_of(whole.begin * columns_ + column)});
+    }
+    visit_elements({whole.end * columns_, range.end}, visit);
+  }
+
+ private:
+  template <class Visit>
+  void visit_rows(ElementRange range, Visit&& visit) const {
+    for (int64_t number = range.begin; number < range.end;) {
+      const int64_t count = std::min(together_ - number % together_, range.end - number);
+      visit(FileRun{.number = number, .count = count, .element = element_of(number)});
+      number += count;
+    }
+  }
+  template <class Visit>
+  void visit_elements(ElementRange range, Visit&& visit) const {
+    for (int64_t number = range.begin; number < range.end; ++number) {
+      visit(FileRun{.number = number, .count = 1, .element = element_of(number)});
+    }
+  }
+  // The file's element of a number.
+  int64_t element_of(int64_t number) const;
+
+  FilePlace place_;
+  Shape slice_;
+  Shape offset_;          // of the slice in the file's tensor, with the logical tensor's axes
+  int64_t columns_ = 1;   // last axis of the slice
+  int64_t together_ = 1;  // elements of the slice that lie together in the file
+};
+
+}  // namespace tapestry

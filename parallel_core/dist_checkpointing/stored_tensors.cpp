@@ -1,0 +1,104 @@
+#include "parallel_core/dist_checkpointing/stored_tensors.h"
+
+#include <nlohmann/json.hpp>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/dist_checkpointing/agreement.h"
+#include "parallel_core/parallel_state.h"
+
+namespace tapestry {
+
+namespace {
+
+using nlohmann::json;
+
+json shape_json(const Shape& shape) {
+  json sizes = json::array();
+  for (const int64_t size : shape) {
+    sizes.push_back(size);
+  }
+  return sizes;
+}
+
+Shape shape_of(const json& sizes) {
+  const auto values = sizes.get<std::vector<int64_t>>();
+  return Shape(std::span<const int64_t>(values));
+}
+
+// Halves have float32 masters, as masters or as the bits that they lack.
+DType saved_dtype(const nn::Parameter& parameter, const optim::Optimizer* optimizer) {
+  const bool is_half = parameter.dtype() == kFloat16 || parameter.dtype() == kBFloat16;
+  return optimizer != nullptr && is_half ? kFloat32 : parameter.dtype();
+}
+
+// What this stage has.
+json own_tensors(const nn::Module& model, const optim::Optimizer* optimizer) {
+  json own = {{"tensors", json::array()}, {"buffers", json::array()}};
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    if (entry.parameter->flags().shared) {
+      continue;
+    }
+    const int64_t updates = optimizer == nullptr ? 0 : optimizer->steps_done(entry.name);
+    json states = json::object();
+    if (updates > 0) {
+      for (const std::string& state : optimizer->state_names()) {
+        states[state] = static_cast<int>(optimizer->own_state_dtype(entry.name, state));
+      }
+    }
+    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
+      own["tensors"].push_back({logical.name, shape_json(logical.shape),
+                                static_cast<int>(saved_dtype(*entry.parameter, optimizer)), updates,
+                                states});
+    }
+  }
+  for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
+    own["buffers"].push_back(
+        {entry.name, shape_json(entry.buffer.shape()), static_cast<int>(entry.buffer.dtype())});
+  }
+  return own;
+}
+
+}  // namespace
+
+StoredTensors stored_tensors(const nn::Module& model, const optim::Optimizer* optimizer) {
+  const std::string own = own_tensors(model, optimizer).dump();
+  const std::vector<std::string> stages =
+      model_parallel_is_initialized() ? all_gather_text(get_pipeline_model_parallel_group(), own)
+                                      : std::vector<std::string>{own};
+  StoredTensors all;
+  for (const std::string& text : stages) {
+    const json stage = json::parse(text);
+    for (const json& entry : stage["tensors"]) {
+      StoredTensor tensor{.name = entry[0],
+                         .shape = shape_of(entry[1]),
+                         .dtype = static_cast<DType>(entry[2].get<int>()),
+                         .updates = entry[3]};
+      for (const auto& [state, dtype] : entry[4].items()) {
+        tensor.states.emplace(state, static_cast<DType>(dtype.get<int>()));
+      }
+      all.tensors.push_back(std::move(tensor));
+    }
+    for (const json& entry : stage["buffers"]) {
+      all.buffers.push_back({.name = entry[0],
+                             .shape = shape_of(entry[1]),
+                             .dtype = static_cast<DType>(entry[2].get<int>())});
+    }
+  }
+  return all;
+}
+
+std::string state_tensor_name(const std::string& logical, const std::string& state) {
+  return concat(logical, ".", state);
+}
+
+std::string buffer_tensor_name(const std::string& path) { return concat("buffers.", path); }
+
+bool writes_slice(const nn::LogicalTensor& logical) {
+  if (!model_parallel_is_initialized()) {
+    return true;
+  }
+  const int rank = get_tensor_model_parallel_rank();
+  return logical.slice_shape.empty() ? rank == 0 : rank % logical.copies == 0;
+}
+
+}  // namespace tapestry

@@ -1,0 +1,50 @@
+// What a checkpoint holds of a model and its optimizer: which tensors, and which parts of them each
+// rank has.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "autograd/tensor/dtype.h"
+#include "nn/module.h"
+#include "optim/optimizer.h"
+
+namespace tapestry {
+
+/// A logical tensor of the model, whichever rank has it.
+struct StoredTensor {
+  std::string name;
+  Shape shape;
+  DType dtype = kFloat32;               ///< of its weights on disk: float32 masters
+  int64_t updates = 0;                  ///< of the parameter that it is part of
+  std::map<std::string, DType> states;  ///< of the optimizer; empty before the first update
+};
+
+/// A buffer of a module.
+struct StoredBuffer {
+  std::string name;
+  Shape shape;
+  DType dtype = kFloat32;
+};
+
+struct StoredTensors {
+  std::vector<StoredTensor> tensors;  ///< in the order of stages and parameters
+  std::vector<StoredBuffer> buffers;
+};
+
+/// Those of all stages of the pipeline, on every rank. Collective over the pipeline. `optimizer`
+/// may be null: then weights alone, in the parameters' dtypes.
+StoredTensors stored_tensors(const nn::Module& model, const optim::Optimizer* optimizer);
+
+/// "NAME.STATE", under which a state of a logical tensor is saved.
+std::string state_tensor_name(const std::string& logical, const std::string& state);
+/// Under which a module's buffer is saved.
+std::string buffer_tensor_name(const std::string& path);
+
+/// True if, of the ranks of the tensor-parallel group that hold this rank's slice, this one writes
+/// it.
+bool writes_slice(const nn::LogicalTensor& logical);
+
+}  // namespace tapestry

@@ -1,0 +1,207 @@
+#include "parallel_core/dist_checkpointing/training_state_file.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
+
+#include "autograd/io/input_file.h"
+#include "autograd/io/safetensors_directory.h"
+#include "autograd/io/strict_json.h"
+#include "autograd/ops/map.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "parallel_core/dist_checkpointing/part_io.h"
+#include "parallel_core/pipeline_parallel/collect.h"
+
+namespace tapestry {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr int64_t kStateFormat = 1;
+constexpr uint64_t kMaxStateBytes = uint64_t{1} << 30U;
+
+std::string state_path(const std::string& folder) {
+  return (fs::path(folder) / kTrainingStateFile).string();
+}
+
+json read_state(const std::string& folder) {
+  const InputFile file(state_path(folder));
+  json state = read_strict_json(file, "state", kMaxStateBytes);
+  check<IoError>(state.is_object(), file.path(), ": is not a JSON object");
+  check<IoError>(state.contains("format_version") && state["format_version"] == kStateFormat,
+                 file.path(), ": format_version is ", state.value("format_version", json()).dump(),
+                 ", this program knows ", kStateFormat);
+  check<IoError>(state.contains("trainer") && state["trainer"].is_object(), file.path(),
+                 ": has no member `trainer`");
+  return state;
+}
+
+// Updates that each logical tensor has had.
+std::map<std::string, int64_t> read_updates(const json& state, const std::string& path) {
+  const json optimizer = state.value("optimizer", json());
+  check<IoError>(optimizer.is_object() && optimizer.contains("updates") &&
+                     optimizer["updates"].is_object() && optimizer.contains("type"),
+                 path, ": has no member `optimizer` with `type` and `updates`");
+  std::map<std::string, int64_t> updates;
+  for (const auto& [name, count] : optimizer["updates"].items()) {
+    check<IoError>(count.is_number_unsigned(), path, ": optimizer.updates: ", json(name).dump(),
+                   " is not a number of updates");
+    updates[name] = count.get<int64_t>();
+  }
+  return updates;
+}
+
+std::unique_ptr<SafetensorsDirectory> open_states(const std::string& folder) {
+  const std::string whole = (fs::path(folder) / kTrainingStateStem).string() + ".safetensors";
+  const std::string index = whole + ".index.json";
+  std::error_code ignored;
+  const bool shards = !fs::exists(whole, ignored) && fs::exists(index, ignored);
+  return std::make_unique<SafetensorsDirectory>(shards ? index : whole);
+}
+
+// Names of states and buffers that no stage asks for are wrong in a file.
+void find_unexpected(const std::vector<std::string>& names,
+                     const std::set<std::string>& used,
+                     nn::LoadReport& report) {
+  std::vector<double> stages_with;
+  for (const std::string& name : names) {
+    stages_with.push_back(used.contains(name) ? 1 : 0);
+  }
+  sum_over_pipeline(stages_with);
+  size_t index = 0;
+  for (const std::string& name : names) {
+    if (stages_with[index++] == 0) {
+      report.unexpected.push_back(name);
+    }
+  }
+}
+
+void expect_tensor(const SafetensorsDirectory& files,
+                   const std::string& name,
+                   const Shape& shape,
+                   std::set<std::string>& used,
+                   nn::LoadReport& report) {
+  if (!files.contains(name)) {
+    report.missing.push_back(name);
+  } else if (files.entry(name).shape != shape) {
+    report.mismatched.push_back({name, shape, files.entry(name).shape});
+  }
+  used.insert(name);
+}
+
+void set_buffers(const SafetensorsDirectory& files, ParallelModel& model) {
+  for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
+    const std::string name = buffer_tensor_name(entry.name);
+    const SafetensorsReader& file = files.reader(name);
+    const Tensor values = empty(entry.buffer.shape(), file.dtype(name));
+    file.read(name, values.raw());
+    copy_values(values, entry.buffer);
+  }
+}
+
+}  // namespace
+
+std::string training_state_text(const std::string& state,
+                                int64_t step,
+                                const StoredTensors& saved,
+                                const optim::Optimizer* optimizer) {
+  nlohmann::ordered_json text;
+  text["format_version"] = kStateFormat;
+  text["step"] = step;
+  text["trainer"] = nlohmann::ordered_json::parse(state, nullptr, /*allow_exceptions=*/false);
+  check<ValueError>(text["trainer"].is_object(), "training state: is not a JSON object: ", state);
+  if (optimizer != nullptr) {
+    text["optimizer"]["type"] = optimizer->type_name();
+    text["optimizer"]["updates"] = nlohmann::ordered_json::object();
+    for (const StoredTensor& tensor : saved.tensors) {
+      text["optimizer"]["updates"][tensor.name] = tensor.updates;
+    }
+  }
+  return text.dump(1) + "\n";
+}
+
+bool has_training_state(const std::string& folder) {
+  std::error_code error;
+  return fs::is_regular_file(state_path(folder), error);
+}
+
+std::string read_training_state(const std::string& folder) {
+  return read_state(folder)["trainer"].dump();
+}
+
+void load_optimizer_state(const std::string& folder,
+                          ParallelModel& model,
+                          optim::Optimizer& optimizer) {
+  const NoGradGuard guard;
+  const json state = read_state(folder);
+  const std::map<std::string, int64_t> updates = read_updates(state, state_path(folder));
+  const std::string type = state["optimizer"]["type"].dump();
+  check<ValueError>(type == json(optimizer.type_name()).dump(), state_path(folder),
+                    ": the state is that of ", type, ", the run has ", optimizer.type_name(),
+                    "; set optimizer_config.optimizer_type, or no_load_optim: True, which "
+                    "starts the optimizer anew");
+  const bool any = std::any_of(updates.begin(), updates.end(),
+                               [](const auto& entry) { return entry.second > 0; });
+  if (!any) {
+    return;
+  }
+  const auto files = open_states(folder);
+  nn::LoadReport report;
+  std::set<std::string> used;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
+      const auto found = updates.find(logical.name);
+      if (found == updates.end()) {
+        report.missing.push_back(logical.name);
+        continue;
+      }
+      for (const std::string& name : optimizer.state_names()) {
+        if (found->second > 0) {
+          expect_tensor(*files, state_tensor_name(logical.name, name), logical.shape, used, report);
+        }
+      }
+    }
+  }
+  for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
+    expect_tensor(*files, buffer_tensor_name(entry.name), entry.buffer.shape(), used, report);
+  }
+  find_unexpected(files->names(), used, report);
+  check<ValueError>(report.empty(), folder, ": the optimizer's state does not fit the model\n",
+                    report.str());
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    const std::vector<nn::LogicalTensor>& tensors = entry.parameter->logical();
+    const int64_t done = tensors.empty() ? 0 : updates.at(tensors.front().name);
+    if (done == 0) {
+      continue;
+    }
+    const optim::Optimizer::OwnPart part = optimizer.own_part(entry.name);
+    std::map<std::string, Tensor> states;
+    for (const std::string& name : optimizer.state_names()) {
+      // What belongs to no logical tensor has never had a gradient.
+      const Tensor values = zeros({part.count}, optimizer.own_state_dtype(entry.name, name));
+      for (const nn::LogicalTensor& logical : tensors) {
+        const std::string saved = state_tensor_name(logical.name, name);
+        read_part(logical, {.name = saved, .shape = logical.shape}, files->reader(saved),
+                  {.values = values, .first = part.first});
+      }
+      states.emplace(name, values);
+    }
+    optimizer.set_own_state(entry.name, done, states);
+  }
+  set_buffers(*files, model);
+}
+
+void load_buffers(const std::string& folder, ParallelModel& model) {
+  if (!model.named_buffers().empty()) {
+    set_buffers(*open_states(folder), model);
+  }
+}
+
+}  // namespace tapestry

@@ -1,0 +1,99 @@
+// When a run saves, and what becomes of a save: in the background, failed, superseded.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "optim/optimizer.h"
+#include "parallel_core/config/config.h"
+#include "parallel_core/dist_checkpointing/checkpoint_writer.h"
+#include "parallel_core/pipeline_parallel/parallel_model.h"
+#include "parallel_core/training/trainer_state.h"
+
+namespace tapestry {
+
+/// Saves of a run, on every rank of it; calls that are marked are collective.
+///
+/// A save that fails for the medium's sake (a full disk, a file system that is gone) is a loud
+/// warning, not the end of the run: the last good checkpoint stays, and the next attempts follow
+/// after 1, 2, 4, ... steps, at most the interval. Weights that are not finite are a RuntimeError.
+///
+/// What a later update has spoilt must not take the place of good weights: older checkpoints go
+/// only when a step has shown that the newest one's weights give a finite loss (accept()).
+class CheckpointSaver {
+ public:
+  /// All arguments outlive the object. Without options.directory nothing is ever saved.
+  CheckpointSaver(const ParallelModel& model,
+                  const optim::Optimizer& optimizer,
+                  const AllConfig& config,
+                  CheckpointOptions options);
+  CheckpointSaver(const CheckpointSaver&) = delete;
+  CheckpointSaver& operator=(const CheckpointSaver&) = delete;
+  /// Waits for a save that is under way; what it was for is lost.
+  ~CheckpointSaver();
+
+  /// Whether a save is due after this step: by the interval, the clock (that of rank 0), or because
+  /// one has failed. Collective where a clock decides.
+  bool is_due(int64_t step);
+  /// Saves, or with async_save takes a copy and goes on; waits first for a save under way. `state`
+  /// is the trainer's object (trainer_state_json). Nothing if this step is saved already. With
+  /// `last`, it returns when everything is on disk, and a failure is thrown. Collective.
+  void save(int64_t step, const std::string& state, bool last = false);
+  /// Ends a save under way if all ranks have written their parts. After each step; collective.
+  void poll();
+  /// Waits for a save under way. Collective.
+  void finish();
+
+  /// A step has had a finite loss with the weights of all saves so far.
+  void accept();
+  /// The evaluation whose step's checkpoint is kept, once it is there, until another one is named.
+  const std::optional<BestEvaluation>& best() const { return best_; }
+  void set_best(const std::optional<BestEvaluation>& best) { best_ = best; }
+
+  std::optional<int64_t> saved_step() const { return saved_step_; }
+  std::optional<int64_t> proven_step() const { return proven_step_; }
+  /// Puts aside the newest checkpoint if no step has shown its weights good, and says so; else an
+  /// empty text. For a run that has diverged.
+  std::string set_unproven_aside();
+  /// Steps since the last save that has succeeded are at risk: for the log.
+  bool has_failed() const { return failed_step_.has_value(); }
+
+ private:
+  void start(int64_t step, const std::string& state);
+  void complete();
+  void note_success(const std::string& folder);
+  void note_failure(const std::string& what);
+  void remove_old();
+
+  const ParallelModel& model_;
+  const optim::Optimizer& optimizer_;
+  const AllConfig& config_;
+  CheckpointOptions options_;
+  std::unique_ptr<CheckpointWriter> writer_;  // of a save under way
+  std::thread worker_;
+  std::shared_ptr<std::atomic<bool>> written_;
+  int64_t writing_step_ = 0;
+  std::chrono::steady_clock::time_point last_save_;
+  std::optional<int64_t> saved_step_;
+  std::optional<int64_t> proven_step_;
+  bool accepted_while_writing_ = false;
+  std::string newest_;
+  std::optional<BestEvaluation> best_;
+  std::optional<int64_t> failed_step_;  // since when nothing could be saved
+  int64_t retry_step_ = 0;
+  int64_t retry_distance_ = 1;
+};
+
+/// Whether an evaluation is the best so far, by training_config.best_metric_comparison: `value` of
+/// eval_metric against the earlier best, if there is one.
+bool is_better(const TrainingConfig& config,
+               double value,
+               const std::optional<BestEvaluation>& best);
+
+}  // namespace tapestry

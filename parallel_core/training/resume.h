@@ -1,0 +1,34 @@
+// Where a run goes on that was interrupted.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "parallel_core/comm/process_group.h"
+#include "parallel_core/config/config.h"
+#include "parallel_core/training/data_state.h"
+#include "parallel_core/training/trainer_state.h"
+
+namespace tapestry {
+
+/// The checkpoint that a run goes on with, and what it says of the run.
+struct ResumePoint {
+  std::string checkpoint;  ///< its folder
+  TrainerState trainer;
+  std::optional<DataState> data;
+};
+
+/// The checkpoint that training_config.resume_training names: the latest of load_checkpoint, or of
+/// output_dir where that is not set, or one of these by its name. Empty if the run does not resume,
+/// or has nothing to go on with yet: no checkpoint in its own output_dir.
+///
+/// Collective. IoError, on every rank, if there is no such checkpoint, if it holds weights alone,
+/// or if a file of it is torn, truncated or, with crc_check, altered: then the latest one before it
+/// that is whole is named.
+std::optional<ResumePoint> find_resume_point(const AllConfig& config, ProcessGroup& world);
+
+/// Whether such a run goes on in the folder that it writes to.
+bool resumes_in_place(const TrainingConfig& config);
+
+}  // namespace tapestry

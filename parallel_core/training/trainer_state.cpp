@@ -1,0 +1,104 @@
+#include "parallel_core/training/trainer_state.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+namespace {
+
+using nlohmann::json;
+
+// Reads members of an object, with their path for messages.
+class Members {
+ public:
+  Members(const json& object, const std::string& source, std::string path)
+      : object_(object), source_(source), path_(std::move(path)) {
+    check<IoError>(object_.is_object(), source_, ": ", path_.empty() ? "the state" : path_,
+                   " is not an object");
+  }
+
+  const json& at(const char* name) const {
+    const auto found = object_.find(name);
+    check<IoError>(found != object_.end(), source_, ": has no member ", path_of(name));
+    return *found;
+  }
+  int64_t count(const char* name) const {
+    const json& value = at(name);
+    check<IoError>(value.is_number_integer() && value.get<int64_t>() >= 0, source_, ": ",
+                   path_of(name), " is ", value.dump(), ", expected a number from 0 on");
+    return value.get<int64_t>();
+  }
+  double number(const char* name) const {
+    const json& value = at(name);
+    check<IoError>(value.is_number() && std::isfinite(value.get<double>()), source_, ": ",
+                   path_of(name), " is ", value.dump(), ", expected a number");
+    return value.get<double>();
+  }
+  std::string text(const char* name) const {
+    const json& value = at(name);
+    check<IoError>(value.is_string(), source_, ": ", path_of(name), " is ", value.dump(),
+                   ", expected a text");
+    return value.get<std::string>();
+  }
+  Members members(const char* name) const { return {at(name), source_, path_of(name)}; }
+
+ private:
+  std::string path_of(const char* name) const {
+    return path_.empty() ? std::string(name) : path_ + "." + name;
+  }
+
+  const json& object_;
+  const std::string& source_;
+  std::string path_;
+};
+
+}  // namespace
+
+std::string trainer_state_json(const TrainerState& state) {
+  nlohmann::ordered_json out;
+  out["position"] = {{"applied", state.position.applied}, {"seen", state.position.seen}};
+  out["loss_scaler"] = {{"scale", state.scaler.scale}, {"good_steps", state.scaler.good_steps}};
+  out["generator"] = {{"seed", state.generator.seed}, {"offset", state.generator.offset}};
+  out["schedule"] = nlohmann::ordered_json::parse(state.schedule);
+  out["data"] =
+      state.data.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json::parse(state.data);
+  out["best"] = nlohmann::ordered_json();
+  if (state.best) {
+    out["best"] = {
+        {"metric", state.best->metric}, {"value", state.best->value}, {"step", state.best->step}};
+  }
+  out["tokens"] = state.tokens;
+  out["train_seconds"] = state.train_seconds;
+  out["layout"] = state.layout;
+  return out.dump();
+}
+
+TrainerState parse_trainer_state(const std::string& text, const std::string& source) {
+  const json content = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Members all(content, source, "");
+  const Members position = all.members("position");
+  const Members scaler = all.members("loss_scaler");
+  const Members generator = all.members("generator");
+  TrainerState state;
+  state.position = {.applied = position.count("applied"), .seen = position.count("seen")};
+  state.scaler = {.scale = static_cast<float>(scaler.number("scale")),
+                  .good_steps = scaler.count("good_steps")};
+  state.generator = {.seed = static_cast<uint64_t>(generator.count("seed")),
+                     .offset = static_cast<uint64_t>(generator.count("offset"))};
+  state.schedule = all.at("schedule").dump();
+  state.data = all.at("data").is_null() ? std::string() : all.at("data").dump();
+  if (!all.at("best").is_null()) {
+    const Members best = all.members("best");
+    state.best = {
+        .metric = best.text("metric"), .value = best.number("value"), .step = best.count("step")};
+  }
+  state.tokens = all.count("tokens");
+  state.train_seconds = all.number("train_seconds");
+  state.layout = all.text("layout");
+  return state;
+}
+
+}  // namespace tapestry

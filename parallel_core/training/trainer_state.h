@@ -1,0 +1,38 @@
+// What a run must know of itself to go on, beside weights, optimizer and data.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "autograd/tensor/generator.h"
+#include "optim/grad_scaler.h"
+#include "optim/lr_scheduler.h"
+
+namespace tapestry {
+
+/// The best evaluation so far, whose checkpoint is kept.
+struct BestEvaluation {
+  std::string metric;  ///< "loss" or "perplexity"
+  double value = 0;
+  int64_t step = 0;
+};
+
+struct TrainerState {
+  optim::Schedule::Position position;
+  optim::GradScaler::State scaler;
+  Generator::State generator;  ///< the rank's default one
+  std::string schedule;        ///< schedule_state
+  std::string data;            ///< data_state_json; empty for sources without a state
+  std::optional<BestEvaluation> best;
+  int64_t tokens = 0;        ///< that the run has trained on
+  double train_seconds = 0;  ///< that its steps have taken
+  std::string layout;        ///< that wrote it, for readers: layout_line
+};
+
+/// One JSON object.
+std::string trainer_state_json(const TrainerState& state);
+/// IoError, naming `source` and the member, for anything else.
+TrainerState parse_trainer_state(const std::string& json, const std::string& source);
+
+}  // namespace tapestry

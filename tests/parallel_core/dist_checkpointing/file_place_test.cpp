@@ -1,0 +1,190 @@
+#include "parallel_core/dist_checkpointing/file_place.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "tests/message_of.h"
+#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/parallel_core/model_families.h"
+
+namespace tapestry {
+namespace {
+
+using testing::kModel;
+using testing::kQkvBias;
+using testing::kUntied;
+using testing::llama;
+using testing::Overrides;
+using testing::small_config;
+using testing::State;
+
+// A model, and the tensors of a file that holds its weights.
+struct Made {
+  explicit Made(const Overrides& overrides)
+      : config(small_config(overrides)), model(get_model(config)) {
+    testing::jitter(*model);
+    logical = get_logical_state(*model);
+    files = read_weights(
+        write_checkpoint(*model, config.model_config, 1, {.directory = dir.file("made")}));
+  }
+  // The logical tensors of another model that has read a file with these.
+  State loaded(const State& tensors) const {
+    write_state(dir.file("tensors.safetensors"), tensors);
+    const auto other = get_model(config);
+    load_weights(*other, config.model_config, dir.file("tensors.safetensors"));
+    return get_logical_state(*other);
+  }
+
+  data::TempDir dir;
+  AllConfig config;
+  std::unique_ptr<GPTModel> model;
+  State logical;
+  State files;
+};
+
+std::map<std::string, Shape> shapes(const State& state) {
+  std::map<std::string, Shape> out;
+  for (const auto& [name, tensor] : state) {
+    out[name] = tensor.shape();
+  }
+  return out;
+}
+
+TEST(FileNames, OfALlama) {
+  const Made made(llama({kUntied, kModel + "num_layers=1"}));
+  const std::string layer = "model.layers.0.";
+  EXPECT_EQ(shapes(made.files), (std::map<std::string, Shape>{
+                                    {"model.embed_tokens.weight", {31, 32}},
+                                    {layer + "input_layernorm.weight", {32}},
+                                    {layer + "self_attn.q_proj.weight", {32, 32}},
+                                    {layer + "self_attn.k_proj.weight", {16, 32}},
+                                    {layer + "self_attn.v_proj.weight", {16, 32}},
+                                    {layer + "self_attn.o_proj.weight", {32, 32}},
+                                    {layer + "post_attention_layernorm.weight", {32}},
+                                    {layer + "mlp.gate_proj.weight", {48, 32}},
+                                    {layer + "mlp.up_proj.weight", {48, 32}},
+                                    {layer + "mlp.down_proj.weight", {32, 48}},
+                                    {"model.norm.weight", {32}},
+                                    {"lm_head.weight", {31, 32}},
+                                }));
+  const auto expect_same = [&](const std::string& file, const std::string& logical) {
+    EXPECT_TRUE(testing::same_bits(made.files.at(file), made.logical.at(logical))) << file;
+  };
+  expect_same(layer + "self_attn.v_proj.weight", "layers.0.attention.wv.weight");
+  expect_same(layer + "self_attn.o_proj.weight", "layers.0.attention.wo.weight");
+  expect_same(layer + "mlp.gate_proj.weight", "layers.0.feed_forward.w_gate.weight");
+  expect_same(layer + "mlp.up_proj.weight", "layers.0.feed_forward.w_up.weight");
+  expect_same(layer + "post_attention_layernorm.weight", "layers.0.ffn_norm.weight");
+}
+
+TEST(FileNames, OfAQwen2) {
+  const Made made(llama({kQkvBias}));
+  for (const char* bias : {"q_proj", "k_proj", "v_proj"}) {
+    EXPECT_TRUE(made.files.contains(std::string("model.layers.1.self_attn.") + bias + ".bias"));
+  }
+  EXPECT_FALSE(made.files.contains("model.layers.1.self_attn.o_proj.bias"));
+  EXPECT_FALSE(made.files.contains("lm_head.weight"));
+  EXPECT_EQ(made.files.size(), made.logical.size());
+}
+
+TEST(FileNames, OfAGpt2) {
+  const Made made({kModel + "num_layers=1"});
+  const std::string layer = "transformer.h.0.";
+  EXPECT_EQ(shapes(made.files), (std::map<std::string, Shape>{
+                                    {"transformer.wte.weight", {31, 32}},
+                                    {"transformer.wpe.weight", {8, 32}},
+                                    {layer + "ln_1.weight", {32}},
+                                    {layer + "ln_1.bias", {32}},
+                                    {layer + "attn.c_attn.weight", {32, 96}},
+                                    {layer + "attn.c_attn.bias", {96}},
+                                    {layer + "attn.c_proj.weight", {32, 32}},
+                                    {layer + "attn.c_proj.bias", {32}},
+                                    {layer + "ln_2.weight", {32}},
+                                    {layer + "ln_2.bias", {32}},
+                                    {layer + "mlp.c_fc.weight", {32, 48}},
+                                    {layer + "mlp.c_fc.bias", {48}},
+                                    {layer + "mlp.c_proj.weight", {48, 32}},
+                                    {layer + "mlp.c_proj.bias", {32}},
+                                    {"transformer.ln_f.weight", {32}},
+                                    {"transformer.ln_f.bias", {32}},
+                                }));
+  // Matrices lie [in, out]; the square one too, where no shape would tell.
+  const auto expect_turned = [&](const Tensor& file, const char* logical) {
+    EXPECT_TRUE(testing::same_bits(file.t(), made.logical.at(logical))) << logical;
+  };
+  const Tensor qkv = made.files.at(layer + "attn.c_attn.weight");
+  expect_turned(qkv.slice(1, 0, 32), "layers.0.attention.wq.weight");
+  expect_turned(qkv.slice(1, 32, 64), "layers.0.attention.wk.weight");
+  expect_turned(qkv.slice(1, 64, 96), "layers.0.attention.wv.weight");
+  expect_turned(made.files.at(layer + "attn.c_proj.weight"), "layers.0.attention.wo.weight");
+  expect_turned(made.files.at(layer + "mlp.c_fc.weight"), "layers.0.feed_forward.w_up.weight");
+  expect_turned(made.files.at(layer + "mlp.c_proj.weight"), "layers.0.feed_forward.w_down.weight");
+  EXPECT_TRUE(testing::same_bits(made.files.at(layer + "attn.c_attn.bias").slice(0, 32, 64),
+                                 made.logical.at("layers.0.attention.wk.bias")));
+}
+
+TEST(FileNames, OfOtherModelsAreLogical) {
+  const Made made({kModel + "hidden_act=relu"});
+  testing::expect_states_equal(made.files, made.logical);
+}
+
+TEST(FileNames, RoundTrip) {
+  for (const Overrides& overrides :
+       {Overrides{}, llama(), llama({kUntied}), llama({kQkvBias}),
+        Overrides{kModel + "num_layers=11"}, llama({kModel + "num_layers=11"}),
+        Overrides{kModel + "hidden_act=relu"}}) {
+    const Made made(overrides);
+    testing::expect_states_equal(made.loaded(made.files), made.logical);
+    testing::expect_states_equal(made.loaded(made.logical), made.logical);
+  }
+}
+
+TEST(FileNames, Gpt2WithoutPrefixAndWithMaskBuffers) {
+  const Made made({});
+  State old;
+  for (const auto& [name, tensor] : made.files) {
+    old[name.substr(std::string("transformer.").size())] = tensor;
+  }
+  old["h.0.attn.bias"] = ones({1, 1, 8, 8});
+  old["h.1.attn.masked_bias"] = scalar(-1e4);
+  old["lm_head.weight"] = old.at("wte.weight");
+  testing::expect_states_equal(made.loaded(old), made.logical);
+}
+
+TEST(FileNames, LlamaWithFrequenciesAndRepeatedHead) {
+  const Made made(llama());
+  State files = made.files;
+  files["model.layers.0.self_attn.rotary_emb.inv_freq"] = ones({4});
+  files["lm_head.weight"] = files.at("model.embed_tokens.weight").clone();
+  testing::expect_states_equal(made.loaded(files), made.logical);
+}
+
+TEST(FileNames, AHeadOfItsOwnDoesNotFitATiedModel) {
+  const Made untied(llama({kUntied}));
+  const Made tied(llama());
+  EXPECT_ERROR(tied.loaded(untied.files), ValueError, "unexpected: lm_head.weight");
+}
+
+TEST(FileNames, WhatIsNotKnownIsReported) {
+  const Made made(llama());
+  State files = made.files;
+  files["model.layers.0.self_attn.q_norm.weight"] = ones({8});
+  files["model.something"] = ones({2});
+  files["model.layers.0.mlp.up_proj.weight"] = ones({32, 48});
+  for (const char* finding : {"model.layers.0.self_attn.q_norm.weight", "model.something",
+                              "model.layers.0.mlp.up_proj.weight"}) {
+    EXPECT_ERROR(made.loaded(files), ValueError, finding);
+  }
+  // A fused matrix that cannot be cut in three.
+  const Made gpt2({});
+  State odd = gpt2.files;
+  odd["transformer.h.0.attn.c_attn.weight"] = ones({32, 95});
+  EXPECT_ERROR(gpt2.loaded(odd), ValueError, "transformer.h.0.attn.c_attn.weight");
+  odd.erase("transformer.h.0.attn.c_attn.weight");
+  EXPECT_ERROR(gpt2.loaded(odd), ValueError, "missing: layers.0.attention.wq.weight");
+}
+
+}  // namespace
+}  // namespace tapestry

@@ -1,0 +1,249 @@
+// What a checkpoint holds does not depend on who wrote it: loaded in one layout after the other and
+// written again, its files stay the same, bit for bit.
+#include <gtest/gtest.h>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/comm/thread_ranks.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/dist_checkpointing/manifest.h"
+#include "parallel_core/dist_checkpointing/training_state_file.h"
+#include "parallel_core/parallel_state.h"
+#include "parallel_core/training/pretrain.h"
+#include "tests/message_of.h"
+#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/parallel_core/model_families.h"
+
+namespace tapestry {
+namespace {
+
+using data::TempDir;
+using testing::joined;
+using testing::Overrides;
+using testing::small_config;
+using testing::Trainer;
+
+const std::string kParallel = "parallel_config.";
+
+Overrides tp(int size) {
+  return {kParallel + "tensor_model_parallel_size=" + std::to_string(size)};
+}
+Overrides pp(int size) {
+  return {kParallel + "pipeline_model_parallel_size=" + std::to_string(size)};
+}
+Overrides zero(const char* level) { return {kParallel + "zero_level=" + level}; }
+
+struct Layout {
+  int ranks;
+  Overrides overrides;
+};
+
+std::vector<Layout> layouts() {
+  const Overrides chunks = {"model_config.num_layers=4",
+                            kParallel + "virtual_pipeline_model_parallel_size=2"};
+  return {{2, tp(2)},
+          {2, {}},
+          {2, zero("z1")},
+          {4, joined(tp(2), zero("z2"))},
+          {4, joined(tp(4), {kParallel + "sequence_parallel=True"})},
+          {2, zero("z3")},
+          {2, pp(2)},
+          {4, joined(tp(2), pp(2))},
+          {4, joined(pp(2), zero("z1"))},
+          {2, {kParallel + "context_parallel_size=2"}},
+          {4, joined(zero("z3"), tp(2))},
+          {4, joined(zero("z3"), {kParallel + "context_parallel_size=2"})},
+          {1, {}}};
+}
+
+const std::vector<std::string> kBinaries = {"model.safetensors", "training_state.safetensors"};
+
+class LayoutsOnDisk : public ::testing::TestWithParam<Overrides> {
+ protected:
+  // Trains three steps in one process and saves.
+  std::string train() {
+    Trainer trainer(GetParam());
+    for (int64_t step = 0; step < 3; ++step) {
+      trainer.cell({testing::make_batch(trainer.config, 2, 2 * step)});
+    }
+    return write_checkpoint(*trainer.model, trainer.config.model_config, 3, options("start"),
+                            trainer.optimizer.get());
+  }
+  CheckpointOptions options(const std::string& name) const {
+    CheckpointOptions out;
+    out.directory = dir_.file(name);
+    out.training_state = "{}";
+    out.remove_redundancy = name.back() % 2 == 0;
+    return out;
+  }
+  // Loads a checkpoint in a layout, and saves it again.
+  std::string rewrite(const Layout& layout, const std::string& from, const std::string& name) {
+    std::string saved;
+    run_thread_ranks(layout.ranks, [&](const std::shared_ptr<ProcessGroup>& world) {
+      const AllConfig config = small_config(joined(GetParam(), layout.overrides));
+      initialize_ranks(config, world);
+      const auto model = get_model(config);
+      load_weights(*model, config.model_config, from);
+      const auto data_parallel = get_data_parallel(config, *model);
+      const auto optimizer = get_optimizer(config, *model, data_parallel.get());
+      load_optimizer_state(from, *model, *optimizer);
+      const std::string folder =
+          write_checkpoint(*model, config.model_config, 3, options(name), optimizer.get());
+      if (world->rank() == 0) {
+        saved = folder;
+      }
+    });
+    return saved;
+  }
+
+  TempDir dir_;
+};
+
+TEST_P(LayoutsOnDisk, FilesStayTheSame) {
+  std::string from = train();
+  const TempDir& dir = dir_;
+  const auto read = [&](const std::string& path) {
+    return dir.read(path.substr(dir.path().size() + 1));
+  };
+  int number = 0;
+  for (const Layout& layout : layouts()) {
+    SCOPED_TRACE(::testing::PrintToString(layout.overrides));
+    const std::string to = rewrite(layout, from, concat("rewritten_", ++number));
+    for (const std::string& name : kBinaries) {
+      EXPECT_EQ(read(from + "/" + name), read(to + "/" + name)) << name;
+    }
+    EXPECT_EQ(fault_of_checkpoint(to, /*checksums=*/true), "");
+    from = to;
+  }
+}
+
+const Overrides kHalves = {"training_config.bf16=True", "model_config.params_dtype=bfloat16",
+                           "optimizer_config.store_param_remainders=True",
+                           "optimizer_config.exp_avg_dtype=bfloat16",
+                           "optimizer_config.exp_avg_sq_dtype=bfloat16"};
+
+INSTANTIATE_TEST_SUITE_P(Models,
+                         LayoutsOnDisk,
+                         ::testing::Values(Overrides{"model_config.num_layers=4"},
+                                           testing::llama({"model_config.num_layers=4",
+                                                           testing::kUntied}),
+                                           joined({"model_config.num_layers=4"}, kHalves)));
+
+class StoredState : public ::testing::Test {
+ protected:
+  StoredState() {
+    trainer_.cell({testing::make_batch(trainer_.config, 2)});
+    CheckpointOptions options;
+    options.directory = dir_.file("checkpoint");
+    options.training_state = R"({"mine": [1, 2]})";
+    options.max_shard_bytes = 4000;
+    options.resolved_config = "seed: 7\n";
+    folder_ = write_checkpoint(*trainer_.model, trainer_.config.model_config, 1, options,
+                               trainer_.optimizer.get());
+  }
+  std::string relative(const std::string& name) const { return "checkpoint/step_00000001/" + name; }
+  void expect_fault(const std::string& name, const std::string& what) {
+    const std::string fault = fault_of_checkpoint(folder_, true);
+    EXPECT_NE(fault.find(name), std::string::npos) << fault;
+    EXPECT_NE(fault.find(what), std::string::npos) << fault;
+  }
+
+  TempDir dir_;
+  Trainer trainer_;
+  std::string folder_;
+};
+
+TEST_F(StoredState, ShardsReadAsOne) {
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/model.safetensors.index.json"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/model.safetensors"));
+  Trainer other(Overrides{"training_config.seed=8"});
+  load_weights(*other.model, other.config.model_config, folder_);
+  load_optimizer_state(folder_, *other.model, *other.optimizer);
+  testing::expect_states_equal(get_logical_state(*other.model), get_logical_state(*trainer_.model));
+  testing::expect_states_equal(other.optimizer->state_dict(), trainer_.optimizer->state_dict());
+  EXPECT_EQ(read_training_state(folder_), R"({"mine":[1,2]})");
+}
+
+TEST_F(StoredState, EveryBitOfEveryFileCounts) {
+  EXPECT_EQ(fault_of_checkpoint(folder_, true), "");
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    const std::string name = entry.path().filename().string();
+    if (name == kManifestFile) {
+      continue;
+    }
+    const std::string bytes = dir_.read(relative(name));
+    for (const size_t at : {size_t{0}, bytes.size() / 2, bytes.size() - 1}) {
+      std::string altered = bytes;
+      altered[at] = static_cast<char>(altered[at] ^ 4);
+      dir_.write(relative(name), altered);
+      expect_fault(name, "altered");
+      EXPECT_EQ(fault_of_checkpoint(folder_, /*checksums=*/false), "");
+    }
+    dir_.write(relative(name), bytes.substr(0, bytes.size() - 1));
+    expect_fault(name, "truncated");
+    dir_.write(relative(name), bytes + "x");
+    expect_fault(name, "not the file of this checkpoint");
+    std::filesystem::remove(entry.path());
+    expect_fault(name, "is missing");
+    dir_.write(relative(name), bytes);
+  }
+  EXPECT_EQ(fault_of_checkpoint(folder_, true), "");
+}
+
+TEST_F(StoredState, BrokenManifests) {
+  const std::string good = dir_.read(relative(kManifestFile));
+  for (size_t bytes = 0; bytes + 2 < good.size(); bytes += 7) {
+    dir_.write(relative(kManifestFile), good.substr(0, bytes));
+    expect_fault(kManifestFile, "");
+  }
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    text.replace(text.find(from), from.size(), to);
+    dir_.write(relative(kManifestFile), text);
+  };
+  with("\"format_version\": 1", "\"format_version\": 9");
+  expect_fault(kManifestFile, "format_version is 9");
+  with("config.json", "../config.json");
+  expect_fault(kManifestFile, "is not a size and a checksum");
+  with("\"bytes\": ", "\"bytes\": -");
+  expect_fault(kManifestFile, "is not a size and a checksum");
+  with("\"step\": 1", "\"step\": 1, \"step\": 2");
+  expect_fault(kManifestFile, "twice");
+}
+
+TEST_F(StoredState, OfAnotherOptimizerOrModel) {
+  Trainer sgd(Overrides{"optimizer_config.optimizer_type=SGD"});
+  EXPECT_ERROR(load_optimizer_state(folder_, *sgd.model, *sgd.optimizer), ValueError,
+               "the state is that of \"AdamW\", the run has SGD");
+  Trainer deep(Overrides{"model_config.num_layers=3"});
+  EXPECT_ERROR(load_optimizer_state(folder_, *deep.model, *deep.optimizer), ValueError,
+               "layers.2.attention.wq.weight");
+  Trainer shallow(Overrides{"model_config.num_layers=1"});
+  EXPECT_ERROR(load_optimizer_state(folder_, *shallow.model, *shallow.optimizer), ValueError,
+               "unexpected: layers.1.");
+  Trainer wide(Overrides{"model_config.ffn_hidden_size=64"});
+  EXPECT_ERROR(load_optimizer_state(folder_, *wide.model, *wide.optimizer), ValueError,
+               "wrong shape: layers.0.feed_forward");
+  EXPECT_EQ(wide.optimizer->state_dict().size(), 0U);
+}
+
+TEST_F(StoredState, AFailureOfOneRankIsOneOfAll) {
+  const std::string model_folder = dir_.file("ranks");
+  run_thread_ranks(2, [&](const std::shared_ptr<ProcessGroup>& world) {
+    const AllConfig config = small_config(tp(2));
+    initialize_ranks(config, world);
+    const auto model = get_model(config);
+    CheckpointOptions options;
+    options.directory = model_folder;
+    write_checkpoint(*model, config.model_config, 1, options);
+    if (world->rank() == 1) {
+      model->named_parameters().front().parameter->data<float>()[0] = std::nanf("");
+    }
+    EXPECT_ERROR(write_checkpoint(*model, config.model_config, 2, options), RuntimeError,
+                 "tok_embeddings.weight holds values that are not finite");
+  });
+  EXPECT_EQ(checkpoints_in(model_folder), std::vector{model_folder + "/step_00000001"});
+  EXPECT_FALSE(std::filesystem::exists(model_folder + "/.step_00000002.tmp"));
+}
+
+}  // namespace
+}  // namespace tapestry
