@@ -10,6 +10,7 @@
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/metrics.h"
 #include "parallel_core/training/pretrain.h"
+#include "parallel_core/training/resume.h"
 
 namespace tapestry {
 
@@ -35,6 +36,7 @@ EvaluationSummary evaluate_checkpoint(const AllConfig& config,
                     "evaluation: the data have neither a validation nor a test part; give one a "
                     "share of dataset_config.split, or name dataset_config.valid_data_path");
   const std::string resolved = resolve_checkpoint(checkpoint);
+  verify_weights(resolved, config.training_config.crc_check, *world);
   const auto model = get_model(config);
   load_weights(*model, config.model_config, resolved);
   if (RankContext::current().rank() == 0) {

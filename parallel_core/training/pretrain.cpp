@@ -221,6 +221,9 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
                               : start_weights.empty() || goes_on
                                   ? std::string()
                                   : resolve_checkpoint(start_weights);
+  if (!weights.empty() && !resume) {
+    verify_weights(weights, config.training_config.crc_check, *options.world);
+  }
   if (!weights.empty() && !options.model) {
     check_hf_config(config.model_config, weights);  // before data and model are made
   }
