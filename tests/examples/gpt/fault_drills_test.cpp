@@ -117,8 +117,19 @@ TEST_F(FaultDrills, AMissingOrForeignShardIsRefused) {
   ASSERT_EQ(train(sharded), 0) << said();
   ASSERT_EQ(train(sharded + set_training("seed", "8") + set_training("output_dir", "other")), 0);
   keep_newest();
-  const std::string second_of_model = "model-00002-of-00003.safetensors";
-  const std::string second_of_state = "training_state-00002-of-00006.safetensors";
+  const auto second = [&](const std::string& stem) {
+    for (const auto& entry : fs::directory_iterator(dir_.file(checkpoint(8)))) {
+      std::string name = entry.path().filename().string();
+      if (name.starts_with(stem + "-00002-of-")) {
+        return name;
+      }
+    }
+    return std::string("none");
+  };
+  const std::string second_of_model = second("model");
+  std::string first_of_model = second_of_model;
+  first_of_model.replace(first_of_model.find("00002"), 5, "00001");
+  const std::string second_of_state = second("training_state");
   for (const std::string& name :
        {second_of_model, second_of_state, std::string("model.safetensors.index.json"),
         std::string("training_state.safetensors.index.json"), std::string("training_state.json")}) {
@@ -131,7 +142,7 @@ TEST_F(FaultDrills, AMissingOrForeignShardIsRefused) {
     fs::copy_file(dir_.file(checkpoint(8, "other") + "/" + name),
                   dir_.file(checkpoint(8) + "/" + name), overwrite);
     expect_refused({"step_00000008/" + name + ": its content is not what was written"});
-    fs::copy_file(dir_.file(checkpoint(8) + "/model-00001-of-00003.safetensors"),
+    fs::copy_file(dir_.file(checkpoint(8) + "/" + first_of_model),
                   dir_.file(checkpoint(8) + "/" + name), overwrite);
     expect_refused({"step_00000008/" + name + ": has "});
     restore_newest();
