@@ -183,8 +183,13 @@ void estimate_checkpoints(const AllConfig& config,
   const bool shared_out = zero_level(config) >= 1 && ranks > 1;
   const double share = shared_out ? 1.0 / static_cast<double>(ranks) : 1.0;
   const auto size = static_cast<double>(size_of(config.model_config.params_dtype));
+  // Buckets are filled while what they are filled from is still there.
   const bool moves = shared_out || config.model_config.params_dtype != kFloat32;
-  estimate.start = bytes_of(count * 4 + (moves ? count * size * share : 0));
+  // With z3 parameters are made one after the other, each in its bucket and beside it.
+  const bool in_pieces = zero_level(config) == 3 && ranks > 1;
+  const double whole =
+      in_pieces ? std::min(count, 4 * largest_parameter(config.model_config)) : count;
+  estimate.start = bytes_of(whole * 4 + (moves ? count * size * (in_pieces ? share : 1) : 0));
   if (!t.async_save) {
     return;
   }
