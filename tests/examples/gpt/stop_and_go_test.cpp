@@ -13,25 +13,27 @@ using ::testing::Not;
 
 class StopAndGo : public DrillTest {
  protected:
-  // A run that was stopped after some step has saved that step, and is up to there what a run of
-  // so many steps is; two further steps are then the same for both.
-  void expect_whole_after_stop(const std::string& output) {
-    const auto last = static_cast<int64_t>(steps(output).size());
+  // A run that was stopped has saved its last step; gone on with, it ends as one that was not.
+  void expect_whole_after_stop(const std::string& arguments) {
+    const auto last = static_cast<int64_t>(steps().size());
     ASSERT_GT(last, 0);
-    EXPECT_EQ(saved(output).back(), name_of_step(last));
-    EXPECT_FALSE(saved(output).front().starts_with(".")) << saved(output).front();
-    EXPECT_FALSE(exists(output + "/run.lock"));
-    const std::string further = set_training("training_iters", std::to_string(last + 2)) +
-                                set_training("save_interval", "1000000");
-    ASSERT_EQ(train(kResume + further + set_training("output_dir", output)), 0) << said();
-    ASSERT_EQ(train(further + set_training("output_dir", "undisturbed")), 0) << said();
-    expect_same_end(last + 2, output, "undisturbed");
+    EXPECT_EQ(saved().back(), name_of_step(last));
+    EXPECT_FALSE(saved().front().starts_with(".")) << saved().front();
+    EXPECT_FALSE(exists("output/run.lock"));
+    ASSERT_EQ(train(kResume + arguments), 0) << said();
+    EXPECT_THAT(out_, HasSubstr(concat("going on after step ", last)));
+    ASSERT_EQ(train(arguments + set_training("output_dir", "undisturbed")), 0) << said();
+    expect_same_end(400, "output", "undisturbed");
   }
 };
 
+const std::string k400 = set_training("training_iters", "400") +
+                         set_training("save_interval", "1000000") +
+                         set_training("log_interval", "1000000");
+
 TEST_F(StopAndGo, ASignalDuringASaveInTheBackground) {
   const pid_t child =
-      start("output", {"training_config.training_iters=2000000", "training_config.save_interval=1",
+      start("output", {"training_config.training_iters=400", "training_config.save_interval=1",
                        "training_config.async_save=True", "training_config.log_interval=1000000"});
   wait_until_said("output", "saved ");
   wait_until("a save under way", [&] {
@@ -41,17 +43,13 @@ TEST_F(StopAndGo, ASignalDuringASaveInTheBackground) {
   ASSERT_EQ(::kill(child, SIGTERM), 0);
   EXPECT_EQ(end_of(child), 0) << dir_.read("output.log");
   EXPECT_THAT(dir_.read("output.log"), HasSubstr("stopped on request after"));
-  expect_whole_after_stop("output");
+  expect_whole_after_stop(k400);
 }
 
 TEST_F(StopAndGo, ATimeLimitSavesAndEnds) {
-  ASSERT_EQ(
-      train(set_training("training_iters", "2000000") + set_training("save_interval", "1000000") +
-            set_training("exit_duration_in_mins", "0.005")),
-      0)
-      << said();
+  ASSERT_EQ(train(k400 + set_training("exit_duration_in_mins", "0.0003")), 0) << said();
   EXPECT_THAT(out_, HasSubstr("stopped on request after"));
-  expect_whole_after_stop("output");
+  expect_whole_after_stop(k400);
 }
 
 TEST_F(StopAndGo, SecondsBetweenSaves) {
@@ -63,8 +61,9 @@ TEST_F(StopAndGo, SecondsBetweenSaves) {
   wait_until("three checkpoints", [&] { return saved().size() >= 3; });
   ASSERT_EQ(::kill(child, SIGTERM), 0);
   EXPECT_EQ(end_of(child), 0) << dir_.read("output.log");
-  EXPECT_LT(saved().size(), steps().size());  // not after every step
-  expect_whole_after_stop("output");
+  const auto last = static_cast<int64_t>(steps().size());
+  EXPECT_LT(static_cast<int64_t>(saved().size()), last);  // not after every step
+  EXPECT_EQ(saved().back(), name_of_step(last));
 }
 
 // "greater" makes an early evaluation the best one: its checkpoint is older than those that are
