@@ -13,7 +13,7 @@
 #   --kills N        kills in all (20)
 #   --seconds N      no further kills after so many seconds (no limit)
 #   --ranks N        processes of the run, under mpirun (1)
-#   --layout LAYOUT  layout of the run: dp, tp, pp, cp, vpp, ep, zero=z1..z3 and sp, as in
+#   --layout LAYOUT  layout of the run: dp, tp, pp, cp, vpp, zero=z1..z3 and sp, as in
 #                    dp=2,tp=2,sp,zero=z1; sets --ranks
 #   --layouts LIST   every second run changes its layout: each time it goes on, it takes one of these
 #   --seed N         of the moments and choices (from the clock; it is printed)
@@ -69,29 +69,26 @@ programs="$(cd "$programs" && pwd)"
 
 # read_layout LAYOUT: sets layout_ranks, layout_dp and layout_set, the options of pretrain_gpt.
 read_layout() {
-  local word name value part other=1
+  local word name value pair
   layout_dp=1 layout_set=()
-  local -A size=([tp]=1 [pp]=1 [cp]=1 [ep]=1 [vpp]="" [zero]=null [sp]=False)
+  local -A size=([tp]=1 [pp]=1 [cp]=1 [vpp]="" [zero]=null [sp]=False)
   for word in ${1//,/ }; do
     name="${word%%=*}" value="${word#*=}"
     [[ "$word" == sp ]] && value=True
     case "$name" in
-      dp | tp | pp | cp | ep | vpp) [[ "$value" =~ ^[1-9][0-9]{0,3}$ ]] || wrong "$1: $word has no size" ;;
+      dp | tp | pp | cp | vpp) [[ "$value" =~ ^[1-9][0-9]{0,3}$ ]] || wrong "$1: $word has no size" ;;
       zero) [[ "$value" == z[1-3] ]] || wrong "$1: $word is none of zero=z1, z2, z3" ;;
       sp) ;;
-      *) wrong "$1: '$word' is none of dp, tp, pp, cp, ep, vpp, zero and sp" ;;
+      *) wrong "$1: '$word' is none of dp, tp, pp, cp, vpp, zero and sp" ;;
     esac
     [[ "$name" == dp ]] && layout_dp="$value" || size[$name]="$value"
   done
-  for part in tensor:tp pipeline:pp; do
-    layout_set+=(--set "parallel_config.${part%:*}_model_parallel_size=${size[${part#*:}]}")
+  for pair in "tensor_model_parallel_size=${size[tp]}" "pipeline_model_parallel_size=${size[pp]}" \
+    "virtual_pipeline_model_parallel_size=${size[vpp]:-null}" "context_parallel_size=${size[cp]}" \
+    "sequence_parallel=${size[sp]}" "zero_level=${size[zero]}"; do
+    layout_set+=(--set "parallel_config.$pair")
   done
-  layout_set+=(--set "parallel_config.context_parallel_size=${size[cp]}"
-    --set "parallel_config.sequence_parallel=${size[sp]}" --set "parallel_config.zero_level=${size[zero]}")
-  ((size[ep] == 1)) || layout_set+=(--set "parallel_config.expert_model_parallel_size=${size[ep]}")
-  layout_set+=(--set "parallel_config.virtual_pipeline_model_parallel_size=${size[vpp]:-null}")
-  other=$((size[tp] * size[pp] * size[cp]))
-  layout_ranks=$((layout_dp * other))
+  layout_ranks=$((layout_dp * size[tp] * size[pp] * size[cp]))
 }
 for other in "${layouts[@]}"; do
   read_layout "$other"
