@@ -11,6 +11,7 @@
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/training/generation.h"
 #include "parallel_core/training/program.h"
+#include "parallel_core/training/resume.h"
 #include "parallel_core/training/saved_model.h"
 #include "parallel_core/training/terminal.h"
 #include "parallel_core/training/training.h"
@@ -77,6 +78,7 @@ int run(int argc, char** argv) {
   }
   const tapestry::AllConfig& config = saved.config;
   const tapestry::data::Tokenizer& tokenizer = *saved.tokenizer;
+  tapestry::verify_weights(folder, /*checksums=*/true, *tapestry::single_process_group());
   const auto model = tapestry::get_model(config);
   tapestry::load_weights(*model, config.model_config, folder);
 

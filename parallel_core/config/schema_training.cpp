@@ -204,8 +204,8 @@ constexpr Key kKeys[] = {
             "as step_00000100: with that one."},
     {.name = "crc_check",
      .field = f<&T::crc_check>,
-     .doc = "Read a checkpoint's files whole and compare their checksums before going on with it. "
-            "Sizes are always compared."},
+     .doc = "Read a checkpoint's files whole and compare their checksums before going on with it, "
+            "or those of its weights before starting from them. Sizes are always compared."},
     {.name = "load_checkpoint",
      .field = f<&T::load_checkpoint>,
      .null = Null::kDefault,

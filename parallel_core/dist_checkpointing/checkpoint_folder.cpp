@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/dist_checkpointing/manifest.h"
 
 namespace tapestry {
 
@@ -21,6 +22,11 @@ constexpr const char* kPickleFile = "pytorch_model.bin";
 bool holds_weights(const fs::path& folder) {
   return fs::exists(folder / kWeightsFile) ||
          fs::exists(folder / (std::string(kWeightsFile) + ".index.json"));
+}
+
+// Also one that has lost its weights: who looks for the latest one has to hear of that.
+bool is_checkpoint(const fs::path& folder) {
+  return holds_weights(folder) || fs::exists(folder / kManifestFile);
 }
 
 // N of PREFIX + N; empty for any other name.
@@ -40,7 +46,7 @@ std::vector<fs::path> paths_in(const fs::path& folder) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const std::optional<int64_t> step = number_after("step_", entry.path().filename().string());
-    if (step && entry.is_directory() && holds_weights(entry.path())) {
+    if (step && entry.is_directory() && is_checkpoint(entry.path())) {
       found.emplace_back(*step, entry.path());
     }
   }

@@ -419,10 +419,11 @@ void CheckpointWriter::rethrow(const std::exception_ptr& failure) const {
                   ": ");
   };
   try {
-    std::rethrow_exception(failure);
-  } catch (const fs::filesystem_error& error) {
-    throw_io_error(folder_, concat("be written because of ", error.path1().string()),
-                   error.code().value());
+    try {
+      std::rethrow_exception(failure);
+    } catch (const fs::filesystem_error& error) {
+      throw_io_error(error.path1().string(), "be made, moved or removed", error.code().value());
+    }
   } catch (const StorageError& error) {
     throw StorageError(concat(prefix(), error.what(), "; it takes ", bytes_text(times_.bytes), ", ",
                               bytes_text(free_bytes(options_.directory)), " are free"));

@@ -104,11 +104,15 @@ std::optional<Manifest> read_manifest(const std::string& folder) {
   return manifest;
 }
 
-void verify_checkpoint(const std::string& folder, bool checksums, ProcessGroup& world) {
+void verify_checkpoint(const std::string& folder,
+                       bool checksums,
+                       ProcessGroup& world,
+                       const std::string& of) {
   std::optional<Manifest> manifest;
   all_or_none(world, [&] {
     manifest = read_manifest(folder);
     if (manifest) {
+      std::erase_if(manifest->files, [&](const auto& file) { return !file.first.starts_with(of); });
       check_sizes(folder, *manifest);
     }
   });
@@ -136,9 +140,9 @@ void verify_checkpoint(const std::string& folder, bool checksums, ProcessGroup& 
   }
 }
 
-std::string fault_of_checkpoint(const std::string& folder, bool checksums) {
+std::string fault_of_checkpoint(const std::string& folder, bool checksums, const std::string& of) {
   try {
-    verify_checkpoint(folder, checksums, *single_process_group());
+    verify_checkpoint(folder, checksums, *single_process_group(), of);
     return {};
   } catch (const Error& error) {
     return error.what();

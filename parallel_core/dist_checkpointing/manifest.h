@@ -29,10 +29,16 @@ std::optional<Manifest> read_manifest(const std::string& folder);
 
 /// IoError, naming the file and what is wrong with it, unless every file of the manifest is there
 /// with its size and, where asked for, its checksum. Collective: each rank reads its share of the
-/// bytes, and all of them throw alike. Nothing for a folder without a manifest.
-void verify_checkpoint(const std::string& folder, bool checksums, ProcessGroup& world);
+/// bytes, and all of them throw alike. Nothing for a folder without a manifest. With `of`, only the
+/// files whose names begin so.
+void verify_checkpoint(const std::string& folder,
+                       bool checksums,
+                       ProcessGroup& world,
+                       const std::string& of = "");
 
 /// The same of this process alone, as a text: empty if nothing is wrong.
-std::string fault_of_checkpoint(const std::string& folder, bool checksums);
+std::string fault_of_checkpoint(const std::string& folder,
+                                bool checksums,
+                                const std::string& of = "");
 
 }  // namespace tapestry

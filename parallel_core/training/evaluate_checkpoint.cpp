@@ -12,6 +12,7 @@
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/metrics.h"
 #include "parallel_core/training/pretrain.h"
+#include "parallel_core/training/resume.h"
 #include "parallel_core/training/trainer_state.h"
 
 namespace tapestry {
@@ -49,6 +50,7 @@ EvaluationSummary evaluate_checkpoint(const AllConfig& config,
   check<ValueError>(data.validation != nullptr || data.test != nullptr,
                     "evaluation: the data have neither a validation nor a test part; give one a "
                     "share of dataset_config.split, or name dataset_config.valid_data_path");
+  verify_weights(resolved, config.training_config.crc_check, *world);
   const auto model = get_model(config);
   load_weights(*model, config.model_config, resolved);
   if (RankContext::current().rank() == 0) {

@@ -233,6 +233,9 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   const std::string weights = resume          ? resume->checkpoint
                               : start.empty() ? std::string()
                                               : resolve_checkpoint(start);
+  if (!weights.empty() && !resume) {
+    verify_weights(weights, config.training_config.crc_check, *options.world);
+  }
   if (!weights.empty() && !options.model) {
     check_hf_config(config.model_config, weights);  // before data and model are made
   }
@@ -281,22 +284,6 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (!options.run_cmd.empty()) {
     resolved = comment_line("run_cmd: " + options.run_cmd) + resolved;
   }
-  if (options.overwrite || options.replace) {
-    options.world->barrier();  // every rank has read what may be moved now
-  }
-  if (first) {
-    const std::string aside = folder.move_earlier_aside({data.tokenizer_model});
-    if (!aside.empty()) {
-      log_info("the files of the earlier run are now in " + aside);
-    }
-    if (resume) {
-      const std::string later = folder.move_later_aside(resume->checkpoint);
-      if (!later.empty()) {
-        log_info("what the run did after this step is now in " + later);
-      }
-    }
-    write_file_atomically(output + "/config.yaml", resolved);
-  }
   if (get_data_parallel_world_size(/*with_context_parallel=*/true) > 1) {
     check_equal_parameters(*model, get_data_parallel_group(/*with_context_parallel=*/true));
   }
@@ -326,6 +313,23 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (resume) {
     go_on_with(*resume, config.training_config, *model, *optimizer, cell);
     trainer = resume->trainer;
+  }
+  // Nothing that the run begins with can be wrong any more.
+  if (options.overwrite || options.replace) {
+    options.world->barrier();  // every rank has read what may be moved now
+  }
+  if (first) {
+    const std::string aside = folder.move_earlier_aside({data.tokenizer_model});
+    if (!aside.empty()) {
+      log_info("the files of the earlier run are now in " + aside);
+    }
+    if (resume) {
+      const std::string later = folder.move_later_aside(resume->checkpoint);
+      if (!later.empty()) {
+        log_info("what the run did after this step is now in " + later);
+      }
+    }
+    write_file_atomically(output + "/config.yaml", resolved);
   }
   trainer.schedule = schedule.state;
   trainer.layout = layout_line(config.parallel_config, ranks);

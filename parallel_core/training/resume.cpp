@@ -17,6 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Names of files with weights, and of their index, begin so.
+constexpr const char* kWeights = "model";
+
 std::string base_of(const TrainingConfig& t) {
   return t.load_checkpoint.empty() ? t.output_dir : t.load_checkpoint;
 }
@@ -54,20 +57,32 @@ std::string find_checkpoint(const TrainingConfig& t) {
   return resolve_checkpoint(base);
 }
 
-// "; the one before it, PATH, is whole: ..." if there is one.
-std::string offer_earlier(const std::string& broken, bool checksums) {
-  const std::string folder = fs::path(broken).parent_path().string();
-  std::vector<std::string> all = checkpoints_in(folder);
+std::string folder_of(const std::string& checkpoint) {
+  return fs::path(checkpoint).parent_path().string();
+}
+
+// The latest checkpoint before a broken one whose files `of` are whole; empty if there is none.
+std::string whole_one_before(const std::string& broken, bool checksums, const std::string& of) {
+  std::vector<std::string> all = checkpoints_in(folder_of(broken));
   std::reverse(all.begin(), all.end());
   for (const std::string& path : all) {
-    const bool is_earlier = path < broken;
-    if (is_earlier && has_training_state(path) && fault_of_checkpoint(path, checksums).empty()) {
-      const std::string name = fs::path(path).filename().string();
-      return concat("\nThe latest one before it that is whole is ", path,
-                    ": to go on with it, set training_config.resume_training: ", name);
+    const std::string name = fs::path(path).filename().string();
+    if (name < fs::path(broken).filename().string() &&
+        fault_of_checkpoint(path, checksums, of).empty() &&
+        (of == kWeights || (has_training_state(path) && read_manifest(path)))) {
+      return path;
     }
   }
-  return concat("\nThere is no other checkpoint in ", folder, " that a run can go on with");
+  return {};
+}
+
+std::string offer_earlier(const std::string& broken, bool checksums) {
+  const std::string path = whole_one_before(broken, checksums, "");
+  return path.empty() ? concat("\nThere is no other checkpoint in ", folder_of(broken),
+                               " that a run can go on with")
+                      : concat("\nThe latest one before it that is whole is ", path,
+                               ": to go on with it, set training_config.resume_training: ",
+                               fs::path(path).filename().string());
 }
 
 }  // namespace
@@ -93,11 +108,19 @@ std::optional<ResumePoint> find_resume_point(const AllConfig& config, ProcessGro
   try {
     verify_checkpoint(checkpoint, t.crc_check, world);
     all_or_none(world, [&] {
+      const std::optional<Manifest> manifest = read_manifest(checkpoint);
+      check<IoError>(!t.crc_check || manifest, (fs::path(checkpoint) / kManifestFile).string(),
+                     ": is missing, so nothing says whether the checkpoint is whole; with "
+                     "training_config.crc_check: False a run goes on with it as it is");
       check<IoError>(has_training_state(checkpoint), checkpoint, ": holds weights alone, without ",
                      kTrainingStateFile,
                      "; load_checkpoint without resume_training starts a new run from them");
       const std::string source = (fs::path(checkpoint) / kTrainingStateFile).string();
       point.trainer = parse_trainer_state(read_training_state(checkpoint), source);
+      check<IoError>(!manifest || manifest->step == point.trainer.position.seen,
+                     (fs::path(checkpoint) / kManifestFile).string(), ": step is ",
+                     manifest ? manifest->step : 0, ", but that of ", kTrainingStateFile, " is ",
+                     point.trainer.position.seen);
       if (!point.trainer.data.empty()) {
         point.data = parse_data_state(point.trainer.data, source);
       }
@@ -106,6 +129,18 @@ std::optional<ResumePoint> find_resume_point(const AllConfig& config, ProcessGro
     throw IoError(concat(error.what(), offer_earlier(checkpoint, t.crc_check)));
   }
   return point;
+}
+
+void verify_weights(const std::string& checkpoint, bool checksums, ProcessGroup& world) {
+  try {
+    verify_checkpoint(checkpoint, checksums, world, kWeights);
+  } catch (const IoError& error) {
+    const std::string earlier = whole_one_before(checkpoint, checksums, kWeights);
+    throw IoError(concat(error.what(),
+                         earlier.empty()
+                             ? std::string()
+                             : concat("\nThe latest one before it that is whole is ", earlier)));
+  }
 }
 
 }  // namespace tapestry

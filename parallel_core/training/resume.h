@@ -28,6 +28,11 @@ struct ResumePoint {
 /// that is whole is named.
 std::optional<ResumePoint> find_resume_point(const AllConfig& config, ProcessGroup& world);
 
+/// IoError, on every rank, if a file with weights of a checkpoint that they are to be taken from is
+/// torn, truncated or, with `checksums`, altered: names the latest one before it that is whole, if
+/// any. Nothing for a path without a manifest: a file, another program's folder. Collective.
+void verify_weights(const std::string& checkpoint, bool checksums, ProcessGroup& world);
+
 /// Whether such a run goes on in the folder that it writes to.
 bool resumes_in_place(const TrainingConfig& config);
 

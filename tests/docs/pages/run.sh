@@ -69,3 +69,19 @@ runs 'pretrain_gpt --config_path hf.yaml'
 says 'loaded models/llama'
 runs 'generate --checkpoint models/llama --prompt "In the beginning" --max_new_tokens 100'
 says 'In the beginning'
+
+small pretrain_gpt ''
+runs 'scripts/torture.sh --kills 20' 20=2
+says 'torture: passed: '
+runs 'scripts/torture.sh --kills 20 --layout dp=2,tp=2 --layouts "dp=1 pp=2,tp=2"' 20=2
+says 'torture: passed: '
+prepare bash -c 'sed -e "s/save_interval: 500/save_interval: 4/; s/batch_size: 8/batch_size: 2/; s/num_layers: 4/num_layers: 1/" \
+  -e "s/hidden_size: 256/hidden_size: 32/; s/ffn_hidden_size: 1024/ffn_hidden_size: 64/; s/seq_length: 256/seq_length: 32/" \
+  examples/gpt/pretrain_gpt_tiny.yaml >my.yaml'
+runs 'scripts/torture.sh --kills 20 --ranks 2 --config my.yaml --set training_config.training_iters=40 --seconds 600' 20=2
+says 'torture: passed: '
+prepare mkdir -p runs
+prepare cp -r hf runs/one
+prepare cp -r hf runs/two
+runs 'compare_checkpoints runs/one runs/two --bound 1e-4'
+says 'the same'

@@ -1,0 +1,163 @@
+// How runs end before their time, what they keep, and how they go on.
+#include "tests/examples/gpt/drill_test.h"
+
+namespace tapestry::drills {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class StopAndGo : public DrillTest {
+ protected:
+  // A run that was stopped has saved its last step; gone on with, it ends as one that was not.
+  void expect_whole_after_stop(const std::string& arguments) {
+    const auto last = static_cast<int64_t>(steps().size());
+    ASSERT_GT(last, 0);
+    EXPECT_EQ(saved().back(), name_of_step(last));
+    EXPECT_FALSE(saved().front().starts_with(".")) << saved().front();
+    EXPECT_FALSE(exists("output/run.lock"));
+    ASSERT_EQ(train(kResume + arguments), 0) << said();
+    EXPECT_THAT(out_, HasSubstr(concat("going on after step ", last)));
+    ASSERT_EQ(train(arguments + set_training("output_dir", "undisturbed")), 0) << said();
+    expect_same_end(400, "output", "undisturbed");
+  }
+};
+
+const std::string k400 = set_training("training_iters", "400") +
+                         set_training("save_interval", "1000000") +
+                         set_training("log_interval", "1000000");
+
+TEST_F(StopAndGo, ASignalDuringASaveInTheBackground) {
+  const pid_t child =
+      start("output", {"training_config.training_iters=400", "training_config.save_interval=1",
+                       "training_config.async_save=True", "training_config.log_interval=1000000"});
+  wait_until_said("output", "saved ");
+  wait_until("a save under way", [&] {
+    const std::vector<std::string> names = saved();
+    return !names.empty() && names.front().starts_with(".step_");
+  });
+  ASSERT_EQ(::kill(child, SIGTERM), 0);
+  EXPECT_EQ(end_of(child), 0) << dir_.read("output.log");
+  EXPECT_THAT(dir_.read("output.log"), HasSubstr("stopped on request after"));
+  expect_whole_after_stop(k400);
+}
+
+TEST_F(StopAndGo, ATimeLimitSavesAndEnds) {
+  ASSERT_EQ(train(k400 + set_training("exit_duration_in_mins", "0.0003")), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("stopped on request after"));
+  expect_whole_after_stop(k400);
+}
+
+TEST_F(StopAndGo, SecondsBetweenSaves) {
+  const pid_t child =
+      start("output",
+            {"training_config.training_iters=2000000", "training_config.save_interval=null",
+             "training_config.save_interval_seconds=0.1",
+             "training_config.keep_checkpoint_max=1000", "training_config.log_interval=1000000"});
+  wait_until("three checkpoints", [&] { return saved().size() >= 3; });
+  ASSERT_EQ(::kill(child, SIGTERM), 0);
+  EXPECT_EQ(end_of(child), 0) << dir_.read("output.log");
+  const auto last = static_cast<int64_t>(steps().size());
+  EXPECT_LT(static_cast<int64_t>(saved().size()), last);  // not after every step
+  EXPECT_EQ(saved().back(), name_of_step(last));
+}
+
+// "greater" makes an early evaluation the best one: its checkpoint is older than those that are
+// kept.
+TEST_F(StopAndGo, TheBestCheckpointIsKept) {
+  const std::string keys = set_training("eval_interval", "2") + set_training("eval_iters", "1") +
+                           set_training("keep_checkpoint_max", "1") +
+                           set_training("best_metric_comparison", "greater");
+  dir_.write("run.yaml", replaced(dir_.read("run.yaml"), "split: 90,10,0", "split: 80,20,0"));
+  ASSERT_EQ(train(keys), 0) << said();
+  const auto best_of = [&] {
+    int64_t step = 0;
+    double value = 0;
+    for (const nlohmann::json& line : steps()) {
+      if (line.contains("eval_loss") && line["eval_loss"] > value) {
+        value = line["eval_loss"];
+        step = line["step"];
+      }
+    }
+    const auto named = nlohmann::json::parse(dir_.read("output/checkpoint/best.json"));
+    EXPECT_EQ(named.at("step"), step);
+    EXPECT_EQ(named.at("checkpoint"), name_of_step(step));
+    EXPECT_EQ(named.at("metric"), "loss");
+    EXPECT_EQ(named.at("value").get<float>(), static_cast<float>(value));
+    return step;
+  };
+  const int64_t best = best_of();
+  ASSERT_LT(best, 8);
+  EXPECT_THAT(saved(), ElementsAre("best.json", name_of_step(best), name_of_step(8)));
+  // Going on knows the best so far, and keeps it.
+  ASSERT_EQ(train(keys + kResume + set_training("training_iters", "12")), 0) << said();
+  EXPECT_EQ(best_of(), best);
+  EXPECT_THAT(saved(), ElementsAre("best.json", name_of_step(best), name_of_step(12)));
+  // An evaluation is saved for being the best, whenever it is.
+  ASSERT_EQ(train(keys + set_training("save_interval", "1000000") + " --overwrite"), 0) << said();
+  EXPECT_THAT(saved(), AllOf(Contains(name_of_step(best)), Not(Contains(name_of_step(6)))));
+  EXPECT_EQ(best_of(), best);
+}
+
+TEST_F(StopAndGo, AnOptimizerThatStartsAnew) {
+  const std::string twelve = set_training("training_iters", "12");
+  ASSERT_EQ(train(twelve + set_training("output_dir", "whole")), 0) << said();
+  ASSERT_EQ(train(), 0) << said();
+  ASSERT_EQ(train(twelve + kResume + set_training("no_load_optim", "True")), 0) << said();
+  const std::vector<nlohmann::json> found = steps();
+  const std::vector<nlohmann::json> whole = steps("whole");
+  ASSERT_EQ(found.size(), 12U);
+  // The weights, the data and the schedule go on; the moments do not.
+  EXPECT_EQ(found[8].at("loss"), whole[8].at("loss"));
+  EXPECT_NE(found[9].at("loss"), whole[9].at("loss"));
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].at("lr"), whole[i].at("lr"));
+    EXPECT_EQ(found[i].at("step"), whole[i].at("step"));
+  }
+  EXPECT_FALSE(moments(12) == moments(12, "whole"));
+}
+
+TEST_F(StopAndGo, RunsAreCompared) {
+  const auto compare = [&](const std::string& words) {
+    return run(TAPESTRY_COMPARE_CHECKPOINTS, words);
+  };
+  ASSERT_EQ(train(), 0) << said();
+  ASSERT_EQ(train(set_training("output_dir", "same")), 0) << said();
+  EXPECT_EQ(compare("output same"), 0) << said();
+  for (const char* part : {"weights: the same bits", "optimizer state: the same bits",
+                           "position: the same bits", "metrics: the same bits", "\nthe same\n"}) {
+    EXPECT_THAT(out_, HasSubstr(part));
+  }
+  ASSERT_EQ(train(set_training("output_dir", "near") +
+                  set("optimizer_config.learning_rate", "1.0001e-3")),
+            0);
+  EXPECT_EQ(compare("output near"), 1) << said();
+  EXPECT_THAT(out_, AllOf(HasSubstr("weights: largest difference"), HasSubstr("\ndifferent\n")));
+  EXPECT_EQ(compare("output near --bound 1e-5"), 1) << said();
+  EXPECT_EQ(compare(checkpoint(8) + " " + checkpoint(8, "near") + " --bound 0.5"), 0) << said();
+  EXPECT_EQ(compare(checkpoint(8) + " " + checkpoint(6, "near") + " --bound 0.5"), 1) << said();
+  EXPECT_THAT(err_, HasSubstr("is 8 in one of the two, and 6 in the other"));
+  EXPECT_EQ(train(set_training("output_dir", "short") + set_training("training_iters", "2")), 0);
+  fs::rename(dir_.file(checkpoint(2, "short")), dir_.file(checkpoint(8, "short")));
+  EXPECT_EQ(compare("output short"), 1) << said();
+  EXPECT_EQ(compare("output"), 2) << said();
+  EXPECT_EQ(compare("output none"), 2) << said();
+  EXPECT_EQ(compare("output same --bound -1"), 2) << said();
+}
+
+// A step that is trained is a step, whatever the number of steps asked for by now.
+TEST_F(StopAndGo, NothingLeftToDoChangesNothing) {
+  ASSERT_EQ(train(), 0) << said();
+  const std::string lines = dir_.read("output/metrics.jsonl");
+  ASSERT_EQ(train(kResume), 0) << said();
+  EXPECT_EQ(dir_.read("output/metrics.jsonl"), lines);
+  EXPECT_THAT(saved(),
+              ElementsAre(name_of_step(2), name_of_step(4), name_of_step(6), name_of_step(8)));
+}
+
+}  // namespace
+}  // namespace tapestry::drills
