@@ -235,7 +235,11 @@ Tensor Optimizer::main_param(const std::string& parameter_name) const {
 }
 
 void Optimizer::set_main_param(const std::string& parameter_name, const Tensor& value) {
-  const Tensor own = shards_ == nullptr ? value : shards_->piece_of(parameter_name, value);
+  set_own_main_param(parameter_name,
+                     shards_ == nullptr ? value : shards_->piece_of(parameter_name, value));
+}
+
+void Optimizer::set_own_main_param(const std::string& parameter_name, const Tensor& own) {
   const Tensor& parameter = parameter_of(parameter_name);
   check<ValueError>(own.defined() && own.shape() == parameter.shape(), type_name(),
                     ": the values for '", parameter_name, "' are ", describe(own),

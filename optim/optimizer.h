@@ -123,6 +123,8 @@ class Optimizer {
   /// their memory with other bits). States are empty before the first step.
   Tensor own_main_param(const std::string& parameter_name) const;
   std::map<std::string, Tensor> own_state(const std::string& parameter_name) const;
+  /// set_main_param with this rank's own part alone: the parameter's shape or [count].
+  void set_own_main_param(const std::string& parameter_name, const Tensor& value);
   /// Puts own_state() back, converting dtypes: `updates` is steps_done(). ValueError, and nothing
   /// changed, unless there is every state with the part's number of elements and no other, or for
   /// fewer than 0 updates.

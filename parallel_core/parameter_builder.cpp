@@ -2,9 +2,11 @@
 
 #include "autograd/kernels/philox.h"
 #include "autograd/ops/map.h"
+#include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/deferred_values.h"
 #include "parallel_core/random.h"
 
 namespace tapestry {
@@ -51,7 +53,11 @@ LogicalInit whole(std::string name, const Shape& shape, InitMethod init) {
   return {{std::move(name), shape, shape, 0, 0, shape[0]}, init};
 }
 
-Tensor initial_value(const Shape& shape, const std::vector<LogicalInit>& parts) {
+namespace {
+
+Tensor make_value(const Shape& shape,
+                  const std::vector<LogicalInit>& parts,
+                  const std::vector<RandomKey>& keys) {
   Tensor value;
   {
     const MemoryKindGuard kind(MemoryKind::kParameter);
@@ -64,19 +70,33 @@ Tensor initial_value(const Shape& shape, const std::vector<LogicalInit>& parts) 
   if (covered < value.numel()) {
     copy_values(broadcast_view(scalar(0), shape), value);
   }
-  for (const LogicalInit& part : parts) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const LogicalInit& part = parts[i];
     const nn::LogicalTensor& logical = part.logical;
     const Tensor piece = logical.view_of(value);
     check<ValueError>(piece.numel() == logical.local_shape().numel(), logical.name,
                       ": the rank's slice ", logical.local_shape(), " does not fill the piece ",
                       piece.shape());
-    const Tensor start =
-        part.init.kind == InitMethod::Kind::kNormal
-            ? normal_slice(logical, part.init.value, initialization_key(logical.name))
-            : full(logical.local_shape(), part.init.value);
+    const Tensor start = part.init.kind == InitMethod::Kind::kNormal
+                             ? normal_slice(logical, part.init.value, keys[i])
+                             : full(logical.local_shape(), part.init.value);
     copy_values(start.view(piece.shape()), piece);
   }
   return value;
+}
+
+}  // namespace
+
+Tensor initial_value(const Shape& shape, const std::vector<LogicalInit>& parts) {
+  std::vector<RandomKey> keys;  // of now: the values may be made later
+  for (const LogicalInit& part : parts) {
+    keys.push_back(initialization_key(part.logical.name));
+  }
+  const Tensor deferred = internal::deferred(shape, [shape, parts, keys] {
+    const NoGradGuard guard;
+    return make_value(shape, parts, keys);
+  });
+  return deferred.defined() ? deferred : make_value(shape, parts, keys);
 }
 
 std::vector<nn::LogicalTensor> logical_of(const std::vector<LogicalInit>& parts) {

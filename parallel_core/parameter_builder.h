@@ -29,7 +29,8 @@ LogicalInit whole(std::string name, const Shape& shape, InitMethod init);
 
 /// A float32 tensor of `shape` in which every logical tensor has its start values: element i of the
 /// global tensor is number i of the stream of its name, whatever parameter it is cut into and
-/// whichever slice this rank holds. What belongs to no logical tensor is 0.
+/// whichever slice this rank holds. What belongs to no logical tensor is 0. Without memory of its
+/// own where DeferInitialValues says so.
 Tensor initial_value(const Shape& shape, const std::vector<LogicalInit>& parts);
 
 /// The logical tensors alone, for Parameter::set_logical.

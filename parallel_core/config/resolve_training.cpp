@@ -363,9 +363,6 @@ void resolve_saving(Resolution& r) {
     r.error("training_config.best_metric_comparison",
             "needs training_config.eval_interval, or nothing is ever compared");
   }
-  if (t.new_dataset && !t.resume_training.on) {
-    r.error("training_config.new_dataset", "needs training_config.resume_training");
-  }
 }
 
 void resolve_training(Resolution& r) {

@@ -22,6 +22,14 @@ LogicalState read_weights(const std::string& path);
 /// fit, or if the folder's config.json is that of another model (check_hf_config).
 void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path);
 
+/// The same through the optimizer, each rank reading only what it updates: for ranks that hold no
+/// whole parameters. Follow it by DistributedDataParallel::parameters_changed. ValueError also for
+/// names of modules.
+void load_own_weights(const ParallelModel& model,
+                      const TransformerConfig& config,
+                      const std::string& path,
+                      optim::Optimizer& optimizer);
+
 /// Where checkpoints of a run go, and how many are kept.
 struct CheckpointOptions {
   std::string directory;  ///< .../checkpoint

@@ -150,29 +150,75 @@ LogicalState read_weights(const std::string& path) {
   return state;
 }
 
-void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path) {
+namespace {
+
+// Opened files whose tensors are those of the model.
+struct Fitting {
+  std::string path;
+  SafetensorsDirectory files;
+  NameScheme scheme = NameScheme::kLogical;
+  bool by_module_paths = false;
+};
+
+Fitting open_fitting(const ParallelModel& model,
+                     const TransformerConfig& config,
+                     const std::string& path) {
   const std::string resolved = resolve_checkpoint(path);
   if (model.has_file_names_of_config()) {
     check_hf_config(config, resolved);
   }
-  const SafetensorsDirectory files(resolved);
-  const std::vector<std::string> list = files.names();
+  Fitting found{.path = resolved, .files = SafetensorsDirectory(resolved)};
+  const std::vector<std::string> list = found.files.names();
   const std::set<std::string> names(list.begin(), list.end());
-  if (uses_module_paths(model, names)) {
-    load_by_module_paths(model, read_weights(resolved), resolved);
+  found.by_module_paths = uses_module_paths(model, names);
+  if (found.by_module_paths) {
+    return found;
+  }
+  if (model.has_file_names_of_config()) {
+    found.scheme = name_scheme(names);
+  }
+  const nn::LoadReport report = compare_with_files(model, found.files, found.scheme);
+  check<ValueError>(report.empty(), resolved, ": the weights do not fit the model\n", report.str());
+  return found;
+}
+
+void read_parameter(const nn::Parameter& parameter, const Fitting& from, const Part& part) {
+  for (const nn::LogicalTensor& logical : parameter.logical()) {
+    const FilePlace place = file_place(from.scheme, logical.name, logical.shape);
+    read_part(logical, place, from.files.reader(place.name), part);
+  }
+}
+
+}  // namespace
+
+void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path) {
+  const Fitting from = open_fitting(model, config, path);
+  if (from.by_module_paths) {
+    load_by_module_paths(model, read_weights(from.path), from.path);
     return;
   }
-  const NameScheme scheme =
-      model.has_file_names_of_config() ? name_scheme(names) : NameScheme::kLogical;
-  const nn::LoadReport report = compare_with_files(model, files, scheme);
-  check<ValueError>(report.empty(), resolved, ": the weights do not fit the model\n", report.str());
   const NoGradGuard guard;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
-      const FilePlace place = file_place(scheme, logical.name, logical.shape);
-      read_part(logical, place, files.reader(place.name), {.values = entry.parameter->detach()});
-    }
+    read_parameter(*entry.parameter, from, {.values = entry.parameter->detach()});
     entry.parameter->bump_version();
+  }
+}
+
+void load_own_weights(const ParallelModel& model,
+                      const TransformerConfig& config,
+                      const std::string& path,
+                      optim::Optimizer& optimizer) {
+  const Fitting from = open_fitting(model, config, path);
+  check<ValueError>(!from.by_module_paths, from.path,
+                    ": its tensors have the names of modules, which can be loaded only where no "
+                    "rank has less than whole parameters (zero_level up to z2)");
+  const NoGradGuard guard;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    const optim::Optimizer::OwnPart part = optimizer.own_part(entry.name);
+    // What belongs to no logical tensor is 0.
+    const Tensor own = zeros(optimizer.updates_pieces() ? Shape{part.count} : part.shape);
+    read_parameter(*entry.parameter, from, {.values = own, .first = part.first});
+    optimizer.set_own_main_param(entry.name, own);
   }
 }
 

@@ -70,9 +70,9 @@ StoredTensors stored_tensors(const nn::Module& model, const optim::Optimizer* op
     const json stage = json::parse(text);
     for (const json& entry : stage["tensors"]) {
       StoredTensor tensor{.name = entry[0],
-                         .shape = shape_of(entry[1]),
-                         .dtype = static_cast<DType>(entry[2].get<int>()),
-                         .updates = entry[3]};
+                          .shape = shape_of(entry[1]),
+                          .dtype = static_cast<DType>(entry[2].get<int>()),
+                          .updates = entry[3]};
       for (const auto& [state, dtype] : entry[4].items()) {
         tensor.states.emplace(state, static_cast<DType>(dtype.get<int>()));
       }

@@ -24,9 +24,13 @@ using SaveClock = std::chrono::steady_clock;
 constexpr const char* kSpoiltPrefix = "diverged_step_";
 constexpr const char* kBestFile = "best.json";
 
+constexpr auto kPollInterval = std::chrono::milliseconds(5);
+
+bool is_alone() { return !model_parallel_is_initialized() || get_world_group().size() == 1; }
+
 // What rank 0 says, on all ranks.
 bool of_rank_0(bool own) {
-  if (!model_parallel_is_initialized() || get_world_group().size() == 1) {
+  if (is_alone()) {
     return own;
   }
   const Tensor value = full({1}, own ? 1 : 0, kInt32);
@@ -35,7 +39,7 @@ bool of_rank_0(bool own) {
 }
 
 bool on_all_ranks(bool own) {
-  if (!model_parallel_is_initialized() || get_world_group().size() == 1) {
+  if (is_alone()) {
     return own;
   }
   const Tensor value = full({1}, own ? 1 : 0, kInt32);
@@ -102,18 +106,20 @@ void CheckpointSaver::save(int64_t step, const std::string& state, bool last) {
   }
   try {
     start(step, state);
-    if (!config_.training_config.async_save || last) {
+    const bool waits = !config_.training_config.async_save || last;
+    if (waits && is_alone()) {
       writer_->write();
       complete();
       return;
     }
-    writer_->snapshot();
-    written_ = std::make_shared<std::atomic<bool>>(false);
-    const kernels::SignalsBlocked blocked;
-    worker_ = std::thread([writer = writer_.get(), written = written_] {
-      writer->write();
-      *written = true;
-    });
+    if (!waits) {
+      writer_->snapshot();
+    }
+    start_writing();
+    if (waits) {
+      wait_for_all();
+      complete();
+    }
   } catch (const IoError& error) {
     writer_.reset();
     if (last) {
@@ -121,6 +127,22 @@ void CheckpointSaver::save(int64_t step, const std::string& state, bool last) {
     }
     note_failure(error.what());
   }
+}
+
+void CheckpointSaver::start_writing() {
+  written_ = std::make_shared<std::atomic<bool>>(false);
+  const kernels::SignalsBlocked blocked;
+  worker_ = std::thread([writer = writer_.get(), written = written_] {
+    writer->write();
+    *written = true;
+  });
+}
+
+void CheckpointSaver::wait_for_all() {
+  while (!on_all_ranks(written_->load())) {
+    std::this_thread::sleep_for(kPollInterval);
+  }
+  worker_.join();
 }
 
 void CheckpointSaver::complete() {
@@ -147,10 +169,8 @@ void CheckpointSaver::finish() {
   if (writer_ == nullptr) {
     return;
   }
-  if (worker_.joinable()) {
-    worker_.join();
-  }
   try {
+    wait_for_all();
     complete();
   } catch (const IoError& error) {
     note_failure(error.what());

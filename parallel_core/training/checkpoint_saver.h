@@ -66,6 +66,10 @@ class CheckpointSaver {
 
  private:
   void start(int64_t step, const std::string& state);
+  void start_writing();
+  /// Until all ranks have written their parts. They ask each other all the time meanwhile, so that
+  /// nobody takes a rank with a slow disk for one that is gone.
+  void wait_for_all();
   void complete();
   void note_success(const std::string& folder);
   void note_failure(const std::string& what);

@@ -211,7 +211,7 @@ void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream
   out << memory_text(memory) << "\n";
   show("memory", [&] {
     check_fits(memory, available);
-    return concat("needs ", size_text(memory.total()), ", ", size_text(available), " are available",
+    return concat("needs ", size_text(memory.peak()), ", ", size_text(available), " are available",
                   options.ranks_on_host > 1 ? " to each rank of this machine" : "");
   });
   show("data", [&] { return data_text(config); });

@@ -76,12 +76,14 @@ int64_t parameter_count(const TransformerConfig& model, int64_t tensor_parallel_
 
 int64_t MemoryEstimate::total() const {
   double sum = 0;
-  for (const int64_t kind :
-       {parameters, weight_copies, gradients, optimizer, activations, logits, workspace}) {
+  for (const int64_t kind : {parameters, weight_copies, gradients, optimizer, activations, logits,
+                             workspace, snapshot}) {
     sum += static_cast<double>(kind);
   }
   return bytes_of(sum);
 }
+
+int64_t MemoryEstimate::peak() const { return std::max(total(), start); }
 
 namespace {
 
@@ -171,6 +173,34 @@ void share_out(const AllConfig& config, int64_t ranks, MemoryEstimate& estimate)
   }
 }
 
+// What starting, loading and saving need.
+void estimate_checkpoints(const AllConfig& config,
+                          double count,
+                          int64_t ranks,
+                          MemoryEstimate& estimate) {
+  const OptimizerConfig& o = config.optimizer_config;
+  const TrainingConfig& t = config.training_config;
+  const bool shared_out = zero_level(config) >= 1 && ranks > 1;
+  const double share = shared_out ? 1.0 / static_cast<double>(ranks) : 1.0;
+  const auto size = static_cast<double>(size_of(config.model_config.params_dtype));
+  // Buckets are filled while what they are filled from is still there.
+  const bool moves = shared_out || config.model_config.params_dtype != kFloat32;
+  // With z3 parameters are made one after the other, each in its bucket and beside it.
+  const bool in_pieces = zero_level(config) == 3 && ranks > 1;
+  const double whole =
+      in_pieces ? std::min(count, 4 * largest_parameter(config.model_config)) : count;
+  estimate.start = bytes_of(whole * 4 + (moves ? count * size * (in_pieces ? share : 1) : 0));
+  if (!t.async_save) {
+    return;
+  }
+  double states = o.optimizer_type == "SGD" && o.momentum > 0 ? 4 : 0;
+  if (o.optimizer_type != "SGD") {
+    states = static_cast<double>(size_of(o.exp_avg_dtype) + size_of(o.exp_avg_sq_dtype));
+  }
+  const bool divided = shared_out || t.remove_redundancy;
+  estimate.snapshot = bytes_of(count * (4 + states) / (divided ? static_cast<double>(ranks) : 1.0));
+}
+
 // The settings of `estimate.savings` as lines; empty if there are none.
 std::string savings_text(const MemoryEstimate& estimate) {
   std::string text;
@@ -232,6 +262,7 @@ MemoryEstimate estimate_stage(const AllConfig& config,
   if (data_parallel_size * cp > 1) {
     share_out(config, data_parallel_size * cp, estimate);
   }
+  estimate_checkpoints(config, count, data_parallel_size * cp, estimate);
 
   const double tokens = d(config.dataset_config.batch_size) * d(model.seq_length) / d(cp);
   const double hidden = d(model.hidden_size);
@@ -318,12 +349,17 @@ std::string memory_text(const MemoryEstimate& estimate) {
               : std::string("\nactivations of one micro-batch: ")) +
          size_text(estimate.activations) + "\nlogits: " + size_text(estimate.logits) +
          "\nworkspace: " + size_text(estimate.workspace) +
-         "\ntotal: " + size_text(estimate.total());
+         (estimate.snapshot > 0 ? "\ncopy for async_save: " + size_text(estimate.snapshot)
+                                : std::string()) +
+         "\ntotal: " + size_text(estimate.total()) +
+         (estimate.start > estimate.total()
+              ? "\nat the start, with all weights in float32: " + size_text(estimate.start)
+              : std::string());
 }
 
 void check_fits(const MemoryEstimate& estimate, int64_t available) {
   check<ValueError>(
-      estimate.total() <= available, "this configuration needs about ", size_text(estimate.total()),
+      estimate.peak() <= available, "this configuration needs about ", size_text(estimate.peak()),
       " of memory, but ", size_text(available), " are available:\n", memory_text(estimate),
       "\nWhat would help: ",
       estimate.activations + estimate.logits + estimate.workspace > estimate.total() / 2

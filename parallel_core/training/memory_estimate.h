@@ -29,6 +29,9 @@ struct MemoryEstimate {
   int64_t activations = 0;    // kept for the backward passes of what is in flight
   int64_t logits = 0;         // logits, or the chunk of them that exists; on the last stage
   int64_t workspace = 0;      // temporaries of the largest layer's backward pass
+  int64_t snapshot = 0;       // with async_save: the copy that is written while training goes on
+  int64_t start =
+      0;  // while weights are made or loaded: all in float32, before they are shared out
 
   /// Settings that this configuration does not use, and the bytes that each would spare.
   struct Saving {
@@ -37,7 +40,8 @@ struct MemoryEstimate {
   };
   std::vector<Saving> savings;
 
-  int64_t total() const;
+  int64_t total() const;  // while it trains
+  int64_t peak() const;   // that or the start, whichever needs more
 };
 
 /// What is kept per token and layer: the two norms' inputs and outputs (4 hidden), q, k, v and the

@@ -15,6 +15,7 @@
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/config/render.h"
+#include "parallel_core/deferred_values.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/optimizer/get_optimizer.h"
@@ -95,6 +96,18 @@ std::function<bool()> stop_of_all(const PretrainOptions& options,
     world->all_reduce(stop, ReduceOp::kMax);
     return stop.item() != 0;
   };
+}
+
+std::unique_ptr<ParallelModel> make_model(const AllConfig& config,
+                                          const PretrainOptions& options,
+                                          bool in_pieces,
+                                          const std::string& weights) {
+  std::optional<DeferInitialValues> deferred;
+  if (in_pieces) {
+    deferred.emplace(weights.empty() ? DeferInitialValues::Values::kInitial
+                                     : DeferInitialValues::Values::kZeros);
+  }
+  return options.model ? get_model(options.model, config) : get_model(config);
 }
 
 // Puts everything but the weights back to where the checkpoint was made.
@@ -235,10 +248,14 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   const std::string time = options.model ? std::string()
                                          : expected_time(config, get_data_parallel_world_size(),
                                                          options.world->size(), available);
-  const std::unique_ptr<ParallelModel> model =
-      options.model ? get_model(options.model, config) : get_model(config);
+  // With z3 no rank can hold the whole model, not even once.
+  const bool in_pieces =
+      zero_level(config) == 3 && get_data_parallel_world_size(/*with_context_parallel=*/true) > 1;
+  const std::unique_ptr<ParallelModel> model = make_model(config, options, in_pieces, weights);
   if (!weights.empty()) {
-    load_weights(*model, config.model_config, weights);
+    if (!in_pieces) {
+      load_weights(*model, config.model_config, weights);
+    }
     log_info("loaded " + weights);
     const std::string remark = other_tokenizer_remark(config, data, weights);
     if (!remark.empty()) {
@@ -289,6 +306,10 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
       options.param_groups
           ? get_optimizer(config, *model, options.param_groups(*model), data_parallel.get())
           : get_optimizer(config, *model, data_parallel.get());
+  if (in_pieces && !weights.empty()) {
+    load_own_weights(*model, config.model_config, weights, *optimizer);
+    data_parallel->parameters_changed();
+  }
   const int64_t ranks = get_data_parallel_world_size();
   ResumedSchedule schedule;
   if (resume) {

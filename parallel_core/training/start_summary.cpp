@@ -95,7 +95,7 @@ std::string memory_text(const AllConfig& config, const StartFacts& facts) {
     return concat(there, "; what the model needs shows after the first step");
   }
   const MemoryEstimate estimate = estimate_memory(config, get_data_parallel_world_size());
-  return concat("about ", size_text(estimate.total()), " needed",
+  return concat("about ", size_text(estimate.peak()), " needed",
                 facts.ranks > 1 ? " by a rank" : "", ", ", there);
 }
 

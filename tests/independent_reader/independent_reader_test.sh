@@ -81,6 +81,23 @@ check() {
   "${reader[@]}" "alone_$name" "$name.logits" 16 "${ids[@]}"
 }
 
+# Updates that are less than the last place of any weight.
+sed '/^model_config:/,$d' run.yaml > nothing.yaml
+cat >> nothing.yaml << 'END'
+model_config:
+  seq_length: 16
+optimizer_config:
+  learning_rate: 1e-30
+END
+
+# written_back NAME: a run that starts from the folder alone, and changes nothing, leaves its like.
+written_back() {
+  "$mpiexec" --oversubscribe -n 4 "$pretrain_gpt" --config_path nothing.yaml \
+    --from_hf "alone_$1" --set "training_config.output_dir=back_$1" > "back_$1.log" 2>&1 ||
+    { cat "back_$1.log"; exit 1; }
+  "${reader[@]}" --same "alone_$1" "back_$1/checkpoint/step_00000004"
+}
+
 # other NAME FROM TO: the comparison sees one value that is not so.
 other() {
   sed -i "s/$2/$3/" "alone_$1/config.json"
@@ -90,6 +107,7 @@ other() {
 
 # shellcheck disable=SC2086
 check llama $llama model_config.untie_embeddings_and_output_weights=True model_config.kv_channels=12
+written_back llama
 other llama '"rope_theta": 5000.0' '"rope_theta": 500.0'
 # shellcheck disable=SC2086
 check llama_biased $llama model_config.add_bias_linear=True \
@@ -98,7 +116,9 @@ check llama_biased $llama model_config.add_bias_linear=True \
 check qwen2 $llama model_config.qkv_has_bias=True
 # shellcheck disable=SC2086
 check qwen2_window $llama model_config.qkv_has_bias=True 'model_config.window_size=[4,0]'
+written_back qwen2_window
 other qwen2_window '"sliding_window": 5' '"sliding_window": 6'
 check gpt2 model_config.norm_epsilon=1e-4
+written_back gpt2
 other gpt2 '"layer_norm_epsilon": 0.0001' '"layer_norm_epsilon": 0.1'
 check gpt2_tanh model_config.hidden_act=fast_gelu model_config.max_position_embeddings=20

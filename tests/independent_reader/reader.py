@@ -2,6 +2,7 @@
 
     reader.py FOLDER LOGITS LENGTH ID...          compares with the numbers in LOGITS
     reader.py --expect-other FOLDER LOGITS ...    fails unless they are far away
+    reader.py --same FOLDER FOLDER                fails unless both hold the same bits and config.json
 
 Written from what the transformers library documents of LlamaForCausalLM, Qwen2ForCausalLM and
 GPT2LMHeadModel, in NumPy and float64; shares no code with the programs that wrote the folder.
@@ -191,7 +192,19 @@ def gpt2(config, tensors, ids):
     return logits
 
 
+def same(one, two):
+    configs, tensors = zip(read_folder(one), read_folder(two))
+    assert configs[0] == configs[1], "config.json: %s and %s" % configs
+    assert set(tensors[0]) == set(tensors[1]), "other tensors"
+    for name, values in tensors[0].items():  # float64 holds what the files hold, sign of 0 included
+        assert values.shape == tensors[1][name].shape, name
+        assert values.tobytes() == tensors[1][name].tobytes(), name
+    return 0
+
+
 def main(words):
+    if words[0] == "--same":
+        return same(*words[1:])
     other = words[0] == "--expect-other"
     folder, expected, length = words[other : other + 3]
     ids = np.array([int(word) for word in words[other + 3 :]]).reshape(-1, int(length))

@@ -263,12 +263,12 @@ TEST_F(RunsTest, ADryRunNamesAllThatStandsInTheWay) {
   const auto before = tree();
   ASSERT_EQ(
       train(" --dry_run" + set("parallel_config.expert_model_parallel_size", "2") +
-            set_training("resume_training", "True") + set("dataset_config.data_path", "none") +
+            set_training("profile", "True") + set("dataset_config.data_path", "none") +
             set_training("load_checkpoint", "start") + set("model_config.num_layers", "2")),
       2)
       << said();
   for (const char* named :
-       {"expert_model_parallel_size: 2 is not supported yet", "resume_training: True is not",
+       {"expert_model_parallel_size: 2 is not supported yet", "profile: True is not",
         "none.bin", "start/checkpoint/step_00000003: the weights are of another model",
         "num_layers is 2, but n_layer of start/checkpoint/step_00000003/config.json is 1"}) {
     EXPECT_THAT(err_, HasSubstr(named));

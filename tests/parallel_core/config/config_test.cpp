@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "autograd/tensor/error.h"
 #include "parallel_core/config/render.h"
+#include "tests/message_of.h"
 
 namespace tapestry {
 namespace {
@@ -61,7 +63,7 @@ TEST(Config, SpellingsOfScalars) {
   EXPECT_TRUE(config.model_config.scaled_output_init);
   EXPECT_EQ(config.optimizer_config.eps, 1e-5);
   EXPECT_EQ(with({"optimizer_config.learning_rate=1"}).optimizer_config.learning_rate, 1.0);
-  EXPECT_EQ(with({"training_config.no_load_rng=null"}).training_config.no_load_rng, true);
+  EXPECT_EQ(with({"training_config.no_load_rng=null"}).training_config.no_load_rng, false);
 }
 
 TEST(Config, OverridesReplaceAndLastOneHolds) {
@@ -148,7 +150,6 @@ TEST(Config, LaterFeaturesAreNamedWithReasonAndPlace) {
       "lora_config.use_lora=True",
       "lora_config.target_cells=[{target_cells: [\"a.*\"]}, {cell: ab, rank: 4}]",
       "training_config.profile=True",
-      "training_config.resume_training=True",
       "training_config.ckpt_format=ckpt",
       "optimizer_config.optimizer_type=Came",
       "dataset_config.eod_mask_loss=True",
@@ -158,6 +159,30 @@ TEST(Config, LaterFeaturesAreNamedWithReasonAndPlace) {
     ASSERT_THAT(config.unsupported, SizeIs(1)) << text;
     EXPECT_THAT(config.unsupported[0], HasSubstr(std::string("--set ") + text));
     EXPECT_THAT(config.unsupported[0], HasSubstr("not supported yet"));
+  }
+}
+
+TEST(Config, ResumingIsASwitchOrAName) {
+  const auto choice = [](const char* value) {
+    return with({concat("training_config.resume_training=", value)})
+        .training_config.resume_training;
+  };
+  EXPECT_EQ(choice("False"), (ResumeChoice{false, {}}));
+  EXPECT_EQ(choice("True"), (ResumeChoice{true, {}}));
+  EXPECT_EQ(choice("step_00000040"), (ResumeChoice{true, "step_00000040"}));
+}
+
+TEST(Config, IntervalsOfSaving) {
+  const auto minutes = with({"training_config.save_interval_minutes=1.5"}).training_config;
+  EXPECT_EQ(minutes.save_interval_seconds, 90.0);
+  using Settings = std::vector<std::string>;
+  for (const Settings& wrong :
+       {Settings{"training_config.save_interval=5", "training_config.save_interval_seconds=5"},
+        Settings{"training_config.save_interval_minutes=5",
+                 "training_config.save_interval_seconds=5"},
+        Settings{"training_config.best_metric_comparison=less"}}) {
+    EXPECT_THAT(message_of<ValueError>([&] { with(wrong); }),
+                ::testing::AnyOf(HasSubstr("keep the one that is meant"), HasSubstr("needs ")));
   }
 }
 

@@ -176,6 +176,9 @@ TEST(Schema, EveryRowHasAMemberOfItsOwn) {
         case Type::kLayerTable:
           changed = Value{Value::List{Value{int64_t{5}}}};
           break;
+        case Type::kSwitchOrName:
+          changed = Value{std::string("step_00000001")};
+          break;
         case Type::kInitializer:
           changed = Value{0.5};
           break;
