@@ -16,6 +16,13 @@ says 'going on after step 500'
 runs 'while pretrain_gpt --config_path run.yaml; code=$?; ((code > 128)); do sleep 60; done'
 says 'going on after step 500'
 
+# The last steps again, by two ranks.
+prepare rm -r output/checkpoint/step_00000500
+runs 'RANKS=2 examples/gpt/pretrain_gpt.sh run.yaml --set parallel_config.tensor_model_parallel_size=2'
+says 'going on after step 400'
+says 'tp 2'
+leaves output/checkpoint/step_00000500
+
 runs 'ls -l output/checkpoint/step_00000400'
 says 'training_state.safetensors'
 runs 'cat output/checkpoint/step_00000400/manifest.json'
@@ -41,11 +48,6 @@ runs 'pretrain_gpt --config_path run.yaml --set training_config.training_iters=1
 says 'the schedule is the configured one'
 prepare cp -r output/checkpoint/step_00001200/tokenizer.model book.model
 prepare sample_texts book.txt
-small pretrain_gpt "${tiny/--set training_config.training_iters=2/} --set dataset_config.tokenizer_model=book.model"
+small pretrain_gpt "${tiny/--set training_config.training_iters=2/}" --set dataset_config.tokenizer_model=book.model
 runs "pretrain_gpt --config_path run.yaml --set training_config.training_iters=1400 --set training_config.new_dataset=True --set 'dataset_config.text=[book.txt]'"
 says 'new_dataset: begins at the first sample of these data, after 1200 steps'
-small pretrain_gpt "${tiny/--set training_config.training_iters=2/}"
-prepare rm -r output
-prepare cp -r other output
-runs 'RANKS=2 examples/gpt/pretrain_gpt.sh run.yaml --set parallel_config.tensor_model_parallel_size=2'
-says 'going on after step 500'
