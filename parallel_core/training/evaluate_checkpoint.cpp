@@ -45,12 +45,12 @@ EvaluationSummary evaluate_checkpoint(const AllConfig& config,
                                       const std::shared_ptr<ProcessGroup>& world) {
   initialize_ranks(config, world);
   const std::string resolved = resolve_checkpoint(checkpoint);
+  verify_weights(resolved, config.training_config.crc_check, *world);
   const std::optional<DataState> state = data_state_of(resolved);
   const RunData data = open_data(config, *world, DataUse::kEvaluation, state ? &*state : nullptr);
   check<ValueError>(data.validation != nullptr || data.test != nullptr,
                     "evaluation: the data have neither a validation nor a test part; give one a "
                     "share of dataset_config.split, or name dataset_config.valid_data_path");
-  verify_weights(resolved, config.training_config.crc_check, *world);
   const auto model = get_model(config);
   load_weights(*model, config.model_config, resolved);
   if (RankContext::current().rank() == 0) {
