@@ -121,9 +121,14 @@ OptimizerParamScheduler::OptimizerParamScheduler(OptimizerParamSchedulerOptions 
                     ") and end_weight_decay (", end_wd_, ")");
 }
 
+// Of doubles: what a damaged file says of both need not fit into 64 bits.
+double OptimizerParamScheduler::samples_seen(Position position) const {
+  return static_cast<double>(position.seen) * static_cast<double>(options_.global_batch_size);
+}
+
 double OptimizerParamScheduler::learning_rate(Position position) const {
   const auto& o = options_;
-  const auto n = static_cast<double>(position.seen * o.global_batch_size);
+  const double n = samples_seen(position);
   if (warmup_ > 0 && n <= warmup_) {
     return o.lr_warmup_init + (o.learning_rate - o.lr_warmup_init) * n / warmup_;
   }
@@ -153,7 +158,7 @@ double OptimizerParamScheduler::learning_rate(Position position) const {
 }
 
 double OptimizerParamScheduler::weight_decay(Position position) const {
-  const auto n = static_cast<double>(position.seen * options_.global_batch_size);
+  const double n = samples_seen(position);
   if (n > incr_ || options_.weight_decay_incr_style == "constant") {
     return end_wd_;
   }

@@ -103,6 +103,8 @@ class OptimizerParamScheduler final : public Schedule {
   double weight_decay(Position position) const override;
 
  private:
+  double samples_seen(Position position) const;
+
   OptimizerParamSchedulerOptions options_;
   double warmup_ = 0;  // all lengths in samples; a fraction of the decay is not rounded
   double decay_ = 0;

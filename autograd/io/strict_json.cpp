@@ -1,5 +1,6 @@
 #include "autograd/io/strict_json.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -43,6 +44,9 @@ json read_strict_json(const InputFile& file, std::string_view field, uint64_t ma
   };
   try {
     return json::parse(text, callback);
+  } catch (const json::out_of_range& error) {  // a number beyond the range of a double
+    const std::string_view what = error.what();
+    file.fail(0, field, what.substr(std::min(what.size(), what.find("] ") + 2)));
   } catch (const json::parse_error& error) {
     const std::string_view what = error.what();
     file.fail(error.byte > 0 ? error.byte - 1 : 0, field,

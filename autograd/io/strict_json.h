@@ -10,8 +10,8 @@
 namespace tapestry {
 
 /// The content of a file as JSON. IoError, naming file, offset and `field`, for more than
-/// `max_bytes`, text that is not JSON, a key that appears twice in an object, a zero byte, or
-/// nesting of more than 16.
+/// `max_bytes`, text that is not JSON, a key that appears twice in an object, a number that no
+/// double holds, a zero byte, or nesting of more than 16.
 nlohmann::json read_strict_json(const InputFile& file, std::string_view field, uint64_t max_bytes);
 
 /// True for the name of a file in the folder where it is mentioned: no path, no "..".

@@ -643,6 +643,13 @@ std::optional<GradClipConfig> gradient_clipping(const AllConfig& config) {
   return std::nullopt;
 }
 
+std::string start_weights(const AllConfig& config) {
+  const auto origin = config.origins.find("training_config.load_checkpoint");
+  const bool given = origin != config.origins.end() && !origin->second.place.empty();
+  const std::string& path = config.training_config.load_checkpoint;
+  return given || !path.empty() ? path : config.model_config.from_hf.value_or("");
+}
+
 int zero_level(const AllConfig& config) {
   if (const auto& level = config.parallel_config.zero_level) {
     return *level == "z3" ? 3 : *level == "z2" ? 2 : 1;

@@ -458,6 +458,10 @@ void require_supported(const AllConfig& config);
 /// The clipping that holds, from grad_clip_kwargs or optimizer_config.clip_grad; empty: none.
 std::optional<GradClipConfig> gradient_clipping(const AllConfig& config);
 
+/// What a run that starts from its beginning takes its weights from: load_checkpoint, or, where a
+/// run is to go on and has nothing to go on with yet, from_hf. Empty: initial weights.
+std::string start_weights(const AllConfig& config);
+
 /// What data-parallel ranks share out: 0 nothing, 1 optimizer state, 2 also gradients, 3 also
 /// weights (parallel_config.zero_level, training_config.use_distributed_optimizer).
 int zero_level(const AllConfig& config);

@@ -73,6 +73,12 @@ std::vector<std::string> all_gather_text(ProcessGroup& group, const std::string&
 }
 
 void throw_if_any_failed(ProcessGroup& group, const std::exception_ptr& own) {
+  if (group.size() == 1) {
+    if (own) {
+      std::rethrow_exception(own);
+    }
+    return;
+  }
   const OwnFailure failure = describe_failure(own);
   const Tensor failed = full({1}, failure.kind == Failure::kNone ? 0 : 1, kInt32);
   group.all_reduce(failed, ReduceOp::kMax);

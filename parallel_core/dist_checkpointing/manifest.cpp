@@ -91,9 +91,11 @@ std::optional<Manifest> read_manifest(const std::string& folder) {
   };
   check<IoError>(member("format_version") == kFormatVersion, path, ": format_version is ",
                  member("format_version").dump(), ", this program knows ", kFormatVersion);
-  check<IoError>(member("step").is_number_unsigned(), path, ": step is no number of a step");
+  const json step = member("step");
+  check<IoError>(step.is_number_unsigned() && step.get<uint64_t>() <= INT64_MAX, path,
+                 ": step is no number of a step");
   check<IoError>(member("files").is_object(), path, ": has no list `files`");
-  Manifest manifest{.step = member("step").get<int64_t>()};
+  Manifest manifest{.step = step.get<int64_t>()};
   for (const auto& [name, file] : content["files"].items()) {
     const bool whole = file.is_object() && file.contains("bytes") && file.contains("crc32c");
     const std::optional<uint32_t> crc = whole ? parse_crc(file["crc32c"]) : std::nullopt;

@@ -51,8 +51,8 @@ std::map<std::string, int64_t> read_updates(const json& state, const std::string
                  path, ": has no member `optimizer` with `type` and `updates`");
   std::map<std::string, int64_t> updates;
   for (const auto& [name, count] : optimizer["updates"].items()) {
-    check<IoError>(count.is_number_unsigned(), path, ": optimizer.updates: ", json(name).dump(),
-                   " is not a number of updates");
+    check<IoError>(count.is_number_unsigned() && count.get<uint64_t>() <= INT64_MAX, path,
+                   ": optimizer.updates: ", json(name).dump(), " is not a number of updates");
     updates[name] = count.get<int64_t>();
   }
   return updates;

@@ -82,7 +82,8 @@ struct Reader {
     out = value.get<double>();
   }
   void take(const json& value, const char* name, int64_t& out) const {
-    if (!value.is_number_integer()) {
+    const bool fits = !value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX;
+    if (!value.is_number_integer() || !fits) {
       fail(name);
     }
     out = value.get<int64_t>();
@@ -156,8 +157,8 @@ std::string schedule_state(const AllConfig& config, int64_t data_parallel_size) 
   return state.dump();
 }
 
-std::unique_ptr<optim::Schedule> schedule_from_state(const std::string& state,
-                                                     const std::string& source) {
+static std::unique_ptr<optim::Schedule> read_schedule(const std::string& state,
+                                                      const std::string& source) {
   const json content = json::parse(state, nullptr, /*allow_exceptions=*/false);
   check<IoError>(content.is_object() && content.contains("type"), source,
                  ": schedule: is not an object with a type");
@@ -182,6 +183,15 @@ std::unique_ptr<optim::Schedule> schedule_from_state(const std::string& state,
   reader("weight_decay", weight_decay);
   reader.finish();
   return std::make_unique<optim::ConstantSchedule>(learning_rate, weight_decay);
+}
+
+std::unique_ptr<optim::Schedule> schedule_from_state(const std::string& state,
+                                                     const std::string& source) {
+  try {
+    return read_schedule(state, source);
+  } catch (const ValueError& error) {  // the schedule's own, which speaks of keys
+    throw IoError(concat(source, ": schedule: ", error.what()));
+  }
 }
 
 ResumedSchedule resume_schedule(const AllConfig& config,

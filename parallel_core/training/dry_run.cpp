@@ -102,7 +102,7 @@ int64_t parameters_in(const std::string& path) {
 
 std::string weights_text(const AllConfig& config, int64_t available) {
   const TransformerConfig& model = config.model_config;
-  const std::string path = resolve_checkpoint(config.training_config.load_checkpoint);
+  const std::string path = resolve_checkpoint(start_weights(config));
   check_hf_config(model, path);
   const int64_t found = parameters_in(path);
   const int64_t expected = parameter_count(model);
@@ -215,7 +215,7 @@ void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream
                   options.ranks_on_host > 1 ? " to each rank of this machine" : "");
   });
   show("data", [&] { return data_text(config); });
-  if (!config.training_config.load_checkpoint.empty()) {
+  if (!start_weights(config).empty()) {
     show("weights", [&] { return weights_text(config, available); });
   }
   show("output", [&] { return folder_text(config.training_config.output_dir); });

@@ -2,15 +2,18 @@
 
 #include <cmath>
 #include <cstdio>
+#include <optional>
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/training/get_model.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/metrics.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/resume.h"
+#include "parallel_core/training/trainer_state.h"
 
 namespace tapestry {
 
@@ -25,18 +28,29 @@ void log_loss(const char* part, double loss) {
   }
 }
 
+// What the checkpoint's run had read of its data; none beside weights alone.
+std::optional<DataState> data_state_of(const std::string& checkpoint) {
+  if (!has_training_state(checkpoint)) {
+    return std::nullopt;
+  }
+  const std::string source = concat(checkpoint, "/", kTrainingStateFile);
+  const TrainerState state = parse_trainer_state(read_training_state(checkpoint), source);
+  return state.data.empty() ? std::nullopt : std::optional(parse_data_state(state.data, source));
+}
+
 }  // namespace
 
 EvaluationSummary evaluate_checkpoint(const AllConfig& config,
                                       const std::string& checkpoint,
                                       const std::shared_ptr<ProcessGroup>& world) {
   initialize_ranks(config, world);
-  const RunData data = open_data(config, *world, DataUse::kEvaluation);
+  const std::string resolved = resolve_checkpoint(checkpoint);
+  verify_weights(resolved, config.training_config.crc_check, *world);
+  const std::optional<DataState> state = data_state_of(resolved);
+  const RunData data = open_data(config, *world, DataUse::kEvaluation, state ? &*state : nullptr);
   check<ValueError>(data.validation != nullptr || data.test != nullptr,
                     "evaluation: the data have neither a validation nor a test part; give one a "
                     "share of dataset_config.split, or name dataset_config.valid_data_path");
-  const std::string resolved = resolve_checkpoint(checkpoint);
-  verify_weights(resolved, config.training_config.crc_check, *world);
   const auto model = get_model(config);
   load_weights(*model, config.model_config, resolved);
   if (RankContext::current().rank() == 0) {

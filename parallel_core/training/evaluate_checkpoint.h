@@ -18,6 +18,7 @@ struct EvaluationSummary {
 
 /// Loads the weights of a checkpoint (see resolve_checkpoint) into the configuration's model and
 /// takes its loss over eval_iters global batches of the validation and of the test part: those that
+/// the checkpoint's run has evaluated on, or where it had other data, or none are known, those that
 /// a training of this configuration evaluates on. Logs the results, writes no files. Every rank of
 /// the world calls it. ValueError if there is neither part.
 EvaluationSummary evaluate_checkpoint(

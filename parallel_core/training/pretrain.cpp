@@ -229,11 +229,10 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     log_info(concat("resume_training: ", output,
                     " holds no checkpoint yet, so the run starts from its beginning"));
   }
-  const std::string& start_weights = config.training_config.load_checkpoint;
-  const std::string weights = resume ? resume->checkpoint
-                              : start_weights.empty() || goes_on
-                                  ? std::string()
-                                  : resolve_checkpoint(start_weights);
+  const std::string start = start_weights(config);
+  const std::string weights = resume          ? resume->checkpoint
+                              : start.empty() ? std::string()
+                                              : resolve_checkpoint(start);
   if (!weights.empty() && !resume) {
     verify_weights(weights, config.training_config.crc_check, *options.world);
   }

@@ -1,6 +1,7 @@
 #include "parallel_core/training/trainer_state.h"
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "autograd/tensor/error.h"
@@ -27,9 +28,16 @@ class Members {
   }
   int64_t count(const char* name) const {
     const json& value = at(name);
+    // Unsigned ones beyond 63 bits become negative.
     check<IoError>(value.is_number_integer() && value.get<int64_t>() >= 0, source_, ": ",
                    path_of(name), " is ", value.dump(), ", expected a number from 0 on");
     return value.get<int64_t>();
+  }
+  float single(const char* name) const {
+    const double value = number(name);
+    check<IoError>(std::abs(value) <= std::numeric_limits<float>::max(), source_, ": ",
+                   path_of(name), " is ", value, ", beyond the range of float32");
+    return static_cast<float>(value);
   }
   double number(const char* name) const {
     const json& value = at(name);
@@ -84,8 +92,7 @@ TrainerState parse_trainer_state(const std::string& text, const std::string& sou
   const Members generator = all.members("generator");
   TrainerState state;
   state.position = {.applied = position.count("applied"), .seen = position.count("seen")};
-  state.scaler = {.scale = static_cast<float>(scaler.number("scale")),
-                  .good_steps = scaler.count("good_steps")};
+  state.scaler = {.scale = scaler.single("scale"), .good_steps = scaler.count("good_steps")};
   state.generator = {.seed = static_cast<uint64_t>(generator.count("seed")),
                      .offset = static_cast<uint64_t>(generator.count("offset"))};
   state.schedule = all.at("schedule").dump();

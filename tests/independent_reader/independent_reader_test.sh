@@ -76,7 +76,7 @@ check() {
   "$mpiexec" --oversubscribe -n 4 "$pretrain_gpt" --config_path run.yaml "${arguments[@]}" \
     --set "training_config.output_dir=$name" > "$name.log" 2>&1 || { cat "$name.log"; exit 1; }
   mkdir "alone_$name"
-  cp "$name"/checkpoint/step_00000004/{config.json,*.safetensors} "alone_$name"
+  cp "$name"/checkpoint/step_00000004/{config.json,model*} "alone_$name"
   "$print_logits" "$name/checkpoint/step_00000004" "$name.logits" 16 "${ids[@]}"
   "${reader[@]}" "alone_$name" "$name.logits" 16 "${ids[@]}"
 }
@@ -121,4 +121,7 @@ other qwen2_window '"sliding_window": 5' '"sliding_window": 6'
 check gpt2 model_config.norm_epsilon=1e-4
 written_back gpt2
 other gpt2 '"layer_norm_epsilon": 0.0001' '"layer_norm_epsilon": 0.1'
-check gpt2_tanh model_config.hidden_act=fast_gelu model_config.max_position_embeddings=20
+check gpt2_tanh model_config.hidden_act=fast_gelu model_config.max_position_embeddings=20 \
+  training_config.max_shard_size=30000
+ls alone_gpt2_tanh/model-00002-of-*.safetensors > /dev/null
+written_back gpt2_tanh

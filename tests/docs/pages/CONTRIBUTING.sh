@@ -35,6 +35,14 @@ in_folder .
 runs 'cmake --preset asan && cmake --build --preset asan && ctest --preset asan'
 says 'autograd.io'
 
+# Clang is not among the packages that the tests need; the test `fuzz` runs the same targets.
+unrunnable fuzz 'cmake --preset fuzz && cmake --build --preset fuzz' 'needs Clang and takes minutes' \
+  cmake --list-presets=build
+unrunnable fuzz_run 'build/fuzz/tests/fuzz/fuzz.manifest -max_total_time=600 -timeout=10 -rss_limit_mb=512 -malloc_limit_mb=16 -artifact_prefix=build/fuzz/found/ build/fuzz/found tests/fuzz/corpus/manifest' \
+  'needs Clang and takes ten minutes' ls tests/fuzz/corpus/manifest/whole_three
+runs 'mkdir -p build/fuzz/found'
+unrunnable apt_get_clang 'apt-get install clang' 'installs packages, as root' known_packages clang
+
 # clang-format and clang-tidy are not among the packages that the tests need.
 stand_in clang-format 'echo "formats $*"'
 prepare git init -q .

@@ -339,6 +339,24 @@ TEST_F(HfTest, TextFromAFolder) {
   EXPECT_THAT(err_, HasSubstr("llama: has neither config.yaml"));
 }
 
+// A run that is to go on whenever it is started takes the folder's weights the first time.
+TEST_F(HfTest, GoingOnFromAFolder) {
+  write_llama("llama", "llama");
+  std::string yaml = replaced(kNothing, "training_iters: 1", "training_iters: 2");
+  yaml = replaced(yaml, "num_threads: 1", "num_threads: 1\n  resume_training: True");
+  dir_.write("run.yaml", replaced(yaml, "1e-30", "1e-3"));
+  const std::string run = "--config_path run.yaml --from_hf llama ";
+  ASSERT_EQ(pretrain(run + "--set training_config.output_dir=whole"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("loaded llama"));
+  ASSERT_EQ(pretrain(run + "--set training_config.training_iters=1"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("loaded llama"));
+  ASSERT_EQ(pretrain(run), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("loaded ./output/checkpoint/step_00000001"));
+  EXPECT_EQ(metrics("output"), metrics("whole"));
+  testing::expect_states_equal(tensors("output/checkpoint/step_00000002"),
+                               tensors("whole/checkpoint/step_00000002"));
+}
+
 TEST_F(HfTest, WhatACheckpointSaysOfItsTokenizer) {
   write_llama("llama", "llama");
   ASSERT_EQ(preprocess("--input text.txt --output_prefix pieces --tokenizer_type sentencepiece "

@@ -1,4 +1,5 @@
 // What runs that go on draw from their data and leave in their folder.
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -106,6 +107,12 @@ TEST_F(ResumeDataTest, ItsLengthAndItsEvaluationsChangeNoSample) {
   EXPECT_EQ(steps().size(), 20U);
   EXPECT_EQ(losses(5, 8), expected);
   EXPECT_EQ(steps()[7]["eval_loss"], evaluated);
+  // The evaluation of a checkpoint reads what the run has validated on.
+  char said_loss[80];
+  std::snprintf(said_loss, sizeof(said_loss), "eval: Loss: %.6f,",
+                steps()[19]["eval_loss"].get<double>());
+  ASSERT_EQ(pretrain("--evaluate output/checkpoint/step_00000020"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr(said_loss));
   // Those twenty, once more from step 12 in a run that is planned to be shorter.
   const std::vector<double> longer = losses(13, 16);
   ASSERT_EQ(train(resume("step_00000012") + set_training("training_iters", "16")), 0) << said();

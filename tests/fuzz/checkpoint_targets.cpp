@@ -1,0 +1,85 @@
+// Files of a checkpoint beside its tensors.
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "parallel_core/config/config.h"
+#include "parallel_core/config/read_hf_config.h"
+#include "parallel_core/dist_checkpointing/manifest.h"
+#include "parallel_core/dist_checkpointing/training_state_file.h"
+#include "parallel_core/optimizer/schedule_state.h"
+#include "parallel_core/training/data_state.h"
+#include "parallel_core/training/trainer_state.h"
+#include "tests/fuzz/targets.h"
+
+namespace tapestry::fuzz {
+
+namespace {
+
+void read_manifest_of(const InputFolder& folder) {
+  const std::optional<Manifest> manifest = read_manifest(folder.path());
+  const std::string fault = fault_of_checkpoint(folder.path(), /*checksums=*/true);
+  must_hold(fault.empty() || fault.find(folder.path()) != std::string::npos,
+            "a fault does not name the file");
+  if (manifest) {
+    must_hold(manifest->step >= 0, "a step is negative");
+    // Every file whose size and checksum are right, and no other, makes a checkpoint whole.
+    verify_checkpoint(folder.path(), /*checksums=*/true, *single_process_group());
+    must_hold(fault.empty(), "the two ways of checking disagree");
+  }
+}
+
+void check_schedule(const std::string& state, const std::string& source) {
+  const std::unique_ptr<optim::Schedule> schedule = schedule_from_state(state, source);
+  for (const int64_t step : {int64_t{0}, int64_t{1}, int64_t{1000}, int64_t{1} << 40U}) {
+    const optim::Schedule::Position position{.applied = step, .seen = step};
+    (void)schedule->learning_rate(position);
+    (void)schedule->weight_decay(position);
+  }
+}
+
+void read_state(const InputFolder& folder) {
+  const std::string source = folder.file(kTrainingStateFile);
+  const TrainerState trainer = parse_trainer_state(read_training_state(folder.path()), source);
+  must_hold(std::isfinite(trainer.scaler.scale), "a loss scale is not finite");
+  const std::string written = trainer_state_json(trainer);
+  must_hold(trainer_state_json(parse_trainer_state(written, source)) == written,
+            "a state changes by being written");
+  if (!trainer.data.empty()) {
+    const DataState data = parse_data_state(trainer.data, source);
+    must_hold(data.in_run().step >= 0 && data.in_run().first_sample >= 0, "a place is negative");
+    const std::string again = data_state_json(data);
+    must_hold(data_state_json(parse_data_state(again, source)) == again,
+              "a state of the data changes by being written");
+    must_hold(data_differences(data, data).empty(), "a state differs from itself");
+  }
+  check_schedule(trainer.schedule, source);
+}
+
+void read_config(const InputFolder& folder) {
+  const HfConfig file = read_hf_config(folder.path());
+  (void)differences(TransformerConfig{}, file);
+}
+
+}  // namespace
+
+std::span<const Target> checkpoint_targets() {
+  static constexpr std::array targets = {
+      Target{"manifest",
+             [](InputFolder& folder, std::string_view input) { folder.put_bundle(input); },
+             read_manifest_of},
+      Target{"training_state",
+             [](InputFolder& folder, std::string_view input) {
+               folder.put(kTrainingStateFile, input);
+             },
+             read_state},
+      Target{"hf_config",
+             [](InputFolder& folder, std::string_view input) { folder.put("config.json", input); },
+             read_config}};
+  return targets;
+}
+
+}  // namespace tapestry::fuzz

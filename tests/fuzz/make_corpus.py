@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Writes the inputs `whole_*` of the fuzzers' corpus, and a few that are wrong in one place.
+
+  make_corpus.py CHECKPOINT
+
+CHECKPOINT is a checkpoint of a tiny model, whose training_state.json and config.json are taken
+along. What fuzzers have found (`found_*`) is left as it is.
+"""
+
+import json
+import pathlib
+import struct
+import sys
+
+CORPUS = pathlib.Path(__file__).parent / "corpus"
+
+
+def put(target, name, content):
+    folder = CORPUS / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return f"{crc ^ 0xFFFFFFFF:08x}"
+
+
+def safetensors(tensors, metadata=None):
+    """tensors: {name: (dtype, shape, bytes)}."""
+    header, data = {}, b""
+    if metadata is not None:
+        header["__metadata__"] = metadata
+    for name, (dtype, shape, values) in tensors.items():
+        offsets = [len(data), len(data) + len(values)]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+        data += values
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def npy(descr, shape, values, fortran=False, version=1):
+    text = f"{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}"
+    start = b"\x93NUMPY" + bytes([version, 0])
+    length = 2 if version == 1 else 4
+    text += " " * (-(len(start) + length + len(text) + 1) % 64) + "\n"
+    return start + struct.pack("<H" if version == 1 else "<I", len(text)) + text.encode() + values
+
+
+def bundle(files):
+    files = {n: c.encode() if isinstance(c, str) else c for n, c in files.items()}
+    return b"\n".join(b"=== " + name.encode() + b"\n" + content for name, content in files.items())
+
+
+def manifest(files, step=7):
+    entries = {n: {"bytes": len(c), "crc32c": crc32c(c)} for n, c in files.items()}
+    return json.dumps({"format_version": 1, "step": step, "files": entries}, indent=2) + "\n"
+
+
+def write_tensors():
+    f32 = struct.pack("<6f", 1.5, -2, 0, 3e38, -1e-40, float("inf"))
+    two = safetensors({"a": ("F32", [2, 3], f32), "b": ("BF16", [], b"\x80\x3e")})
+    put("safetensors", "whole_two", two)
+    put("safetensors", "whole_empty", safetensors({}))
+    widths = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "BOOL": 1, "I8": 1,
+              "U8": 1, "I16": 2, "U64": 8, "U32": 4, "U16": 2, "F8_E4M3": 1}
+    every = {f"t.{d}": (d, [1, 2], bytes(i % 2 for i in range(2 * w))) for d, w in widths.items()}
+    every["none"] = ("F32", [3, 0], b"")
+    every["F4"] = ("F4", [4], b"ab")
+    put("safetensors", "whole_every_dtype", safetensors(every, {"format": "pt", "step": "7"}))
+    put("safetensors", "truncated", two[:-3])
+    put("safetensors", "bool_of_2", safetensors({"a": ("BOOL", [2], b"\1\2")}))
+    put("safetensors", "overlap", two.replace(b"[24,26]", b"[22,24]"))
+
+    put("npy", "whole_f4", npy("<f4", (2, 3), f32))
+    put("npy", "whole_big_endian_columns", npy(">i2", (2, 2, 1), bytes(range(8)), fortran=True))
+    put("npy", "whole_u8_version_2", npy("<u8", (2,), struct.pack("<QQ", 1, 2**63 - 1), version=2))
+    put("npy", "whole_bool_version_3", npy("|b1", (), b"\1", version=3))
+    put("npy", "objects", npy("|O", (1,), b"\x80\x04K\x01."))
+
+    second = safetensors({"c": ("I32", [2], bytes(8))})
+    where = {"metadata": {"total_size": 34}, "weight_map": {"a": "m-1.safetensors",
+             "b": "m-1.safetensors", "c": "m-2.safetensors"}}
+    shards = {"m-1.safetensors": two, "m-2.safetensors": second}
+    index = "model.safetensors.index.json"
+    put("index", "whole_shards", bundle({index: json.dumps(where), **shards}))
+    put("index", "whole_single", bundle({"model.safetensors": two}))
+    put("index", "whole_with_odd_size",
+        bundle({index: json.dumps({"weight_map": {"c": "m-2.safetensors"},
+                                   "metadata": {"total_size": 1e300}}), **shards}))
+    put("index", "shard_of_another_folder",
+        bundle({index: json.dumps(where).replace("m-2", "../m-2"), **shards}))
+    put("index", "number_beyond_double",
+        bundle({index: json.dumps(where).replace("34", "1e999"), **shards}))
+    put("index", "shard_missing", bundle({index: json.dumps(where), "m-1.safetensors": two}))
+
+
+def write_manifests():
+    files = {"config.json": b"{}\n", "model.safetensors": safetensors({"a": ("U8", [3], b"abc")}),
+             "empty": b""}
+    good = manifest(files)
+    put("manifest", "whole_three", bundle({"manifest.json": good, **files}))
+    put("manifest", "whole_none", bundle({"manifest.json": manifest({}, step=0)}))
+    put("manifest", "whole_without_manifest", bundle(files))
+    put("manifest", "altered", bundle({"manifest.json": good, **files, "config.json": b"[]\n"}))
+    put("manifest", "torn", bundle({"manifest.json": good[:60], **files}))
+    put("manifest", "step_of_64_bits",
+        bundle({"manifest.json": manifest({}, step=2**63)}))
+    put("manifest", "size_beyond_double",
+        bundle({"manifest.json": good.replace('"bytes": 3', '"bytes": -1e999'), **files}))
+    put("manifest", "itself", bundle({"manifest.json": manifest({"manifest.json": b"x"})}))
+
+
+def write_states(checkpoint):
+    state = json.loads((checkpoint / "training_state.json").read_text())
+    trainer = state["trainer"]
+
+    def put_state(name, **changes):
+        changed = json.loads(json.dumps(state))
+        changed["trainer"].update(changes)
+        put("training_state", name, json.dumps(changed, separators=(",", ":")))
+
+    put_state("whole_tiny")
+    put_state("whole_constant", schedule={"type": "constant", "learning_rate": 1e-3,
+                                          "weight_decay": 0}, data=None)
+    put_state("whole_by_updates",
+              schedule={"type": "learning_rate_scheduler_kwargs", "learning_rate": 1e-3,
+                        "end_learning_rate": 1e-5, "warmup_steps": 10, "decay_steps": 100,
+                        "power": 2.0, "use_cosine": False, "weight_decay": 0.1},
+              loss_scaler={"scale": 65536.0, "good_steps": 12},
+              best={"metric": "loss", "value": 2.5, "step": 3},
+              data={"format_version": 1, "begun": {"step": 0, "sample": 0},
+                    "position": {"step": 4, "sample": 32}, "seq_length": 32,
+                    "recorded_steps": {"directory": "steps", "steps": 9,
+                                       "crc64": "0123456789abcdef"}})
+    blend = dict(trainer["data"])
+    only = trainer["data"]["train"]["datasets"][0]
+    blend["train"] = {"datasets": [{**only, "weight": 0.3}, {**only, "weight": 0.7}],
+                      "samples": [100, 200]}
+    wsd = {**trainer["schedule"], "lr_decay_style": "WSD", "lr_wsd_decay_style": "exponential",
+           "lr_wsd_decay_iters": 2, "training_iters": 100}
+    put_state("whole_blend_wsd", data=blend, schedule=wsd)
+    put_state("number_too_large", tokens=2**64)
+    put_state("scale_beyond_float32", loss_scaler={"scale": 1e300, "good_steps": 0})
+    put_state("schedule_of_too_many_samples",
+              schedule={**trainer["schedule"], "global_batch_size": 2**62})
+    put_state("schedule_of_negative_rate", schedule={**trainer["schedule"], "min_lr": -1})
+    put_state("schedule_of_64_bits", schedule={**trainer["schedule"], "training_iters": 2**63})
+
+
+def write_hf_configs(checkpoint):
+    put("hf_config", "whole_tapestry", (checkpoint / "config.json").read_text())
+    llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 512,
+             "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+             "hidden_act": "silu", "max_position_embeddings": 256, "initializer_range": 0.02,
+             "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "rope_scaling": None,
+             "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False,
+             "bos_token_id": 1, "eos_token_id": [2, 3], "pad_token_id": None,
+             "torch_dtype": "bfloat16", "use_cache": True}
+    put("hf_config", "whole_llama", json.dumps(llama))
+    put("hf_config", "whole_llama_linear",
+        json.dumps({**llama, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}))
+    put("hf_config", "whole_mistral",
+        json.dumps({**llama, "architectures": ["MistralForCausalLM"], "model_type": "mistral",
+                    "sliding_window": 128}))
+    put("hf_config", "whole_qwen2",
+        json.dumps({**llama, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2",
+                    "use_sliding_window": False, "max_window_layers": 2,
+                    "sliding_window": 4096}))
+    gpt2 = {"model_type": "gpt2", "vocab_size": 512, "n_positions": 256, "n_embd": 64, "n_layer": 2,
+            "n_head": 4, "n_inner": None, "activation_function": "gelu_new", "resid_pdrop": 0.1,
+            "embd_pdrop": 0.1, "attn_pdrop": 0.1, "layer_norm_epsilon": 1e-5,
+            "initializer_range": 0.02, "bos_token_id": 0, "eos_token_id": 0,
+            "tie_word_embeddings": True}
+    put("hf_config", "whole_gpt2", json.dumps(gpt2))
+    put("hf_config", "experts", json.dumps({**llama, "model_type": "mixtral",
+                                            "num_local_experts": 8}))
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    checkpoint = pathlib.Path(sys.argv[1])
+    write_tensors()
+    write_manifests()
+    write_states(checkpoint)
+    write_hf_configs(checkpoint)
+
+
+if __name__ == "__main__":
+    main()
