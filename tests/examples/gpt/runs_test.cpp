@@ -213,7 +213,7 @@ TEST_F(RunsTest, AFullDiskEndsTheRunAndLeavesTheLastCheckpoint) {
             1)
       << said();
   EXPECT_THAT(err_, AllOf(HasSubstr("step_00000001 was not written"), HasSubstr("File too large"),
-                          HasSubstr("its weights take 26.1 KiB, ")));
+                          HasSubstr("it takes 83.4 KiB, ")));
   EXPECT_THAT(err_, AllOf(HasSubstr("info.log"), HasSubstr("lines will be missing from it\n"),
                           Not(HasSubstr("LOG ERROR"))));
   EXPECT_TRUE(fs::is_empty(dir_.file("small/checkpoint")));
@@ -222,8 +222,8 @@ TEST_F(RunsTest, AFullDiskEndsTheRunAndLeavesTheLastCheckpoint) {
                 saving + set_training("output_dir", "untrapped")),
             1)
       << said();
-  // Large enough for the weights, but not for the metrics of 1000 steps.
-  EXPECT_EQ(run(limit + std::to_string(bytes / 512 * 2) + "; " TAPESTRY_PRETRAIN_GPT,
+  // Large enough for the optimizer's state, but not for the metrics of 1000 steps.
+  EXPECT_EQ(run(limit + std::to_string(bytes / 512 * 3) + "; " TAPESTRY_PRETRAIN_GPT,
                 saving + set_training("output_dir", "full")),
             1)
       << said();
