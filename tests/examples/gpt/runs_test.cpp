@@ -248,7 +248,7 @@ TEST_F(RunsTest, ADryRunShowsEverythingAndWritesNothing) {
         "parameters (6672): ", "total: ", " are available", "data: byte tokenizer, 257 ids",
         "weights: start/checkpoint/step_00000003, 6672 parameters",
         "output: ./output, no run in it yet", "checkpoints: every 1 steps",
-        "disk: a checkpoint takes about 26.1 KiB, at most 6 at a time 156.4 KiB; ", " are free in ",
+        "disk: a checkpoint takes about 78.2 KiB, at most 6 at a time 469.1 KiB; ", " are free in ",
         "expected time: ", " a step, ", " for 100 steps; estimated from "}) {
     EXPECT_THAT(out_, HasSubstr(shown));
   }
