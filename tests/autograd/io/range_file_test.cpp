@@ -63,7 +63,8 @@ TEST(RangeFile, VerifySeesWhatSomebodyElseWrote) {
   RangeFile other(path);
   other.write_at(3, "X", 1);
   other.sync();
-  EXPECT_THAT(message_of<IoError>([&] { file.verify(); }), ::testing::HasSubstr("reads back other bytes"));
+  EXPECT_THAT(message_of<IoError>([&] { file.verify(); }),
+              ::testing::HasSubstr("reads back other bytes"));
 }
 
 TEST(RangeFile, Refusals) {
@@ -72,16 +73,20 @@ TEST(RangeFile, Refusals) {
   EXPECT_THAT(message_of<IoError>([&] { RangeFile{path}; }), ::testing::HasSubstr(path));
   create_range_file(path, 4);
   EXPECT_EQ(test::get(path), std::string(4, '\0'));
-  EXPECT_THAT(message_of<IoError>([&] { create_range_file(path, 4); }), ::testing::HasSubstr("File exists"));
+  EXPECT_THAT(message_of<IoError>([&] { create_range_file(path, 4); }),
+              ::testing::HasSubstr("File exists"));
   RangeFile file(path);
-  EXPECT_THAT(message_of<IndexError>([&] { file.write_at(2, "abc", 3); }), ::testing::HasSubstr("do not lie within"));
-  EXPECT_THAT(message_of<IoError>([&] { create_range_file(dir.file("none/file"), 1); }), ::testing::HasSubstr("none/file"));
+  EXPECT_THAT(message_of<IndexError>([&] { file.write_at(2, "abc", 3); }),
+              ::testing::HasSubstr("do not lie within"));
+  EXPECT_THAT(message_of<IoError>([&] { create_range_file(dir.file("none/file"), 1); }),
+              ::testing::HasSubstr("none/file"));
 }
 
 TEST(RangeFile, SpaceThatIsNotThereIsFoundAtOnce) {
   const test::ScratchFolder dir;
   const std::string path = dir.file("file");
-  EXPECT_THAT(message_of<IoError>([&] { create_range_file(path, uint64_t{1} << 62U); }), ::testing::HasSubstr(path));
+  EXPECT_THAT(message_of<IoError>([&] { create_range_file(path, uint64_t{1} << 62U); }),
+              ::testing::HasSubstr(path));
   EXPECT_FALSE(std::ifstream(path).good());
 }
 
