@@ -161,13 +161,17 @@ int64_t data_parallel_size_of(const AllConfig& config, int ranks) {
 CheckpointSize checkpoint_size(const AllConfig& config, int64_t data_parallel_size) {
   const TrainingConfig& t = config.training_config;
   CheckpointSize size;
-  size.one = 4 * parameter_count(config.model_config);  // 16-bit parameters have float32 masters
+  size.one =
+      saved_bytes_per_parameter(config.optimizer_config) * parameter_count(config.model_config);
   const int64_t steps = total_training_iters(config, data_parallel_size);
   int64_t saves = t.save_last ? 1 : 0;
   if (t.save_interval) {
     // Without a number of steps there may be any number of them.
     saves +=
         steps > 0 ? (steps - (t.save_last ? 1 : 0)) / *t.save_interval : t.keep_checkpoint_max + 1;
+  }
+  if (t.save_interval_seconds) {
+    saves = t.keep_checkpoint_max + 1;  // nobody knows how many
   }
   size.count = std::min(saves, t.keep_checkpoint_max + 1);
   size.at_most = size.count * size.one;

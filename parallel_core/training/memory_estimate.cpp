@@ -193,12 +193,9 @@ void estimate_checkpoints(const AllConfig& config,
   if (!t.async_save) {
     return;
   }
-  double states = o.optimizer_type == "SGD" && o.momentum > 0 ? 4 : 0;
-  if (o.optimizer_type != "SGD") {
-    states = static_cast<double>(size_of(o.exp_avg_dtype) + size_of(o.exp_avg_sq_dtype));
-  }
   const bool divided = shared_out || t.remove_redundancy;
-  estimate.snapshot = bytes_of(count * (4 + states) / (divided ? static_cast<double>(ranks) : 1.0));
+  const auto saved = static_cast<double>(saved_bytes_per_parameter(o));
+  estimate.snapshot = bytes_of(count * saved / (divided ? static_cast<double>(ranks) : 1.0));
 }
 
 // The settings of `estimate.savings` as lines; empty if there are none.
@@ -369,6 +366,14 @@ void check_fits(const MemoryEstimate& estimate, int64_t available) {
       ", a machine with more memory, or a smaller preset: try "
       "examples/gpt/pretrain_gpt_tiny.yaml",
       savings_text(estimate));
+}
+
+int64_t saved_bytes_per_parameter(const OptimizerConfig& config) {
+  constexpr int64_t kWeight = 4;
+  if (config.optimizer_type == "SGD") {
+    return kWeight + (config.momentum > 0 ? 4 : 0);
+  }
+  return kWeight + size_of(config.exp_avg_dtype) + size_of(config.exp_avg_sq_dtype);
 }
 
 }  // namespace tapestry

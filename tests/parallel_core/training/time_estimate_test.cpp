@@ -99,7 +99,8 @@ TEST(ExpectedTime, IsMeasuredWhereItHelps) {
 }
 
 TEST(CheckpointSize, IsWhatTheRunHasAtOneTime) {
-  const int64_t one = 4 * parameter_count(small_config().model_config);
+  const int64_t parameters = parameter_count(small_config().model_config);
+  const int64_t one = 12 * parameters;  // AdamW
   const auto count = [&](const Overrides& overrides) {
     const CheckpointSize size = checkpoint_size(small_config(overrides), 1);
     EXPECT_EQ(size.one, one);
@@ -115,6 +116,14 @@ TEST(CheckpointSize, IsWhatTheRunHasAtOneTime) {
   EXPECT_EQ(count({"training_config.save_interval=15", "training_config.training_iters=0",
                    "training_config.epochs=1"}),
             6);
+  EXPECT_EQ(count({"training_config.save_interval_seconds=60"}), 6);
+
+  const auto bytes = [&](const Overrides& overrides) {
+    return checkpoint_size(small_config(overrides), 1).one / parameters;
+  };
+  EXPECT_EQ(bytes({"optimizer_config.exp_avg_dtype=bfloat16"}), 10);
+  EXPECT_EQ(bytes({"optimizer_config.optimizer_type=SGD"}), 4);
+  EXPECT_EQ(bytes({"optimizer_config.optimizer_type=SGD", "optimizer_config.momentum=0.9"}), 8);
 }
 
 }  // namespace
