@@ -319,7 +319,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     options.world->barrier();  // every rank has read what may be moved now
   }
   if (first) {
-    const std::string aside = folder.move_earlier_aside({data.tokenizer_model});
+    const std::string aside = folder.move_earlier_aside(
+        {data.tokenizer_model, resume ? resume->checkpoint : std::string()});
     if (!aside.empty()) {
       log_info("the files of the earlier run are now in " + aside);
     }
