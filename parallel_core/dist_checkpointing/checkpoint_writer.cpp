@@ -308,16 +308,6 @@ void CheckpointWriter::snapshot() {
   times_.snapshot_seconds = seconds_since(start);
 }
 
-int64_t CheckpointWriter::snapshot_bytes() const {
-  int64_t bytes = 0;
-  for (const Source& source : sources_) {
-    if (source.copy.defined()) {
-      bytes += source.copy.numel() * size_of(source.copy.dtype());
-    }
-  }
-  return bytes;
-}
-
 void CheckpointWriter::write() noexcept {
   if (failure_) {
     return;

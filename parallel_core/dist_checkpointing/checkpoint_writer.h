@@ -48,8 +48,6 @@ class CheckpointWriter {
 
   /// Copies what this rank writes, so that training may go on.
   void snapshot();
-  /// Bytes of that copy.
-  int64_t snapshot_bytes() const;
   /// Writes this rank's parts and reads them back. Throws nothing: finish() does.
   void write() noexcept;
   /// Gives the folder its name and returns it.

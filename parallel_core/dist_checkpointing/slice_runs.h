@@ -20,6 +20,15 @@ struct ElementRange {
   int64_t size() const { return end - begin; }
 };
 
+/// How the elements of a slice lie in its parameter: `width` of them together, every `stride`, the
+/// first at `begin`.
+struct ParameterRows {
+  int64_t begin = 0;
+  int64_t width = 0;
+  int64_t stride = 1;
+};
+ParameterRows parameter_rows(const nn::LogicalTensor& logical);
+
 /// What of the slice lies in elements [first, first + count) of the parameter.
 ElementRange range_in_part(const nn::LogicalTensor& logical, int64_t first, int64_t count);
 
@@ -27,17 +36,11 @@ ElementRange range_in_part(const nn::LogicalTensor& logical, int64_t first, int6
 /// `element` of it and the following are `number` of the slice and the following.
 template <class Visit>
 void for_each_parameter_run(const nn::LogicalTensor& logical, ElementRange range, Visit&& visit) {
-  int64_t inner = 1;
-  for (int64_t axis = logical.axis + 1; axis < logical.view_shape.size(); ++axis) {
-    inner *= logical.view_shape[axis];
-  }
-  const int64_t width = (logical.end - logical.begin) * inner;
-  const int64_t stride =
-      logical.view_shape.size() == 0 ? 1 : logical.view_shape[logical.axis] * inner;
+  const ParameterRows rows = parameter_rows(logical);
   for (int64_t number = range.begin; number < range.end;) {
-    const int64_t within = number % width;
-    const int64_t count = std::min(width - within, range.end - number);
-    visit(number, number / width * stride + logical.begin * inner + within, count);
+    const int64_t within = number % rows.width;
+    const int64_t count = std::min(rows.width - within, range.end - number);
+    visit(number, number / rows.width * rows.stride + rows.begin + within, count);
     number += count;
   }
 }

@@ -23,6 +23,7 @@
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/training/logging.h"
 
@@ -106,22 +107,6 @@ std::optional<int64_t> step_in_name(std::string_view name,
   return std::nullopt;
 }
 
-// Rank 0's text on every rank.
-std::string shared_text(const std::string& own, ProcessGroup& world) {
-  const Tensor size = full({1}, static_cast<double>(own.size()), kInt64);
-  world.broadcast(size, 0);
-  const auto bytes = static_cast<size_t>(size.item());
-  if (bytes == 0) {
-    return {};
-  }
-  const Tensor letters = zeros({static_cast<int64_t>(bytes / 4 + 1)}, kInt32);
-  if (world.rank() == 0) {
-    std::memcpy(letters.raw(), own.data(), bytes);
-  }
-  world.broadcast(letters, 0);
-  return {static_cast<const char*>(letters.raw()), bytes};
-}
-
 }  // namespace
 
 bool lies_in(const std::string& path, const std::string& folder) {
@@ -192,7 +177,7 @@ OutputFolder::OutputFolder(std::string output_dir,
     }
     if (result != Attempt::kWaiting) {
       lock_.reset();
-      const std::string text = shared_text(refusal_, world);
+      const std::string text = all_gather_text(world, refusal_).front();
       if (result == Attempt::kNoRoom) {
         throw StorageError(text);
       }
