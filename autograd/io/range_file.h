@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "autograd/io/direct_file.h"
+
 namespace tapestry {
 
 /// Makes a file of that size with its space reserved, so that a full disk is found before anything
@@ -19,14 +21,9 @@ class RangeFile {
  public:
   /// IoError if it is not there.
   explicit RangeFile(std::string path);
-  RangeFile(RangeFile&& other) noexcept;
-  RangeFile& operator=(RangeFile&&) = delete;
-  RangeFile(const RangeFile&) = delete;
-  RangeFile& operator=(const RangeFile&) = delete;
-  ~RangeFile();
 
-  const std::string& path() const { return path_; }
-  uint64_t size() const { return size_; }
+  const std::string& path() const { return file_.path(); }
+  uint64_t size() const { return file_.size(); }
   /// Bytes that this object has written so far.
   uint64_t written_bytes() const { return written_bytes_; }
 
@@ -36,9 +33,9 @@ class RangeFile {
   /// Hands over what is held back and returns when it is on the medium.
   void sync();
 
-  /// Reads everything that was written back, from the medium where the system lets go of its copy.
+  /// Reads everything that was written back, from the medium where the file system can do that.
   /// After sync(). IoError if it is not what was written.
-  void verify() const;
+  void verify();
 
   /// The exclusive or of what the bytes written so far contribute to the file's CRC-32C
   /// (crc32c_moved): that of all writers together is the file's.
@@ -50,12 +47,11 @@ class RangeFile {
     uint64_t end;
   };
   void flush();
-  void write_through(uint64_t offset, const std::byte* data, size_t bytes);
+  // What bytes [begin, end) contribute to the file's checksum as they are read back.
+  uint32_t checksum_on_medium(uint64_t begin, uint64_t end, std::byte* buffer);
 
-  std::string path_;
-  uint64_t size_ = 0;
-  int descriptor_ = -1;
-  std::unique_ptr<std::byte[]> buffer_;  // kPieceBytes, of which the first `held_` are used
+  DirectFile file_;
+  AlignedBytes buffer_;  // of which held_ bytes are used, from where held_offset_ lies in its block
   size_t held_ = 0;
   uint64_t held_offset_ = 0;
   uint32_t checksum_part_ = 0;

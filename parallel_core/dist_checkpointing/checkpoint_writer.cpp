@@ -353,7 +353,7 @@ void CheckpointWriter::write_parts() {
   }
   times_.write_seconds = seconds_since(start);
   start = Clock::now();
-  for (const RangeFile& file : files) {
+  for (RangeFile& file : files) {
     file.verify();
   }
   times_.verify_seconds = seconds_since(start);
