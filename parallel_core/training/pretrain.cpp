@@ -26,6 +26,7 @@
 #include "parallel_core/training/metrics.h"
 #include "parallel_core/training/output_folder.h"
 #include "parallel_core/training/resume.h"
+#include "parallel_core/training/run_checkpoints.h"
 #include "parallel_core/training/saved_model.h"
 #include "parallel_core/training/start_summary.h"
 #include "parallel_core/training/time_estimate.h"
