@@ -564,7 +564,7 @@ bool AllConfig::same_values(const AllConfig& other) const {
   return training_config == other.training_config && parallel_config == other.parallel_config &&
          dataset_config == other.dataset_config && model_config == other.model_config &&
          optimizer_config == other.optimizer_config && moe_config == other.moe_config &&
-         lora_config == other.lora_config;
+         lora_config == other.lora_config && tensorboard == other.tensorboard;
 }
 
 AllConfig init_configs_from_text(const std::string& text,

@@ -400,6 +400,17 @@ struct LoraConfig {
   bool operator==(const LoraConfig&) const = default;
 };
 
+/// TensorBoard's event files of a run.
+struct TensorBoardConfig {
+  std::optional<std::string> tensorboard_dir;  // empty: none are written
+  int64_t tensorboard_queue_size = 10;
+  bool log_loss_scale_to_tensorboard = false;
+  bool log_timers_to_tensorboard = false;
+  bool log_expert_load_to_tensorboard = false;
+  std::optional<int64_t> histogram_interval;
+  bool operator==(const TensorBoardConfig&) const = default;
+};
+
 /// Where the value of a key came from.
 struct ConfigOrigin {
   enum class Kind { kDefault, kFile, kOverride, kCode, kDerived };
@@ -417,6 +428,7 @@ struct AllConfig {
   OptimizerConfig optimizer_config;
   MoEConfig moe_config;
   LoraConfig lora_config;
+  TensorBoardConfig tensorboard;
 
   /// Values that are valid but belong to a feature that is not built yet, each with its place and
   /// the reason. A run must refuse them (require_supported); a dry run prints them.

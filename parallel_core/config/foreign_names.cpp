@@ -148,8 +148,7 @@ constexpr ForeignName kNames[] = {
     {"wandb_log", "", kMetrics},
     {"wandb_project", "", kMetrics},
     {"wandb_run_name", "", kMetrics},
-    {"report_to", "", kMetrics},
-    {"tensorboard", "", kMetrics},
+    {"report_to", "tensorboard.tensorboard_dir", "a folder"},
     {"device", "", kProcessor},
     {"device_target", "", kProcessor},
     {"device_id", "", kProcessor},
@@ -262,27 +261,12 @@ constexpr ForeignName kNames[] = {
     {"prefetch_size", "", "batches are read by the training thread"},
 };
 
-constexpr std::string_view kStaticSections[] = {"runner_config",
-                                                "runner_wrapper",
-                                                "monitor_config",
-                                                "lr_schedule",
-                                                "train_dataset",
-                                                "eval_dataset",
-                                                "train_dataset_task",
-                                                "eval_dataset_task",
-                                                "callbacks",
-                                                "context",
-                                                "parallel",
-                                                "optimizer",
-                                                "model",
-                                                "trainer",
-                                                "processor",
-                                                "metric",
-                                                "eval_callbacks",
-                                                "tensorboard",
-                                                "swap_config",
-                                                "layer_scale",
-                                                "train_precision_sync"};
+constexpr std::string_view kStaticSections[] = {
+    "runner_config",  "runner_wrapper", "monitor_config",     "lr_schedule",
+    "train_dataset",  "eval_dataset",   "train_dataset_task", "eval_dataset_task",
+    "callbacks",      "context",        "parallel",           "optimizer",
+    "model",          "trainer",        "processor",          "metric",
+    "eval_callbacks", "swap_config",    "layer_scale",        "train_precision_sync"};
 
 }  // namespace
 

@@ -110,6 +110,25 @@ std::string resolved_yaml(const AllConfig& config) {
   return text;
 }
 
+std::vector<ResolvedKey> resolved_keys(const AllConfig& config) {
+  std::vector<ResolvedKey> keys;
+  for (const Section& section : config::schema()) {
+    for (const Key& key : section.keys) {
+      if (is_absent(config, section, key)) {
+        continue;
+      }
+      const std::string line = line_of(config, key, true);
+      const size_t colon = line.find(": ");
+      keys.push_back({.section = section_name(config, section),
+                      .key = std::string(key.name),
+                      .value = colon == std::string::npos ? std::string() : line.substr(colon + 2),
+                      .origin = spent_text(config, key) +
+                                comment_of(config, concat(section.name, ".", key.name))});
+    }
+  }
+  return keys;
+}
+
 std::string config_log_text(const AllConfig& config) {
   std::string text;
   for (const Section& section : config::schema()) {

@@ -120,5 +120,6 @@ std::span<const Key> model_keys();
 std::span<const Key> optimizer_keys();
 std::span<const Key> moe_keys();
 std::span<const Key> lora_keys();
+std::span<const Key> tensorboard_keys();
 
 }  // namespace tapestry::config

@@ -59,6 +59,9 @@ void RunCheckpoints::save(bool last) {
   if (options_.metrics != nullptr) {
     options_.metrics->sync();  // a checkpoint never knows of steps that the file has lost
   }
+  for (StepObserver* observer : options_.observers) {
+    observer->flush();
+  }
   std::string state;
   if (options_.trainer) {
     trainer_.position = cell_.position();

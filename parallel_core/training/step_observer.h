@@ -33,6 +33,8 @@ class StepObserver {
   /// Before a step, counted from 1 over the whole run.
   virtual void before(int64_t /*step*/) {}
   virtual void after(FinishedStep& step) = 0;
+  /// Before a checkpoint is saved, which must not know of steps that a file of the piece lacks.
+  virtual void flush() {}
 };
 
 }  // namespace tapestry
