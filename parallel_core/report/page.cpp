@@ -406,7 +406,7 @@ std::string report_page(const std::vector<RunRecord>& runs, const PageOptions& o
       "content=\"default-src 'none';style-src 'unsafe-inline';script-src "
       "'unsafe-inline'\">\n<title>",
       title, "</title>\n<style>\n", page_style(runs.size()), "</style>\n</head>\n<body data-x=\"",
-      charts.x_title, "\">\n");
+      charts.x_title == "steps" ? "step" : charts.x_title, "\">\n");
   html += concat("<header><h1>", title, "</h1>\n<p>",
                  runs.size() == 1 ? concat("A training run in <span class=\"mono\">",
                                            escape_markup(runs.front().folder), "</span>")

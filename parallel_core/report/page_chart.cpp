@@ -141,10 +141,10 @@ std::string line_html(const PageLine& line, const PageChart& chart, const Places
   const char* kind = line.kind == LineKind::kFaint  ? "faint"
                      : line.kind == LineKind::kDots ? "dots"
                                                     : "whole";
-  std::string html =
-      concat("<g class=\"line ", kind, " r", line.run, "\" data-run=\"", line.run,
-             "\" data-label=\"", escape_markup(line.label), "\"><path class=\"curve\" d=\"",
-             path_of(line.points, chart.x, places), "\"/>");
+  std::string html = concat("<g class=\"line ", kind, " r", line.run, "\" data-run=\"", line.run,
+                            "\" data-owner=\"", escape_markup(line.owner), "\" data-name=\"",
+                            escape_markup(line.name), "\"><path class=\"curve\" d=\"",
+                            path_of(line.points, chart.x, places), "\"/>");
   if (line.kind == LineKind::kDots && line.points.size() <= kMostDots) {
     html += concat("<path class=\"points\" d=\"", dots_of(line.points, places), "\"/>");
   }

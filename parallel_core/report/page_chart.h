@@ -17,8 +17,8 @@ enum class LineKind : uint8_t {
 
 struct PageLine {
   size_t run = 0;     ///< whose colour it has
-  std::string label;  ///< "runs/a, evaluation"
-  std::string name;   ///< of what it shows, without the run: "evaluation"
+  std::string owner;  ///< the run's name; empty where there is one run alone
+  std::string name;   ///< of what it shows: "evaluation"
   LineKind kind = LineKind::kWhole;
   plot::Points points;  ///< ascending x; a y that is not finite is a gap
 };

@@ -141,9 +141,8 @@ PageChart ChartMaker::chart(const std::string& title, const std::string& unit) c
 PageLine ChartMaker::line(size_t run,
                           const std::string& name,
                           const std::vector<double>& values) const {
-  PageLine made{.run = run,
-                .label = runs_.size() == 1 ? name : concat(runs_[run].name, ", ", name),
-                .name = name};
+  PageLine made{
+      .run = run, .owner = runs_.size() == 1 ? std::string() : runs_[run].name, .name = name};
   for (size_t i = 0; i < values.size(); ++i) {
     made.points.push_back({x_[run][i], values[i]});
   }
@@ -171,7 +170,6 @@ void ChartMaker::add_noisy(PageChart& to, const std::string& name, const Values&
       faint.name = "each step";
       whole.points = plot::smoothed(whole.points, smooth);
       whole.name += ", smoothed";
-      whole.label += ", smoothed";
       to.lines.push_back(std::move(faint));
     }
     to.lines.push_back(std::move(whole));

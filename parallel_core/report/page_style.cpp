@@ -71,15 +71,19 @@ background:var(--card);border:1px solid var(--edge);box-shadow:0 2px 8px rgba(0,
 pointer-events:none;font-variant-numeric:tabular-nums}
 .tip div{display:flex;gap:.5rem;align-items:center}
 .tip .swatch{width:.9rem}
+.tip .owner{font-weight:600;max-width:9rem;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
+.tip .owner:empty{display:none}
 .tip span:last-child{margin-left:auto;padding-left:.6rem}
 .box{overflow-x:auto;margin:.6rem 0}
 table{border-collapse:collapse;width:100%;font-size:.88rem}
 th,td{text-align:left;vertical-align:top;padding:.32rem .7rem;border-bottom:1px solid var(--grid);
 overflow-wrap:anywhere;min-width:5.5rem}
 tr:last-child>*{border-bottom:0}
-thead th{color:var(--soft);font-weight:600;border-bottom-color:var(--edge)}
+thead th{color:var(--soft);font-weight:600;border-bottom-color:var(--edge);min-width:7rem}
 thead .swatch{display:inline-block;vertical-align:middle;margin-right:.4rem}
 tbody th{font-weight:400;min-width:9rem}
+tbody th[scope=row]{position:sticky;left:0;background:var(--card)}
+td.mono{min-width:13rem}
 td,.mono{font-variant-numeric:tabular-nums}
 .keys th,.keys td,.mono{font-family:ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace;font-size:.82rem}
 .keys thead th{font-family:inherit;font-size:.88rem}
@@ -87,12 +91,12 @@ td,.mono{font-variant-numeric:tabular-nums}
 .keys td.own{background:var(--hint)}
 .num{text-align:right;white-space:nowrap;overflow-wrap:normal}
 .spark{display:block;width:9rem;height:1.5rem}
-.spark path{fill:none;stroke:var(--c0);stroke-width:1.2;vector-effect:non-scaling-stroke;stroke-linecap:round}
+.spark path{fill:none;stroke:var(--c0);stroke-width:1;vector-effect:non-scaling-stroke;stroke-linecap:round}
 details{margin:.6rem 0}
 summary{cursor:pointer;padding:.25rem 0;overflow-wrap:anywhere}
 footer{color:var(--soft);font-size:.85rem;padding-top:1.5rem;padding-bottom:2rem}
 @media (max-width:30rem){.key{margin-left:0}.key>span:first-child .sample{margin-left:0}th,td{padding:.32rem .5rem}
-tbody th{min-width:7.5rem}figure{padding:.6rem .55rem .3rem}}
+tbody th{min-width:7rem}figure{padding:.6rem .55rem .3rem}}
 @media print{.legend{position:static}figure{break-inside:avoid}}
 )css";
 
@@ -108,7 +112,7 @@ document.querySelectorAll('figure.chart').forEach(function(figure){
     area.querySelectorAll('.line:not(.faint)').forEach(function(g){
       const points=[],pattern=/(-?\d+),(-?\d+)/g,path=g.querySelector('.curve').getAttribute('d');
       for(let m;(m=pattern.exec(path));)points.push([+m[1],+m[2]]);
-      lines.push({g:g,run:g.dataset.run,label:g.dataset.label,points:points});
+      lines.push({g:g,run:g.dataset.run,owner:g.dataset.owner,name:g.dataset.name,points:points});
     });
   }
   function nearest(points,x){
@@ -147,12 +151,15 @@ document.querySelectorAll('figure.chart').forEach(function(figure){
     found.forEach(function(f){
       if(Math.abs(f[1][0]-best)>0.02*width)return;
       const row=document.createElement('div'),swatch=document.createElement('span');
-      const label=document.createElement('span'),value=document.createElement('span');
+      const owner=document.createElement('span'),name=document.createElement('span');
+      const value=document.createElement('span');
       swatch.className='swatch r'+f[0].run;
-      label.textContent=f[0].label;
+      owner.className='owner';
+      owner.textContent=f[0].owner;
+      name.textContent=f[0].name;
       const y=y0+(1-f[1][1]/height)*(y1-y0);
       value.textContent=number(log?Math.pow(10,y):y);
-      row.append(swatch,label,value);
+      row.append(swatch,owner,name,value);
       tip.append(row);
     });
   }

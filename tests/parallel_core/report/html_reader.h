@@ -81,7 +81,9 @@ inline std::vector<ChartLine> read_chart(const std::string& page, const std::str
   std::vector<ChartLine> lines;
   for (size_t at = figure.find("<g class=\"line "); at != std::string::npos;
        at = figure.find("<g class=\"line ", at + 1)) {
-    ChartLine line{.label = part_between(figure, "data-label=\"", "\"", at),
+    const std::string owner = part_between(figure, "data-owner=\"", "\"", at);
+    ChartLine line{.label = (owner.empty() ? "" : owner + ", ") +
+                            part_between(figure, "data-name=\"", "\"", at),
                    .kind = part_between(figure, "<g class=\"line ", " ", at),
                    .points = {}};
     const std::string path = part_between(figure, "d=\"", "\"", at + 2);

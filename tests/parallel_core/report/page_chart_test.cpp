@@ -16,7 +16,7 @@ using ::testing::Not;
 PageChart chart_of(const plot::Points& points) {
   return {.title = "Loss",
           .unit = "per token",
-          .lines = {{.run = 0, .label = "training", .name = "training", .points = points}},
+          .lines = {{.run = 0, .name = "training", .points = points}},
           .x = {0, points.back().x}};
 }
 
@@ -90,10 +90,10 @@ TEST(PageChart, FewPointsAreDots) {
 TEST(PageChart, TextsAreEscaped) {
   PageChart chart = chart_of({{1, 3}, {2, 2}});
   chart.title = "<script>alert(1)</script>";
-  chart.lines[0].label = "a\"b'<&>";
+  chart.lines[0].owner = "a\"b'<&>";
   const std::string html = chart_html(chart);
   EXPECT_THAT(html, HasSubstr("&lt;script&gt;alert(1)&lt;/script&gt;"));
-  EXPECT_THAT(html, HasSubstr("data-label=\"a&quot;b&#39;&lt;&amp;&gt;\""));
+  EXPECT_THAT(html, HasSubstr("data-owner=\"a&quot;b&#39;&lt;&amp;&gt;\""));
   EXPECT_THAT(html, Not(HasSubstr("<script>")));
 }
 
