@@ -127,6 +127,9 @@ void go_on_with(const ResumePoint& point,
     RankContext::current().default_generator().set_state(point.trainer.generator);
   }
   cell.set_position(point.trainer.position);
+  if (NormSpikes* spikes = cell.norm_spikes(); spikes != nullptr && point.trainer.norm_spikes) {
+    spikes->set_state(*point.trainer.norm_spikes);
+  }
 }
 
 // One comment line, whatever the text holds.
