@@ -20,11 +20,8 @@
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/output_folder.h"
 #include "parallel_core/training/pretrain.h"
-<<<<<<< HEAD
-#include "parallel_core/training/run_checkpoints.h"
-=======
 #include "parallel_core/training/resume.h"
->>>>>>> main
+#include "parallel_core/training/run_checkpoints.h"
 #include "parallel_core/training/time_estimate.h"
 
 namespace tapestry {
