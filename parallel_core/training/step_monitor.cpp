@@ -335,7 +335,10 @@ void StepMonitor::after(FinishedStep& step) {
     }
     take_times(step);
   }
-  if (monitor_.monitor_on || monitor_.local_norm) {
+  const bool any_of_parameters =
+      monitor_.local_norm ||
+      (is_due(step.record.step) && (monitor_.local_norm_format || monitor_.optimizer_state_format));
+  if (any_of_parameters) {
     step.record.parameter_values = gather_over_pipeline(step.record.parameter_values);
   }
 }

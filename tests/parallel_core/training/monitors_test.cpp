@@ -240,6 +240,53 @@ TEST_F(SkippedSteps, AlsoForNormsThatAreNotFinite) {
   EXPECT_EQ(trainer.cell.norm_spikes()->count(), 1);
 }
 
+// All ranks leave out the same step, and none has changed anything.
+TEST(SkippedStepsOnRanks, AreSkippedByAll) {
+  struct Layout {
+    int ranks;
+    ModelParallelSizes sizes;
+    Overrides keys;
+  };
+  const std::vector<Layout> layouts = {
+      {2, {.tensor_model_parallel_size = 2}, {"parallel_config.tensor_model_parallel_size=2"}},
+      {2, {.pipeline_model_parallel_size = 2}, {"parallel_config.pipeline_model_parallel_size=2"}},
+      {2, {.context_parallel_size = 2}, {"parallel_config.context_parallel_size=2"}},
+      {2, {}, {"parallel_config.zero_level=z3"}},
+      {2,
+       {},
+       {"training_config.use_distributed_optimizer=True",
+        "training_config.overlap_grad_reduce=True", "optimizer_config.overlap_param_gather=True"}}};
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(layout.keys.front());
+    const auto train = [&](const Overrides& more, bool with_bad_step) {
+      testing::State weights;
+      run_parallel(layout.ranks, layout.sizes, [&] {
+        Trainer trainer(joined({{"model_config.vocab_size=32"}, layout.keys, more}));
+        const int64_t rank = get_data_parallel_rank();
+        trainer.cell({make_batch(trainer.config, 2, 2 * rank, true)});
+        if (with_bad_step) {
+          const StepResult bad = trainer.cell({bad_batch(trainer.config, 10 + rank)});
+          EXPECT_TRUE(bad.skipped) << bad.grad_norm;
+        }
+        const StepResult last = trainer.cell({make_batch(trainer.config, 2, 4 + 2 * rank, true)});
+        EXPECT_FALSE(last.skipped) << last.grad_norm;
+        if (const auto all = get_logical_state(*trainer.model, trainer.optimizer.get());
+            get_world_group().rank() == 0) {
+          for (const auto& [name, tensor] : all) {
+            weights[name] = tensor.clone();
+          }
+        }
+      });
+      return weights;
+    };
+    const testing::State clean = train({}, false);
+    const testing::State skipped =
+        train(joined(kSkip, {"monitor_config.global_norm_spike_threshold=4"}), true);
+    EXPECT_FALSE(clean.empty());
+    testing::expect_states_equal(skipped, clean);
+  }
+}
+
 // Each rank's own gradients, whatever becomes of them afterwards.
 TEST(LocalNorms, AreThoseOfTheRankAlone) {
   const Overrides base = {"dataset_config.micro_batch_num=2",
