@@ -403,6 +403,7 @@ void resolve(Resolution& r) {
   resolve_optimizer(r);
   resolve_schedule(r);
   resolve_tensorboard(r);
+  resolve_monitor(r);
 }
 
 }  // namespace tapestry::config

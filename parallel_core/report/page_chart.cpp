@@ -136,11 +136,11 @@ std::string dots_of(const Points& points, const Places& places) {
   return path;
 }
 
-std::string line_html(const PageLine& line, const PageChart& chart, const Places& places) {
+std::string line_html(const PageLine& line,
+                      const std::string& kind,
+                      const PageChart& chart,
+                      const Places& places) {
   constexpr size_t kMostDots = 80;
-  const char* kind = line.kind == LineKind::kFaint  ? "faint"
-                     : line.kind == LineKind::kDots ? "dots"
-                                                    : "whole";
   std::string html = concat("<g class=\"line ", kind, " r", line.run, "\" data-run=\"", line.run,
                             "\" data-owner=\"", escape_markup(line.owner), "\" data-name=\"",
                             escape_markup(line.name), "\"><path class=\"curve\" d=\"",
@@ -179,29 +179,43 @@ std::string grid_html(const std::vector<Tick>& x,
   return concat("<path class=\"grid\" d=\"", path, "\"/>\n");
 }
 
-// What the kinds of lines mean, where there is more than one kind.
-std::string key_html(const PageChart& chart) {
-  std::vector<std::pair<LineKind, std::string>> kinds;
+// How lines of each name are drawn, in the order in which names appear: further names of one kind
+// are dashed in ways of their own.
+std::vector<std::pair<std::string, std::string>> line_classes(const PageChart& chart) {
+  constexpr size_t kDashes = 3;
+  std::vector<std::pair<std::string, std::string>> classes;  // name, class
+  size_t whole = 0;
   for (const PageLine& line : chart.lines) {
-    const std::pair<LineKind, std::string> kind{line.kind, line.name};
-    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) {
-      kinds.push_back(kind);
+    if (std::any_of(classes.begin(), classes.end(),
+                    [&](const auto& known) { return known.first == line.name; })) {
+      continue;
     }
+    std::string name = line.kind == LineKind::kFaint  ? "faint"
+                       : line.kind == LineKind::kDots ? "dots"
+                                                      : "whole";
+    if (line.kind == LineKind::kWhole && whole++ > 0) {
+      name += concat(" d", (whole - 2) % kDashes);
+    }
+    classes.emplace_back(line.name, std::move(name));
   }
+  return classes;
+}
+
+// What the kinds of lines mean, where there is more than one kind and not very many.
+std::string key_html(const PageChart& chart) {
+  constexpr size_t kMostNames = 6;
+  const auto classes = line_classes(chart);
   std::string html;
-  for (const auto& [kind, name] : kinds) {
-    const char* sample = kind == LineKind::kFaint  ? "faint"
-                         : kind == LineKind::kDots ? "dots"
-                                                   : "whole";
-    html += concat("<span><span class=\"sample ", sample, "\"></span>", escape_markup(name),
-                   "</span> ");
+  for (const auto& [name, kind] : classes) {
+    html +=
+        concat("<span><span class=\"sample ", kind, "\"></span>", escape_markup(name), "</span> ");
   }
   if (!chart.marks.empty()) {
     html += "<span><span class=\"sample mark\"></span>no update</span> ";
   }
-  return kinds.size() + (chart.marks.empty() ? 0 : 1) > 1
-             ? "<span class=\"key\">" + html + "</span>"
-             : std::string();
+  const size_t entries = classes.size() + (chart.marks.empty() ? 0 : 1);
+  return entries > 1 && entries <= kMostNames ? "<span class=\"key\">" + html + "</span>"
+                                              : std::string();
 }
 
 bool has_values(const PageChart& chart) {
@@ -247,11 +261,14 @@ std::string chart_html(const PageChart& chart) {
                  coordinate(kHeight), "\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"",
                  escape_markup(chart.title), "\">\n");
   html += grid_html(x_marks, y_marks, places) + marks_html(chart, places);
+  const auto classes = line_classes(chart);
   // Noise lies behind, and what has few points on top.
   for (const LineKind kind : {LineKind::kFaint, LineKind::kWhole, LineKind::kDots}) {
     for (const PageLine& line : chart.lines) {
       if (line.kind == kind) {
-        html += line_html(line, chart, places);
+        const auto own = std::find_if(classes.begin(), classes.end(),
+                                      [&](const auto& known) { return known.first == line.name; });
+        html += line_html(line, own->second, chart, places);
       }
     }
   }

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "autograd/tensor/error.h"
@@ -65,6 +67,7 @@ class ChartMaker {
   PageChart memory() const;
   PageChart loss_scale() const;
   PageChart bubble() const;
+  void add_others(std::vector<PageChart>& charts) const;
 
   static std::vector<double> column(const RunRecord& run, const std::string& name) {
     const std::vector<double>* values = run.column(name);
@@ -276,6 +279,37 @@ PageChart ChartMaker::bubble() const {
   return made;
 }
 
+// A chart for each number, and one for all ranks' values of a tag. They may be measured every so
+// many steps: steps without them are no gaps.
+void ChartMaker::add_others(std::vector<PageChart>& charts) const {
+  constexpr std::string_view kMonitor = "monitor/";
+  constexpr std::string_view kRanks = "ranks/";
+  std::map<std::string, size_t> places;  // by title
+  for (size_t run = 0; run < runs_.size(); ++run) {
+    for (const auto& [column_name, values] : runs_[run].columns) {
+      if (kKnown.count(column_name) != 0 || column_name.starts_with("lr/")) {
+        continue;
+      }
+      std::string title = column_name;
+      std::string name = column_name;
+      if (title.starts_with(kMonitor)) {
+        title = name = title.substr(kMonitor.size());
+      } else if (title.starts_with(kRanks)) {
+        const size_t slash = title.rfind('/');
+        name = "rank " + title.substr(slash + 1);
+        title = title.substr(kRanks.size(), slash - kRanks.size()) + " of each rank";
+      }
+      const auto place = places.emplace(title, charts.size()).first->second;
+      if (place == charts.size()) {
+        charts.push_back(chart(title, ""));
+      }
+      PageLine made = line(run, name, values);
+      std::erase_if(made.points, [](const Point& point) { return !std::isfinite(point.y); });
+      charts[place].lines.push_back(std::move(made));
+    }
+  }
+}
+
 PageCharts ChartMaker::make() {
   PageCharts charts;
   charts.x_title = x_title_;
@@ -289,18 +323,7 @@ PageCharts ChartMaker::make() {
   if (any([](const RunRecord& run) { return run.column("bubble/measured") != nullptr; })) {
     charts.main.push_back(bubble());
   }
-  std::set<std::string> others;
-  for (const RunRecord& run : runs_) {
-    for (const auto& [name, values] : run.columns) {
-      if (kKnown.count(name) == 0 && !name.starts_with("lr/")) {
-        others.insert(name);
-      }
-    }
-  }
-  for (const std::string& name : others) {
-    charts.more.push_back(chart(name, ""));
-    add_plain(charts.more.back(), name, [&](const RunRecord& run) { return column(run, name); });
-  }
+  add_others(charts.more);
   return charts;
 }
 

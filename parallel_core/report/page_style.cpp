@@ -49,6 +49,7 @@ overflow-wrap:anywhere}
 .sample{display:inline-block;width:1.3rem;margin:0 .3rem .22rem .6rem;border-top:2px solid var(--ink)}
 .sample.faint{border-top-width:1px;opacity:.45}
 .sample.dots{border-top-style:dashed}
+.sample.d0{border-top-style:dashed}.sample.d1,.sample.d2{border-top-style:dotted}
 .sample.mark{width:0;height:.7rem;margin-bottom:-.05rem;border-top:0;border-left:2px solid var(--bad)}
 .plot{display:grid;grid-template-columns:calc(var(--w)*.46rem + .7rem) minmax(0,1fr);grid-template-rows:auto 1.5rem;padding-right:.9rem}
 .area{position:relative;height:13.5rem;touch-action:pan-y;cursor:crosshair}
@@ -64,6 +65,7 @@ overflow-wrap:anywhere}
 .faint path{stroke-width:1;opacity:.3;stroke-dasharray:none}
 .dots .curve{stroke-width:1.4;stroke-dasharray:5 4}
 .dots .points{stroke-width:6;stroke-dasharray:none}
+.d0 path{stroke-dasharray:8 4}.d1 path{stroke-dasharray:2 4}.d2 path{stroke-dasharray:10 4 2 4}
 .marks{stroke:var(--bad);stroke-width:2}
 .cross{position:absolute;top:0;bottom:0;width:0;border-left:1px solid var(--soft);pointer-events:none}
 .tip{position:absolute;top:.3rem;z-index:2;max-width:min(22rem,90%);padding:.3rem .55rem;border-radius:.4rem;

@@ -37,6 +37,8 @@ class RecordReader {
   void add_value(const std::string& key, const Json& value);
   void put(const std::string& key, double value);
   void read_memory(const Json& kinds);
+  void read_monitor(const Json& values);
+  void read_ranks(const Json& values);
   void read_flags(const Json& line);
   static void cut(RunRecord& run, int64_t step);
 
@@ -92,6 +94,33 @@ void RecordReader::read_memory(const Json& kinds) {
   }
 }
 
+// {"weight_norm": 1, "local_norm/PARAMETER": 2, ...}
+void RecordReader::read_monitor(const Json& values) {
+  RunRecord& run = runs_.back();
+  for (const auto& [tag, value] : values.items()) {
+    const std::optional<double> number = plot::metrics_number(value);
+    const size_t slash = tag.find('/');
+    if (number && slash == std::string::npos) {
+      put("monitor/" + tag, *number);
+    } else if (number) {
+      run.tables[tag.substr(0, slash)][tag.substr(slash + 1)].add(
+          static_cast<double>(run.steps.back()), *number);
+    }
+  }
+}
+
+// {"device_local_norm": [of rank 0, of rank 1, ...], ...}
+void RecordReader::read_ranks(const Json& values) {
+  for (const auto& [tag, list] : values.items()) {
+    for (size_t rank = 0; list.is_array() && rank < std::min(list.size(), kRanksOfARecord);
+         ++rank) {
+      if (const std::optional<double> number = plot::metrics_number(list[rank])) {
+        put(concat("ranks/", tag, "/", rank), *number);
+      }
+    }
+  }
+}
+
 void RecordReader::add_value(const std::string& key, const Json& value) {
   if (const std::optional<double> number = plot::metrics_number(value)) {
     put(key, *number);
@@ -107,6 +136,10 @@ void RecordReader::add_value(const std::string& key, const Json& value) {
     }
   } else if (key == "memory" && value.is_object()) {
     read_memory(value);
+  } else if (key == "monitor" && value.is_object()) {
+    read_monitor(value);
+  } else if (key == "ranks" && value.is_object()) {
+    read_ranks(value);
   } else if (value.is_object()) {
     const bool small =
         std::find(kSmallObjects.begin(), kSmallObjects.end(), key) != kSmallObjects.end();

@@ -25,15 +25,20 @@ struct MemoryOfKind {
   double peak_bytes = 0;
 };
 
+inline constexpr size_t kRanksOfARecord = 64;
+
 struct RunRecord {
   std::string name;
   std::string folder;          ///< of its metrics.jsonl
   std::vector<int64_t> steps;  ///< ascending, at least one
   /// Of each number in a line of metrics.jsonl its values at these steps, NaN where a line does not
   /// have it or it is not finite. "bubble/measured" is a number in the object "bubble"; of a list,
-  /// "lr" is the first number, "lr/1" the second one where it ever differs from the first.
+  /// "lr" is the first number, "lr/1" the second one where it ever differs from the first;
+  /// "monitor/TAG" is what a monitor says of the run, "ranks/TAG/R" what it says of rank R, of the
+  /// first kRanksOfARecord ranks.
   std::map<std::string, std::vector<double>> columns;
-  /// Of other objects of numbers, by their names, such as grad_norms, each number's course.
+  /// Of other objects of numbers, by their names, such as grad_norms, each number's course; and of
+  /// what monitors say of single parameters, such as local_norm.
   std::map<std::string, std::map<std::string, Envelope>> tables;
   std::vector<MemoryOfKind> memory;
   /// Steps without an update: gradients that were not finite, and those skipped for their norm.

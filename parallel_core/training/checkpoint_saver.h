@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "optim/optimizer.h"
 #include "parallel_core/config/config.h"
@@ -43,12 +45,22 @@ class CheckpointSaver {
   bool is_due(int64_t step);
   /// Saves, or with async_save takes a copy and goes on; waits first for a save under way. `state`
   /// is the trainer's object (trainer_state_json). Nothing if this step is saved already. With
-  /// `last`, it returns when everything is on disk, and a failure is thrown. Collective.
+  /// `last`, it returns when everything is on disk, and a failure, also of a folder that may not be
+  /// written any more, is a StorageError. Collective.
   void save(int64_t step, const std::string& state, bool last = false);
   /// Ends a save under way if all ranks have written their parts. After each step; collective.
   void poll();
   /// Waits for a save under way. Collective.
   void finish();
+
+  /// Called on every rank when a checkpoint is on disk under its name, before older ones may go,
+  /// and on rank 0 after that: with the step, and with the names of checkpoints that are not to go.
+  struct Observer {
+    std::function<void(int64_t step, const std::string& folder)> saved;
+    std::function<std::vector<std::string>()> kept;
+    std::function<void()> removed;
+  };
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
 
   /// A step has had a finite loss with the weights of all saves so far.
   void accept();
@@ -89,6 +101,7 @@ class CheckpointSaver {
   bool accepted_while_writing_ = false;
   std::string newest_;
   std::optional<BestEvaluation> best_;
+  Observer observer_;
   std::optional<int64_t> failed_step_;  // since when nothing could be saved
   int64_t retry_step_ = 0;
   int64_t retry_distance_ = 1;

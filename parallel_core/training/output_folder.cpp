@@ -140,7 +140,8 @@ EarlierRun find_earlier_run(const std::string& output_dir) {
   if (run.files.empty()) {
     return run;
   }
-  for (const char* name : {"config.yaml", "report.html"}) {
+  for (const char* name :
+       {"config.yaml", "health_ckpts.json", "abnormal_global_norm.json", "report.html"}) {
     if (fs::exists(folder / name, error)) {
       run.files.emplace_back(name);
     }
@@ -233,9 +234,9 @@ void OutputFolder::refuse_earlier_run() {
                     earlier_.checkpoint.empty() ? std::string("no checkpoint")
                                                 : concat("latest checkpoint ", earlier_.checkpoint),
                     ", last written ", earlier_.written,
-                    "). To go on where it stopped, set training_config.resume_training: True; to "
-                    "start anew, choose another output_dir, or give --overwrite, which moves its "
-                    "files to ",
+                    "). To go on where it stopped, set training_config.resume_training: True, and "
+                    "load_checkpoint to what that run began with, or not at all; to start anew, "
+                    "choose another output_dir, or give --overwrite, which moves its files to ",
                     (fs::path(output_dir_) / "old").string(),
                     ". load_checkpoint alone starts a new run from its weights");
 }

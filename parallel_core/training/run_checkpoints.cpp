@@ -1,9 +1,17 @@
 #include "parallel_core/training/run_checkpoints.h"
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <set>
+#include <vector>
 
+#include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/dist_checkpointing/agreement.h"
+#include "parallel_core/dist_checkpointing/checkpoint_folder.h"
+#include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
 
 namespace tapestry {
@@ -34,6 +42,63 @@ RunCheckpoints::RunCheckpoints(TrainOneStepCell& cell,
       saver_(cell.network(), cell.optimizer(), config, options.checkpoint),
       trainer_(options.trainer.value_or(TrainerState{})) {
   saver_.set_best(trainer_.best);
+  if (config.monitor_config.use_checkpoint_health_monitor &&
+      !options.checkpoint.directory.empty()) {
+    keep_health();
+  }
+}
+
+// Entries follow what is on disk: added when a checkpoint has its name, dropped when it is gone.
+void RunCheckpoints::keep_health() {
+  health_path_ = health_record_path(config_.monitor_config, options_.checkpoint.directory);
+  const bool first = RankContext::current().rank() == 0;
+  all_or_none(get_world_group(), [&] {
+    if (first) {
+      std::filesystem::create_directories(std::filesystem::path(health_path_).parent_path());
+      health_ = HealthRecord::read(health_path_);
+    }
+  });
+  saver_.set_observer(
+      {.saved = [this](int64_t step, const std::string& folder) { record_health(step, folder); },
+       .kept = [this] { return healthy_to_keep(); },
+       .removed = [this] { forget_removed(); }});
+}
+
+void RunCheckpoints::record_health(int64_t step, const std::string& folder) {
+  if (RankContext::current().rank() == 0) {
+    health_.add(std::filesystem::path(folder).filename().string(), is_healthy_.at(step));
+    write_health();
+  }
+  is_healthy_.erase(step);
+}
+
+// The newest healthy checkpoint, where it is not among those that stay anyway.
+std::vector<std::string> RunCheckpoints::healthy_to_keep() const {
+  const std::optional<std::string> name = health_.newest_healthy();
+  const std::vector<std::string> all = checkpoints_in(options_.checkpoint.directory);
+  const auto stay = std::min(options_.checkpoint.keep_max, static_cast<int64_t>(all.size()));
+  const bool stays = std::any_of(all.end() - stay, all.end(), [&](const std::string& path) {
+    return std::filesystem::path(path).filename().string() == name;
+  });
+  return name && !stays ? std::vector<std::string>{*name} : std::vector<std::string>();
+}
+
+void RunCheckpoints::forget_removed() {
+  std::set<std::string> names;
+  for (const std::string& path : checkpoints_in(options_.checkpoint.directory)) {
+    names.insert(std::filesystem::path(path).filename().string());
+  }
+  health_.keep(names);
+  write_health();
+}
+
+// Without its entry a checkpoint is not gone on with, which is no reason to end the run.
+void RunCheckpoints::write_health() const {
+  try {
+    write_file_atomically(health_path_, health_.text());
+  } catch (const IoError& error) {
+    log_error(concat("THE HEALTH OF THE CHECKPOINTS COULD NOT BE RECORDED: ", error.what()));
+  }
 }
 
 std::string RunCheckpoints::aftermath() {
@@ -68,8 +133,14 @@ void RunCheckpoints::save(bool last) {
     trainer_.scaler = cell_.grad_scaler().state();
     trainer_.generator = RankContext::current().default_generator().state();
     trainer_.best = saver_.best();
+    if (const NormSpikes* spikes = cell_.norm_spikes()) {
+      trainer_.norm_spikes = spikes->state();
+    }
     trainer_.data = options_.data_state ? options_.data_state(next_) : std::string();
     state = trainer_state_json(trainer_);
+  }
+  if (!health_path_.empty()) {
+    is_healthy_[step_] = *embedding_norm_ < config_.monitor_config.embedding_local_norm_threshold;
   }
   saver_.save(step_, state, last);
 }
@@ -93,6 +164,7 @@ bool RunCheckpoints::is_best(const StepRecord& record) {
 void RunCheckpoints::after(FinishedStep& step) {
   step_ = step.record.step;
   next_ = step.next;
+  embedding_norm_ = step.record.embedding_local_norm;
   watch_.observe(step_, step.result);
   saver_.poll();
   if (watch_.loss_is_finite()) {

@@ -2,9 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "parallel_core/config/config.h"
+#include "parallel_core/training/checkpoint_health.h"
 #include "parallel_core/training/checkpoint_saver.h"
 #include "parallel_core/training/divergence.h"
 #include "parallel_core/training/step_observer.h"
@@ -35,6 +39,11 @@ class RunCheckpoints final : public StepObserver {
   [[noreturn]] void fail();
   bool is_best(const StepRecord& record);
   void save(bool last);
+  void keep_health();
+  void record_health(int64_t step, const std::string& folder);
+  std::vector<std::string> healthy_to_keep() const;
+  void forget_removed();
+  void write_health() const;
 
   TrainOneStepCell& cell_;
   const AllConfig& config_;
@@ -42,9 +51,13 @@ class RunCheckpoints final : public StepObserver {
   DivergenceWatch watch_;
   CheckpointSaver saver_;
   TrainerState trainer_;
+  std::string health_path_;             // empty: nothing is recorded
+  HealthRecord health_;                 // on rank 0
+  std::map<int64_t, bool> is_healthy_;  // of checkpoints that are not on disk yet
   // of the last step
   int64_t step_ = 0;  // 0: there was none
   data::BatchPosition next_;
+  std::optional<double> embedding_norm_;
 };
 
 }  // namespace tapestry

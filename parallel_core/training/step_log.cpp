@@ -68,16 +68,22 @@ void StepLog::after(FinishedStep& step) {
   progress_.update(record, step.result);
   time_first_steps(step);
   const auto& interval = config_.training_config.log_interval;
-  if (interval && (record.step % *interval == 0 || step.is_last)) {
+  if (interval && (record.step % *interval == 0 || step.is_last || step.result.skipped)) {
     log_info(train_log_line(record, step.result, progress_.take_pace()));
     if (step.result.bubble) {
       log_info(bubble_line(*step.result.bubble));
     }
   }
+  for (const std::string& line : step.lines) {
+    log_info(line);
+  }
+  for (const std::string& line : step.warnings) {
+    log_warning(line);
+  }
   if (steps_ == 1) {
     log_detail(memory_line(record.memory));
   }
-  if (!step.result.finite) {
+  if (!step.result.finite && !step.result.skipped) {
     log_warning(
         concat("step ", record.step, ": the gradients are not finite, the update was skipped"));
   }

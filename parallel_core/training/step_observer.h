@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/training/metrics.h"
@@ -16,6 +17,9 @@ struct FinishedStep {
   StepResult result;
   data::BatchPosition next;  ///< of the step that follows
   bool is_last = false;      ///< the run has its length
+  bool stops = false;        ///< set by a piece: the run ends here, as if it had been asked to
+  std::vector<std::string> lines;     ///< for the log, after the step's own line
+  std::vector<std::string> warnings;  ///< the same, as warnings
   /// Why the run ends with an error here: set by a piece on all ranks alike, thrown when all have
   /// seen the step.
   std::string failure;

@@ -134,12 +134,19 @@ void TensorBoardLog::scalars(int64_t step, const std::vector<Scalar>& values) {
 }
 
 void TensorBoardLog::after(FinishedStep& step) {
+  std::vector<Scalar> values;
+  if (run_.rank == 0) {
+    values = step_scalars(step.record, step.result, config_.tensorboard, run_);
+  }
+  for (const auto& [tag, value] : step.record.scalars) {
+    values.push_back({tag, value});
+  }
+  if (!values.empty()) {
+    scalars(step.record.step, values);
+  }
   if (run_.rank != 0) {
     return;
   }
-  const std::vector<Scalar> values =
-      step_scalars(step.record, step.result, config_.tensorboard, run_);
-  scalars(step.record.step, values);
   std::vector<Scalar> over_samples;
   for (const Scalar& value : values) {
     if (is_over_samples(value.tag)) {

@@ -2,14 +2,19 @@
 
 #include <chrono>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/checkpoint_health.h"
 #include "parallel_core/training/logging.h"
+#include "parallel_core/training/nan_watch.h"
+#include "parallel_core/training/norm_watch.h"
 #include "parallel_core/training/run_checkpoints.h"
 #include "parallel_core/training/step_dumps.h"
+#include "parallel_core/training/step_monitor.h"
 
 namespace tapestry {
 
@@ -61,12 +66,27 @@ TrainSummary train(TrainOneStepCell& cell,
     return t.epochs && source.epoch(at.first_sample) >= *t.epochs;
   };
 
+  const MonitorConfig& m = config.monitor_config;
   StepDumps dumps(cell, config);
   StepEvaluation evaluation(cell.network(), config, options.validation, options.test);
+  StepMonitor monitor(cell, config, total);
+  SkipWatch skipped(cell, config);
+  NanWatch nan(cell, config);
   MetricsOfSteps metrics(options.metrics);
   StepLog log(config, total);
   RunCheckpoints checkpoints(cell, config, options);
-  std::vector<StepObserver*> observers = {&dumps, &evaluation, &metrics};
+  std::optional<EmbeddingNorm> embedding;
+  std::optional<AbnormalNormWatch> abnormal;
+
+  std::vector<StepObserver*> observers = {&dumps, &evaluation};
+  if (m.use_checkpoint_health_monitor) {
+    observers.push_back(&embedding.emplace(cell));
+  }
+  observers.insert(observers.end(), {&skipped, &monitor});
+  if (m.check_for_global_norm) {
+    observers.push_back(&abnormal.emplace(config));
+  }
+  observers.insert(observers.end(), {&nan, &metrics});
   observers.insert(observers.end(), options.observers.begin(), options.observers.end());
   observers.insert(observers.end(), {&log, &checkpoints});
 
@@ -93,7 +113,8 @@ TrainSummary train(TrainOneStepCell& cell,
       observer->after(finished);
     }
     add_to(summary, finished);
-    summary.stopped_on_request = options.stop_requested && options.stop_requested();
+    summary.stopped_on_request =
+        finished.stops || (options.stop_requested && options.stop_requested());
   }
   end_progress();
   if (summary.steps > 1) {

@@ -175,6 +175,24 @@ TEST(ReportPage, OtherNumbersHaveChartsToo) {
   EXPECT_THAT(page, HasSubstr("<b>Loss scale</b>"));
 }
 
+TEST(ReportPage, MonitorsOfTheRunAndOfItsRanks) {
+  RunRecord run = some_run("a");
+  run.columns["monitor/weight_norm"] = std::vector<double>(20, std::nan(""));
+  run.columns["monitor/weight_norm"][9] = 7;  // measured every ten steps
+  run.columns["monitor/weight_norm"][19] = 8;
+  run.columns["ranks/device_local_norm/0"] = std::vector<double>(20, 1);
+  run.columns["ranks/device_local_norm/1"] = std::vector<double>(20, 2);
+  const std::string page = page_of({run});
+  const auto norm = read_chart(page, "weight_norm");
+  ASSERT_EQ(norm.size(), 1U);
+  ASSERT_EQ(norm[0].points.size(), 2U);
+  EXPECT_EQ(norm[0].points[0].x, 10);
+  const auto ranks = read_chart(page, "device_local_norm of each rank");
+  ASSERT_EQ(ranks.size(), 2U);
+  EXPECT_EQ(ranks[1].label, "rank 1");
+  EXPECT_THAT(page, HasSubstr("<span class=\"sample whole d0\"></span>rank 1"));
+}
+
 TEST(ReportPage, TablesByName) {
   RunRecord run = some_run("a");
   for (int step = 1; step <= 20; ++step) {

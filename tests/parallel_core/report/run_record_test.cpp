@@ -76,6 +76,18 @@ TEST_F(RunRecordTest, TablesAndMemory) {
   EXPECT_EQ(runs[0].memory[0].peak_bytes, 20);
 }
 
+TEST_F(RunRecordTest, MonitorsOfTheRunItsParametersAndRanks) {
+  const auto runs = read(line(1, "3",
+                              R"(,"monitor":{"weight_norm":2,"local_norm/a.b":5},)"
+                              R"("ranks":{"device_local_norm":[1,"nan",3]})") +
+                         line(2, "3"));
+  EXPECT_EQ((*runs[0].column("monitor/weight_norm"))[0], 2);
+  EXPECT_TRUE(std::isnan((*runs[0].column("monitor/weight_norm"))[1]));
+  EXPECT_EQ(runs[0].tables.at("local_norm").at("a.b").last().y, 5);
+  EXPECT_EQ((*runs[0].column("ranks/device_local_norm/2"))[0], 3);
+  EXPECT_TRUE(std::isnan((*runs[0].column("ranks/device_local_norm/1"))[0]));
+}
+
 TEST_F(RunRecordTest, TheLaterLineAboutAStepCounts) {
   const auto runs = read(line(1, "9", ",\"n\":{\"a\":1}") + line(2, "8", ",\"n\":{\"a\":2}") +
                          "{\"step\":3,\"finite\":false,\"n\":{\"a\":70}}\n" + line(4, "6") +
