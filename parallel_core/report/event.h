@@ -22,8 +22,8 @@ struct Scalar {
 
 /// What a file has to begin with.
 std::string version_event(double wall_time);
-/// The start of a session whose first step is `step`: readers drop what earlier files of the same
-/// folder have at this step and later ones, whatever its tag.
+/// The start of a session whose first step is `step`. From the second one of a folder on readers
+/// drop what they have at this step and later ones, whatever its tag.
 std::string start_event(double wall_time, int64_t step);
 /// Values of one step; of float32, as which TensorBoard keeps them.
 std::string scalar_event(double wall_time, int64_t step, const std::vector<Scalar>& scalars);

@@ -36,7 +36,7 @@ class EventWriter {
   /// Flushes; what fails then is lost.
   ~EventWriter();
 
-  /// The first event of a run that goes on: see start_event.
+  /// The first event of each file: see start_event.
   void start(int64_t step);
   void scalars(int64_t step, const std::vector<Scalar>& values);
   void text(int64_t step, const std::string& tag, const std::string& markdown);

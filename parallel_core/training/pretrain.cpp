@@ -406,8 +406,13 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   train_options.validation = data.validation.get();
   train_options.test = data.test.get();
   train_options.metrics = metrics ? &*metrics : nullptr;
+  std::optional<HistogramLog> histograms;
   if (board) {
     train_options.observers.push_back(&*board);
+    if (config.tensorboard.histogram_interval) {
+      train_options.observers.push_back(
+          &histograms.emplace(cell, *config.tensorboard.histogram_interval, *board));
+    }
   }
   train_options.checkpoint = std::move(checkpoint);
   train_options.stop_requested = stop_of_all(options, t.exit_duration_in_mins);

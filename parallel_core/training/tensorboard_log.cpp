@@ -7,6 +7,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/render.h"
+#include "parallel_core/training/tensor_histograms.h"
 
 namespace tapestry {
 
@@ -17,6 +18,8 @@ using report::Scalar;
 constexpr std::array<std::string_view, 7> kOverSamples = {
     "learning-rate", "batch-size",     "loss",      "loss-scale",
     "grad-norm",     "iteration-time", "throughput"};
+
+constexpr const char* kHistogramObserver = "histograms";
 
 std::string rank_folder(int rank) { return concat("rank_", rank); }
 
@@ -111,16 +114,15 @@ TensorBoardLog::TensorBoardLog(const AllConfig& config, const TensorBoardRun& ru
       writer_(concat(*config.tensorboard.tensorboard_dir, "/", rank_folder(run.rank)),
               config.tensorboard.tensorboard_queue_size) {}
 
-// Readers drop from its step on what a start is told to come after, over samples as over steps: so
-// it has the larger of the two. What is later has been cut off.
+// Readers drop what they have from the step of a start on, over samples as over steps: so it has
+// the larger of the two. What is later has been cut off. A run's first start drops nothing, but
+// without it the second one would be taken for the first.
 void TensorBoardLog::begin() {
   if (begun_) {
     return;
   }
   begun_ = true;
-  if (run_.steps_done > 0) {
-    writer_.start(std::max(run_.steps_done, run_.samples_done) + 1);
-  }
+  writer_.start(std::max(run_.steps_done, run_.samples_done) + 1);
   if (run_.rank == 0) {
     for (const SectionText& text : configuration_texts(config_)) {
       writer_.text(run_.steps_done, text.section + "/text_summary", text.table);
@@ -156,6 +158,37 @@ void TensorBoardLog::after(FinishedStep& step) {
   const int64_t samples =
       run_.samples_done + (step.record.step - run_.steps_done) * run_.global_batch_size;
   writer_.scalars(samples, over_samples);
+}
+
+void TensorBoardLog::histograms(int64_t step,
+                                const std::string& kind,
+                                const std::map<std::string, report::Histogram>& histograms) {
+  if (run_.rank != 0) {
+    return;
+  }
+  begin();
+  for (const auto& [name, histogram] : histograms) {
+    writer_.histogram(step, concat(kind, "/", name), histogram);
+  }
+}
+
+HistogramLog::HistogramLog(TrainOneStepCell& cell, int64_t interval, TensorBoardLog& log)
+    : cell_(cell), interval_(interval), log_(log) {
+  cell_.set_gradient_observer(
+      [this](int64_t step) {
+        log_.histograms(step, "gradients",
+                        logical_histograms(cell_.network(), HistogramOf::kGradients));
+      },
+      [this](int64_t step) { return is_due(step); }, kHistogramObserver);
+}
+
+HistogramLog::~HistogramLog() { cell_.set_gradient_observer({}, {}, kHistogramObserver); }
+
+void HistogramLog::after(FinishedStep& step) {
+  if (is_due(step.record.step)) {
+    log_.histograms(step.record.step, "weights",
+                    logical_histograms(cell_.network(), HistogramOf::kWeights));
+  }
 }
 
 std::unique_ptr<TensorBoardLog> make_tensorboard_log(const AllConfig& config,

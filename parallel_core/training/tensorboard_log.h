@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,9 @@ class TensorBoardLog final : public StepObserver {
 
   /// Values of this rank alone.
   void scalars(int64_t step, const std::vector<report::Scalar>& values);
+  void histograms(int64_t step,
+                  const std::string& kind,
+                  const std::map<std::string, report::Histogram>& histograms);
   void flush() override { writer_.flush(); }
 
   /// Where another run's events have gone; empty: there were none.
@@ -63,6 +67,25 @@ class TensorBoardLog final : public StepObserver {
   std::string moved_to_;
   report::EventWriter writer_;
   bool begun_ = false;
+};
+
+/// Writes histograms of all gradients, as they are before clipping, and of all weights, after the
+/// update, every histogram_interval steps: `gradients/NAME` and `weights/NAME` by logical names, on
+/// rank 0.
+class HistogramLog final : public StepObserver {
+ public:
+  /// All ranks make one, in the same order. The arguments outlive it.
+  HistogramLog(TrainOneStepCell& cell, int64_t interval, TensorBoardLog& log);
+  ~HistogramLog() override;
+
+  void after(FinishedStep& step) override;
+
+ private:
+  bool is_due(int64_t step) const { return step % interval_ == 0; }
+
+  TrainOneStepCell& cell_;
+  int64_t interval_;
+  TensorBoardLog& log_;
 };
 
 /// What a configuration asks for; null without a tensorboard_dir.

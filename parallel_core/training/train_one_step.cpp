@@ -219,7 +219,11 @@ void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResu
     result.grad_norms = gather_over_pipeline(result.grad_norms);
   }
   if (observed) {
-    gradient_observer_(position_.seen + 1);
+    for (const auto& [name, observer] : gradient_observers_) {
+      if (observer.wants(position_.seen + 1)) {
+        observer.observe(position_.seen + 1);
+      }
+    }
   }
   gradients_->release_gradients();
 }
@@ -232,7 +236,8 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
   // Unscaling is left to the pass that updates, unless somebody wants to see the gradients.
   double unscale = 1.0 / result.loss_scale;
   const int64_t step = position_.seen + 1;
-  const bool observed = gradient_observer_ && (!observer_wanted_ || observer_wanted_(step));
+  const bool observed = std::any_of(gradient_observers_.begin(), gradient_observers_.end(),
+                                    [step](const auto& entry) { return entry.second.wants(step); });
   if (observed && unscale != 1) {
     gradients_->scale(unscale);
     unscale = 1;

@@ -88,11 +88,14 @@ class TrainOneStepCell {
 
   /// Called when the gradients of a step are complete, unscaled, before clipping and update. The
   /// step counts from 1. `wanted` says for which steps; left out, for all. Never called with
-  /// optimizer_in_backward.
+  /// optimizer_in_backward. Takes the place of the observer of the same name; an empty one ends it.
   void set_gradient_observer(std::function<void(int64_t step)> observer,
-                             std::function<bool(int64_t step)> wanted = {}) {
-    gradient_observer_ = std::move(observer);
-    observer_wanted_ = std::move(wanted);
+                             std::function<bool(int64_t step)> wanted = {},
+                             const std::string& name = {}) {
+    gradient_observers_.erase(name);
+    if (observer) {
+      gradient_observers_.emplace(name, GradientObserver{std::move(observer), std::move(wanted)});
+    }
   }
 
   ParallelModel& network() { return network_; }
@@ -102,6 +105,12 @@ class TrainOneStepCell {
   optim::GradScaler& grad_scaler() { return scaler_; }
 
  private:
+  struct GradientObserver {
+    std::function<void(int64_t)> observe;
+    std::function<bool(int64_t)> wanted;
+
+    bool wants(int64_t step) const { return !wanted || wanted(step); }
+  };
   static void count_tokens(const std::vector<data::Batch>& micro_batches, StepResult& result);
   double local_factor(const std::vector<data::Batch>& micro_batches,
                       const StepResult& result) const;
@@ -125,8 +134,7 @@ class TrainOneStepCell {
   std::optional<OnDemandGradients> own_gradients_;
   std::optional<BackwardUpdate> backward_update_;
   optim::Schedule::Position position_;
-  std::function<void(int64_t)> gradient_observer_;
-  std::function<bool(int64_t)> observer_wanted_;
+  std::map<std::string, GradientObserver> gradient_observers_;
 };
 
 }  // namespace tapestry

@@ -40,7 +40,7 @@ class TensorBoardTest : public ProgramTest {
     return all;
   }
   // What TensorBoard shows is what metrics.jsonl says.
-  void expect_the_metrics(int64_t batch, int ranks = 1) const {
+  void expect_the_metrics(int64_t batch) const {
     const Shown all = shown();
     Shown expected;
     for (const nlohmann::json& line : steps()) {
@@ -58,7 +58,7 @@ class TensorBoardTest : public ProgramTest {
       put("loss-scale", line.at("loss_scale"));
       put("grad-norm", line.at("grad_norm"));
       put("iteration-time", ms);
-      put("throughput", static_cast<double>(batch) / (ms / 1000) / ranks);
+      put("throughput", static_cast<double>(batch) / (ms / 1000));
       put("B-samples-per-day", static_cast<double>(batch) / (ms / 1000) * 86400 / 1e9, false);
       if (line.contains("eval_loss")) {
         put("eval-loss", line.at("eval_loss"), false);
@@ -113,17 +113,6 @@ TEST_F(TensorBoardTest, EventsAreTheMetricsAlsoOfARunThatGoesOn) {
   EXPECT_THAT(files(), SizeIs(1));
   EXPECT_THAT(files("board/old/run_1/rank_0"), SizeIs(2));
   expect_the_metrics(2);
-}
-
-TEST_F(TensorBoardTest, ARunOfSeveralRanksCountsAllSamples) {
-  prepare();
-  ASSERT_EQ(run("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-                "mpirun --oversubscribe -n 2 " TAPESTRY_PRETRAIN_GPT,
-                "--config_path run.yaml"),
-            0)
-      << said();
-  expect_the_metrics(4, 2);
-  EXPECT_FALSE(std::filesystem::exists(dir_.file("board/rank_1")));
 }
 
 TEST_F(TensorBoardTest, ProtocReadsEveryEvent) {

@@ -123,6 +123,8 @@ TEST_F(TensorBoardLogTest, GoesOnInAnotherFile) {
   log_steps({}, 6);
   log_steps({.steps_done = 4, .samples_done = 32}, 7);
   ASSERT_EQ(files().size(), 2U);
+  EXPECT_EQ(events(0)[1].session_status, 1);
+  EXPECT_EQ(events(0)[1].step, 1);
   EXPECT_EQ(events(1)[1].session_status, 1);
   report::Shown shown;
   report::show(events(0), shown);
@@ -154,8 +156,9 @@ TEST_F(TensorBoardLogTest, OtherRanksWriteWhatIsTheirs) {
   ASSERT_EQ(files(1).size(), 1U);
   const auto own = read_records(
       dir_.read("board/rank_1/" + std::filesystem::path(files(1)[0]).filename().string()));
-  ASSERT_EQ(own.size(), 2U);  // no texts
-  EXPECT_EQ(own[1].values.at(0).tag, "device_local_norm");
+  ASSERT_EQ(own.size(), 3U);  // no texts
+  EXPECT_EQ(own[1].session_status, 1);
+  EXPECT_EQ(own[2].values.at(0).tag, "device_local_norm");
 }
 
 TEST(TensorBoard, IsOffWithoutAFolder) {
