@@ -123,7 +123,8 @@ OptimizerParamScheduler::OptimizerParamScheduler(OptimizerParamSchedulerOptions 
 
 // Of doubles: what a damaged file says of both need not fit into 64 bits.
 double OptimizerParamScheduler::samples_seen(Position position) const {
-  return static_cast<double>(position.seen) * static_cast<double>(options_.global_batch_size);
+  return static_cast<double>(position.seen - position.skipped) *
+         static_cast<double>(options_.global_batch_size);
 }
 
 double OptimizerParamScheduler::learning_rate(Position position) const {

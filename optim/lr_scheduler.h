@@ -11,12 +11,14 @@
 namespace tapestry::optim {
 
 /// A schedule is a function of how far training is. `applied` counts updates that changed weights,
-/// `seen` all steps including those skipped for an overflow.
+/// `seen` all steps including those skipped for an overflow or for their data, `skipped` the latter,
+/// which no schedule counts.
 class Schedule {
  public:
   struct Position {
     int64_t applied = 0;
     int64_t seen = 0;
+    int64_t skipped = 0;
   };
   virtual ~Schedule() = default;
 
@@ -90,7 +92,7 @@ struct OptimizerParamSchedulerOptions {
   std::optional<int64_t> lr_wsd_decay_samples;
 };
 
-/// Position N in samples seen; in this order: 0 < warmup and N <= warmup: init + (max - init) N /
+/// Position N in samples seen, without those of skipped steps; in this order: 0 < warmup and N <= warmup: init + (max - init) N /
 /// warmup; constant: max; N > decay: min; inverse-square-root: max(min, max sqrt(max(warmup, 1)) /
 /// sqrt(max(N, 1))); else min + f (max - min) with r = (N - warmup) / (decay - warmup): linear
 /// 1 - r, cosine (cos(pi r) + 1) / 2, WSD 1 until decay - wsd and then 1 - q, (cos(pi q) + 1) / 2

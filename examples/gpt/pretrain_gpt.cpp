@@ -1,6 +1,7 @@
 // Trains a GPT from a YAML configuration.
 #include <tapestry_version.h>
 
+#include <algorithm>
 #include <boost/program_options.hpp>
 #include <filesystem>
 #include <optional>
@@ -8,17 +9,20 @@
 #include <string>
 #include <vector>
 
+#include "autograd/io/atomic_file.h"
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
-#include "examples/gpt/plot_command.h"
+#include "examples/gpt/view_commands.h"
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/config/unknown_names.h"
 #include "parallel_core/config/value.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/report/schedule_plot.h"
 #include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/evaluate_checkpoint.h"
 #include "parallel_core/training/pretrain.h"
@@ -67,6 +71,26 @@ void dry_run(const tapestry::AllConfig& config, const tapestry::Distributed& job
     throw;
   }
   print_wrapped(text.str());
+}
+
+// The schedule that trains, without data or model: updates are counted as if no step is skipped.
+std::string plot_schedule(const tapestry::AllConfig& config, int ranks, const std::string& out) {
+  tapestry::check<tapestry::ValueError>(out.ends_with(".svg"), "--plot_schedule is '", out,
+                                        "'; expected a name that ends in .svg");
+  const tapestry::ModelParallelConfig& p = config.parallel_config;
+  const int64_t data_parallel =
+      std::max<int64_t>(1, ranks / (p.tensor_model_parallel_size * p.pipeline_model_parallel_size *
+                                    p.context_parallel_size));
+  const int64_t steps = tapestry::total_training_iters(config, data_parallel);
+  tapestry::check<tapestry::ValueError>(
+      steps > 0,
+      "--plot_schedule: the number of steps is not known without the data; set "
+      "training_config.training_iters or dataset_config.train_samples");
+  const auto schedule = tapestry::get_optimizer_param_scheduler(config, data_parallel);
+  tapestry::write_file_atomically(out, tapestry::report::schedule_svg(*schedule, steps));
+  return tapestry::concat("wrote ", out, ": learning rate and weight decay of ", steps,
+                          steps == 1 ? " step, " : " steps, ", data_parallel, " data-parallel ",
+                          data_parallel == 1 ? "rank\n" : "ranks\n");
 }
 
 int evaluate(const po::variables_map& arguments,
@@ -119,11 +143,14 @@ po::options_description describe_options() {
       "bucket, overlap, delay; the rest is as configured");
   options.add_options()("verify_steps", po::value<int64_t>()->default_value(3)->value_name("N"),
                         "steps that --verify_layout trains");
+  options.add_options()("plot_schedule", po::value<std::string>()->value_name("FILE"),
+                        "draw learning rate and weight decay of the configured run to this SVG "
+                        "file, and exit");
   options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
                         "a checkpoint, or a folder of them: print its loss on the validation and "
                         "test data, and exit; without --config_path by the configuration that it "
                         "was saved with");
-  tapestry::examples::add_plot_options(options);
+  tapestry::examples::add_view_options(options);
   options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
   options.add_options()("help,h",
                         "print this page; --help SECTION prints the keys of a section of the YAML "
@@ -148,7 +175,8 @@ std::string help_text(const po::options_description& options, const std::string&
   return fit_to_terminal(
              OutputStream::kOut,
              "Usage: pretrain_gpt --config_path FILE [OPTION]...\n"
-             "       pretrain_gpt --plot RUN... [--out FILE.svg] [--x steps|tokens|time]\n\n") +
+             "       pretrain_gpt --plot RUN... [--out FILE.svg] [--x steps|tokens|time]\n"
+             "       pretrain_gpt --report RUN... [--out FILE.html] [--x steps|tokens|time]\n\n") +
          fitting.str() + fit_to_terminal(OutputStream::kOut, text.str());
 }
 
@@ -172,9 +200,10 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     }
     return kFinished;
   }
-  if (tapestry::examples::asks_for_plot(arguments)) {
+  if (tapestry::examples::asks_for_view(arguments)) {
     if (first) {
-      tapestry::print_result(tapestry::examples::plot(arguments));
+      tapestry::print_result(tapestry::examples::view(
+          arguments, tapestry::concat("pretrain_gpt ", tapestry::kVersion)));
     }
     return kFinished;
   }
@@ -192,11 +221,17 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
                              tapestry::config::string_text(arguments["from_hf"].as<std::string>()));
   }
   if (evaluates) {
-    for (const char* other : {"dry_run", "verify_layout", "overwrite", "replace"}) {
+    for (const char* other :
+         {"dry_run", "verify_layout", "overwrite", "replace", "plot_schedule"}) {
       tapestry::check<tapestry::ValueError>(arguments.count(other) == 0, "--evaluate and --", other,
                                             " exclude each other");
     }
     return evaluate(arguments, load, job);
+  }
+  for (const char* other : {"dry_run", "verify_layout"}) {
+    tapestry::check<tapestry::ValueError>(
+        arguments.count("plot_schedule") == 0 || arguments.count(other) == 0,
+        "--plot_schedule and --", other, " exclude each other");
   }
   const auto config_path = arguments["config_path"].as<std::string>();
   if (arguments.count("verify_layout") != 0) {
@@ -207,6 +242,13 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
                   arguments["verify_steps"].as<int64_t>());
   }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
+  if (arguments.count("plot_schedule") != 0) {
+    const std::string out = arguments["plot_schedule"].as<std::string>();
+    if (first) {
+      tapestry::print_result(plot_schedule(config, job.world()->size(), out));
+    }
+    return kFinished;
+  }
   if (arguments.count("dry_run") != 0) {
     dry_run(config, job);
     return kFinished;

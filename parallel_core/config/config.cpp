@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "parallel_core/config/foreign_names.h"
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/config/load.h"
 #include "parallel_core/config/parse_value.h"
@@ -20,6 +21,7 @@
 namespace tapestry {
 namespace {
 
+using config::ForeignName;
 using config::Key;
 using config::Place;
 using config::RawNode;
@@ -255,8 +257,8 @@ class Loader {
       const Section* section = known_section(name.scalar);
       if (section == nullptr) {
         if (!name.scalar.starts_with("x-") && name.scalar != other_model_ &&
-            !read_top_level(name, body)) {
-          error(name.place, config::unknown_section(name, body, config_.model_section));
+            !read_top_level(name, body, false)) {
+          read_foreign_section(name, body);
         }
         continue;
       }
@@ -276,15 +278,110 @@ class Loader {
     }
   }
 
+  static bool is_top_level(std::string_view name) {
+    for (const Section& section : config::schema()) {
+      for (const Key& key : section.keys) {
+        const auto aliases = config::split_text(key.aliases, '|');
+        if (std::find(aliases.begin(), aliases.end(), concat("/", name)) != aliases.end()) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  // A section of another program's: what of it is not read is an error.
+  void read_foreign_section(const RawNode& name, const RawNode& body) {
+    RawNode rest = body;
+    if (config::holds_readable_names(name.scalar)) {
+      rest = read_foreign(name.scalar, body);
+      const bool all_is_read = body.kind == RawNode::Kind::kNull ||
+                               (body.kind != RawNode::Kind::kScalar && is_empty(rest));
+      if (all_is_read) {
+        return;
+      }
+    }
+    error(name.place, config::unknown_section(name, rest, config_.model_section));
+  }
+
+  static bool is_empty(const RawNode& node) { return node.items.empty() && node.entries.empty(); }
+
+  static bool holds_mappings(const RawNode& node) {
+    return node.kind == RawNode::Kind::kMap ||
+           std::any_of(node.items.begin(), node.items.end(), holds_mappings);
+  }
+
+  // Reads what stands below a path of another program's; returns what nothing here reads.
+  RawNode read_foreign(const std::string& path, const RawNode& body) {
+    RawNode rest{.kind = body.kind, .scalar = body.scalar, .place = body.place};
+    for (const RawNode& item : body.items) {
+      RawNode left = read_foreign(path, item);
+      if (!is_empty(left) || item.kind != RawNode::Kind::kMap) {
+        rest.items.push_back(std::move(left));
+      }
+    }
+    std::string typed = path;  // with the type of what this describes
+    for (const auto& [name, value] : body.entries) {
+      if (name.scalar == "type" && value.kind == RawNode::Kind::kScalar) {
+        typed = concat(path, ".", value.scalar);
+      }
+    }
+    for (const auto& [name, value] : body.entries) {
+      const std::string own = concat(path, ".", name.scalar);
+      const ForeignName* row = config::find_readable_name(concat(typed, ".", name.scalar));
+      row = row != nullptr ? row : config::find_readable_name(own);
+      if (row != nullptr && !holds_mappings(value)) {
+        read_foreign_value(*row, name, value, false);
+      } else if (holds_mappings(value)) {
+        RawNode left = read_foreign(own, value);
+        if (!is_empty(left)) {
+          rest.entries.push_back({name, std::move(left)});
+        }
+      } else if (name.scalar != "type" || !config::holds_readable_names(typed)) {
+        rest.entries.push_back({name, value});
+      }
+    }
+    return rest;
+  }
+
+  void read_foreign_value(const ForeignName& row,
+                          const RawNode& name,
+                          const RawNode& value,
+                          bool is_override) {
+    const auto idle = config::split_text(row.idle, '|');
+    const bool is_idle = std::find(idle.begin(), idle.end(), value.scalar) != idle.end();
+    if (row.use == ForeignName::Use::kNothing) {
+      if (!idle.empty() && !is_idle && value.kind != RawNode::Kind::kNull) {
+        error(value.place, concat(row.name, ": ", value.scalar, " has no counterpart: ", row.note,
+                                  "; leave it out"));
+      } else if (idle.empty()) {
+        config_.notes.push_back(
+            concat(value.place.text(), ": ", row.name, " has no effect: ", row.note));
+      }
+      return;
+    }
+    for (const std::string_view path : config::split_text(row.here, '|')) {
+      const size_t dot = path.find('.');
+      const size_t last = path.rfind('.');
+      RawNode renamed = name;
+      renamed.scalar = path.substr(last + 1);
+      const std::string prefix(dot == last ? "" : path.substr(dot + 1, last - dot));
+      if (!is_idle) {
+        read_key(*config::find_section(path.substr(0, dot)), prefix, renamed, value, is_override,
+                 row.name);
+      }
+    }
+  }
+
   // A key that is accepted at top level too ("/name" among its aliases).
-  bool read_top_level(const RawNode& name, const RawNode& body) {
+  bool read_top_level(const RawNode& name, const RawNode& body, bool is_override) {
     for (const Section& section : config::schema()) {
       for (const Key& key : section.keys) {
         for (const std::string_view alias : config::split_text(key.aliases, '|')) {
           if (alias.front() == '/' && alias.substr(1) == name.scalar) {
             RawNode renamed = name;
             renamed.scalar = key.name;
-            read_key(section, "", renamed, body, false);
+            read_key(section, "", renamed, body, is_override, name.scalar);
             return true;
           }
         }
@@ -297,9 +394,16 @@ class Loader {
                 const std::string& prefix,
                 const RawNode& name,
                 const RawNode& node,
-                bool is_override) {
+                bool is_override,
+                std::string_view written_as = {}) {
     const Key* key = config::row_of(section, prefix + name.scalar);
     if (key == nullptr || name.scalar.find('.') != std::string::npos) {
+      const ForeignName* row =
+          config::find_readable_name(concat(section.name, ".", prefix, name.scalar));
+      if (row != nullptr) {
+        read_foreign_value(*row, name, node, is_override);
+        return;
+      }
       error(name.place, config::unknown_key(section, prefix, name, config_.model_section));
       return;
     }
@@ -313,7 +417,8 @@ class Loader {
       faulty_.insert(path);
       return;
     }
-    Entry entry{key, node, name.place, name.scalar, is_override};
+    Entry entry{key, node, name.place, written_as.empty() ? name.scalar : std::string(written_as),
+                is_override};
     if (is_mapping && is_override) {
       const std::string inner = path + ".";  // a whole mapping replaces the older one
       std::erase_if(entries_, [&](const auto& old) { return old.first.starts_with(inner); });
@@ -322,7 +427,7 @@ class Loader {
     if (old != entries_.end() && !is_override && !same_text(old->second.node, node)) {
       error(name.place, shown(section.name) + "." + std::string(key->name) + ": given as '" +
                             old->second.written_as + "' at " + old->second.key_place.text() +
-                            " and as '" + name.scalar + "' here, with different values");
+                            " and as '" + entry.written_as + "' here, with different values");
       return;
     }
     entries_[path] = entry;
@@ -352,9 +457,29 @@ class Loader {
     return true;
   }
 
+  // An override of a name at top level, or of another program's path.
+  bool read_other_spelling(const std::string& name, const std::string& value, const Place& place) {
+    const bool has_section = name.find('.') != std::string::npos;
+    const ForeignName* row = config::find_readable_name(name);
+    if ((has_section && row == nullptr) || name.empty()) {
+      return false;
+    }
+    const RawNode key{.kind = RawNode::Kind::kScalar, .scalar = name, .place = place};
+    if (row != nullptr) {
+      read_foreign_value(*row, key, config::parse_yaml(value, place, true, errors_), true);
+      return true;
+    }
+    return is_top_level(name) &&
+           read_top_level(key, config::parse_yaml(value, place, true, errors_), true);
+  }
+
   void read_override(const std::string& text, const Place& place) {
     const size_t equals = text.find('=');
     const size_t dot = text.find('.');
+    const std::string whole = text.substr(0, equals);
+    if (equals != std::string::npos && read_other_spelling(whole, text.substr(equals + 1), place)) {
+      return;
+    }
     if (equals == std::string::npos || dot == std::string::npos || dot > equals || dot == 0 ||
         dot + 1 == equals) {
       error(place,
@@ -564,7 +689,8 @@ bool AllConfig::same_values(const AllConfig& other) const {
   return training_config == other.training_config && parallel_config == other.parallel_config &&
          dataset_config == other.dataset_config && model_config == other.model_config &&
          optimizer_config == other.optimizer_config && moe_config == other.moe_config &&
-         lora_config == other.lora_config;
+         lora_config == other.lora_config && tensorboard == other.tensorboard &&
+         monitor_config == other.monitor_config;
 }
 
 AllConfig init_configs_from_text(const std::string& text,

@@ -401,6 +401,49 @@ struct LoraConfig {
   bool operator==(const LoraConfig&) const = default;
 };
 
+/// TensorBoard's event files of a run.
+struct TensorBoardConfig {
+  std::optional<std::string> tensorboard_dir;  // empty: none are written
+  int64_t tensorboard_queue_size = 10;
+  bool log_loss_scale_to_tensorboard = false;
+  bool log_timers_to_tensorboard = false;
+  bool log_expert_load_to_tensorboard = false;
+  std::optional<int64_t> histogram_interval;
+  bool operator==(const TensorBoardConfig&) const = default;
+};
+
+/// What is measured beside the loss, and which steps and checkpoints are held to be bad.
+struct MonitorConfig {
+  using Formats = std::optional<std::vector<std::string>>;  // of log | tensorboard
+  bool monitor_on = false;
+  std::optional<std::string> dump_path;
+  std::vector<std::string> target = {".*"};
+  bool invert = false;
+  int64_t step_interval = 1;
+  Formats local_loss_format;
+  Formats device_local_loss_format;
+  Formats local_norm_format;
+  Formats device_local_norm_format;
+  Formats optimizer_state_format;
+  Formats weight_state_format;
+  std::optional<double> throughput_baseline;  // samples per second and rank
+  bool print_struct = false;
+  bool local_norm = false;
+  std::string value_format = "%.4f";
+  std::optional<double> slow_rank_factor;
+  bool use_skip_data_by_global_norm = false;
+  bool check_for_global_norm = false;
+  double global_norm_spike_threshold = 3.0;
+  int64_t global_norm_spike_count_threshold = 10;
+  std::optional<double> global_norm_spike_factor;
+  int64_t global_norm_median_window = 32;
+  bool use_checkpoint_health_monitor = false;
+  double embedding_local_norm_threshold = 1.0;
+  std::optional<std::string> health_ckpts_record_dir;  // empty: output_dir
+  bool check_for_nan_in_loss_and_grad = false;
+  bool operator==(const MonitorConfig&) const = default;
+};
+
 /// Where the value of a key came from.
 struct ConfigOrigin {
   enum class Kind { kDefault, kFile, kOverride, kCode, kDerived };
@@ -418,6 +461,8 @@ struct AllConfig {
   OptimizerConfig optimizer_config;
   MoEConfig moe_config;
   LoraConfig lora_config;
+  TensorBoardConfig tensorboard;
+  MonitorConfig monitor_config;
 
   /// Values that are valid but belong to a feature that is not built yet, each with its place and
   /// the reason. A run must refuse them (require_supported); a dry run prints them.

@@ -36,6 +36,12 @@ constexpr std::string_view kKeyBiases =
     "model_config.qkv_has_bias|model_config.out_proj_has_bias|model_config.mlp_has_bias";
 constexpr std::string_view kKeyRecompute = "parallel_config.recompute_config";
 
+constexpr std::string_view kFolders =
+    "a checkpoint is a folder checkpoint/step_NNNNNNNN that is whole whatever the layout";
+constexpr std::string_view kOwnRows = "every rank reads its own rows";
+
+using Use = ForeignName::Use;
+
 constexpr ForeignName kNames[] = {
     // the model: nanoGPT, GPT-2, Llama and their like
     {"n_layer", "model_config.num_layers"},
@@ -148,8 +154,7 @@ constexpr ForeignName kNames[] = {
     {"wandb_log", "", kMetrics},
     {"wandb_project", "", kMetrics},
     {"wandb_run_name", "", kMetrics},
-    {"report_to", "", kMetrics},
-    {"tensorboard", "", kMetrics},
+    {"report_to", "tensorboard.tensorboard_dir", "a folder"},
     {"device", "", kProcessor},
     {"device_target", "", kProcessor},
     {"device_id", "", kProcessor},
@@ -219,24 +224,69 @@ constexpr ForeignName kNames[] = {
      "what a level of ZeRO gathers is gathered again in the backward pass"},
     {"recompute_slice_activation", "", "sequence_parallel divides what is kept"},
     // MindFormers' static configurations
-    {"runner_config.epochs", "training_config.epochs"},
-    {"runner_config.batch_size", "dataset_config.batch_size", kBatch},
+    {"runner_config.epochs", "training_config.epochs", "", Use::kValue},
+    {"runner_config.batch_size", "dataset_config.batch_size", kBatch, Use::kValue},
+    {"runner_config.sink_mode", "", kEager, Use::kNothing},
+    {"runner_config.sink_size", "", kEager, Use::kNothing},
+    {"runner_config.sink_per_epoch", "", kEager, Use::kNothing},
     {"sink_mode", "", kEager},
     {"sink_size", "", kEager},
-    {"runner_wrapper.type", "", "the training step is chosen by the layout"},
-    {"runner_wrapper.scale_sense", "training_config.loss_scale",
-     "or loss_scale_value, loss_scale_factor and loss_scale_window for a dynamic one"},
+    {"runner_wrapper.type", "", "the training step is chosen by the layout", Use::kNothing,
+     "MFTrainOneStepCell|MFPipelineWithLossScaleCell"},
+    {"runner_wrapper.scale_sense", "training_config.loss_scale", "", Use::kValue},
+    {"runner_wrapper.loss_scale_value", "", "a number in scale_sense is the scale", Use::kNothing},
+    {"runner_wrapper.scale_sense.loss_scale_value", "training_config.loss_scale_value", "",
+     Use::kValue},
+    {"runner_wrapper.scale_sense.scale_factor", "training_config.loss_scale_factor", "",
+     Use::kValue},
+    {"runner_wrapper.scale_sense.scale_window", "training_config.loss_scale_window", "",
+     Use::kValue},
+    {"runner_wrapper.scale_sense.DynamicLossScaleUpdateCell.loss_scale_value",
+     "training_config.loss_scale_value", "", Use::kValue},
+    {"runner_wrapper.scale_sense.FixedLossScaleUpdateCell.loss_scale_value",
+     "training_config.loss_scale", "", Use::kValue},
+    {"runner_wrapper.local_norm", "monitor_config.local_norm", "", Use::kValue},
     {"runner_wrapper.use_clip_grad", "optimizer_config.clip_grad", "0 for none"},
     {"scale_factor", "training_config.loss_scale_factor"},
     {"scale_window", "training_config.loss_scale_window"},
-    {"local_norm", "training_config.log_param_grad_norms"},
-    {"monitor_on", "", kMetrics},
-    {"dump_path", "training_config.output_dir"},
-    {"monitor_config.step_interval", "training_config.log_interval", kEveryStep},
+    {"callbacks.MFLossMonitor.per_print_times", "training_config.log_interval", kEveryStep,
+     Use::kValue},
+    {"callbacks.CheckpointMonitor.prefix", "", kFolders, Use::kNothing},
+    {"callbacks.CheckpointMonitor.save_checkpoint_steps", "training_config.save_interval",
+     kEveryStep, Use::kValue},
+    {"callbacks.CheckpointMonitor.save_checkpoint_seconds", "training_config.save_interval_seconds",
+     "", Use::kValue, "0"},
+    {"callbacks.CheckpointMonitor.keep_checkpoint_max", "training_config.keep_checkpoint_max", "",
+     Use::kValue},
+    {"callbacks.CheckpointMonitor.keep_checkpoint_per_n_minutes", "",
+     "the newest keep_checkpoint_max checkpoints are kept", Use::kNothing, "0"},
+    {"callbacks.CheckpointMonitor.integrated_save", "", kFolders, Use::kNothing},
+    {"callbacks.CheckpointMonitor.save_network_params", "",
+     "the weights of a checkpoint are a file of their own, model.safetensors", Use::kNothing,
+     "False|false"},
+    {"callbacks.CheckpointMonitor.save_trainable_params", "",
+     "the weights of a checkpoint are a file of their own, model.safetensors", Use::kNothing,
+     "False|false"},
+    {"callbacks.CheckpointMonitor.async_save", "training_config.async_save", "", Use::kValue},
+    {"callbacks.CheckpointMonitor.remove_redundancy", "training_config.remove_redundancy", "",
+     Use::kValue},
+    {"callbacks.CheckpointMonitor.checkpoint_format", "training_config.ckpt_format", "",
+     Use::kValue},
+    {"callbacks.CheckpointMonitor.append_info", "",
+     "training_state.json of a checkpoint holds epoch, step and loss scale", Use::kNothing},
+    {"callbacks.CheckpointMonitor.global_batch_size", "",
+     "training_state.json of a checkpoint counts samples", Use::kNothing},
+    {"callbacks.CheckpointMonitor.embedding_size", "", "the token table is known as such",
+     Use::kNothing},
+    {"callbacks.CheckpointMonitor.embedding_local_norm_threshold",
+     "monitor_config.embedding_local_norm_threshold", "", Use::kValue},
+    {"callbacks.CheckpointMonitor.use_checkpoint_health_monitor",
+     "monitor_config.use_checkpoint_health_monitor", "", Use::kValue},
+    {"callbacks.CheckpointMonitor.health_ckpts_record_dir",
+     "monitor_config.health_ckpts_record_dir", "", Use::kValue},
+    {"parallel.full_batch", "", kOwnRows, Use::kNothing, "False|false"},
+    {"parallel.dataset_strategy", "", kOwnRows, Use::kNothing},
     {"per_print_times", "training_config.log_interval", kEveryStep},
-    {"local_norm_format", "training_config.log_param_grad_norms"},
-    {"device_local_norm_format", "training_config.log_param_grad_norms"},
-    {"check_for_nan_in_loss_and_grad", "training_config.check_for_nan_in_grad"},
     {"optimizer.type", "optimizer_config.optimizer_type"},
     {"lr_schedule.type", "optimizer_config.lr_decay_style"},
     {"checkpoint_name_or_path", "training_config.load_checkpoint"},
@@ -264,7 +314,6 @@ constexpr ForeignName kNames[] = {
 
 constexpr std::string_view kStaticSections[] = {"runner_config",
                                                 "runner_wrapper",
-                                                "monitor_config",
                                                 "lr_schedule",
                                                 "train_dataset",
                                                 "eval_dataset",
@@ -279,7 +328,6 @@ constexpr std::string_view kStaticSections[] = {"runner_config",
                                                 "processor",
                                                 "metric",
                                                 "eval_callbacks",
-                                                "tensorboard",
                                                 "swap_config",
                                                 "layer_scale",
                                                 "train_precision_sync"};
@@ -298,6 +346,20 @@ const ForeignName* find_foreign_name(std::string_view section, std::string_view 
     found = row.name == name ? &row : found;
   }
   return found;
+}
+
+const ForeignName* find_readable_name(std::string_view path) {
+  const auto* const row = std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& name) {
+    return name.use != Use::kMessage && name.name == path;
+  });
+  return row == std::end(kNames) ? nullptr : row;
+}
+
+bool holds_readable_names(std::string_view path) {
+  return std::any_of(std::begin(kNames), std::end(kNames), [&](const ForeignName& row) {
+    return row.use != Use::kMessage && row.name.size() > path.size() &&
+           row.name.starts_with(path) && row.name[path.size()] == '.';
+  });
 }
 
 bool is_static_section(std::string_view name) {

@@ -1,6 +1,8 @@
-// What other programs call the keys of a configuration: for messages, none of these names is read.
+// What other programs call the keys of a configuration. Most of these names are for messages; those
+// of the training guides are read.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,12 +17,27 @@ struct ForeignName {
   std::string_view here;
   /// More about it: "divided by the ranks"; or, with an empty `here`, why there is nothing.
   std::string_view note = {};
+  enum class Use : uint8_t {
+    kMessage,  ///< not read: a message says what stands for it
+    kValue,    ///< read: its value is that of the keys `here`
+    kNothing,  ///< read: it can only mean what is done anyway, as `note` says
+  };
+  Use use = Use::kMessage;
+  /// Of a row that is read: values (as they are written, separated by '|') that leave the keys
+  /// alone with kValue, and that alone are taken with kNothing; empty: none, or with kNothing any.
+  std::string_view idle = {};
 };
 
 std::span<const ForeignName> foreign_names();
 
 /// The row of "section.name", else of "name"; nullptr if there is none.
 const ForeignName* find_foreign_name(std::string_view section, std::string_view name);
+
+/// The row of a whole path that is read, "runner_wrapper.scale_sense"; nullptr if there is none.
+/// What has a `type` has that in its path: "callbacks.CheckpointMonitor.keep_checkpoint_max".
+const ForeignName* find_readable_name(std::string_view path);
+/// Whether a row that is read lies below: "runner_wrapper", "callbacks.CheckpointMonitor".
+bool holds_readable_names(std::string_view path);
 
 /// The sections of MindFormers' static configurations that are none of ours.
 bool is_static_section(std::string_view name);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "parallel_core/config/foreign_names.h"
 #include "parallel_core/config/load.h"
 #include "parallel_core/config/schema.h"
 
@@ -108,6 +109,25 @@ std::string resolved_yaml(const AllConfig& config) {
     }
   }
   return text;
+}
+
+std::vector<ResolvedKey> resolved_keys(const AllConfig& config) {
+  std::vector<ResolvedKey> keys;
+  for (const Section& section : config::schema()) {
+    for (const Key& key : section.keys) {
+      if (is_absent(config, section, key)) {
+        continue;
+      }
+      const std::string line = line_of(config, key, true);
+      const size_t colon = line.find(": ");
+      keys.push_back({.section = section_name(config, section),
+                      .key = std::string(key.name),
+                      .value = colon == std::string::npos ? std::string() : line.substr(colon + 2),
+                      .origin = spent_text(config, key) +
+                                comment_of(config, concat(section.name, ".", key.name))});
+    }
+  }
+  return keys;
 }
 
 std::string config_log_text(const AllConfig& config) {
@@ -230,6 +250,25 @@ std::string render_configuration_markdown() {
       "`micro_batch_num`.\n\n| name | stands for |\n|---|---|\n";
   for (const config::FlatName& name : config::flat_names()) {
     text += concat("| `--", name.flag, "` | `", name.key, "` |\n");
+  }
+  text +=
+      "\n## Names of static configurations\n\n"
+      "A file may also use these names of MindFormers' static configurations, in the sections that "
+      "they have there; an entry of a list, or a mapping with a `type`, has the type in its path. "
+      "`--set` takes the paths too.\n\n| name | stands for |\n|---|---|\n";
+  for (const config::ForeignName& row : config::foreign_names()) {
+    if (row.use == config::ForeignName::Use::kMessage) {
+      continue;
+    }
+    const bool reads = row.use == config::ForeignName::Use::kValue;
+    text += concat("| `", row.name, "` | ", reads ? concat("`", row.here, "`") : "nothing",
+                   row.note.empty() ? "" : concat(": ", row.note));
+    std::string idle;
+    for (const std::string_view value : config::split_text(row.idle, '|')) {
+      idle += concat(idle.empty() ? "`" : ", `", value, "`");
+    }
+    text +=
+        concat(idle.empty() ? "" : concat("; ", reads ? "left alone by " : "only ", idle), " |\n");
   }
   return text;
 }

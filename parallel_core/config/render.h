@@ -14,6 +14,17 @@ namespace tapestry {
 /// from_hf, whose folder is not needed again; the model's section keeps its name.
 std::string resolved_yaml(const AllConfig& config);
 
+/// A line of resolved_yaml.
+struct ResolvedKey {
+  std::string section;
+  std::string key;     ///< "rotary_config.rotary_base" of an entry of a mapping
+  std::string value;   ///< as YAML; empty of a mapping that has entries
+  std::string origin;  ///< as above
+};
+
+/// The same in parts.
+std::vector<ResolvedKey> resolved_keys(const AllConfig& config);
+
 /// For the log: each section's name, its keys and values indented below it.
 std::string config_log_text(const AllConfig& config);
 

@@ -402,6 +402,8 @@ void resolve(Resolution& r) {
   resolve_training(r);
   resolve_optimizer(r);
   resolve_schedule(r);
+  resolve_tensorboard(r);
+  resolve_monitor(r);
 }
 
 }  // namespace tapestry::config

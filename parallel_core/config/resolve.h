@@ -49,5 +49,7 @@ void resolve_model(Resolution& resolution);
 void resolve_training(Resolution& resolution);
 void resolve_optimizer(Resolution& resolution);
 void resolve_schedule(Resolution& resolution);
+void resolve_tensorboard(Resolution& resolution);
+void resolve_monitor(Resolution& resolution);
 
 }  // namespace tapestry::config

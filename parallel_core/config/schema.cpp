@@ -60,7 +60,7 @@ bool numbers_in_range(const Check& check, const Value& value) {
 }  // namespace
 
 std::span<const Section> schema() {
-  static const std::array<Section, 7> sections = {{
+  static const std::array<Section, 9> sections = {{
       {"training_config", "Training", "Length, logging, precision, checkpoints.", training_keys()},
       {"parallel_config", "Parallel layout", "How the model is spread over ranks.",
        parallel_keys()},
@@ -73,6 +73,11 @@ std::span<const Section> schema() {
        optimizer_keys()},
       {"moe_config", "Mixture of experts", "Experts in place of the dense MLP.", moe_keys()},
       {"lora_config", "LoRA", "Low-rank fine-tuning.", lora_keys()},
+      {"tensorboard", "TensorBoard", "Event files that TensorBoard shows.", tensorboard_keys()},
+      {"monitor_config", "Monitors",
+       "What is measured beside the loss, bad steps that are skipped, checkpoints that are "
+       "healthy.",
+       monitor_keys()},
   }};
   return sections;
 }

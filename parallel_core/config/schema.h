@@ -120,5 +120,10 @@ std::span<const Key> model_keys();
 std::span<const Key> optimizer_keys();
 std::span<const Key> moe_keys();
 std::span<const Key> lora_keys();
+std::span<const Key> tensorboard_keys();
+std::span<const Key> monitor_keys();
+
+/// Of a list of texts: empty, or which of them is no regular expression.
+std::string check_patterns(const Value& value);
 
 }  // namespace tapestry::config

@@ -194,10 +194,9 @@ constexpr Key kKeys[] = {
             "where nothing is overlapped or sharded beyond z1."},
     {.name = "check_for_nan_in_grad",
      .field = f<&T::check_for_nan_in_grad>,
-     .accepted = "False",
-     .reason = "a step whose gradients are not finite is skipped and logged; stopping there is not "
-               "built yet",
-     .doc = "Stop at gradients that are not finite."},
+     .doc =
+         "End the run at a loss or gradients that are not finite, in place of skipping the step, "
+         "and say which rank and parameter they came from."},
     {.name = "fp16",
      .field = f<&T::fp16>,
      .doc = "Compute in float16: sets `model_config.compute_dtype`."},

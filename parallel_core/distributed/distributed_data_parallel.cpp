@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -40,6 +41,7 @@ struct DistributedDataParallel::State final : optim::ParameterShards {
   void add_bucket(std::vector<ParamAndGradBucket::Placed> placed, DType dtype, bool paged);
   void received(size_t number);
   void reduce(size_t number);
+  void measure(const ParamAndGradBucket::Placed& placed);
   bool frees_gradients() const { return options.sharding >= Sharding::kGradients; }
   const ParamAndGradBucket::Placed& placed_of(const std::string& name) const;
   const Place& place_of(const std::string& name) const;
@@ -68,6 +70,11 @@ struct DistributedDataParallel::State final : optim::ParameterShards {
   std::vector<bool> is_late;     // reduced after all backward passes, by bucket
   std::deque<size_t> under_way;
   std::deque<ParamAndGradBucket*> open_pages;
+
+  // of local gradients; the owner's
+  std::function<bool(const std::string&)> is_measured;
+  std::map<std::string, double>* local_squares = nullptr;
+  std::map<std::string, Tensor> local_sums;  // over the passes of a step that free their gradients
 };
 
 namespace {
@@ -223,6 +230,23 @@ void DistributedDataParallel::State::received(size_t number) {
   }
 }
 
+void DistributedDataParallel::State::measure(const ParamAndGradBucket::Placed& placed) {
+  Tensor gradient = placed.parameter->main_grad();
+  if (frees_gradients() && passes > 1) {
+    const MemoryKindGuard kind(MemoryKind::kGradient);
+    gradient = gradient.dtype() == kFloat32 ? gradient : gradient.to(kFloat32);
+    Tensor& sum = local_sums[placed.name];
+    if (sum.defined()) {
+      kernels::axpy(kFloat32, gradient.numel(), 1, gradient.raw(), sum.raw());
+    } else {
+      sum = dense_copy(gradient);
+    }
+    gradient = sum;
+  }
+  (*local_squares)[placed.name] =
+      kernels::sum_of_squares(gradient.dtype(), gradient.numel(), gradient.raw());
+}
+
 void DistributedDataParallel::State::reduce(size_t number) {
   ParamAndGradBucket& bucket = *buckets[number];
   if (options.complete_gradients) {
@@ -231,6 +255,11 @@ void DistributedDataParallel::State::reduce(size_t number) {
       parameters.push_back(placed.parameter);
     }
     options.complete_gradients(parameters);
+  }
+  for (const auto& placed : bucket.parameters()) {
+    if (is_measured(placed.name)) {
+      measure(placed);
+    }
   }
   bucket.start_reduce();
   reduced[number] = true;
@@ -257,6 +286,8 @@ DistributedDataParallel::DistributedDataParallel(
     const DataParallelOptions& options,
     ProcessGroup& group)
     : state_(std::make_shared<State>(options, group)) {
+  state_->is_measured = [this](const std::string& name) { return is_measured(name); };
+  state_->local_squares = &squares_of_step();
   state_->make_buckets(parameters);
   state_->options.param_dtype = nullptr;
   state_->options.isolated = nullptr;
@@ -304,6 +335,7 @@ void DistributedDataParallel::start_step(int64_t step, int64_t backward_passes) 
   State& s = *state_;
   s.hooks_are_active = true;
   s.passes = backward_passes;
+  squares_of_step().clear();
   s.reduced.assign(s.buckets.size(), false);
   s.missing.clear();
   for (const auto& bucket : s.buckets) {
@@ -330,6 +362,7 @@ void DistributedDataParallel::finish_reduce() {
   for (const auto& bucket : s.buckets) {
     bucket->finish_reduce();
   }
+  s.local_sums.clear();
 }
 
 ModelGradients::Held DistributedDataParallel::held_gradient(

@@ -3,6 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "nn/module.h"
 
@@ -16,6 +20,14 @@ class ModelGradients {
   ModelGradients(const ModelGradients&) = delete;
   ModelGradients& operator=(const ModelGradients&) = delete;
   virtual ~ModelGradients() = default;
+
+  /// Parameters, by name, whose local gradients are measured in each step that starts from here on:
+  /// what this rank would update with if it were the only data-parallel one. Where gradients are
+  /// freed during a step (z2, z3), several backward passes make a sum of their own for these, of
+  /// the parameter's size in float32.
+  void measure_local(std::set<std::string> names) { measured_ = std::move(names); }
+  /// Their sums of squares, in double precision, by name; there from finish_reduce() on.
+  const std::map<std::string, double>& local_squares() const { return local_squares_; }
 
   /// Makes all gradients zero. `backward_passes`: how many the step will have, after which a
   /// gradient is complete.
@@ -44,6 +56,15 @@ class ModelGradients {
   virtual void release_gradients() = 0;
   /// The optimizer has updated what this rank updates: the parameters follow. Collective.
   virtual void parameters_changed() = 0;
+
+ protected:
+  bool is_measured(const std::string& name) const { return measured_.contains(name); }
+  bool measures() const { return !measured_.empty(); }
+  std::map<std::string, double>& squares_of_step() { return local_squares_; }
+
+ private:
+  std::set<std::string> measured_;
+  std::map<std::string, double> local_squares_;
 };
 
 }  // namespace tapestry

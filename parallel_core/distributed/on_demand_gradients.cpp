@@ -12,6 +12,7 @@ OnDemandGradients::OnDemandGradients(const std::vector<nn::Module::NamedParamete
   for (const nn::Module::NamedParameter& entry : parameters) {
     attach_main_grad(*entry.parameter, options.dtype);
     parameters_.push_back(entry.parameter);
+    names_.push_back(entry.name);
     streams_.push_back(combine(stream_of("main_grad"), stream_of(entry.name)));
   }
 }
@@ -21,23 +22,40 @@ void OnDemandGradients::start_step(int64_t step, int64_t /*backward_passes*/) {
     release_main_grad(*parameters_[i],
                       {seed_, combine(streams_[i], static_cast<uint64_t>(step)), 0});
   }
+  squares_of_step().clear();
+  is_scaled_ = false;
 }
 
-void OnDemandGradients::finish_reduce() { finalize_model_grads(parameters_); }
+void OnDemandGradients::finish_reduce() {
+  finalize_model_grads(parameters_);
+  for (size_t i = 0; measures() && i < parameters_.size(); ++i) {
+    if (is_measured(names_[i])) {
+      squares_of_step()[names_[i]] = squares_of(*parameters_[i]);
+    }
+  }
+}
+
+double OnDemandGradients::squares_of(const nn::Parameter& parameter) {
+  const Tensor gradient = parameter.main_grad();
+  return kernels::sum_of_squares(gradient.dtype(), gradient.numel(), gradient.raw());
+}
 
 void OnDemandGradients::scale(double factor) {
   for (const nn::Parameter* parameter : parameters_) {
     const Tensor gradient = parameter->main_grad();
     kernels::scale_inplace(gradient.dtype(), gradient.numel(), factor, gradient.raw());
   }
+  is_scaled_ = true;
 }
 
 double OnDemandGradients::squares(const std::function<bool(const nn::Parameter&)>& counts) const {
   double sum = 0;
-  for (auto i = parameters_.rbegin(); i != parameters_.rend(); ++i) {  // as buckets have them
-    if (counts(**i)) {
-      const Tensor gradient = (*i)->main_grad();
-      sum += kernels::sum_of_squares(gradient.dtype(), gradient.numel(), gradient.raw());
+  for (size_t i = parameters_.size(); i-- > 0;) {  // as buckets have them
+    if (counts(*parameters_[i])) {
+      // What was measured is the same sum; no second pass over the memory.
+      const auto measured = local_squares().find(names_[i]);
+      sum += measured != local_squares().end() && !is_scaled_ ? measured->second
+                                                              : squares_of(*parameters_[i]);
     }
   }
   return sum;

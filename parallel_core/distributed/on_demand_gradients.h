@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "nn/module.h"
@@ -36,9 +37,13 @@ class OnDemandGradients final : public ModelGradients {
   void parameters_changed() override {}
 
  private:
+  static double squares_of(const nn::Parameter& parameter);
+
   uint64_t seed_;
   std::vector<const nn::Parameter*> parameters_;
+  std::vector<std::string> names_;
   std::vector<uint64_t> streams_;  // of their random numbers
+  bool is_scaled_ = false;         // since finish_reduce
 };
 
 }  // namespace tapestry

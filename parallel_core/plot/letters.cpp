@@ -118,6 +118,32 @@ std::string printable(std::string_view text, bool ascii) {
   return result;
 }
 
+std::string escape_markup(std::string_view text) {
+  std::string result;
+  for (const char c : printable(text)) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      case '\'':
+        result += "&#39;";
+        break;
+      default:
+        result += c;
+    }
+  }
+  return result;
+}
+
 int columns_of(std::string_view text) {
   int columns = 0;
   while (!text.empty()) {

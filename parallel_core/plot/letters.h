@@ -11,6 +11,9 @@ namespace tapestry::plot {
 /// ASCII.
 std::string printable(std::string_view text, bool ascii = false);
 
+/// A printable text with what means something to XML and HTML written as entities.
+std::string escape_markup(std::string_view text);
+
 /// Columns that a printable text takes in a terminal: two for each East Asian wide letter, none for
 /// combining marks.
 int columns_of(std::string_view text);

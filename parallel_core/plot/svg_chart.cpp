@@ -43,29 +43,6 @@ constexpr std::array<const char*, 8> kShapes = {
     "m-4.5,0l2.2,-4h4.6l2.2,4l-2.2,4h-4.6z"  // hexagon
 };
 
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : printable(text)) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      default:
-        result += c;
-    }
-  }
-  return result;
-}
-
 // A place in pixels, to a hundredth.
 std::string pixels(double value) {
   std::array<char, 32> text{};
@@ -74,8 +51,8 @@ std::string pixels(double value) {
 }
 
 std::string text_element(double x, double y, const char* attributes, const std::string& text) {
-  return concat("<text x=\"", pixels(x), "\" y=\"", pixels(y), "\"", attributes, ">", escaped(text),
-                "</text>");
+  return concat("<text x=\"", pixels(x), "\" y=\"", pixels(y), "\"", attributes, ">",
+                escape_markup(text), "</text>");
 }
 
 struct Style {
@@ -132,10 +109,11 @@ struct Frame {
   Range x;
   Range y;
   double top = 0;
+  double height = kPlotHeight;
 
   double x_of(double value) const { return kLeft + x.part(value) * kPlotWidth; }
-  double y_of(double value) const { return top + (1 - y.part(value)) * kPlotHeight; }
-  double bottom() const { return top + kPlotHeight; }
+  double y_of(double value) const { return top + (1 - y.part(value)) * height; }
+  double bottom() const { return top + height; }
 };
 
 std::string grid_line(double x1, double y1, double x2, double y2) {
@@ -158,7 +136,7 @@ std::string axes(const Chart& chart, const Frame& frame) {
     out += grid_line(kLeft, y, kWidth - kRight, y) +
            text_element(kLeft - 8, y + 5, "", tick.label) + "\n";
   }
-  const double middle = frame.top + kPlotHeight / 2.0;
+  const double middle = frame.top + frame.height / 2.0;
   const std::string turned =
       concat(" text-anchor=\"middle\" transform=\"rotate(-90 18 ", pixels(middle), ")\"");
   return out + "</g>\n" +
@@ -226,27 +204,27 @@ std::string curve_element(const Chart& chart, size_t index, const Frame& frame) 
   std::string out =
       concat("<g class=\"curve\" stroke=\"", style_of(curve).color,
              "\" stroke-width=\"1.75\" stroke-linejoin=\"round\" fill=\"none\"><title>",
-             escaped(curve.label), "</title>\n");
+             escape_markup(curve.label), "</title>\n");
   out += lines(curve.points, frame, dashes(curve));
   return out + marks(curve, index, frame) + "</g>\n";
 }
 
-}  // namespace
+// A chart with its legend and notes, from y = 0 down.
+struct Panel {
+  std::string elements;
+  double height = 0;
+};
 
-std::string svg_chart(const Chart& chart) {
+Panel make_panel(const Chart& chart, double plot_height) {
   constexpr double kMargin = 0.03;
   const Legend legend = make_legend(chart);
   const Frame frame{.x = chart.x,
                     .y = range_of(losses_of(chart, /*raw=*/true), kMargin),
-                    .top = static_cast<double>(kTop + kLine * legend.lines + 10)};
+                    .top = static_cast<double>(kTop + kLine * legend.lines + 10),
+                    .height = plot_height};
   const double notes_top = frame.bottom() + kBelow;
-  const double height = notes_top + kNoteLine * static_cast<double>(chart.notes.size()) + 4;
-  std::string out = concat(
-      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" "
-      "width=\"",
-      kWidth, "\" height=\"", height, "\" viewBox=\"0 0 ", kWidth, " ", height,
-      "\" font-family=\"sans-serif\" font-size=\"", kFont,
-      "\" fill=\"#222222\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n");
+  Panel panel{.height = notes_top + kNoteLine * static_cast<double>(chart.notes.size()) + 4};
+  std::string& out = panel.elements;
   out += "<g class=\"legend\">\n" + legend.elements + "</g>\n" + axes(chart, frame);
   out += raw_element(chart, frame);
   // Training losses are noisy: the curves of validation go on top.
@@ -261,7 +239,37 @@ std::string svg_chart(const Chart& chart) {
     const double y = notes_top + kNoteLine * (static_cast<double>(i) + 0.5);
     out += text_element(kLeft, y, " font-size=\"12\" fill=\"#555555\"", chart.notes[i]) + "\n";
   }
-  return out + "</svg>\n";
+  return panel;
+}
+
+std::string document(const std::string& elements, double height) {
+  return concat(
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" "
+      "width=\"",
+      kWidth, "\" height=\"", height, "\" viewBox=\"0 0 ", kWidth, " ", height,
+      "\" font-family=\"sans-serif\" font-size=\"", kFont,
+      "\" fill=\"#222222\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n", elements,
+      "</svg>\n");
+}
+
+}  // namespace
+
+std::string svg_chart(const Chart& chart) {
+  const Panel panel = make_panel(chart, kPlotHeight);
+  return document(panel.elements, panel.height);
+}
+
+std::string svg_charts(const std::vector<Chart>& charts) {
+  constexpr double kLower = 0.55;
+  std::string elements;
+  double height = 0;
+  for (const Chart& chart : charts) {
+    const Panel panel = make_panel(chart, kLower * kPlotHeight);
+    elements += concat("<g class=\"panel\" transform=\"translate(0 ", pixels(height), ")\">\n",
+                       panel.elements, "</g>\n");
+    height += panel.height;
+  }
+  return document(elements, height);
 }
 
 }  // namespace tapestry::plot

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "parallel_core/plot/curves.h"
 
@@ -15,5 +16,8 @@ namespace tapestry::plot {
 /// "curve" and its label as <title>, that of what was smoothed the class "raw". The <g> of the
 /// classes "x ticks" and "y ticks" hold for each tick a grid line at its place and its label.
 std::string svg_chart(const Chart& chart);
+
+/// Several charts one below the other, lower ones, each as above in a <g> of the class "panel".
+std::string svg_charts(const std::vector<Chart>& charts);
 
 }  // namespace tapestry::plot

@@ -186,6 +186,9 @@ void CheckpointSaver::note_success(const std::string& folder) {
   retry_distance_ = 1;
   saved_step_ = writing_step_;
   newest_ = folder;
+  if (observer_.saved) {
+    observer_.saved(saved_step_.value(), folder);
+  }
   if (best_ && best_->step == writing_step_ && RankContext::current().rank() == 0) {
     const nlohmann::ordered_json text = {{"step", best_->step},
                                          {"checkpoint", std::filesystem::path(folder).filename()},
@@ -229,7 +232,14 @@ void CheckpointSaver::remove_old() {
     std::snprintf(name, sizeof(name), "step_%08lld", static_cast<long long>(best_->step));
     kept.emplace_back(name);
   }
+  if (observer_.kept) {
+    const std::vector<std::string> more = observer_.kept();
+    kept.insert(kept.end(), more.begin(), more.end());
+  }
   remove_old_checkpoints(options_.directory, options_.keep_max, newest_, kept);
+  if (observer_.removed) {
+    observer_.removed();
+  }
 }
 
 std::string CheckpointSaver::set_unproven_aside() {

@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "optim/optimizer.h"
 #include "parallel_core/config/config.h"
@@ -51,6 +53,15 @@ class CheckpointSaver {
   /// Waits for a save under way. Collective.
   void finish();
 
+  /// Called on every rank when a checkpoint is on disk under its name, before older ones may go,
+  /// and on rank 0 after that: with the step, and with the names of checkpoints that are not to go.
+  struct Observer {
+    std::function<void(int64_t step, const std::string& folder)> saved;
+    std::function<std::vector<std::string>()> kept;
+    std::function<void()> removed;
+  };
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
+
   /// A step has had a finite loss with the weights of all saves so far.
   void accept();
   /// The evaluation whose step's checkpoint is kept, once it is there, until another one is named.
@@ -90,6 +101,7 @@ class CheckpointSaver {
   bool accepted_while_writing_ = false;
   std::string newest_;
   std::optional<BestEvaluation> best_;
+  Observer observer_;
   std::optional<int64_t> failed_step_;  // since when nothing could be saved
   int64_t retry_step_ = 0;
   int64_t retry_distance_ = 1;

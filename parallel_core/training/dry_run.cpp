@@ -21,6 +21,7 @@
 #include "parallel_core/training/output_folder.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/resume.h"
+#include "parallel_core/training/run_checkpoints.h"
 #include "parallel_core/training/time_estimate.h"
 
 namespace tapestry {

@@ -151,6 +151,9 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
   line["step_time_ms"] = number(record.step_time_ms);
   line["peak_bytes"] = record.memory.peak_bytes;
   line["finite"] = result.finite;
+  if (result.skipped) {
+    line["skipped"] = true;
+  }
   line["loss_scale"] = number(result.loss_scale);
   if (result.bubble) {
     line["bubble"] = {{"measured", result.bubble->measured},
@@ -173,6 +176,20 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
   if (!result.grad_norms.empty()) {
     for (const auto& [name, norm] : result.grad_norms) {
       line["grad_norms"][name] = number(norm);
+    }
+  }
+  if (record.embedding_local_norm) {
+    line["embedding_local_norm"] = number(*record.embedding_local_norm);
+  }
+  for (const auto& [tag, value] : record.values) {
+    line["monitor"][tag] = number(value);
+  }
+  for (const auto& [tag, value] : record.parameter_values) {
+    line["monitor"][tag] = number(value);
+  }
+  for (const auto& [tag, values] : record.rank_values) {
+    for (const double value : values) {
+      line["ranks"][tag].push_back(number(value));
     }
   }
   return line.dump();

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "autograd/tensor/allocator.h"
 #include "parallel_core/training/train_one_step.h"
@@ -19,6 +21,15 @@ struct StepRecord {
   MemoryStats memory;  ///< of the rank's allocator after the step
   std::optional<double> eval_loss;
   std::optional<double> test_loss;
+
+  // What monitor_config has measured, by tag (docs/monitoring.md).
+  std::map<std::string, double> values;  ///< of the whole run
+  /// Of single parameters, "local_norm/PARAMETER": of this rank's place on all stages, on the
+  /// first.
+  std::map<std::string, double> parameter_values;
+  std::map<std::string, std::vector<double>> rank_values;  ///< of every rank, in their order
+  std::map<std::string, double> scalars;  ///< of this rank: what TensorBoard is to show
+  std::optional<double> embedding_local_norm;
 };
 
 /// One JSON object without a line break. NaN and infinities are written as the strings "nan", "inf"

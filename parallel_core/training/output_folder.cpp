@@ -140,8 +140,11 @@ EarlierRun find_earlier_run(const std::string& output_dir) {
   if (run.files.empty()) {
     return run;
   }
-  if (fs::exists(folder / "config.yaml", error)) {
-    run.files.emplace_back("config.yaml");
+  for (const char* name :
+       {"config.yaml", "health_ckpts.json", "abnormal_global_norm.json", "report.html"}) {
+    if (fs::exists(folder / name, error)) {
+      run.files.emplace_back(name);
+    }
   }
   std::sort(run.files.begin(), run.files.end());
   std::time_t written = 0;

@@ -23,8 +23,8 @@ struct EarlierRun {
   std::string written;             ///< local time of the last change
 };
 
-/// Looks for metrics.jsonl with a line, checkpoints and dumped tensors; config.yaml belongs to
-/// them.
+/// Looks for metrics.jsonl with a line, checkpoints and dumped tensors; config.yaml and report.html
+/// belong to them.
 EarlierRun find_earlier_run(const std::string& output_dir);
 
 /// How a run treats what it finds in its output folder.

@@ -27,8 +27,10 @@
 #include "parallel_core/training/metrics.h"
 #include "parallel_core/training/output_folder.h"
 #include "parallel_core/training/resume.h"
+#include "parallel_core/training/run_checkpoints.h"
 #include "parallel_core/training/saved_model.h"
 #include "parallel_core/training/start_summary.h"
+#include "parallel_core/training/tensorboard_log.h"
 #include "parallel_core/training/time_estimate.h"
 
 namespace tapestry {
@@ -127,6 +129,9 @@ void go_on_with(const ResumePoint& point,
     RankContext::current().default_generator().set_state(point.trainer.generator);
   }
   cell.set_position(point.trainer.position);
+  if (NormSpikes* spikes = cell.norm_spikes(); spikes != nullptr && point.trainer.norm_spikes) {
+    spikes->set_state(*point.trainer.norm_spikes);
+  }
 }
 
 // Files look the same to all ranks, but one may see a new one later than the others.
@@ -378,6 +383,16 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     metrics.emplace(output + "/metrics.jsonl",
                     in_place ? std::optional(cell.position().seen) : std::nullopt);
   }
+  const std::unique_ptr<TensorBoardLog> board =
+      make_tensorboard_log(config, {.rank = RankContext::current().rank(),
+                                    .ranks = options.world->size(),
+                                    .global_batch_size = global_batch_size(config, ranks),
+                                    .model_flops = options.model ? 0 : model_flops(config, ranks),
+                                    .steps_done = cell.position().seen,
+                                    .samples_done = data.opened.in_run().first_sample});
+  if (board && !board->moved_to().empty()) {
+    log_info(concat("TensorBoard events of an earlier run are now in ", board->moved_to()));
+  }
   const TrainingConfig& t = config.training_config;
   CheckpointOptions checkpoint;
   checkpoint.directory = output + "/checkpoint";
@@ -391,6 +406,14 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   train_options.validation = data.validation.get();
   train_options.test = data.test.get();
   train_options.metrics = metrics ? &*metrics : nullptr;
+  std::optional<HistogramLog> histograms;
+  if (board) {
+    train_options.observers.push_back(&*board);
+    if (config.tensorboard.histogram_interval) {
+      train_options.observers.push_back(
+          &histograms.emplace(cell, *config.tensorboard.histogram_interval, *board));
+    }
+  }
   train_options.checkpoint = std::move(checkpoint);
   train_options.stop_requested = stop_of_all(options, t.exit_duration_in_mins);
   train_options.start = data.start;

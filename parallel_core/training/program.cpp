@@ -20,6 +20,7 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
+#include "parallel_core/training/training.h"
 
 namespace tapestry {
 
@@ -86,6 +87,9 @@ void open_standard_streams() {
 int exit_code_of(const std::exception& error) {
   if (dynamic_cast<const StorageError*>(&error) != nullptr) {
     return kFailure;  // a full disk
+  }
+  if (dynamic_cast<const TrainingStopped*>(&error) != nullptr) {
+    return kFailure;  // of the run, found while it ran
   }
   const bool bad_input = dynamic_cast<const ValueError*>(&error) != nullptr ||
                          dynamic_cast<const TypeError*>(&error) != nullptr ||

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
 #include "parallel_core/dist_checkpointing/manifest.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
+#include "parallel_core/training/checkpoint_health.h"
+#include "parallel_core/training/logging.h"
 #include "parallel_core/training/output_folder.h"
 
 namespace tapestry {
@@ -53,11 +56,86 @@ std::string by_name(const std::string& name, const std::string& base) {
                        folder, "; it holds ", there.empty() ? "none" : there));
 }
 
+// The newest healthy checkpoint that is whole; says which newer ones are passed over, and why.
+std::string newest_healthy(const AllConfig& config,
+                           const std::string& base,
+                           std::vector<std::string>& remarks) {
+  const std::string path = health_record_path(config.monitor_config, base);
+  const std::string folder = checkpoint_folder_of(base);
+  const HealthRecord record = HealthRecord::read(path);
+  const std::vector<std::string> all = checkpoints_in(folder);
+  for (auto checkpoint = all.rbegin(); checkpoint != all.rend(); ++checkpoint) {
+    const std::optional<bool> healthy =
+        record.is_healthy(fs::path(*checkpoint).filename().string());
+    std::string fault;
+    if (!healthy) {
+      fault = concat("it has no entry in ", path);
+    } else if (!*healthy) {
+      fault = concat("it is unhealthy by ", path);
+    } else if (!has_training_state(*checkpoint) || !read_manifest(*checkpoint)) {
+      fault = concat("it lacks ", kManifestFile, " or ", kTrainingStateFile);
+    } else {
+      fault = fault_of_checkpoint(*checkpoint, /*checksums=*/false);
+    }
+    if (fault.empty()) {
+      return *checkpoint;
+    }
+    remarks.push_back(concat(*checkpoint, " is passed over: ", fault));
+  }
+  if (all.empty()) {
+    return {};
+  }
+  std::string text =
+      concat("The training has no healthy checkpoints yet, please start training again.\n", folder,
+             " holds ", all.size(), ":");
+  for (const std::string& remark : remarks) {
+    text += concat("\n  ", remark);
+  }
+  throw IoError(text +
+                "\nWhere no step can be healthy, raise "
+                "monitor_config.embedding_local_norm_threshold");
+}
+
+// A checkpoint that was chosen by hand is gone on with whatever its health.
+void remark_on_health(const AllConfig& config,
+                      const std::string& checkpoint,
+                      std::vector<std::string>& remarks) {
+  const std::string path =
+      health_record_path(config.monitor_config, fs::path(checkpoint).parent_path().string());
+  const std::optional<bool> healthy =
+      HealthRecord::read(path).is_healthy(fs::path(checkpoint).filename().string());
+  if (!healthy.value_or(false)) {
+    remarks.push_back(concat(checkpoint, " is the checkpoint that was asked for, but ",
+                             healthy ? "is unhealthy by " : "has no entry in ", path));
+  }
+}
+
 // The checkpoint to go on with; empty if there is none yet.
-std::string find_checkpoint(const TrainingConfig& t, bool started_again) {
+std::string find_checkpoint(const AllConfig& config,
+                            bool started_again,
+                            std::vector<std::string>& remarks) {
+  const TrainingConfig& t = config.training_config;
   const std::string base = started_again ? t.output_dir : base_of(t);
+  const bool by_health = config.monitor_config.use_checkpoint_health_monitor;
   if (!t.resume_training.checkpoint.empty()) {
-    return by_name(t.resume_training.checkpoint, base);
+    const std::string checkpoint = by_name(t.resume_training.checkpoint, base);
+    if (by_health) {
+      remark_on_health(config, checkpoint, remarks);
+    }
+    return checkpoint;
+  }
+  if (by_health) {
+    const std::string own =
+        started_again ? newest_healthy(config, t.output_dir, remarks) : std::string();
+    const std::string source = base_of(t);
+    if (!own.empty()) {
+      return own;
+    }
+    if (!has_training_state(source)) {
+      const std::string found = newest_healthy(config, source, remarks);
+      return found.empty() && !t.load_checkpoint.empty() ? resolve_checkpoint(source) : found;
+    }
+    remark_on_health(config, source, remarks);
   }
   if (t.load_checkpoint.empty()) {
     return latest_checkpoint_in(checkpoint_folder_of(base));
@@ -137,7 +215,16 @@ std::optional<ResumePoint> find_resume_point(const AllConfig& config,
     return std::nullopt;
   }
   std::string checkpoint;
-  all_or_none(world, [&] { checkpoint = find_checkpoint(t, started_again); });
+  std::vector<std::string> remarks;
+  all_or_none(world, [&] {
+    // Sizes of all files are looked at to know what is healthy and whole: once is enough.
+    if (world.rank() == 0 || !config.monitor_config.use_checkpoint_health_monitor) {
+      checkpoint = find_checkpoint(config, started_again, remarks);
+    }
+  });
+  for (const std::string& remark : remarks) {
+    log_warning(remark);
+  }
   // Folders look the same to all ranks, but one may see a new one later than the others.
   checkpoint = all_gather_text(world, checkpoint).front();
   if (checkpoint.empty()) {

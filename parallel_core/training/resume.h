@@ -24,6 +24,10 @@ struct ResumePoint {
 /// (is_started_again) goes on with its own latest one, if it has one already. Empty if the run does
 /// not resume, or has nothing to go on with yet: no checkpoint in its own output_dir.
 ///
+/// With use_checkpoint_health_monitor the latest one is the latest that is healthy (HealthRecord)
+/// and whole, and one that is named but not healthy is warned of; IoError if there are checkpoints,
+/// but none is healthy.
+///
 /// Collective. IoError, on every rank, if there is no such checkpoint, if it holds weights alone,
 /// or if a file of it is torn, truncated or, with crc_check, altered: then the latest one before it
 /// that is whole is named.

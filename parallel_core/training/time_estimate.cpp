@@ -41,6 +41,20 @@ double matrix_elements(const TransformerConfig& model) {
   return hidden * (2 * queries + 2 * keys) + mlp * hidden * d(model.ffn_hidden_size);
 }
 
+// FLOPs of a token in the products of a layer, forward; half of the S x S products of attention.
+double layer_flops(const TransformerConfig& model) {
+  const double context = model.window_size
+                             ? std::min(d(model.window_size->front() + 1), d(model.seq_length) / 2)
+                             : d(model.seq_length) / 2;
+  const double attention =
+      4 * context * d(model.num_attention_heads) * d(model.kv_channels.value_or(0));
+  return 2 * matrix_elements(model) + attention;
+}
+
+double head_flops(const TransformerConfig& model) {
+  return 2 * d(model.hidden_size) * d(model.vocab_size);
+}
+
 // Calls f until so many seconds have passed; seconds of one call.
 template <class F>
 double seconds_of(double at_least, F&& f) {
@@ -59,6 +73,12 @@ double seconds_of(double at_least, F&& f) {
 
 }  // namespace
 
+double model_flops(const AllConfig& config, int64_t data_parallel_size) {
+  const TransformerConfig& model = config.model_config;
+  const double tokens = d(global_batch_size(config, data_parallel_size)) * d(model.seq_length);
+  return 3 * tokens * (d(model.num_layers) * layer_flops(model) + head_flops(model));
+}
+
 StepWork step_work(const AllConfig& config, int64_t data_parallel_size) {
   const TransformerConfig& model = config.model_config;
   const ModelParallelConfig& p = config.parallel_config;
@@ -75,15 +95,9 @@ StepWork step_work(const AllConfig& config, int64_t data_parallel_size) {
     }
     most_layers = std::max(most_layers, layers);
   }
-  const double context = model.window_size
-                             ? std::min(d(model.window_size->front() + 1), d(model.seq_length) / 2)
-                             : d(model.seq_length) / 2;
-  const double attention =
-      4 * context * d(model.num_attention_heads) * d(model.kv_channels.value_or(0));
-  const double head = 2 * d(model.hidden_size) * d(model.vocab_size);
   StepWork work;
-  work.flops = 3 * micro_batches * tokens / tp *
-               (most_layers * (2 * matrix_elements(model) + attention) + head);
+  work.flops =
+      3 * micro_batches * tokens / tp * (most_layers * layer_flops(model) + head_flops(model));
   const MemoryEstimate memory = estimate_memory(config, data_parallel_size);
   const double kept = d(memory.activations) / d(std::max<int64_t>(memory.in_flight, 1));
   work.bytes = micro_batches * kPassesOverActivations * kept +

@@ -8,6 +8,11 @@
 
 namespace tapestry {
 
+/// FLOPs of a step's matrix products on all ranks together, recomputation not counted: 2 for each
+/// weight of a matrix and token, half of the S x S products of attention, which is causal, and
+/// twice that backward.
+double model_flops(const AllConfig& config, int64_t data_parallel_size);
+
 /// What the busiest rank has to do for one step.
 struct StepWork {
   double flops = 0;   ///< of matrix products: forward, and twice that backward

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <numeric>
 #include <span>
@@ -105,6 +106,9 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
       log_grad_norms_(config.training_config.log_param_grad_norms),
       overlap_p2p_(config.parallel_config.overlap_p2p_comm),
       gradients_(data_parallel) {
+  if (config.monitor_config.use_skip_data_by_global_norm) {
+    spikes_.emplace(norm_spike_options(config));
+  }
   const int ranks = data_parallel_size(/*with_context_parallel=*/true);
   check<ValueError>(data_parallel != nullptr || ranks == 1, "a training step on ", ranks,
                     " data-parallel ranks needs the object that get_data_parallel makes");
@@ -133,11 +137,25 @@ void TrainOneStepCell::count_tokens(const std::vector<data::Batch>& micro_batche
   result.tokens = static_cast<int64_t>(counts[1]);
 }
 
+// What the share of a micro-batch among all ranks' lacks of its share among this rank's own.
+double TrainOneStepCell::local_factor(const std::vector<data::Batch>& micro_batches,
+                                      const StepResult& result) const {
+  if (!per_token_) {
+    return mean_ ? data_parallel_size() : 1;
+  }
+  double own = 0;
+  for (const data::Batch& batch : micro_batches) {
+    own += token_count(batch);
+  }
+  return own > 0 ? result.loss_tokens / own : 1;
+}
+
 double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_batches,
                                           StepResult& result) {
   count_tokens(micro_batches, result);
   const double parts = static_cast<double>(micro_batches.size()) * data_parallel_size();
   random_context().step = position_.seen;
+  const auto start = std::chrono::steady_clock::now();
   double loss = 0;
   PipelineWork work =
       pipeline_work(network_, micro_batches, [&](int64_t /*micro_batch*/, ModelOutput& output) {
@@ -148,11 +166,16 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
         if (per_token_) {
           share = output.token_count / std::max(result.loss_tokens, 1.0);
         }
-        loss += output.loss.item() * share;
+        const double own = output.loss.item();
+        result.local_losses.push_back(own);
+        loss += own * share;
         return StageOutput{output.loss, scalar(share * result.loss_scale, output.loss.dtype())};
       });
   work.messages.overlap = overlap_p2p_;
   const PipelineReport report = get_forward_backward_func(work.chunks)(work);
+  result.compute_ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count() -
+      1000 * report.waiting_seconds;
   // The loss is that of the last stage, and nothing on others.
   std::array<double, 2> sums = {loss, report.waiting_seconds / report.seconds};
   sum_over_pipeline(sums);
@@ -174,6 +197,15 @@ void TrainOneStepCell::apply_schedule(StepResult& result) {
   }
 }
 
+void TrainOneStepCell::measure_local(std::set<std::string> names) {
+  check<ValueError>(gradients_ != nullptr || names.empty(),
+                    "optimizer_in_backward drops each gradient before the next one comes: there "
+                    "are no local norms");
+  if (gradients_ != nullptr) {
+    gradients_->measure_local(std::move(names));
+  }
+}
+
 // Shows the gradients to whoever wants to see them whole.
 void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResult& result) {
   if (!observed && !log_grad_norms_) {
@@ -187,7 +219,11 @@ void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResu
     result.grad_norms = gather_over_pipeline(result.grad_norms);
   }
   if (observed) {
-    gradient_observer_(position_.seen + 1);
+    for (const auto& [name, observer] : gradient_observers_) {
+      if (observer.wants(position_.seen + 1)) {
+        observer.observe(position_.seen + 1);
+      }
+    }
   }
   gradients_->release_gradients();
 }
@@ -200,16 +236,26 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
   // Unscaling is left to the pass that updates, unless somebody wants to see the gradients.
   double unscale = 1.0 / result.loss_scale;
   const int64_t step = position_.seen + 1;
-  const bool observed = gradient_observer_ && (!observer_wanted_ || observer_wanted_(step));
+  const bool observed = std::any_of(gradient_observers_.begin(), gradient_observers_.end(),
+                                    [step](const auto& entry) { return entry.second.wants(step); });
   if (observed && unscale != 1) {
     gradients_->scale(unscale);
     unscale = 1;
   }
   result.grad_norm = global_grad_norm(network_, *gradients_) * unscale;
   result.finite = std::isfinite(result.grad_norm);
+  const double local = local_factor(micro_batches, result) / result.loss_scale;
+  for (const auto& [name, squares] : gradients_->local_squares()) {
+    result.local_squares.emplace(name, squares * local * local);
+  }
+  if (spikes_) {
+    result.skipped = spikes_->is_spike(result.grad_norm);
+    result.norm_threshold = spikes_->threshold();
+    spikes_->observe(result.grad_norm);
+  }
   observe_gradients(unscale, observed, result);
   apply_schedule(result);
-  if (result.finite) {
+  if (result.finite && !result.skipped) {
     optim::GradTransform transform{.scale = unscale};
     if (clip_ && clip_->grad_clip_type == "ClipGlobalNorm") {
       transform.scale *= optim::clip_coefficient(result.grad_norm, clip_->clip_value);
@@ -251,7 +297,10 @@ StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_ba
     step_after_backward(micro_batches, result);
   }
   ++position_.seen;
-  scaler_.update(result.finite);
+  position_.skipped += result.skipped ? 1 : 0;
+  if (!result.finite || !result.skipped) {  // a skipped step says nothing of the scale
+    scaler_.update(result.finite);
+  }
   return result;
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "parallel_core/optimizer/backward_update.h"
 #include "parallel_core/pipeline_parallel/parallel_model.h"
 #include "parallel_core/training/forward_step.h"
+#include "parallel_core/training/norm_spikes.h"
 
 namespace tapestry {
 
@@ -30,17 +32,28 @@ struct PipelineBubble {
 
 /// What a step did on all ranks together, measured before its update.
 struct StepResult {
-  double loss = 0;         ///< mean over micro-batches, over tokens with calculate_per_token_loss
-  bool finite = true;      ///< every gradient element was; otherwise nothing was updated
-  double loss_scale = 1;   ///< that the step used
-  double grad_norm = 0;    ///< over all parameters, unscaled, before clipping
-  std::vector<double> lr;  ///< of this update, per group
-  double loss_tokens = 0;  ///< sum of the loss masks
-  int64_t tokens = 0;      ///< tokens that went through the model
+  double loss = 0;       ///< mean over micro-batches, over tokens with calculate_per_token_loss
+  bool finite = true;    ///< every gradient element was; otherwise nothing was updated
+  bool skipped = false;  ///< nothing was updated because the norm was a spike
+  double norm_threshold = 0;  ///< that the norm was held against, where steps may be skipped
+  double loss_scale = 1;      ///< that the step used
+  double grad_norm = 0;       ///< over all parameters, unscaled, before clipping
+  std::vector<double> lr;     ///< of this update, per group
+  double loss_tokens = 0;     ///< sum of the loss masks
+  int64_t tokens = 0;         ///< tokens that went through the model
   std::optional<PipelineBubble> bubble;  ///< with more than one stage
   /// Per logical tensor, when asked for; in a pipeline those of all stages on the first, and none
   /// on the others.
   std::map<std::string, double> grad_norms;
+
+  // Of this rank alone.
+  /// Mean loss of each of its micro-batches; empty but on the last stage.
+  std::vector<double> local_losses;
+  /// Sums of squares of its own gradients, unscaled, by parameter
+  /// (TrainOneStepCell::measure_local): of the gradients that it would have if it were the only
+  /// data-parallel rank.
+  std::map<std::string, double> local_squares;
+  double compute_ms = 0;  ///< of its passes, without waiting for messages between stages
 };
 
 /// Gradients of all logical tensors of this rank's stage, as copies of their own shape; of a tensor
@@ -67,13 +80,22 @@ class TrainOneStepCell {
   /// Runs step number `position().seen` (from 0). The micro-batches are those of this rank.
   StepResult operator()(const std::vector<data::Batch>& micro_batches);
 
+  /// Parameters whose local gradients the next steps measure (ModelGradients::measure_local).
+  /// ValueError with optimizer_in_backward, unless there are none.
+  void measure_local(std::set<std::string> names);
+  /// What decides which steps are skipped, if any are; else null.
+  NormSpikes* norm_spikes() { return spikes_ ? &*spikes_ : nullptr; }
+
   /// Called when the gradients of a step are complete, unscaled, before clipping and update. The
   /// step counts from 1. `wanted` says for which steps; left out, for all. Never called with
-  /// optimizer_in_backward.
+  /// optimizer_in_backward. Takes the place of the observer of the same name; an empty one ends it.
   void set_gradient_observer(std::function<void(int64_t step)> observer,
-                             std::function<bool(int64_t step)> wanted = {}) {
-    gradient_observer_ = std::move(observer);
-    observer_wanted_ = std::move(wanted);
+                             std::function<bool(int64_t step)> wanted = {},
+                             const std::string& name = {}) {
+    gradient_observers_.erase(name);
+    if (observer) {
+      gradient_observers_.emplace(name, GradientObserver{std::move(observer), std::move(wanted)});
+    }
   }
 
   ParallelModel& network() { return network_; }
@@ -83,7 +105,15 @@ class TrainOneStepCell {
   optim::GradScaler& grad_scaler() { return scaler_; }
 
  private:
+  struct GradientObserver {
+    std::function<void(int64_t)> observe;
+    std::function<bool(int64_t)> wanted;
+
+    bool wants(int64_t step) const { return !wanted || wanted(step); }
+  };
   static void count_tokens(const std::vector<data::Batch>& micro_batches, StepResult& result);
+  double local_factor(const std::vector<data::Batch>& micro_batches,
+                      const StepResult& result) const;
   double forward_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
   void observe_gradients(double unscale, bool observed, StepResult& result);
   void apply_schedule(StepResult& result);
@@ -94,6 +124,7 @@ class TrainOneStepCell {
   optim::Optimizer& optimizer_;
   const optim::Schedule& schedule_;
   optim::GradScaler scaler_;
+  std::optional<NormSpikes> spikes_;
   std::optional<GradClipConfig> clip_;
   bool per_token_;
   bool mean_;
@@ -103,8 +134,7 @@ class TrainOneStepCell {
   std::optional<OnDemandGradients> own_gradients_;
   std::optional<BackwardUpdate> backward_update_;
   optim::Schedule::Position position_;
-  std::function<void(int64_t)> gradient_observer_;
-  std::function<bool(int64_t)> observer_wanted_;
+  std::map<std::string, GradientObserver> gradient_observers_;
 };
 
 }  // namespace tapestry

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "autograd/tensor/error.h"
 
@@ -21,6 +22,7 @@ class Members {
                    " is not an object");
   }
 
+  bool has(const char* name) const { return object_.contains(name); }
   const json& at(const char* name) const {
     const auto found = object_.find(name);
     check<IoError>(found != object_.end(), source_, ": has no member ", path_of(name));
@@ -39,11 +41,16 @@ class Members {
                    path_of(name), " is ", value, ", beyond the range of float32");
     return static_cast<float>(value);
   }
-  double number(const char* name) const {
-    const json& value = at(name);
-    check<IoError>(value.is_number() && std::isfinite(value.get<double>()), source_, ": ",
-                   path_of(name), " is ", value.dump(), ", expected a number");
-    return value.get<double>();
+  double number(const char* name) const { return number_of(at(name), name); }
+  std::vector<double> numbers(const char* name) const {
+    const json& list = at(name);
+    check<IoError>(list.is_array(), source_, ": ", path_of(name), " is ", list.dump(),
+                   ", expected a list of numbers");
+    std::vector<double> values;
+    for (const json& value : list) {
+      values.push_back(number_of(value, name));
+    }
+    return values;
   }
   std::string text(const char* name) const {
     const json& value = at(name);
@@ -54,6 +61,11 @@ class Members {
   Members members(const char* name) const { return {at(name), source_, path_of(name)}; }
 
  private:
+  double number_of(const json& value, const char* name) const {
+    check<IoError>(value.is_number() && std::isfinite(value.get<double>()), source_, ": ",
+                   path_of(name), " is ", value.dump(), ", expected a number");
+    return value.get<double>();
+  }
   std::string path_of(const char* name) const {
     return path_.empty() ? std::string(name) : path_ + "." + name;
   }
@@ -68,6 +80,9 @@ class Members {
 std::string trainer_state_json(const TrainerState& state) {
   nlohmann::ordered_json out;
   out["position"] = {{"applied", state.position.applied}, {"seen", state.position.seen}};
+  if (state.position.skipped > 0) {
+    out["position"]["skipped"] = state.position.skipped;
+  }
   out["loss_scaler"] = {{"scale", state.scaler.scale}, {"good_steps", state.scaler.good_steps}};
   out["generator"] = {{"seed", state.generator.seed}, {"offset", state.generator.offset}};
   out["schedule"] = nlohmann::ordered_json::parse(state.schedule);
@@ -77,6 +92,9 @@ std::string trainer_state_json(const TrainerState& state) {
   if (state.best) {
     out["best"] = {
         {"metric", state.best->metric}, {"value", state.best->value}, {"step", state.best->step}};
+  }
+  if (state.norm_spikes) {
+    out["norm_spikes"] = {{"count", state.norm_spikes->count}, {"norms", state.norm_spikes->norms}};
   }
   out["tokens"] = state.tokens;
   out["train_seconds"] = state.train_seconds;
@@ -91,7 +109,9 @@ TrainerState parse_trainer_state(const std::string& text, const std::string& sou
   const Members scaler = all.members("loss_scaler");
   const Members generator = all.members("generator");
   TrainerState state;
-  state.position = {.applied = position.count("applied"), .seen = position.count("seen")};
+  state.position = {.applied = position.count("applied"),
+                    .seen = position.count("seen"),
+                    .skipped = position.has("skipped") ? position.count("skipped") : 0};
   state.scaler = {.scale = scaler.single("scale"), .good_steps = scaler.count("good_steps")};
   state.generator = {.seed = static_cast<uint64_t>(generator.count("seed")),
                      .offset = static_cast<uint64_t>(generator.count("offset"))};
@@ -101,6 +121,10 @@ TrainerState parse_trainer_state(const std::string& text, const std::string& sou
     const Members best = all.members("best");
     state.best = {
         .metric = best.text("metric"), .value = best.number("value"), .step = best.count("step")};
+  }
+  if (all.has("norm_spikes")) {
+    const Members spikes = all.members("norm_spikes");
+    state.norm_spikes = {.count = spikes.count("count"), .norms = spikes.numbers("norms")};
   }
   state.tokens = all.count("tokens");
   state.train_seconds = all.number("train_seconds");

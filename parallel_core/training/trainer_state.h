@@ -8,6 +8,7 @@
 #include "autograd/tensor/generator.h"
 #include "optim/grad_scaler.h"
 #include "optim/lr_scheduler.h"
+#include "parallel_core/training/norm_spikes.h"
 
 namespace tapestry {
 
@@ -25,9 +26,10 @@ struct TrainerState {
   std::string schedule;        ///< schedule_state
   std::string data;            ///< data_state_json; empty for sources without a state
   std::optional<BestEvaluation> best;
-  int64_t tokens = 0;        ///< that the run has trained on
-  double train_seconds = 0;  ///< that its steps have taken
-  std::string layout;        ///< that wrote it, for readers: layout_line
+  std::optional<NormSpikes::State> norm_spikes;  ///< where steps may be skipped for their norm
+  int64_t tokens = 0;                            ///< that the run has trained on
+  double train_seconds = 0;                      ///< that its steps have taken
+  std::string layout;                            ///< that wrote it, for readers: layout_line
 };
 
 /// One JSON object.

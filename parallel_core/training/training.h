@@ -6,50 +6,37 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "autograd/tensor/error.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/training/evaluation.h"
 #include "parallel_core/training/get_model.h"
 #include "parallel_core/training/metrics.h"
-#include "parallel_core/training/progress.h"
+#include "parallel_core/training/step_log.h"
+#include "parallel_core/training/step_observer.h"
 #include "parallel_core/training/train_one_step.h"
 #include "parallel_core/training/trainer_state.h"
 
 namespace tapestry {
 
-/// Mean loss per token over `iterations` global batches, in evaluation mode. Fewer if the source
-/// ends before; ValueError if it has not even one.
-double evaluate(ParallelModel& model,
-                data::DataSource& source,
-                const AllConfig& config,
-                int64_t iterations);
-
-/// "eval: Step:100, Loss: 4.210932, Perplexity: 67.4194"; `part` is eval or test.
-std::string eval_log_line(const char* part, int64_t step, double loss);
-
-/// The line that log readers know:
-/// "train: Epoch:0, Step:5, Loss: 10.341485, Finite_grads: True, Loss_scale: 4096.0,
-/// Learning_rate: (1.250000e-06,1.250000e-06,), Time: 1403.24 ms".
-std::string train_log_line(const StepRecord& record, const StepResult& result);
-
-/// The same, and what happened since the last such line: ", Tokens/s: 1460, Mean_loss: 10.352117,
-/// Remaining: 1:02:03"; without Remaining where the number of steps is not known.
-std::string train_log_line(const StepRecord& record, const StepResult& result, const Pace& pace);
-
-/// What the run saves and when: "checkpoints: at the end alone, ...".
-std::string checkpoint_plan(const TrainingConfig& config);
-
-/// "pipeline: stages waited for 12.50 % of the passes, theory 11.11 %".
-std::string bubble_line(const PipelineBubble& bubble);
+/// A step has shown that the run must not go on: what the check that was asked for has found, and
+/// what is saved. A failure of the run, not of its input.
+class TrainingStopped : public ValueError {
+  using ValueError::ValueError;
+};
 
 /// What the loop does besides stepping.
 struct TrainOptions {
   data::DataSource* validation = nullptr;  ///< null: no evaluation
   data::DataSource* test = nullptr;        ///< evaluated after the last step; null: not
   MetricsWriter* metrics = nullptr;        ///< null: no metrics.jsonl
-  CheckpointOptions checkpoint;            ///< without a directory: nothing is saved
-  std::function<bool()> stop_requested;    ///< asked after each step; true ends the run
+  /// See every step when its record is complete, before the log; the same on all ranks.
+  std::vector<StepObserver*> observers;
+  CheckpointOptions checkpoint;          ///< without a directory: nothing is saved
+  std::function<bool()> stop_requested;  ///< asked after each step; true ends the run
   /// Of the first step in the data; left out: as many steps as the cell has seen.
   std::optional<data::BatchPosition> start;
   /// Of the whole run, earlier parts included; left out: as the configuration says.
@@ -77,7 +64,8 @@ struct TrainSummary {
 ///
 /// RuntimeError, with what may help (DivergenceWatch), after max_nonfinite_steps steps in a row
 /// that were not finite, and for a run that ends with a loss that is not, or without one finite
-/// step; what such a run has in memory is not saved. StorageError for a full disk.
+/// step; what such a run has in memory is not saved. TrainingStopped
+/// where a check that was asked for ends the run. StorageError for a full disk.
 TrainSummary train(TrainOneStepCell& cell,
                    data::DataSource& source,
                    const AllConfig& config,

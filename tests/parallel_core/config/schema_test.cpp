@@ -90,7 +90,10 @@ const std::map<std::string, std::string> kOriginalKeys = {
      "moe_token_dispatcher_type use_self_defined_alltoall moe_expert_capacity_factor "
      "moe_pad_expert_input_to_capacity moe_token_drop_policy moe_aux_loss_coeff moe_z_loss_coeff "
      "moe_input_jitter_eps"},
-    {"lora_config", "use_lora lora_rank lora_alpha lora_dropout target_cells"}};
+    {"lora_config", "use_lora lora_rank lora_alpha lora_dropout target_cells"},
+    {"tensorboard",
+     "tensorboard_dir tensorboard_queue_size log_loss_scale_to_tensorboard "
+     "log_timers_to_tensorboard log_expert_load_to_tensorboard"}};
 
 bool is_known(const std::string& section, const std::string& name) {
   for (const Key& key : find_section(section)->keys) {

@@ -121,6 +121,9 @@ TEST(ForeignNames, StandForKeysThatThereAre) {
   for (const ForeignName& row : foreign_names()) {
     EXPECT_TRUE(names.insert(row.name).second) << row.name << " twice";
     EXPECT_FALSE(row.here.empty() && row.note.empty()) << row.name;
+    EXPECT_EQ(row.use == ForeignName::Use::kNothing,
+              row.use != ForeignName::Use::kMessage && row.here.empty())
+        << row.name;
     for (const std::string_view here : split_text(row.here, '|')) {
       const size_t dot = here.find('.');
       EXPECT_NE(find_key(here.substr(0, dot), here.substr(dot + 1)), nullptr) << here;

@@ -35,6 +35,17 @@ TEST(TimeEstimate, CountsProducts) {
   EXPECT_DOUBLE_EQ(work_of({}, 4).flops, work_of({}).flops);
 }
 
+TEST(TimeEstimate, CountsTheModelsProductsWhateverTheLayout) {
+  const auto config = small_config({"dataset_config.micro_batch_num=4"});
+  const double one = work_of({"dataset_config.micro_batch_num=4"}).flops;
+  EXPECT_DOUBLE_EQ(model_flops(config, 1), one);
+  EXPECT_DOUBLE_EQ(model_flops(config, 3), 3 * one);
+  const auto staged = small_config({"dataset_config.micro_batch_num=4",
+                                    "parallel_config.pipeline_model_parallel_size=2",
+                                    "parallel_config.tensor_model_parallel_size=2"});
+  EXPECT_DOUBLE_EQ(model_flops(staged, 1), one);
+}
+
 TEST(TimeEstimate, SharesTheWorkOfALayout) {
   const Overrides batches = {"dataset_config.micro_batch_num=4", "model_config.num_layers=4"};
   const StepWork whole = work_of(batches);

@@ -1,0 +1,199 @@
+#include "parallel_core/training/run_checkpoints.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+#include <vector>
+
+#include "autograd/io/atomic_file.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/rank_context.h"
+#include "parallel_core/dist_checkpointing/agreement.h"
+#include "parallel_core/dist_checkpointing/checkpoint_folder.h"
+#include "parallel_core/parallel_state.h"
+#include "parallel_core/training/logging.h"
+
+namespace tapestry {
+
+std::string checkpoint_plan(const TrainingConfig& config) {
+  const std::string in = concat(" in ", config.output_dir, "/checkpoint");
+  if (config.save_interval || config.save_interval_seconds) {
+    return concat("checkpoints: every ",
+                  config.save_interval ? concat(*config.save_interval, " steps")
+                                       : format_duration(*config.save_interval_seconds),
+                  config.save_last ? " and at the end," : ", none at the end (save_last: False),",
+                  in, "; the newest ", config.keep_checkpoint_max, " are kept");
+  }
+  return config.save_last
+             ? concat("checkpoints: at the end alone,", in,
+                      "; save_interval is null, so nothing is saved before")
+             : "checkpoints: none, unless a signal stops the run; save_interval is null and "
+               "save_last False";
+}
+
+RunCheckpoints::RunCheckpoints(TrainOneStepCell& cell,
+                               const AllConfig& config,
+                               const TrainOptions& options)
+    : cell_(cell),
+      config_(config),
+      options_(options),
+      watch_(config),
+      saver_(cell.network(), cell.optimizer(), config, options.checkpoint),
+      trainer_(options.trainer.value_or(TrainerState{})) {
+  saver_.set_best(trainer_.best);
+  if (config.monitor_config.use_checkpoint_health_monitor &&
+      !options.checkpoint.directory.empty()) {
+    keep_health();
+  }
+}
+
+// Entries follow what is on disk: added when a checkpoint has its name, dropped when it is gone.
+void RunCheckpoints::keep_health() {
+  health_path_ = health_record_path(config_.monitor_config, options_.checkpoint.directory);
+  const bool first = RankContext::current().rank() == 0;
+  all_or_none(get_world_group(), [&] {
+    if (first) {
+      std::filesystem::create_directories(std::filesystem::path(health_path_).parent_path());
+      health_ = HealthRecord::read(health_path_);
+    }
+  });
+  saver_.set_observer(
+      {.saved = [this](int64_t step, const std::string& folder) { record_health(step, folder); },
+       .kept = [this] { return healthy_to_keep(); },
+       .removed = [this] { forget_removed(); }});
+}
+
+void RunCheckpoints::record_health(int64_t step, const std::string& folder) {
+  if (RankContext::current().rank() == 0) {
+    health_.add(std::filesystem::path(folder).filename().string(), is_healthy_.at(step));
+    write_health();
+  }
+  is_healthy_.erase(step);
+}
+
+// The newest healthy checkpoint, where it is not among those that stay anyway.
+std::vector<std::string> RunCheckpoints::healthy_to_keep() const {
+  const std::optional<std::string> name = health_.newest_healthy();
+  const std::vector<std::string> all = checkpoints_in(options_.checkpoint.directory);
+  const auto stay = std::min(options_.checkpoint.keep_max, static_cast<int64_t>(all.size()));
+  const bool stays = std::any_of(all.end() - stay, all.end(), [&](const std::string& path) {
+    return std::filesystem::path(path).filename().string() == name;
+  });
+  return name && !stays ? std::vector<std::string>{*name} : std::vector<std::string>();
+}
+
+void RunCheckpoints::forget_removed() {
+  std::set<std::string> names;
+  for (const std::string& path : checkpoints_in(options_.checkpoint.directory)) {
+    names.insert(std::filesystem::path(path).filename().string());
+  }
+  health_.keep(names);
+  write_health();
+}
+
+// Without its entry a checkpoint is not gone on with, which is no reason to end the run.
+void RunCheckpoints::write_health() const {
+  try {
+    write_file_atomically(health_path_, health_.text());
+  } catch (const IoError& error) {
+    log_error(concat("THE HEALTH OF THE CHECKPOINTS COULD NOT BE RECORDED: ", error.what()));
+  }
+}
+
+std::string RunCheckpoints::aftermath() {
+  end_progress();
+  saver_.finish();
+  const std::string aside = saver_.set_unproven_aside();
+  return concat(
+      aside, saver_.proven_step()
+                 ? concat("\nThe last good checkpoint is that of step ", *saver_.proven_step(), ".")
+                 : std::string("\nThis run has saved no good checkpoint."));
+}
+
+void RunCheckpoints::fail() {
+  const std::string left = aftermath();
+  throw RuntimeError(concat("training: ", watch_.report(), left));
+}
+
+void RunCheckpoints::save(bool last) {
+  if (!watch_.loss_is_finite()) {
+    log_warning(concat("step ", step_, " is not saved: its loss is not finite"));
+    return;
+  }
+  if (options_.metrics != nullptr) {
+    options_.metrics->sync();  // a checkpoint never knows of steps that the file has lost
+  }
+  for (StepObserver* observer : options_.observers) {
+    observer->flush();
+  }
+  std::string state;
+  if (options_.trainer) {
+    trainer_.position = cell_.position();
+    trainer_.scaler = cell_.grad_scaler().state();
+    trainer_.generator = RankContext::current().default_generator().state();
+    trainer_.best = saver_.best();
+    if (const NormSpikes* spikes = cell_.norm_spikes()) {
+      trainer_.norm_spikes = spikes->state();
+    }
+    trainer_.data = options_.data_state ? options_.data_state(next_) : std::string();
+    state = trainer_state_json(trainer_);
+  }
+  if (!health_path_.empty()) {
+    is_healthy_[step_] = *embedding_norm_ < config_.monitor_config.embedding_local_norm_threshold;
+  }
+  saver_.save(step_, state, last);
+}
+
+// Whether the step's evaluation is the best so far, by best_metric_comparison.
+bool RunCheckpoints::is_best(const StepRecord& record) {
+  const TrainingConfig& t = config_.training_config;
+  if (!record.eval_loss || !t.best_metric_comparison || !watch_.loss_is_finite()) {
+    return false;
+  }
+  const bool by_loss = t.eval_metric.value_or("loss") == "loss";
+  const double value = by_loss ? *record.eval_loss : std::exp(*record.eval_loss);
+  if (!is_better(t, value, saver_.best())) {
+    return false;
+  }
+  saver_.set_best(BestEvaluation{
+      .metric = by_loss ? "loss" : "perplexity", .value = value, .step = record.step});
+  return true;
+}
+
+void RunCheckpoints::after(FinishedStep& step) {
+  step_ = step.record.step;
+  next_ = step.next;
+  embedding_norm_ = step.record.embedding_local_norm;
+  watch_.observe(step_, step.result);
+  saver_.poll();
+  if (watch_.loss_is_finite()) {
+    saver_.accept();
+  }
+  trainer_.tokens += step.result.tokens;
+  trainer_.train_seconds += step.record.step_time_ms / 1000;
+  if (!step.failure.empty()) {
+    throw TrainingStopped(step.failure + aftermath());
+  }
+  if (watch_.has_diverged()) {
+    fail();
+  }
+  const bool best = is_best(step.record);
+  if (saver_.is_due(step_) || best) {
+    save(/*last=*/false);
+  }
+}
+
+void RunCheckpoints::end(bool stopped_on_request) {
+  if (step_ > 0 && watch_.ends_badly()) {
+    fail();
+  }
+  saver_.finish();
+  if (step_ > 0 &&
+      (stopped_on_request || config_.training_config.save_last || saver_.has_failed())) {
+    save(/*last=*/true);
+    saver_.accept();
+  }
+}
+
+}  // namespace tapestry

@@ -1,0 +1,63 @@
+// The checkpoints of a run, with what they hold of its state, and the end of a run that has failed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel_core/config/config.h"
+#include "parallel_core/training/checkpoint_health.h"
+#include "parallel_core/training/checkpoint_saver.h"
+#include "parallel_core/training/divergence.h"
+#include "parallel_core/training/step_observer.h"
+#include "parallel_core/training/training.h"
+
+namespace tapestry {
+
+/// What the run saves and when: "checkpoints: at the end alone, ...".
+std::string checkpoint_plan(const TrainingConfig& config);
+
+/// Saves as configured, and ends a run whose steps are not finite any more or which another piece
+/// has found bad: the last piece of the loop.
+class RunCheckpoints final : public StepObserver {
+ public:
+  /// All arguments outlive the object.
+  RunCheckpoints(TrainOneStepCell& cell, const AllConfig& config, const TrainOptions& options);
+
+  /// RuntimeError where the run has diverged, TrainingStopped with step.failure where there is one;
+  /// both say what is saved.
+  void after(FinishedStep& step) override;
+  /// After the last step: a save under way ends, the last checkpoint is written. RuntimeError for a
+  /// run that ends badly (DivergenceWatch).
+  void end(bool stopped_on_request);
+
+ private:
+  /// Ends saves and says what is left of them.
+  std::string aftermath();
+  [[noreturn]] void fail();
+  bool is_best(const StepRecord& record);
+  void save(bool last);
+  void keep_health();
+  void record_health(int64_t step, const std::string& folder);
+  std::vector<std::string> healthy_to_keep() const;
+  void forget_removed();
+  void write_health() const;
+
+  TrainOneStepCell& cell_;
+  const AllConfig& config_;
+  const TrainOptions& options_;
+  DivergenceWatch watch_;
+  CheckpointSaver saver_;
+  TrainerState trainer_;
+  std::string health_path_;             // empty: nothing is recorded
+  HealthRecord health_;                 // on rank 0
+  std::map<int64_t, bool> is_healthy_;  // of checkpoints that are not on disk yet
+  // of the last step
+  int64_t step_ = 0;  // 0: there was none
+  data::BatchPosition next_;
+  std::optional<double> embedding_norm_;
+};
+
+}  // namespace tapestry

@@ -1,0 +1,98 @@
+#include "parallel_core/training/step_log.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/training/evaluation.h"
+#include "parallel_core/training/logging.h"
+#include "parallel_core/training/start_summary.h"
+#include "parallel_core/training/time_estimate.h"
+
+namespace tapestry {
+
+std::string train_log_line(const StepRecord& record, const StepResult& result) {
+  char text[160];
+  std::snprintf(text, sizeof(text), "train: Epoch:%lld, Step:%lld, Loss: %.6f, Finite_grads: %s, ",
+                static_cast<long long>(record.epoch), static_cast<long long>(record.step),
+                without_nan_sign(result.loss), result.finite ? "True" : "False");
+  std::string line = text;
+  // The scale is a power of two or a small number: shown as Python shows a float.
+  std::snprintf(text, sizeof(text),
+                result.loss_scale == std::floor(result.loss_scale) ? "%.1f" : "%.9g",
+                result.loss_scale);
+  line += "Loss_scale: " + std::string(text) + ", Learning_rate: (";
+  for (const double lr : result.lr) {
+    std::snprintf(text, sizeof(text), "%e,", lr);
+    line += text;
+  }
+  std::snprintf(text, sizeof(text), "), Time: %.2f ms", record.step_time_ms);
+  return line + text;
+}
+
+std::string train_log_line(const StepRecord& record, const StepResult& result, const Pace& pace) {
+  char text[80];
+  std::snprintf(text, sizeof(text), ", Tokens/s: %.0f, Mean_loss: %.6f", pace.tokens_per_second,
+                without_nan_sign(pace.mean_loss));
+  return concat(train_log_line(record, result), text, pace.seconds_left ? ", Remaining: " : "",
+                pace.seconds_left ? format_duration(*pace.seconds_left) : std::string());
+}
+
+std::string bubble_line(const PipelineBubble& bubble) {
+  char text[120];
+  std::snprintf(text, sizeof(text),
+                "pipeline: stages waited for %.2f %% of the passes, theory %.2f %%",
+                100 * bubble.measured, 100 * bubble.theoretical);
+  return text;
+}
+
+void StepLog::time_first_steps(const FinishedStep& step) {
+  constexpr double kLong = 10'000;  // milliseconds
+  if (steps_ > kFirstSteps || time_is_known_) {
+    return;
+  }
+  mean_ms_ = steps_ == 1 ? step.record.step_time_ms
+                         : (mean_ms_ * static_cast<double>(steps_ - 2) + step.record.step_time_ms) /
+                               static_cast<double>(steps_ - 1);
+  time_is_known_ = steps_ == kFirstSteps || step.is_last || step.record.step_time_ms > kLong;
+  if (time_is_known_) {
+    const std::string which = steps_ == kFirstSteps ? "s 2 and 3" : concat(" ", steps_);
+    log_info(summary_row(
+        "time", concat(format_pace(mean_ms_ / 1000, total_), ", as measured on step", which)));
+  }
+}
+
+void StepLog::after(FinishedStep& step) {
+  const StepRecord& record = step.record;
+  ++steps_;
+  progress_.update(record, step.result);
+  time_first_steps(step);
+  const auto& interval = config_.training_config.log_interval;
+  if (interval && (record.step % *interval == 0 || step.is_last || step.result.skipped)) {
+    log_info(train_log_line(record, step.result, progress_.take_pace()));
+    if (step.result.bubble) {
+      log_info(bubble_line(*step.result.bubble));
+    }
+  }
+  for (const std::string& line : step.lines) {
+    log_info(line);
+  }
+  for (const std::string& line : step.warnings) {
+    log_warning(line);
+  }
+  if (steps_ == 1) {
+    log_detail(memory_line(record.memory));
+  }
+  if (!step.result.finite && !step.result.skipped) {
+    log_warning(
+        concat("step ", record.step, ": the gradients are not finite, the update was skipped"));
+  }
+  if (record.eval_loss) {
+    log_info(eval_log_line("eval", record.step, *record.eval_loss));
+  }
+  if (record.test_loss) {
+    log_info(eval_log_line("test", record.step, *record.test_loss));
+  }
+}
+
+}  // namespace tapestry

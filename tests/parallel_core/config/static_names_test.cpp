@@ -1,0 +1,138 @@
+// Names of MindFormers' static configurations that a file may use.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "parallel_core/config/config.h"
+#include "parallel_core/config/init_configs.h"
+#include "tests/message_of.h"
+
+namespace tapestry {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+AllConfig load(const std::string& more, std::vector<std::string> overrides = {}) {
+  LoadOptions options;
+  options.overrides = std::move(overrides);
+  return init_configs_from_text(
+      "training_config:\n  training_iters: 20\n"
+      "model_config:\n  vocab_size: 32\n  num_layers: 2\n  num_attention_heads: 2\n"
+      "  hidden_size: 16\n  ffn_hidden_size: 32\n  seq_length: 8\n" +
+          more,
+      "f.yaml", options);
+}
+
+std::string complaints(const std::string& more, std::vector<std::string> overrides = {}) {
+  return message_of<ConfigError>([&] { load(more, std::move(overrides)); });
+}
+
+TEST(StaticNames, OfSectionsAndOfCallbacks) {
+  const AllConfig config = load(
+      "runner_config:\n  epochs: 2\n  batch_size: 4\n  sink_mode: True\n"
+      "runner_wrapper:\n  type: MFTrainOneStepCell\n  scale_sense: 1\n  local_norm: True\n"
+      "  loss_scale_value: 65536\n"
+      "callbacks:\n  - type: MFLossMonitor\n    per_print_times: 3\n"
+      "  - type: CheckpointMonitor\n    prefix: llama\n    save_checkpoint_steps: 7\n"
+      "    save_checkpoint_seconds: 0\n    keep_checkpoint_max: 2\n    integrated_save: False\n"
+      "    embedding_local_norm_threshold: 270.0\n    checkpoint_format: safetensors\n"
+      "parallel:\n  full_batch: False\n  dataset_strategy: [[2, 1], [2, 1]]\n");
+  EXPECT_EQ(config.training_config.epochs, 2);
+  EXPECT_EQ(config.dataset_config.batch_size, 4);
+  EXPECT_EQ(config.training_config.loss_scale, 1.0);
+  EXPECT_TRUE(config.monitor_config.local_norm);
+  EXPECT_EQ(config.training_config.log_interval, 3);
+  EXPECT_EQ(config.training_config.save_interval, 7);
+  EXPECT_EQ(config.training_config.save_interval_seconds, std::nullopt);
+  EXPECT_EQ(config.training_config.keep_checkpoint_max, 2);
+  EXPECT_EQ(config.monitor_config.embedding_local_norm_threshold, 270.0);
+  EXPECT_THAT(config.notes,
+              AllOf(Contains(AllOf(HasSubstr("f.yaml:13:14"), HasSubstr("sink_mode has no effect"),
+                                   HasSubstr("eagerly"))),
+                    Contains(HasSubstr("CheckpointMonitor.prefix has no effect")),
+                    Not(Contains(HasSubstr("runner_wrapper.type")))));
+}
+
+TEST(StaticNames, OfMappingsWithAType) {
+  const AllConfig fixed = load(
+      "runner_wrapper:\n  scale_sense:\n    type: FixedLossScaleUpdateCell\n"
+      "    loss_scale_value: 64\n");
+  EXPECT_EQ(fixed.training_config.loss_scale, 64.0);
+  EXPECT_EQ(fixed.training_config.loss_scale_value, std::nullopt);
+  const AllConfig dynamic = load(
+      "runner_wrapper:\n  scale_sense:\n    type: DynamicLossScaleUpdateCell\n"
+      "    loss_scale_value: 64\n    scale_factor: 2\n    scale_window: 1000\n");
+  EXPECT_EQ(dynamic.training_config.loss_scale, std::nullopt);
+  EXPECT_EQ(dynamic.training_config.loss_scale_value, 64.0);
+  EXPECT_EQ(dynamic.training_config.loss_scale_factor, 2);
+  EXPECT_EQ(dynamic.training_config.loss_scale_window, 1000);
+}
+
+TEST(StaticNames, AtTopLevelAndOnTheCommandLine) {
+  const std::string on = "monitor_config: {monitor_on: True}\n";
+  EXPECT_TRUE(load(on + "use_skip_data_by_global_norm: True\n")
+                  .monitor_config.use_skip_data_by_global_norm);
+  const AllConfig config =
+      load(on, {"use_checkpoint_health_monitor=True", "runner_wrapper.local_norm=True",
+                "callbacks.CheckpointMonitor.keep_checkpoint_max=9"});
+  EXPECT_TRUE(config.monitor_config.use_checkpoint_health_monitor);
+  EXPECT_TRUE(config.monitor_config.local_norm);
+  EXPECT_EQ(config.training_config.keep_checkpoint_max, 9);
+  EXPECT_EQ(config.origins.at("monitor_config.local_norm").kind, ConfigOrigin::Kind::kOverride);
+}
+
+// What is not read is told with its place, and what is read is not.
+TEST(StaticNames, AsFarAsTheyAreKnown) {
+  EXPECT_THAT(complaints("callbacks:\n  - type: MFLossMonitor\n    per_print_times: 1\n"
+                         "  - type: CheckpointMonitor\n    enc_key: abc\n"),
+              AllOf(HasSubstr("f.yaml:10:1: unknown section 'callbacks'"), HasSubstr("enc_key"),
+                    Not(HasSubstr("per_print_times"))));
+  EXPECT_THAT(complaints("parallel:\n  full_batch: True\n"),
+              AllOf(HasSubstr("f.yaml:11:15: parallel.full_batch: True has no counterpart"),
+                    HasSubstr("every rank reads its own rows")));
+  EXPECT_THAT(complaints("runner_wrapper: 3\n"), HasSubstr("unknown section 'runner_wrapper'"));
+  EXPECT_THAT(complaints("", {"runner_wrapper.nothing=1"}),
+              HasSubstr("--set runner_wrapper.nothing=1"));
+  EXPECT_THAT(load("callbacks:\nrunner_wrapper: {}\n").notes, IsEmpty());
+}
+
+TEST(StaticNames, DoNotContradictOurs) {
+  EXPECT_THAT(complaints("dataset_config:\n  batch_size: 2\nrunner_config:\n  batch_size: 4\n"),
+              HasSubstr("f.yaml:13:3: dataset_config.batch_size: given as 'batch_size' at "
+                        "f.yaml:11:3 and as 'runner_config.batch_size' here"));
+  EXPECT_EQ(load("dataset_config:\n  batch_size: 4\nrunner_config:\n  batch_size: 4\n")
+                .dataset_config.batch_size,
+            4);
+}
+
+TEST(MonitorConfig, WhatCannotStandTogether) {
+  const std::string both = complaints(
+      "monitor_config:\n  monitor_on: True\n  check_for_global_norm: True\n"
+      "use_skip_data_by_global_norm: True\n");
+  EXPECT_THAT(both, HasSubstr("The check_for_global_norm and use_skip_data_by_global_norm cannot "
+                              "be turned on at the same time, please choose one."));
+  EXPECT_THAT(complaints("use_skip_data_by_global_norm: True\n"),
+              HasSubstr("f.yaml:10:31: monitor_config.use_skip_data_by_global_norm: needs "
+                        "monitor_config.monitor_on: True"));
+  EXPECT_THAT(complaints("use_checkpoint_health_monitor: True\n"), HasSubstr("monitor_on: True"));
+  EXPECT_THAT(complaints("monitor_config: {global_norm_spike_factor: 3}\n"),
+              HasSubstr("has no effect without use_skip_data_by_global_norm"));
+  EXPECT_THAT(complaints("monitor_config: {monitor_on: True}\n",
+                         {"use_skip_data_by_global_norm=True",
+                          "optimizer_config.optimizer_in_backward=True"}),
+              HasSubstr("weights are updated before the global norm is known"));
+  EXPECT_THAT(complaints("monitor_config: {target: ['a(']}\n"),
+              HasSubstr("'a(' is no regular expression"));
+  for (const char* key :
+       {"global_norm_spike_threshold: 0", "global_norm_spike_count_threshold: 0",
+        "global_norm_spike_factor: 1", "step_interval: 0", "throughput_baseline: -1"}) {
+    EXPECT_THAT(complaints(std::string("monitor_config: {") + key + "}\n"), HasSubstr("must be >"))
+        << key;
+  }
+}
+
+}  // namespace
+}  // namespace tapestry
