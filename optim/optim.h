@@ -10,4 +10,5 @@
 #include "optim/lr_scheduler.h"
 #include "optim/muon.h"
 #include "optim/optimizer.h"
+#include "optim/schedule_curves.h"
 #include "optim/sgd.h"

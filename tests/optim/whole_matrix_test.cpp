@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 
+#include "autograd/ops/map.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -122,7 +123,8 @@ TEST(WholeMatrices, EveryProcessorComputesTheSame) {
       const auto optimizer = make(group_of(params, {"w", "v", "stack"}));
       for (uint64_t step = 0; step < 2; ++step) {
         for (size_t i = 0; i < params.size(); ++i) {
-          params[i].set_grad(normal_values(params[i].shape(), 20 + 3 * step + i).to(gradients));
+          params[i].set_main_grad(
+              normal_values(params[i].shape(), 20 + 3 * step + i).to(gradients));
         }
         optimizer->step();
       }

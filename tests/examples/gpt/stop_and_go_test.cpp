@@ -107,12 +107,11 @@ TEST_F(StopAndGo, EveryOptimizerGoesOnExactly) {
   for (const char* type : {"Lion", "Came", "Adafactor", "Muon", "AdamWZeRO"}) {
     SCOPED_TRACE(type);
     const std::string keys = concat(" --set optimizer_config.optimizer_type=", type);
-    const std::string six = keys + set_training("training_iters", "6");
-    const std::string half = set_training("output_dir", concat(type, "_half"));
-    ASSERT_EQ(train(six + half + set_training("exit_interval", "3")), 0) << said();
-    ASSERT_EQ(train(six + half + kResume), 0) << said();
-    EXPECT_THAT(out_, HasSubstr("going on after step 3"));
-    ASSERT_EQ(train(six + set_training("output_dir", concat(type, "_whole"))), 0) << said();
+    const std::string half = keys + set_training("output_dir", concat(type, "_half"));
+    ASSERT_EQ(train(half + set_training("training_iters", "4")), 0) << said();
+    ASSERT_EQ(train(half + kResume), 0) << said();
+    EXPECT_THAT(out_, HasSubstr("going on after step 4"));
+    ASSERT_EQ(train(keys + set_training("output_dir", concat(type, "_whole"))), 0) << said();
     EXPECT_EQ(run(TAPESTRY_COMPARE_CHECKPOINTS, concat(type, "_half ", type, "_whole")), 0)
         << said();
   }
