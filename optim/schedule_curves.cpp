@@ -80,6 +80,10 @@ Curve join(Curve first, double length, Curve second) {
   };
 }
 
+Curve shifted(Curve curve, double by) {
+  return [=, inner = std::move(curve)](double position) { return inner(position + by); };
+}
+
 Curve warm_up(double start, double peak, double length, Curve rest) {
   return length == 0 ? rest : join(linear(start, peak, length), length, std::move(rest));
 }

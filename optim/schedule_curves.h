@@ -37,6 +37,8 @@ Curve steps_at(double value, double factor, std::vector<double> positions);
 /// `first` before `length`, then `second`, whose position 0 lies there. A length of 0 leaves
 /// `second` alone.
 Curve join(Curve first, double length, Curve second);
+/// The curve as if it had begun `by` earlier.
+Curve shifted(Curve curve, double by);
 /// From `start` to `peak` in a line, then `rest`.
 Curve warm_up(double start, double peak, double length, Curve rest);
 

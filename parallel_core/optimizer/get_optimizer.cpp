@@ -342,14 +342,14 @@ std::optional<optim::LearningRateSchedulerOptions> learning_rate_scheduler_optio
                                              .weight_decay = o.weight_decay};
 }
 
-std::optional<optim::OptimizerParamSchedulerOptions> param_scheduler_options(
-    const AllConfig& config, int64_t data_parallel_size) {
+std::optional<OptimizerParamSchedulerOptions> param_scheduler_options(const AllConfig& config,
+                                                                      int64_t data_parallel_size) {
   const OptimizerConfig& o = config.optimizer_config;
   // Where only `epochs` limits the run there is no length to stretch a schedule over.
   if (o.learning_rate_scheduler_kwargs || total_training_iters(config, data_parallel_size) == 0) {
     return std::nullopt;
   }
-  return optim::OptimizerParamSchedulerOptions{
+  return OptimizerParamSchedulerOptions{
       .learning_rate = o.learning_rate,
       .min_lr = o.min_lr,
       .lr_warmup_init = o.lr_warmup_init,
@@ -376,8 +376,8 @@ std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& 
   if (const auto by_updates = learning_rate_scheduler_options(config)) {
     return std::make_unique<optim::LearningRateScheduler>(*by_updates);
   }
-  if (auto by_samples = param_scheduler_options(config, data_parallel_size)) {
-    return std::make_unique<optim::OptimizerParamScheduler>(*std::move(by_samples));
+  if (const auto by_samples = param_scheduler_options(config, data_parallel_size)) {
+    return std::make_unique<OptimizerParamScheduler>(*by_samples);
   }
   return std::make_unique<optim::ConstantSchedule>(config.optimizer_config.learning_rate,
                                                    config.optimizer_config.weight_decay);

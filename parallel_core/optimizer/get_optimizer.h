@@ -12,6 +12,7 @@
 #include "optim/optimizer.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
+#include "parallel_core/optimizer/optimizer_param_scheduler.h"
 
 namespace tapestry {
 
@@ -62,8 +63,8 @@ std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& 
 /// What these schedules are made with; empty where the configuration asks for another one.
 std::optional<optim::LearningRateSchedulerOptions> learning_rate_scheduler_options(
     const AllConfig& config);
-std::optional<optim::OptimizerParamSchedulerOptions> param_scheduler_options(
-    const AllConfig& config, int64_t data_parallel_size);
+std::optional<OptimizerParamSchedulerOptions> param_scheduler_options(const AllConfig& config,
+                                                                      int64_t data_parallel_size);
 
 /// Static loss_scale, else dynamic for float16 compute, else 1.
 optim::GradScaler get_grad_scaler(const AllConfig& config);

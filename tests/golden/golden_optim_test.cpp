@@ -21,6 +21,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "optim/optim.h"
+#include "parallel_core/optimizer/optimizer_param_scheduler.h"
 
 namespace tapestry {
 namespace {
@@ -241,7 +242,7 @@ std::unique_ptr<optim::Schedule> make_schedule(const std::string& family, const 
   check<ValueError>(family == "OptimizerParamScheduler", "unknown family ", family);
   const int64_t batch = c.value("batch_size", int64_t{1}) * c.value("micro_batch_num", int64_t{1}) *
                         c.value("data_parallel", int64_t{1});
-  return std::make_unique<optim::OptimizerParamScheduler>(optim::OptimizerParamSchedulerOptions{
+  return std::make_unique<OptimizerParamScheduler>(OptimizerParamSchedulerOptions{
       .learning_rate = c.at("learning_rate"),
       .min_lr = c.value("min_lr", 0.0),
       .lr_warmup_init = c.value("lr_warmup_init", 0.0),

@@ -46,6 +46,7 @@ TEST(Curves, OneAfterTheOther) {
   EXPECT_NEAR(c(6), 2, kBound);
   EXPECT_EQ(c(10), 0);
   EXPECT_EQ(curve::warm_up(0, 3, 0, curve::constant(3))(0), 3);
+  EXPECT_NEAR(curve::shifted(c, 4)(2), 2, kBound);
   // Stay, then fall.
   const Curve wsd = curve::join(curve::constant(2), 5, curve::cosine(2, 1, 2));
   EXPECT_EQ(wsd(4), 2);
