@@ -18,13 +18,18 @@
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
 #include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/reduce.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "optim/adafactor.h"
 #include "optim/adam.h"
+#include "optim/came.h"
 #include "optim/grad_clip.h"
+#include "optim/lion.h"
+#include "optim/muon.h"
 
 namespace tapestry {
 namespace {
@@ -214,6 +219,87 @@ Work lean_adamw_case() {
   return [optimizer] { optimizer->step(); };
 }
 
+constexpr double kGpt2Layers = 12;
+constexpr double kGpt2Matrices = kGpt2Layers * 12 * 768 * 768;
+constexpr double kGpt2Parameters = (kVocab + 1024) * 768 + kGpt2Matrices + kGpt2Layers * 13 * 768;
+
+// The parameters of gpt2_124m with gradients: matrices of hidden layers, then the rest.
+std::vector<optim::ParamGroup> gpt2_parameters() {
+  std::vector<optim::ParamGroup> groups(2);
+  const auto add = [&](optim::ParamGroup& group, const Shape& shape) {
+    const Tensor p = randn(shape) * 0.02;
+    p.set_requires_grad();
+    p.set_grad(randn(shape) * 1e-3);
+    group.params.push_back(p);
+  };
+  for (int layer = 0; layer < static_cast<int>(kGpt2Layers); ++layer) {
+    for (int i = 0; i < 4; ++i) {
+      add(groups[0], {768, 768});  // q, k, v, and the projection of what they give
+    }
+    add(groups[0], {3072, 768});
+    add(groups[0], {768, 3072});
+    for (int i = 0; i < 9; ++i) {
+      add(groups[1], {768});
+    }
+    add(groups[1], {3072});
+  }
+  add(groups[1], {static_cast<int64_t>(kVocab), 768});
+  add(groups[1], {1024, 768});
+  for (optim::ParamGroup& group : groups) {
+    group.lr = 1e-6;  // so that weights stay what they are like
+    group.weight_decay = 0.1;
+  }
+  groups[1].adamw = true;
+  return groups;
+}
+
+// One update of all parameters of gpt2_124m.
+template <class Optimizer, class Options>
+std::function<Work()> update_case(const Options& options) {
+  return [=]() -> Work {
+    const auto optimizer = std::make_shared<Optimizer>(gpt2_parameters(), options);
+    return [optimizer] { optimizer->step(); };
+  };
+}
+
+// What memory gives: y += a x over as many elements, the measure of the updates.
+Work axpy_case() {
+  const auto n = static_cast<int64_t>(kGpt2Parameters);
+  const Tensor x = randn({n});
+  const Tensor y = randn({n});
+  return [=] { kernels::axpy(kFloat32, n, 1e-3, x.raw(), y.raw()); };
+}
+
+void add_updates(std::vector<Case>& out) {
+  const auto add = [&](const char* name, std::function<Work()> prepare, double accesses,
+                       double flops = 0) {
+    out.push_back({.name = name,
+                   .prepare = std::move(prepare),
+                   .flops = flops,
+                   .bytes = accesses * 4 * kGpt2Parameters});
+  };
+  add("axpy/gpt2_124m/float32", axpy_case, 3);
+  // Reads and writes of an element: the parameter 2, the gradient 1, a moment 2; those that look at
+  // rows and columns read the gradient again for each of their passes.
+  add("update_adamw/gpt2_124m/float32", update_case<optim::AdamW>(optim::AdamOptions()), 7);
+  add("update_lion/gpt2_124m/float32", update_case<optim::Lion>(optim::LionOptions()), 5);
+  add("update_adafactor/gpt2_124m/float32",
+      update_case<optim::Adafactor>(optim::AdafactorOptions{.lr = 1e-6, .scale_parameter = false}),
+      5);
+  add("update_adafactor_momentum/gpt2_124m/float32",
+      update_case<optim::Adafactor>(
+          optim::AdafactorOptions{.lr = 1e-6, .scale_parameter = false, .beta1 = 0.9}),
+      7);
+  add("update_came/gpt2_124m/float32", update_case<optim::Came>(optim::CameOptions()), 8);
+  // Five times: the product of the smaller side, its square, and the product with the matrix.
+  const double cube = 768.0 * 768 * 768;
+  const double flops = kGpt2Layers * 5 * 2 * cube * (4 * 3 + 2 * (4 + 1 + 4));
+  add("update_muon/gpt2_124m/float32",
+      update_case<optim::Muon>(optim::MuonOptions{.products = kFloat32}), 0, flops);
+  add("update_muon/gpt2_124m/bfloat16",
+      update_case<optim::Muon>(optim::MuonOptions{.products = kBFloat16}), 0, flops);
+}
+
 // The limit follows just below the norm, so that every call both measures and scales.
 Work clip_grad_norm_case() {
   const TensorList gradients = matrices(24, false);
@@ -275,6 +361,7 @@ std::vector<Case> cases() {
   out.push_back({.name = "clip_grad_norm/24x768x3072/float32",
                  .prepare = clip_grad_norm_case,
                  .bytes = 3 * 4 * parameters});
+  add_updates(out);
   return out;
 }
 

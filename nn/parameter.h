@@ -52,6 +52,7 @@ struct ParameterFlags {
   bool has_copy = false;  ///< another stage has a further copy of it, whose gradient belongs to it
   bool expert = false;    ///< belongs to one expert of a mixture
   bool matmul = false;    ///< used as an operand of matrix products and in no other way
+  bool head = false;      ///< of these, the one that makes logits
   TensorParallel tp = TensorParallel::kReplicated;
   int64_t tp_axis = 0;  ///< where tp is kSharded
 };

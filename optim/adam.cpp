@@ -4,42 +4,30 @@
 #include <map>
 
 #include "autograd/kernels/optimizer.h"
-#include "autograd/tensor/error.h"
+#include "optim/check_settings.h"
 
 namespace tapestry::optim {
 
-namespace {
-
-void check_betas(const std::array<double, 2>& betas) {
-  for (const double beta : betas) {
-    check<ValueError>(beta >= 0 && beta < 1, "Adam: betas must lie in [0, 1), got ", betas[0],
-                      " and ", betas[1]);
-  }
-}
-
-}  // namespace
-
 AdamBase::AdamBase(std::vector<ParamGroup> groups, AdamOptions options, bool decoupled)
     : Optimizer(std::move(groups), options.storage), options_(options), decoupled_(decoupled) {
-  check_betas({options.beta1, options.beta2});
+  check_betas("Adam", {options.beta1, options.beta2});
   for (const ParamGroup& group : param_groups()) {
     AdamBase::check_group(group);
   }
-  const auto not_negative = [](const char* key, double value) {
-    check<ValueError>(value >= 0, "Adam: ", key, " must not be negative, got ", value);
-  };
-  not_negative("lr", options.lr);
-  not_negative("eps", options.eps);
-  not_negative("weight_decay", options.weight_decay);
+  check_not_negative(
+      "Adam", {{"lr", options.lr}, {"eps", options.eps}, {"weight_decay", options.weight_decay}});
 }
 
 void AdamBase::check_group(const ParamGroup& group) const {
   if (group.betas) {
-    check_betas(*group.betas);
+    check_betas("Adam", *group.betas);
   }
 }
 
-std::vector<std::string> AdamBase::state_names() const { return {"exp_avg", "exp_avg_sq"}; }
+std::vector<StateKind> AdamBase::state_kinds(const ParamGroup& /*group*/,
+                                             bool /*is_matrix*/) const {
+  return {{"exp_avg"}, {"exp_avg_sq"}};
+}
 
 void AdamBase::update(std::span<const Update> updates, const GradTransform& transform) {
   // The kernel takes the parameters of one pair of betas at a time.

@@ -22,8 +22,8 @@ class AdamBase : public Optimizer {
  protected:
   AdamBase(std::vector<ParamGroup> groups, AdamOptions options, bool decoupled);
 
-  std::vector<std::string> state_names() const override;
   void check_group(const ParamGroup& group) const override;
+  std::vector<StateKind> state_kinds(const ParamGroup& group, bool is_matrix) const override;
   void update(std::span<const Update> updates, const GradTransform& transform) override;
 
  private:

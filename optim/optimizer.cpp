@@ -26,6 +26,18 @@ Tensor copy_as(DType dtype, const Tensor& x) {
   return out;
 }
 
+// The statistics of a tensor's rows or columns.
+Shape statistics_shape(StateExtent extent, const Shape& shape) {
+  const int64_t axis = shape.size() - (extent == StateExtent::kRow ? 1 : 2);
+  std::vector<int64_t> sizes;
+  for (int64_t i = 0; i < shape.size(); ++i) {
+    if (i != axis) {
+      sizes.push_back(shape[i]);
+    }
+  }
+  return Shape(std::span<const int64_t>(sizes));
+}
+
 uint16_t* bits_of(const Tensor& low_bits) { return static_cast<uint16_t*>(low_bits.raw()); }
 
 }  // namespace
@@ -111,6 +123,38 @@ const Tensor& Optimizer::parameter_of(const std::string& name) const {
   return groups_[slot.group].params[slot.index];
 }
 
+const std::vector<nn::LogicalTensor>& Optimizer::logical_of(const std::string& name) const {
+  std::vector<nn::LogicalTensor>& logical = logical_[name];
+  if (logical.empty() && layout_ != nullptr) {
+    logical = layout_->logical(name);
+  }
+  if (logical.empty()) {
+    const Shape shape = shards_ == nullptr ? parameter_of(name).shape() : shards_->shape(name);
+    const int64_t size = shape.numel();
+    logical = {{.name = name, .shape = shape, .view_shape = {size}, .axis = 0, .end = size}};
+  }
+  return logical;
+}
+
+std::vector<Optimizer::StateEntry> Optimizer::state_entries(
+    const std::string& parameter_name) const {
+  const Slot& slot = slot_of(parameter_name);
+  const std::vector<nn::LogicalTensor>& logical = logical_of(parameter_name);
+  const bool is_matrix = logical.front().shape.size() >= 2;
+  std::vector<StateEntry> entries;
+  for (const StateKind& kind : state_kinds(groups_[slot.group], is_matrix)) {
+    if (kind.extent == StateExtent::kElement) {
+      entries.push_back({kind.name, kind.name, kind.extent, 0, own_part(parameter_name).shape});
+      continue;
+    }
+    for (size_t i = 0; i < logical.size(); ++i) {
+      entries.push_back({i == 0 ? kind.name : concat(kind.name, ".", i), kind.name, kind.extent, i,
+                         statistics_shape(kind.extent, logical[i].shape)});
+    }
+  }
+  return entries;
+}
+
 DType Optimizer::state_dtype(const std::string& state_name, const Tensor& parameter) const {
   if (parameter.dtype() == kFloat64) {
     return kFloat64;
@@ -127,11 +171,17 @@ void Optimizer::add_low_bits(const Tensor& parameter, ParamState& state) const {
   state.tensors[kSecondMoment] = zeros(parameter.shape(), state_dtype(kSecondMoment, parameter));
 }
 
-void Optimizer::add_states(const Tensor& parameter, ParamState& state) const {
+void Optimizer::add_states(const std::string& name, ParamState& state) const {
+  if (state.has_states) {
+    return;
+  }
   const MemoryKindGuard kind(MemoryKind::kOptimizer);
-  for (const std::string& name : state_names()) {
-    if (!state.tensors.contains(name)) {
-      state.tensors.emplace(name, zeros(parameter.shape(), state_dtype(name, parameter)));
+  const Tensor& parameter = parameter_of(name);
+  for (const StateEntry& entry : state_entries(name)) {
+    const bool by_element = entry.extent == StateExtent::kElement;
+    if (!state.tensors.contains(entry.key)) {
+      state.tensors.emplace(entry.key, zeros(by_element ? parameter.shape() : entry.shape,
+                                             state_dtype(entry.name, parameter)));
     }
   }
 }
@@ -171,7 +221,7 @@ void Optimizer::prepare(const Slot& slot, std::vector<Update>& updates) {
   }
   const std::string& name = group.names[slot.index];
   ParamState& state = states_[name];
-  add_states(parameter, state);
+  add_states(name, state);
   state.has_states = true;
   ++state.step;
   const bool has_master = state.main_param.defined();
@@ -180,13 +230,16 @@ void Optimizer::prepare(const Slot& slot, std::vector<Update>& updates) {
   if (copy.defined() && !(fits && is_half(copy.dtype()) && copy.is_contiguous())) {
     copy = Tensor();
   }
+  const std::vector<nn::LogicalTensor>& logical = logical_of(name);
   updates.push_back({.group = &group,
                      .values = has_master ? state.main_param : parameter,
                      .grad = dense(grad),
                      .copy = copy,
                      .state = &state,
                      .stream = combine(stream_of(name), static_cast<uint64_t>(state.step)),
-                     .first = shards_ != nullptr ? shards_->first_element(name) : 0});
+                     .first = shards_ != nullptr ? shards_->first_element(name) : 0,
+                     .logical = &logical,
+                     .is_matrix = logical.front().shape.size() >= 2});
 }
 
 void Optimizer::run(const std::vector<Update>& updates, const GradTransform& transform) {
@@ -298,11 +351,13 @@ void Optimizer::zero_grad() {
 std::map<std::string, Tensor> Optimizer::state(const std::string& parameter_name) const {
   std::map<std::string, Tensor> out;
   const auto found = states_.find(parameter_name);
-  if (found != states_.end() && found->second.has_states) {
-    for (const auto& [name, stored] : found->second.tensors) {
-      const Tensor own = logical_state(name, found->second);
-      out.emplace(name, shards_ == nullptr ? own : shards_->whole_of(parameter_name, own));
-    }
+  if (found == states_.end() || !found->second.has_states) {
+    return out;
+  }
+  for (const StateEntry& entry : state_entries(parameter_name)) {
+    const Tensor own = logical_state(entry.key, found->second);
+    const bool is_whole = shards_ == nullptr || entry.extent != StateExtent::kElement;
+    out.emplace(entry.key, is_whole ? own : shards_->whole_of(parameter_name, own));
   }
   return out;
 }
@@ -346,21 +401,22 @@ void Optimizer::set_own_state(const std::string& parameter_name,
   const Tensor& parameter = parameter_of(parameter_name);
   check<ValueError>(updates >= 0, type_name(), ": '", parameter_name, "' cannot have had ", updates,
                     " updates");
-  const std::vector<std::string> names = state_names();
-  check<ValueError>(states.size() == names.size(), type_name(), ": '", parameter_name, "' has ",
-                    names.size(), " states, got ", states.size());
+  const std::vector<StateEntry> entries = state_entries(parameter_name);
+  check<ValueError>(states.size() == entries.size(), type_name(), ": '", parameter_name, "' has ",
+                    entries.size(), " states, got ", states.size());
   ParamState loaded;
-  for (const std::string& name : names) {
-    const auto found = states.find(name);
-    check<ValueError>(found != states.end() && found->second.defined() &&
-                          found->second.numel() == parameter.numel(),
-                      type_name(), ": the state ", name, " of '", parameter_name, "' should have ",
-                      parameter.numel(), " elements, got ",
-                      found == states.end() ? std::string("none") : describe(found->second));
+  for (const StateEntry& entry : entries) {
+    const auto found = states.find(entry.key);
+    const Shape& shape = entry.extent == StateExtent::kElement ? parameter.shape() : entry.shape;
+    check<ValueError>(
+        found != states.end() && found->second.defined() && found->second.numel() == shape.numel(),
+        type_name(), ": the state ", entry.key, " of '", parameter_name, "' should have ",
+        shape.numel(), " elements, got ",
+        found == states.end() ? std::string("none") : describe(found->second));
     const MemoryKindGuard kind(MemoryKind::kOptimizer);
-    const Tensor own = empty(parameter.shape(), state_dtype(name, parameter));
+    const Tensor own = empty(shape, state_dtype(entry.name, parameter));
     copy_values(dense(found->second).view(own.shape()), own);
-    loaded.tensors.emplace(name, own);
+    loaded.tensors.emplace(entry.key, own);
   }
   ParamState& state = states_[parameter_name];
   const Tensor values = state.low_bits.defined() ? joined(parameter, state) : Tensor();
@@ -401,9 +457,9 @@ void Optimizer::load_state_dict(const nn::StateDict& state) {
       if (step == state.end()) {
         // Without a step the parameter has never been updated: it must have no state at all.
         bool has_state = false;
-        for (const std::string& state_name : state_names()) {
-          used.insert(name + "." + state_name);
-          has_state = has_state || state.contains(name + "." + state_name);
+        for (const StateEntry& expected : state_entries(name)) {
+          used.insert(name + "." + expected.key);
+          has_state = has_state || state.contains(name + "." + expected.key);
         }
         if (has_state || state.contains(name + ".step")) {
           used.insert(name + ".step");
@@ -421,25 +477,24 @@ void Optimizer::load_state_dict(const nn::StateDict& state) {
         check<ValueError>(entry.step >= 0, type_name(), ": ", step->first,
                           " must not be negative, got ", entry.step);
       }
-      for (const std::string& state_name : state_names()) {
-        const std::string key = name + "." + state_name;
+      for (const StateEntry& expected : state_entries(name)) {
+        const std::string key = name + "." + expected.key;
         used.insert(key);
         const auto found = find(key);
         if (found == state.end()) {
           report.missing.push_back(key);
           continue;
         }
-        const Shape shape = shards_ == nullptr ? group.params[i].shape() : shards_->shape(name);
-        if (found->second.shape() != shape) {
-          report.mismatched.push_back({key, shape, found->second.shape()});
+        if (found->second.shape() != expected.shape) {
+          report.mismatched.push_back({key, expected.shape, found->second.shape()});
           continue;
         }
-        const Tensor value =
-            shards_ == nullptr ? found->second : shards_->piece_of(name, found->second);
+        const bool is_whole = shards_ == nullptr || expected.extent != StateExtent::kElement;
+        const Tensor value = is_whole ? found->second : shards_->piece_of(name, found->second);
         const MemoryKindGuard kind(MemoryKind::kOptimizer);
-        const Tensor own = empty(value.shape(), state_dtype(state_name, group.params[i]));
+        const Tensor own = empty(value.shape(), state_dtype(expected.name, group.params[i]));
         copy_values(value, own);
-        entry.tensors.emplace(state_name, own);
+        entry.tensors.emplace(expected.key, own);
       }
     }
   }

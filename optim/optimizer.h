@@ -13,6 +13,7 @@
 
 #include "autograd/tensor/tensor.h"
 #include "nn/module.h"
+#include "optim/parameter_layout.h"
 #include "optim/parameter_shards.h"
 
 namespace tapestry::optim {
@@ -28,6 +29,20 @@ struct ParamGroup {
   double wd_mult = 1;       ///< the same for weight decay; 0 for a group without decay
   /// Adam's decay rates of the two moments, in place of the optimizer's.
   std::optional<std::array<double, 2>> betas = {};
+  /// Muon: updates these with AdamW, whatever their shape.
+  bool adamw = false;
+};
+
+/// What a state has entries for. A logical tensor with two or more axes is a matrix [rows, columns]
+/// or a stack of them; a parameter by itself is one logical tensor.
+enum class StateExtent : uint8_t {
+  kElement,  ///< the elements of the parameter
+  kRow,      ///< the rows of each of its logical tensors, so of shape [..., rows]
+  kColumn,   ///< the columns of each of them, [..., columns]
+};
+struct StateKind {
+  std::string name;  ///< in the literature: "exp_avg", ...
+  StateExtent extent = StateExtent::kElement;
 };
 
 /// How an optimizer holds what it keeps for each parameter. All states of a float64 parameter are
@@ -80,6 +95,9 @@ class Optimizer {
   /// functions below that return whole tensors are collective.
   void set_shards(std::shared_ptr<const ParameterShards> shards) { shards_ = std::move(shards); }
   bool updates_pieces() const { return shards_ != nullptr; }
+  /// Says which logical tensors the parameters are made of, and who holds the rest of them; before
+  /// the first step. Without, each parameter is one that this rank holds alone.
+  void set_layout(std::shared_ptr<const ParameterLayout> layout) { layout_ = std::move(layout); }
 
   /// A further group; its parameters have had no update. Errors as for the first groups, and then
   /// nothing is changed; RuntimeError where the parameters are pieces (set_shards).
@@ -87,10 +105,9 @@ class Optimizer {
   std::vector<ParamGroup>& param_groups() { return groups_; }
   const std::vector<ParamGroup>& param_groups() const { return groups_; }
 
-  /// The state tensors of one parameter by their names in the literature ("exp_avg", ...), all of
-  /// the parameter's shape and zero at first; empty
-  /// before the parameter's first step. float32 (float64 parameters: float64), whatever they are
-  /// stored in: then a copy.
+  /// The state tensors of one parameter by their keys (StateEntry), zero at first; empty before the
+  /// parameter's first step. float32 (float64 parameters: float64), whatever they are stored in:
+  /// then a copy.
   std::map<std::string, Tensor> state(const std::string& parameter_name) const;
   /// Updates that the parameter has had.
   int64_t steps_done(const std::string& parameter_name) const;
@@ -114,25 +131,35 @@ class Optimizer {
     int64_t count = 0;
   };
   OwnPart own_part(const std::string& parameter_name) const;
-  /// The names under which states are known, whether or not there has been a step.
-  virtual std::vector<std::string> state_names() const = 0;
+  /// One tensor of a parameter's state, whether or not there has been a step.
+  struct StateEntry {
+    std::string key;   ///< the kind's name; of the second of several logical tensors "NAME.1"
+    std::string name;  ///< the kind's
+    StateExtent extent = StateExtent::kElement;
+    size_t logical = 0;  ///< number of the logical tensor that rows and columns are of
+    /// The parameter's shape, or that of the statistics of the whole logical tensor, which every
+    /// rank has that updates a part of it.
+    Shape shape;
+  };
+  std::vector<StateEntry> state_entries(const std::string& parameter_name) const;
   /// What a state of the parameter is stored in.
   DType own_state_dtype(const std::string& parameter_name, const std::string& state_name) const;
-  /// main_param() and state(), of this rank's own part and without a word to other ranks: the
-  /// parameter's shape or [count], in the dtype that they are stored in (a copy where they share
-  /// their memory with other bits). States are empty before the first step.
+  /// main_param() and state(), of this rank's own part and without a word to other ranks: what has
+  /// an entry for each element in the parameter's shape or [count]; in the dtype that they are
+  /// stored in (a copy where they share their memory with other bits). States are empty before the
+  /// first step.
   Tensor own_main_param(const std::string& parameter_name) const;
   std::map<std::string, Tensor> own_state(const std::string& parameter_name) const;
   /// set_main_param with this rank's own part alone: the parameter's shape or [count].
   void set_own_main_param(const std::string& parameter_name, const Tensor& value);
   /// Puts own_state() back, converting dtypes: `updates` is steps_done(). ValueError, and nothing
-  /// changed, unless there is every state with the part's number of elements and no other, or for
-  /// fewer than 0 updates.
+  /// changed, unless there is every state with its number of elements and no other, or for fewer
+  /// than 0 updates.
   void set_own_state(const std::string& parameter_name,
                      int64_t updates,
                      const std::map<std::string, Tensor>& states);
 
-  /// Every state as "<parameter>.<state>" (see state()) and "<parameter>.step" (int64). Masters are
+  /// Every state as "<parameter>.<key>" (see state()) and "<parameter>.step" (int64). Masters are
   /// not in it: they are saved as the weights.
   nn::StateDict state_dict() const;
   /// Puts a saved state back, converting dtypes; a parameter without any entry is one that has had
@@ -158,6 +185,8 @@ class Optimizer {
     ParamState* state;
     uint64_t stream;  ///< of random numbers, different for each parameter and step
     int64_t first;    ///< number of the first element in it, not 0 for a piece of a parameter
+    const std::vector<nn::LogicalTensor>* logical;  ///< what the parameter is made of
+    bool is_matrix;                                 ///< so that these have two or more axes
   };
 
   /// ValueError if there are no parameters, one is not a contiguous leaf, or one or its name
@@ -168,9 +197,12 @@ class Optimizer {
   /// ValueError for settings of a group that this optimizer does not take. A constructor of a
   /// derived class calls it for the first groups.
   virtual void check_group(const ParamGroup& group) const = 0;
+  /// The states of a parameter of this group. Rows and columns are for matrices.
+  virtual std::vector<StateKind> state_kinds(const ParamGroup& group, bool is_matrix) const = 0;
   virtual void update(std::span<const Update> updates, const GradTransform& transform) = 0;
 
   const StateStorage& storage() const { return storage_; }
+  const ParameterLayout* layout() const { return layout_.get(); }
 
  private:
   struct Slot {
@@ -181,12 +213,13 @@ class Optimizer {
   void register_group(size_t g);
   const Slot& slot_of(const std::string& name) const;
   const Tensor& parameter_of(const std::string& name) const;
+  const std::vector<nn::LogicalTensor>& logical_of(const std::string& name) const;
   DType state_dtype(const std::string& state_name, const Tensor& parameter) const;
   Tensor logical_state(const std::string& state_name, const ParamState& state) const;
   Tensor joined(const Tensor& parameter, const ParamState& state) const;
   void split(const Tensor& values, const Tensor& parameter, const ParamState& state) const;
   void add_low_bits(const Tensor& parameter, ParamState& state) const;
-  void add_states(const Tensor& parameter, ParamState& state) const;
+  void add_states(const std::string& name, ParamState& state) const;
   void prepare(const Slot& slot, std::vector<Update>& updates);
   void run(const std::vector<Update>& updates, const GradTransform& transform);
 
@@ -195,6 +228,8 @@ class Optimizer {
   std::map<std::string, Slot> slots_;
   std::map<std::string, ParamState> states_;
   std::shared_ptr<const ParameterShards> shards_;
+  std::shared_ptr<const ParameterLayout> layout_;
+  mutable std::map<std::string, std::vector<nn::LogicalTensor>> logical_;  // as they are asked for
 };
 
 /// One group of all the given parameters.

@@ -2,6 +2,7 @@
 
 #include "autograd/kernels/optimizer.h"
 #include "autograd/tensor/error.h"
+#include "optim/check_settings.h"
 
 namespace tapestry::optim {
 
@@ -10,13 +11,10 @@ SGD::SGD(const TensorList& params, SGDOptions options)
 
 SGD::SGD(std::vector<ParamGroup> groups, SGDOptions options)
     : Optimizer(std::move(groups)), options_(options) {
-  const auto not_negative = [](const char* key, double value) {
-    check<ValueError>(value >= 0, "SGD: ", key, " must not be negative, got ", value);
-  };
-  not_negative("lr", options.lr);
-  not_negative("momentum", options.momentum);
-  not_negative("dampening", options.dampening);
-  not_negative("weight_decay", options.weight_decay);
+  check_not_negative("SGD", {{"lr", options.lr},
+                             {"momentum", options.momentum},
+                             {"dampening", options.dampening},
+                             {"weight_decay", options.weight_decay}});
   check<ValueError>(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
                     "SGD: nesterov needs a momentum above 0 and no dampening, got momentum ",
                     options.momentum, " and dampening ", options.dampening);
@@ -29,9 +27,9 @@ void SGD::check_group(const ParamGroup& group) const {
   check<ValueError>(!group.betas.has_value(), "SGD: a group has betas, which are Adam's");
 }
 
-std::vector<std::string> SGD::state_names() const {
-  return options_.momentum == 0 ? std::vector<std::string>()
-                                : std::vector<std::string>{"momentum_buffer"};
+std::vector<StateKind> SGD::state_kinds(const ParamGroup& /*group*/, bool /*is_matrix*/) const {
+  return options_.momentum == 0 ? std::vector<StateKind>()
+                                : std::vector<StateKind>{{"momentum_buffer"}};
 }
 
 void SGD::update(std::span<const Update> updates, const GradTransform& transform) {

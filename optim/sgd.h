@@ -26,8 +26,8 @@ class SGD final : public Optimizer {
   std::string type_name() const override { return "SGD"; }
 
  protected:
-  std::vector<std::string> state_names() const override;
   void check_group(const ParamGroup& group) const override;
+  std::vector<StateKind> state_kinds(const ParamGroup& group, bool is_matrix) const override;
   void update(std::span<const Update> updates, const GradTransform& transform) override;
 
  private:

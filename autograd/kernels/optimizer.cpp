@@ -1,19 +1,21 @@
 #include "autograd/kernels/optimizer.h"
 
-#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <vector>
 
 #include "autograd/kernels/cpu.h"
+#include "autograd/kernels/element_ranges.h"
 #include "autograd/kernels/isa/optimizer_constants.h"
-#include "autograd/kernels/parallel_for.h"
 
 namespace tapestry::kernels {
 
 TAPESTRY_DECLARE_PER_ISA(
     void adamw_range(const AdamTensor& t, const AdamConstants& k, int64_t begin, int64_t end);
     void sgd_range(const SgdTensor& t, const SgdConstants& k, int64_t begin, int64_t end);
+    void lion_range(const LionTensor& t, const LionConstants& k, int64_t begin, int64_t end);
+    void momentum_range(const MuonMomentum& t, const MuonSettings& k, int64_t begin, int64_t end);
+    void apply_range(const MuonApply& t, int64_t begin, int64_t end);
     void split_range(int64_t begin,
                      int64_t end,
                      const float* x,
@@ -38,40 +40,6 @@ TAPESTRY_DECLARE_PER_ISA(
 
 namespace {
 
-// Vector code and the scalar code of its remainder may round differently, so parts begin at
-// multiples of this many elements, whatever the team.
-constexpr int64_t kStateBlock = 512;
-
-int64_t state_blocks(int64_t n) { return (n + kStateBlock - 1) / kStateBlock; }
-
-/// Calls body(begin, end) on ranges of elements in [0, n).
-template <class Body>
-void for_elements(int64_t n, const Body& body) {
-  parallel_for(state_blocks(n), kGrainSize / kStateBlock, [&](int64_t begin, int64_t end) {
-    body(begin * kStateBlock, std::min(end * kStateBlock, n));
-  });
-}
-
-/// Calls body(index, begin, end) on ranges of the elements of all tensors, shared out evenly.
-template <class T, class Body>
-void for_all_elements(std::span<const T> tensors, const Body& body) {
-  std::vector<int64_t> ends(tensors.size());  // in blocks, of all tensors up to this one
-  int64_t total = 0;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    total += state_blocks(tensors[i].n);
-    ends[i] = total;
-  }
-  parallel_for(total, kGrainSize / kStateBlock, [&](int64_t begin, int64_t end) {
-    auto i = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin());
-    for (; begin < end; ++i) {
-      const int64_t first = ends[i] - state_blocks(tensors[i].n);
-      const int64_t last = std::min(end, ends[i]);
-      body(i, (begin - first) * kStateBlock, std::min((last - first) * kStateBlock, tensors[i].n));
-      begin = last;
-    }
-  });
-}
-
 [[maybe_unused]] bool is_valid(const AdamTensor& t) {
   const bool split = t.param_dtype == kBFloat16 && t.low_bits != nullptr;
   const DType compute = t.param_dtype == kFloat64 ? kFloat64 : kFloat32;
@@ -86,6 +54,13 @@ void for_all_elements(std::span<const T> tensors, const Body& body) {
 [[maybe_unused]] bool is_valid(const SgdTensor& t) {
   return (t.param_dtype == kFloat32 || t.param_dtype == kFloat64) && is_floating(t.grad_dtype) &&
          (t.copy == nullptr || t.param_dtype == kFloat32);
+}
+
+[[maybe_unused]] bool is_valid(const LionTensor& t) {
+  const DType compute = t.param_dtype == kFloat64 ? kFloat64 : kFloat32;
+  return t.param_dtype == compute && is_floating(t.grad_dtype) &&
+         (t.exp_avg_dtype == compute || (t.exp_avg_dtype == kBFloat16 && compute == kFloat32)) &&
+         t.first % 4 == 0 && (t.copy == nullptr || compute == kFloat32);
 }
 
 AdamConstants constants_of(const AdamTensor& t, const AdamSettings& s) {
@@ -119,6 +94,20 @@ SgdConstants constants_of(const SgdTensor& t, const SgdSettings& s) {
   };
 }
 
+LionConstants constants_of(const LionTensor& t, const LionSettings& s) {
+  return {
+      .grad_scale = s.grad_scale,
+      .grad_limit = s.grad_limit,
+      .decay = t.lr * t.weight_decay,
+      .beta1 = s.beta1,
+      .rest1 = 1.0 - s.beta1,
+      .beta2 = s.beta2,
+      .rest2 = 1.0 - s.beta2,
+      .lr = t.lr,
+      .seed = s.seed,
+  };
+}
+
 }  // namespace
 
 void adamw(std::span<const AdamTensor> tensors, const AdamSettings& settings) {
@@ -143,6 +132,31 @@ void sgd(std::span<const SgdTensor> tensors, const SgdSettings& settings) {
   for_all_elements(tensors, [&](size_t i, int64_t begin, int64_t end) {
     run(tensors[i], constants[i], begin, end);
   });
+}
+
+void lion(std::span<const LionTensor> tensors, const LionSettings& settings) {
+  std::vector<LionConstants> constants;
+  for (const LionTensor& t : tensors) {
+    assert(is_valid(t));
+    constants.push_back(constants_of(t, settings));
+  }
+  const auto run = TAPESTRY_DISPATCH(lion_range);
+  for_all_elements(tensors, [&](size_t i, int64_t begin, int64_t end) {
+    run(tensors[i], constants[i], begin, end);
+  });
+}
+
+void muon_momentum(std::span<const MuonMomentum> tensors, const MuonSettings& settings) {
+  const auto run = TAPESTRY_DISPATCH(momentum_range);
+  for_all_elements(tensors, [&](size_t i, int64_t begin, int64_t end) {
+    run(tensors[i], settings, begin, end);
+  });
+}
+
+void muon_apply(std::span<const MuonApply> tensors) {
+  const auto run = TAPESTRY_DISPATCH(apply_range);
+  for_all_elements(tensors,
+                   [&](size_t i, int64_t begin, int64_t end) { run(tensors[i], begin, end); });
 }
 
 void split_float32(int64_t n,

@@ -89,6 +89,70 @@ struct SgdSettings {
 /// p -= lr (g + momentum buf) with nesterov, else p -= lr buf; without a buffer p -= lr g.
 void sgd(std::span<const SgdTensor> tensors, const SgdSettings& settings);
 
+/// One parameter in a step of Lion; the members are those of AdamTensor.
+struct LionTensor {
+  int64_t n = 0;
+  DType param_dtype = kFloat32;  ///< float32 or float64
+  void* p = nullptr;
+  DType grad_dtype = kFloat32;
+  const void* g = nullptr;
+  DType exp_avg_dtype = kFloat32;
+  void* exp_avg = nullptr;
+  uint64_t stream = 0;
+  int64_t first = 0;
+  DType copy_dtype = kBFloat16;
+  void* copy = nullptr;
+  double lr = 0;
+  double weight_decay = 0;
+};
+
+struct LionSettings {
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double grad_scale = 1;
+  double grad_limit = kNoGradLimit;
+  uint64_t seed = 0;
+};
+
+/// u = sign(b1 m + (1 - b1) g), sign(0) = 0;  m = b2 m + (1 - b2) g;  p -= lr (u + wd p).
+/// Source: Chen et al. 2023, arXiv:2302.06675, algorithm 2.
+void lion(std::span<const LionTensor> tensors, const LionSettings& settings);
+
+/// Some elements of a parameter in a step of Muon, before its matrices are orthogonalised.
+struct MuonMomentum {
+  int64_t n = 0;
+  DType dtype = kFloat32;  ///< of the buffer and the direction: float32 or float64
+  DType grad_dtype = kFloat32;
+  const void* g = nullptr;
+  void* momentum_buffer = nullptr;
+  void* direction = nullptr;  ///< written
+};
+
+struct MuonSettings {
+  double momentum = 0.95;
+  bool nesterov = true;
+  double grad_scale = 1;
+  double grad_limit = kNoGradLimit;
+};
+
+/// buf = momentum buf + g; direction = g + momentum buf with nesterov, else buf.
+void muon_momentum(std::span<const MuonMomentum> tensors, const MuonSettings& settings);
+
+/// The same after it; the members are those of AdamTensor.
+struct MuonApply {
+  int64_t n = 0;
+  DType dtype = kFloat32;
+  void* p = nullptr;
+  const void* direction = nullptr;
+  DType copy_dtype = kBFloat16;
+  void* copy = nullptr;
+  double step = 0;   ///< lr, times the scale for the matrix's shape
+  double decay = 0;  ///< lr wd
+};
+
+/// p -= decay p + step direction.
+void muon_apply(std::span<const MuonApply> tensors);
+
 /// A float32 x as a bfloat16 and 16 bits: high is x rounded to nearest even, so that computing in
 /// bfloat16 can use it as it is, and low_bits are the lower half of x. They give back every x but
 /// for one doubt: where low_bits is 0x8000 (x lay half way) an even `high` may have been rounded up

@@ -211,12 +211,10 @@ bool training() {
   nn::Sequential model = make_model();
   optim::AdamW optimizer = make_optimizer(model);
   const int64_t steps = 100;
-  const optim::OptimizerParamScheduler schedule({.learning_rate = 0.02,
-                                                 .min_lr = 0.002,
-                                                 .lr_decay_style = "cosine",
-                                                 .weight_decay = 0.1,
-                                                 .training_iters = steps,
-                                                 .lr_warmup_iters = 10});
+  const optim::ComposedSchedule schedule(
+      {.learning_rate =
+           optim::curve::warm_up(0, 0.02, 10, optim::curve::cosine(0.02, 0.002, steps - 10)),
+       .weight_decay = optim::curve::constant(0.1)});
   double first = 0;
   double last = 0;
   for (int64_t step = 0; step < steps; ++step) {

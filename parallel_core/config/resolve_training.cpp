@@ -456,11 +456,85 @@ void check_param_remainders(Resolution& r) {
   }
 }
 
+// Which optimizers read a key.
+struct Effect {
+  const char* key;
+  std::vector<std::string_view> types;
+};
+const std::vector<Effect>& effects() {
+  static const std::vector<Effect> all = {
+      {"betas", {"AdamW", "Adam", "Lion", "Came", "Muon"}},
+      {"eps", {"AdamW", "Adam", "Muon"}},
+      {"exp_avg_dtype", {"AdamW", "Adam", "Lion", "Muon"}},
+      {"exp_avg_sq_dtype", {"AdamW", "Adam", "Muon"}},
+      {"store_param_remainders", {"AdamW", "Adam"}},
+      {"momentum", {"SGD", "Adafactor", "Muon"}},
+      {"dampening", {"SGD"}},
+      {"nesterov", {"SGD", "Muon"}},
+      {"beta3", {"Came"}},
+      {"decay_rate", {"Came", "Adafactor"}},
+      {"clip_threshold", {"Came", "Adafactor"}},
+      {"scale_parameter", {"Came", "Adafactor"}},
+      {"eps1", {"Came", "Adafactor"}},
+      {"eps2", {"Came", "Adafactor"}},
+      {"eps3", {"Came"}},
+      {"ns_steps", {"Muon"}},
+      {"ns_dtype", {"Muon"}},
+      {"adjust_lr", {"Muon"}},
+      {"matched_adamw_rms", {"Muon"}},
+      {"adamw_learning_rate", {"Muon"}},
+  };
+  return all;
+}
+
+void check_effects(Resolution& r) {
+  const std::string& type = r.config().optimizer_config.optimizer_type;
+  for (const Effect& effect : effects()) {
+    const std::string key = concat("optimizer_config.", effect.key);
+    if (std::count(effect.types.begin(), effect.types.end(), type) > 0 ||
+        !differs_from_default(r.config(), "optimizer_config", effect.key)) {
+      continue;
+    }
+    const std::string message = concat("has no effect with optimizer_type ", type);
+    // A file of AdamW is often tried with another optimizer.
+    const std::string_view name = effect.key;
+    if (name == "betas" || name == "eps") {
+      r.note(key, message);
+    } else {
+      r.error(key, concat(message, "; leave it out"));
+    }
+  }
+}
+
+// Defaults that are not those of the table.
+void set_defaults_of_type(Resolution& r) {
+  if (!r.sound({"optimizer_config.optimizer_type"})) {
+    return;
+  }
+  OptimizerConfig& optimizer = r.config().optimizer_config;
+  const std::string type = concat("optimizer_type ", optimizer.optimizer_type);
+  const auto set = [&](const char* key, auto& member, const auto& value) {
+    const std::string path = concat("optimizer_config.", key);
+    if (!r.given(path)) {
+      member = value;
+      r.derived(path, type);
+    }
+  };
+  if (optimizer.optimizer_type == "Lion") {
+    set("betas", optimizer.betas, std::vector{0.9, 0.99});
+  } else if (optimizer.optimizer_type == "Muon") {
+    set("betas", optimizer.betas, std::vector{0.95, 0.95});
+    set("momentum", optimizer.momentum, 0.95);
+    set("nesterov", optimizer.nesterov, true);
+  }
+}
+
 }  // namespace
 
 void resolve_optimizer(Resolution& r) {
   auto& optimizer = r.config().optimizer_config;
   constexpr const char* kBetas = "optimizer_config.betas";
+  set_defaults_of_type(r);
   const auto beta = [&](const char* key, const std::optional<double>& value, size_t index) {
     if (!value || !r.sound({key, kBetas}) || optimizer.betas[index] == *value) {
       return;
@@ -482,26 +556,17 @@ void resolve_optimizer(Resolution& r) {
   if (!r.sound({"optimizer_config.optimizer_type"})) {
     return;
   }
+  check_effects(r);
   const bool sgd = optimizer.optimizer_type == "SGD";
-  constexpr const char* kSgd[] = {"momentum", "dampening", "nesterov"};
-  constexpr const char* kAdam[] = {"betas", "eps", "exp_avg_dtype", "exp_avg_sq_dtype",
-                                   "store_param_remainders"};
-  for (const char* name : sgd ? std::span<const char* const>(kAdam) : std::span(kSgd)) {
-    if (!differs_from_default(r.config(), "optimizer_config", name)) {
-      continue;
-    }
-    const std::string key = concat("optimizer_config.", name);
-    const std::string message =
-        concat("has no effect with optimizer_type ", optimizer.optimizer_type);
-    // A file of AdamW is often tried with SGD.
-    if (name == std::string_view("betas") || name == std::string_view("eps")) {
-      r.note(key, message);
-    } else {
-      r.error(key, concat(message, "; leave it out"));
-    }
-  }
   if (sgd && optimizer.nesterov && (optimizer.momentum == 0 || optimizer.dampening != 0)) {
     r.error("optimizer_config.nesterov", "needs momentum > 0 and dampening 0");
+  }
+  if (optimizer.optimizer_type == "Adafactor" && !optimizer.decay_rate) {
+    r.error("optimizer_config.decay_rate", "is needed with optimizer_type Adafactor");
+  }
+  if (optimizer.optimizer_type == "Came" && r.sound({kBetas}) && optimizer.betas[0] == 0) {
+    r.error(kBetas, "the first must be above 0 with optimizer_type Came: it divides by how far an "
+                    "update is from the average");
   }
   if (optimizer.use_checkpoint_opt_param_scheduler && optimizer.override_opt_param_scheduler) {
     r.error("optimizer_config.override_opt_param_scheduler",

@@ -153,8 +153,8 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
     if (known.insert(place.name).second) {
       weights.push_back({place.name, tensor.dtype, place.shape});
     }
-    for (const auto& [state, dtype] : tensor.states) {
-      states.push_back({state_tensor_name(tensor.name, state), dtype, tensor.shape});
+    for (const auto& [state, stored] : tensor.states) {
+      states.push_back({state_tensor_name(tensor.name, state), stored.dtype, stored.shape});
     }
   }
   for (const StoredBuffer& buffer : saved.buffers) {
@@ -246,10 +246,14 @@ void CheckpointWriter::add_sources(const ParallelModel& model,
     if (optimizer == nullptr || optimizer->steps_done(entry.name) == 0) {
       continue;
     }
-    for (const std::string& state : optimizer->state_names()) {
-      add([optimizer, name = entry.name, state] { return optimizer->own_state(name).at(state); },
+    for (const optim::Optimizer::StateEntry& state : optimizer->state_entries(entry.name)) {
+      if (state.extent != optim::StateExtent::kElement) {
+        continue;  // add_whole_sources
+      }
+      add([optimizer, name = entry.name,
+           key = state.key] { return optimizer->own_state(name).at(key); },
           [&](const nn::LogicalTensor& logical) {
-            const std::string name = state_tensor_name(logical.name, state);
+            const std::string name = state_tensor_name(logical.name, state.name);
             const Layout::Place& at = layout.states.at(name);
             return Target{.logical = &logical,
                           .place = {.name = name, .shape = logical.shape},
@@ -258,19 +262,47 @@ void CheckpointWriter::add_sources(const ParallelModel& model,
           });
     }
   }
-  const bool first_of_stage = writers.rank == 0 && (!model_parallel_is_initialized() ||
-                                                    get_tensor_model_parallel_rank() == 0);
+  add_whole_sources(model, optimizer, layout);
+}
+
+// What every rank of a stage has whole: the first of them writes it.
+void CheckpointWriter::add_whole_sources(const ParallelModel& model,
+                                         const optim::Optimizer* optimizer,
+                                         const Layout& layout) {
+  if (data_parallel_writers().rank != 0 ||
+      (model_parallel_is_initialized() && get_tensor_model_parallel_rank() != 0)) {
+    return;
+  }
+  const auto add = [&](const std::string& name, const Shape& shape,
+                       std::function<Tensor()> values) {
+    const Layout::Place& at = layout.states.at(name);
+    sources_.push_back({.values = std::move(values),
+                        .first = 0,
+                        .copy = {},
+                        .targets = {{.logical = nullptr,
+                                     .place = {.name = name, .shape = shape},
+                                     .file = at.file,
+                                     .begin = at.begin}}});
+  };
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    const bool has_states = optimizer != nullptr && !entry.parameter->flags().shared &&
+                            !entry.parameter->logical().empty() &&
+                            optimizer->steps_done(entry.name) > 0;
+    for (const auto& state : has_states ? optimizer->state_entries(entry.name)
+                                        : std::vector<optim::Optimizer::StateEntry>()) {
+      if (state.extent != optim::StateExtent::kElement && state.shape.numel() > 0) {
+        const nn::LogicalTensor& logical = entry.parameter->logical()[state.logical];
+        add(state_tensor_name(logical.name, state.name), state.shape,
+            [optimizer, name = entry.name, key = state.key] {
+              return optimizer->own_state(name).at(key);
+            });
+      }
+    }
+  }
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
-    const std::string name = buffer_tensor_name(entry.name);
-    if (first_of_stage && entry.buffer.numel() > 0) {
-      const Layout::Place& at = layout.states.at(name);
-      sources_.push_back({.values = [buffer = entry.buffer] { return buffer; },
-                          .first = 0,
-                          .copy = {},
-                          .targets = {{.logical = nullptr,
-                                       .place = {.name = name, .shape = entry.buffer.shape()},
-                                       .file = at.file,
-                                       .begin = at.begin}}});
+    if (entry.buffer.numel() > 0) {
+      add(buffer_tensor_name(entry.name), entry.buffer.shape(),
+          [buffer = entry.buffer] { return buffer; });
     }
   }
 }

@@ -82,6 +82,9 @@ class CheckpointWriter {
   void add_sources(const ParallelModel& model,
                    const optim::Optimizer* optimizer,
                    const Layout& layout);
+  void add_whole_sources(const ParallelModel& model,
+                         const optim::Optimizer* optimizer,
+                         const Layout& layout);
   void make_files();
   void write_parts();
   void write_source(const Source& source, std::vector<RangeFile>& files);

@@ -39,14 +39,17 @@ json own_tensors(const nn::Module& model, const optim::Optimizer* optimizer) {
       continue;
     }
     const int64_t updates = optimizer == nullptr ? 0 : optimizer->steps_done(entry.name);
-    json states = json::object();
-    if (updates > 0) {
-      for (const std::string& state : optimizer->state_names()) {
-        states[state] = static_cast<int>(optimizer->own_state_dtype(entry.name, state));
+    const std::vector<nn::LogicalTensor>& tensors = entry.parameter->logical();
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      json states = json::object();
+      for (const auto& state : updates > 0 ? optimizer->state_entries(entry.name)
+                                           : std::vector<optim::Optimizer::StateEntry>()) {
+        if (const auto shape = stored_shape(state, tensors[i], i)) {
+          const DType dtype = optimizer->own_state_dtype(entry.name, state.name);
+          states[state.name] = {static_cast<int>(dtype), shape_json(*shape)};
+        }
       }
-    }
-    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
-      own["tensors"].push_back({logical.name, shape_json(logical.shape),
+      own["tensors"].push_back({tensors[i].name, shape_json(tensors[i].shape),
                                 static_cast<int>(saved_dtype(*entry.parameter, optimizer)), updates,
                                 states});
     }
@@ -73,8 +76,9 @@ StoredTensors stored_tensors(const nn::Module& model, const optim::Optimizer* op
                           .shape = shape_of(entry[1]),
                           .dtype = static_cast<DType>(entry[2].get<int>()),
                           .updates = entry[3]};
-      for (const auto& [state, dtype] : entry[4].items()) {
-        tensor.states.emplace(state, static_cast<DType>(dtype.get<int>()));
+      for (const auto& [state, stored] : entry[4].items()) {
+        tensor.states.emplace(state, StoredState{.dtype = static_cast<DType>(stored[0].get<int>()),
+                                                 .shape = shape_of(stored[1])});
       }
       all.tensors.push_back(std::move(tensor));
     }
@@ -92,6 +96,15 @@ std::string state_tensor_name(const std::string& logical, const std::string& sta
 }
 
 std::string buffer_tensor_name(const std::string& path) { return concat("buffers.", path); }
+
+std::optional<Shape> stored_shape(const optim::Optimizer::StateEntry& entry,
+                                  const nn::LogicalTensor& logical,
+                                  size_t index) {
+  if (entry.extent == optim::StateExtent::kElement) {
+    return logical.shape;
+  }
+  return entry.logical == index ? std::optional(entry.shape) : std::nullopt;
+}
 
 bool writes_slice(const nn::LogicalTensor& logical) {
   if (!model_parallel_is_initialized()) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,13 +14,19 @@
 
 namespace tapestry {
 
+/// A state of the optimizer, of one logical tensor.
+struct StoredState {
+  DType dtype = kFloat32;
+  Shape shape;  ///< the logical tensor's, or that of statistics of its rows or columns
+};
+
 /// A logical tensor of the model, whichever rank has it.
 struct StoredTensor {
   std::string name;
   Shape shape;
-  DType dtype = kFloat32;               ///< of its weights on disk: float32 masters
-  int64_t updates = 0;                  ///< of the parameter that it is part of
-  std::map<std::string, DType> states;  ///< of the optimizer; empty before the first update
+  DType dtype = kFloat32;                     ///< of its weights on disk: float32 masters
+  int64_t updates = 0;                        ///< of the parameter that it is part of
+  std::map<std::string, StoredState> states;  ///< empty before the first update
 };
 
 /// A buffer of a module.
@@ -42,6 +49,12 @@ StoredTensors stored_tensors(const nn::Module& model, const optim::Optimizer* op
 std::string state_tensor_name(const std::string& logical, const std::string& state);
 /// Under which a module's buffer is saved.
 std::string buffer_tensor_name(const std::string& path);
+
+/// The shape that a state is saved in of a logical tensor of its parameter, the `index`th; empty
+/// for statistics of another one.
+std::optional<Shape> stored_shape(const optim::Optimizer::StateEntry& entry,
+                                  const nn::LogicalTensor& logical,
+                                  size_t index);
 
 /// True if, of the ranks of the tensor-parallel group that hold this rank's slice, this one writes
 /// it.

@@ -96,13 +96,27 @@ void expect_tensor(const SafetensorsDirectory& files,
   used.insert(name);
 }
 
+// A tensor of a file as every rank has it.
+Tensor read_whole(const SafetensorsDirectory& files,
+                  const std::string& name,
+                  const Shape& shape,
+                  DType dtype) {
+  const SafetensorsReader& file = files.reader(name);
+  const Tensor values = empty(shape, file.dtype(name));
+  file.read(name, values.raw());
+  if (values.dtype() == dtype) {
+    return values;
+  }
+  const Tensor out = empty(shape, dtype);
+  copy_values(values, out);
+  return out;
+}
+
 void set_buffers(const SafetensorsDirectory& files, ParallelModel& model) {
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
-    const std::string name = buffer_tensor_name(entry.name);
-    const SafetensorsReader& file = files.reader(name);
-    const Tensor values = empty(entry.buffer.shape(), file.dtype(name));
-    file.read(name, values.raw());
-    copy_values(values, entry.buffer);
+    copy_values(read_whole(files, buffer_tensor_name(entry.name), entry.buffer.shape(),
+                           entry.buffer.dtype()),
+                entry.buffer);
   }
 }
 
@@ -156,15 +170,19 @@ void load_optimizer_state(const std::string& folder,
   nn::LoadReport report;
   std::set<std::string> used;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
-      const auto found = updates.find(logical.name);
+    const std::vector<nn::LogicalTensor>& tensors = entry.parameter->logical();
+    const auto states = optimizer.state_entries(entry.name);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const auto found = updates.find(tensors[i].name);
       if (found == updates.end()) {
-        report.missing.push_back(logical.name);
+        report.missing.push_back(tensors[i].name);
         continue;
       }
-      for (const std::string& name : optimizer.state_names()) {
-        if (found->second > 0) {
-          expect_tensor(*files, state_tensor_name(logical.name, name), logical.shape, used, report);
+      for (const optim::Optimizer::StateEntry& state : states) {
+        const auto shape = stored_shape(state, tensors[i], i);
+        if (found->second > 0 && shape) {
+          expect_tensor(*files, state_tensor_name(tensors[i].name, state.name), *shape, used,
+                        report);
         }
       }
     }
@@ -183,15 +201,21 @@ void load_optimizer_state(const std::string& folder,
     }
     const optim::Optimizer::OwnPart part = optimizer.own_part(entry.name);
     std::map<std::string, Tensor> states;
-    for (const std::string& name : optimizer.state_names()) {
+    for (const optim::Optimizer::StateEntry& state : optimizer.state_entries(entry.name)) {
+      const DType dtype = optimizer.own_state_dtype(entry.name, state.name);
+      if (state.extent != optim::StateExtent::kElement) {
+        const std::string saved = state_tensor_name(tensors[state.logical].name, state.name);
+        states.emplace(state.key, read_whole(*files, saved, state.shape, dtype));
+        continue;
+      }
       // What belongs to no logical tensor has never had a gradient.
-      const Tensor values = zeros({part.count}, optimizer.own_state_dtype(entry.name, name));
+      const Tensor values = zeros({part.count}, dtype);
       for (const nn::LogicalTensor& logical : tensors) {
-        const std::string saved = state_tensor_name(logical.name, name);
+        const std::string saved = state_tensor_name(logical.name, state.name);
         read_part(logical, {.name = saved, .shape = logical.shape}, files->reader(saved),
                   {.values = values, .first = part.first});
       }
-      states.emplace(name, values);
+      states.emplace(state.key, values);
     }
     optimizer.set_own_state(entry.name, done, states);
   }

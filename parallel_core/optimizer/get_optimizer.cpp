@@ -1,13 +1,20 @@
 #include "parallel_core/optimizer/get_optimizer.h"
 
+#include <array>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
+#include "optim/adafactor.h"
 #include "optim/adam.h"
+#include "optim/came.h"
+#include "optim/lion.h"
+#include "optim/muon.h"
 #include "optim/sgd.h"
+#include "parallel_core/optimizer/model_layout.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
 
 namespace tapestry {
@@ -54,35 +61,164 @@ std::vector<optim::ParamGroup> get_param_groups(const nn::Module& model,
 
 namespace {
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerConfig& config,
-                                                 std::vector<optim::ParamGroup> groups,
-                                                 uint64_t seed) {
+using Groups = std::vector<optim::ParamGroup>;
+using Made = std::unique_ptr<optim::Optimizer>;
+
+optim::StateStorage state_storage(const OptimizerConfig& config, uint64_t seed) {
+  return {.exp_avg_dtype = config.exp_avg_dtype,
+          .exp_avg_sq_dtype = config.exp_avg_sq_dtype,
+          .store_param_remainders = config.store_param_remainders,
+          .seed = seed};
+}
+
+optim::AdamOptions adam_options(const OptimizerConfig& config, uint64_t seed) {
+  return {.lr = config.learning_rate,
+          .beta1 = config.betas.at(0),
+          .beta2 = config.betas.at(1),
+          .eps = config.eps,
+          .weight_decay = config.weight_decay,
+          .storage = state_storage(config, seed)};
+}
+
+Made make_adamw(const OptimizerConfig& config, Groups groups, uint64_t seed) {
+  return std::make_unique<optim::AdamW>(std::move(groups), adam_options(config, seed));
+}
+
+Made make_adam(const OptimizerConfig& config, Groups groups, uint64_t seed) {
+  return std::make_unique<optim::Adam>(std::move(groups), adam_options(config, seed));
+}
+
+Made make_sgd(const OptimizerConfig& config, Groups groups, uint64_t /*seed*/) {
+  return std::make_unique<optim::SGD>(std::move(groups),
+                                      optim::SGDOptions{.lr = config.learning_rate,
+                                                        .momentum = config.momentum,
+                                                        .dampening = config.dampening,
+                                                        .weight_decay = config.weight_decay,
+                                                        .nesterov = config.nesterov});
+}
+
+Made make_lion(const OptimizerConfig& config, Groups groups, uint64_t seed) {
+  return std::make_unique<optim::Lion>(std::move(groups),
+                                       optim::LionOptions{.lr = config.learning_rate,
+                                                          .beta1 = config.betas.at(0),
+                                                          .beta2 = config.betas.at(1),
+                                                          .weight_decay = config.weight_decay,
+                                                          .storage = state_storage(config, seed)});
+}
+
+Made make_came(const OptimizerConfig& config, Groups groups, uint64_t /*seed*/) {
+  optim::CameOptions options{.lr = config.learning_rate,
+                             .beta1 = config.betas.at(0),
+                             .beta3 = config.beta3,
+                             .eps1 = config.eps1,
+                             .eps2 = config.eps2,
+                             .eps3 = config.eps3,
+                             .clip_threshold = config.clip_threshold,
+                             .scale_parameter = config.scale_parameter,
+                             .weight_decay = config.weight_decay};
+  if (config.decay_rate) {
+    options.decay_rate = *config.decay_rate;
+  } else {
+    options.beta2 = config.betas.at(1);
+  }
+  return std::make_unique<optim::Came>(std::move(groups), options);
+}
+
+Made make_adafactor(const OptimizerConfig& config, Groups groups, uint64_t /*seed*/) {
+  return std::make_unique<optim::Adafactor>(
+      std::move(groups),
+      optim::AdafactorOptions{
+          .lr = config.learning_rate,
+          .scale_parameter = config.scale_parameter,
+          .eps1 = config.eps1,
+          .eps2 = config.eps2,
+          .clip_threshold = config.clip_threshold,
+          .decay_rate = config.decay_rate.value(),
+          .beta1 = config.momentum > 0 ? std::optional(config.momentum) : std::nullopt,
+          .weight_decay = config.weight_decay});
+}
+
+Made make_muon(const OptimizerConfig& config, Groups groups, uint64_t seed) {
+  optim::MuonOptions options{.lr = config.learning_rate,
+                             .momentum = config.momentum,
+                             .nesterov = config.nesterov,
+                             .ns_steps = config.ns_steps,
+                             .scale = config.adjust_lr == "original"
+                                          ? optim::MuonScale::kOriginal
+                                          : optim::MuonScale::kMatchRmsAdamW,
+                             .matched_adamw_rms = config.matched_adamw_rms,
+                             .weight_decay = config.weight_decay,
+                             .beta1 = config.betas.at(0),
+                             .beta2 = config.betas.at(1),
+                             .eps = config.eps,
+                             .storage = state_storage(config, seed)};
+  if (config.ns_dtype != "auto") {
+    options.products = config.ns_dtype == "bfloat16" ? kBFloat16 : kFloat32;
+  }
+  return std::make_unique<optim::Muon>(std::move(groups), options);
+}
+
+// By the names that optimizer_type has.
+const std::map<std::string, Made (*)(const OptimizerConfig&, Groups, uint64_t)>& makers() {
+  static const std::map<std::string, Made (*)(const OptimizerConfig&, Groups, uint64_t)> all = {
+      {"AdamW", make_adamw}, {"Adam", make_adam},           {"SGD", make_sgd},  {"Lion", make_lion},
+      {"Came", make_came},   {"Adafactor", make_adafactor}, {"Muon", make_muon}};
+  return all;
+}
+
+Made make_optimizer(const OptimizerConfig& config, Groups groups, uint64_t seed) {
   for (optim::ParamGroup& group : groups) {
     group.lr = config.learning_rate * group.lr_mult;
   }
-  if (config.optimizer_type == "SGD") {
-    return std::make_unique<optim::SGD>(std::move(groups),
-                                        optim::SGDOptions{.lr = config.learning_rate,
-                                                          .momentum = config.momentum,
-                                                          .dampening = config.dampening,
-                                                          .weight_decay = config.weight_decay,
-                                                          .nesterov = config.nesterov});
+  const auto found = makers().find(config.optimizer_type);
+  if (found == makers().end()) {
+    std::string known;
+    for (const auto& [name, make] : makers()) {
+      known += concat(known.empty() ? "" : ", ", name);
+    }
+    throw ValueError(
+        concat("optimizer_type '", config.optimizer_type, "' is not known; choose one of ", known));
   }
-  const optim::AdamOptions adam{.lr = config.learning_rate,
-                                .beta1 = config.betas.at(0),
-                                .beta2 = config.betas.at(1),
-                                .eps = config.eps,
-                                .weight_decay = config.weight_decay,
-                                .storage = {.exp_avg_dtype = config.exp_avg_dtype,
-                                            .exp_avg_sq_dtype = config.exp_avg_sq_dtype,
-                                            .store_param_remainders = config.store_param_remainders,
-                                            .seed = seed}};
-  if (config.optimizer_type == "Adam") {
-    return std::make_unique<optim::Adam>(std::move(groups), adam);
+  return found->second(config, std::move(groups), seed);
+}
+
+// What Muon is for: weights between hidden layers.
+bool is_hidden_matrix(const nn::Parameter& parameter) {
+  return parameter.flags().matmul && !parameter.flags().head && parameter.dim() >= 2;
+}
+
+// The groups with all but hidden matrices in groups of their own, which take AdamW.
+Groups with_adamw_groups(const OptimizerConfig& config, const nn::Module& model, Groups groups) {
+  std::set<std::string> matrices;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    if (is_hidden_matrix(*entry.parameter)) {
+      matrices.insert(entry.name);
+    }
   }
-  check<ValueError>(config.optimizer_type == "AdamW", "optimizer_type '", config.optimizer_type,
-                    "' is not known; choose AdamW, Adam or SGD");
-  return std::make_unique<optim::AdamW>(std::move(groups), adam);
+  Groups out;
+  for (const optim::ParamGroup& group : groups) {
+    // Stages of a pipeline have different parameters, but the same list of learning rates.
+    std::array<optim::ParamGroup, 2> halves = {group, group};
+    for (optim::ParamGroup& half : halves) {
+      half.params.clear();
+      half.names.clear();
+    }
+    halves[1].adamw = true;
+    halves[1].lr_mult *=
+        config.adamw_learning_rate.value_or(config.learning_rate) / config.learning_rate;
+    for (size_t i = 0; i < group.params.size(); ++i) {
+      optim::ParamGroup& half = halves[matrices.contains(group.names[i]) ? 0 : 1];
+      half.params.push_back(group.params[i]);
+      half.names.push_back(group.names[i]);
+    }
+    for (optim::ParamGroup& half : halves) {
+      const bool others_may_have = pipeline_place().size > 1 && (half.adamw || half.wd_mult != 0);
+      if (!half.params.empty() || others_may_have) {
+        out.push_back(std::move(half));
+      }
+    }
+  }
+  return out;
 }
 
 // What the schedule writes before each step cannot be set here.
@@ -161,6 +297,7 @@ std::unique_ptr<optim::Optimizer> finished_optimizer(const AllConfig& config,
       }
     }
   }
+  optimizer->set_layout(model_layout(model, data_parallel));
   if (params != kFloat32 || remainders || works_on_pieces(data_parallel)) {
     RankContext::current().allocator().release_cache();  // the float32 weights that were
   }
@@ -172,9 +309,11 @@ std::unique_ptr<optim::Optimizer> finished_optimizer(const AllConfig& config,
 std::unique_ptr<optim::Optimizer> get_optimizer(const AllConfig& config,
                                                 const nn::Module& model,
                                                 const DistributedDataParallel* data_parallel) {
-  return finished_optimizer(
-      config, model, get_param_groups(model, config.optimizer_config.weight_decay, data_parallel),
-      data_parallel);
+  Groups groups = get_param_groups(model, config.optimizer_config.weight_decay, data_parallel);
+  if (config.optimizer_config.optimizer_type == "Muon") {
+    groups = with_adamw_groups(config.optimizer_config, model, std::move(groups));
+  }
+  return finished_optimizer(config, model, std::move(groups), data_parallel);
 }
 
 std::unique_ptr<optim::Optimizer> get_optimizer(const AllConfig& config,
@@ -203,14 +342,14 @@ std::optional<optim::LearningRateSchedulerOptions> learning_rate_scheduler_optio
                                              .weight_decay = o.weight_decay};
 }
 
-std::optional<optim::OptimizerParamSchedulerOptions> param_scheduler_options(
-    const AllConfig& config, int64_t data_parallel_size) {
+std::optional<OptimizerParamSchedulerOptions> param_scheduler_options(const AllConfig& config,
+                                                                      int64_t data_parallel_size) {
   const OptimizerConfig& o = config.optimizer_config;
   // Where only `epochs` limits the run there is no length to stretch a schedule over.
   if (o.learning_rate_scheduler_kwargs || total_training_iters(config, data_parallel_size) == 0) {
     return std::nullopt;
   }
-  return optim::OptimizerParamSchedulerOptions{
+  return OptimizerParamSchedulerOptions{
       .learning_rate = o.learning_rate,
       .min_lr = o.min_lr,
       .lr_warmup_init = o.lr_warmup_init,
@@ -237,8 +376,8 @@ std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& 
   if (const auto by_updates = learning_rate_scheduler_options(config)) {
     return std::make_unique<optim::LearningRateScheduler>(*by_updates);
   }
-  if (auto by_samples = param_scheduler_options(config, data_parallel_size)) {
-    return std::make_unique<optim::OptimizerParamScheduler>(*std::move(by_samples));
+  if (const auto by_samples = param_scheduler_options(config, data_parallel_size)) {
+    return std::make_unique<OptimizerParamScheduler>(*by_samples);
   }
   return std::make_unique<optim::ConstantSchedule>(config.optimizer_config.learning_rate,
                                                    config.optimizer_config.weight_decay);

@@ -12,6 +12,7 @@
 #include "optim/optimizer.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
+#include "parallel_core/optimizer/optimizer_param_scheduler.h"
 
 namespace tapestry {
 
@@ -23,7 +24,9 @@ std::vector<optim::ParamGroup> get_param_groups(
     double weight_decay,
     const DistributedDataParallel* data_parallel = nullptr);
 
-/// The optimizer that optimizer_type names: AdamW, Adam or SGD. ValueError for another name.
+/// The optimizer that optimizer_type names: AdamW, Adam, SGD, Lion, Came, Adafactor or Muon.
+/// ValueError for another name. Of Muon, the groups are split: weights of matrix products
+/// (their flag `matmul`) but the head are its own, the rest takes AdamW, with adamw_learning_rate.
 ///
 /// The model's float32 parameters become 16-bit ones if params_dtype says so, with float32 masters
 /// in the optimizer that have the values of before. With store_param_remainders those that serve
@@ -38,12 +41,12 @@ std::unique_ptr<optim::Optimizer> get_optimizer(
     const nn::Module& model,
     const DistributedDataParallel* data_parallel = nullptr);
 
-/// The same with groups of one's own, of the model's whole parameters: every one in exactly one
-/// group, the same number of groups on every stage of a pipeline, empty ones where a stage has
-/// nothing for them. Names are filled in. What the schedule gives is scaled by lr_mult and wd_mult;
-/// ValueError for a group with an lr of its own, or a weight_decay other than 0 or the
-/// configuration's, which the schedule would overwrite, and, naming them, for parameters in no or
-/// two groups and tensors that are no parameters of the model.
+/// The same with groups of one's own, of the model's whole parameters (which say for Muon what
+/// takes AdamW): every one in exactly one group, the same number of groups on every stage of a
+/// pipeline, empty ones where a stage has nothing for them. Names are filled in. What the schedule
+/// gives is scaled by lr_mult and wd_mult; ValueError for a group with an lr of its own, or a
+/// weight_decay other than 0 or the configuration's, which the schedule would overwrite, and,
+/// naming them, for parameters in no or two groups and tensors that are no parameters of the model.
 std::unique_ptr<optim::Optimizer> get_optimizer(
     const AllConfig& config,
     const nn::Module& model,
@@ -60,8 +63,8 @@ std::unique_ptr<optim::Schedule> get_optimizer_param_scheduler(const AllConfig& 
 /// What these schedules are made with; empty where the configuration asks for another one.
 std::optional<optim::LearningRateSchedulerOptions> learning_rate_scheduler_options(
     const AllConfig& config);
-std::optional<optim::OptimizerParamSchedulerOptions> param_scheduler_options(
-    const AllConfig& config, int64_t data_parallel_size);
+std::optional<OptimizerParamSchedulerOptions> param_scheduler_options(const AllConfig& config,
+                                                                      int64_t data_parallel_size);
 
 /// Static loss_scale, else dynamic for float16 compute, else 1.
 optim::GradScaler get_grad_scaler(const AllConfig& config);

@@ -170,10 +170,10 @@ static std::unique_ptr<optim::Schedule> read_schedule(const std::string& state,
     return std::make_unique<optim::LearningRateScheduler>(options);
   }
   if (content["type"] == kBySamples) {
-    optim::OptimizerParamSchedulerOptions options;
+    OptimizerParamSchedulerOptions options;
     visit_by_samples(options, reader);
     reader.finish();
-    return std::make_unique<optim::OptimizerParamScheduler>(std::move(options));
+    return std::make_unique<OptimizerParamScheduler>(options);
   }
   check<IoError>(content["type"] == kConstant, source, ": schedule: the type ",
                  content["type"].dump(), " is not known");

@@ -196,7 +196,8 @@ CheckpointSize checkpoint_size(const AllConfig& config, int64_t data_parallel_si
   const TrainingConfig& t = config.training_config;
   CheckpointSize size;
   size.one =
-      saved_bytes_per_parameter(config.optimizer_config) * parameter_count(config.model_config);
+      static_cast<int64_t>(saved_bytes_per_parameter(config.optimizer_config, config.model_config) *
+                           static_cast<double>(parameter_count(config.model_config)));
   const int64_t steps = total_training_iters(config, data_parallel_size);
   int64_t saves = t.save_last ? 1 : 0;
   if (t.save_interval) {

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <limits>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "autograd/ops/loss.h"
@@ -95,6 +96,28 @@ double largest_parameter(const TransformerConfig& model) {  // without tensor pa
   return hidden * std::max(static_cast<double>(model.vocab_size), up);
 }
 
+// What an optimizer keeps of a parameter, on average. Statistics of rows and columns are nothing
+// beside it.
+double state_bytes_per_parameter(const OptimizerConfig& o, const TransformerConfig& model) {
+  const double moments =
+      static_cast<double>(size_of(o.exp_avg_dtype) + size_of(o.exp_avg_sq_dtype));
+  if (o.optimizer_type == "SGD" || o.optimizer_type == "Adafactor") {
+    return o.momentum > 0 ? 4 : 0;
+  }
+  if (o.optimizer_type == "Lion") {
+    return static_cast<double>(size_of(o.exp_avg_dtype));
+  }
+  if (o.optimizer_type == "Came") {
+    return 4;
+  }
+  if (o.optimizer_type == "Muon") {  // moments of embeddings and head, momentum of the rest
+    const double all = count_parameters(model, 1, model.num_layers, true, true);
+    const double layers = count_parameters(model, 1, model.num_layers, false, false);
+    return (4 * layers + moments * (all - layers)) / all;
+  }
+  return moments;
+}
+
 // Parameters, gradients and optimizer, and what could be had for less.
 void estimate_states(const AllConfig& config, double count, MemoryEstimate& estimate) {
   const TransformerConfig& model = config.model_config;
@@ -102,7 +125,7 @@ void estimate_states(const AllConfig& config, double count, MemoryEstimate& esti
   const auto save = [&](const char* setting, double bytes_per_parameter) {
     estimate.savings.push_back({setting, bytes_of(count * bytes_per_parameter)});
   };
-  const bool adam = o.optimizer_type != "SGD";
+  const bool adam = o.optimizer_type == "AdamW" || o.optimizer_type == "Adam";
   const bool half_params = model.params_dtype != kFloat32;
   double per_parameter = 0;  // in the optimizer
   if (o.store_param_remainders) {
@@ -133,17 +156,14 @@ void estimate_states(const AllConfig& config, double count, MemoryEstimate& esti
       save("optimizer_config.optimizer_in_backward: True", size);
     }
   }
-  if (adam) {
-    for (const auto& [setting, dtype] :
-         {std::pair{"optimizer_config.exp_avg_dtype: bfloat16", o.exp_avg_dtype},
-          std::pair{"optimizer_config.exp_avg_sq_dtype: bfloat16", o.exp_avg_sq_dtype}}) {
-      per_parameter += static_cast<double>(size_of(dtype));
-      if (dtype == kFloat32) {
-        save(setting, 2);
-      }
+  per_parameter += state_bytes_per_parameter(o, model);
+  for (const auto& [setting, dtype, has_it] :
+       {std::tuple{"optimizer_config.exp_avg_dtype: bfloat16", o.exp_avg_dtype,
+                   adam || o.optimizer_type == "Lion"},
+        std::tuple{"optimizer_config.exp_avg_sq_dtype: bfloat16", o.exp_avg_sq_dtype, adam}}) {
+    if (has_it && dtype == kFloat32) {
+      save(setting, 2);
     }
-  } else if (o.momentum > 0) {
-    per_parameter += 4;
   }
   estimate.optimizer = bytes_of(count * per_parameter);
 }
@@ -194,7 +214,7 @@ void estimate_checkpoints(const AllConfig& config,
     return;
   }
   const bool divided = shared_out || t.remove_redundancy;
-  const auto saved = static_cast<double>(saved_bytes_per_parameter(o));
+  const double saved = saved_bytes_per_parameter(o, config.model_config);
   estimate.snapshot = bytes_of(count * saved / (divided ? static_cast<double>(ranks) : 1.0));
 }
 
@@ -368,12 +388,8 @@ void check_fits(const MemoryEstimate& estimate, int64_t available) {
       savings_text(estimate));
 }
 
-int64_t saved_bytes_per_parameter(const OptimizerConfig& config) {
-  constexpr int64_t kWeight = 4;
-  if (config.optimizer_type == "SGD") {
-    return kWeight + (config.momentum > 0 ? 4 : 0);
-  }
-  return kWeight + size_of(config.exp_avg_dtype) + size_of(config.exp_avg_sq_dtype);
+double saved_bytes_per_parameter(const OptimizerConfig& config, const TransformerConfig& model) {
+  return 4 + state_bytes_per_parameter(config, model);
 }
 
 }  // namespace tapestry

@@ -77,9 +77,10 @@ std::string precision_text(const AllConfig& config) {
   const OptimizerConfig& o = config.optimizer_config;
   std::string text = concat("computes in ", name_of(m.compute_dtype), "; parameters ",
                             name_of(m.params_dtype), ", gradients ", name_of(o.main_grads_dtype));
-  if (o.optimizer_type != "SGD") {
+  const bool adam = o.optimizer_type == "AdamW" || o.optimizer_type == "Adam";
+  if (adam || o.optimizer_type == "Lion") {
     text += concat(", moments ", name_of(o.exp_avg_dtype),
-                   o.exp_avg_sq_dtype == o.exp_avg_dtype
+                   !adam || o.exp_avg_sq_dtype == o.exp_avg_dtype
                        ? std::string()
                        : concat(" and ", name_of(o.exp_avg_sq_dtype)));
   }

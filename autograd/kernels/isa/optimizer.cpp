@@ -1,16 +1,17 @@
 #include "autograd/kernels/optimizer.h"
 
-#include <type_traits>
-
 #include "autograd/kernels/isa/optimizer_constants.h"
+#include "autograd/kernels/isa/optimizer_rows.h"
 #include "autograd/kernels/isa/philox_blocks.h"
-#include "autograd/kernels/isa/row_io.h"
 #include "autograd/kernels/isa/split_float32.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 
 void adamw_range(const AdamTensor& t, const AdamConstants& k, int64_t begin, int64_t end);
 void sgd_range(const SgdTensor& t, const SgdConstants& k, int64_t begin, int64_t end);
+void lion_range(const LionTensor& t, const LionConstants& k, int64_t begin, int64_t end);
+void momentum_range(const MuonMomentum& t, const MuonSettings& k, int64_t begin, int64_t end);
+void apply_range(const MuonApply& t, int64_t begin, int64_t end);
 void split_range(int64_t begin,
                  int64_t end,
                  const float* x,
@@ -34,21 +35,6 @@ void add_stochastic_range(DType dtype,
                           BFloat16* sum);
 
 namespace {
-
-template <class C>
-[[gnu::always_inline]] inline C root_of(C x) {
-  if constexpr (sizeof(C) == 4) {
-    return __builtin_sqrtf(x);
-  } else {
-    return __builtin_sqrt(x);
-  }
-}
-
-template <class C>
-[[gnu::always_inline]] inline C limited(C x, C limit) {
-  const C below = x > limit ? limit : x;  // a comparison with NaN is false: it passes through
-  return below < -limit ? -limit : below;
-}
 
 template <class C>
 [[gnu::always_inline]] inline void adamw_block(
@@ -110,37 +96,24 @@ template <class C>
   }
 }
 
-/// n elements of any floating dtype in the type C: in place, or widened into `block`.
 template <class C>
-[[gnu::always_inline]] inline const C* read_any(
-    DType dtype, int64_t n, const void* x, int64_t at, C* block) {
-  const C* out = nullptr;
-  for_floating(dtype, [&](auto* tag) {
-    using T = std::remove_pointer_t<decltype(tag)>;
-    out = read_block(n, static_cast<const T*>(x) + at, block);
-  });
-  return out;
-}
-
-/// n elements to be changed, of type C or bfloat16: in place, or widened into `block`.
-template <class C>
-[[gnu::always_inline]] inline C* open_state(DType dtype, int64_t n, void* x, int64_t at, C* block) {
-  if (dtype != kBFloat16) {
-    return static_cast<C*>(x) + at;
-  }
-  load_row(n, static_cast<const BFloat16*>(x) + at, block);
-  return block;
-}
-
-[[gnu::always_inline]] inline void store_copy(
-    DType dtype, int64_t n, const float* p, void* copy, int64_t at) {
-  if (copy == nullptr) {
-    return;
-  }
-  if (dtype == kBFloat16) {
-    store_row(n, p, static_cast<BFloat16*>(copy) + at);
-  } else {
-    store_row(n, p, static_cast<Float16*>(copy) + at);
+[[gnu::always_inline]] inline void lion_block(
+    int64_t n, C* p, const C* grad, C* exp_avg, const LionConstants& k) {
+  const auto grad_scale = static_cast<C>(k.grad_scale);
+  const auto grad_limit = static_cast<C>(k.grad_limit);
+  const auto decay = static_cast<C>(k.decay);
+  const auto beta1 = static_cast<C>(k.beta1);
+  const auto beta2 = static_cast<C>(k.beta2);
+  const auto rest1 = static_cast<C>(k.rest1);
+  const auto rest2 = static_cast<C>(k.rest2);
+  const auto lr = static_cast<C>(k.lr);
+  TAPESTRY_VECTOR_LOOP
+  for (int64_t i = 0; i < n; ++i) {
+    const C g = limited(grad[i] * grad_scale, grad_limit);
+    const C c = beta1 * exp_avg[i] + rest1 * g;
+    exp_avg[i] = beta2 * exp_avg[i] + rest2 * g;
+    const C up = c > 0 ? lr : 0;
+    p[i] -= decay * p[i] + (c < 0 ? -lr : up);
   }
 }
 
@@ -204,6 +177,67 @@ void sgd_typed(const SgdTensor& t, const SgdConstants& k, int64_t begin, int64_t
   }
 }
 
+template <class C>
+void lion_typed(const LionTensor& t, const LionConstants& k, int64_t begin, int64_t end) {
+  C g_block[kBlock];
+  C m_block[kBlock];
+  uint32_t words[kBlock];
+  for (int64_t at = begin; at < end; at += kBlock) {
+    const int64_t n = block_size(end - at);
+    C* p = static_cast<C*>(t.p) + at;
+    C* m = open_state(t.exp_avg_dtype, n, t.exp_avg, at, m_block);
+    lion_block(n, p, read_any(t.grad_dtype, n, t.g, at, g_block), m, k);
+    if constexpr (kSame<C, float>) {
+      if (t.exp_avg_dtype == kBFloat16) {
+        philox_blocks(k.seed, t.stream, static_cast<uint64_t>(t.first + at) / 4, (n + 3) / 4,
+                      words);
+        store_stochastic(n, m, words, 0, static_cast<BFloat16*>(t.exp_avg) + at);
+      }
+      store_copy(t.copy_dtype, n, p, t.copy, at);
+    }
+  }
+}
+
+template <class C>
+void momentum_typed(const MuonMomentum& t, const MuonSettings& k, int64_t begin, int64_t end) {
+  const auto grad_scale = static_cast<C>(k.grad_scale);
+  const auto grad_limit = static_cast<C>(k.grad_limit);
+  const auto momentum = static_cast<C>(k.momentum);
+  const auto from_grad = static_cast<C>(k.nesterov ? 1.0 : 0.0);
+  const auto from_buffer = static_cast<C>(k.nesterov ? k.momentum : 1.0);
+  C block[kBlock];
+  for (int64_t at = begin; at < end; at += kBlock) {
+    const int64_t n = block_size(end - at);
+    const C* grad = read_any(t.grad_dtype, n, t.g, at, block);
+    C* buffer = static_cast<C*>(t.momentum_buffer) + at;
+    C* direction = static_cast<C*>(t.direction) + at;
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t i = 0; i < n; ++i) {
+      const C g = limited(grad[i] * grad_scale, grad_limit);
+      buffer[i] = momentum * buffer[i] + g;
+      direction[i] = from_grad * g + from_buffer * buffer[i];
+    }
+  }
+}
+
+template <class C>
+void apply_typed(const MuonApply& t, int64_t begin, int64_t end) {
+  const auto step = static_cast<C>(t.step);
+  const auto decay = static_cast<C>(t.decay);
+  for (int64_t at = begin; at < end; at += kBlock) {
+    const int64_t n = block_size(end - at);
+    C* p = static_cast<C*>(t.p) + at;
+    const C* direction = static_cast<const C*>(t.direction) + at;
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t i = 0; i < n; ++i) {
+      p[i] -= decay * p[i] + step * direction[i];
+    }
+    if constexpr (kSame<C, float>) {
+      store_copy(t.copy_dtype, n, p, t.copy, at);
+    }
+  }
+}
+
 }  // namespace
 
 void adamw_range(const AdamTensor& t, const AdamConstants& k, int64_t begin, int64_t end) {
@@ -212,6 +246,18 @@ void adamw_range(const AdamTensor& t, const AdamConstants& k, int64_t begin, int
 
 void sgd_range(const SgdTensor& t, const SgdConstants& k, int64_t begin, int64_t end) {
   (t.param_dtype == kFloat64 ? &sgd_typed<double> : &sgd_typed<float>)(t, k, begin, end);
+}
+
+void lion_range(const LionTensor& t, const LionConstants& k, int64_t begin, int64_t end) {
+  (t.param_dtype == kFloat64 ? &lion_typed<double> : &lion_typed<float>)(t, k, begin, end);
+}
+
+void momentum_range(const MuonMomentum& t, const MuonSettings& k, int64_t begin, int64_t end) {
+  (t.dtype == kFloat64 ? &momentum_typed<double> : &momentum_typed<float>)(t, k, begin, end);
+}
+
+void apply_range(const MuonApply& t, int64_t begin, int64_t end) {
+  (t.dtype == kFloat64 ? &apply_typed<double> : &apply_typed<float>)(t, begin, end);
 }
 
 void split_range(int64_t begin,

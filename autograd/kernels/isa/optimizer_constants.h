@@ -32,4 +32,16 @@ struct SgdConstants {
   double lr;
 };
 
+struct LionConstants {
+  double grad_scale;
+  double grad_limit;
+  double decay;  // lr wd
+  double beta1;
+  double rest1;
+  double beta2;
+  double rest2;
+  double lr;
+  uint64_t seed;
+};
+
 }  // namespace tapestry::kernels

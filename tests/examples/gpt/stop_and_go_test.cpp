@@ -103,6 +103,20 @@ TEST_F(StopAndGo, TheBestCheckpointIsKept) {
   EXPECT_EQ(best_of(), best);
 }
 
+TEST_F(StopAndGo, EveryOptimizerGoesOnExactly) {
+  for (const char* type : {"Lion", "Came", "Adafactor", "Muon", "AdamWZeRO"}) {
+    SCOPED_TRACE(type);
+    const std::string keys = concat(" --set optimizer_config.optimizer_type=", type);
+    const std::string half = keys + set_training("output_dir", concat(type, "_half"));
+    ASSERT_EQ(train(half + set_training("training_iters", "4")), 0) << said();
+    ASSERT_EQ(train(half + kResume), 0) << said();
+    EXPECT_THAT(out_, HasSubstr("going on after step 4"));
+    ASSERT_EQ(train(keys + set_training("output_dir", concat(type, "_whole"))), 0) << said();
+    EXPECT_EQ(run(TAPESTRY_COMPARE_CHECKPOINTS, concat(type, "_half ", type, "_whole")), 0)
+        << said();
+  }
+}
+
 TEST_F(StopAndGo, AnOptimizerThatStartsAnew) {
   const std::string twelve = set_training("training_iters", "12");
   ASSERT_EQ(train(twelve + set_training("output_dir", "whole")), 0) << said();

@@ -104,9 +104,31 @@ TEST(Config, AliasesOfKeysAndValues) {
   EXPECT_THAT(config.notes, ::testing::Contains(HasSubstr("'absolute' means learned_absolute")));
   EXPECT_EQ(with({"optimizer_config.optimizer_type=SpeedAdamW"}).optimizer_config.optimizer_type,
             "AdamW");
-  EXPECT_EQ(
-      with({"optimizer_config.optimizer_type=AdamWeightDecay"}).optimizer_config.optimizer_type,
-      "AdamW");
+  for (const char* name : {"AdamWeightDecay", "AdamWZeRO", "experiment_adamw"}) {
+    EXPECT_EQ(with({concat("optimizer_config.optimizer_type=", name)})
+                  .optimizer_config.optimizer_type,
+              "AdamW");
+  }
+}
+
+TEST(Config, DefaultsOfAnOptimizer) {
+  const auto optimizer = [](const char* type, std::vector<std::string> more = {}) {
+    more.push_back(concat("optimizer_config.optimizer_type=", type));
+    return with(std::move(more)).optimizer_config;
+  };
+  EXPECT_THAT(optimizer("Lion").betas, ElementsAre(0.9, 0.99));
+  EXPECT_THAT(optimizer("Lion", {"optimizer_config.beta1=0.8"}).betas, ElementsAre(0.8, 0.99));
+  EXPECT_THAT(optimizer("CAME").betas, ElementsAre(0.9, 0.999));
+  const auto muon = optimizer("Muon");
+  EXPECT_THAT(muon.betas, ElementsAre(0.95, 0.95));
+  EXPECT_EQ(muon.momentum, 0.95);
+  EXPECT_TRUE(muon.nesterov);
+  const auto given = optimizer("Muon", {"optimizer_config.adamw_betas=[0.9, 0.8]",
+                                        "optimizer_config.momentum=0.5",
+                                        "optimizer_config.nesterov=False"});
+  EXPECT_THAT(given.betas, ElementsAre(0.9, 0.8));
+  EXPECT_EQ(given.momentum, 0.5);
+  EXPECT_FALSE(given.nesterov);
 }
 
 TEST(Config, BiasesFollowAddBiasLinearUnlessGiven) {
@@ -151,7 +173,6 @@ TEST(Config, LaterFeaturesAreNamedWithReasonAndPlace) {
       "lora_config.target_cells=[{target_cells: [\"a.*\"]}, {cell: ab, rank: 4}]",
       "training_config.profile=True",
       "training_config.ckpt_format=ckpt",
-      "optimizer_config.optimizer_type=Came",
       "dataset_config.eod_mask_loss=True",
       "optimizer_config.zero_config={cpu_offload: True}"};
   for (const char* text : kLater) {

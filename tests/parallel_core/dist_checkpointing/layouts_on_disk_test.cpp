@@ -121,12 +121,18 @@ const Overrides kHalves = {"training_config.bf16=True", "model_config.params_dty
                            "optimizer_config.exp_avg_dtype=bfloat16",
                            "optimizer_config.exp_avg_sq_dtype=bfloat16"};
 
+// Statistics of rows and columns; states that differ from parameter to parameter.
+const Overrides kCame = {"model_config.num_layers=4", "optimizer_config.optimizer_type=Came"};
+const Overrides kMuon = {"model_config.num_layers=4", "optimizer_config.optimizer_type=Muon"};
+
 INSTANTIATE_TEST_SUITE_P(Models,
                          LayoutsOnDisk,
                          ::testing::Values(Overrides{"model_config.num_layers=4"},
                                            testing::llama({"model_config.num_layers=4",
                                                            testing::kUntied}),
-                                           joined({"model_config.num_layers=4"}, kHalves)));
+                                           joined({"model_config.num_layers=4"}, kHalves),
+                                           kCame,
+                                           testing::llama(kMuon)));
 
 class StoredState : public ::testing::Test {
  protected:

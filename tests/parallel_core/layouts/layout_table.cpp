@@ -59,6 +59,9 @@ const std::map<std::string, Overrides>& models() {
       joined(half, {kModel + "fp32_residual_connection=True", kModel + "hidden_size=64",
                     kModel + "ffn_hidden_size=96", kModel + "num_layers=4",
                     "dataset_config.batch_size=4"});
+  const auto by = [](const std::string& type, const Overrides& more = {}) {
+    return joined({"optimizer_config.optimizer_type=" + type}, more);
+  };
   static const std::map<std::string, Overrides> all = {
       {"gpt2", gpt2},
       {"llama", llama},
@@ -68,6 +71,9 @@ const std::map<std::string, Overrides>& models() {
       {"gpt2_bf16", joined(gpt2, calm)},
       {"llama_bf16", joined(llama, calm)},
       {"llama_bf16_stream", joined(llama, half)},
+      {"gpt2_came", joined(gpt2, by("Came"))},
+      {"llama_adafactor", joined(llama, by("Adafactor", {"optimizer_config.momentum=0.9"}))},
+      {"llama_muon", joined(llama, by("Muon", {"optimizer_config.ns_dtype=float32"}))},
       {"gpt2_bf16_params", joined(gpt2, joined(half, {kModel + "params_dtype=bfloat16"}))},
   };
   return all;
@@ -194,6 +200,13 @@ const std::vector<LayoutRow>& layout_table() {
       {"gpt2", "pp=4,dp=2,zero=z2,overlap,delay,micro=4", {}, true},
       {"llama", "tp=2,sp,pp=2,dp=2,dist_opt,overlap,delay,bucket=2000,micro=3"},
       {"gpt2", "pp=2,vpp=2,dp=2,zero=z3,overlap,delay,micro=3"},
+      // Optimizers that look at whole matrices.
+      {"gpt2_came", "tp=2,sp,pp=2,dp=2,zero=z3,micro=3"},
+      {"gpt2_came", "tp=4,dp=2,zero=z1"},
+      {"llama_adafactor", "tp=4,sp,pp=2,dp=2,zero=z2,micro=3", {}, true},
+      {"llama_adafactor", "cp=2,dp=2,zero=z3,micro=3"},
+      {"llama_muon", "tp=4,sp,dp=2,micro=3"},
+      {"llama_muon", "tp=2,pp=2,dp=2,zero=z3,overlap,micro=3", {}, true},
       // Sequence before batch, against one process with batch before sequence.
       {"llama", "tp=2,sp,pp=2,micro=3", kSequenceFirst, true},
       {"llama", "tp=4,dp=2,dist_opt", kSequenceFirst},

@@ -173,7 +173,7 @@ TEST(GetOptimizer, BadGroups) {
 
 TEST(GetOptimizer, ByName) {
   const auto model = get_model(small_config());
-  for (const std::string name : {"AdamW", "Adam", "SGD"}) {
+  for (const std::string name : {"AdamW", "Adam", "SGD", "Lion", "Came", "Adafactor", "Muon"}) {
     const AllConfig config =
         small_config({kOptimizer + "optimizer_type=" + name, kOptimizer + "learning_rate=0.25"});
     const auto optimizer = get_optimizer(config, *model);

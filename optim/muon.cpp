@@ -1,0 +1,136 @@
+#include "optim/muon.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/kernels/optimizer.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "optim/check_settings.h"
+#include "optim/newton_schulz.h"
+
+namespace tapestry::optim {
+
+namespace {
+
+void* at(const Tensor& array, int64_t element) {
+  return static_cast<std::byte*>(array.raw()) + element * size_of(array.dtype());
+}
+
+}  // namespace
+
+Muon::Muon(const TensorList& params, MuonOptions options)
+    : Muon(single_group(params, options.lr, options.weight_decay), options) {}
+
+Muon::Muon(std::vector<ParamGroup> groups, MuonOptions options)
+    : AdamBase(std::move(groups),
+               {.lr = options.lr,
+                .beta1 = options.beta1,
+                .beta2 = options.beta2,
+                .eps = options.eps,
+                .weight_decay = options.weight_decay,
+                .storage = options.storage},
+               /*decoupled=*/true),
+      options_(options) {
+  check<ValueError>(options.momentum >= 0 && options.momentum < 1,
+                    "Muon: momentum must lie in [0, 1), got ", options.momentum);
+  check<ValueError>(options.ns_steps > 0, "Muon: ns_steps must be above 0, got ", options.ns_steps);
+  check_above_0("Muon", {{"matched_adamw_rms", options.matched_adamw_rms}});
+  check<ValueError>(
+      !options.products || *options.products == kFloat32 || *options.products == kBFloat16,
+      "Muon: products must be in float32 or bfloat16, got ",
+      name_of(options.products.value_or(kFloat32)));
+  check<ValueError>(
+      !options.storage.store_param_remainders,
+      "Muon: matrices have no exp_avg_sq, in which store_param_remainders keeps bits");
+}
+
+std::vector<StateKind> Muon::state_kinds(const ParamGroup& group, bool is_matrix) const {
+  return is_matrix && !group.adamw ? std::vector<StateKind>{{"momentum_buffer"}}
+                                   : AdamBase::state_kinds(group, is_matrix);
+}
+
+double Muon::scale_of(const Shape& shape) const {
+  const auto rows = static_cast<double>(shape[shape.size() - 2]);
+  const auto columns = static_cast<double>(shape[shape.size() - 1]);
+  return options_.scale == MuonScale::kOriginal
+             ? std::sqrt(std::max(1.0, rows / columns))
+             : options_.matched_adamw_rms * std::sqrt(std::max(rows, columns));
+}
+
+void Muon::update(std::span<const Update> updates, const GradTransform& transform) {
+  std::vector<Update> adamw;
+  std::vector<Update> matrices;
+  for (const Update& u : updates) {
+    (u.is_matrix && !u.group->adamw ? matrices : adamw).push_back(u);
+  }
+  AdamBase::update(adamw, transform);
+  update_matrices(matrices, transform);
+}
+
+void Muon::update_matrices(const std::vector<Update>& updates, const GradTransform& transform) {
+  if (exchange_ == nullptr) {
+    exchange_ = std::make_unique<MatrixExchange>(layout(), updates_pieces());
+  }
+  std::vector<MatrixExchange::Item> items;
+  std::vector<const Update*> owners;
+  for (const Update& u : updates) {
+    for (const nn::LogicalTensor& logical : *u.logical) {
+      items.push_back({.logical = &logical,
+                       .range = nn::range_in_part(logical, u.first, u.values.numel()),
+                       .dtype = u.values.dtype()});
+      owners.push_back(&u);
+    }
+  }
+  const auto for_runs = [&](size_t i, const auto& visit) {
+    const nn::ElementRange range = items[i].range;
+    nn::for_each_parameter_run(*items[i].logical, range,
+                               [&](int64_t number, int64_t element, int64_t count) {
+                                 visit(number - range.begin, element - owners[i]->first, count);
+                               });
+  };
+  const kernels::MuonSettings settings{.momentum = options_.momentum,
+                                       .nesterov = options_.nesterov,
+                                       .grad_scale = transform.scale,
+                                       .grad_limit = transform.limit};
+  const auto read = [&](size_t i) {
+    const Update& u = *owners[i];
+    const Tensor& buffer = u.state->tensors.at("momentum_buffer");
+    Tensor direction = empty({items[i].range.size()}, buffer.dtype());
+    std::vector<kernels::MuonMomentum> runs;
+    for_runs(i, [&](int64_t number, int64_t element, int64_t count) {
+      runs.push_back({.n = count,
+                      .dtype = buffer.dtype(),
+                      .grad_dtype = u.grad.dtype(),
+                      .g = at(u.grad, element),
+                      .momentum_buffer = at(buffer, element),
+                      .direction = at(direction, number)});
+    });
+    kernels::muon_momentum(runs, settings);
+    return direction;
+  };
+  const auto compute = [&](size_t /*i*/, const Tensor& whole) {
+    const DType products = whole.dtype() == kFloat64
+                               ? kFloat64
+                               : options_.products.value_or(fastest_newton_schulz_dtype());
+    return newton_schulz(whole, options_.ns_steps, products);
+  };
+  const auto write = [&](size_t i, const Tensor& direction) {
+    const Update& u = *owners[i];
+    std::vector<kernels::MuonApply> runs;
+    for_runs(i, [&](int64_t number, int64_t element, int64_t count) {
+      runs.push_back({.n = count,
+                      .dtype = u.values.dtype(),
+                      .p = at(u.values, element),
+                      .direction = at(direction, number),
+                      .copy_dtype = u.copy.defined() ? u.copy.dtype() : kBFloat16,
+                      .copy = u.copy.defined() ? at(u.copy, element) : nullptr,
+                      .step = u.group->lr * scale_of(items[i].logical->shape),
+                      .decay = u.group->lr * u.group->weight_decay});
+    });
+    kernels::muon_apply(runs);
+  };
+  exchange_->run(items, read, compute, write);
+}
+
+}  // namespace tapestry::optim

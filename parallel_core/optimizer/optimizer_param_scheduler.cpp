@@ -1,0 +1,173 @@
+#include "parallel_core/optimizer/optimizer_param_scheduler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <utility>
+
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+namespace {
+
+namespace curve = optim::curve;
+using SchedulerOptions = OptimizerParamSchedulerOptions;
+
+// All in samples; a fraction of the decay is not rounded.
+struct ScheduleLengths {
+  double warmup = 0;
+  double decay = 0;
+  std::optional<double> wsd;
+  double incr = 0;
+};
+
+ScheduleLengths lengths_of(const SchedulerOptions& o) {
+  ScheduleLengths l;
+  const auto batch = static_cast<double>(o.global_batch_size);
+  check<ValueError>(o.global_batch_size > 0, "the global batch size must be above 0, got ",
+                    o.global_batch_size);
+  check<ValueError>(o.training_iters > 0 || o.train_samples > 0,
+                    "training_iters or train_samples must be above 0, got ", o.training_iters,
+                    " and ", o.train_samples);
+  const auto samples = [&](const std::optional<int64_t>& count, double unit) {
+    return count ? std::optional(static_cast<double>(*count) * unit) : std::nullopt;
+  };
+  if (o.training_iters > 0) {
+    l.incr = static_cast<double>(o.training_iters) * batch;
+    l.decay = samples(o.lr_decay_iters, batch).value_or(l.incr);
+    l.wsd = samples(o.lr_wsd_decay_iters, batch);
+    l.warmup = static_cast<double>(o.lr_warmup_iters) * batch;
+  } else {
+    l.incr = static_cast<double>(o.train_samples);
+    l.decay = samples(o.lr_decay_samples, 1).value_or(l.incr);
+    l.wsd = samples(o.lr_wsd_decay_samples, 1);
+    l.warmup = static_cast<double>(o.lr_warmup_samples);
+  }
+  if (o.lr_warmup_fraction) {
+    check<ValueError>(*o.lr_warmup_fraction >= 0 && *o.lr_warmup_fraction < 1,
+                      "lr_warmup_fraction must lie in [0, 1), got ", *o.lr_warmup_fraction);
+    l.warmup = *o.lr_warmup_fraction * l.decay;
+  }
+  return l;
+}
+
+void check_options(const SchedulerOptions& o, const ScheduleLengths& l) {
+  const double start_wd = o.start_weight_decay.value_or(o.weight_decay);
+  const double end_wd = o.end_weight_decay.value_or(o.weight_decay);
+
+  check<ValueError>(o.min_lr >= 0, "min_lr must not be negative, got ", o.min_lr);
+  check<ValueError>(o.min_lr <= o.learning_rate, "min_lr ", o.min_lr, " is above learning_rate ",
+                    o.learning_rate);
+  check<ValueError>(o.lr_warmup_init >= 0 && o.lr_warmup_init <= o.learning_rate, "lr_warmup_init ",
+                    o.lr_warmup_init, " must lie between 0 and learning_rate ", o.learning_rate);
+  check<ValueError>(l.decay > 0, "lr_decay_iters or lr_decay_samples must be above 0, got ",
+                    l.decay, " samples");
+  check<ValueError>(l.warmup >= 0 && l.warmup < l.decay, "lr_warmup_iters or lr_warmup_samples (",
+                    l.warmup, " samples) must be below the length of the decay (", l.decay,
+                    " samples)");
+  const auto one_of = [](const char* key, const std::string& value,
+                         std::initializer_list<const char*> known) {
+    std::string list;
+    bool found = false;
+    for (const char* name : known) {
+      found = found || value == name;
+      list += (list.empty() ? "" : ", ") + std::string(name);
+    }
+    check<ValueError>(found, key, " '", value, "' is not known; choose one of ", list);
+  };
+  one_of("lr_decay_style", o.lr_decay_style,
+         {"constant", "linear", "cosine", "inverse-square-root", "WSD"});
+  if (o.lr_decay_style == "WSD") {
+    one_of("lr_wsd_decay_style", o.lr_wsd_decay_style, {"linear", "cosine", "exponential"});
+    check<ValueError>(l.wsd.has_value(),
+                      "lr_wsd_decay_iters (or lr_wsd_decay_samples) is needed with lr_decay_style "
+                      "WSD");
+    check<ValueError>(*l.wsd >= 0, "lr_wsd_decay_iters must not be negative, got ", *l.wsd,
+                      " samples");
+  }
+  one_of("weight_decay_incr_style", o.weight_decay_incr_style, {"constant", "linear", "cosine"});
+  check<ValueError>(start_wd >= 0, "start_weight_decay must not be negative, got ", start_wd);
+  check<ValueError>(end_wd >= start_wd, "end_weight_decay ", end_wd,
+                    " is below start_weight_decay ", start_wd);
+  check<ValueError>(o.weight_decay_incr_style != "constant" || start_wd == end_wd,
+                    "weight_decay_incr_style constant needs equal start_weight_decay (", start_wd,
+                    ") and end_weight_decay (", end_wd, ")");
+}
+
+// Up to and with `length`, then `last`.
+optim::Curve up_to(double length, optim::Curve inside, double last) {
+  return curve::join(std::move(inside), std::nextafter(length, std::numeric_limits<double>::max()),
+                     curve::constant(last));
+}
+
+// From the end of the warm-up on, where position 0 is.
+optim::Curve decay_curve(const SchedulerOptions& o, const ScheduleLengths& l) {
+  const double length = l.decay - l.warmup;
+  if (o.lr_decay_style == "constant") {
+    return curve::constant(o.learning_rate);
+  }
+  if (o.lr_decay_style == "linear") {
+    return curve::linear(o.learning_rate, o.min_lr, length);
+  }
+  if (o.lr_decay_style == "cosine") {
+    return curve::cosine(o.learning_rate, o.min_lr, length);
+  }
+  if (o.lr_decay_style == "inverse-square-root") {
+    // What is before the first sample has its rate.
+    const double before = std::max(l.warmup, 1.0);
+    const auto falls = [=, falling = curve::inverse_square_root(o.learning_rate, before, o.min_lr),
+                        warmup = l.warmup](double position) {
+      return falling(std::max(position + warmup, 1.0) - before);
+    };
+    return up_to(length, falls, o.min_lr);
+  }
+  const double wsd = *l.wsd;
+  if (wsd == 0) {
+    return up_to(length, curve::constant(o.learning_rate), o.min_lr);
+  }
+  const auto end = o.lr_wsd_decay_style == "linear"   ? curve::linear
+                   : o.lr_wsd_decay_style == "cosine" ? curve::cosine
+                                                      : curve::exponential;
+  const double stays = length - wsd;  // below 0 where the last part begins within the warm-up
+  optim::Curve last = curve::shifted(end(o.learning_rate, o.min_lr, wsd), std::max(-stays, 0.0));
+  return curve::join(curve::constant(o.learning_rate), std::max(stays, 0.0), std::move(last));
+}
+
+optim::Curve weight_decay_curve(const SchedulerOptions& o, const ScheduleLengths& l) {
+  const double start = o.start_weight_decay.value_or(o.weight_decay);
+  const double end = o.end_weight_decay.value_or(o.weight_decay);
+  if (o.weight_decay_incr_style == "constant") {
+    return curve::constant(end);
+  }
+  return (o.weight_decay_incr_style == "linear" ? curve::linear : curve::cosine)(start, end,
+                                                                                 l.incr);
+}
+
+}  // namespace
+
+OptimizerParamScheduler::OptimizerParamScheduler(const OptimizerParamSchedulerOptions& options)
+    : global_batch_size_(options.global_batch_size) {
+  const ScheduleLengths lengths = lengths_of(options);
+  check_options(options, lengths);
+  learning_rate_ = curve::warm_up(options.lr_warmup_init, options.learning_rate, lengths.warmup,
+                                  decay_curve(options, lengths));
+  weight_decay_ = weight_decay_curve(options, lengths);
+}
+
+// Of doubles: what a damaged file says of both need not fit into 64 bits.
+double OptimizerParamScheduler::samples_seen(Position position) const {
+  return static_cast<double>(position.seen - position.skipped) *
+         static_cast<double>(global_batch_size_);
+}
+
+double OptimizerParamScheduler::learning_rate(Position position) const {
+  return learning_rate_(samples_seen(position));
+}
+
+double OptimizerParamScheduler::weight_decay(Position position) const {
+  return weight_decay_(samples_seen(position));
+}
+
+}  // namespace tapestry

@@ -1,0 +1,58 @@
+// The schedule family of lr_decay_style: what the words of a configuration mean.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "optim/schedule_curves.h"
+
+namespace tapestry {
+
+/// The keys of optimizer_config and training_config that the second family reads. Iterations are
+/// turned into samples with the global batch size.
+struct OptimizerParamSchedulerOptions {
+  double learning_rate = 1e-3;
+  double min_lr = 0;
+  double lr_warmup_init = 0;
+  std::string lr_decay_style = "constant";
+  std::string lr_wsd_decay_style = "linear";
+  double weight_decay = 0;
+  std::optional<double> start_weight_decay;  ///< default: weight_decay
+  std::optional<double> end_weight_decay;    ///< default: weight_decay
+  std::string weight_decay_incr_style = "constant";
+  std::optional<double> lr_warmup_fraction;  ///< of the decay length; goes before the counts
+
+  int64_t global_batch_size = 1;
+  int64_t training_iters = 0;  ///< above 0: lengths in iterations
+  int64_t lr_warmup_iters = 0;
+  std::optional<int64_t> lr_decay_iters;
+  std::optional<int64_t> lr_wsd_decay_iters;
+  int64_t train_samples = 0;  ///< else: lengths in samples
+  int64_t lr_warmup_samples = 0;
+  std::optional<int64_t> lr_decay_samples;
+  std::optional<int64_t> lr_wsd_decay_samples;
+};
+
+/// Position N in samples seen, without those of skipped steps; in this order: 0 < warmup and N <=
+/// warmup: init + (max - init) N / warmup; constant: max; N > decay: min; inverse-square-root:
+/// max(min, max sqrt(max(warmup, 1)) / sqrt(max(N, 1))); else min + f (max - min) with r = (N -
+/// warmup) / (decay - warmup): linear 1 - r, cosine (cos(pi r) + 1) / 2, WSD 1 until decay - wsd
+/// and then 1 - q, (cos(pi q) + 1) / 2 or 2 0.5^q - 1 with q = (N - (decay - wsd)) / wsd. Weight
+/// decay goes from start to end over the run. ValueError, naming the key, for values that do not
+/// fit together.
+class OptimizerParamScheduler final : public optim::Schedule {
+ public:
+  explicit OptimizerParamScheduler(const OptimizerParamSchedulerOptions& options);
+  double learning_rate(Position position) const override;
+  double weight_decay(Position position) const override;
+
+ private:
+  double samples_seen(Position position) const;
+
+  int64_t global_batch_size_;
+  optim::Curve learning_rate_;  // of samples
+  optim::Curve weight_decay_;
+};
+
+}  // namespace tapestry

@@ -1,0 +1,151 @@
+#include "parallel_core/optimizer/optimizer_param_scheduler.h"
+
+#include <cmath>
+
+#include "tests/nn/nn_test_util.h"
+
+namespace tapestry {
+namespace {
+
+constexpr double kBound = 1e-12;
+
+double at(const optim::Schedule& schedule, int64_t step) {
+  return schedule.learning_rate({.applied = step, .seen = step});
+}
+double decay_at(const optim::Schedule& schedule, int64_t step) {
+  return schedule.weight_decay({.applied = step, .seen = step});
+}
+
+// Warm-up of 2 and decay until 10 iterations of 4 samples, from 4 to 1.
+OptimizerParamSchedulerOptions iterations(const std::string& style) {
+  return {.learning_rate = 4,
+          .min_lr = 1,
+          .lr_decay_style = style,
+          .global_batch_size = 4,
+          .training_iters = 20,
+          .lr_warmup_iters = 2,
+          .lr_decay_iters = 10};
+}
+
+TEST(OptimizerParamScheduler, WarmsUpFromItsStart) {
+  for (const char* style : {"constant", "linear", "cosine", "inverse-square-root"}) {
+    OptimizerParamSchedulerOptions o = iterations(style);
+    o.lr_warmup_init = 1;
+    const OptimizerParamScheduler s(o);
+    EXPECT_EQ(at(s, 0), 1) << style;
+    EXPECT_EQ(at(s, 1), 2.5) << style;
+    EXPECT_EQ(at(s, 2), 4) << style;
+    // Steps that were skipped count.
+    EXPECT_EQ(s.learning_rate({.applied = 0, .seen = 1}), 2.5) << style;
+  }
+}
+
+TEST(OptimizerParamScheduler, DecaysInEachStyle) {
+  const OptimizerParamScheduler constant(iterations("constant"));
+  EXPECT_EQ(at(constant, 3), 4);
+  EXPECT_EQ(at(constant, 1000), 4);
+
+  const OptimizerParamScheduler linear(iterations("linear"));
+  EXPECT_NEAR(at(linear, 6), 2.5, kBound);
+  EXPECT_NEAR(at(linear, 8), 1.75, kBound);
+  EXPECT_NEAR(at(linear, 10), 1, kBound);
+  EXPECT_EQ(at(linear, 11), 1);
+
+  const OptimizerParamScheduler cosine(iterations("cosine"));
+  EXPECT_NEAR(at(cosine, 6), 2.5, kBound);
+  EXPECT_NEAR(at(cosine, 4), 1 + 3 * (std::cos(M_PI / 4) + 1) / 2, kBound);
+  EXPECT_NEAR(at(cosine, 10), 1, kBound);
+  EXPECT_EQ(at(cosine, 11), 1);
+
+  const OptimizerParamScheduler root(iterations("inverse-square-root"));
+  EXPECT_NEAR(at(root, 8), 4 * std::sqrt(2.0 / 8), kBound);
+  EXPECT_NEAR(at(root, 10), 4 * std::sqrt(2.0 / 10), kBound);
+  EXPECT_EQ(at(root, 11), 1);
+}
+
+TEST(OptimizerParamScheduler, StaysThenDecaysInWsd) {
+  OptimizerParamSchedulerOptions o = iterations("WSD");
+  o.lr_wsd_decay_iters = 4;
+  for (const char* style : {"linear", "cosine", "exponential"}) {
+    o.lr_wsd_decay_style = style;
+    const OptimizerParamScheduler s(o);
+    EXPECT_EQ(at(s, 3), 4) << style;
+    EXPECT_EQ(at(s, 6), 4) << style;
+    EXPECT_NEAR(at(s, 10), 1, kBound) << style;
+    EXPECT_EQ(at(s, 11), 1) << style;
+    const double quarter = std::string(style) == "linear"   ? 0.75
+                           : std::string(style) == "cosine" ? (std::cos(M_PI / 4) + 1) / 2
+                                                            : 2 * std::pow(0.5, 0.25) - 1;
+    EXPECT_NEAR(at(s, 7), 1 + 3 * quarter, kBound) << style;
+  }
+}
+
+TEST(OptimizerParamScheduler, CountsInSamplesOrByAFraction) {
+  OptimizerParamSchedulerOptions o{.learning_rate = 4,
+                                   .lr_decay_style = "linear",
+                                   .global_batch_size = 2,
+                                   .train_samples = 20,
+                                   .lr_warmup_samples = 4};
+  EXPECT_EQ(at(OptimizerParamScheduler(o), 1), 2);            // 2 of 4 samples
+  EXPECT_NEAR(at(OptimizerParamScheduler(o), 6), 2, kBound);  // (12 - 4) of (20 - 4)
+  o.lr_decay_samples = 12;
+  EXPECT_NEAR(at(OptimizerParamScheduler(o), 4), 2, kBound);
+  o.lr_warmup_fraction = 0.125;  // 1.5 samples, not rounded
+  EXPECT_EQ(at(OptimizerParamScheduler(o), 0), 0);
+  EXPECT_NEAR(at(OptimizerParamScheduler(o), 1), 4 * (1 - 0.5 / 10.5), kBound);
+  EXPECT_EQ(at(OptimizerParamScheduler(o), 7), 0);
+}
+
+TEST(OptimizerParamScheduler, RaisesWeightDecayOverTheRun) {
+  OptimizerParamSchedulerOptions o = iterations("constant");
+  o.weight_decay = 0.25;
+  EXPECT_EQ(decay_at(OptimizerParamScheduler(o), 0), 0.25);
+  EXPECT_EQ(decay_at(OptimizerParamScheduler(o), 50), 0.25);
+  o.start_weight_decay = 0.1;
+  o.end_weight_decay = 0.5;
+  o.weight_decay_incr_style = "linear";
+  EXPECT_NEAR(decay_at(OptimizerParamScheduler(o), 0), 0.1, kBound);
+  EXPECT_NEAR(decay_at(OptimizerParamScheduler(o), 5), 0.2, kBound);
+  EXPECT_NEAR(decay_at(OptimizerParamScheduler(o), 20), 0.5, kBound);
+  EXPECT_EQ(decay_at(OptimizerParamScheduler(o), 21), 0.5);
+  o.weight_decay_incr_style = "cosine";
+  EXPECT_NEAR(decay_at(OptimizerParamScheduler(o), 0), 0.1, kBound);
+  EXPECT_NEAR(decay_at(OptimizerParamScheduler(o), 5), 0.1 + 0.4 * (1 + std::cos(M_PI * 0.75)) / 2,
+              kBound);
+  EXPECT_NEAR(decay_at(OptimizerParamScheduler(o), 20), 0.5, kBound);
+}
+
+TEST(OptimizerParamScheduler, NamesTheKeysThatDoNotFit) {
+  const auto bad = [](const auto& change, const std::string& key) {
+    OptimizerParamSchedulerOptions o = iterations("linear");
+    change(o);
+    expect_throws<ValueError>([&] { OptimizerParamScheduler{o}; }, {key});
+  };
+  bad([](auto& o) { o.global_batch_size = 0; }, "global batch size");
+  bad([](auto& o) { o.training_iters = 0; }, "train_samples");
+  bad([](auto& o) { o.min_lr = -1; }, "min_lr");
+  bad([](auto& o) { o.min_lr = 5; }, "min_lr 5");
+  bad([](auto& o) { o.learning_rate = std::nan(""); }, "learning_rate");
+  bad([](auto& o) { o.lr_warmup_init = 5; }, "lr_warmup_init 5");
+  bad([](auto& o) { o.lr_warmup_init = -1; }, "lr_warmup_init");
+  bad([](auto& o) { o.lr_decay_iters = 0; }, "lr_decay_iters");
+  bad([](auto& o) { o.lr_warmup_iters = 10; }, "lr_warmup_iters");
+  bad([](auto& o) { o.lr_warmup_iters = -1; }, "lr_warmup_iters");
+  bad([](auto& o) { o.lr_warmup_fraction = 1; }, "lr_warmup_fraction");
+  bad([](auto& o) { o.lr_warmup_fraction = -0.1; }, "lr_warmup_fraction");
+  bad([](auto& o) { o.lr_decay_style = "wavy"; }, "lr_decay_style 'wavy'");
+  bad([](auto& o) { o.lr_decay_style = "WSD"; }, "lr_wsd_decay_iters");
+  const auto wsd = [](auto& o) {
+    o.lr_decay_style = "WSD";
+    o.lr_wsd_decay_iters = 2;
+  };
+  bad([&](auto& o) { wsd(o), o.lr_wsd_decay_style = "wavy"; }, "lr_wsd_decay_style 'wavy'");
+  bad([&](auto& o) { wsd(o), o.lr_wsd_decay_iters = -1; }, "lr_wsd_decay_iters");
+  bad([](auto& o) { o.weight_decay_incr_style = "wavy"; }, "weight_decay_incr_style 'wavy'");
+  bad([](auto& o) { o.start_weight_decay = -1; }, "start_weight_decay");
+  bad([](auto& o) { o.start_weight_decay = 1; }, "end_weight_decay");
+  bad([](auto& o) { o.end_weight_decay = 1; }, "weight_decay_incr_style constant");
+}
+
+}  // namespace
+}  // namespace tapestry
