@@ -52,6 +52,7 @@ struct Checkpoint {
       const DrawReplay replay(RankContext::current().default_generator(), draws);
       const EnableGradGuard recording;
       const MemoryKindGuard kind(MemoryKind::kActivation);
+      const detail::FlagGuard<&ThreadState::recomputing> again(true);
       return (*function)(own);
     }();
     TensorList gradients = output.requires_grad() ? detail::nested_gradients(output, dy, wanted)

@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "autograd/tape/recompute.h"  // IWYU pragma: export, is_recomputing()
 #include "autograd/tensor/tensor.h"
 
 namespace tapestry {

@@ -23,6 +23,10 @@
 // inputs; an undefined entry means zero. It is written in ops, so it can be differentiated again.
 // An op without backward has results that are cut off from the graph. Ops of the library and of
 // users are made in the same way.
+//
+// In a RecomputeScope a copy of the op, as it was before forward, may be run again: forward gives
+// the same bits whenever it is called with the same inputs. `static constexpr bool communicates =
+// true` marks ops that exchange messages, which may be told not to.
 #pragma once
 
 #include <array>
@@ -35,6 +39,7 @@
 #include "autograd/tape/anomaly.h"
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/grad_mode.h"
+#include "autograd/tape/recompute.h"
 #include "autograd/tape/registry.h"
 #include "autograd/tape/saved_tensor.h"
 #include "autograd/tensor/error.h"
@@ -224,6 +229,41 @@ void attach(List& results, const Ref<Node>& node) {
   }
 }
 
+/// Whether the op's results follow from its inputs whenever it is run.
+template <class Op>
+constexpr bool can_run_again() {
+  if constexpr (requires { Op::has_hidden_edges; }) {
+    return false;  // runs a function of others, which checkpoint() does by itself
+  } else {
+    return std::is_copy_constructible_v<Op>;
+  }
+}
+
+/// Notes how the results of an op, in storages of which `made` are new, follow from its inputs.
+template <class Op, class Result, class... Inputs>
+void note_op(const Op& op,
+             const Result& result,
+             const std::vector<Storage*>& made,
+             const Inputs&... inputs) {
+  RecomputedValues* values = noted_values();
+  if constexpr (requires { Op::communicates; }) {
+    if (!values->repeats_communication()) {
+      return;
+    }
+  }
+  auto again = std::tuple(input_again(inputs)...);
+  TensorList all;
+  std::apply([&](const auto&... each) { (append_tensors(all, each), ...); }, again);
+  note_again(
+      *values, listed(result), made,
+      [op, again = std::move(again)] {
+        Op own = op;
+        const ForwardScope scope(Op::name, nullptr);
+        return listed(std::apply([&](const auto&... each) { return own.forward(each...); }, again));
+      },
+      all);
+}
+
 inline std::span<const Tensor> as_span(const Tensor& t) { return {&t, 1}; }
 template <class List>
 std::span<const Tensor> as_span(const List& list) {
@@ -250,14 +290,30 @@ auto apply_op(Op op, const Inputs&... inputs) {
 
   if constexpr (detail::kDifferentiable<Op>) {
     if (state.grad_enabled && (detail::wants_grad(inputs) || ...)) {
+      std::optional<Op> as_given;
+      std::vector<Storage*> made;
+      if constexpr (detail::can_run_again<Op>()) {
+        if (state.recomputed_values != nullptr) [[unlikely]] {
+          as_given.emplace(op);
+        }
+      }
       auto node = make_ref<detail::OpNode<Op>>(std::move(op));
       (detail::collect_edges(*node, inputs), ...);
       node->renumber();
       Result result = [&] {
         const detail::ForwardScope scope(Op::name, node.get());
+        if (as_given) [[unlikely]] {
+          const detail::NewStorages listing(made);
+          return node->op().forward(inputs...);
+        }
         return node->op().forward(inputs...);
       }();
       anomaly(result);
+      if constexpr (detail::can_run_again<Op>()) {
+        if (as_given) [[unlikely]] {
+          detail::note_op(*as_given, result, made, inputs...);
+        }
+      }
       detail::make_fresh(result);
       detail::attach(result, Ref<Node>(node));
       return result;

@@ -1,5 +1,6 @@
 // Memory that tensors share: a block of the caching allocator, memory owned by somebody else, or a
-// window on memory that comes when it is touched.
+// window on memory that comes when it is touched. A block may be let go for a while, if its content
+// can be made again.
 #pragma once
 
 #include <atomic>
@@ -24,6 +25,17 @@ class VersionWatch final : public RefCounted {
   std::atomic<uint32_t> version_;
 };
 
+class Storage;
+
+/// Makes the content of storages again whose memory was let go.
+class StorageSource : public RefCounted {
+ public:
+  /// Gives `wanted`, and whoever else it can, memory and content back by Storage::refill().
+  virtual void restore(Storage& wanted) = 0;
+  /// A storage needs it no more.
+  virtual void forget(const Storage& storage) = 0;
+};
+
 /// One contiguous piece of memory with the version counter of everything that views it. Each
 /// in-place change adds one to the version; a tensor that was saved for backward remembers the
 /// version it saw. Threads may change disjoint parts of one storage at the same time; a window is
@@ -44,6 +56,19 @@ class Storage final : public RefCounted {
   /// Closes a window: the memory may go. Tensors on it keep their place and version.
   void close() { data_ = nullptr; }
   bool is_open() const { return data_ != nullptr; }
+
+  /// Says where the content of memory of its own comes from, so that the memory may be dropped. The
+  /// content must not be changed afterwards.
+  void set_source(Ref<StorageSource> source);
+  /// The content is to stay. Without effect where the memory was dropped.
+  void clear_source();
+  /// Lets the memory go, which the next data() has made again by the source. False, and nothing
+  /// happens, without a source or memory.
+  bool drop();
+  bool is_dropped() const { return source_ && data_ == nullptr; }
+  /// Gives it, if it was dropped, the memory of a storage of the same size, which is left without.
+  void refill(Storage& other);
+
   int64_t bytes() const { return bytes_; }
   /// False for memory that lives elsewhere and for a window: somebody else may look at it.
   bool owns_memory() const { return static_cast<bool>(allocator_); }
@@ -69,6 +94,7 @@ class Storage final : public RefCounted {
   CachingAllocator::Block block_;
   std::function<void()> release_;
   std::function<std::byte*()> open_;
+  Ref<StorageSource> source_;
 };
 
 }  // namespace tapestry

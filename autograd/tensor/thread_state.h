@@ -26,7 +26,11 @@ struct ThreadState {
   bool grad_enabled = true;                          ///< see autograd/tape/grad_mode.h
   bool anomaly_enabled = false;                      ///< see autograd/tape/grad_mode.h
   MemoryKind memory_kind = MemoryKind::kActivation;  ///< of new blocks, see MemoryKindGuard
-  void* recording_node = nullptr;  ///< the tape node whose forward is running, if it is recorded
+  void* recording_node = nullptr;     ///< the tape node whose forward is running, if it is recorded
+  void* recomputed_values = nullptr;  ///< where ops note how their results are made again, if so;
+                                      ///< see autograd/tape/recompute.h
+  void* new_storages = nullptr;  ///< a std::vector<Storage*>, if those that are made are listed
+  bool recomputing = false;      ///< what runs has run before
 };
 
 namespace detail {

@@ -409,6 +409,14 @@ class Loader {
     }
     const std::string path = std::string(section.name) + "." + std::string(key->name);
     const bool is_mapping = key->field.type == config::Type::kMapping;
+    if (is_mapping && node.kind == RawNode::Kind::kScalar && !key->scalar_entry.empty()) {
+      RawNode mapping{.kind = RawNode::Kind::kMap, .place = node.place};
+      RawNode entry{.kind = RawNode::Kind::kScalar, .scalar = std::string(key->scalar_entry)};
+      entry.place = name.place;
+      mapping.entries.push_back({std::move(entry), node});
+      read_key(section, prefix, name, mapping, is_override);
+      return;
+    }
     if (is_mapping && node.kind != RawNode::Kind::kMap && node.kind != RawNode::Kind::kNull) {
       error(node.place,
             concat(shown(section.name), ".", key->name, ": expected a mapping, got ",
@@ -781,6 +789,12 @@ int zero_level(const AllConfig& config) {
     return *level == "z3" ? 3 : *level == "z2" ? 2 : 1;
   }
   return config.training_config.use_distributed_optimizer ? 1 : 0;
+}
+
+bool keeps_gathered_weights(const AllConfig& config) {
+  const std::optional<RecomputeConfig>& recompute = config.parallel_config.recompute_config;
+  return zero_level(config) == 3 && recompute &&
+         !recompute->parallel_optimizer_comm_recompute.value_or(true);
 }
 
 int64_t bucket_size(const AllConfig& config, int64_t data_parallel_size) {

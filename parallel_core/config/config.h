@@ -13,6 +13,7 @@
 
 #include "autograd/kernels/dtype.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/value.h"
 
 namespace tapestry {
 
@@ -129,10 +130,38 @@ struct TrainingConfig {
 /// Numbers of layers per pipeline stage: one row, or one row per virtual stage.
 using LayerTable = std::vector<std::vector<int64_t>>;
 
+/// Layers as they were written: a boolean, numbers per stage, rows of numbers per chunk, in which a
+/// boolean may stand for all or none; or, by pattern, a list of patterns or a mapping from patterns
+/// to one of these. recompute_tables.h turns it into numbers.
+struct RecomputeChoice {
+  config::Value value = false;
+  bool operator==(const RecomputeChoice&) const = default;
+};
+
+/// What one layer recomputes.
+struct LayerRecompute {
+  bool full = false;
+  bool keeps_input = true;  ///< of a fully recomputed layer: false inside of a group of layers
+  std::vector<std::string> select;  ///< patterns, also those without effect next to `full`
+  std::vector<std::string> select_comm;
+  std::vector<std::string> exclude;
+  std::vector<std::string> comm_exclude;
+  bool repeats_communication = true;  ///< mp_comm_recompute
+  bool slices_input = false;          ///< recompute_slice_activation
+  bool operator==(const LayerRecompute&) const = default;
+};
+
 struct RecomputeConfig {
-  LayerTable recompute;
-  LayerTable select_recompute;
-  LayerTable select_comm_recompute;
+  RecomputeChoice recompute;
+  std::optional<std::vector<int64_t>> recompute_layers;
+  RecomputeChoice select_recompute;
+  std::optional<std::vector<int64_t>> select_recompute_layers;
+  RecomputeChoice select_comm_recompute;
+  RecomputeChoice select_recompute_exclude;
+  RecomputeChoice select_comm_recompute_exclude;
+  bool mp_comm_recompute = true;
+  std::optional<bool> parallel_optimizer_comm_recompute;  // empty: as zero_level says
+  bool recompute_slice_activation = false;
   bool operator==(const RecomputeConfig&) const = default;
 };
 
@@ -213,8 +242,9 @@ struct Initializer {
 };
 
 struct TransformerConfig {
-  std::optional<std::string> from_hf;  // folder whose config.json gives the keys below
-  bool sequence_parallel = false;      // resolved: parallel_config.sequence_parallel
+  std::optional<std::string> from_hf;           // folder whose config.json gives the keys below
+  bool sequence_parallel = false;               // resolved: parallel_config.sequence_parallel
+  std::vector<LayerRecompute> layer_recompute;  // resolved; empty: nothing beyond what is usual
   int64_t vocab_size = 0;
   int64_t num_layers = 0;
   int64_t num_attention_heads = 0;
@@ -525,6 +555,10 @@ std::string start_weights(const AllConfig& config);
 /// What data-parallel ranks share out: 0 nothing, 1 optimizer state, 2 also gradients, 3 also
 /// weights (parallel_config.zero_level, training_config.use_distributed_optimizer).
 int zero_level(const AllConfig& config);
+
+/// With z3: weights that were gathered stay until the update
+/// (recompute_config.parallel_optimizer_comm_recompute).
+bool keeps_gathered_weights(const AllConfig& config);
 
 /// Elements of one gradient bucket: training_config.bucket_size, else 40 million, or one million
 /// for each data-parallel rank if that is more.

@@ -59,6 +59,7 @@ void assign(LayerTable& member, const Value& value) {
     }
   }
 }
+void assign(RecomputeChoice& member, const Value& value) { member.value = value; }
 void assign(Initializer& member, const Value& value) {
   if (value.is<double>()) {
     member = {"constant", value.as<double>()};
@@ -111,6 +112,7 @@ Value read(const LayerTable& member) {
   }
   return {std::move(rows)};
 }
+Value read(const RecomputeChoice& member) { return member.value; }
 Value read(const Initializer& member) {
   return member.constant ? Value{*member.constant} : Value{member.name};
 }

@@ -34,6 +34,19 @@ void check_table(const char* key, const LayerTable& table, int64_t ranks, int64_
                     " of ", ranks);
 }
 
+// One number stands for every chunk, one row for every virtual stage.
+LayerTable over_all_chunks(LayerTable table, int64_t ranks, int64_t chunks) {
+  if (table.size() == 1) {
+    std::vector<int64_t>& row = table.front();
+    if (row.size() == 1) {
+      row.assign(static_cast<size_t>(ranks), row.front());
+    }
+    const std::vector<int64_t> same = row;
+    table.assign(static_cast<size_t>(chunks), same);
+  }
+  return table;
+}
+
 void check_sum(const char* key, const LayerTable& table, int64_t expected) {
   int64_t sum = 0;
   for (const auto& row : table) {
@@ -66,7 +79,7 @@ LayerTable layers_per_chunk(int64_t num_layers, const ModelParallelConfig& confi
     check_table("num_layer_list", table, ranks, chunks);
     check_sum("num_layer_list", table, num_layers);
   } else if (config.offset) {
-    table = *config.offset;
+    table = over_all_chunks(*config.offset, ranks, chunks);
     check_table("offset", table, ranks, chunks);
     check_sum("offset", table, num_layers % (ranks * chunks));
     for (auto& row : table) {

@@ -18,11 +18,12 @@ struct LayerRange {
 /// Number of layers of each chunk, as table[virtual stage][pipeline rank]; chunk v of rank p is
 /// model stage v * pp + p.
 ///
-/// num_layer_list as it stands; with offset the even share num_layers / (pp * vpp) plus the offset;
-/// else num_layers are divided over the virtual stages and each part over the ranks, where the
-/// remainder r of a division by n goes to parts n - 2, n - 3, .., one each, so that the last part,
-/// which also has the head, is served last. With standalone_embedding_stage rank 0 has no layers
-/// and the others share them; num_layer_list and offset then have pp - 1 entries.
+/// num_layer_list as it stands; with offset the even share num_layers / (pp * vpp) plus the offset,
+/// of which one number stands for every chunk and one row for every virtual stage; else num_layers
+/// are divided over the virtual stages and each part over the ranks, where the remainder r of a
+/// division by n goes to parts n - 2, n - 3, .., one each, so that the last part, which also has
+/// the head, is served last. With standalone_embedding_stage rank 0 has no layers and the others
+/// share them; num_layer_list and offset then have pp - 1 entries.
 ///
 /// ValueError for a table of another shape or with another sum, a chunk without layers, both tables
 /// at once, interleaving with fewer than two ranks, or a stand-alone embedding with one rank or

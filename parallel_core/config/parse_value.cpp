@@ -1,5 +1,6 @@
 #include "parallel_core/config/parse_value.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -45,6 +46,28 @@ bool has_typographic_quotes(const RawNode& node) {
     }
   }
   return false;
+}
+
+// The node on one line, as it could have been written.
+std::string flow_text(const RawNode& node) {
+  std::string text;
+  switch (node.kind) {
+    case RawNode::Kind::kNull:
+      return "null";
+    case RawNode::Kind::kScalar:
+      return node.scalar;
+    case RawNode::Kind::kList:
+      for (const RawNode& item : node.items) {
+        text += (text.empty() ? "" : ", ") + flow_text(item);
+      }
+      return "[" + text + "]";
+    case RawNode::Kind::kMap:
+      for (const auto& [name, value] : node.entries) {
+        text += concat(text.empty() ? "" : ", ", name.scalar, ": ", flow_text(value));
+      }
+      return "{" + text + "}";
+  }
+  return text;
 }
 
 // Reads nodes; the first thing that does not fit is kept in error.
@@ -168,7 +191,8 @@ class Reader {
 
   // A list may also be written as a text: "[1, 2]".
   RawNode unquoted(const RawNode& node) {
-    if (node.kind == RawNode::Kind::kScalar && !node.scalar.empty() && node.scalar[0] == '[') {
+    if (node.kind == RawNode::Kind::kScalar && !node.scalar.empty() &&
+        (node.scalar[0] == '[' || (node.scalar[0] == '{' && key_.field.type == Type::kRecompute))) {
       std::vector<std::string> errors;
       RawNode list = parse_yaml(node.scalar, node.place, /*fixed_place=*/true, errors);
       if (errors.empty()) {
@@ -202,6 +226,88 @@ class Reader {
       }
       return list(entry, expected, [this](const RawNode& number) { return integer(number); });
     });
+  }
+
+  // A boolean, numbers per stage, or rows of numbers; null: none of these.
+  Value layer_counts(const RawNode& node) {
+    const ScalarKind type = kind(node);
+    if (node.kind == RawNode::Kind::kScalar) {
+      return type == ScalarKind::kBool ? boolean(node) : Value{};
+    }
+    if (node.kind != RawNode::Kind::kList) {
+      return {};
+    }
+    const bool rows = std::any_of(node.items.begin(), node.items.end(), [](const RawNode& item) {
+      return item.kind == RawNode::Kind::kList;
+    });
+    const auto cell = [this](const RawNode& item) {
+      return kind(item) == ScalarKind::kBool  ? boolean(item)
+             : kind(item) == ScalarKind::kInt ? integer(item)
+                                              : Value{};
+    };
+    Value::List out;
+    for (const RawNode& item : node.items) {
+      Value entry;
+      if (item.kind == RawNode::Kind::kList) {
+        Value::List row;
+        for (const RawNode& number : item.items) {
+          row.push_back(cell(number));
+          if (row.back().is_null()) {
+            return {};
+          }
+        }
+        entry = row.empty() ? Value{} : Value{std::move(row)};
+      } else {
+        entry = cell(item);
+      }
+      if (entry.is_null() || (rows && entry.is<int64_t>())) {
+        return {};
+      }
+      out.push_back(std::move(entry));
+    }
+    return {std::move(out)};
+  }
+
+  // Patterns, each for every layer, or a mapping from patterns to layers; null: neither.
+  Value layer_patterns(const RawNode& node) {
+    const auto is_pattern = [this](const RawNode& item) {
+      return item.kind == RawNode::Kind::kScalar && kind(item) == ScalarKind::kString &&
+             !item.scalar.empty();
+    };
+    if (node.kind == RawNode::Kind::kList && !node.items.empty()) {
+      Value::List list;
+      for (const RawNode& item : node.items) {
+        if (!is_pattern(item)) {
+          return {};
+        }
+        list.push_back({item.scalar});
+      }
+      return {std::move(list)};
+    }
+    if (node.kind != RawNode::Kind::kMap) {
+      return {};
+    }
+    Value::Map map;
+    for (const auto& [name, value] : node.entries) {
+      Value counts = layer_counts(unquoted(value));
+      if (counts.is_null()) {
+        return {};
+      }
+      map.emplace_back(name.scalar, std::move(counts));
+    }
+    return {std::move(map)};
+  }
+
+  Value recompute(const RawNode& text) {
+    const RawNode node = unquoted(text);
+    Value value = layer_counts(node);
+    if (value.is_null() && last_name(key_) != "recompute") {
+      value = layer_patterns(node);
+    }
+    if (value.is_null() && error_.empty()) {
+      error_ = concat("Illegal input list for select_recompute: ", flow_text(node));
+    }
+    return value;
   }
 
   // Prefixes and weights, also as pairs: [[0.3, a], [0.7, b]].
@@ -322,6 +428,8 @@ Value parse_value(const Key& key, const RawNode& node, std::string& error) {
         return reader.string_list(node);
       case Type::kLayerTable:
         return reader.layer_table(node);
+      case Type::kRecompute:
+        return reader.recompute(node);
       case Type::kSwitchOrName:
         return reader.switch_or_name(node);
       case Type::kInitializer:

@@ -4,6 +4,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/layer_split.h"
+#include "parallel_core/config/recompute_tables.h"
 #include "parallel_core/config/value.h"
 
 namespace tapestry::config {
@@ -305,6 +306,89 @@ void check_layout(Resolution& r) {
   }
 }
 
+void check_recompute(Resolution& r) {
+  const auto& model = r.config().model_config;
+  const auto& parallel = r.config().parallel_config;
+  constexpr const char* kConfig = "parallel_config.recompute_config";
+  constexpr const char* kGranularity = "model_config.recompute_granularity";
+  constexpr const char* kMethod = "model_config.recompute_method";
+  constexpr const char* kNumber = "model_config.recompute_num_layers";
+  if (!r.sound({kConfig, "parallel_config.recompute_config.recompute",
+                "parallel_config.recompute_config.recompute_layers",
+                "parallel_config.recompute_config.select_recompute",
+                "parallel_config.recompute_config.select_recompute_layers",
+                "parallel_config.recompute_config.select_comm_recompute",
+                "parallel_config.recompute_config.select_recompute_exclude",
+                "parallel_config.recompute_config.select_comm_recompute_exclude",
+                "model_config.num_layers", "parallel_config.num_layer_list",
+                "parallel_config.offset", "parallel_config.pipeline_model_parallel_size",
+                "parallel_config.virtual_pipeline_model_parallel_size"})) {
+    return;
+  }
+  try {
+    layers_per_chunk(model.num_layers, parallel);
+  } catch (const ValueError&) {
+    return;  // reported as such
+  }
+  bool full = false;
+  const bool asked = parallel.recompute_config || model.recompute_granularity ||
+                     model.recompute_activations || model.select_recompute ||
+                     model.select_comm_recompute;
+  try {
+    std::vector<LayerRecompute> layers =
+        asked ? layer_recompute(r.config()) : std::vector<LayerRecompute>();
+    full = std::any_of(layers.begin(), layers.end(), [](const auto& layer) { return layer.full; });
+    if (recomputes(layers)) {
+      r.config().model_config.layer_recompute = std::move(layers);
+    }
+  } catch (const ValueError& error) {
+    r.error(kConfig, error.what());
+    return;
+  }
+  const bool by_granularity = model.recompute_granularity || model.recompute_activations;
+  if (parallel.recompute_config && by_granularity) {
+    AllConfig without = r.config();
+    without.model_config.recompute_granularity.reset();
+    without.model_config.recompute_activations = false;
+    without.model_config.select_recompute = false;
+    if (recomputes(layer_recompute(without))) {
+      r.note(kGranularity, "has no effect next to parallel_config.recompute_config");
+      return;
+    }
+  }
+  if (model.recompute_granularity == "full" && (!model.recompute_method || !r.given(kNumber))) {
+    r.note(kGranularity,
+           concat("full with recompute_method ", model.recompute_method.value_or("uniform"),
+                  " and ", model.recompute_num_layers.value_or(1), " layers"));
+  }
+  if (model.recompute_granularity != "full") {
+    for (const char* key : {kMethod, kNumber}) {
+      if (r.given(key)) {
+        r.note(key, "has no effect without recompute_granularity: full");
+      }
+    }
+  }
+  const bool slices =
+      parallel.recompute_config && parallel.recompute_config->recompute_slice_activation;
+  if (slices || model.distribute_saved_activations) {
+    const char* key = slices ? "parallel_config.recompute_config.recompute_slice_activation"
+                             : "model_config.distribute_saved_activations";
+    if (!full) {
+      r.note(key, "has no effect without layers that are recomputed as a whole");
+    } else if (parallel.tensor_model_parallel_size == 1) {
+      r.note(key, "has no effect with tensor_model_parallel_size 1");
+    } else if (parallel.sequence_parallel) {
+      r.note(key, "has no effect with sequence_parallel, which divides what is kept");
+    }
+  }
+  if (parallel.recompute_config &&
+      parallel.recompute_config->parallel_optimizer_comm_recompute.has_value() &&
+      zero_level(r.config()) < 3) {
+    r.note("parallel_config.recompute_config.parallel_optimizer_comm_recompute",
+           "has no effect without zero_level: z3");
+  }
+}
+
 void check_moe(Resolution& r) {
   auto& moe = r.config().moe_config;
   const auto& parallel = r.config().parallel_config;
@@ -394,6 +478,7 @@ void resolve_model(Resolution& r) {
             concat("is ", *model.recompute_num_layers, " of ", model.num_layers, " layers"));
   }
   check_layout(r);
+  check_recompute(r);
   check_moe(r);
 }
 

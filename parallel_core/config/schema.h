@@ -55,6 +55,8 @@ struct Key {
   std::string_view aliases = {};
   /// Other spellings of values: "mint.AdamW=AdamW|...".
   std::string_view value_aliases = {};
+  /// Of a mapping: the entry that a scalar in its place gives.
+  std::string_view scalar_entry = {};
   /// Shown as the default where the member's initialiser does not say it.
   std::string_view default_text = {};
   /// Not empty: only these values (YAML text, separated by '|') work in this release ...

@@ -14,7 +14,6 @@ constexpr Field f = field_of<&AllConfig::model_config, Path...>();
 // What 32-bit indices can count.
 constexpr Check kSize = between(1, 2147483647);
 
-constexpr std::string_view kRecompute = "recomputation of activations is not built yet";
 constexpr std::string_view kDecoderOnly = "models are decoder-only GPTs";
 constexpr std::string_view kNotBuilt = "this variant is not built yet";
 constexpr std::string_view kFusion = "fusions are chosen by the operations themselves";
@@ -405,42 +404,35 @@ constexpr Key kKeys[] = {
     {.name = "recompute_method",
      .field = f<&M::recompute_method>,
      .check = one_of("uniform|block"),
-     .accepted = "null",
-     .reason = kRecompute,
-     .doc = "Which layers are recomputed."},
+     .doc = "With `recompute_granularity: full`: groups of `recompute_num_layers` layers of which "
+            "only the first one's input is kept (uniform), or the first `recompute_num_layers` "
+            "layers of each chunk, one by one (block). Null: uniform."},
     {.name = "recompute_num_layers",
      .field = f<&M::recompute_num_layers>,
      .check = above(0),
-     .accepted = "null",
-     .reason = kRecompute,
-     .doc = "How many layers are recomputed."},
+     .doc = "The number that `recompute_method` speaks of. Null: 1."},
     {.name = "recompute_granularity",
      .field = f<&M::recompute_granularity>,
      .check = one_of("selective|full"),
-     .accepted = "null",
-     .reason = kRecompute,
-     .doc = "Attention alone, or whole layers."},
+     .doc = "Recompute whole layers, or the result of attention alone (with "
+            "`use_flash_attention` the MLP's activation, which is recomputed in any case). Where "
+            "`recompute_config` recomputes something, that counts."},
     {.name = "recompute_activations",
      .field = f<&M::recompute_activations>,
      .null = Null::kDefault,
-     .accepted = "False",
-     .reason = kRecompute,
      .doc = "Short for `recompute_granularity: selective`."},
     {.name = "select_recompute",
      .field = f<&M::select_recompute>,
-     .accepted = "False",
-     .reason = kRecompute,
-     .doc = "Recompute attention of a layer."},
+     .doc = "The same as `recompute_granularity: selective`."},
     {.name = "select_comm_recompute",
      .field = f<&M::select_comm_recompute>,
-     .accepted = "False",
-     .reason = kRecompute,
-     .doc = "Gather inputs of a layer again."},
+     .doc = "Gather inputs again with sequence parallelism. Done in any case, unless "
+            "`recompute_config.select_comm_recompute_exclude` says otherwise."},
     {.name = "distribute_saved_activations",
      .field = f<&M::distribute_saved_activations>,
-     .accepted = "False",
-     .reason = kRecompute,
-     .doc = "Divide kept activations over tensor-parallel ranks."},
+     .doc =
+         "With `recompute_granularity: full`, divide the kept inputs over tensor-parallel ranks: "
+         "`recompute_config.recompute_slice_activation` of the whole model."},
     {.name = "bias_dropout_fusion",
      .field = f<&M::bias_dropout_fusion>,
      .accepted = "False",

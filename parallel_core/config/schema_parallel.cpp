@@ -1,4 +1,5 @@
 // Rows of `parallel_config`.
+#include "parallel_core/config/recompute_tables.h"
 #include "parallel_core/config/schema.h"
 
 namespace tapestry::config {
@@ -10,7 +11,6 @@ template <auto... Path>
 constexpr Field f = field_of<&AllConfig::parallel_config, Path...>();
 
 constexpr std::string_view kOneProcess = "this release trains in one process";
-constexpr std::string_view kRecompute = "recomputation of activations is not built yet";
 constexpr std::string_view kHetero = "heterogeneous pipelines are not built yet";
 
 std::string check_layer_table(const Value& value) {
@@ -46,6 +46,38 @@ std::string check_counts(const Value& value) {
     }
   }
   return value.as<Value::List>().empty() ? "" : check_layer_table(value);
+}
+
+std::string check_recompute(const Value& value) {
+  if (value.is<Value::Map>()) {
+    for (const auto& [pattern, layers] : value.as<Value::Map>()) {
+      std::string error = complaint_of_pattern(pattern);
+      if (error.empty()) {
+        error = check_recompute(layers);
+      }
+      if (!error.empty()) {
+        return error;
+      }
+    }
+    return {};
+  }
+  if (!value.is<Value::List>()) {
+    return {};
+  }
+  for (const Value& item : value.as<Value::List>()) {
+    std::string error;
+    if (item.is<std::string>()) {
+      error = complaint_of_pattern(item.as<std::string>());
+    } else if (item.is<Value::List>()) {
+      error = check_recompute(item);
+    } else if (item.is<int64_t>() && item.as<int64_t>() < 0) {
+      error = "a number of layers cannot be negative, got " + to_yaml(item);
+    }
+    if (!error.empty()) {
+      return error;
+    }
+  }
+  return {};
 }
 
 std::string check_layer_list(const Value& value) {
@@ -132,36 +164,77 @@ constexpr Key kKeys[] = {
     {.name = "offset",
      .field = f<&P::offset>,
      .check = satisfies(check_offset, "one number per stage, or one such row per virtual stage"),
-     .doc = "What each stage's layers differ by from the even share, rounded down; not together "
+     .doc = "What each stage's layers differ by from the even share, rounded down: a row per "
+            "virtual stage, one row for all of them, or one number for all stages. Not together "
             "with `num_layer_list`."},
     {.name = "recompute_config",
      .field = f<&P::recompute_config>,
      .aliases = "/recompute_config",
-     .doc = "Recomputation of activations in the backward pass."},
+     .scalar_entry = "recompute",
+     .doc = "What backward passes compute again instead of keeping it. A boolean in place of the "
+            "mapping is its `recompute`. Numbers of layers are one per stage, dealt out over its "
+            "chunks, or one row of them per chunk; the first layers of a chunk are taken, and a "
+            "boolean stands for all or none of a stage, a row or a chunk. See "
+            "[memory.md](memory.md)."},
     {.name = "recompute_config.recompute",
      .field = f<&P::recompute_config, &RecomputeConfig::recompute>,
-     .check = satisfies(check_counts, "layers per stage"),
+     .check = satisfies(check_recompute, "layers per stage, or rows of them per chunk"),
      .null = Null::kDefault,
      .aliases = "recompute",
-     .accepted = "[]|[0]",
-     .reason = kRecompute,
-     .doc = "Layers of each stage that are recomputed as a whole."},
+     .doc = "Whole layers: of each only its input is kept."},
+    {.name = "recompute_config.recompute_layers",
+     .field = f<&P::recompute_config, &RecomputeConfig::recompute_layers>,
+     .check = at_least(0),
+     .doc =
+         "The same by number: layers of the whole model, from 0. Not together with `recompute`."},
     {.name = "recompute_config.select_recompute",
      .field = f<&P::recompute_config, &RecomputeConfig::select_recompute>,
-     .check = satisfies(check_counts, "layers per stage"),
+     .check = satisfies(check_recompute, "layers, patterns, or layers by pattern"),
      .null = Null::kDefault,
      .aliases = "select_recompute",
-     .accepted = "[]|[0]",
-     .reason = kRecompute,
-     .doc = "Layers of each stage whose attention is recomputed."},
+     .doc = "Results of single operations, named by patterns such as `feed_forward\\.mul`: parts "
+            "between `\\.` are regular expressions, each for a whole part of a name. A list of "
+            "patterns holds for all layers, a mapping gives each pattern its layers; layers alone "
+            "stand for the patterns `feed_forward\\.mul` and `feed_forward\\.w1\\.activation\\."
+            "silu`."},
+    {.name = "recompute_config.select_recompute_layers",
+     .field = f<&P::recompute_config, &RecomputeConfig::select_recompute_layers>,
+     .check = at_least(0),
+     .doc = "Layers by number, from 0, for which the patterns of `select_recompute` hold in place "
+            "of all."},
     {.name = "recompute_config.select_comm_recompute",
      .field = f<&P::recompute_config, &RecomputeConfig::select_comm_recompute>,
-     .check = satisfies(check_counts, "layers per stage"),
+     .check = satisfies(check_recompute, "layers, patterns, or layers by pattern"),
      .null = Null::kDefault,
      .aliases = "select_comm_recompute",
-     .accepted = "[]|[0]",
-     .reason = kRecompute,
-     .doc = "Layers of each stage whose gathered inputs are gathered again."},
+     .doc = "Communication after the named operations that is repeated: with sequence parallelism "
+            "the gathering behind a norm, in the forms of `select_recompute`; layers alone stand "
+            "for `.*\\.norm`. This is done in any case, unless it is excluded."},
+    {.name = "recompute_config.select_recompute_exclude",
+     .field = f<&P::recompute_config, &RecomputeConfig::select_recompute_exclude>,
+     .check = satisfies(check_recompute, "layers, patterns, or layers by pattern"),
+     .null = Null::kDefault,
+     .doc = "Operations whose results are kept, also in layers that are recomputed as a whole. "
+            "Layers alone stand for the MLP's activation, which is recomputed unless it is named "
+            "here."},
+    {.name = "recompute_config.select_comm_recompute_exclude",
+     .field = f<&P::recompute_config, &RecomputeConfig::select_comm_recompute_exclude>,
+     .check = satisfies(check_recompute, "layers, patterns, or layers by pattern"),
+     .null = Null::kDefault,
+     .doc = "Operations behind which gathered values are kept; layers alone stand for "
+            "`.*\\.norm`."},
+    {.name = "recompute_config.mp_comm_recompute",
+     .field = f<&P::recompute_config, &RecomputeConfig::mp_comm_recompute>,
+     .doc = "In layers that are recomputed as a whole, repeat what tensor-parallel ranks "
+            "communicate. False: keep the results."},
+    {.name = "recompute_config.parallel_optimizer_comm_recompute",
+     .field = f<&P::recompute_config, &RecomputeConfig::parallel_optimizer_comm_recompute>,
+     .doc = "With `zero_level: z3`, gather weights again in backward passes. Null: True, which is "
+            "what z3 is for. False: gather them once in a step, and keep them until the update."},
+    {.name = "recompute_config.recompute_slice_activation",
+     .field = f<&P::recompute_config, &RecomputeConfig::recompute_slice_activation>,
+     .doc = "Of the kept input of a recomputed layer, each tensor-parallel rank keeps its share, "
+            "which is gathered when it is needed. With `sequence_parallel` that is so anyway."},
     {.name = "heterogeneous_pipeline",
      .field = f<&P::heterogeneous_pipeline>,
      .accepted = "False",

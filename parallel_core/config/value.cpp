@@ -42,6 +42,7 @@ Value::Value(Value&& other) noexcept = default;
 Value& Value::operator=(const Value& other) = default;
 Value& Value::operator=(Value&& other) noexcept = default;
 Value::~Value() = default;
+bool Value::operator==(const Value& other) const { return data == other.data; }
 
 std::string number_text(double number) {
   std::array<char, 32> buffer{};

@@ -39,6 +39,7 @@ struct Value {
   bool is() const {
     return std::holds_alternative<T>(data);
   }
+  bool operator==(const Value& other) const;
 };
 
 /// YAML flow text that reads back as the same value: `null`, `True`, `1e-06`, `[7, 0]`,

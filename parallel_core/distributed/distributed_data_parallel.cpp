@@ -93,6 +93,9 @@ void DistributedDataParallel::State::add_bucket(std::vector<ParamAndGradBucket::
                                                 DType dtype,
                                                 bool paged) {
   const auto on_open = [this](ParamAndGradBucket& bucket) {
+    if (options.keeps_gathered_parameters) {
+      return;
+    }
     if (std::find(open_pages.begin(), open_pages.end(), &bucket) == open_pages.end()) {
       open_pages.push_back(&bucket);
     }
@@ -474,7 +477,8 @@ std::unique_ptr<DistributedDataParallel> get_data_parallel(const AllConfig& conf
       .isolated =
           [](const nn::Parameter& parameter) {
             return parameter.flags().shared || parameter.flags().has_copy;
-          }};
+          },
+      .keeps_gathered_parameters = keeps_gathered_weights(config)};
   return std::make_unique<DistributedDataParallel>(model.named_parameters(), options, group);
 }
 

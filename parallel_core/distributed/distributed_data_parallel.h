@@ -39,6 +39,8 @@ struct DataParallelOptions {
   /// Parameters that get a bucket of their own, which is reduced after all backward passes: other
   /// ranks' gradients of it have to be added first.
   std::function<bool(const nn::Parameter&)> isolated;
+  /// With z3: what was gathered stays until parameters_changed().
+  bool keeps_gathered_parameters = false;
 };
 
 /// Owns the gradients of a model on one rank of a data-parallel group, and its parameters where the
@@ -48,7 +50,7 @@ struct DataParallelOptions {
 /// wanted. With a sharded optimizer, what is updated are the pieces().
 ///
 /// With z3 the memory of a paged parameter comes when it is touched and goes when two others have
-/// been, so that an op may use two at once. Reading or saving one is collective, like every touch.
+/// been, so that an op may use two at once, unless what was gathered is to be kept. Reading or saving one is collective, like every touch.
 class DistributedDataParallel final : public ModelGradients {
  public:
   /// Parameters lie in buckets in reverse order of their making, which is about the order in which

@@ -15,7 +15,8 @@ struct ColumnLinear {
   static constexpr std::string_view name = "column_parallel_linear";
   ProcessGroup* group;
   std::optional<int64_t> sequence_axis;
-  Tensor rounded;  // the weight in x's dtype, where that differs
+  Tensor rounded;   // the weight in x's dtype, where that differs
+  Tensor gathered;  // all of x, if it is kept
   SavedTensor x = {}, weight = {};
   Tensor leaf = {};  // the weight itself, whose main_grad may take the gradient
   DType bias_dtype = kFloat32;
@@ -34,7 +35,9 @@ struct ColumnLinear {
     if (bias.defined()) {
       bias_dtype = bias.dtype();
     }
-    const Tensor whole = sequence_axis ? start_all_gather(x_, *sequence_axis, *group).wait() : x_;
+    const Tensor whole = gathered.defined() ? gathered
+                         : sequence_axis    ? start_all_gather(x_, *sequence_axis, *group).wait()
+                                            : x_;
     return linear(whole, weight_, bias, rounded);
   }
 
@@ -49,12 +52,13 @@ struct ColumnLinear {
         out[0] = summed(linear_input_gradient(dy, weight, rounded));
       }
       if (needs[1]) {
-        out[1] = linear_weight_gradient(dy, gathered(x), leaf);
+        out[1] = linear_weight_gradient(dy, whole_of(x), leaf);
       }
       return out;
     }
     PendingTensor whole;
-    if (needs[1] && sequence_axis) {
+    const bool gathers = sequence_axis && !gathered.defined();
+    if (needs[1] && gathers) {
       whole = start_all_gather(x, *sequence_axis, *group);
     }
     PendingTensor total;
@@ -64,7 +68,8 @@ struct ColumnLinear {
                             : start_all_reduce(partial, *group);
     }
     if (needs[1]) {
-      out[1] = linear_weight_gradient(dy, sequence_axis ? whole.wait() : x.get(), leaf);
+      out[1] = linear_weight_gradient(
+          dy, gathers ? whole.wait() : (gathered.defined() ? gathered : x.get()), leaf);
     }
     if (needs[0]) {
       out[0] = total.wait();
@@ -74,7 +79,7 @@ struct ColumnLinear {
 
  private:
   // The same as recorded ops.
-  Tensor gathered(const Tensor& piece) const {
+  Tensor whole_of(const Tensor& piece) const {
     return sequence_axis ? gather_from_sequence_parallel_region(piece, *sequence_axis, *group)
                          : copy_to_model_parallel_region(piece, *group);
   }
@@ -91,11 +96,18 @@ Tensor column_parallel_linear(const Tensor& x,
                               const Tensor& weight,
                               const Tensor& bias,
                               const Tensor& rounded,
-                              const TensorParallelLayout& layout) {
+                              const TensorParallelLayout& layout,
+                              bool keeps_gathered) {
   if (layout.size == 1) {
     return linear(x, weight, bias, rounded);
   }
-  return apply_op(ColumnLinear{layout.group, layout.sequence_axis, rounded}, x, weight, bias);
+  Tensor gathered;
+  if (keeps_gathered && layout.sequence_axis) {
+    const NoGradGuard guard;
+    gathered = start_all_gather(x, *layout.sequence_axis, *layout.group).wait();
+  }
+  return apply_op(ColumnLinear{layout.group, layout.sequence_axis, rounded, gathered}, x, weight,
+                  bias);
 }
 
 }  // namespace tapestry

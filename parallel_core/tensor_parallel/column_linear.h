@@ -13,12 +13,13 @@ namespace tapestry {
 ///
 /// Backward sums the gradient of x over the ranks (and scatters it along the sequence), which goes
 /// on while that of the weight is computed. Only the own piece of x is kept and gathered again in
-/// backward, beside the other product. Source: Korthikanti et al. 2022, arXiv:2205.05198,
-/// section 4.2.2.
+/// backward, beside the other product; with `keeps_gathered` all of x is kept instead. Source:
+/// Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
 Tensor column_parallel_linear(const Tensor& x,
                               const Tensor& weight,
                               const Tensor& bias,
                               const Tensor& rounded,
-                              const TensorParallelLayout& layout);
+                              const TensorParallelLayout& layout,
+                              bool keeps_gathered = false);
 
 }  // namespace tapestry

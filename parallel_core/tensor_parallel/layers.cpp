@@ -132,14 +132,15 @@ Tensor project_columns(const Tensor& x,
                        const nn::Parameter& weight,
                        const nn::Parameter* bias,
                        const Precision& precision,
-                       const TensorParallelLayout& layout) {
+                       const TensorParallelLayout& layout,
+                       bool keeps_gathered) {
   if (layout.size == 1) {
     return project(x, weight, bias, precision);
   }
   if (precision.fused) {
     return column_parallel_linear(x.to(precision.compute), weight,
                                   bias != nullptr ? Tensor(*bias) : Tensor(),
-                                  rounded_weight(weight, precision), layout);
+                                  rounded_weight(weight, precision), layout, keeps_gathered);
   }
   const Tensor whole = layout.sequence_axis ? gather_from_sequence_parallel_region(
                                                   x, *layout.sequence_axis, *layout.group)
@@ -174,11 +175,11 @@ std::string ColumnParallelLinear::extra_repr() const {
   return describe_linear(weight_, bias_ != nullptr);
 }
 
-OutputAndBias ColumnParallelLinear::forward(const Tensor& x) const {
+OutputAndBias ColumnParallelLinear::forward(const Tensor& x, bool keeps_gathered) const {
   if (bias_ != nullptr && skip_bias_add_) {  // its output is not gathered
-    return {project_columns(x, weight_, nullptr, precision_, layout_), *bias_};
+    return {project_columns(x, weight_, nullptr, precision_, layout_, keeps_gathered), *bias_};
   }
-  const Tensor own = project_columns(x, weight_, bias_, precision_, layout_);
+  const Tensor own = project_columns(x, weight_, bias_, precision_, layout_, keeps_gathered);
   return {gather_output_ && layout_.size > 1
               ? gather_from_model_parallel_region(own, -1, *layout_.group)
               : own,

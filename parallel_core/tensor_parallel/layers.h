@@ -44,11 +44,13 @@ LogicalInit sliced(std::string name,
 
 /// x W^T + b by the rows of W that this rank has, in `precision`: x replicated, or a piece of the
 /// sequence; the result has the rank's features and the whole sequence. bias may be null.
+/// `keeps_gathered` as in column_parallel_linear(); not fused, that is so anyway.
 Tensor project_columns(const Tensor& x,
                        const nn::Parameter& weight,
                        const nn::Parameter* bias,
                        const Precision& precision,
-                       const TensorParallelLayout& layout);
+                       const TensorParallelLayout& layout,
+                       bool keeps_gathered = false);
 
 struct ColumnParallelLinearOptions {
   bool bias = true;
@@ -75,7 +77,7 @@ class ColumnParallelLinear final : public nn::Module {
 
   std::string type_name() const override { return "ColumnParallelLinear"; }
   std::string extra_repr() const override;
-  OutputAndBias forward(const Tensor& x) const;
+  OutputAndBias forward(const Tensor& x, bool keeps_gathered = false) const;
 
  private:
   nn::Parameter& weight_;

@@ -18,6 +18,7 @@ struct CopyToRegion {
 
 struct ReduceFromRegion {
   static constexpr std::string_view name = "reduce_from_model_parallel_region";
+  static constexpr bool communicates = true;
   ProcessGroup* group;
   Tensor forward(const Tensor& x) { return start_all_reduce(dense_copy(x), *group).wait(); }
   Tensor backward(const Tensor& dy) const { return copy_to_model_parallel_region(dy, *group); }
@@ -35,6 +36,7 @@ struct ScatterToRegion {
 
 struct GatherFromRegion {
   static constexpr std::string_view name = "gather_from_model_parallel_region";
+  static constexpr bool communicates = true;
   ProcessGroup* group;
   int64_t axis;
   Tensor forward(const Tensor& x) { return start_all_gather(x, axis, *group).wait(); }
@@ -45,6 +47,7 @@ struct GatherFromRegion {
 
 struct GatherFromSequence {
   static constexpr std::string_view name = "gather_from_sequence_parallel_region";
+  static constexpr bool communicates = true;
   ProcessGroup* group;
   int64_t axis;
   Tensor forward(const Tensor& x) { return start_all_gather(x, axis, *group).wait(); }
@@ -55,6 +58,7 @@ struct GatherFromSequence {
 
 struct ReduceScatterToSequence {
   static constexpr std::string_view name = "reduce_scatter_to_sequence_parallel_region";
+  static constexpr bool communicates = true;
   ProcessGroup* group;
   int64_t axis;
   Tensor forward(const Tensor& x) { return start_reduce_scatter(x, axis, *group).wait(); }

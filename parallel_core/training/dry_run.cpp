@@ -20,6 +20,7 @@
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/output_folder.h"
 #include "parallel_core/training/pretrain.h"
+#include "parallel_core/training/recompute_estimate.h"
 #include "parallel_core/training/resume.h"
 #include "parallel_core/training/run_checkpoints.h"
 #include "parallel_core/training/time_estimate.h"
@@ -248,6 +249,9 @@ void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream
   const int64_t available = available_memory() / options.ranks_on_host;
   const MemoryEstimate memory = estimate_memory(config, data_parallel_size);
   out << memory_text(memory) << "\n";
+  if (const std::string text = recompute_cost_text(config); !text.empty()) {
+    out << text << "\n";
+  }
   show("memory", [&] {
     check_fits(memory, available);
     return concat("needs ", size_text(memory.peak()), ", ", size_text(available), " are available",

@@ -11,6 +11,7 @@
 #include "autograd/ops/loss.h"
 #include "parallel_core/pipeline_parallel/pipeline_order.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
+#include "parallel_core/training/recompute_estimate.h"
 
 namespace tapestry {
 namespace {
@@ -233,11 +234,13 @@ namespace {
 
 // What a stage keeps for backward passes at its peak.
 struct InFlight {
-  int64_t layers = 0;  // of all chunks and micro-batches together
+  double bytes = 0;  // of all chunks and micro-batches together
   int64_t passes = 0;
 };
 
-InFlight most_in_flight(const PipelineStage& stage, int64_t micro_batches) {
+InFlight most_in_flight(const PipelineStage& stage,
+                        int64_t micro_batches,
+                        const std::vector<double>& bytes_of_chunk) {
   // The peak comes in the first rounds, however many there are.
   const PipelineShape shape = {
       .stages = stage.size,
@@ -247,9 +250,9 @@ InFlight most_in_flight(const PipelineStage& stage, int64_t micro_batches) {
   InFlight most;
   for (const PipelinePass& pass : pipeline_order(shape, stage.rank)) {
     const int64_t sign = pass.backward ? -1 : 1;
-    now.layers += sign * stage.chunks[static_cast<size_t>(pass.chunk)].count;
+    now.bytes += static_cast<double>(sign) * bytes_of_chunk[static_cast<size_t>(pass.chunk)];
     now.passes += sign;
-    most.layers = std::max(most.layers, now.layers);
+    most.bytes = std::max(most.bytes, now.bytes);
     most.passes = std::max(most.passes, now.passes);
   }
   return most;
@@ -261,11 +264,24 @@ MemoryEstimate estimate_stage(const AllConfig& config,
   const TransformerConfig& model = config.model_config;
   const auto d = [](int64_t size) { return static_cast<double>(size); };
   int64_t layers = 0;
+  const std::vector<LayerCost> costs = layer_costs(config);
+  const LayerCost usual = layer_cost(config, RecomputePolicy());
+  MemoryEstimate estimate;
+  std::vector<double> kept_bytes;
+  double transient = usual.transient;
   for (const LayerRange& range : stage.chunks) {
     layers += range.count;
+    double bytes = usual.kept * d(range.count);
+    for (int64_t i = range.first; !costs.empty() && i < range.first + range.count; ++i) {
+      const LayerCost& cost = costs[static_cast<size_t>(i)];
+      bytes += cost.kept - usual.kept;
+      transient = std::max(transient, cost.transient);
+      estimate.recompute_flops += cost.flops;
+    }
+    kept_bytes.push_back(bytes);
+    estimate.recompute_saved += bytes_of(std::max(0.0, usual.kept * d(range.count) - bytes));
   }
-  const InFlight kept = most_in_flight(stage, config.dataset_config.micro_batch_num);
-  MemoryEstimate estimate;
+  const InFlight kept = most_in_flight(stage, config.dataset_config.micro_batch_num, kept_bytes);
   const int64_t tp = std::max<int64_t>(config.parallel_config.tensor_model_parallel_size, 1);
   estimate.stage = stage.rank;
   estimate.stages = stage.size;
@@ -289,12 +305,20 @@ MemoryEstimate estimate_stage(const AllConfig& config,
   const double ffn = d(model.ffn_hidden_size) / d(tp);
   const double mlp = ffn * (model.hidden_act == "swiglu" ? 3 : 2);
   const double piece = tokens / (model.sequence_parallel ? d(tp) : 1.0);  // of the hidden states
-  double per_token = element * (2 * queries + 2 * keys + mlp);
-  per_token += 4 * d(model.num_attention_heads) / d(tp);
-  double per_hidden = element * 4 * hidden;
-  per_hidden += model.hidden_dropout > 0 ? 2 * hidden : 0;
-  estimate.activations = bytes_of(d(kept.layers) * (tokens * per_token + piece * per_hidden) +
-                                  d(kept.passes) * piece * element * 2 * hidden);
+  estimate.activations =
+      bytes_of(kept.bytes + transient + d(kept.passes) * piece * element * 2 * hidden);
+  if (costs.empty()) {
+    RecomputePolicy all;
+    all.full = true;
+    const LayerCost full = layer_cost(config, all);
+    std::vector<double> full_bytes;
+    for (const LayerRange& range : stage.chunks) {
+      full_bytes.push_back(full.kept * d(range.count));
+    }
+    const InFlight least = most_in_flight(stage, config.dataset_config.micro_batch_num, full_bytes);
+    estimate.recompute_could_save =
+        bytes_of(std::max(0.0, kept.bytes + transient - least.bytes - full.transient));
+  }
   // The gradient is written over the logits. In one op with the loss a chunk of rows exists.
   const double rows = fuses_head_and_loss(model)
                           ? std::min(tokens, d(LinearCrossEntropyOptions().chunk_rows))
@@ -364,7 +388,12 @@ std::string memory_text(const MemoryEstimate& estimate) {
          (estimate.in_flight > 1
               ? concat("\nactivations of ", estimate.in_flight, " passes in flight: ")
               : std::string("\nactivations of one micro-batch: ")) +
-         size_text(estimate.activations) + "\nlogits: " + size_text(estimate.logits) +
+         size_text(estimate.activations) +
+         (estimate.recompute_flops > 0 || estimate.recompute_saved > 0
+              ? concat(" (recomputation spares ", size_text(estimate.recompute_saved),
+                       " of each micro-batch)")
+              : std::string()) +
+         "\nlogits: " + size_text(estimate.logits) +
          "\nworkspace: " + size_text(estimate.workspace) +
          (estimate.snapshot > 0 ? "\ncopy for async_save: " + size_text(estimate.snapshot)
                                 : std::string()) +
@@ -385,6 +414,10 @@ void check_fits(const MemoryEstimate& estimate, int64_t available) {
           : "fewer model_config.num_layers or a smaller hidden_size and ffn_hidden_size",
       ", a machine with more memory, or a smaller preset: try "
       "examples/gpt/pretrain_gpt_tiny.yaml",
+      estimate.recompute_could_save > 0
+          ? concat("\nThe same training, a quarter slower: recompute_config: True (",
+                   size_text(estimate.recompute_could_save), " less)")
+          : std::string(),
       savings_text(estimate));
 }
 

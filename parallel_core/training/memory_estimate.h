@@ -26,10 +26,13 @@ struct MemoryEstimate {
   int64_t weight_copies = 0;  // 16-bit copies of the weights, with 16-bit compute only
   int64_t gradients = 0;      // of all parameters; of the largest with optimizer_in_backward
   int64_t optimizer = 0;      // moments, and masters or remainders of 16-bit parameters
-  int64_t activations = 0;    // kept for the backward passes of what is in flight
-  int64_t logits = 0;         // logits, or the chunk of them that exists; on the last stage
-  int64_t workspace = 0;      // temporaries of the largest layer's backward pass
-  int64_t snapshot = 0;       // with async_save: the copy that is written while training goes on
+  int64_t activations = 0;    // kept for the backward passes of what is in flight, and one layer's
+  int64_t recompute_saved = 0;  // bytes that recomputation spares of a micro-batch's activations
+  double recompute_flops = 0;   // that it adds to a micro-batch
+  int64_t recompute_could_save = 0;  // of `activations`, if every layer were recomputed
+  int64_t logits = 0;                // logits, or the chunk of them that exists; on the last stage
+  int64_t workspace = 0;             // temporaries of the largest layer's backward pass
+  int64_t snapshot = 0;  // with async_save: the copy that is written while training goes on
   int64_t start =
       0;  // while weights are made or loaded: all in float32, before they are shared out
 
@@ -44,9 +47,10 @@ struct MemoryEstimate {
   int64_t peak() const;   // that or the start, whichever needs more
 };
 
-/// What is kept per token and layer: the two norms' inputs and outputs (4 hidden), q, k, v and the
-/// attention output with one float32 per head, the MLP's values before and after the activation,
-/// and one byte per dropout decision. Tensor parallelism divides what lies inside attention and
+/// What is kept per token and layer, without recomputation: the two norms' inputs and outputs (4
+/// hidden), q, k, v (with rotation q and k twice) and the attention output with one float32 per
+/// head, and the MLP's values before the activation, after it only where it is not recomputed; with
+/// recomputation what layer_costs() says. Tensor parallelism divides what lies inside attention and
 /// MLP, sequence parallelism also the rest, context parallelism the tokens of all, but for the keys
 /// and values that a layer gathers. Of what data- and context-parallel ranks share out
 /// (zero_level), a rank has its part, and from z2 on what is whole at one time: the buckets of

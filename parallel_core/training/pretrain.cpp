@@ -14,6 +14,8 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/config/layer_split.h"
+#include "parallel_core/config/recompute_tables.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/deferred_values.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
@@ -26,6 +28,7 @@
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/metrics.h"
 #include "parallel_core/training/output_folder.h"
+#include "parallel_core/training/recompute_estimate.h"
 #include "parallel_core/training/resume.h"
 #include "parallel_core/training/run_checkpoints.h"
 #include "parallel_core/training/saved_model.h"
@@ -166,6 +169,23 @@ std::string end_text(const TrainSummary& summary, int64_t steps_of_run) {
       ": loss ", without_nan_sign(summary.first_loss), " -> ", without_nan_sign(summary.last_loss));
 }
 
+// Where the layers are and what they recompute; what that spares is for the terminal too.
+void log_recompute(const AllConfig& config) {
+  const TransformerConfig& model = config.model_config;
+  each_line(layer_placement_text(layers_per_chunk(model.num_layers, config.parallel_config)),
+            log_detail);
+  each_line(recompute_config_text(config), log_detail);
+  each_line(layer_recompute_text(model), log_detail);
+  const PatternRemarks remarks = pattern_remarks(model);
+  for (const std::string& note : remarks.notes) {
+    log_info(note);
+  }
+  for (const std::string& warning : remarks.warnings) {
+    log_warning(warning);
+  }
+  each_line(recompute_cost_text(config), log_info);
+}
+
 // One comment line, whatever the text holds.
 std::string comment_line(const std::string& text) {
   std::string line = "# " + text;
@@ -252,6 +272,9 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   each_line(config_log_text(config), log_detail);
   for (const std::string& note : config.notes) {
     log_warning(note);
+  }
+  if (!options.model) {
+    log_recompute(config);
   }
 
   log_info(checkpoint_plan(config.training_config));

@@ -23,7 +23,7 @@ namespace {
 // passes through memory, with its gradient and what is made of it and not kept; and what a pass
 // costs however little it computes.
 constexpr double kShareOfSpeed = 0.7;
-constexpr double kPassesOverActivations = 6;
+constexpr double kPassesOverActivations = 8;
 constexpr double kSecondsPerPass = 60e-6;
 constexpr double kSecondsPerStep = 100e-6;
 // Gradient, parameter, two moments: read; the last three written, the gradient cleared.
@@ -99,6 +99,7 @@ StepWork step_work(const AllConfig& config, int64_t data_parallel_size) {
   work.flops =
       3 * micro_batches * tokens / tp * (most_layers * layer_flops(model) + head_flops(model));
   const MemoryEstimate memory = estimate_memory(config, data_parallel_size);
+  work.flops += micro_batches * memory.recompute_flops;
   const double kept = d(memory.activations) / d(std::max<int64_t>(memory.in_flight, 1));
   work.bytes = micro_batches * kPassesOverActivations * kept +
                kBytesPerUpdate * d(memory.parameter_count) + 2 * d(memory.weight_copies) +

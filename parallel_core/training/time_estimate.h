@@ -15,7 +15,7 @@ double model_flops(const AllConfig& config, int64_t data_parallel_size);
 
 /// What the busiest rank has to do for one step.
 struct StepWork {
-  double flops = 0;   ///< of matrix products: forward, and twice that backward
+  double flops = 0;   ///< of matrix products: forward, twice that backward, and recomputed ones
   double bytes = 0;   ///< that go through memory: activations, logits, the optimizer's update
   double passes = 0;  ///< of micro-batches through a layer, forward and backward
   double bubble = 0;  ///< share of the time that stages of a pipeline wait (theoretical_bubble)

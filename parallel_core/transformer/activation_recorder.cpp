@@ -2,6 +2,7 @@
 
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
+#include "autograd/tape/recompute.h"
 #include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
@@ -36,7 +37,7 @@ Tensor ActivationRecorder::row_of(const Tensor& value, int64_t batch_axis, int64
 bool activations_are_recorded() { return current() != nullptr; }
 
 void report_activation(std::string_view name, const Tensor& value, int64_t batch_axis) {
-  if (ActivationRecorder* recorder = current(); recorder != nullptr) {
+  if (ActivationRecorder* recorder = current(); recorder != nullptr && !is_recomputing()) {
     recorder->record(std::string(name), value, batch_axis);
   }
 }
@@ -45,7 +46,7 @@ void report_activation(int64_t layer,
                        std::string_view name,
                        const Tensor& value,
                        int64_t batch_axis) {
-  if (ActivationRecorder* recorder = current(); recorder != nullptr) {
+  if (ActivationRecorder* recorder = current(); recorder != nullptr && !is_recomputing()) {
     recorder->record("layers." + std::to_string(layer) + "." + std::string(name), value,
                      batch_axis);
   }

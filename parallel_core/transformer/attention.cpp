@@ -153,24 +153,39 @@ Tensor ParallelAttention::heads(const Tensor& x) const {
   return sequence_first_ ? x.permute({1, 2, 0, 3}) : x.permute({0, 2, 1, 3});
 }
 
-OutputAndBias ParallelAttention::forward(const Tensor& x, const AttentionContext& context) {
-  const Tensor projected = qkv_proj_->forward(x).output;
-  const int64_t first = projected.size(0);  // with sequence parallelism x has fewer tokens
-  const int64_t second = projected.size(1);
-  const int64_t per_group = num_heads_ / num_groups_;
-  const Tensor fused = projected.view({first, second, num_groups_, per_group + 2, head_dim_});
-  const TensorList parts = split(fused, Shape{per_group, 1, 1}, 3);
-  const auto shaped = [&](const Tensor& part, int64_t n) {
-    return heads(part.reshape({first, second, n, head_dim_}));
-  };
-  Tensor q = shaped(parts[0], num_heads_);
-  Tensor k = shaped(parts[1], num_groups_);
-  const Tensor v = shaped(parts[2], num_groups_);
+OutputAndBias ParallelAttention::forward(const Tensor& x,
+                                         const AttentionContext& context,
+                                         const LayerPass& pass) {
+  int64_t first = 0;  // with sequence parallelism x has fewer tokens
+  int64_t second = 0;
+  Tensor q;
+  Tensor k;
+  Tensor v;
+  {
+    const RecomputeScope scope = pass.of(LayerOp::kQkv);
+    const Tensor projected = qkv_proj_->forward(x, pass.keeps_gathered(LayerOp::kInputNorm)).output;
+    first = projected.size(0);
+    second = projected.size(1);
+    const int64_t per_group = num_heads_ / num_groups_;
+    const Tensor fused = projected.view({first, second, num_groups_, per_group + 2, head_dim_});
+    const TensorList parts = split(fused, Shape{per_group, 1, 1}, 3);
+    const auto shaped = [&](const Tensor& part, int64_t n) {
+      return heads(part.reshape({first, second, n, head_dim_}));
+    };
+    q = shaped(parts[0], num_heads_);
+    k = shaped(parts[1], num_groups_);
+    v = shaped(parts[2], num_groups_);
+  }
   if (q_norm_ != nullptr) {
-    q = (*q_norm_)(q);
-    k = (*k_norm_)(k);
+    const auto normed = [&](ParallelNorm& norm, const Tensor& t, LayerOp op) {
+      const RecomputeScope scope = pass.of(op);
+      return norm(t);
+    };
+    q = normed(*q_norm_, q, LayerOp::kQNorm);
+    k = normed(*k_norm_, k, LayerOp::kKNorm);
   }
   if (context.rotary != nullptr) {
+    const RecomputeScope scope = pass.of(LayerOp::kRotary);
     q = context.rotary->apply(q);
     k = context.rotary->apply(k);
   }
@@ -178,12 +193,15 @@ OutputAndBias ParallelAttention::forward(const Tensor& x, const AttentionContext
   report_activation(layer_, "attention.k", k);
   report_activation(layer_, "attention.v", v);
   const DType compute = precision_.compute;
-  const Tensor attended = attend(q.to(compute), k.to(compute), v.to(compute), context.mask)
-                              .to(precision_.activation);  // [B, n, S, D]
-  const Tensor merged =
-      (sequence_first_ ? attended.permute({2, 0, 1, 3}) : attended.permute({0, 2, 1, 3}))
-          .reshape({first, second, num_heads_ * head_dim_});
+  const Tensor merged = [&] {
+    const RecomputeScope scope = pass.of(LayerOp::kCoreAttention);
+    const Tensor attended = attend(q.to(compute), k.to(compute), v.to(compute), context.mask)
+                                .to(precision_.activation);  // [B, n, S, D]
+    return (sequence_first_ ? attended.permute({2, 0, 1, 3}) : attended.permute({0, 2, 1, 3}))
+        .reshape({first, second, num_heads_ * head_dim_});
+  }();
   report_activation(layer_, "attention.context", merged, sequence_first_ ? 1 : 0);
+  const RecomputeScope scope = pass.of(LayerOp::kOutProj);
   return out_proj_->forward(merged);
 }
 

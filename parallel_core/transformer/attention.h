@@ -8,6 +8,7 @@
 #include "parallel_core/context_parallel/context_parallel_layout.h"
 #include "parallel_core/tensor_parallel/layers.h"
 #include "parallel_core/transformer/norm.h"
+#include "parallel_core/transformer/recompute_policy.h"
 #include "parallel_core/transformer/rotary_pos_embedding.h"
 
 namespace tapestry {
@@ -38,7 +39,9 @@ class ParallelAttention final : public nn::Module {
   std::string type_name() const override { return "ParallelAttention"; }
   std::string extra_repr() const override;
   /// x -> output of the same shape and the bias the layer adds (undefined if none).
-  OutputAndBias forward(const Tensor& x, const AttentionContext& context);
+  OutputAndBias forward(const Tensor& x,
+                        const AttentionContext& context,
+                        const LayerPass& pass = {});
 
  private:
   Tensor heads(const Tensor& x) const;

@@ -78,10 +78,17 @@ ParallelMLP::ParallelMLP(const TransformerConfig& config, int64_t layer_number, 
       &register_module<RowParallelLinear>("projection", projection_spec(config, layout, prefix));
 }
 
-OutputAndBias ParallelMLP::forward(const Tensor& x) {
-  const OutputAndBias mapped = mapping_->forward(x);
-  const Tensor active = activation_(mapped.output, mapped.bias);
-  if (!recomputes_) {
+OutputAndBias ParallelMLP::forward(const Tensor& x, const LayerPass& pass) {
+  const OutputAndBias mapped = [&] {
+    const RecomputeScope scope = pass.of(LayerOp::kMapping);
+    return mapping_->forward(x, pass.keeps_gathered(LayerOp::kPostAttentionNorm));
+  }();
+  const Tensor active = [&] {
+    const RecomputeScope scope = pass.of(LayerOp::kActivation);
+    return activation_(mapped.output, mapped.bias);
+  }();
+  const RecomputeScope scope = pass.of(LayerOp::kProjection);
+  if (!recomputes_ || pass.keeps(LayerOp::kActivation)) {
     return projection_->forward(active);
   }
   // The widest value of the layer is made from the one before it, which its own backward keeps.

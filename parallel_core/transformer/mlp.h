@@ -7,6 +7,7 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/tensor_parallel/layers.h"
 #include "parallel_core/transformer/activation.h"
+#include "parallel_core/transformer/recompute_policy.h"
 
 namespace tapestry {
 
@@ -15,7 +16,8 @@ namespace tapestry {
 class MlpBlock : public nn::Module {
  public:
   /// x [.., H] -> output [.., H] and the bias that the layer adds (undefined if none).
-  virtual OutputAndBias forward(const Tensor& x) = 0;
+  virtual OutputAndBias forward(const Tensor& x, const LayerPass& pass) = 0;
+  OutputAndBias forward(const Tensor& x) { return forward(x, LayerPass()); }
 };
 
 /// mapping (H -> F, or 2F for a gated activation) -> activation -> projection (F -> H). Each rank
@@ -27,12 +29,13 @@ class ParallelMLP final : public MlpBlock {
 
   std::string type_name() const override { return "ParallelMLP"; }
   std::string extra_repr() const override { return hidden_act_; }
-  OutputAndBias forward(const Tensor& x) override;
+  using MlpBlock::forward;
+  OutputAndBias forward(const Tensor& x, const LayerPass& pass) override;
 
  private:
   std::string hidden_act_;
   Activation activation_;
-  bool recomputes_;  // the activation, in backward
+  bool recomputes_;  // the activation, in backward, unless a pass keeps it
   ColumnParallelLinear* mapping_;
   RowParallelLinear* projection_;
 };

@@ -23,14 +23,17 @@ class NormBase : public ParallelNorm {
   }
 
   AddNorm add(const OutputAndBias& block, const Tensor& residual) override {
-    const bool one_pass =
-        precision_.fused && precision_.norm == kFloat32 && residual.dtype() == precision_.residual;
-    if (!one_pass) {
+    if (!adds_in_one_pass(residual)) {
       const Tensor sum = ResidualStream{residual, block}.sum(precision_);
       return {sum, (*this)(sum)};
     }
     return add_and_normalize(block.output, residual,
                              {.eps = eps_, .x_bias = block.bias, .dtype = precision_.activation});
+  }
+
+  bool adds_in_one_pass(const Tensor& residual) const override {
+    return precision_.fused && precision_.norm == kFloat32 &&
+           residual.dtype() == precision_.residual;
   }
 
  protected:

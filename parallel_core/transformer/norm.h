@@ -5,6 +5,7 @@
 #include <string>
 
 #include "autograd/ops/norm.h"
+#include "autograd/tape/recompute.h"
 #include "nn/module.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/precision.h"
@@ -18,6 +19,8 @@ class ParallelNorm : public nn::UnaryModule {
   /// The sum residual + block.output (+ block.bias), in the residual stream's dtype, and its norm;
   /// one op where kernels are fused.
   virtual AddNorm add(const OutputAndBias& block, const Tensor& residual) = 0;
+  /// Whether it is one op for such a residual stream.
+  virtual bool adds_in_one_pass(const Tensor& residual) const = 0;
 };
 
 /// By config.normalization: "LayerNorm" (in-memory parameters gamma and beta) or "RMSNorm",
@@ -39,11 +42,19 @@ std::unique_ptr<ParallelNorm> get_norm(const AllConfig& config, const std::strin
 struct ResidualStream {
   Tensor value;
   OutputAndBias pending = {};  ///< output undefined: nothing to add
+  /// What the layer that made them recomputes, to be let go once they were read; may be null.
+  std::shared_ptr<RecomputedValues> recomputed = {};
 
   /// value + pending in the dtype of the stream.
   Tensor sum(const Precision& precision) const;
   /// The same and its norm.
   AddNorm normalize(ParallelNorm& norm) const;
+  /// Both have been read.
+  void release() const {
+    if (recomputed != nullptr) {
+      recomputed->drop();
+    }
+  }
 };
 
 }  // namespace tapestry

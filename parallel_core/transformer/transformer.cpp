@@ -1,5 +1,11 @@
 #include "parallel_core/transformer/transformer.h"
 
+#include <algorithm>
+
+#include "autograd/ops/map.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/dtype.h"
+#include "autograd/tensor/factory.h"
 #include "parallel_core/transformer/activation_recorder.h"
 
 namespace tapestry {
@@ -29,6 +35,10 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
       precision_(precision_of(config)),
       layout_(tensor_parallel_layout(config, sequence_first)),
       context_layout_(context_parallel_layout()) {
+  if (!config.layer_recompute.empty()) {
+    recompute_ = recompute_policy(config.layer_recompute.at(static_cast<size_t>(layer_)),
+                                  layer_op_names(config));
+  }
   const std::string prefix = "layers." + std::to_string(layer_) + ".";
   const auto add_norm = [&](const char* name, const char* logical, double scale = 1.0) {
     return static_cast<ParallelNorm*>(&add_child(
@@ -49,19 +59,83 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
   }
 }
 
+AddNorm ParallelTransformerLayer::normalize(const ResidualStream& stream,
+                                            ParallelNorm& norm,
+                                            LayerOp norm_op,
+                                            bool adds_again,
+                                            const LayerPass& pass) const {
+  RecomputedValues* const values = pass.values();
+  if (values == nullptr) {
+    return stream.normalize(norm);
+  }
+  AddNorm out;
+  if (!stream.pending.output.defined() || !norm.adds_in_one_pass(stream.value)) {
+    {
+      const RecomputeScope scope(adds_again ? values : nullptr);
+      out.sum = stream.sum(precision_);
+    }
+    const RecomputeScope scope = pass.of(norm_op);
+    out.normed = norm(out.sum);
+    return out;
+  }
+  const RecomputeScope scope(adds_again ? values : nullptr);
+  out = norm.add(stream.pending, stream.value);
+  if (adds_again && !pass.policy()->recomputes(norm_op)) {
+    values->keep(out.normed);
+  } else if (!adds_again && pass.policy()->recomputes(norm_op)) {
+    // From the sum, which has the same bits whoever has added it.
+    values->add(out.normed, [&norm, sum = alias(out.sum)] { return norm.forward(sum); });
+  }
+  return out;
+}
+
+// Keeps the rank's share of what all tensor-parallel ranks have.
+void ParallelTransformerLayer::slice_input(const Tensor& input, const LayerPass& pass) const {
+  const bool whole_storage = input.is_contiguous() && input.offset() == 0 &&
+                             input.storage()->bytes() == input.numel() * size_of(input.dtype());
+  if (layout_.size == 1 || layout_.sequence_axis || !whole_storage) {
+    return;
+  }
+  const NoGradGuard guard;
+  const int64_t size = input.numel();
+  const int64_t share = (size + layout_.size - 1) / layout_.size;
+  const int64_t first = std::min(size, layout_.rank * share);
+  const Tensor own = zeros({share}, input.dtype());
+  const int64_t count = std::min(share, size - first);
+  copy_values(alias(input, {count}, {1}, first), alias(own, {count}, {1}, 0));
+  pass.values()->add(input, [own, shape = input.shape(), size, group = layout_.group] {
+    const Tensor all = empty({group->size() * own.numel()}, own.dtype());
+    group->all_gather(all, own);
+    const Tensor out = empty(shape, own.dtype());
+    copy_values(alias(all, {size}, {1}, 0), alias(out, {size}, {1}, 0));
+    return out;
+  });
+}
+
 OutputAndBias ParallelTransformerLayer::finish(const OutputAndBias& block,
+                                               LayerOp block_op,
                                                DropoutSite site,
-                                               ParallelNorm* post_norm) const {
+                                               ParallelNorm* post_norm,
+                                               LayerOp post_norm_op,
+                                               const LayerPass& pass) const {
   const bool drops = is_training() && dropout_ > 0;
   if (!drops && post_norm == nullptr) {
     return block;
   }
-  Tensor out = add_bias(block.output, block.bias);
-  if (drops) {
-    out = hidden_dropout(out, dropout_, layer_, site, batch_axis_,
-                         hidden_positions(context_layout_, layout_, out.size(1 - batch_axis_)));
+  Tensor out;
+  {
+    const RecomputeScope scope = pass.of(block_op);
+    out = add_bias(block.output, block.bias);
+    if (drops) {
+      out = hidden_dropout(out, dropout_, layer_, site, batch_axis_,
+                           hidden_positions(context_layout_, layout_, out.size(1 - batch_axis_)));
+    }
   }
-  return {post_norm != nullptr ? (*post_norm)(out) : out, {}};
+  if (post_norm != nullptr) {
+    const RecomputeScope scope = pass.of(post_norm_op);
+    out = (*post_norm)(out);
+  }
+  return {out, {}};
 }
 
 ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
@@ -74,18 +148,34 @@ ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
       report(name, add_bias(block.output, block.bias));
     }
   };
-  const AddNorm before = stream.normalize(*input_norm_);
+  const auto values = recompute_ && grad_enabled() ? std::make_shared<RecomputedValues>() : nullptr;
+  const LayerPass pass = values != nullptr ? LayerPass(*recompute_, *values) : LayerPass();
+  const bool full = values != nullptr && recompute_->full;
+  if (full) {
+    values->set_repeats_communication(recompute_->repeats_communication);
+  }
+  const AddNorm before =
+      normalize(stream, *input_norm_, LayerOp::kInputNorm, full && !recompute_->keeps_input, pass);
+  stream.release();
+  if (full && recompute_->slices_input && recompute_->keeps_input) {
+    slice_input(before.sum, pass);
+  }
+  const RecomputeScope scope = pass.rest();
   report("attention_norm", before.normed);
-  const OutputAndBias attended = finish(attention_->forward(before.normed, context),
-                                        DropoutSite::kAttentionOutput, attn_post_norm_);
+  const OutputAndBias attended =
+      finish(attention_->forward(before.normed, context, pass), LayerOp::kOutProj,
+             DropoutSite::kAttentionOutput, attn_post_norm_, LayerOp::kAttentionPostNorm, pass);
   report_block("attention", attended);
   const ResidualStream middle = {residual_from_norm_ ? before.normed : before.sum, attended};
-  const AddNorm between = middle.normalize(*post_attention_norm_);
+  const AddNorm between =
+      normalize(middle, *post_attention_norm_, LayerOp::kPostAttentionNorm,
+                values != nullptr && recompute_->recomputes(LayerOp::kAdd), pass);
   report("ffn_norm", between.normed);
   const OutputAndBias fed =
-      finish(mlp_->forward(between.normed), DropoutSite::kMlpOutput, ffn_post_norm_);
+      finish(mlp_->forward(between.normed, pass), LayerOp::kProjection, DropoutSite::kMlpOutput,
+             ffn_post_norm_, LayerOp::kFfnPostNorm, pass);
   report_block("mlp", fed);
-  ResidualStream out = {residual_from_norm_ ? between.normed : between.sum, fed};
+  ResidualStream out = {residual_from_norm_ ? between.normed : between.sum, fed, values};
   if (activations_are_recorded()) {
     report("output", out.sum(precision_));
   }
@@ -119,14 +209,16 @@ Tensor ParallelTransformer::forward(const Tensor& hidden,
   for (ParallelTransformerLayer* layer : chunks_.at(static_cast<size_t>(chunk))) {
     stream = layer->forward(stream, context);
   }
+  Tensor out;
   if (!post_process_ || chunk + 1 < static_cast<int>(chunks_.size())) {
-    return stream.sum(precision_);
+    out = stream.sum(precision_);
+  } else if (final_norm_ == nullptr) {
+    out = stream.sum(precision_).to(precision_.activation);
+  } else {
+    out = stream.normalize(*final_norm_).normed;
+    report_activation("final_norm", out, batch_axis_);
   }
-  if (final_norm_ == nullptr) {
-    return stream.sum(precision_).to(precision_.activation);
-  }
-  Tensor out = stream.normalize(*final_norm_).normed;
-  report_activation("final_norm", out, batch_axis_);
+  stream.release();
   return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,10 +13,15 @@
 #include "parallel_core/transformer/attention.h"
 #include "parallel_core/transformer/mlp.h"
 #include "parallel_core/transformer/norm.h"
+#include "parallel_core/transformer/recompute_policy.h"
 
 namespace tapestry {
 
 /// One pre-norm layer: x + dropout(attention(norm(x))), then the same with the feed-forward block.
+///
+/// What config.layer_recompute says for it is not kept but made again in backward, from what comes
+/// before it in the layer (autograd/tape/recompute.h). Of a layer that is recomputed as a whole the
+/// sum is kept that its first norm reads; what follows is let go when the next layer has read it.
 class ParallelTransformerLayer final : public nn::Module {
  public:
   /// `layer_number` counts from 1.
@@ -28,7 +34,18 @@ class ParallelTransformerLayer final : public nn::Module {
   ResidualStream forward(const ResidualStream& stream, const AttentionContext& context);
 
  private:
-  OutputAndBias finish(const OutputAndBias& block, DropoutSite site, ParallelNorm* post_norm) const;
+  AddNorm normalize(const ResidualStream& stream,
+                    ParallelNorm& norm,
+                    LayerOp norm_op,
+                    bool adds_again,
+                    const LayerPass& pass) const;
+  void slice_input(const Tensor& input, const LayerPass& pass) const;
+  OutputAndBias finish(const OutputAndBias& block,
+                       LayerOp block_op,
+                       DropoutSite site,
+                       ParallelNorm* post_norm,
+                       LayerOp post_norm_op,
+                       const LayerPass& pass) const;
 
   int64_t layer_;  // from 0
   int64_t batch_axis_;
@@ -37,6 +54,7 @@ class ParallelTransformerLayer final : public nn::Module {
   Precision precision_;
   TensorParallelLayout layout_;
   ContextParallelLayout context_layout_;
+  std::optional<RecomputePolicy> recompute_;
   ParallelNorm* input_norm_;
   ParallelAttention* attention_;
   ParallelNorm* attn_post_norm_ = nullptr;

@@ -15,6 +15,7 @@
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/gradcheck.h"
+#include "autograd/tape/recompute.h"
 #include "autograd/tape/registry.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
@@ -336,6 +337,45 @@ TEST_P(OpSuite, ExpandedInputsAreLikeCopies) {
       copied.inputs.push_back(x.defined() ? x.detach() : x);
     }
     expect_close(run(sample, expanded), run(copied, kFloat64, Layout::kContiguous), 1e-12);
+  }
+}
+
+// Inputs and results are let go before backward, and made again.
+TEST_P(OpSuite, ResultsThatAreMadeAgainHaveTheSameBits) {
+  for (size_t i = 0; i < samples().size(); ++i) {
+    const OpSample& sample = samples()[i];
+    SCOPED_TRACE(trace(i, sample));
+    for (const DType dtype : {kFloat64, kFloat32}) {
+      const auto outcome = [&](bool drops) {
+        OpSample copied = sample;
+        copied.function = [&](const TensorList& inputs) {
+          RecomputedValues values;
+          TensorList outputs;
+          {
+            const RecomputeScope scope(drops ? &values : nullptr);
+            TensorList copies = inputs;
+            for (const size_t wanted : sample.wanted) {
+              copies[wanted] = clone(inputs[wanted]);
+            }
+            outputs = sample.function(copies);
+          }
+          values.drop();
+          return outputs;
+        };
+        manual_seed(3);
+        return run(copied, dtype, Layout::kContiguous);
+      };
+      const Outcome plain = outcome(false);
+      const Outcome again = outcome(true);
+      ASSERT_EQ(again.outputs.size(), plain.outputs.size());
+      ASSERT_EQ(again.gradients.size(), plain.gradients.size());
+      for (size_t k = 0; k < plain.outputs.size(); ++k) {
+        EXPECT_TRUE(same_bits(again.outputs[k], plain.outputs[k])) << "output " << k;
+      }
+      for (size_t k = 0; k < plain.gradients.size(); ++k) {
+        EXPECT_TRUE(same_bits(again.gradients[k], plain.gradients[k])) << "gradient " << k;
+      }
+    }
   }
 }
 

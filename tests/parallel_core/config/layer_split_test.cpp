@@ -50,6 +50,18 @@ TEST(LayerSplit, TablesSayItThemselves) {
   EXPECT_EQ(layers_per_chunk(10, uneven), (LayerTable{{3, 3, 2, 2}}));
 }
 
+TEST(LayerSplit, AnOffsetMayStandForSeveralChunks) {
+  ModelParallelConfig config = pipeline(2, 2);
+  config.offset = LayerTable{{0}};
+  EXPECT_EQ(layers_per_chunk(8, config), (LayerTable{{2, 2}, {2, 2}}));
+  config.offset = LayerTable{{1, 0}};  // of either chunk
+  EXPECT_EQ(layers_per_chunk(6, config), (LayerTable{{2, 1}, {2, 1}}));
+  // The sum counts after the row was repeated.
+  EXPECT_THROW(layers_per_chunk(5, config), ValueError);
+  config.offset = LayerTable{{1}};
+  EXPECT_THROW(layers_per_chunk(5, config), ValueError);
+}
+
 TEST(LayerSplit, AStandaloneEmbeddingHasNoLayers) {
   ModelParallelConfig config = pipeline(3);
   config.standalone_embedding_stage = true;

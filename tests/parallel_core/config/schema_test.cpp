@@ -42,7 +42,11 @@ const std::map<std::string, std::string> kOriginalKeys = {
      "zero_level standalone_embedding_stage overlap_grad_reduce gradient_accumulation_fusion "
      "overlap_p2p_comm use_cpu_initialization deterministic_mode num_layer_list recompute_config "
      "recompute_config.recompute recompute_config.select_recompute "
-     "recompute_config.select_comm_recompute recompute select_recompute select_comm_recompute "
+     "recompute_config.select_comm_recompute recompute_config.select_recompute_exclude "
+     "recompute_config.select_comm_recompute_exclude recompute_config.mp_comm_recompute "
+     "recompute_config.parallel_optimizer_comm_recompute "
+     "recompute_config.recompute_slice_activation recompute_config.recompute_layers "
+     "recompute_config.select_recompute_layers recompute select_recompute select_comm_recompute "
      "heterogeneous_pipeline pipeline_stage_device offset"},
     {"dataset_config",
      "dataset_dir shuffle batch_size micro_batch_num train_samples data_layout eos_token_id "
@@ -178,6 +182,9 @@ TEST(Schema, EveryRowHasAMemberOfItsOwn) {
           break;
         case Type::kLayerTable:
           changed = Value{Value::List{Value{int64_t{5}}}};
+          break;
+        case Type::kRecompute:
+          changed = Value{Value::List{Value{true}}};
           break;
         case Type::kSwitchOrName:
           changed = Value{std::string("step_00000001")};

@@ -196,6 +196,24 @@ TEST(MemoryEstimate, ContextParallelRanksShareTheTokensOfASequence) {
   EXPECT_EQ(estimate("2", "True").optimizer, one.optimizer / 2);
 }
 
+TEST(MemoryEstimate, RecomputedLayersKeepLess) {
+  const MemoryEstimate plain = estimate_memory(preset("124M"));
+  const MemoryEstimate full = estimate_memory(preset("124M", {"parallel_config.recompute_config=True"}));
+  // 12 layers of 1,024 tokens of width 768, float32: of each the two norms' inputs and results, q,
+  // k, v, what attention gives, the MLP's 3,072 channels before the activation, and a number a
+  // head.
+  const int64_t token = 4 * (4 * 768 + 3 * 768 + 768 + 3072 + 12);
+  EXPECT_NEAR(static_cast<double>(plain.activations), 1024.0 * (12 * token + 4 * (3072 + 2 * 768)),
+              1e3);
+  EXPECT_EQ(full.recompute_saved, 12 * 1024 * (token - 4 * (768 + 12)));
+  EXPECT_NEAR(static_cast<double>(plain.activations - full.activations),
+              static_cast<double>(plain.recompute_could_save), 1e3);
+  // Its products but the last one: 8 of 12 hidden^2 a token, and attention's over half of the keys.
+  EXPECT_DOUBLE_EQ(full.recompute_flops, 12.0 * 1024 * (2 * 8 * 768.0 * 768 + 4 * 512.0 * 768));
+  EXPECT_EQ(full.recompute_could_save, 0);
+  EXPECT_LT(full.activations, plain.activations * 3 / 10);
+}
+
 TEST(MemoryEstimate, UpdatingInBackwardHoldsOneGradient) {
   AllConfig config =
       preset("tiny", {"optimizer_config.optimizer_in_backward=True", "optimizer_config.clip_grad=0",
