@@ -186,6 +186,9 @@ void CheckpointSaver::note_success(const std::string& folder) {
   retry_distance_ = 1;
   saved_step_ = writing_step_;
   newest_ = folder;
+  if (!begins_interval()) {
+    passing_.push_back(folder);
+  }
   if (best_ && best_->step == writing_step_ && RankContext::current().rank() == 0) {
     const nlohmann::ordered_json text = {{"step", best_->step},
                                          {"checkpoint", std::filesystem::path(folder).filename()},
@@ -219,6 +222,17 @@ void CheckpointSaver::accept() {
   }
 }
 
+bool CheckpointSaver::begins_interval() {
+  const std::chrono::duration<double, std::ratio<60>> interval(
+      config_.training_config.keep_checkpoint_per_n_minutes);
+  const SaveClock::time_point now = SaveClock::now();
+  if (interval_start_ && now - *interval_start_ < interval) {
+    return false;
+  }
+  interval_start_ = now;
+  return true;
+}
+
 void CheckpointSaver::remove_old() {
   if (RankContext::current().rank() != 0) {
     return;
@@ -229,7 +243,18 @@ void CheckpointSaver::remove_old() {
     std::snprintf(name, sizeof(name), "step_%08lld", static_cast<long long>(best_->step));
     kept.emplace_back(name);
   }
-  remove_old_checkpoints(options_.directory, options_.keep_max, newest_, kept);
+  if (config_.training_config.keep_checkpoint_per_n_minutes == 0) {
+    remove_old_checkpoints(options_.directory, options_.keep_max, newest_, kept);
+    return;
+  }
+  for (const std::string& folder : std::exchange(passing_, {})) {
+    if (folder == newest_ || (best_ && std::filesystem::path(folder).filename() == kept.front())) {
+      passing_.push_back(folder);
+    } else {
+      std::error_code ignored;
+      std::filesystem::remove_all(folder, ignored);
+    }
+  }
 }
 
 std::string CheckpointSaver::set_unproven_aside() {
