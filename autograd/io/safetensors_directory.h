@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "autograd/io/safetensors.h"
+#include "autograd/io/tensor_source.h"
 
 namespace tapestry {
 
@@ -18,22 +19,26 @@ namespace tapestry {
 /// IoError, naming the file: neither exists; the index is not valid JSON, has a key twice, or no
 /// weight_map of strings; a shard's name is not that of a file in the same folder; a shard lacks a
 /// tensor that the map puts there; and all that SafetensorsReader throws.
-class SafetensorsDirectory {
+class SafetensorsDirectory final : public TensorSource {
  public:
   explicit SafetensorsDirectory(const std::string& path);
 
-  /// Names of all tensors, sorted.
-  std::vector<std::string> names() const;
-  bool contains(const std::string& name) const { return readers_.contains(name); }
+  std::vector<std::string> names() const override;
+  bool contains(const std::string& name) const override { return readers_.contains(name); }
   /// The file that holds a tensor. ValueError if none does.
   const SafetensorsReader& reader(const std::string& name) const;
 
   const SafetensorsEntry& entry(const std::string& name) const { return reader(name).entry(name); }
-  DType dtype(const std::string& name) const { return reader(name).dtype(name); }
-  void read(const std::string& name, void* destination) const {
+  const Shape& shape(const std::string& name) const override { return entry(name).shape; }
+  DType dtype(const std::string& name) const override { return reader(name).dtype(name); }
+  const std::string& file_of(const std::string& name) const override { return reader(name).path(); }
+  void read(const std::string& name, void* destination) const override {
     reader(name).read(name, destination);
   }
-  void read_bytes(const std::string& name, uint64_t offset, size_t bytes, void* destination) const {
+  void read_bytes(const std::string& name,
+                  uint64_t offset,
+                  size_t bytes,
+                  void* destination) const override {
     reader(name).read_bytes(name, offset, bytes, destination);
   }
 

@@ -14,12 +14,13 @@
 #include <sstream>
 
 #include "autograd/io/input_file.h"
-#include "autograd/io/safetensors_directory.h"
 #include "autograd/io/strict_json.h"
+#include "autograd/io/tensor_source.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "examples/gpt/command_line.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
+#include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/training/program.h"
 
@@ -32,8 +33,8 @@ using tapestry::check;
 using tapestry::concat;
 using tapestry::IoError;
 using tapestry::RuntimeError;
-using tapestry::SafetensorsDirectory;
 using tapestry::Tensor;
+using tapestry::TensorSource;
 using tapestry::ValueError;
 
 // Time and memory differ between equal runs, and the layout is what may be another one.
@@ -64,7 +65,7 @@ struct Difference {
   }
 };
 
-Tensor read_tensor(const SafetensorsDirectory& files, const std::string& name) {
+Tensor read_tensor(const TensorSource& files, const std::string& name) {
   Tensor values = tapestry::empty(files.entry(name).shape, files.dtype(name));
   files.read(name, values.raw());
   return values;
@@ -83,7 +84,7 @@ double largest_value(const std::vector<double>& values) {
 std::string kind_of(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
 // Largest absolute value of each kind of tensor.
-std::map<std::string, double> scales(const SafetensorsDirectory& files) {
+std::map<std::string, double> scales(const TensorSource& files) {
   std::map<std::string, double> found;
   for (const std::string& name : files.names()) {
     double& scale = found[kind_of(name)];
@@ -92,9 +93,7 @@ std::map<std::string, double> scales(const SafetensorsDirectory& files) {
   return found;
 }
 
-void require_same_names(const SafetensorsDirectory& a,
-                        const SafetensorsDirectory& b,
-                        const std::string& what) {
+void require_same_names(const TensorSource& a, const TensorSource& b, const std::string& what) {
   std::vector<std::string> only;
   const std::vector<std::string> names_a = a.names();
   const std::vector<std::string> names_b = b.names();
@@ -106,16 +105,13 @@ void require_same_names(const SafetensorsDirectory& a,
 
 // Differences of tensors, relative to the largest value of the tensor, or to a hundredth of the
 // largest of its kind where that is more.
-Difference compare_tensors(const SafetensorsDirectory& a,
-                           const SafetensorsDirectory& b,
-                           const std::string& what) {
+Difference compare_tensors(const TensorSource& a, const TensorSource& b, const std::string& what) {
   require_same_names(a, b, what);
   const std::map<std::string, double> scale = scales(b);
   Difference difference;
   for (const std::string& name : a.names()) {
-    check<RuntimeError>(
-        a.entry(name).shape == b.entry(name).shape && a.dtype(name) == b.dtype(name), what, ": ",
-        name, " has another shape or dtype in each of the two");
+    check<RuntimeError>(a.shape(name) == b.shape(name) && a.dtype(name) == b.dtype(name), what,
+                        ": ", name, " has another shape or dtype in each of the two");
     const Tensor ours = read_tensor(a, name);
     const Tensor theirs = read_tensor(b, name);
     const auto bytes = static_cast<size_t>(ours.numel() * size_of(ours.dtype()));
@@ -192,16 +188,6 @@ Difference compare_metrics(const std::string& a, const std::string& b) {
   return difference;
 }
 
-std::unique_ptr<SafetensorsDirectory> open_training_state(const std::string& folder) {
-  const std::string whole =
-      (fs::path(folder) / tapestry::kTrainingStateStem).string() + ".safetensors";
-  const std::string index = whole + ".index.json";
-  if (!fs::exists(whole) && !fs::exists(index)) {
-    return nullptr;  // an optimizer without any
-  }
-  return std::make_unique<SafetensorsDirectory>(fs::exists(whole) ? whole : index);
-}
-
 // Prints a line for each part; true if all are within the bound.
 bool compare(const std::string& a, const std::string& b, double bound) {
   bool good = true;
@@ -217,14 +203,14 @@ bool compare(const std::string& a, const std::string& b, double bound) {
   const std::string ours = tapestry::resolve_checkpoint(a);
   const std::string theirs = tapestry::resolve_checkpoint(b);
   tapestry::print_result(concat("comparing ", ours, " with ", theirs, "\n"));
-  report("weights",
-         compare_tensors(SafetensorsDirectory(ours), SafetensorsDirectory(theirs), "weights"));
+  report("weights", compare_tensors(*tapestry::open_weights(ours), *tapestry::open_weights(theirs),
+                                    "weights"));
   const bool states = tapestry::has_training_state(ours);
   check<RuntimeError>(states == tapestry::has_training_state(theirs),
                       "only one of the two has a training state");
   if (states) {
-    const auto files_a = open_training_state(ours);
-    const auto files_b = open_training_state(theirs);
+    const auto files_a = tapestry::open_states(ours);
+    const auto files_b = tapestry::open_states(theirs);
     check<RuntimeError>((files_a == nullptr) == (files_b == nullptr),
                         "only one of the two has tensors of a training state");
     if (files_a != nullptr) {

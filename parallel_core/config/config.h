@@ -92,6 +92,10 @@ struct TrainingConfig {
   std::string ckpt_format = "safetensors";
   std::string prefix = "network";
   int64_t keep_checkpoint_max = 5;
+  double keep_checkpoint_per_n_minutes = 0;  // 0: keep_checkpoint_max counts
+  bool save_network_params = false;
+  bool save_trainable_params = false;
+  bool exception_save = false;
   bool no_load_optim = false;
   bool no_load_rng = false;
   bool new_dataset = false;

@@ -361,6 +361,15 @@ void resolve_saving(Resolution& r) {
   if (t.save_interval && t.save_interval_seconds) {
     r.error(kSteps, "given beside an interval in time; keep the one that is meant");
   }
+  if (t.ckpt_format == "safetensors" && t.prefix != TrainingConfig().prefix) {
+    r.error("training_config.prefix",
+            "has no effect on safetensors files, whose names are Hugging Face's; set ckpt_format: "
+            "ckpt, or leave it out");
+  }
+  if (t.keep_checkpoint_per_n_minutes > 0 && r.given("training_config.keep_checkpoint_max")) {
+    r.error("training_config.keep_checkpoint_per_n_minutes",
+            "given beside keep_checkpoint_max; keep the one that is meant");
+  }
   if (t.best_metric_comparison && !t.eval_interval) {
     r.error("training_config.best_metric_comparison",
             "needs training_config.eval_interval, or nothing is ever compared");

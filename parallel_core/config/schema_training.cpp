@@ -1,5 +1,7 @@
 // Rows of `training_config`.
+#include <algorithm>
 #include <array>
+#include <string>
 
 #include "parallel_core/config/schema.h"
 
@@ -10,6 +12,19 @@ namespace {
 using T = TrainingConfig;
 template <auto... Path>
 constexpr Field f = field_of<&AllConfig::training_config, Path...>();
+
+// The beginning of a file's name, by which weights and states can be told apart.
+std::string plain_prefix(const Value& value) {
+  const std::string& prefix = value.as<std::string>();
+  const auto is_wrong = [](char c) {
+    return c == '/' || static_cast<unsigned char>(c) < ' ' || c == '\x7f';
+  };
+  constexpr size_t kMost = 100;
+  const bool good = !prefix.empty() && prefix.size() <= kMost && prefix.front() != '.' &&
+                    std::none_of(prefix.begin(), prefix.end(), is_wrong) &&
+                    !prefix.ends_with("-training_state");
+  return good ? std::string() : "it is no beginning of a file's name: " + to_yaml(value);
+}
 
 std::string positive_steps(const Value& value) {
   for (const Value& step : value.as<Value::List>()) {
@@ -85,7 +100,9 @@ constexpr Key kKeys[] = {
     {.name = "max_shard_size",
      .field = f<&T::max_shard_size>,
      .check = above(0),
-     .doc = "Bytes of a file beyond which a checkpoint's tensors are divided among several."},
+     .doc = "Bytes of a file beyond which a checkpoint's tensors are divided among several. With "
+            "`ckpt_format: ckpt` there is one file, whose tensors are cut into parts of at most so "
+            "many bytes, and of 512 MiB."},
     {.name = "exit_duration_in_mins",
      .field = f<&T::exit_duration_in_mins>,
      .check = above(0),
@@ -232,18 +249,42 @@ constexpr Key kKeys[] = {
     {.name = "ckpt_format",
      .field = f<&T::ckpt_format>,
      .check = one_of("ckpt|safetensors"),
-     .accepted = "safetensors",
-     .reason = "checkpoints are safetensors files",
-     .doc = "File format of checkpoints."},
+     .doc = "Files of the tensors in a checkpoint. safetensors: model.safetensors under Hugging "
+            "Face's names, and training_state.safetensors. ckpt: MindSpore's, `prefix`.ckpt under "
+            "the names of MindFormers' parallel_core, and `prefix`-training_state.ckpt. Each is "
+            "read whatever this key says."},
     {.name = "prefix",
      .field = f<&T::prefix>,
-     .accepted = "network",
-     .reason = "checkpoints are folders checkpoint/step_NNNNNNNN, which have no prefix",
-     .doc = "Known for compatibility."},
+     .check = satisfies(plain_prefix, "the beginning of a file's name"),
+     .doc = "How file names begin with `ckpt_format: ckpt`; with safetensors they are Hugging "
+            "Face's, and another prefix is an error."},
     {.name = "keep_checkpoint_max",
      .field = f<&T::keep_checkpoint_max>,
      .check = above(0),
      .doc = "Checkpoints that are kept; the oldest is deleted after the newest is complete."},
+    {.name = "keep_checkpoint_per_n_minutes",
+     .field = f<&T::keep_checkpoint_per_n_minutes>,
+     .check = at_least(0),
+     .null = Null::kDefault,
+     .doc = "In place of `keep_checkpoint_max`: keep one checkpoint for every so many minutes of "
+            "the run, and the newest. 0: not so."},
+    {.name = "save_network_params",
+     .field = f<&T::save_network_params>,
+     .doc = "Known for compatibility: whatever it says, the weights of each checkpoint are files "
+            "of their own, without the optimizer's states."},
+    {.name = "save_trainable_params",
+     .field = f<&T::save_trainable_params>,
+     .accepted = "False",
+     .reason = "all parameters are trained, so this would be the weights once more; they are files "
+               "of their own in each checkpoint",
+     .doc = "Known for compatibility."},
+    {.name = "exception_save",
+     .field = f<&T::exception_save>,
+     .accepted = "False",
+     .reason = "ranks that fail in the middle of a step cannot agree on what to save; set "
+               "save_interval or save_interval_minutes for what may be lost. A signal and "
+               "exit_duration_in_mins save",
+     .doc = "Save when an error ends the run."},
     {.name = "no_load_optim",
      .field = f<&T::no_load_optim>,
      .null = Null::kDefault,

@@ -12,14 +12,16 @@
 
 namespace tapestry {
 
-/// Reads every tensor of a safetensors file, or of a folder with model.safetensors or its index.
+/// Reads every tensor of a safetensors or MindSpore (*.ckpt) file, or of a folder with
+/// model.safetensors, its index or one .ckpt file.
 /// IoError for files that are not what they should be.
 LogicalState read_weights(const std::string& path);
 
 /// Loads the weights at `path` (see read_weights; a folder of checkpoints means its newest) into
 /// the model, whichever naming scheme they use: logical, in-memory, or, if the model has them
-/// (has_file_names_of_config), that of Hugging Face. ValueError with the full report if they do not
-/// fit, or if the folder's config.json is that of another model (check_hf_config).
+/// (has_file_names_of_config), that of Hugging Face or MindFormers (NameScheme). ValueError with
+/// the full report if they do not fit, or if the folder's config.json is that of another model
+/// (check_hf_config).
 void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path);
 
 /// The same through the optimizer, each rank reading only what it updates: for ranks that hold no
@@ -39,8 +41,12 @@ struct CheckpointOptions {
   HfSource source;              ///< for config.json and generation_config.json
   /// JSON object of the trainer's own, saved beside the optimizer's state; empty: weights alone.
   std::string training_state;
-  /// Weights beyond this are divided among several files.
+  /// Weights beyond this are divided among several files; parts of a tensor in a .ckpt file do not
+  /// get larger.
   uint64_t max_shard_bytes = 5'000'000'000;
+  /// Not empty: tensors go to PREFIX.ckpt and PREFIX-training_state.ckpt in place of safetensors
+  /// (tensor_files.h), under the names of modules where the model has names of the configuration.
+  std::string ckpt_prefix;
   /// What all data-parallel ranks have is divided among them; otherwise the first writes all of it.
   bool remove_redundancy = false;
 };

@@ -9,6 +9,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/manifest.h"
+#include "parallel_core/dist_checkpointing/tensor_files.h"
 
 namespace tapestry {
 
@@ -16,17 +17,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kWeightsFile = "model.safetensors";
+constexpr const char* kWeightsFile = "model.safetensors";  // for messages
 constexpr const char* kPickleFile = "pytorch_model.bin";
-
-bool holds_weights(const fs::path& folder) {
-  return fs::exists(folder / kWeightsFile) ||
-         fs::exists(folder / (std::string(kWeightsFile) + ".index.json"));
-}
 
 // Also one that has lost its weights: who looks for the latest one has to hear of that.
 bool is_checkpoint(const fs::path& folder) {
-  return holds_weights(folder) || fs::exists(folder / kManifestFile);
+  return holds_weights(folder.string()) || fs::exists(folder / kManifestFile);
 }
 
 // N of PREFIX + N; empty for any other name.
@@ -92,7 +88,7 @@ std::string resolve_checkpoint(const std::string& path) {
   check<IoError>(!found.empty() || !fs::exists(fs::path(path) / kPickleFile), path, ": holds ",
                  kPickleFile, ", a pickle, which is not read; save the model as safetensors");
   check<IoError>(!found.empty(), path, ": holds neither ", kWeightsFile,
-                 " nor folders step_N with one");
+                 ", nor a .ckpt file, nor folders step_N with one");
   return found.back().string();
 }
 

@@ -24,6 +24,7 @@
 #include "parallel_core/dist_checkpointing/shard_files.h"
 #include "parallel_core/dist_checkpointing/slice_runs.h"
 #include "parallel_core/dist_checkpointing/stored_tensors.h"
+#include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/parallel_state.h"
 
@@ -105,7 +106,7 @@ Writers data_parallel_writers() {
 struct CheckpointWriter::Layout {
   struct Place {
     size_t file;
-    uint64_t begin;
+    FileRanges ranges;
   };
   std::map<std::string, Place> weights;
   std::map<std::string, Place> states;
@@ -142,9 +143,16 @@ CheckpointWriter::~CheckpointWriter() { remove_temporary(); }
 
 bool CheckpointWriter::is_first() const { return world_.rank() == 0; }
 
+FileNames CheckpointWriter::file_names() const {
+  if (!has_file_names_) {
+    return NameScheme::kLogical;
+  }
+  return {options_.ckpt_prefix.empty() ? name_scheme(config_) : NameScheme::kModules, config_};
+}
+
 void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optimizer* optimizer) {
   const StoredTensors saved = stored_tensors(model, optimizer);
-  const NameScheme scheme = has_file_names_ ? name_scheme(config_) : NameScheme::kLogical;
+  const FileNames scheme = file_names();
   std::vector<TensorInfo> weights;
   std::vector<TensorInfo> states;
   std::set<std::string> known;
@@ -163,22 +171,25 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
   Layout layout;
   const auto add = [&](const std::string& stem, const std::vector<TensorInfo>& tensors,
                        std::map<std::string, Layout::Place>& places) {
-    const ShardFiles shards = plan_shards(stem, tensors, options_.max_shard_bytes);
-    for (const auto& [name, plan] : shards.files) {
-      for (const auto& [tensor, entry] : plan.entries) {
-        places[tensor] = {.file = files_.size(), .begin = plan.begin_of(tensor)};
+    const auto plan = options_.ckpt_prefix.empty() ? plan_shards : plan_ckpt;
+    ShardFiles shards = plan(stem, tensors, options_.max_shard_bytes);
+    for (PlannedFile& file : shards.files) {
+      for (auto& [tensor, ranges] : file.tensors) {
+        places[tensor] = {.file = files_.size(), .ranges = std::move(ranges)};
       }
-      files_.push_back({.name = name, .prologue = plan.prologue, .size = plan.file_size});
+      file.tensors.clear();
+      files_.push_back(std::move(file));
     }
     if (!shards.index.empty()) {
-      texts_[stem + ".safetensors.index.json"] = shards.index;
+      texts_[shards.index_name] = shards.index;
     }
   };
-  add("model", weights, layout.weights);
+  const std::string& prefix = options_.ckpt_prefix;
+  add(prefix.empty() ? kWeightsStem : ckpt_weights_stem(prefix), weights, layout.weights);
   if (!states.empty()) {
-    add(kTrainingStateStem, states, layout.states);
+    add(prefix.empty() ? kTrainingStateStem : ckpt_states_stem(prefix), states, layout.states);
   }
-  for (const File& file : files_) {
+  for (const PlannedFile& file : files_) {
     times_.bytes += file.size;
   }
   add_sources(model, optimizer, layout);
@@ -201,7 +212,7 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
 void CheckpointWriter::add_sources(const ParallelModel& model,
                                    const optim::Optimizer* optimizer,
                                    const Layout& layout) {
-  const NameScheme scheme = has_file_names_ ? name_scheme(config_) : NameScheme::kLogical;
+  const FileNames scheme = file_names();
   const Writers writers = data_parallel_writers();
   int next = 0;  // who writes what all data-parallel ranks have
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
@@ -240,7 +251,7 @@ void CheckpointWriter::add_sources(const ParallelModel& model,
           return Target{.logical = &logical,
                         .place = std::move(place),
                         .file = at.file,
-                        .begin = at.begin,
+                        .ranges = at.ranges,
                         .only_finite = true};
         });
     if (optimizer == nullptr || optimizer->steps_done(entry.name) == 0) {
@@ -258,7 +269,7 @@ void CheckpointWriter::add_sources(const ParallelModel& model,
             return Target{.logical = &logical,
                           .place = {.name = name, .shape = logical.shape},
                           .file = at.file,
-                          .begin = at.begin};
+                          .ranges = at.ranges};
           });
     }
   }
@@ -282,7 +293,7 @@ void CheckpointWriter::add_whole_sources(const ParallelModel& model,
                         .targets = {{.logical = nullptr,
                                      .place = {.name = name, .shape = shape},
                                      .file = at.file,
-                                     .begin = at.begin}}});
+                                     .ranges = at.ranges}}});
   };
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     const bool has_states = optimizer != nullptr && !entry.parameter->flags().shared &&
@@ -319,7 +330,7 @@ void CheckpointWriter::make_files() {
   check<StorageError>(available == 0 || available > bytes, temporary_, ": there is no room for ",
                       bytes, " bytes");
   fs::create_directory(temporary_);
-  for (const File& file : files_) {
+  for (const PlannedFile& file : files_) {
     create_range_file((fs::path(temporary_) / file.name).string(), file.size);
   }
 }
@@ -358,10 +369,10 @@ void CheckpointWriter::write_source(const Source& source, std::vector<RangeFile>
   for (const Target& target : source.targets) {
     RangeFile& file = files[target.file];
     if (target.logical == nullptr) {
-      file.write_at(target.begin, part.values.raw(),
-                    static_cast<size_t>(part.values.numel() * size_of(part.values.dtype())));
+      write_ranges(target.ranges, 0, part.values.raw(),
+                   static_cast<size_t>(part.values.numel() * size_of(part.values.dtype())), file);
     } else {
-      write_part(*target.logical, target.place, part, target.only_finite, target.begin, file);
+      write_part(*target.logical, target.place, part, target.only_finite, target.ranges, file);
     }
   }
 }
@@ -369,10 +380,12 @@ void CheckpointWriter::write_source(const Source& source, std::vector<RangeFile>
 void CheckpointWriter::write_parts() {
   auto start = Clock::now();
   std::vector<RangeFile> files;
-  for (const File& file : files_) {
+  for (const PlannedFile& file : files_) {
     files.emplace_back((fs::path(temporary_) / file.name).string());
     if (is_first()) {
-      files.back().write_at(0, file.prologue.data(), file.prologue.size());
+      for (const auto& [begin, text] : file.fixed) {
+        files.back().write_at(begin, text.data(), text.size());
+      }
     }
   }
   for (const Source& source : sources_) {

@@ -12,6 +12,7 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/part_io.h"
+#include "parallel_core/dist_checkpointing/shard_files.h"
 #include "parallel_core/pipeline_parallel/parallel_model.h"
 
 namespace tapestry {
@@ -58,10 +59,10 @@ class CheckpointWriter {
  private:
   /// Where a logical tensor goes.
   struct Target {
-    const nn::LogicalTensor* logical;  ///< null: the source as a whole, at `begin`
+    const nn::LogicalTensor* logical;  ///< null: the source as a whole
     FilePlace place;
     size_t file = 0;
-    uint64_t begin = 0;
+    FileRanges ranges;
     bool only_finite = false;
   };
   /// A tensor of this rank, and what it fills.
@@ -70,11 +71,6 @@ class CheckpointWriter {
     int64_t first = 0;
     Tensor copy;
     std::vector<Target> targets;
-  };
-  struct File {
-    std::string name;
-    std::string prologue;
-    uint64_t size = 0;
   };
   struct Layout;
 
@@ -93,6 +89,7 @@ class CheckpointWriter {
   /// Throws the failure with what is left untouched.
   [[noreturn]] void rethrow(const std::exception_ptr& failure) const;
   bool is_first() const;
+  FileNames file_names() const;
 
   ProcessGroup& world_;
   TransformerConfig config_;
@@ -101,7 +98,7 @@ class CheckpointWriter {
   bool has_file_names_;
   std::string folder_;
   std::string temporary_;
-  std::vector<File> files_;
+  std::vector<PlannedFile> files_;            ///< without places of tensors
   std::map<std::string, std::string> texts_;  ///< small files by name, on rank 0
   std::vector<Source> sources_;
   std::vector<uint32_t> checksum_parts_;

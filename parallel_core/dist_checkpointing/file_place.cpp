@@ -6,6 +6,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/hf_names.h"
+#include "parallel_core/transformer/activation.h"
 
 namespace tapestry {
 
@@ -41,6 +42,39 @@ constexpr std::array<Names, 8> kGpt2Layer = {{{"attention_norm.", "ln_1."},
                                               {"feed_forward.w_down.", "mlp.c_proj."}}};
 constexpr int64_t kFused = 3;
 
+constexpr std::array<Names, 4> kModulesTop = {
+    {{"tok_embeddings.", "language_model.embedding.word_embeddings."},
+     {"pos_embeddings.weight", "language_model.embedding.position_embeddings.embedding_table"},
+     {"final_norm.", "language_model.encoder.final_norm."},
+     {"lm_head.", "language_model.output_layer."}}};
+// Behind "layers.I." and "language_model.encoder.layers.I.".
+constexpr std::array<Names, 12> kModulesLayer = {{{"attention_norm.", "input_norm."},
+                                                  {"attention_post_norm.", "attn_post_norm."},
+                                                  {"attention.wq.", "attention.qkv_proj."},
+                                                  {"attention.wk.", "attention.qkv_proj."},
+                                                  {"attention.wv.", "attention.qkv_proj."},
+                                                  {"attention.wo.", "attention.out_proj."},
+                                                  {"ffn_norm.", "post_attention_norm."},
+                                                  {"ffn_post_norm.", "ffn_post_norm."},
+                                                  {"feed_forward.w_gate.", "mlp.mapping."},
+                                                  {"feed_forward.w_up.", "mlp.mapping."},
+                                                  {"feed_forward.w_down.", "mlp.projection."},
+                                                  {"attention.", "attention."}}};
+constexpr std::string_view kModulesPrefix = "language_model.";
+
+// MindFormers' Llama of static graphs. Source: its convert_weight.py.
+constexpr std::string_view kMindFormersTable = "model.tok_embeddings.embedding_weight";
+constexpr std::array<Names, 3> kMindFormersTop = {{{"tok_embeddings.weight", kMindFormersTable},
+                                                   {"final_norm.", "model.norm_out."},
+                                                   {"lm_head.", "lm_head."}}};
+// Behind "layers.I." and "model.layers.I.".
+constexpr std::array<Names, 6> kMindFormersLayer = {{{"attention_norm.", "attention_norm."},
+                                                     {"attention.", "attention."},
+                                                     {"ffn_norm.", "ffn_norm."},
+                                                     {"feed_forward.w_gate.", "feed_forward.w1."},
+                                                     {"feed_forward.w_down.", "feed_forward.w2."},
+                                                     {"feed_forward.w_up.", "feed_forward.w3."}}};
+
 // Replaces the first prefix of a table that fits.
 template <size_t N>
 std::optional<std::string> with_prefix_of(const std::array<Names, N>& table,
@@ -68,22 +102,34 @@ std::optional<LayerPlace> split_layer_name(std::string_view name) {
   return LayerPlace{name.substr(kStem.size(), dot + 1 - kStem.size()), name.substr(dot + 1)};
 }
 
-std::optional<std::string> llama_name(std::string_view logical) {
+// The name by the tables of a scheme, whose layers begin with `stem`.
+template <size_t Top, size_t Layer>
+std::optional<std::string> name_by(const std::array<Names, Top>& top,
+                                   const std::array<Names, Layer>& in_layer,
+                                   std::string_view stem,
+                                   std::string_view logical) {
   const auto layer = split_layer_name(logical);
   if (!layer) {
-    return with_prefix_of(kLlamaTop, logical);
+    return with_prefix_of(top, logical);
   }
-  const auto rest = with_prefix_of(kLlamaLayer, layer->rest);
-  return rest ? std::optional(concat("model.layers.", layer->number, *rest)) : std::nullopt;
+  const auto rest = with_prefix_of(in_layer, layer->rest);
+  return rest ? std::optional(concat(stem, layer->number, *rest)) : std::nullopt;
 }
 
-std::optional<std::string> gpt2_name(std::string_view logical) {
-  const auto layer = split_layer_name(logical);
-  if (!layer) {
-    return with_prefix_of(kGpt2Top, logical);
+std::optional<std::string> name_in(NameScheme scheme, std::string_view logical) {
+  switch (scheme) {
+    case NameScheme::kLlama:
+      return name_by(kLlamaTop, kLlamaLayer, "model.layers.", logical);
+    case NameScheme::kGpt2:
+    case NameScheme::kGpt2Bare:
+      return name_by(kGpt2Top, kGpt2Layer, "h.", logical);
+    case NameScheme::kModules:
+      return name_by(kModulesTop, kModulesLayer, "language_model.encoder.layers.", logical);
+    case NameScheme::kMindFormersLlama:
+      return name_by(kMindFormersTop, kMindFormersLayer, "model.layers.", logical);
+    default:
+      return std::nullopt;
   }
-  const auto rest = with_prefix_of(kGpt2Layer, layer->rest);
-  return rest ? std::optional(concat("h.", layer->number, *rest)) : std::nullopt;
 }
 
 // Which part of the fused matrix: 0 queries, 1 keys, 2 values; none for other tensors.
@@ -112,12 +158,49 @@ FilePlace gpt2_place(std::string name, std::string_view logical, const Shape& sh
   return place;
 }
 
+// The rows of queries, keys and values of a group come together, then those of the next; those of
+// w_gate come before those of w_up.
+FilePlace modules_place(const FileNames& names, std::string_view logical, const Shape& shape) {
+  std::string name = name_in(NameScheme::kModules, logical).value_or(std::string(logical));
+  if (names.layer_norm && name.find("norm.") != std::string::npos) {
+    for (const auto& [ours, theirs] : {Names{".weight", ".gamma"}, Names{".bias", ".beta"}}) {
+      if (name.ends_with(ours)) {
+        name.replace(name.size() - ours.size(), ours.size(), theirs);
+      }
+    }
+  }
+  FilePlace place{.name = std::move(name), .shape = shape};
+  if (shape.size() == 0) {
+    return place;
+  }
+  if (const auto part = fused_part(logical)) {
+    const int64_t queries = names.heads_per_group * names.head_size;
+    place.block = *part == 0 ? queries : names.head_size;
+    place.block_stride = queries + 2 * names.head_size;
+    place.first = *part == 0 ? 0 : queries + (*part - 1) * names.head_size;
+    place.shape[0] = shape[0] / place.block * place.block_stride;
+  } else if (names.gated && logical.find(".feed_forward.w_gate.") != std::string::npos) {
+    place.shape[0] = 2 * shape[0];
+  } else if (names.gated && logical.find(".feed_forward.w_up.") != std::string::npos) {
+    place.first = shape[0];
+    place.shape[0] = 2 * shape[0];
+  }
+  return place;
+}
+
 bool has_prefix(const std::set<std::string>& names, const std::string& prefix) {
   const auto found = names.lower_bound(prefix);
   return found != names.end() && found->starts_with(prefix);
 }
 
 }  // namespace
+
+FileNames::FileNames(NameScheme of, const TransformerConfig& config)
+    : scheme(of),
+      heads_per_group(config.num_attention_heads / config.num_query_groups),
+      head_size(config.kv_channels.value()),
+      gated(is_gated(config.hidden_act)),
+      layer_norm(config.normalization == "LayerNorm") {}
 
 NameScheme name_scheme(const TransformerConfig& config) {
   const std::string type = file_model_type(config);
@@ -127,23 +210,30 @@ NameScheme name_scheme(const TransformerConfig& config) {
 }
 
 NameScheme name_scheme(const std::set<std::string>& names) {
-  return has_prefix(names, "model.")         ? NameScheme::kLlama
-         : has_prefix(names, "transformer.") ? NameScheme::kGpt2
-         : has_prefix(names, "wte.")         ? NameScheme::kGpt2Bare
-                                             : NameScheme::kLogical;
+  return has_prefix(names, std::string(kModulesPrefix))      ? NameScheme::kModules
+         : has_prefix(names, std::string(kMindFormersTable)) ? NameScheme::kMindFormersLlama
+         : has_prefix(names, "model.")                       ? NameScheme::kLlama
+         : has_prefix(names, "transformer.")                 ? NameScheme::kGpt2
+         : has_prefix(names, "wte.")                         ? NameScheme::kGpt2Bare
+                                                             : NameScheme::kLogical;
 }
 
-FilePlace file_place(NameScheme scheme, const std::string& logical, const Shape& shape) {
-  std::optional<std::string> name = logical;
-  if (scheme == NameScheme::kLlama) {
-    name = llama_name(logical);
-  } else if (scheme != NameScheme::kLogical) {
-    name = logical.starts_with("lm_head.") ? logical : gpt2_name(logical);
+FilePlace file_place(const FileNames& names, const std::string& logical, const Shape& shape) {
+  const NameScheme scheme = names.scheme;
+  if (scheme == NameScheme::kModules) {
+    return modules_place(names, logical, shape);
   }
-  if (scheme == NameScheme::kLogical || scheme == NameScheme::kLlama || !name) {
+  std::optional<std::string> name = name_in(scheme, logical);
+  if (scheme != NameScheme::kGpt2 && scheme != NameScheme::kGpt2Bare) {
     return {.name = std::move(name).value_or(logical), .shape = shape};
   }
-  const bool prefixed = scheme == NameScheme::kGpt2 && !logical.starts_with("lm_head.");
+  if (logical.starts_with("lm_head.")) {
+    return gpt2_place(logical, logical, shape);
+  }
+  if (!name) {
+    return {.name = logical, .shape = shape};
+  }
+  const bool prefixed = scheme == NameScheme::kGpt2;
   return gpt2_place(prefixed ? concat("transformer.", *name) : *std::move(name), logical, shape);
 }
 
@@ -154,6 +244,12 @@ bool is_constant(NameScheme scheme, const std::string& name) {
     case NameScheme::kGpt2:
     case NameScheme::kGpt2Bare:
       return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+    case NameScheme::kModules:
+      // Everything that is not of the model is of its optimizer, its schedule or its generators.
+      return !name.starts_with(kModulesPrefix) ||
+             name.find(".set_hidden_states") != std::string::npos;
+    case NameScheme::kMindFormersLlama:
+      return !name.starts_with("model.") && !name.starts_with("lm_head.");
     default:
       return false;
   }

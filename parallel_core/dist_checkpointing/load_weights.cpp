@@ -1,25 +1,23 @@
 #include <algorithm>
-#include <filesystem>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
 
-#include "autograd/io/safetensors.h"
-#include "autograd/io/safetensors_directory.h"
+#include "autograd/io/tensor_source.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/file_place.h"
 #include "parallel_core/dist_checkpointing/part_io.h"
+#include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
 
 namespace tapestry {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kTable = "tok_embeddings.weight";
@@ -66,16 +64,14 @@ void load_by_module_paths(nn::Module& model, const LogicalState& state, const st
 }
 
 // True if two tensors of the files have the same bytes.
-bool equal_in_files(const SafetensorsDirectory& files, const std::string& a, const std::string& b) {
-  const SafetensorsEntry& first = files.entry(a);
-  const SafetensorsEntry& second = files.entry(b);
-  if (first.dtype_name != second.dtype_name || first.shape != second.shape) {
+bool equal_in_files(const TensorSource& files, const std::string& a, const std::string& b) {
+  if (files.dtype(a) != files.dtype(b) || files.shape(a) != files.shape(b)) {
     return false;
   }
   constexpr uint64_t kPiece = uint64_t{4} << 20U;
   std::vector<char> ours(kPiece);
   std::vector<char> theirs(kPiece);
-  const uint64_t bytes = first.end - first.begin;
+  const auto bytes = static_cast<uint64_t>(files.shape(a).numel() * size_of(files.dtype(a)));
   for (uint64_t at = 0; at < bytes; at += kPiece) {
     const auto count = static_cast<size_t>(std::min(kPiece, bytes - at));
     files.read_bytes(a, at, count, ours.data());
@@ -90,15 +86,18 @@ bool equal_in_files(const SafetensorsDirectory& files, const std::string& a, con
 
 // Files of a model whose output matrix is its table of embeddings may hold it twice. One of its own
 // cannot be passed over: the model that it belongs to is not tied.
-bool repeats_embeddings(const SafetensorsDirectory& files, NameScheme scheme) {
+bool repeats_embeddings(const TensorSource& files,
+                        const FileNames& scheme,
+                        const std::string& name) {
   const std::string table = file_place(scheme, kTable, {}).name;
-  return files.contains(kHead) && files.contains(table) && equal_in_files(files, kHead, table);
+  return name == file_place(scheme, kHead, {}).name && files.contains(table) &&
+         equal_in_files(files, name, table);
 }
 
 // What of the model is missing from, unexpected in, or of another shape in the files.
 nn::LoadReport compare_with_files(const ParallelModel& model,
-                                  const SafetensorsDirectory& files,
-                                  NameScheme scheme) {
+                                  const TensorSource& files,
+                                  const FileNames& scheme) {
   nn::LoadReport report;
   std::set<std::string> used;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
@@ -107,19 +106,19 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
       used.insert(place.name);
       if (!files.contains(place.name)) {
         report.missing.push_back(logical.name);
-      } else if (files.entry(place.name).shape != place.shape) {
-        report.mismatched.push_back({place.name, place.shape, files.entry(place.name).shape});
+      } else if (files.shape(place.name) != place.shape) {
+        report.mismatched.push_back({place.name, place.shape, files.shape(place.name)});
       }
     }
   }
   const std::vector<std::string> names = files.names();
   std::vector<double> stages_with;  // of each name
   for (const std::string& name : names) {
-    stages_with.push_back(used.contains(name) || is_constant(scheme, name) ? 1 : 0);
+    stages_with.push_back(used.contains(name) || is_constant(scheme.scheme, name) ? 1 : 0);
   }
   sum_over_pipeline(stages_with);
   for (size_t i = 0; i < names.size(); ++i) {
-    if (stages_with[i] == 0 && !(names[i] == kHead && repeats_embeddings(files, scheme))) {
+    if (stages_with[i] == 0 && !repeats_embeddings(files, scheme, names[i])) {
       report.unexpected.push_back(names[i]);
     }
   }
@@ -130,22 +129,11 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
 
 LogicalState read_weights(const std::string& path) {
   LogicalState state;
-  const auto take = [&](const auto& reader, const std::string& name, DType dtype,
-                        const Shape& shape) {
-    Tensor tensor = empty(shape, dtype);
-    reader.read(name, tensor.raw());
+  const std::unique_ptr<TensorSource> files = open_weights(path);
+  for (const std::string& name : files->names()) {
+    Tensor tensor = empty(files->shape(name), files->dtype(name));
+    files->read(name, tensor.raw());
     state.emplace(name, std::move(tensor));
-  };
-  if (fs::is_directory(path)) {
-    const SafetensorsDirectory files(path);
-    for (const std::string& name : files.names()) {
-      take(files, name, files.dtype(name), files.entry(name).shape);
-    }
-  } else {
-    const SafetensorsReader file(path);
-    for (const auto& [name, entry] : file.entries()) {
-      take(file, name, file.dtype(name), entry.shape);
-    }
   }
   return state;
 }
@@ -155,8 +143,8 @@ namespace {
 // Opened files whose tensors are those of the model.
 struct Fitting {
   std::string path;
-  SafetensorsDirectory files;
-  NameScheme scheme = NameScheme::kLogical;
+  std::unique_ptr<TensorSource> files;
+  FileNames scheme;
   bool by_module_paths = false;
 };
 
@@ -167,17 +155,18 @@ Fitting open_fitting(const ParallelModel& model,
   if (model.has_file_names_of_config()) {
     check_hf_config(config, resolved);
   }
-  Fitting found{.path = resolved, .files = SafetensorsDirectory(resolved)};
-  const std::vector<std::string> list = found.files.names();
+  Fitting found{.path = resolved, .files = open_weights(resolved), .scheme = {}};
+  const std::vector<std::string> list = found.files->names();
   const std::set<std::string> names(list.begin(), list.end());
-  found.by_module_paths = uses_module_paths(model, names);
+  if (model.has_file_names_of_config()) {
+    found.scheme = FileNames(name_scheme(names), config);
+  }
+  found.by_module_paths =
+      found.scheme.scheme != NameScheme::kModules && uses_module_paths(model, names);
   if (found.by_module_paths) {
     return found;
   }
-  if (model.has_file_names_of_config()) {
-    found.scheme = name_scheme(names);
-  }
-  const nn::LoadReport report = compare_with_files(model, found.files, found.scheme);
+  const nn::LoadReport report = compare_with_files(model, *found.files, found.scheme);
   check<ValueError>(report.empty(), resolved, ": the weights do not fit the model\n", report.str());
   return found;
 }
@@ -185,7 +174,7 @@ Fitting open_fitting(const ParallelModel& model,
 void read_parameter(const nn::Parameter& parameter, const Fitting& from, const Part& part) {
   for (const nn::LogicalTensor& logical : parameter.logical()) {
     const FilePlace place = file_place(from.scheme, logical.name, logical.shape);
-    read_part(logical, place, from.files.reader(place.name), part);
+    read_part(logical, place, *from.files, part);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
+#include "parallel_core/dist_checkpointing/tensor_files.h"
 
 namespace tapestry {
 
@@ -109,12 +110,14 @@ std::optional<Manifest> read_manifest(const std::string& folder) {
 void verify_checkpoint(const std::string& folder,
                        bool checksums,
                        ProcessGroup& world,
-                       const std::string& of) {
+                       CheckpointPart of) {
   std::optional<Manifest> manifest;
   all_or_none(world, [&] {
     manifest = read_manifest(folder);
     if (manifest) {
-      std::erase_if(manifest->files, [&](const auto& file) { return !file.first.starts_with(of); });
+      std::erase_if(manifest->files, [&](const auto& file) {
+        return of == CheckpointPart::kWeights && !is_weights_file(file.first);
+      });
       check_sizes(folder, *manifest);
     }
   });
@@ -142,7 +145,7 @@ void verify_checkpoint(const std::string& folder,
   }
 }
 
-std::string fault_of_checkpoint(const std::string& folder, bool checksums, const std::string& of) {
+std::string fault_of_checkpoint(const std::string& folder, bool checksums, CheckpointPart of) {
   try {
     verify_checkpoint(folder, checksums, *single_process_group(), of);
     return {};

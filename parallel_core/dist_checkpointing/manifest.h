@@ -27,18 +27,23 @@ std::string manifest_text(const Manifest& manifest);
 /// naming file and member, for one that is not as manifest_text writes it.
 std::optional<Manifest> read_manifest(const std::string& folder);
 
+/// Which files of a checkpoint are looked at.
+enum class CheckpointPart : uint8_t {
+  kAll,
+  kWeights,  ///< and their index (is_weights_file)
+};
+
 /// IoError, naming the file and what is wrong with it, unless every file of the manifest is there
 /// with its size and, where asked for, its checksum. Collective: each rank reads its share of the
-/// bytes, and all of them throw alike. Nothing for a folder without a manifest. With `of`, only the
-/// files whose names begin so.
+/// bytes, and all of them throw alike. Nothing for a folder without a manifest.
 void verify_checkpoint(const std::string& folder,
                        bool checksums,
                        ProcessGroup& world,
-                       const std::string& of = "");
+                       CheckpointPart of = CheckpointPart::kAll);
 
 /// The same of this process alone, as a text: empty if nothing is wrong.
 std::string fault_of_checkpoint(const std::string& folder,
                                 bool checksums,
-                                const std::string& of = "");
+                                CheckpointPart of = CheckpointPart::kAll);
 
 }  // namespace tapestry

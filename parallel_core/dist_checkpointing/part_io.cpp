@@ -50,8 +50,8 @@ void scatter(const std::byte* source, int64_t stride, int64_t count, size_t widt
 // Reads runs; those that follow each other in file and memory with one call.
 class RunReader {
  public:
-  RunReader(const SafetensorsReader& file, const FilePlace& place, size_t width)
-      : file_(file), name_(place.name), width_(width) {}
+  RunReader(const TensorSource& files, const FilePlace& place, size_t width)
+      : files_(files), name_(place.name), width_(width) {}
 
   void read(const FileRun& run, std::byte* slice) {
     if (run.stride == 1 || run.count == 1) {
@@ -82,11 +82,11 @@ class RunReader {
 
  private:
   void read_elements(int64_t element, int64_t count, std::byte* to) {
-    file_.read_bytes(name_, static_cast<uint64_t>(element) * width_,
-                     static_cast<size_t>(count) * width_, to);
+    files_.read_bytes(name_, static_cast<uint64_t>(element) * width_,
+                      static_cast<size_t>(count) * width_, to);
   }
 
-  const SafetensorsReader& file_;
+  const TensorSource& files_;
   const std::string& name_;
   size_t width_;
   int64_t element_ = 0;
@@ -101,7 +101,7 @@ void write_part(const nn::LogicalTensor& logical,
                 const FilePlace& place,
                 const Part& part,
                 bool only_finite,
-                uint64_t begin,
+                const FileRanges& ranges,
                 RangeFile& file) {
   const ElementRange range = range_in_part(logical, part.first, part.values.numel());
   if (range.size() <= 0) {
@@ -141,24 +141,32 @@ void write_part(const nn::LogicalTensor& logical,
         gather(first, run.stride, run.count, width, column.data());
         first = column.data();
       }
-      file.write_at(begin + static_cast<uint64_t>(run.element) * width, first,
-                    static_cast<size_t>(run.count) * width);
+      write_ranges(ranges, static_cast<uint64_t>(run.element) * width, first,
+                   static_cast<size_t>(run.count) * width, file);
     });
+  });
+}
+
+void write_ranges(
+    const FileRanges& ranges, uint64_t offset, const void* data, size_t bytes, RangeFile& file) {
+  const auto* source = static_cast<const std::byte*>(data);
+  for_each_range(ranges, offset, bytes, [&](uint64_t place, uint64_t at, uint64_t count) {
+    file.write_at(place, source + (at - offset), count);
   });
 }
 
 void read_part(const nn::LogicalTensor& logical,
                const FilePlace& place,
-               const SafetensorsReader& file,
+               const TensorSource& files,
                const Part& part) {
   const ElementRange range = range_in_part(logical, part.first, part.values.numel());
-  const Shape& found = file.entry(place.name).shape;
-  check<IndexError>(found == place.shape, file.path(), ": ", place.name, " is ", found,
-                    ", expected ", place.shape);
+  const Shape& found = files.shape(place.name);
+  check<IndexError>(found == place.shape, files.file_of(place.name), ": ", place.name, " is ",
+                    found, ", expected ", place.shape);
   if (range.size() <= 0) {
     return;
   }
-  const DType stored = file.dtype(place.name);
+  const DType stored = files.dtype(place.name);
   const auto width = static_cast<size_t>(size_of(stored));
   const DType dtype = part.values.dtype();
   const auto own_width = static_cast<size_t>(size_of(dtype));
@@ -168,7 +176,7 @@ void read_part(const nn::LogicalTensor& logical,
   for_each_piece(range, columns_of(logical), most, [&](ElementRange piece) {
     const Tensor staging = empty({piece.size()}, stored);
     auto* slice = static_cast<std::byte*>(staging.raw());
-    RunReader reader(file, place, width);
+    RunReader reader(files, place, width);
     runs.for_each(piece, [&](FileRun run) {
       run.number -= piece.begin;
       reader.read(run, slice);

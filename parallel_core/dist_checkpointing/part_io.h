@@ -4,8 +4,9 @@
 
 #include <cstdint>
 
+#include "autograd/io/file_range.h"
 #include "autograd/io/range_file.h"
-#include "autograd/io/safetensors.h"
+#include "autograd/io/tensor_source.h"
 #include "autograd/tensor/tensor.h"
 #include "nn/parameter.h"
 #include "parallel_core/dist_checkpointing/file_place.h"
@@ -22,21 +23,25 @@ struct Part {
 inline constexpr int64_t kStagingBytes = int64_t{8} << 20U;
 
 /// Writes what the part has of a logical tensor, in the part's dtype, to its place in a tensor that
-/// begins at byte `begin` of the file. With `only_finite`, RuntimeError with the logical name if a
+/// lies in these ranges of the file. With `only_finite`, RuntimeError with the logical name if a
 /// value is not; StorageError, IoError.
 void write_part(const nn::LogicalTensor& logical,
                 const FilePlace& place,
                 const Part& part,
                 bool only_finite,
-                uint64_t begin,
+                const FileRanges& ranges,
                 RangeFile& file);
 
-/// Reads it from the tensor place.name of a file, converting dtypes. IoError; TypeError for a
+/// The same of bytes [offset, offset + bytes) of the tensor.
+void write_ranges(
+    const FileRanges& ranges, uint64_t offset, const void* data, size_t bytes, RangeFile& file);
+
+/// Reads it from the tensor place.name of files, converting dtypes. IoError; TypeError for a
 /// tensor of a dtype that Tapestry does not have; IndexError unless the file's tensor has
 /// place.shape.
 void read_part(const nn::LogicalTensor& logical,
                const FilePlace& place,
-               const SafetensorsReader& file,
+               const TensorSource& files,
                const Part& part);
 
 }  // namespace tapestry

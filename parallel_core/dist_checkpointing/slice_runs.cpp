@@ -10,24 +10,27 @@ FileRuns::FileRuns(const nn::LogicalTensor& logical, const FilePlace& place)
   if (axes == 0) {
     return;
   }
-  offset_[0] += place.first;
   columns_ = slice_[axes - 1];
   together_ = columns_;
   for (int64_t axis = axes - 1; axis > 0 && slice_[axis] == place.shape[axis]; --axis) {
     together_ *= slice_[axis - 1];
   }
+  if (place.block > 0 && together_ == slice_.numel()) {
+    row_ = together_ / std::max<int64_t>(slice_[0], 1);
+  }
 }
 
 int64_t FileRuns::element_of(int64_t number) const {
   if (place_.transposed) {
-    const int64_t row = offset_[0] + number / columns_;
+    const int64_t row = place_.row(offset_[0] + number / columns_);
     const int64_t column = offset_[1] + number % columns_;
     return column * place_.shape[1] + row;
   }
   int64_t element = 0;
   int64_t scale = 1;
   for (int64_t axis = slice_.size() - 1; axis >= 0; --axis) {
-    element += (offset_[axis] + number % slice_[axis]) * scale;
+    const int64_t index = offset_[axis] + number % slice_[axis];
+    element += (axis == 0 ? place_.row(index) : index) * scale;
     scale *= place_.shape[axis];
     number /= slice_[axis];
   }

@@ -56,7 +56,7 @@ class FileRuns {
   template <class Visit>
   void visit_rows(ElementRange range, Visit&& visit) const {
     for (int64_t number = range.begin; number < range.end;) {
-      const int64_t count = std::min(together_ - number % together_, range.end - number);
+      const int64_t count = std::min(together_from(number), range.end - number);
       visit(FileRun{.number = number, .count = count, .element = element_of(number)});
       number += count;
     }
@@ -69,12 +69,21 @@ class FileRuns {
   }
   // The file's element of a number.
   int64_t element_of(int64_t number) const;
+  // How many elements from this one on lie together.
+  int64_t together_from(int64_t number) const {
+    if (row_ == 0) {
+      return together_ - number % together_;
+    }
+    const int64_t left_of_block = place_.block - (offset_[0] + number / row_) % place_.block;
+    return left_of_block * row_ - number % row_;
+  }
 
   FilePlace place_;
   Shape slice_;
   Shape offset_;          // of the slice in the file's tensor, with the logical tensor's axes
   int64_t columns_ = 1;   // last axis of the slice
   int64_t together_ = 1;  // elements of the slice that lie together in the file
+  int64_t row_ = 0;       // elements of a whole row, where rows lie together in blocks; else 0
 };
 
 }  // namespace tapestry

@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "autograd/io/input_file.h"
-#include "autograd/io/safetensors_directory.h"
 #include "autograd/io/strict_json.h"
+#include "autograd/io/tensor_source.h"
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/dist_checkpointing/part_io.h"
+#include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 
 namespace tapestry {
@@ -58,12 +59,11 @@ std::map<std::string, int64_t> read_updates(const json& state, const std::string
   return updates;
 }
 
-std::unique_ptr<SafetensorsDirectory> open_states(const std::string& folder) {
-  const std::string whole = (fs::path(folder) / kTrainingStateStem).string() + ".safetensors";
-  const std::string index = whole + ".index.json";
-  std::error_code ignored;
-  const bool shards = !fs::exists(whole, ignored) && fs::exists(index, ignored);
-  return std::make_unique<SafetensorsDirectory>(shards ? index : whole);
+std::unique_ptr<TensorSource> need_states(const std::string& folder) {
+  std::unique_ptr<TensorSource> states = open_states(folder);
+  check<IoError>(states != nullptr, (fs::path(folder) / kTrainingStateStem).string(),
+                 ".safetensors: is missing, and so is a -", kTrainingStateStem, ".ckpt file");
+  return states;
 }
 
 // Names of states and buffers that no stage asks for are wrong in a file.
@@ -83,27 +83,26 @@ void find_unexpected(const std::vector<std::string>& names,
   }
 }
 
-void expect_tensor(const SafetensorsDirectory& files,
+void expect_tensor(const TensorSource& files,
                    const std::string& name,
                    const Shape& shape,
                    std::set<std::string>& used,
                    nn::LoadReport& report) {
   if (!files.contains(name)) {
     report.missing.push_back(name);
-  } else if (files.entry(name).shape != shape) {
-    report.mismatched.push_back({name, shape, files.entry(name).shape});
+  } else if (files.shape(name) != shape) {
+    report.mismatched.push_back({name, shape, files.shape(name)});
   }
   used.insert(name);
 }
 
 // A tensor of a file as every rank has it.
-Tensor read_whole(const SafetensorsDirectory& files,
+Tensor read_whole(const TensorSource& files,
                   const std::string& name,
                   const Shape& shape,
                   DType dtype) {
-  const SafetensorsReader& file = files.reader(name);
-  const Tensor values = empty(shape, file.dtype(name));
-  file.read(name, values.raw());
+  const Tensor values = empty(shape, files.dtype(name));
+  files.read(name, values.raw());
   if (values.dtype() == dtype) {
     return values;
   }
@@ -112,7 +111,7 @@ Tensor read_whole(const SafetensorsDirectory& files,
   return out;
 }
 
-void set_buffers(const SafetensorsDirectory& files, ParallelModel& model) {
+void set_buffers(const TensorSource& files, ParallelModel& model) {
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
     copy_values(read_whole(files, buffer_tensor_name(entry.name), entry.buffer.shape(),
                            entry.buffer.dtype()),
@@ -166,7 +165,7 @@ void load_optimizer_state(const std::string& folder,
   if (!any) {
     return;
   }
-  const auto files = open_states(folder);
+  const auto files = need_states(folder);
   nn::LoadReport report;
   std::set<std::string> used;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
@@ -224,7 +223,7 @@ void load_optimizer_state(const std::string& folder,
 
 void load_buffers(const std::string& folder, ParallelModel& model) {
   if (!model.named_buffers().empty()) {
-    set_buffers(*open_states(folder), model);
+    set_buffers(*need_states(folder), model);
   }
 }
 

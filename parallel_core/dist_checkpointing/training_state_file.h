@@ -12,8 +12,6 @@
 namespace tapestry {
 
 inline constexpr const char* kTrainingStateFile = "training_state.json";
-/// training_state.safetensors, or shards of it.
-inline constexpr const char* kTrainingStateStem = "training_state";
 
 /// Content of the file: `state`, a JSON object that is the trainer's own business, and what belongs
 /// to the tensors: step, optimizer and the updates of each tensor. ValueError if `state` is none.

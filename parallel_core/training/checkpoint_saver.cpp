@@ -189,6 +189,9 @@ void CheckpointSaver::note_success(const std::string& folder) {
   if (observer_.saved) {
     observer_.saved(saved_step_.value(), folder);
   }
+  if (!begins_interval()) {
+    passing_.push_back(folder);
+  }
   if (best_ && best_->step == writing_step_ && RankContext::current().rank() == 0) {
     const nlohmann::ordered_json text = {{"step", best_->step},
                                          {"checkpoint", std::filesystem::path(folder).filename()},
@@ -222,6 +225,17 @@ void CheckpointSaver::accept() {
   }
 }
 
+bool CheckpointSaver::begins_interval() {
+  const std::chrono::duration<double, std::ratio<60>> interval(
+      config_.training_config.keep_checkpoint_per_n_minutes);
+  const SaveClock::time_point now = SaveClock::now();
+  if (interval_start_ && now - *interval_start_ < interval) {
+    return false;
+  }
+  interval_start_ = now;
+  return true;
+}
+
 void CheckpointSaver::remove_old() {
   if (RankContext::current().rank() != 0) {
     return;
@@ -236,7 +250,19 @@ void CheckpointSaver::remove_old() {
     const std::vector<std::string> more = observer_.kept();
     kept.insert(kept.end(), more.begin(), more.end());
   }
-  remove_old_checkpoints(options_.directory, options_.keep_max, newest_, kept);
+  if (config_.training_config.keep_checkpoint_per_n_minutes == 0) {
+    remove_old_checkpoints(options_.directory, options_.keep_max, newest_, kept);
+  } else {
+    for (const std::string& folder : std::exchange(passing_, {})) {
+      const std::string name = std::filesystem::path(folder).filename();
+      if (folder == newest_ || std::find(kept.begin(), kept.end(), name) != kept.end()) {
+        passing_.push_back(folder);
+      } else {
+        std::error_code ignored;
+        std::filesystem::remove_all(folder, ignored);
+      }
+    }
+  }
   if (observer_.removed) {
     observer_.removed();
   }

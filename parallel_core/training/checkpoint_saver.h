@@ -86,6 +86,8 @@ class CheckpointSaver {
   void note_success(const std::string& folder);
   void note_failure(const std::string& what);
   void remove_old();
+  /// With keep_checkpoint_per_n_minutes: whether this one is kept for good.
+  bool begins_interval();
 
   const ParallelModel& model_;
   const optim::Optimizer& optimizer_;
@@ -100,6 +102,8 @@ class CheckpointSaver {
   std::optional<int64_t> proven_step_;
   bool accepted_while_writing_ = false;
   std::string newest_;
+  std::vector<std::string> passing_;  // that later ones take the place of; see begins_interval
+  std::optional<std::chrono::steady_clock::time_point> interval_start_;
   std::optional<BestEvaluation> best_;
   Observer observer_;
   std::optional<int64_t> failed_step_;  // since when nothing could be saved

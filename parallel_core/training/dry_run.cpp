@@ -3,17 +3,21 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <ostream>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "autograd/io/safetensors_directory.h"
+#include "autograd/io/tensor_source.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/data/text_source.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/dist_checkpointing/file_place.h"
+#include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/get_model.h"
@@ -94,24 +98,12 @@ std::string data_text(const AllConfig& config, const ResumePoint* resume) {
 
 // Parameters in a file or folder of weights, without the buffers that old files hold.
 int64_t parameters_in(const std::string& path) {
-  const auto is_buffer = [](const std::string& name) {
-    return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
-           name.ends_with("rotary_emb.inv_freq");
-  };
+  const std::unique_ptr<TensorSource> files = open_weights(path);
+  const std::vector<std::string> names = files->names();
+  const NameScheme scheme = name_scheme(std::set<std::string>(names.begin(), names.end()));
   int64_t count = 0;
-  const auto add = [&](const std::string& name, const SafetensorsEntry& entry) {
-    count += is_buffer(name) ? 0 : entry.shape.numel();
-  };
-  if (fs::is_directory(path)) {
-    const SafetensorsDirectory files(path);
-    for (const std::string& name : files.names()) {
-      add(name, files.entry(name));
-    }
-  } else {
-    const SafetensorsReader file(path);
-    for (const auto& [name, entry] : file.entries()) {
-      add(name, entry);
-    }
+  for (const std::string& name : names) {
+    count += is_constant(scheme, name) ? 0 : files->shape(name).numel();
   }
   return count;
 }
@@ -209,7 +201,8 @@ CheckpointSize checkpoint_size(const AllConfig& config, int64_t data_parallel_si
   if (t.save_interval_seconds) {
     saves = t.keep_checkpoint_max + 1;  // nobody knows how many
   }
-  size.count = std::min(saves, t.keep_checkpoint_max + 1);
+  size.count =
+      t.keep_checkpoint_per_n_minutes > 0 ? saves : std::min(saves, t.keep_checkpoint_max + 1);
   size.at_most = size.count * size.one;
   return size;
 }

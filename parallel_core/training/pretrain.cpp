@@ -424,6 +424,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   checkpoint.tokenizer_model = data.tokenizer_model;
   checkpoint.source = hf_source_of(config, data, weights);
   checkpoint.max_shard_bytes = static_cast<uint64_t>(t.max_shard_size);
+  checkpoint.ckpt_prefix = t.ckpt_format == "ckpt" ? t.prefix : std::string();
   checkpoint.remove_redundancy = t.remove_redundancy;
   TrainOptions train_options;
   train_options.validation = data.validation.get();

@@ -24,9 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names of files with weights, and of their index, begin so.
-constexpr const char* kWeights = "model";
-
 std::string base_of(const TrainingConfig& t) {
   return t.load_checkpoint.empty() ? t.output_dir : t.load_checkpoint;
 }
@@ -166,14 +163,14 @@ std::string folder_of(const std::string& checkpoint) {
 }
 
 // The latest checkpoint before a broken one whose files `of` are whole; empty if there is none.
-std::string whole_one_before(const std::string& broken, bool checksums, const std::string& of) {
+std::string whole_one_before(const std::string& broken, bool checksums, CheckpointPart of) {
   std::vector<std::string> all = checkpoints_in(folder_of(broken));
   std::reverse(all.begin(), all.end());
   for (const std::string& path : all) {
     const std::string name = fs::path(path).filename().string();
     if (name < fs::path(broken).filename().string() &&
         fault_of_checkpoint(path, checksums, of).empty() &&
-        (of == kWeights || (has_training_state(path) && read_manifest(path)))) {
+        (of == CheckpointPart::kWeights || (has_training_state(path) && read_manifest(path)))) {
       return path;
     }
   }
@@ -181,7 +178,7 @@ std::string whole_one_before(const std::string& broken, bool checksums, const st
 }
 
 std::string offer_earlier(const std::string& broken, bool checksums) {
-  const std::string path = whole_one_before(broken, checksums, "");
+  const std::string path = whole_one_before(broken, checksums, CheckpointPart::kAll);
   return path.empty() ? concat("\nThere is no other checkpoint in ", folder_of(broken),
                                " that a run can go on with")
                       : concat("\nThe latest one before it that is whole is ", path,
@@ -259,9 +256,9 @@ std::optional<ResumePoint> find_resume_point(const AllConfig& config,
 
 void verify_weights(const std::string& checkpoint, bool checksums, ProcessGroup& world) {
   try {
-    verify_checkpoint(checkpoint, checksums, world, kWeights);
+    verify_checkpoint(checkpoint, checksums, world, CheckpointPart::kWeights);
   } catch (const IoError& error) {
-    const std::string earlier = whole_one_before(checkpoint, checksums, kWeights);
+    const std::string earlier = whole_one_before(checkpoint, checksums, CheckpointPart::kWeights);
     throw IoError(concat(error.what(),
                          earlier.empty()
                              ? std::string()

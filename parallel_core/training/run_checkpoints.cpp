@@ -23,7 +23,11 @@ std::string checkpoint_plan(const TrainingConfig& config) {
                   config.save_interval ? concat(*config.save_interval, " steps")
                                        : format_duration(*config.save_interval_seconds),
                   config.save_last ? " and at the end," : ", none at the end (save_last: False),",
-                  in, "; the newest ", config.keep_checkpoint_max, " are kept");
+                  in,
+                  config.keep_checkpoint_per_n_minutes > 0
+                      ? concat("; one for every ", config.keep_checkpoint_per_n_minutes,
+                               " minutes and the newest are kept")
+                      : concat("; the newest ", config.keep_checkpoint_max, " are kept"));
   }
   return config.save_last
              ? concat("checkpoints: at the end alone,", in,
