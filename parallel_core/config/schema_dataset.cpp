@@ -12,9 +12,6 @@ using D = DatasetConfig;
 template <auto... Path>
 constexpr Field f = field_of<&AllConfig::dataset_config, Path...>();
 
-constexpr std::string_view kDocuments =
-    "samples are trained as one stretch of text; boundaries of documents are not treated yet";
-
 // Numbers are what a run of digits and points spells; the rest separates them.
 std::string check_split(const Value& value) {
   const auto& text = value.as<std::string>();
@@ -203,30 +200,24 @@ constexpr Key kKeys[] = {
     {.name = "eos_token_id",
      .field = f<&D::eos_token_id>,
      .check = at_least(0),
-     .accepted = "0",
-     .reason = kDocuments,
-     .doc = "Token that ends a document."},
+     .default_text = "the tokenizer's",
+     .doc = "Token that ends a document, for the last three keys."},
     {.name = "pad_token_id",
      .field = f<&D::pad_token_id>,
      .check = at_least(0),
-     .accepted = "null",
-     .reason = "samples are never padded",
-     .doc = "Token that is left out of the loss."},
+     .doc = "Token that is left out of the loss: nothing has to be predicted where it would come "
+            "next. Not together with `step_data_dir`, which has loss masks of its own."},
     {.name = "reset_attention_mask",
      .field = f<&D::reset_attention_mask>,
-     .accepted = "False",
-     .reason = kDocuments,
-     .doc = "Hide earlier documents of a sample."},
+     .doc = "Attention sees no other document of the sample: what stands behind an end-of-document "
+            "token does not see it nor what is before it. What is hidden costs nothing."},
     {.name = "reset_position_ids",
      .field = f<&D::reset_position_ids>,
-     .accepted = "False",
-     .reason = kDocuments,
-     .doc = "Count positions from the start of each document."},
+     .doc = "Count positions from the start of each document, for rotary and learned ones."},
     {.name = "eod_mask_loss",
      .field = f<&D::eod_mask_loss>,
-     .accepted = "False",
-     .reason = kDocuments,
-     .doc = "Leave the end-of-document token out of the loss."},
+     .doc = "Leave out of the loss what follows an end-of-document token, the first token of "
+            "another document."},
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "parallel_core/data/dataset_fingerprint.h"
 #include "parallel_core/data/default_text.h"
 #include "parallel_core/data/file.h"
+#include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/step_dataset.h"
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/data/tokenizer_record.h"
@@ -304,6 +305,48 @@ void take_up(
   keep_order_of_own_parts(*then, now, run);
 }
 
+bool some_document_ends_with(const std::string& prefix, int64_t token) {
+  constexpr int64_t kEnough = 1000;
+  const data::IndexedDataset dataset(prefix);
+  std::vector<int64_t> last;
+  for (int64_t i = 0; i < std::min(dataset.num_sequences(), kEnough); ++i) {
+    const int64_t length = dataset.sequence_lengths()[static_cast<size_t>(i)];
+    if (length > 0) {
+      last.clear();
+      dataset.read(i, length - 1, 1, last);
+      if (last[0] == token) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// Takes the token that ends documents, and says where there seems to be none.
+void remark_on_documents(const DatasetConfig& d, data::GPTDatasetsConfig& datasets, RunData& run) {
+  data::GPTDatasetOptions& options = datasets.options;
+  const int64_t of_tokenizer = options.eod_id;
+  options.eod_id = d.eos_token_id.value_or(of_tokenizer);
+  if (options.eod_id < 0 ||
+      (!d.eod_mask_loss && !d.reset_attention_mask && !d.reset_position_ids)) {
+    return;
+  }
+  if (of_tokenizer >= 0 && options.eod_id != of_tokenizer) {
+    run.remarks.push_back(concat("dataset_config.eos_token_id: documents are taken to end with ",
+                                 options.eod_id, ", the tokenizer ends them with ", of_tokenizer));
+  }
+  for (const auto* path : {&datasets.data_path, &datasets.train_data_path}) {
+    for (const data::BlendEntry& entry :
+         path->empty() ? std::vector<data::BlendEntry>{} : data::parse_data_path(*path)) {
+      if (!some_document_ends_with(entry.prefix, options.eod_id)) {
+        run.remarks.push_back(concat(
+            entry.prefix, ": no document ends with the token ", options.eod_id,
+            ", so that none is told from the next; was the text prepared with --append_eod?"));
+      }
+    }
+  }
+}
+
 RunData open_text(const AllConfig& config, DataUse use, const DataState* resumed) {
   const DatasetConfig& d = config.dataset_config;
   const TransformerConfig& m = config.model_config;
@@ -324,7 +367,6 @@ RunData open_text(const AllConfig& config, DataUse use, const DataState* resumed
   datasets.options.seed = config.training_config.seed;
   datasets.options.shuffle = d.shuffle.value_or(true);
   datasets.options.vocab_size = m.vocab_size;
-  datasets.options.eod_id = d.eos_token_id;
   datasets.options.pad_id = d.pad_token_id.value_or(-1);
   datasets.options.eod_mask_loss = d.eod_mask_loss;
   datasets.options.reset_position_ids = d.reset_position_ids;
@@ -336,6 +378,7 @@ RunData open_text(const AllConfig& config, DataUse use, const DataState* resumed
     datasets.options.eod_id = tokenizer->eod_id();
     run.description += tokenizer->describe();
   }
+  remark_on_documents(d, datasets, run);
   DataState& opened = run.opened;
   opened = identity_of(config, datasets, tokenizer.get());
   take_up(config, resumed, use, opened, run);

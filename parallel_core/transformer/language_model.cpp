@@ -145,7 +145,12 @@ Tensor TransformerLanguageModel::forward(const Input& input) {
                     stage_.chunks.at(static_cast<size_t>(input.chunk)).first,
                     " needs the hidden states of the one before");
   const Tensor hidden = first ? embedding_->forward(input.ids, input.position_ids) : input.hidden;
-  return encoder_->forward(hidden, {.rotary = rotary_.get(), .mask = input.mask}, input.chunk);
+  return encoder_->forward(hidden,
+                           {.rotary = rotary_.get(),
+                            .position_ids = input.position_ids,
+                            .mask = input.mask,
+                            .document_starts = input.document_starts},
+                           input.chunk);
 }
 
 nn::Parameter& TransformerLanguageModel::output_weight() const {

@@ -55,10 +55,10 @@ class TransformerLanguageModel final : public nn::Module {
   struct Input {
     Tensor ids;           ///< [B, S]; used by the first chunk of the model alone
     Tensor hidden;        ///< what the chunk before gave; used by all others
-    Tensor position_ids;  ///< may be undefined
-    Tensor mask;          ///< bool [B, 1, own S, S], true = may look, on top of causality and
-                          ///< window; may be undefined
-    int chunk = 0;        ///< of those that this rank holds
+    Tensor position_ids;  ///< this and the next two as in ModelInput
+    Tensor mask;
+    Tensor document_starts;
+    int chunk = 0;  ///< of those that this rank holds
   };
   /// Hidden states after the chunk; after the last one of the model, those after the final norm.
   Tensor forward(const Input& input);
