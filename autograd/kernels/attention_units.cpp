@@ -102,7 +102,7 @@ void AttentionBackwardUnits::cut_at_documents(const AttentionShape& shape,
   std::stable_sort(all.begin(), all.end(),
                    [](const Segment& a, const Segment& b) { return a.scores > b.scores; });
   const auto is_large = [&](const Segment& segment) {
-    return 4 * segment.scores * team > 3 * total;
+    return team > 1 && 4 * segment.scores * team > 3 * total;
   };
   const auto large = static_cast<int64_t>(std::count_if(all.begin(), all.end(), is_large));
   const int64_t wanted = kUnitsPerThread * team;

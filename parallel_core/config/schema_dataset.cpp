@@ -127,7 +127,7 @@ constexpr Key kKeys[] = {
      .path = true,
      .doc = "Text files (*.json, *.jsonl: one object with a \"text\" a line) in place of a data "
             "set. They are turned into tokens, and their tokenizer is made, on first use, in "
-            "./dataset."},
+            "`dataset_dir`."},
     {.name = "split",
      .field = f<&D::split>,
      .check = satisfies(check_split, "one to three shares"),
@@ -174,13 +174,13 @@ constexpr Key kKeys[] = {
      .field = f<&D::shuffle>,
      .doc =
          "Order of the samples: Megatron's shuffled one (True), or that of the data, epoch after "
-         "epoch (False). null: True for texts, False for `step_data_dir`, which cannot be "
-         "shuffled yet."},
+         "epoch (False). null: True for texts, False for `step_data_dir`, whose steps are replayed "
+         "in order."},
     {.name = "drop_remainder",
      .field = f<&D::drop_remainder>,
-     .accepted = "True",
-     .reason = "a last incomplete batch is always left out",
-     .doc = "Leave out a last incomplete batch."},
+     .doc = "Leave out a last incomplete batch. Data begin again where they end, so there is one "
+            "only where `train_samples` is no multiple of the global batch, which False makes an "
+            "error."},
     {.name = "seq_length",
      .field = f<&D::seq_length>,
      .check = above(0),
@@ -189,14 +189,15 @@ constexpr Key kKeys[] = {
      .field = f<&D::dataset_size>,
      .check = above(0),
      .accepted = "null",
-     .reason = "the size follows from the data",
+     .reason =
+         "the size follows from the data; a run is as long as train_samples, training_iters or "
+         "epochs say",
      .doc = "Known for compatibility."},
     {.name = "dataset_dir",
      .field = f<&D::dataset_dir>,
      .path = true,
-     .accepted = "./dataset",
-     .reason = "data are named by data_path, text or step_data_dir",
-     .doc = "Known for compatibility."},
+     .doc = "Folder in which texts are turned into tokens on first use: those of `text`, or the "
+            "default text."},
     {.name = "eos_token_id",
      .field = f<&D::eos_token_id>,
      .check = at_least(0),

@@ -187,11 +187,26 @@ std::unique_ptr<data::Tokenizer> tokenizer_of_data(const AllConfig& config, RunD
   return tokenizer;
 }
 
+// The original's scripts take dataset_dir for a folder of MindRecord files. To train on another
+// text than those would be worse than to say that they cannot be read.
+void check_folder_of_texts(const std::string& folder) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    check<ValueError>(
+        name.find(".mindrecord") == std::string::npos, "dataset_config.dataset_dir ", folder,
+        " holds ", name,
+        ", but MindRecord files are not read; write their text as JSONL and name it in "
+        "dataset_config.text, or their tokens as a Megatron data set in data_path");
+  }
+}
+
 // Prepares dataset_config.text or the default text where that has not been done.
 std::unique_ptr<data::Tokenizer> prepare_on_first_use(const AllConfig& config,
                                                       data::GPTDatasetsConfig& datasets,
                                                       RunData& run) {
   const DatasetConfig& d = config.dataset_config;
+  check_folder_of_texts(d.dataset_dir);
   const data::CorpusOptions options{
       .dataset_dir = d.dataset_dir,
       .tokenizer_type = d.tokenizer_type,
@@ -462,6 +477,11 @@ bool has_steps_left(const AllConfig& config, const RunData& data) {
 }
 
 RunData open_data(const AllConfig& config, DataUse use, const DataState* resumed) {
+  const DatasetConfig& d = config.dataset_config;
+  check<ValueError>(d.drop_remainder || d.train_samples % batch_of(config) == 0,
+                    "dataset_config.drop_remainder is False, but train_samples ", d.train_samples,
+                    " is no multiple of the ", batch_of(config),
+                    " samples of a step, and every step has as many; make it one");
   if (!config.dataset_config.step_data_dir) {
     return open_text(config, use, resumed);
   }

@@ -35,13 +35,17 @@ class Embedding final : public nn::Module {
   nn::Parameter& word_embeddings() const { return word_embeddings_->weight(); }
 
  private:
+  Tensor parallel_positions(const Tensor& position_ids, int64_t length) const;
+
   bool sequence_first_;
   double dropout_;
   DType dtype_;  // of the residual stream
   TensorParallelLayout layout_;
   ContextParallelLayout context_layout_;
   VocabParallelEmbedding* word_embeddings_;
+  int64_t num_positions_ = 0;  // rows of the learned table, 0 without one
   nn::Parameter* positions_ = nullptr;
+  VocabParallelEmbedding* parallel_positions_ = nullptr;  // in place of it, divided over ranks
 };
 
 class TransformerLanguageModel final : public nn::Module {

@@ -186,7 +186,7 @@ TEST(Attention, DocumentStarts) {
   EXPECT_EQ(document_starts(rows, 4).to_vector<int64_t>(),
             (std::vector<int64_t>{0, 0, 2, 3, 0, 1, 1, 1, 0, 0, 0, 0}));
   for (const std::vector<int64_t>& wrong : {std::vector<int64_t>{4}, {-1}, {2, 2}, {3, 1}}) {
-    EXPECT_THROW(document_starts(std::vector{wrong}, 4), ValueError);
+    EXPECT_THROW(document_starts({&wrong, 1}, 4), ValueError);
   }
 }
 
