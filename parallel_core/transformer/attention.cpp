@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "autograd/ops/elementwise.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/context_parallel/attention.h"
@@ -213,7 +214,7 @@ Tensor ParallelAttention::attend(const Tensor& q,
       return context_parallel_attention(a, b, c, options, context_layout_);
     }
     options.scale = scale_ * score_divisor_;
-    const Tensor divided = score_divisor_ == 1 ? a : a * (1 / score_divisor_);
+    const Tensor divided = score_divisor_ == 1 ? a : a / score_divisor_;
     return composed_context_parallel_attention(divided, b, c, options, context_layout_,
                                                precision_.softmax);
   };

@@ -4,6 +4,7 @@
 #include "autograd/ops/embedding.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
 #include "parallel_core/init_method.h"
 #include "parallel_core/transformer/activation_recorder.h"
 

@@ -1,6 +1,7 @@
 // Samples of attention and rotary embedding.
 #include "autograd/ops/attention.h"
 #include "autograd/ops/rope.h"
+#include "autograd/tensor/factory.h"
 #include "tests/autograd/ops/op_samples.h"
 
 namespace tapestry {
