@@ -103,8 +103,9 @@ constexpr Key kKeys[] = {
      .check = satisfies(check_betas, "two numbers in [0, 1)"),
      .aliases = "adamw_betas",
      .default_text = "[0.9, 0.999]; Lion [0.9, 0.99], Muon [0.95, 0.95]",
-     .doc = "Decay of the first and second moment (Adam, AdamW; Muon where it takes AdamW); Lion: "
-            "of the average that is looked at and of the one that is kept; Came: see `decay_rate`."},
+     .doc =
+         "Decay of the first and second moment (Adam, AdamW; Muon where it takes AdamW); Lion: "
+         "of the average that is looked at and of the one that is kept; Came: see `decay_rate`."},
     {.name = "beta1", .field = f<&O::beta1>, .check = kFraction, .doc = "First of `betas`."},
     {.name = "beta2", .field = f<&O::beta2>, .check = kFraction, .doc = "Second of `betas`."},
     {.name = "eps",
