@@ -211,7 +211,7 @@ void load_optimizer_state(const std::string& folder,
       const Tensor values = zeros({part.count}, dtype);
       for (const nn::LogicalTensor& logical : tensors) {
         const std::string saved = state_tensor_name(logical.name, state.name);
-        read_part(logical, {.name = saved, .shape = logical.shape}, files->reader(saved),
+        read_part(logical, {.name = saved, .shape = logical.shape}, *files,
                   {.values = values, .first = part.first});
       }
       states.emplace(state.key, values);

@@ -199,7 +199,16 @@ void StepMonitor::list_local_norms(FinishedStep& step) const {
 
 void StepMonitor::take_optimizer_state(FinishedStep& step) const {
   const optim::Optimizer& optimizer = cell_.optimizer();
-  const std::vector<std::string> states = optimizer.state_names();
+  // Statistics of rows and columns are no elements of anything: they have no such norm.
+  const auto states_of = [&](const Parameter& parameter) {
+    std::vector<std::string> keys;
+    for (const auto& entry : optimizer.state_entries(parameter.name)) {
+      if (entry.extent == optim::StateExtent::kElement) {
+        keys.push_back(entry.key);
+      }
+    }
+    return keys;
+  };
   std::vector<double> replicated;
   std::vector<double> sharded;
   for (const Parameter& parameter : parameters_) {
@@ -208,15 +217,10 @@ void StepMonitor::take_optimizer_state(FinishedStep& step) const {
     }
     const auto own = optimizer.own_state(parameter.name);
     const optim::Optimizer::OwnPart part = optimizer.own_part(parameter.name);
-    for (const std::string& name : states) {
-      const auto found = own.find(name);
-      double squares = 0;
-      if (found != own.end()) {
-        // What a factored state has in place of the parameter's elements is summed as it is.
-        const bool by_element = found->second.numel() == part.count;
-        squares = by_element ? own_squares(*parameter.parameter, found->second, part.first)
-                             : squares_of(found->second);
-      }
+    for (const std::string& key : states_of(parameter)) {
+      const auto found = own.find(key);
+      const double squares =
+          found == own.end() ? 0 : own_squares(*parameter.parameter, found->second, part.first);
       (is_sharded(*parameter.parameter) ? sharded : replicated).push_back(squares);
     }
   }
@@ -229,12 +233,15 @@ void StepMonitor::take_optimizer_state(FinishedStep& step) const {
   size_t next_replicated = 0;
   size_t next_sharded = 0;
   for (const Parameter& parameter : parameters_) {
-    for (size_t i = 0; parameter.chosen && i < states.size(); ++i) {
+    if (!parameter.chosen) {
+      continue;
+    }
+    for (const std::string& key : states_of(parameter)) {
       const double squares = is_sharded(*parameter.parameter) ? sharded[next_sharded++]
                                                               : replicated[next_replicated++];
-      const std::string kind = states[i] == "exp_avg"      ? "adam_m_norm"
-                               : states[i] == "exp_avg_sq" ? "adam_v_norm"
-                                                           : states[i] + "_norm";
+      const std::string kind = key == "exp_avg"      ? "adam_m_norm"
+                               : key == "exp_avg_sq" ? "adam_v_norm"
+                                                     : key + "_norm";
       show_of_parameter(step, monitor_.optimizer_state_format, kind, parameter,
                         std::sqrt(std::max(squares, 0.0)));
     }
