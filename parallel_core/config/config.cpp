@@ -665,11 +665,11 @@ class Loader {
             accepted += (accepted.empty() ? "" : ", ") + std::string(item);
           }
           const bool mapping = key.field.type == config::Type::kMapping;
-          config_.unsupported.push_back(place_of(path) + ": " + shown(section.name) + "." +
-                                        std::string(key.name) + ": " +
-                                        (mapping ? "a mapping here" : config::to_yaml(value)) +
-                                        " is not supported yet: " + std::string(key.reason) +
-                                        " (works now: " + accepted + ")");
+          config_.unsupported.push_back(
+              place_of(path) + ": " + shown(section.name) + "." + std::string(key.name) + ": " +
+              (mapping ? "a mapping here" : config::to_yaml(value)) +
+              (key.planned ? " is not supported yet: " : " is refused: ") +
+              std::string(key.reason) + " (accepted: " + accepted + ")");
         }
       }
     }

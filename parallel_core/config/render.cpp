@@ -56,7 +56,8 @@ std::string support_text(const Key& key) {
   for (const std::string_view value : config::split_text(key.accepted, '|')) {
     accepted += (accepted.empty() ? "`" : ", `") + std::string(value) + "`";
   }
-  return " **Not supported yet** except " + accepted + ": " + std::string(key.reason) + ".";
+  return concat(key.planned ? " **Not supported yet** except " : " **Refused** except ", accepted,
+                ": ", key.reason, ".");
 }
 
 // Markdown and help share one sentence; the help shows it without marks.
@@ -215,8 +216,13 @@ std::string render_configuration_markdown() {
       "`--set section.key=value` replaces single values, also inside mappings "
       "(`--set model_config.rotary_config.rotary_base=500000`). Unknown sections and keys, wrong "
       "types, bad values and combinations that cannot stand together are errors, all reported at "
-      "once with file, line and column. A value that belongs to a feature that is not built yet is "
-      "refused by a run and listed by `--dry_run`.\n\n"
+      "once with file, line and column. Keys are of three kinds: those that work; those that are "
+      "*known for compatibility*, because they can only mean what is done anyway; and those of "
+      "which "
+      "some values are *refused*, with the reason and what to set instead, or *not supported yet*, "
+      "because a feature is still to come. A run with such a value does not start; `--dry_run` "
+      "lists "
+      "them.\n\n"
       "Numbers are decimal: an integer is a sign or none and digits without a leading zero, any "
       "other "
       "number may have a point and an exponent (`1e-6`). So `1e3`, `1_000`, `0x10`, `010` and "

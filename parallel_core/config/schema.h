@@ -59,10 +59,12 @@ struct Key {
   std::string_view scalar_entry = {};
   /// Shown as the default where the member's initialiser does not say it.
   std::string_view default_text = {};
-  /// Not empty: only these values (YAML text, separated by '|') work in this release ...
+  /// Not empty: only these values (YAML text, separated by '|') are taken ...
   std::string_view accepted = {};
-  /// ... and why not the others.
+  /// ... and why the others are refused, and what to set instead.
   std::string_view reason = {};
+  /// A feature that is to come will take them; else they are refused for good.
+  bool planned = false;
   /// A usual value, shown where a required key is missing or wrong.
   std::string_view example = {};
   std::string_view doc;

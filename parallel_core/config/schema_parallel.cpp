@@ -111,6 +111,7 @@ constexpr Key kKeys[] = {
      .check = above(0),
      .accepted = "1",
      .reason = kExperts,
+     .planned = true,
      .doc = "Ranks that share the experts."},
     {.name = "virtual_pipeline_model_parallel_size",
      .field = f<&P::virtual_pipeline_model_parallel_size>,

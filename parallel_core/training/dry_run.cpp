@@ -278,7 +278,7 @@ void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream
     out << "note: " << note << "\n";
   }
   if (!config.unsupported.empty()) {
-    out << "not supported yet:\n";
+    out << "not supported:\n";
     for (const std::string& finding : config.unsupported) {
       out << "  " << finding << "\n";
     }

@@ -23,7 +23,7 @@ struct DryRunOptions {
 /// to see whether the weights fit; of larger ones the number of parameters is compared.
 ///
 /// ValueError, after everything has been printed, with all that would stop the run: settings that
-/// are not supported yet, data, weights, memory, a disk without room for one checkpoint.
+/// are refused, data, weights, memory, a disk without room for one checkpoint.
 void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream& out);
 
 /// Bytes of the largest number of checkpoints that a run has on disk at one time, and of one.

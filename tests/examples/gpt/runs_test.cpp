@@ -277,7 +277,7 @@ TEST_F(RunsTest, ADryRunNamesAllThatStandsInTheWay) {
         "num_layers is 2, but n_layer of start/checkpoint/step_00000003/config.json is 1"}) {
     EXPECT_THAT(err_, HasSubstr(named));
   }
-  for (const char* shown : {"not supported yet:\n", "data: none", "expected time: "}) {
+  for (const char* shown : {"not supported:\n", "data: none", "expected time: "}) {
     EXPECT_THAT(out_, HasSubstr(shown));
   }
   // Shapes and names alone.
