@@ -11,6 +11,7 @@
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/crc32c.h"
+#include "autograd/kernels/signals_blocked.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {
@@ -19,6 +20,9 @@ namespace {
 
 // Of one transfer: long enough for the medium, short enough to be still in a core's cache.
 constexpr size_t kPieceBytes = size_t{2} << 20U;
+
+// Shorter ones are done before a thread has begun.
+constexpr size_t kLeastInBackground = size_t{256} << 10U;
 
 uint64_t place_in_block(uint64_t offset) { return offset % kDirectBlock; }
 
@@ -40,7 +44,7 @@ void create_range_file(const std::string& path, uint64_t size) {
   }
 }
 
-RangeFile::RangeFile(std::string path) : file_(std::move(path)) {}
+RangeFile::RangeFile(std::string path) : file_(std::make_unique<DirectFile>(std::move(path))) {}
 
 void RangeFile::write_at(uint64_t offset, const void* data, size_t bytes) {
   check<IndexError>(offset <= size() && bytes <= size() - offset, path(), ": ", bytes, " bytes at ",
@@ -48,13 +52,13 @@ void RangeFile::write_at(uint64_t offset, const void* data, size_t bytes) {
   if (held_ > 0 && offset != held_offset_ + held_) {
     flush();
   }
-  if (buffer_ == nullptr && bytes > 0) {
-    buffer_ = aligned_bytes(kPieceBytes);
-  }
   const auto* source = static_cast<const std::byte*>(data);
   while (bytes > 0) {
     if (held_ == 0) {
       held_offset_ = offset;
+    }
+    if (buffer_ == nullptr) {
+      buffer_ = aligned_bytes(kPieceBytes);
     }
     // In its block as in the file's, so that a full buffer ends with one.
     const size_t used = place_in_block(held_offset_) + held_;
@@ -70,20 +74,37 @@ void RangeFile::write_at(uint64_t offset, const void* data, size_t bytes) {
   }
 }
 
+void RangeFile::wait() {
+  if (transfer_.valid()) {
+    checksum_part_ ^= transfer_.get();
+  }
+}
+
 void RangeFile::flush() {
+  wait();
   const size_t bytes = std::exchange(held_, 0);
   if (bytes == 0) {
     return;
   }
-  const std::byte* data = buffer_.get() + place_in_block(held_offset_);
-  checksum_part_ ^= crc32c_moved(crc32c(data, bytes), size() - held_offset_ - bytes);
+  const uint64_t offset = held_offset_;
   written_bytes_ += bytes;
-  if (!written_.empty() && written_.back().end == held_offset_) {
+  if (!written_.empty() && written_.back().end == offset) {
     written_.back().end += bytes;
   } else {
-    written_.push_back({held_offset_, held_offset_ + bytes});
+    written_.push_back({offset, offset + bytes});
   }
-  file_.write_at(held_offset_, data, bytes);
+  const auto transfer = [file = file_.get(), data = buffer_.get() + place_in_block(offset), offset,
+                         bytes] {
+    file->write_at(offset, data, bytes);
+    return crc32c_moved(crc32c(data, bytes), file->size() - offset - bytes);
+  };
+  if (bytes < kLeastInBackground) {
+    checksum_part_ ^= transfer();
+    return;
+  }
+  const kernels::SignalsBlocked blocked;
+  transfer_ = std::async(std::launch::async, transfer);
+  std::swap(buffer_, spare_);
 }
 
 void RangeFile::verify() {
@@ -92,7 +113,7 @@ void RangeFile::verify() {
             [](const Range& a, const Range& b) { return a.begin < b.begin; });
   const AlignedBytes buffer = aligned_bytes(kPieceBytes);
   uint32_t found = 0;
-  file_.forget_cached();
+  file_->forget_cached();
   for (size_t i = 0; i < written_.size();) {
     const uint64_t begin = written_[i].begin;
     uint64_t end = begin;
@@ -112,7 +133,7 @@ uint32_t RangeFile::checksum_on_medium(uint64_t begin, uint64_t end, std::byte* 
     const uint64_t first = place_in_block(at);
     const uint64_t wanted = std::min<uint64_t>(end - at, kPieceBytes - first);
     const size_t blocks = (first + wanted + kDirectBlock - 1) / kDirectBlock * kDirectBlock;
-    const size_t got = file_.read_blocks(at - first, buffer, blocks);
+    const size_t got = file_->read_blocks(at - first, buffer, blocks);
     check<IoError>(got >= first + wanted, path(), ": ends at byte ", at - first + got,
                    " when it is read back; ", size(), " were written");
     crc = crc32c(buffer + first, wanted, crc);
@@ -123,7 +144,8 @@ uint32_t RangeFile::checksum_on_medium(uint64_t begin, uint64_t end, std::byte* 
 
 void RangeFile::sync() {
   flush();
-  file_.sync();
+  wait();
+  file_->sync();
 }
 
 }  // namespace tapestry

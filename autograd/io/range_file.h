@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,8 +23,8 @@ class RangeFile {
   /// IoError if it is not there.
   explicit RangeFile(std::string path);
 
-  const std::string& path() const { return file_.path(); }
-  uint64_t size() const { return file_.size(); }
+  const std::string& path() const { return file_->path(); }
+  uint64_t size() const { return file_->size(); }
   /// Bytes that this object has written so far.
   uint64_t written_bytes() const { return written_bytes_; }
 
@@ -37,8 +38,8 @@ class RangeFile {
   /// After sync(). IoError if it is not what was written.
   void verify();
 
-  /// The exclusive or of what the bytes written so far contribute to the file's CRC-32C
-  /// (crc32c_moved): that of all writers together is the file's.
+  /// After sync(): the exclusive or of what the bytes written so far contribute to the file's
+  /// CRC-32C (crc32c_moved): that of all writers together is the file's.
   uint32_t checksum_part() const { return checksum_part_; }
 
  private:
@@ -50,13 +51,20 @@ class RangeFile {
   // What bytes [begin, end) contribute to the file's checksum as they are read back.
   uint32_t checksum_on_medium(uint64_t begin, uint64_t end, std::byte* buffer);
 
-  DirectFile file_;
+  // Waits for the transfer under way.
+  void wait();
+
+  std::unique_ptr<DirectFile> file_;  // at one address, whoever moves this object
+  AlignedBytes spare_;
   AlignedBytes buffer_;  // of which held_ bytes are used, from where held_offset_ lies in its block
   size_t held_ = 0;
   uint64_t held_offset_ = 0;
   uint32_t checksum_part_ = 0;
   uint64_t written_bytes_ = 0;
   std::vector<Range> written_;
+  // Of spare_, while buffer_ is filled; gives its checksum_part. Last, so that it ends before what
+  // it uses.
+  std::future<uint32_t> transfer_;
 };
 
 }  // namespace tapestry
