@@ -4,11 +4,11 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 #include <utility>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/hf_fields.h"
 #include "parallel_core/config/parse_value.h"
 #include "parallel_core/config/raw_json.h"
 #include "parallel_core/config/schema.h"
@@ -19,56 +19,11 @@ namespace {
 namespace fs = std::filesystem;
 using config::Key;
 using config::Value;
-using Json = nlohmann::json;
+using hf::Found;
+using hf::Json;
 
 constexpr const char* kHfFile = "config.json";
 constexpr uintmax_t kMaxHfBytes = 16U << 20U;  // those in use have a few kilobytes
-constexpr int kMaxHfDepth = 32;
-constexpr int64_t kMaxHfSize = 2147483647;
-
-// What a run may choose otherwise than the file.
-bool is_free(const std::string& key) {
-  for (const char* free : {"group_query_attention", "seq_length", "attention_dropout",
-                           "hidden_dropout", "init_method_std"}) {
-    if (key == free) {
-      return true;
-    }
-  }
-  return false;
-}
-
-Json parse_strictly(const std::string& text, const std::string& file) {
-  std::vector<std::set<std::string>> names;  // of the objects that are open
-  const auto look = [&](int depth, Json::parse_event_t event, const Json& parsed) {
-    check<IoError>(depth <= kMaxHfDepth, file, ": is nested deeper than ", kMaxHfDepth, " levels");
-    if (event == Json::parse_event_t::object_start) {
-      names.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
-      names.pop_back();
-    } else if (event == Json::parse_event_t::key) {
-      const auto name = parsed.get<std::string>();
-      check<IoError>(names.back().insert(name).second, file, ": the key \"", name,
-                     "\" is given twice");
-    }
-    return true;
-  };
-  Json json;
-  try {
-    json = Json::parse(text, look);
-  } catch (const Json::exception& error) {
-    throw IoError(concat(file, ": is no JSON: ", error.what()));
-  }
-  check<IoError>(json.is_object(), file, ": expected a JSON object, got ", json.type_name());
-  return json;
-}
-
-// A value, how the file writes it, and whether it does.
-template <class T>
-struct Found {
-  T value;
-  std::string text;
-  bool written;
-};
 
 // Defaults of a type.
 struct HfDefaults {
@@ -79,11 +34,9 @@ struct HfDefaults {
   TokenIds token_ids;
 };
 
-class HfReader {
+class HfReader : private hf::Fields {
  public:
-  HfReader(const std::string& text, const std::string& file) : json_(parse_strictly(text, file)) {
-    out_.file = file;
-  }
+  HfReader(const std::string& text, const std::string& file) : Fields(text, file) {}
 
   HfConfig read() {
     out_.model_type = model_type();
@@ -107,79 +60,6 @@ class HfReader {
   }
 
  private:
-  void finding(const std::string& name, const std::string& text) {
-    findings_.push_back(concat(out_.file, ": ", name, ": ", text));
-  }
-
-  // The value of a key that is there and not null.
-  const Json* find(const std::string& name) const {
-    const auto found = json_.find(name);
-    return found == json_.end() || found->is_null() ? nullptr : &*found;
-  }
-  bool has(const std::string& name) const { return json_.contains(name); }
-
-  template <class T>
-  Found<T> take(const std::string& name,
-                const T& value,
-                bool (Json::*is_type)() const noexcept,
-                const char* expected) {
-    const Json* found = find(name);
-    if (found == nullptr) {
-      return {value, has(name) ? "null" : Json(value).dump(), has(name)};
-    }
-    if (!(found->*is_type)()) {
-      finding(name, concat("expected ", expected, ", got ", found->dump()));
-      return {value, found->dump(), true};
-    }
-    return {found->get<T>(), found->dump(), true};
-  }
-  Found<int64_t> size(const std::string& name, int64_t value) {
-    Found<int64_t> found =
-        take<int64_t>(name, value, &Json::is_number_integer, "an integer above 0");
-    if (found.written && (found.value < 1 || found.value > kMaxHfSize)) {
-      finding(name, concat("expected an integer from 1 to ", kMaxHfSize, ", got ", found.text));
-      return {1, found.text, true};
-    }
-    return found;
-  }
-  Found<double> number(const std::string& name, double value) {
-    return take<double>(name, value, &Json::is_number, "a number");
-  }
-  Found<bool> boolean(const std::string& name, bool value) {
-    return take<bool>(name, value, &Json::is_boolean, "true or false");
-  }
-  Found<std::string> text(const std::string& name, const std::string& value) {
-    return take<std::string>(name, value, &Json::is_string, "a string");
-  }
-
-  template <class T>
-  void set(const std::string& key, const Found<T>& found, const std::string& name) {
-    set_value(key, Value(found.value), name, found.text, found.written);
-  }
-  void set_value(const std::string& key,
-                 Value value,
-                 const std::string& name,
-                 const std::string& shown,
-                 bool written = true) {
-    out_.settings.push_back({key, std::move(value), name, shown, written, !is_free(key)});
-  }
-  // What every model of the type has.
-  void set_by_type(const std::string& key, Value value) {
-    set_value(key, std::move(value), "model_type", Json(out_.model_type).dump());
-  }
-
-  void refuse_present(const std::string& name, const std::string& why) {
-    if (find(name) != nullptr) {
-      finding(name, concat(why, ", which is not supported"));
-    }
-  }
-  // A switch that must stand as models here are built.
-  void require(const std::string& name, bool value, const std::string& why) {
-    if (boolean(name, value).value != value) {
-      finding(name, concat(value ? "false" : "true", ": ", why, ", which is not supported"));
-    }
-  }
-
   std::string model_type() {
     std::string type = text("model_type", "").value;
     std::vector<std::string> classes;
@@ -608,22 +488,7 @@ class HfReader {
       set_value(name, value, concat("model_config.", name), json.dump());
     }
   }
-
-  Json json_;
-  HfConfig out_;
-  std::vector<std::string> findings_;
 };
-
-// Names that mean one thing are one.
-Value canonical(const Value& value) {
-  if (value.is<std::string>()) {
-    const auto& text = value.as<std::string>();
-    return {std::string(text == "FusedRMSNorm"   ? "RMSNorm"
-                        : text == "fused_swiglu" ? "swiglu"
-                                                 : text)};
-  }
-  return value;
-}
 
 }  // namespace
 
@@ -681,54 +546,6 @@ HfConfig read_hf_config(const std::string& folder) {
   content << file.rdbuf();
   check<IoError>(file.good() && content.good(), path, ": cannot be read");
   return parse_hf_config(content.str(), path);
-}
-
-std::string but_file_says(const HfSetting& setting, const std::string& file) {
-  const std::string ours = config::to_yaml(setting.value);
-  const bool alike = ours == setting.hf_text || Json::parse(setting.hf_text).is_number();
-  return concat("but ", setting.hf_name, " of ", file,
-                setting.written ? " is " : ", which leaves it out, is ", setting.hf_text,
-                alike ? std::string()
-                      : concat(", that is ",
-                               config::last_name(*config::find_key("model_config", setting.key)),
-                               ": ", ours));
-}
-
-std::vector<std::string> differences(const TransformerConfig& config,
-                                     const HfConfig& file,
-                                     const std::string& section) {
-  AllConfig all;
-  all.model_config = config;
-  std::vector<std::string> out;
-  for (const HfSetting& setting : file.settings) {
-    const Key& key = *config::find_key("model_config", setting.key);
-    const bool rotates = config.position_embedding_type == "rope";
-    if (!setting.compared || (setting.key.starts_with("rotary_config.") && !rotates)) {
-      continue;
-    }
-    std::string name = setting.key;
-    std::string ours = config::to_yaml(canonical(key.field.get(all)));
-    bool same = ours == config::to_yaml(setting.value);
-    if (setting.key == "rotary_config.seq_len_interpolation_factor") {
-      same = config.rotary_config.seq_len_interpolation_factor.value_or(1.0) ==
-             (setting.value.is_null() ? 1.0 : setting.value.as<double>());
-    } else if (setting.key == "max_position_embeddings" &&
-               config.position_embedding_type != "learned_absolute") {
-      // Without a table it is a limit, and that of a run is its seq_length unless it says more.
-      const auto limit = setting.value.as<int64_t>();
-      if (same || config.max_position_embeddings == config.seq_length) {
-        same = config.seq_length <= limit;
-        name = "seq_length";
-        ours = std::to_string(config.seq_length);
-      }
-      same = same || config.position_embedding_type == "none";
-    }
-    if (!same) {
-      out.push_back(
-          concat(section, ".", name, " is ", ours, ", ", but_file_says(setting, file.file)));
-    }
-  }
-  return out;
 }
 
 }  // namespace tapestry

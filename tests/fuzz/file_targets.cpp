@@ -2,8 +2,10 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <vector>
 
+#include "autograd/io/mindspore_ckpt.h"
 #include "autograd/io/npy.h"
 #include "autograd/io/safetensors.h"
 #include "autograd/io/safetensors_directory.h"
@@ -57,6 +59,26 @@ void read_index(const InputFolder& folder) {
   }
 }
 
+void read_ckpt(const InputFolder& folder) {
+  const MindsporeCkptReader file(folder.file("x.ckpt"));
+  for (const std::string& name : file.names()) {
+    std::optional<DType> dtype;
+    try {
+      dtype = file.dtype(name);
+    } catch (const TypeError&) {
+      continue;
+    }
+    const auto bytes = static_cast<size_t>(file.shape(name).numel() * size_of(*dtype));
+    std::vector<std::byte> parts(bytes);
+    file.read_bytes(name, 0, bytes / 2, parts.data());
+    file.read_bytes(name, bytes / 2, bytes - bytes / 2, parts.data() + bytes / 2);
+    std::vector<std::byte> whole(bytes);
+    file.read(name, whole.data());
+    must_hold(bytes == 0 || std::memcmp(whole.data(), parts.data(), bytes) == 0,
+              "a tensor's parts are not the whole");
+  }
+}
+
 void read_npy_file(const InputFolder& folder) {
   const NpyArray array = read_npy(folder.file("x.npy"));
   must_hold(array.shape.numel() * size_of(array.dtype) == static_cast<int64_t>(array.bytes.size()),
@@ -73,6 +95,9 @@ std::span<const Target> file_targets() {
           read_safetensors},
       Target{"index", [](InputFolder& folder, std::string_view input) { folder.put_bundle(input); },
              read_index},
+      Target{"ckpt",
+             [](InputFolder& folder, std::string_view input) { folder.put("x.ckpt", input); },
+             read_ckpt},
       Target{"npy", [](InputFolder& folder, std::string_view input) { folder.put("x.npy", input); },
              read_npy_file}};
   return targets;

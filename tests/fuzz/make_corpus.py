@@ -44,6 +44,27 @@ def safetensors(tensors, metadata=None):
     return struct.pack("<Q", len(text)) + text + data
 
 
+def varint(number):
+    out = b""
+    while number >= 128:
+        out += bytes([number % 128 + 128])
+        number //= 128
+    return out + bytes([number])
+
+
+def ckpt(values):
+    """values: (tag, type, dims, bytes), several of the same tag for the parts of a tensor."""
+    def field(number, content):
+        return varint(number * 8 + 2) + varint(len(content)) + content
+
+    out = b""
+    for tag, kind, dims, content in values:
+        tensor = b"".join(b"\x08" + varint(dim) for dim in dims)
+        tensor += field(2, kind.encode()) + field(3, content)
+        out += field(1, field(1, tag.encode()) + field(2, tensor))
+    return out
+
+
 def npy(descr, shape, values, fortran=False, version=1):
     text = f"{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}"
     start = b"\x93NUMPY" + bytes([version, 0])
@@ -98,6 +119,25 @@ def write_tensors():
     put("index", "number_beyond_double",
         bundle({index: json.dumps(where).replace("34", "1e999"), **shards}))
     put("index", "shard_missing", bundle({index: json.dumps(where), "m-1.safetensors": two}))
+
+
+def write_ckpts():
+    f32 = struct.pack("<6f", 1.5, -2, 0, 3e38, -1e-40, float("inf"))
+    two = ckpt([("a", "Float32", [2, 3], f32), ("b", "BFloat16", [0], b"\x80\x3e")])
+    put("ckpt", "whole_two", two)
+    put("ckpt", "whole_parts", ckpt([("a", "Float32", [2, 3], f32[:10]),
+                                     ("a", "Float32", [2, 3], f32[10:])]))
+    widths = {"Float64": 8, "Float16": 2, "Int64": 8, "Int32": 4, "Int8": 1, "UInt8": 1, "Bool": 1,
+              "Int16": 2, "UInt64": 8, "str": 4, "random_op": 1}
+    put("ckpt", "whole_every_type",
+        ckpt([(f"t.{t}", t, [2], bytes(i % 2 for i in range(2 * w))) for t, w in widths.items()] +
+             [("none", "Float32", [3, 0], b"")]))
+    packed = b"\x0a\x02\x02\x03\x12\x07Float32\x1a\x18" + f32
+    put("ckpt", "whole_packed_dims",
+        b"\x0a" + varint(5 + len(packed)) + b"\x0a\x01a\x12" + varint(len(packed)) + packed)
+    put("ckpt", "truncated", two[:-3])
+    put("ckpt", "dims_beyond_64_bits", two.replace(b"\x08\x02\x08\x03", b"\x08\xff\xff\xff"))
+    put("ckpt", "again", two + two)
 
 
 def write_manifests():
@@ -188,6 +228,7 @@ def main():
         sys.exit(__doc__)
     checkpoint = pathlib.Path(sys.argv[1])
     write_tensors()
+    write_ckpts()
     write_manifests()
     write_states(checkpoint)
     write_hf_configs(checkpoint)

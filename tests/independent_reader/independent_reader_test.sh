@@ -124,4 +124,11 @@ other gpt2 '"layer_norm_epsilon": 0.0001' '"layer_norm_epsilon": 0.1'
 check gpt2_tanh model_config.hidden_act=fast_gelu model_config.max_position_embeddings=20 \
   training_config.max_shard_size=30000
 ls alone_gpt2_tanh/model-00002-of-*.safetensors > /dev/null
+# MindSpore's files, the tensors in parts of 1000 bytes.
+ckpt="training_config.ckpt_format=ckpt training_config.prefix=model_of training_config.max_shard_size=1000"
+# shellcheck disable=SC2086
+check ckpt_llama $llama $ckpt model_config.qkv_has_bias=True
+# shellcheck disable=SC2086
+check ckpt_gpt2 $ckpt
+written_back ckpt_gpt2
 written_back gpt2_tanh

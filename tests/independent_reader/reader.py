@@ -38,9 +38,111 @@ def read_safetensors(path):
     return tensors
 
 
+def read_fields(data):
+    """(number, content) of a protobuf message whose fields are numbers and bytes."""
+
+    def varint(at):
+        value, shift = 0, 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value, at
+
+    at = 0
+    while at < len(data):
+        key, at = varint(at)
+        value, at = varint(at)
+        if key % 8 == 2:
+            value, at = data[at : at + value], at + value
+        else:
+            assert key % 8 == 0, "a field of the kind %d" % (key % 8)
+        yield key // 8, value
+
+
+def read_ckpt(path):
+    """MindSpore's Checkpoint{Value{tag, TensorProto{dims, tensor_type, tensor_content}}}."""
+    dtypes = {"Float64": "<f8", "Float32": "<f4", "Float16": "<f2"}
+    found = {}
+    with open(path, "rb") as file:
+        for number, value in read_fields(memoryview(file.read())):
+            assert number == 1
+            fields = dict(read_fields(value))
+            tensor = list(read_fields(fields[2]))
+            dims = [size for number, size in tensor if number == 1]
+            (dtype,) = [bytes(text).decode() for number, text in tensor if number == 2]
+            (content,) = [bytes(part) for number, part in tensor if number == 3]
+            kind, parts = found.setdefault(bytes(fields[1]).decode(), ((dtype, dims), []))
+            assert kind == (dtype, dims)
+            parts.append(content)
+    return {
+        name: np.frombuffer(b"".join(parts), dtypes[dtype]).reshape(dims).astype(np.float64)
+        for name, ((dtype, dims), parts) in found.items()
+    }
+
+
+def of_modules(config, modules):
+    """The tensors of MindFormers' parallel_core under the names that the formulas below know."""
+    gpt = config["model_type"] == "gpt2"
+    heads = config["n_head"] if gpt else config["num_attention_heads"]
+    groups = heads if gpt else config["num_key_value_heads"]
+    layers = config["n_layer"] if gpt else config["num_hidden_layers"]
+    out = {}
+
+    def take(name, to, turn=False):
+        for ours, theirs in (("weight", "weight"), ("bias", "bias"), ("gamma", "weight"),
+                             ("beta", "bias"), ("embedding_table", "weight")):
+            if name + "." + ours in modules:
+                values = modules.pop(name + "." + ours)
+                out[to + "." + theirs] = values.T if turn and values.ndim == 2 else values
+
+    def cut(name, pieces):
+        for kind in ("weight", "bias"):
+            if name + "." + kind in modules:
+                yield kind, pieces(modules.pop(name + "." + kind))
+
+    def heads_of(fused):
+        each = fused.reshape((groups, heads // groups + 2, -1) + fused.shape[1:])
+        parts = each[:, :-2], each[:, -2:-1], each[:, -1:]
+        return [part.reshape((-1,) + fused.shape[1:]) for part in parts]
+
+    top = "language_model."
+    stem = "transformer." if gpt else "model."
+    take(top + "embedding.word_embeddings", stem + ("wte" if gpt else "embed_tokens"))
+    take(top + "embedding.position_embeddings", stem + "wpe")
+    take(top + "encoder.final_norm", stem + ("ln_f" if gpt else "norm"))
+    take(top + "output_layer", "lm_head")
+    for i in range(layers):
+        layer = top + "encoder.layers.%d." % i
+        to = stem + ("h.%d." if gpt else "layers.%d.") % i
+        take(layer + "input_norm", to + ("ln_1" if gpt else "input_layernorm"))
+        take(layer + "post_attention_norm", to + ("ln_2" if gpt else "post_attention_layernorm"))
+        take(layer + "attention.out_proj", to + ("attn.c_proj" if gpt else "self_attn.o_proj"), gpt)
+        take(layer + "mlp.projection", to + ("mlp.c_proj" if gpt else "mlp.down_proj"), gpt)
+        for kind, parts in cut(layer + "attention.qkv_proj", heads_of):
+            if gpt:
+                out[to + "attn.c_attn." + kind] = np.concatenate(parts).T
+            else:
+                for name, part in zip("qkv", parts):
+                    out[to + "self_attn.%s_proj.%s" % (name, kind)] = part
+        if gpt:
+            take(layer + "mlp.mapping", to + "mlp.c_fc", True)
+        else:
+            for kind, parts in cut(layer + "mlp.mapping", lambda fused: np.split(fused, 2)):
+                out[to + "mlp.gate_proj." + kind], out[to + "mlp.up_proj." + kind] = parts
+    assert not modules, "tensors that belong to no module: %s" % sorted(modules)
+    return out
+
+
 def read_folder(folder):
     with open(os.path.join(folder, "config.json")) as file:
         config = json.load(file)
+    ckpts = [name for name in os.listdir(folder) if name.endswith("_of.ckpt")]
+    if ckpts:
+        (name,) = ckpts
+        return config, of_modules(config, read_ckpt(os.path.join(folder, name)))
     index = os.path.join(folder, "model.safetensors.index.json")
     files = ["model.safetensors"]
     if os.path.exists(index):

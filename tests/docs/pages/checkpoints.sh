@@ -41,6 +41,8 @@ says 'going on after step 400'
 leaves output/old/run_1
 runs 'pretrain_gpt --config_path run.yaml --set training_config.load_checkpoint=output --set training_config.output_dir=other'
 says 'going on after step 500'
+runs 'pretrain_gpt --config_path run.yaml --set training_config.output_dir=mindspore --set training_config.ckpt_format=ckpt --set training_config.prefix=tiny'
+runs 'ls mindspore/checkpoint/step_00000500/tiny.ckpt'
 runs 'pretrain_gpt --config_path run.yaml --set training_config.training_iters=1000'
 says 'the schedule is that of'
 leaves output/checkpoint/step_00001000

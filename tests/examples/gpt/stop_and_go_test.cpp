@@ -244,6 +244,105 @@ TEST_F(StartedAgain, ARunThatBeganWithSomethingElseIsNotGoneOnWith) {
   expect_end_of_whole(5);
 }
 
+// MindSpore's files in place of safetensors.
+class CkptFormat : public StopAndGo {
+ protected:
+  const std::string ckpt_ = set_training("ckpt_format", "ckpt") + set_training("prefix", "mine");
+  const std::string twelve_ = set_training("training_iters", "12");
+};
+
+TEST_F(CkptFormat, GoesOnExactlyAndIntoTheOtherFormat) {
+  ASSERT_EQ(train(twelve_ + set_training("output_dir", "whole")), 0) << said();
+  ASSERT_EQ(train(ckpt_ + set_training("async_save", "True") +
+                  set_training("max_shard_size", "1000") + set_training("training_iters", "4")),
+            0)
+      << said();
+  for (const char* name : {"mine.ckpt", "mine-training_state.ckpt", "training_state.json",
+                           "config.yaml", "config.json", "manifest.json"}) {
+    EXPECT_TRUE(exists(checkpoint(4) + "/" + name)) << name;
+  }
+  EXPECT_FALSE(exists(checkpoint(4) + "/model.safetensors"));
+  // On in the same format, then in the other: the end is that of a run in one piece.
+  ASSERT_EQ(train(ckpt_ + kResume), 0) << said();
+  ASSERT_EQ(train(kResume + twelve_), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("going on after step 8 "));
+  expect_same_end(12, "output", "whole");
+  // And from safetensors into the other.
+  ASSERT_EQ(train(ckpt_ + twelve_ + set_training("output_dir", "ckpt_whole")), 0) << said();
+  ASSERT_EQ(train(ckpt_ + twelve_ + set_training("resume_training", name_of_step(6)) +
+                  set_training("load_checkpoint", "whole") + set_training("output_dir", "turned")),
+            0)
+      << said();
+  const auto same = [&](const std::string& name) {
+    const std::string bytes = dir_.read(checkpoint(12, "turned") + "/" + name);
+    return !bytes.empty() && bytes == dir_.read(checkpoint(12, "ckpt_whole") + "/" + name);
+  };
+  EXPECT_TRUE(same("mine.ckpt"));
+  EXPECT_TRUE(same("mine-training_state.ckpt"));
+  EXPECT_EQ(run(TAPESTRY_COMPARE_CHECKPOINTS, "turned/checkpoint ckpt_whole/checkpoint"), 0)
+      << said();
+  EXPECT_THAT(out_, HasSubstr("optimizer state: the same bits"));
+}
+
+TEST_F(CkptFormat, IsReadByAllThatReadsWeights) {
+  ASSERT_EQ(train(ckpt_), 0) << said();
+  ASSERT_EQ(train(set_training("output_dir", "other")), 0) << said();
+  for (const char* command : {"generate", "evaluate"}) {
+    const auto say = [&](const std::string& folder) {
+      EXPECT_EQ(*command == 'g' ? generate("--checkpoint " + folder + " --prompt And --seed 3")
+                                : pretrain("--evaluate " + folder),
+                0)
+          << said();
+      return out_.substr(out_.find(*command == 'g' ? "And" : "eval:"));
+    };
+    EXPECT_EQ(say("output"), say("other"));
+  }
+  // A new run from the folder, or from the file alone, wherever it is from.
+  fs::copy_file(dir_.file(checkpoint(8) + "/mine.ckpt"), dir_.file("theirs.ckpt"));
+  const std::string fresh = set_training("training_iters", "2") + set_training("output_dir", "to_");
+  ASSERT_EQ(train(fresh + "1" + set_training("load_checkpoint", "other")), 0) << said();
+  ASSERT_EQ(train(fresh + "2" + set_training("load_checkpoint", "output")), 0) << said();
+  ASSERT_EQ(train(fresh + "3" + set_training("load_checkpoint", "theirs.ckpt")), 0) << said();
+  EXPECT_TRUE(weights(2, "to_1") == weights(2, "to_2"));
+  EXPECT_TRUE(weights(2, "to_1") == weights(2, "to_3"));
+  ASSERT_EQ(train(" --dry_run" + set_training("load_checkpoint", "theirs.ckpt") + fresh + "4"), 0);
+  EXPECT_THAT(out_, HasSubstr("weights: theirs.ckpt, 6672 parameters"));
+
+  std::string bytes = dir_.read("theirs.ckpt");
+  dir_.write("theirs.ckpt", bytes.substr(0, bytes.size() - 9));
+  EXPECT_EQ(train(fresh + "4" + set_training("load_checkpoint", "theirs.ckpt")), 2) << said();
+  EXPECT_THAT(err_, AllOf(HasSubstr("theirs.ckpt: "), HasSubstr("truncated")));
+  // A bit in either file, where a run is to go on.
+  for (const char* name : {"mine.ckpt", "mine-training_state.ckpt"}) {
+    const std::string path = checkpoint(8) + "/" + name;
+    const std::string good = dir_.read(path);
+    bytes = good;
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+    dir_.write(path, bytes);
+    EXPECT_EQ(train(ckpt_ + kResume + twelve_), 2) << said();
+    EXPECT_THAT(err_, AllOf(HasSubstr(concat(name, ": its content is not what was written")),
+                            HasSubstr("resume_training: step_00000006")));
+    dir_.write(path, good);
+  }
+  bytes = dir_.read(checkpoint(8) + "/mine.ckpt");
+  dir_.write(checkpoint(8) + "/other.ckpt", bytes);
+  EXPECT_EQ(train(fresh + "4" + set_training("load_checkpoint", "output")), 2) << said();
+  EXPECT_THAT(err_, HasSubstr("holds 2 files of this kind, mine.ckpt and other.ckpt"));
+}
+
+TEST_F(StopAndGo, OneCheckpointForEverySoManyMinutes) {
+  const std::string often = set_training("save_interval", "1");
+  ASSERT_EQ(train(often + set_training("keep_checkpoint_per_n_minutes", "1000")), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("one for every 1000 minutes and the newest are kept"));
+  EXPECT_THAT(saved(), ElementsAre(name_of_step(1), name_of_step(8)));
+  // The one that begins an interval stays; those between go when a later one is there.
+  ASSERT_EQ(train(often + set_training("output_dir", "all") +
+                  set_training("keep_checkpoint_per_n_minutes", "1e-9")),
+            0)
+      << said();
+  EXPECT_EQ(saved("all").size(), 8U);
+}
+
 // A step that is trained is a step, whatever the number of steps asked for by now.
 TEST_F(StopAndGo, NothingLeftToDoChangesNothing) {
   ASSERT_EQ(train(), 0) << said();

@@ -8,6 +8,7 @@
 #include "tests/message_of.h"
 #include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/model_families.h"
+#include "tests/parallel_core/transformer/structures.h"
 
 namespace tapestry {
 namespace {
@@ -139,6 +140,108 @@ TEST(FileNames, RoundTrip) {
     testing::expect_states_equal(made.loaded(made.files), made.logical);
     testing::expect_states_equal(made.loaded(made.logical), made.logical);
   }
+}
+
+CheckpointOptions as_ckpt(const std::string& directory) {
+  CheckpointOptions options;
+  options.directory = directory;
+  options.ckpt_prefix = "mine";
+  return options;
+}
+
+// Parameters of the modules, fused as they are: what MindFormers' parallel_core loads by name.
+TEST(FileNames, OfMindsporeFilesAreThoseOfModules) {
+  for (const testing::Structure& structure : testing::structures()) {
+    SCOPED_TRACE(structure.name);
+    const Made made(structure.overrides);
+    const std::string folder =
+        write_checkpoint(*made.model, made.config.model_config, 2, as_ckpt(made.dir.file("ckpt")));
+    const State files = read_weights(folder + "/mine.ckpt");
+    const nn::StateDict modules = made.model->state_dict();
+    testing::expect_states_equal(files, State(modules.begin(), modules.end()));
+    const auto other = get_model(made.config);
+    load_weights(*other, made.config.model_config, folder);
+    testing::expect_states_equal(get_logical_state(*other), made.logical);
+  }
+}
+
+TEST(FileNames, OfALlamaInAMindsporeFile) {
+  const Made made(llama({kUntied, kModel + "num_layers=1"}));
+  const std::string folder =
+      write_checkpoint(*made.model, made.config.model_config, 2, as_ckpt(made.dir.file("ckpt")));
+  const State files = read_weights(folder);
+  const std::string encoder = "language_model.encoder.";
+  const std::string layer = encoder + "layers.0.";
+  EXPECT_EQ(shapes(files), (std::map<std::string, Shape>{
+                               {"language_model.embedding.word_embeddings.weight", {31, 32}},
+                               {layer + "input_norm.weight", {32}},
+                               {layer + "attention.qkv_proj.weight", {64, 32}},
+                               {layer + "attention.out_proj.weight", {32, 32}},
+                               {layer + "post_attention_norm.weight", {32}},
+                               {layer + "mlp.mapping.weight", {96, 32}},
+                               {layer + "mlp.projection.weight", {32, 48}},
+                               {encoder + "final_norm.weight", {32}},
+                               {"language_model.output_layer.weight", {31, 32}},
+                           }));
+  // Four heads of 8 in two groups: q0 q1 k0 v0, q2 q3 k1 v1; then the gate before the other half.
+  const Tensor qkv = files.at(layer + "attention.qkv_proj.weight");
+  const auto expect_rows = [&](const Tensor& fused, int64_t first, int64_t last,
+                               const std::string& logical, int64_t of) {
+    EXPECT_TRUE(
+        testing::same_bits(fused.slice(0, first, last),
+                           made.logical.at("layers.0." + logical).slice(0, of, of + last - first)))
+        << logical << " " << first;
+  };
+  expect_rows(qkv, 0, 16, "attention.wq.weight", 0);
+  expect_rows(qkv, 16, 24, "attention.wk.weight", 0);
+  expect_rows(qkv, 24, 32, "attention.wv.weight", 0);
+  expect_rows(qkv, 32, 48, "attention.wq.weight", 16);
+  expect_rows(qkv, 48, 56, "attention.wk.weight", 8);
+  expect_rows(qkv, 56, 64, "attention.wv.weight", 8);
+  const Tensor mapping = files.at(layer + "mlp.mapping.weight");
+  expect_rows(mapping, 0, 48, "feed_forward.w_gate.weight", 0);
+  expect_rows(mapping, 48, 96, "feed_forward.w_up.weight", 0);
+
+  // As MindFormers saves it: with the optimizer's states and counters, and a tied table twice.
+  const Made tied(llama());
+  State theirs = read_weights(
+      write_checkpoint(*tied.model, tied.config.model_config, 2, as_ckpt(tied.dir.file("ckpt"))));
+  theirs["language_model.output_layer.weight"] =
+      theirs.at("language_model.embedding.word_embeddings.weight").clone();
+  theirs["exp_avg.language_model.encoder.final_norm.weight"] = ones({32});
+  theirs["language_model.encoder.set_hidden_states"] = ones({1});
+  theirs["epoch_num"] = ones({});
+  testing::expect_states_equal(tied.loaded(theirs), tied.logical);
+  theirs["language_model.encoder.layers.0.attention.qkv_proj.bias"] = ones({64});
+  EXPECT_ERROR(tied.loaded(theirs), ValueError, "unexpected: language_model.encoder.layers.0.");
+}
+
+TEST(FileNames, OfAMindFormersLlama) {
+  const Made made(llama({kUntied}));
+  const std::vector<std::pair<std::string, std::string>> words = {
+      {"model.embed_tokens.weight", "model.tok_embeddings.embedding_weight"},
+      {".self_attn.q_proj.", ".attention.wq."},
+      {".self_attn.k_proj.", ".attention.wk."},
+      {".self_attn.v_proj.", ".attention.wv."},
+      {".self_attn.o_proj.", ".attention.wo."},
+      {".mlp.gate_proj.", ".feed_forward.w1."},
+      {".mlp.down_proj.", ".feed_forward.w2."},
+      {".mlp.up_proj.", ".feed_forward.w3."},
+      {".input_layernorm.", ".attention_norm."},
+      {".post_attention_layernorm.", ".ffn_norm."},
+      {"model.norm.", "model.norm_out."}};
+  State theirs;
+  for (const auto& [name, tensor] : made.files) {
+    std::string renamed = name;
+    for (const auto& [from, to] : words) {
+      if (const size_t at = renamed.find(from); at != std::string::npos) {
+        renamed.replace(at, from.size(), to);
+      }
+    }
+    theirs[renamed] = tensor;
+  }
+  theirs["global_step"] = ones({1});
+  testing::expect_states_equal(made.loaded(theirs), made.logical);
 }
 
 TEST(FileNames, Gpt2WithoutPrefixAndWithMaskBuffers) {

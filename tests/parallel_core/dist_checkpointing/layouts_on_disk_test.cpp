@@ -55,13 +55,23 @@ std::vector<Layout> layouts() {
           {1, {}}};
 }
 
-const std::vector<std::string> kBinaries = {"model.safetensors", "training_state.safetensors"};
+struct SavedModel {
+  Overrides overrides;
+  std::string ckpt_prefix = {};  // empty: safetensors
+  uint64_t max_part = 5'000'000'000;
+};
 
-class LayoutsOnDisk : public ::testing::TestWithParam<Overrides> {
+class LayoutsOnDisk : public ::testing::TestWithParam<SavedModel> {
  protected:
+  static std::vector<std::string> binaries() {
+    const std::string& prefix = GetParam().ckpt_prefix;
+    return prefix.empty()
+               ? std::vector<std::string>{"model.safetensors", "training_state.safetensors"}
+               : std::vector<std::string>{prefix + ".ckpt", prefix + "-training_state.ckpt"};
+  }
   // Trains three steps in one process and saves.
   std::string train() {
-    Trainer trainer(GetParam());
+    Trainer trainer(GetParam().overrides);
     for (int64_t step = 0; step < 3; ++step) {
       trainer.cell({testing::make_batch(trainer.config, 2, 2 * step)});
     }
@@ -73,13 +83,15 @@ class LayoutsOnDisk : public ::testing::TestWithParam<Overrides> {
     out.directory = dir_.file(name);
     out.training_state = "{}";
     out.remove_redundancy = name.back() % 2 == 0;
+    out.ckpt_prefix = GetParam().ckpt_prefix;
+    out.max_shard_bytes = GetParam().max_part;
     return out;
   }
   // Loads a checkpoint in a layout, and saves it again.
   std::string rewrite(const Layout& layout, const std::string& from, const std::string& name) {
     std::string saved;
     run_thread_ranks(layout.ranks, [&](const std::shared_ptr<ProcessGroup>& world) {
-      const AllConfig config = small_config(joined(GetParam(), layout.overrides));
+      const AllConfig config = small_config(joined(GetParam().overrides, layout.overrides));
       initialize_ranks(config, world);
       const auto model = get_model(config);
       load_weights(*model, config.model_config, from);
@@ -108,7 +120,7 @@ TEST_P(LayoutsOnDisk, FilesStayTheSame) {
   for (const Layout& layout : layouts()) {
     SCOPED_TRACE(::testing::PrintToString(layout.overrides));
     const std::string to = rewrite(layout, from, concat("rewritten_", ++number));
-    for (const std::string& name : kBinaries) {
+    for (const std::string& name : binaries()) {
       EXPECT_EQ(read(from + "/" + name), read(to + "/" + name)) << name;
     }
     EXPECT_EQ(fault_of_checkpoint(to, /*checksums=*/true), "");
@@ -125,14 +137,18 @@ const Overrides kHalves = {"training_config.bf16=True", "model_config.params_dty
 const Overrides kCame = {"model_config.num_layers=4", "optimizer_config.optimizer_type=Came"};
 const Overrides kMuon = {"model_config.num_layers=4", "optimizer_config.optimizer_type=Muon"};
 
-INSTANTIATE_TEST_SUITE_P(Models,
-                         LayoutsOnDisk,
-                         ::testing::Values(Overrides{"model_config.num_layers=4"},
-                                           testing::llama({"model_config.num_layers=4",
-                                                           testing::kUntied}),
-                                           joined({"model_config.num_layers=4"}, kHalves),
-                                           kCame,
-                                           testing::llama(kMuon)));
+INSTANTIATE_TEST_SUITE_P(
+    Models,
+    LayoutsOnDisk,
+    ::testing::Values(SavedModel{{"model_config.num_layers=4"}},
+                      SavedModel{testing::llama({"model_config.num_layers=4", testing::kUntied})},
+                      SavedModel{joined({"model_config.num_layers=4"}, kHalves)},
+                      // Parts of 24 bytes: no row of a matrix lies together.
+                      SavedModel{testing::llama({"model_config.num_layers=4", testing::kUntied}),
+                                 "mine", 24},
+                      SavedModel{joined({"model_config.num_layers=4"}, kHalves), "mine"},
+                      SavedModel{kCame},
+                      SavedModel{testing::llama(kMuon)}));
 
 class StoredState : public ::testing::Test {
  protected:
