@@ -148,7 +148,10 @@ Work causal_attention_case(DType dtype) {
 
 // As a layer of 12 heads of 64 channels has it: query, key and value are slices of one projection,
 // and the rows of a head lie 12 * 3 * 64 elements apart.
-Work qkv_attention_case(DType dtype, int64_t batch, int64_t length) {
+Work qkv_attention_case(DType dtype,
+                        int64_t batch,
+                        int64_t length,
+                        const AttentionOptions& options = {.causal = true}) {
   const Tensor fused = values({batch, length, 12, 3, 64}, dtype, false);
   const auto part = [&](int64_t index) {
     return select(fused, 3, index).permute({0, 2, 1, 3}).set_requires_grad();
@@ -157,9 +160,19 @@ Work qkv_attention_case(DType dtype, int64_t batch, int64_t length) {
   const Tensor k = part(1);
   const Tensor v = part(2);
   const Tensor dy = gradient({batch, length, 12, 64}, dtype).permute({0, 2, 1, 3});
-  return [=] {
-    keep(grad(scaled_dot_product_attention(q, k, v, {.causal = true}), {q, k, v}, dy));
-  };
+  return [=] { keep(grad(scaled_dot_product_attention(q, k, v, options), {q, k, v}, dy)); };
+}
+
+// Documents of equal length in each row, which do not see each other.
+Work document_attention_case(DType dtype, int64_t batch, int64_t documents, int64_t length) {
+  std::vector<int64_t> starts;
+  for (int64_t i = 0; i < documents; ++i) {
+    starts.push_back(i * length);
+  }
+  const std::vector<std::vector<int64_t>> rows(static_cast<size_t>(batch), starts);
+  return qkv_attention_case(
+      dtype, batch, documents * length,
+      {.causal = true, .document_starts = document_starts(rows, documents * length)});
 }
 
 Work cross_entropy_case(DType dtype) {
@@ -255,6 +268,18 @@ std::vector<Case> cases() {
     add(
         "qkv_attention/1x1024x12x64", [](DType t) { return qkv_attention_case(t, 1, 1024); },
         6.0 * 12 * 1024 * 1024 * 64, 0);
+    // As many visible scores in one sample of eight documents as in eight samples.
+    const double visible = 6.0 * 8 * 12 * 128 * 128 * 64;
+    add(
+        "qkv_attention/8x128x12x64", [](DType t) { return qkv_attention_case(t, 8, 128); }, visible,
+        0);
+    add(
+        "document_attention/1x(8x128)x12x64",
+        [](DType t) { return document_attention_case(t, 1, 8, 128); }, visible, 0);
+    add(
+        "document_attention/1x(10x100)x12x64",
+        [](DType t) { return document_attention_case(t, 1, 10, 100); },
+        6.0 * 10 * 12 * 100 * 100 * 64, 0);
     // Forward reads the logits, backward reads them and writes their gradient.
     add("cross_entropy/1024x50304", cross_entropy_case, 0, 3 * kLogitRows * kVocab * size);
   }

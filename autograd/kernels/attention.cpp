@@ -35,6 +35,10 @@ Call with_totals(Call call) {
          s.dropout_p < 1;
 }
 
+[[maybe_unused]] bool documents_fit(const AttentionDocuments& documents, const AttentionShape& s) {
+  return documents.start == nullptr || (s.causal && s.q_offset >= 0);
+}
+
 /// Calls body(unit, scratch) for units 0 .. n-1, each by the thread that is free: they differ much
 /// in work, and no result depends on who does which.
 template <class Body>
@@ -56,7 +60,7 @@ void attention(const AttentionForward& wanted) {
   if (shape.batch == 0 || shape.heads == 0) {
     return;
   }
-  assert(shape_fits(call.dtype, shape));
+  assert(shape_fits(call.dtype, shape) && documents_fit(call.documents, shape));
   const auto run = TAPESTRY_DISPATCH_AND_BF16(attention_forward_rows);
   const AttentionForwardUnits units(shape, num_threads());
   const int64_t bytes =
@@ -71,9 +75,9 @@ void attention_backward(const AttentionBackward& wanted) {
   if (shape.batch == 0 || shape.heads == 0) {
     return;
   }
-  assert(shape_fits(call.dtype, shape));
+  assert(shape_fits(call.dtype, shape) && documents_fit(call.documents, shape));
   const auto run = TAPESTRY_DISPATCH_AND_BF16(attention_backward_part);
-  const AttentionBackwardUnits units(shape, num_threads());
+  const AttentionBackwardUnits units(shape, num_threads(), call.documents);
   const int64_t bytes = attention_backward_scratch(shape.head_dim, units.most_keys()) *
                         size_of(compute_dtype(call.dtype));
   for_units(units.count(), bytes,

@@ -83,10 +83,22 @@ struct AttentionMask {
   AttentionStrides strides;
 };
 
-/// out [B,H,S,D] = dropout(softmax(scale q k^T + mask)) v; lse [B,H,S],
+/// Documents that share a row of tokens and may not see each other: query i of a sample sees no key
+/// before start[sample * batch + i + q_offset], the first one of its document. Along a row the
+/// starts do not decrease, and none lies behind its own position. Only with `causal` and a q_offset
+/// of at least 0. What documents hide is not computed. Null: all is one document.
+struct AttentionDocuments {
+  const int32_t* start = nullptr;
+  int64_t batch = 0;
+};
+
+/// out [B,H,S,D] = dropout(softmax(scale q k^T + bias + mask)) v; lse [B,H,S],
 /// contiguous, float32 (float64 where dtype is float64) = logsumexp of the
 /// visible scores. A query without a visible key gives out 0 and lse -inf. out
 /// may overlap no input.
+///
+/// The bias, where there are `slopes`, one of each head, is slopes[head] (j - i - q_offset) for
+/// query i and key j; scale must not be 0 then.
 struct AttentionForward {
   DType dtype = kFloat32;
   AttentionShape shape;
@@ -94,6 +106,8 @@ struct AttentionForward {
   AttentionInput k;
   AttentionInput v;
   AttentionMask mask = {};
+  AttentionDocuments documents = {};
+  const double* slopes = nullptr;
   AttentionOutput out;
   void* lse = nullptr;
 };
@@ -113,6 +127,8 @@ struct AttentionBackward {
   AttentionInput k;
   AttentionInput v;
   AttentionMask mask = {};
+  AttentionDocuments documents = {};
+  const double* slopes = nullptr;
   AttentionInput out;
   AttentionInput dout;
   const void* lse = nullptr;

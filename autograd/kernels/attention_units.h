@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "autograd/kernels/isa/attention_call.h"
 
@@ -29,17 +30,29 @@ class AttentionForwardUnits {
 /// makes whole rounds of the team. Planes left over are split: their keys for dk and dv, their
 /// queries for dq. That computes the probabilities twice, seven products in place of five, so it is
 /// done where the last round would leave more of the team idle.
+///
+/// Planes of documents are cut where documents are, into segments of at least kAttentionChunk
+/// tokens: their keys and queries see nothing outside, so each is a unit as a plane is. Of these,
+/// those are split that would be most of a thread's share.
 class AttentionBackwardUnits {
  public:
-  AttentionBackwardUnits(const AttentionShape& shape, int64_t team);
+  AttentionBackwardUnits(const AttentionShape& shape,
+                         int64_t team,
+                         const AttentionDocuments& documents = {});
 
-  int64_t count() const { return whole_ + split_ * k_parts_ + split_ * heads_ * q_parts_; }
+  int64_t count() const {
+    return segments_.empty() ? whole_ + split_ * k_parts_ + split_ * heads_ * q_parts_
+                             : static_cast<int64_t>(segments_.size());
+  }
   AttentionPart operator[](int64_t unit) const;  // the largest first
   /// The most keys whose dk and dv a unit sums.
   int64_t most_keys() const;
 
  private:
   AttentionPart plane(int64_t index) const;
+  void cut_at_documents(const AttentionShape& shape,
+                        int64_t team,
+                        const AttentionDocuments& documents);
 
   int64_t groups_;
   int64_t heads_;  // of a group
@@ -51,6 +64,7 @@ class AttentionBackwardUnits {
   int64_t k_parts_ = 0;
   int64_t q_rows_ = 0;
   int64_t q_parts_ = 0;
+  std::vector<AttentionPart> segments_;  // all units, where there are documents
 };
 
 }  // namespace tapestry::kernels

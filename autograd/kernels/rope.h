@@ -19,8 +19,9 @@ struct RopeStrides {
 ///   y[a] = x[a] c - x[b] s_,  y[b] = x[b] c + x[a] s_,
 /// where (a, b) = (2 m, 2 m + 1) if interleaved, else (m, m + rotary_dim / 2). Channels from
 /// rotary_dim (even, at most head_dim) on are copied. inverse turns back (s_ negated), which is the
-/// gradient. cos and sin [seq, rotary_dim / 2] contiguous, float32 (float64 where x is float64);
-/// dtype is floating. y may be exactly x.
+/// gradient. cos and sin [rows, rotary_dim / 2] contiguous, float32 (float64 where x is float64);
+/// dtype is floating. y may be exactly x. Position s of sample b takes row s of the table, or with
+/// `rows` row rows[b * rows_batch + s].
 struct RopeCall {
   DType dtype = kFloat32;
   int64_t batch = 0;
@@ -34,6 +35,8 @@ struct RopeCall {
   RopeStrides x_strides;
   const void* cos = nullptr;
   const void* sin = nullptr;
+  const int64_t* rows = nullptr;
+  int64_t rows_batch = 0;
   void* y = nullptr;
   RopeStrides y_strides;
 };

@@ -1,5 +1,6 @@
 #include "autograd/ops/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -34,6 +35,7 @@ struct Problem {
   double dropout_p = 0;
   RandomKey key;       // offset 0
   LogicalPlace place;  // of the weights [B, H, S, T]
+  std::vector<double> slopes;
 };
 
 void check_place(const LogicalPlace& place, const Shape& weights, int64_t q_offset) {
@@ -74,6 +76,26 @@ void check_tensors(const Tensor& q, const Tensor& k, const Tensor& v) {
                     " heads of k and v must divide the ", heads, " heads of q");
 }
 
+void check_documents(const Tensor& starts, const Shape& weights, const AttentionOptions& options) {
+  check<TypeError>(starts.dtype() == kInt32, kName, ": document_starts must be int32, got ",
+                   name_of(starts.dtype()));
+  check<ValueError>(options.causal, kName, ": document_starts need causal attention");
+  const int64_t used = options.q_offset + weights[2];
+  check<ValueError>(starts.dim() == 2 && starts.is_contiguous() &&
+                        (starts.size(0) == weights[0] || starts.size(0) == 1) &&
+                        starts.size(1) >= used,
+                    kName, ": document_starts must be contiguous [", weights[0], " or 1, at least ",
+                    used, "], got ", describe(starts));
+  const int32_t* row = starts.data<int32_t>();
+  for (int64_t b = 0; b < starts.size(0); ++b, row += starts.size(1)) {
+    for (int64_t p = 0; p < starts.size(1); ++p) {
+      check<ValueError>(row[p] >= (p > 0 ? row[p - 1] : 0) && row[p] <= p, kName,
+                        ": document_starts must not decrease nor lie behind their position, got ",
+                        row[p], " at position ", p, " of row ", b);
+    }
+  }
+}
+
 // Checks everything and draws the numbers for dropout.
 Problem pose(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
   check_tensors(q, k, v);
@@ -90,12 +112,21 @@ Problem pose(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionO
     check<ValueError>(broadcast_shapes(kName, options.mask.shape(), weights) == weights, kName,
                       ": the mask ", options.mask.shape(), " does not broadcast to ", weights);
   }
+  if (options.document_starts.defined()) {
+    check_documents(options.document_starts, weights, options);
+  }
   Problem problem;
   problem.causal = options.causal;
   problem.window_left = options.window_left.value_or(-1);
   problem.scale =
       options.scale.value_or(1 / std::sqrt(std::max(1.0, static_cast<double>(q.shape()[3]))));
   problem.q_offset = options.q_offset;
+  problem.slopes = options.alibi_slopes;
+  check<ValueError>(
+      problem.slopes.empty() ||
+          (static_cast<int64_t>(problem.slopes.size()) == weights[1] && problem.scale != 0),
+      kName, ": ", problem.slopes.size(), " slopes for ", weights[1], " heads and a scale of ",
+      problem.scale, "; there must be one for each head, and the scale must not be 0");
   problem.dropout_p = options.dropout_p;
   if (options.dropout_p > 0) {
     problem.place = options.dropout_place;
@@ -113,11 +144,18 @@ Problem pose(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionO
   return problem;
 }
 
-// Which weights exist, bool [S, T] or with the mask's further axes; undefined:
-// all.
-Tensor visible(const Problem& problem, int64_t q_len, int64_t kv_len, const Tensor& mask) {
+Tensor query_positions(const Problem& problem, int64_t q_len) {
   const auto first = static_cast<double>(problem.q_offset);
-  const Tensor i = arange(first, first + static_cast<double>(q_len)).unsqueeze(1);
+  return arange(first, first + static_cast<double>(q_len)).unsqueeze(1);
+}
+
+// Which weights exist, bool [S, T] or with the further axes of mask and documents; undefined: all.
+Tensor visible(const Problem& problem,
+               int64_t q_len,
+               int64_t kv_len,
+               const Tensor& mask,
+               const Tensor& starts) {
+  const Tensor i = query_positions(problem, q_len);
   const Tensor j = arange(kv_len);
   Tensor keep = mask;
   const auto restrict = [&](const Tensor& rule) {
@@ -129,7 +167,18 @@ Tensor visible(const Problem& problem, int64_t q_len, int64_t kv_len, const Tens
   if (problem.window_left >= 0) {
     restrict(ge(j, sub(i, problem.window_left)));
   }
+  if (starts.defined()) {
+    const Tensor first = starts.slice(1, problem.q_offset, problem.q_offset + q_len);
+    restrict(ge(j, first.to(j.dtype()).unsqueeze(1).unsqueeze(3)));  // [B, 1, S, 1]
+  }
   return keep;
+}
+
+// What ALiBi adds to the scores, [H, S, T].
+Tensor alibi_bias(const Problem& problem, int64_t q_len, int64_t kv_len, DType dtype) {
+  const Tensor distance = sub(arange(kv_len), query_positions(problem, q_len)).to(dtype);
+  const auto heads = static_cast<int64_t>(problem.slopes.size());
+  return mul(tensor<double>(problem.slopes, {heads, 1, 1}).to(dtype), distance);
 }
 
 // What the composed form computes in: the products, and between them scale,
@@ -143,6 +192,7 @@ Tensor composed(const Tensor& q,
                 const Tensor& k,
                 const Tensor& v,
                 const Tensor& mask,
+                const Tensor& starts,
                 const Problem& problem,
                 const Precision& precision) {
   const int64_t groups = k.shape()[1];
@@ -160,8 +210,11 @@ Tensor composed(const Tensor& q,
   const Tensor values = v.to(precision.product).unsqueeze(2);
   Tensor scores = matmul(grouped, keys.t()).reshape(weights);
   scores = mul(scores.to(precision.softmax), problem.scale);
+  if (!problem.slopes.empty()) {
+    scores = add(scores, alibi_bias(problem, weights[2], weights[3], precision.softmax));
+  }
   Tensor p;
-  if (const Tensor keep = visible(problem, weights[2], weights[3], mask); keep.defined()) {
+  if (const Tensor keep = visible(problem, weights[2], weights[3], mask, starts); keep.defined()) {
     const Tensor hidden = logical_not(keep);
     const Tensor seen = any(keep, {-1}, true);
     const bool every_query_sees = all(seen).item() != 0;
@@ -182,10 +235,14 @@ Tensor composed(const Tensor& q,
 }
 
 // As the kernel: 16-bit inputs are widened and only the output is rounded.
-Tensor composed_twin(
-    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Problem& problem) {
+Tensor composed_twin(const Tensor& q,
+                     const Tensor& k,
+                     const Tensor& v,
+                     const Tensor& mask,
+                     const Tensor& starts,
+                     const Problem& problem) {
   const DType wide = wide_dtype(q.dtype());
-  return composed(q, k, v, mask, problem, {wide, wide});
+  return composed(q, k, v, mask, starts, problem, {wide, wide});
 }
 
 kernels::AttentionStrides strides_of(const Tensor& t) {
@@ -228,6 +285,17 @@ kernels::AttentionMask mask_of(const Tensor& mask, int64_t keys, Tensor& held) {
   return {held.data<bool>(), {stride(0), stride(1), stride(2)}};
 }
 
+kernels::AttentionDocuments documents_of(const Tensor& starts) {
+  if (!starts.defined()) {
+    return {};
+  }
+  return {starts.data<int32_t>(), starts.size(0) == 1 ? 0 : starts.size(1)};
+}
+
+const double* slopes_of(const Problem& problem) {
+  return problem.slopes.empty() ? nullptr : problem.slopes.data();
+}
+
 // The shape of the kernel's call; `streams` holds what it points to.
 kernels::AttentionShape shape_of(const Problem& problem,
                                  const Tensor& queries,
@@ -264,13 +332,14 @@ kernels::AttentionShape shape_of(const Problem& problem,
   return shape;
 }
 
-// mask: undefined, or broadcasts to the weights. Fills `out`, whose channels
-// are dense, and lse.
+// mask: undefined, or broadcasts to the weights; starts: undefined or those of the documents. Fills
+// `out`, whose channels are dense, and lse.
 void run_forward(const Problem& problem,
                  const Tensor& q,
                  const Tensor& k,
                  const Tensor& v,
                  const Tensor& mask,
+                 const Tensor& starts,
                  const AttentionResult& result) {
   if (q.numel() == 0) {
     return;
@@ -286,6 +355,8 @@ void run_forward(const Problem& problem,
                       .k = input(keys),
                       .v = input(values),
                       .mask = mask_of(mask, keys.shape()[2], held),
+                      .documents = documents_of(starts),
+                      .slopes = slopes_of(problem),
                       .out = output(result.out),
                       .lse = result.lse.raw()});
 }
@@ -296,6 +367,7 @@ void run_backward(const Problem& problem,
                   const Tensor& k,
                   const Tensor& v,
                   const Tensor& mask,
+                  const Tensor& starts,
                   const AttentionResult& result,
                   const Tensor& dy,
                   const AttentionGradients& gradients,
@@ -315,6 +387,8 @@ void run_backward(const Problem& problem,
                                .k = input(keys),
                                .v = input(values),
                                .mask = mask_of(mask, keys.shape()[2], held),
+                               .documents = documents_of(starts),
+                               .slopes = slopes_of(problem),
                                .out = input(result.out),
                                .dout = input(dout),
                                .lse = result.lse.raw(),
@@ -327,30 +401,36 @@ void run_backward(const Problem& problem,
 struct Attention {
   static constexpr std::string_view name = kName;
   Problem problem;
-  SavedTensor q, k, v, mask, out, lse;
+  SavedTensor q, k, v, mask, starts, out, lse;
 
   // mask_: undefined, or broadcasts to the weights.
-  Tensor forward(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& mask_) {
+  Tensor forward(const Tensor& q_,
+                 const Tensor& k_,
+                 const Tensor& v_,
+                 const Tensor& mask_,
+                 const Tensor& starts_) {
     q.save(q_);
     k.save(k_);
     v.save(v_);
     mask.save(mask_);
+    starts.save(starts_);
     const AttentionResult result = {
         empty_by_rows(q_.shape(), q_.dtype()),
         empty({q_.shape()[0], q_.shape()[1], q_.shape()[2]}, wide_dtype(q_.dtype()))};
-    run_forward(problem, q_, k_, v_, mask_, result);
+    run_forward(problem, q_, k_, v_, mask_, starts_, result);
     lse.save(result.lse);
     return out.save_output(result.out);
   }
 
   TensorList backward(const Tensor& dy, NeedsGrad /*needs*/) const {
     const Tensor seen = mask;
+    const Tensor first_keys = starts;
     if (grad_enabled()) {
       const auto twin = [&](const TensorList& in) {
-        return composed_twin(in[0], in[1], in[2], seen, problem);
+        return composed_twin(in[0], in[1], in[2], seen, first_keys, problem);
       };
       TensorList gradients = vjp(twin, dy, {q, k, v});
-      gradients.emplace_back();
+      gradients.resize(5);
       return gradients;
     }
     const Tensor queries = q;
@@ -361,21 +441,54 @@ struct Attention {
     if (queries.numel() == 0) {  // nobody looked at a key
       copy_values(broadcast_view(scalar(0, dy.dtype()), dk.shape()), dk);
       copy_values(broadcast_view(scalar(0, dy.dtype()), dv.shape()), dv);
-      return {dq, dk, dv, Tensor()};
+      return {dq, dk, dv, Tensor(), Tensor()};
     }
-    run_backward(problem, queries, keys, v, seen, {out, lse}, dy, {dq, dk, dv}, false);
-    return {dq, dk, dv, Tensor()};
+    run_backward(problem, queries, keys, v, seen, first_keys, {out, lse}, dy, {dq, dk, dv}, false);
+    return {dq, dk, dv, Tensor(), Tensor()};
   }
 };
 
 }  // namespace
+
+Tensor document_starts(std::span<const std::vector<int64_t>> starts, int64_t length) {
+  Tensor out = full({static_cast<int64_t>(starts.size()), length}, 0, kInt32);
+  int32_t* row = out.data<int32_t>();
+  for (size_t b = 0; b < starts.size(); ++b, row += length) {
+    int64_t before = -1;
+    for (const int64_t start : starts[b]) {
+      check<ValueError>(start > before && start < length, "document_starts: the documents of row ",
+                        b, " must begin at ascending positions below ", length, ", got ", start,
+                        before < 0 ? "" : concat(" after ", before));
+      std::fill(row + start, row + length, static_cast<int32_t>(start));
+      before = start;
+    }
+  }
+  return out;
+}
+
+std::vector<double> alibi_slopes(int64_t heads) {
+  check<ValueError>(heads >= 1, "alibi_slopes: expected at least one head, got ", heads);
+  int64_t power = 1;
+  while (2 * power <= heads) {
+    power *= 2;
+  }
+  std::vector<double> slopes;
+  for (int64_t h = 1; h <= power; ++h) {
+    slopes.push_back(std::exp2(-8.0 * static_cast<double>(h) / static_cast<double>(power)));
+  }
+  for (int64_t h = 1; static_cast<int64_t>(slopes.size()) < heads; h += 2) {
+    slopes.push_back(std::exp2(-4.0 * static_cast<double>(h) / static_cast<double>(power)));
+  }
+  return slopes;
+}
 
 Tensor scaled_dot_product_attention(const Tensor& q,
                                     const Tensor& k,
                                     const Tensor& v,
                                     const AttentionOptions& options) {
   const Problem problem = pose(q, k, v, options);
-  return apply_op(Attention{problem, {}, {}, {}, {}, {}, {}}, q, k, v, options.mask);
+  return apply_op(Attention{problem, {}, {}, {}, {}, {}, {}, {}}, q, k, v, options.mask,
+                  options.document_starts);
 }
 
 Tensor composed_attention(const Tensor& q,
@@ -386,7 +499,7 @@ Tensor composed_attention(const Tensor& q,
   const Problem problem = pose(q, k, v, options);
   const DType softmax = softmax_dtype.value_or(wide_dtype(q.dtype()));
   check_floating("composed_attention: softmax_dtype", softmax);
-  return composed(q, k, v, options.mask, problem, {q.dtype(), softmax});
+  return composed(q, k, v, options.mask, options.document_starts, problem, {q.dtype(), softmax});
 }
 
 namespace {
@@ -416,7 +529,7 @@ void attention_forward(const Tensor& q,
                        const AttentionResult& result) {
   const Problem problem = pose(q, k, v, options);
   check_result(q, result);
-  run_forward(problem, q, k, v, options.mask, result);
+  run_forward(problem, q, k, v, options.mask, options.document_starts, result);
 }
 
 void attention_backward(const Tensor& q,
@@ -431,7 +544,7 @@ void attention_backward(const Tensor& q,
   check_destination("dq", gradients.dq, q.shape(), q.dtype());
   check_destination("dk", gradients.dk, k.shape(), wide_dtype(k.dtype()));
   check_destination("dv", gradients.dv, v.shape(), wide_dtype(v.dtype()));
-  run_backward(problem, q, k, v, options.mask, result, dout, gradients,
+  run_backward(problem, q, k, v, options.mask, options.document_starts, result, dout, gradients,
                /*add_dkv=*/true);
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "autograd/ops/random.h"
 #include "autograd/tensor/tensor.h"
@@ -18,6 +20,14 @@ struct AttentionOptions {
   /// bool, broadcasts to [B,H,S,T]; true: may look. Undefined: no mask. It is read as it is, never
   /// expanded: [B,1,1,T] hides padded keys, and blocks of keys that it hides whole cost nothing.
   Tensor mask = {};
+  /// int32 [B or 1, N], N >= q_offset + S: where the document of the token at each position begins.
+  /// No query sees a key before that, and such scores cost nothing. Along a row the numbers do not
+  /// decrease, and none lies behind its position. Only with `causal`. Undefined: one document. See
+  /// document_starts().
+  Tensor document_starts = {};
+  /// ALiBi: one slope for each of the H heads, of which slope (j - i) is added to the scaled scores
+  /// of query i and key j. Empty: nothing is added. Source: Press et al. 2022, arXiv:2108.12409.
+  std::vector<double> alibi_slopes = {};
   /// Position of the first query among the keys: i above counts from here.
   int64_t q_offset = 0;
 
@@ -34,16 +44,25 @@ struct AttentionOptions {
   LogicalPlace dropout_place = {};
 };
 
-/// out = dropout(softmax(scale q k^T + mask)) v, without the S x T matrix in memory.
+/// For AttentionOptions, [B, length]: a document of row b begins at each of the positions
+/// `starts[b]`, which ascend, and one at 0. ValueError if they do not ascend, or leave the row.
+Tensor document_starts(std::span<const std::vector<int64_t>> starts, int64_t length);
+
+/// The slopes of `heads` heads: 2^(-8 h / heads), h = 1 .. heads, for a power of two; for other
+/// numbers those of the next lower power n, then every second one of 2n. ValueError below 1.
+std::vector<double> alibi_slopes(int64_t heads);
+
+/// out = dropout(softmax(scale q k^T + bias + mask)) v, without the S x T matrix in memory.
 ///
 /// q [B,H,S,D]; k, v [B,G,T,D], G divides H and query head h uses group h / (H / G) (no copies).
 /// One floating dtype (TypeError), sums in float32 (float64 for float64). Any strides; a last axis
 /// that is not dense is copied first. out [B,H,S,D] lies in memory as [B,S,H,D], so that joining
 /// the heads, out.permute({0, 2, 1, 3}).reshape({B, S, H * D}), is a view. A row whose keys are all
 /// masked gives 0. Saves q, k, v, out and one number per row. ValueError if shapes disagree, if the
-/// mask does not broadcast, if window_left or q_offset is negative, dropout_p lies outside [0, 1)
-/// or dropout_place does not fit; TypeError if the mask is not bool. Source: Dao et al. 2022,
-/// arXiv:2205.14135.
+/// mask does not broadcast, if window_left or q_offset is negative, dropout_p lies outside [0, 1),
+/// dropout_place does not fit, document_starts are not as they have to be, or there are not as many
+/// slopes as heads, or with a scale of 0; TypeError if the mask is not bool or document_starts not
+/// int32. Source: Dao et al. 2022, arXiv:2205.14135.
 Tensor scaled_dot_product_attention(const Tensor& q,
                                     const Tensor& k,
                                     const Tensor& v,

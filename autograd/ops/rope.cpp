@@ -6,6 +6,7 @@
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/kernels/rope.h"
 #include "autograd/ops/elementwise.h"
+#include "autograd/ops/embedding.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/rows.h"
 #include "autograd/ops/shape_ops.h"
@@ -20,6 +21,24 @@ namespace {
 void check_table_dtype(DType dtype) {
   check<TypeError>(dtype == kFloat32 || dtype == kFloat64,
                    "rope_table: dtype must be float32 or float64, got ", name_of(dtype));
+}
+
+void check_positions(const Tensor& x, const RopeTable& table, const RopeOptions& options) {
+  const Tensor& positions = options.positions;
+  check<TypeError>(positions.dtype() == kInt64, "rope: positions must be int64, got ",
+                   name_of(positions.dtype()));
+  check<ValueError>(options.position_offset == 0,
+                    "rope: positions and a position_offset exclude each other");
+  check<ValueError>(positions.dim() == 2 &&
+                        (positions.size(0) == 1 || positions.size(0) == x.size(0)) &&
+                        positions.size(1) == x.size(2),
+                    "rope: positions ", positions.shape(), " of x ", x.shape(), ", expected [",
+                    x.size(0), " or 1, ", x.size(2), "]");
+  const int64_t rows = table.cos.size(0);
+  for (const int64_t position : positions.to_vector<int64_t>()) {
+    check<ValueError>(position >= 0 && position < rows, "rope: position ", position,
+                      " lies outside the table, which has ", rows, " rows");
+  }
 }
 
 void check_rope(const Tensor& x, const RopeTable& table, const RopeOptions& options) {
@@ -37,6 +56,10 @@ void check_rope(const Tensor& x, const RopeTable& table, const RopeOptions& opti
   check<ValueError>(2 * table.cos.shape()[1] <= x.shape()[3], "rope: the table rotates ",
                     2 * table.cos.shape()[1], " channels, x ", x.shape(), " has only ",
                     x.shape()[3]);
+  if (options.positions.defined()) {
+    check_positions(x, table, options);
+    return;
+  }
   check<ValueError>(options.position_offset >= 0 &&
                         options.position_offset + x.shape()[2] <= table.cos.shape()[0],
                     "rope: positions ", options.position_offset, " .. ",
@@ -47,17 +70,23 @@ void check_rope(const Tensor& x, const RopeTable& table, const RopeOptions& opti
 // With inverse, the angles are negated: the transpose of the rotation, which is its gradient.
 struct Rope {
   static constexpr std::string_view name = "rope";
-  RopeOptions options;
+  RopeOptions options;  // without positions
   bool inverse;
-  SavedTensor cos, sin;
+  SavedTensor cos, sin, positions;
 
-  Tensor forward(const Tensor& x, const Tensor& cos_, const Tensor& sin_) {
+  Tensor forward(const Tensor& x,
+                 const Tensor& cos_,
+                 const Tensor& sin_,
+                 const Tensor& positions_) {
     cos.save(cos_);
     sin.save(sin_);
+    positions.save(positions_);
     const DType dtype = wide_dtype(x.dtype());
     const int64_t s = x.shape()[2];
-    const Tensor c = rows_from(cos_, dtype, s);
-    const Tensor n = rows_from(sin_, dtype, s);
+    const bool given = positions_.defined();
+    const Tensor rows = given ? dense(positions_) : positions_;
+    const Tensor c = rows_from(cos_, dtype, given ? cos_.size(0) : s);
+    const Tensor n = rows_from(sin_, dtype, given ? sin_.size(0) : s);
     const Tensor values = x.shape()[3] > 1 && x.strides()[3] != 1 ? dense_copy(x) : x;
     Tensor y = empty_in_order_of(values);
     kernels::rope({.dtype = x.dtype(),
@@ -72,14 +101,17 @@ struct Rope {
                    .x_strides = strides_of(values),
                    .cos = c.raw(),
                    .sin = n.raw(),
+                   .rows = given ? rows.data<int64_t>() : nullptr,
+                   .rows_batch = given && rows.size(0) > 1 ? s : 0,
                    .y = y.raw(),
                    .y_strides = strides_of(y)});
     return y;
   }
 
-  std::array<Tensor, 3> backward(const Tensor& dy, NeedsGrad /*needs*/) const {
-    return {apply_op(Rope{options, !inverse, {}, {}}, dy, cos.get(), sin.get()), Tensor(),
-            Tensor()};
+  std::array<Tensor, 4> backward(const Tensor& dy, NeedsGrad /*needs*/) const {
+    return {
+        apply_op(Rope{options, !inverse, {}, {}, {}}, dy, cos.get(), sin.get(), positions.get()),
+        Tensor(), Tensor(), Tensor()};
   }
 
  private:
@@ -131,7 +163,10 @@ RopeTable rope_table(int64_t length, int64_t rotary_dim, const RopeTableOptions&
 
 Tensor rope(const Tensor& x, const RopeTable& table, const RopeOptions& options) {
   check_rope(x, table, options);
-  return apply_op(Rope{options, false, {}, {}}, x, table.cos.detach(), table.sin.detach());
+  RopeOptions kept = options;
+  kept.positions = {};
+  return apply_op(Rope{kept, false, {}, {}, {}}, x, table.cos.detach(), table.sin.detach(),
+                  options.positions);
 }
 
 Tensor composed_rope(const Tensor& x, const RopeTable& table, const RopeOptions& options) {
@@ -139,8 +174,13 @@ Tensor composed_rope(const Tensor& x, const RopeTable& table, const RopeOptions&
   const int64_t first = options.position_offset;
   const int64_t half = table.cos.shape()[1];
   const DType dtype = wide_dtype(x.dtype());
-  const Tensor cos = slice(table.cos, 0, first, first + x.shape()[2]).to(dtype);
-  const Tensor sin = slice(table.sin, 0, first, first + x.shape()[2]).to(dtype);
+  const auto angles = [&](const Tensor& of_table) {
+    return options.positions.defined()
+               ? embedding(of_table, options.positions).unsqueeze(1).to(dtype)  // [B, 1, S, d/2]
+               : slice(of_table, 0, first, first + x.shape()[2]).to(dtype);
+  };
+  const Tensor cos = angles(table.cos);
+  const Tensor sin = angles(table.sin);
   const Tensor values = widen(x);
   const Tensor rest = slice(values, -1, 2 * half, values.shape()[3]);
   const int64_t step = options.interleaved ? 2 : 1;

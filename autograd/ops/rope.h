@@ -35,6 +35,9 @@ struct RopeOptions {
   bool interleaved = false;
   /// Position of x's first row: row s takes row position_offset + s of the table.
   int64_t position_offset = 0;
+  /// int64 [B or 1, S]: rows of the table in place of those, for positions that begin again within
+  /// a row. Undefined: as above.
+  Tensor positions = {};
 };
 
 /// Rotates pairs (a, b) of channels: a' = a cos - b sin, b' = b cos + a sin.
@@ -42,9 +45,10 @@ struct RopeOptions {
 /// x [B,H,S,D], any strides; the table's d channels are rotated, the others (d < D) copied. The
 /// result has x's dtype and its order of axes in memory. 16-bit x is computed in float32. Linear:
 /// saves only the table; its gradient is the rotation backwards. ValueError if x has not four axes,
-/// the table is incomplete, d > D, or the table has fewer than position_offset + S rows; TypeError
-/// if x is not floating or the table is float64 for another x. Source: Su et al. 2021,
-/// arXiv:2104.09864.
+/// the table is incomplete, d > D, or the table has fewer than position_offset + S rows, or
+/// positions have another shape, lie outside the table or come with a position_offset; TypeError if
+/// x is not floating, the table is float64 for another x, or positions are not int64. Source: Su et
+/// al. 2021, arXiv:2104.09864.
 Tensor rope(const Tensor& x, const RopeTable& table, const RopeOptions& options = {});
 /// The same in elementary ops.
 Tensor composed_rope(const Tensor& x, const RopeTable& table, const RopeOptions& options = {});

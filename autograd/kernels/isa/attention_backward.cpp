@@ -15,6 +15,7 @@ namespace {
 template <class Item, class C>
 struct QueryBlock {
   Queries queries;
+  const int32_t* starts;
   Keys keys;
   int64_t head;
   Operand<Item> q_transposed;
@@ -114,18 +115,21 @@ class BackwardPart {
     int64_t count = 0;
     Keys all{part_.k_end, part_.k_begin};
     for (int64_t begin = q_begin; begin < q_end; begin += kB) {
-      const Queries queries = queries_from(begin, s_.q_len);
-      Keys keys = visible_keys(s_, queries);
+      const Queries queries = queries_from(begin, part_.q_end);
+      const int32_t* starts = starts_of(s_, call_.documents, part_.sample, queries);
+      Keys keys = visible_keys(s_, starts, queries);
       keys = {larger(keys.begin, part_.k_begin), smaller(keys.end, part_.k_end)};
       if (!part_.want_dq && keys.begin >= keys.end) {
         continue;
       }
+      blocks_[count].starts = starts;
       load_queries(workspace, head, queries, keys, blocks_[count++]);
       if (keys.begin < keys.end) {
         all = {smaller(all.begin, keys.begin), larger(all.end, keys.end)};
       }
     }
-    for (int64_t k_begin = round_down(all.begin, kB); k_begin < all.end; k_begin += kB) {
+    const int64_t skipped = all.begin < all.end ? round_down(all.begin - part_.k_begin, kB) : 0;
+    for (int64_t k_begin = part_.k_begin + skipped; k_begin < all.end; k_begin += kB) {
       visit(k_begin, count);
     }
     for (int64_t n = 0; n < count && part_.want_dq; ++n) {
@@ -201,7 +205,7 @@ class BackwardPart {
 
   /// A block of keys and values meets the queries that see it.
   void visit(int64_t k_begin, int64_t count) {
-    const int64_t k_count = smaller(kB, s_.kv_len - k_begin);
+    const int64_t k_count = smaller(kB, part_.k_end - k_begin);
     bool met = false;
     bool meets[kAttentionBlocks] = {};
     for (int64_t n = 0; n < count; ++n) {
@@ -222,20 +226,22 @@ class BackwardPart {
         part_.want_dq ? O::stacked(key_rows, dim_, k_stacked_) : Operand<Item>{};
     for (int64_t n = 0; n < count; ++n) {
       if (meets[n]) {
-        add(blocks_[n], k_begin, key_rows, value_rows, keys_stacked);
+        add(blocks_[n], k_begin, k_count, key_rows, value_rows, keys_stacked);
       }
     }
   }
 
   void add(const QueryBlock<Item, C>& q,
            int64_t k_begin,
+           int64_t k_count,
            Operand<Item> key_rows,
            Operand<Item> value_rows,
            Operand<Item> keys_stacked) {
-    const Block block = block_of(s_, q.queries, k_begin);
+    const Block block = block_of(s_, q.starts, q.queries, k_begin, k_count);
     const int64_t items = (dim_ + O::kPerItem - 1) / O::kPerItem;
     score_product(block, items, key_rows, q.q_transposed, scores_);
     apply_sign(exponents_, block, scores_);
+    add_bias(s_, call_.slopes, q.head, q.queries, block, scores_);
     hide_scores(call_.mask, part_.sample, q.head, q.queries, block, scores_);
     score_product(block, items, value_rows, q.dout_transposed, dscores_);
     const bool drops = s_.dropout_p > 0;

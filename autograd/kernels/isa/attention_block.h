@@ -52,17 +52,28 @@ struct Keys {
   int64_t end;
 };
 
+/// Where the documents of a block of queries begin; null if all is one document.
+inline const int32_t* starts_of(const AttentionShape& s,
+                                const AttentionDocuments& documents,
+                                int64_t sample,
+                                const Queries& q) {
+  return documents.start == nullptr
+             ? nullptr
+             : documents.start + sample * documents.batch + s.q_offset + q.begin;
+}
+
 /// The keys that some query of the block sees, but for the mask; empty if begin
 /// >= end.
-inline Keys visible_keys(const AttentionShape& s, const Queries& q) {
+inline Keys visible_keys(const AttentionShape& s, const int32_t* starts, const Queries& q) {
   const int64_t first = q.begin + s.q_offset;
   const int64_t last = first + q.count - 1;
-  return {s.window_left >= 0 ? larger(first - s.window_left, 0) : 0,
+  const int64_t begin = s.window_left >= 0 ? larger(first - s.window_left, 0) : 0;
+  return {starts == nullptr ? begin : larger(begin, starts[0]),
           s.causal ? smaller(last + 1, s.kv_len) : s.kv_len};
 }
 
-/// A block of scores. Key j of it is visible to query i, but for the mask, if j
-/// < k_count and -below <= j - i <= above.
+/// A block of scores. Key j of it is visible to query i, but for the mask, if
+/// first_key[i] <= j < k_count and j - i <= above.
 ///
 /// Loops leave out what is invisible in units: tiles of kTileRows keys by
 /// kColumns queries. `touches` says which units hold a visible score, and all
@@ -73,31 +84,51 @@ struct Block {
   int64_t k_rows;  // k_count in whole tiles
   int64_t columns;
   int64_t above;
-  int64_t below;
+  bool cut_below;                     // some query does not see the first key
+  int32_t first_key[kB];              // does not decrease; at most kB
+  int32_t query_end[kB / kTileRows];  // of each tile: behind the last query that sees a key of it
 
   [[gnu::always_inline]] bool touches(int64_t tile, int64_t column) const {
     const int64_t first = round_down(column, kColumns);
-    return tile - (first + kColumns - 1) <= above && tile + kTileRows - 1 - first >= -below;
+    return tile - (first + kColumns - 1) <= above && tile + kTileRows - 1 >= first_key[first];
   }
   /// The keys of the units that hold query `column`, in whole tiles.
   [[gnu::always_inline]] Span keys_of(int64_t column) const {
     const int64_t first = round_down(column, kColumns);
     const int64_t end = first + kColumns + above;
-    return {round_down(larger(first - below, 0), kTileRows),
+    return {round_down(first_key[first], kTileRows),
             end <= 0 ? 0 : smaller(round_up(end, kTileRows), k_rows)};
   }
 };
 
-inline Block block_of(const AttentionShape& s, const Queries& q, int64_t k_begin) {
+/// The block of `count` keys from k_begin on; `starts` as starts_of() has them.
+inline Block block_of(const AttentionShape& s,
+                      const int32_t* starts,
+                      const Queries& q,
+                      int64_t k_begin,
+                      int64_t count) {
   constexpr int64_t kAny = int64_t{1} << 40;
-  const int64_t count = smaller(kB, s.kv_len - k_begin);
   const int64_t shift = q.begin + s.q_offset - k_begin;
-  return {k_begin,
-          count,
-          round_up(count, kTileRows),
-          q.columns,
-          s.causal ? shift : kAny,
-          s.window_left >= 0 ? s.window_left - shift : kAny};
+  Block block;
+  block.k_begin = k_begin;
+  block.k_count = count;
+  block.k_rows = round_up(count, kTileRows);
+  block.columns = q.columns;
+  block.above = s.causal ? shift : kAny;
+  for (int64_t i = 0; i < kB; ++i) {
+    const int64_t window = s.window_left >= 0 ? i + shift - s.window_left : 0;
+    const int64_t document = starts != nullptr ? starts[smaller(i, q.count - 1)] - k_begin : 0;
+    block.first_key[i] = static_cast<int32_t>(smaller(larger(larger(window, document), 0), kB));
+  }
+  block.cut_below = block.first_key[q.columns - 1] > 0;
+  int32_t end = block.cut_below ? 0 : kB;
+  for (int64_t tile = 0; tile < kB; tile += kTileRows) {
+    while (end < kB && block.first_key[end] < tile + kTileRows) {
+      ++end;
+    }
+    block.query_end[tile / kTileRows] = end;
+  }
+  return block;
 }
 
 /// scores [keys, queries] = left right, where it matters; k items.
@@ -123,7 +154,7 @@ template <int64_t kPerItem, class Item, class C>
                                      Operand<Item> stacked,
                                      C* sums) {
   multiply_accumulate<true>(queries, n, by_query, stacked, sums, n, [&block](int64_t tile) {
-    return in_items<kPerItem>(larger(tile - block.below, 0),
+    return in_items<kPerItem>(block.first_key[tile],
                               smaller(tile + kTileRows + block.above, block.k_count));
   });
 }
@@ -139,7 +170,7 @@ template <int64_t kPerItem, class Item, class C>
   multiply_accumulate<false>(
       block.k_rows, n, by_key, stacked, sums, n, [&block, queries](int64_t tile) {
         return in_items<kPerItem>(larger(tile - block.above, 0),
-                                  smaller(tile + kTileRows + block.below, queries));
+                                  smaller(block.query_end[tile / kTileRows], queries));
       });
 }
 
@@ -188,12 +219,15 @@ void hide_scores(const AttentionMask& mask,
       scores[j * kB + i] = hidden;
     }
   }
-  const bool cut = block.above < block.k_count - 1 || block.below < block.columns - 1;
+  const bool cut = block.above < block.k_count - 1 || block.cut_below;
+  int64_t to = 0;
   for (int64_t j = 0; j < block.k_count && cut; ++j) {
     C* row = scores + j * kB;
     // Visible are queries `from` to `to` - 1 of the block.
     const int64_t from = smaller(larger(j - block.above, 0), block.columns);
-    const int64_t to = larger(smaller(j + block.below + 1, block.columns), 0);
+    while (to < block.columns && block.first_key[to] <= j) {
+      ++to;
+    }
     for (int64_t i = 0; i < from; ++i) {
       row[i] = hidden;
     }
@@ -239,6 +273,28 @@ void apply_sign(const Exponents& e, const Block& block, C* scores) {
   for (int64_t j = 0; j < block.k_rows; ++j) {
     for (int64_t i = 0; i < block.columns; ++i) {
       scores[j * kB + i] *= static_cast<C>(e.sign);
+    }
+  }
+}
+
+/// Adds the bias of a head to scores that are yet to be multiplied by |scale|.
+template <class C>
+void add_bias(const AttentionShape& s,
+              const double* slopes,
+              int64_t head,
+              const Queries& q,
+              const Block& block,
+              C* scores) {
+  if (slopes == nullptr) {
+    return;
+  }
+  const auto slope = static_cast<C>(slopes[head] / __builtin_fabs(s.scale));
+  for (int64_t j = 0; j < block.k_rows; ++j) {
+    const auto distance = static_cast<C>(block.k_begin + j - q.begin - s.q_offset);
+    C* row = scores + j * kB;
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t i = 0; i < block.columns; ++i) {
+      row[i] += slope * (distance - static_cast<C>(i));
     }
   }
 }

@@ -15,14 +15,15 @@ struct AttentionRows {
   int64_t q_end;
 };
 
-/// A part of the backward pass: query heads of one group, blocks of queries and of keys. dq is
-/// complete if all keys are in the part, dk and dv if all queries and heads of the group are.
+/// A part of the backward pass: query heads of one group, some queries and some keys, which are cut
+/// into blocks from the first of each on. dq is complete if all keys that the queries see are in
+/// the part, dk and dv if all queries that see the keys, and all heads of the group, are.
 struct AttentionPart {
   int64_t sample;
   int64_t group;
   int64_t head_begin;
   int64_t head_end;
-  int64_t q_begin;  // multiples of kAttentionBlock, or the end
+  int64_t q_begin;
   int64_t q_end;
   int64_t k_begin;
   int64_t k_end;

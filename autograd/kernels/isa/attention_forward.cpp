@@ -15,6 +15,7 @@ namespace {
 template <class Item, class C>
 struct QueryBlock {
   Queries queries;
+  const int32_t* starts;
   Keys keys;
   Operand<Item> q_transposed;
   C* sums;  // [kB, padded]: terms times values
@@ -114,7 +115,8 @@ class ForwardRows {
   void start(Workspace& workspace, const Queries& q) {
     QueryBlock<Item, C>& block = blocks_[count_++];
     block.queries = q;
-    block.keys = visible_keys(s_, q);
+    block.starts = starts_of(s_, call_.documents, rows_.sample, q);
+    block.keys = visible_keys(s_, block.starts, q);
     const T* x = at<T>(call_.q, rows_.sample, rows_.head, q.begin);
     block.q_transposed =
         O::transposed(O::rows(x, call_.q.strides.row, q.count, dim_, true, k_buffer_), dim_,
@@ -155,18 +157,20 @@ class ForwardRows {
         O::rows(v, call_.v.strides.row, k_count, dim_, once, v_buffer_), dim_, v_stacked_);
     for (int64_t n = 0; n < count_; ++n) {
       if (meets[n]) {
-        add(blocks_[n], k_begin, key_rows, values);
+        add(blocks_[n], k_begin, k_count, key_rows, values);
       }
     }
   }
 
   void add(const QueryBlock<Item, C>& q,
            int64_t k_begin,
+           int64_t k_count,
            Operand<Item> key_rows,
            Operand<Item> values) {
-    const Block block = block_of(s_, q.queries, k_begin);
+    const Block block = block_of(s_, q.starts, q.queries, k_begin, k_count);
     score_product(block, (dim_ + O::kPerItem - 1) / O::kPerItem, key_rows, q.q_transposed, scores_);
     apply_sign(exponents_, block, scores_);
+    add_bias(s_, call_.slopes, rows_.head, q.queries, block, scores_);
     hide_scores(call_.mask, rows_.sample, rows_.head, q.queries, block, scores_);
     online_softmax(block, static_cast<C>(exponents_.factor), scores_, q, rescale_);
     if (s_.dropout_p > 0) {

@@ -74,8 +74,10 @@ void rope_rows(const RopeCall& call, int64_t begin, int64_t end) {
       const T* x =
           static_cast<const T*>(call.x) + sample * xs.batch + head * xs.head + position * xs.row;
       T* y = static_cast<T*>(call.y) + sample * ys.batch + head * ys.head + position * ys.row;
-      turn_row(pairs, call.interleaved, x, static_cast<const C*>(call.cos) + position * pairs,
-               static_cast<const C*>(call.sin) + position * pairs, call.inverse ? C(-1) : C(1), y);
+      const int64_t angles =
+          call.rows == nullptr ? position : call.rows[sample * call.rows_batch + position];
+      turn_row(pairs, call.interleaved, x, static_cast<const C*>(call.cos) + angles * pairs,
+               static_cast<const C*>(call.sin) + angles * pairs, call.inverse ? C(-1) : C(1), y);
       for (int64_t i = call.rotary_dim; i < call.head_dim; ++i) {
         y[i] = x[i];
       }

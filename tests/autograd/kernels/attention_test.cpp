@@ -22,7 +22,15 @@ struct Problem {
   Array q, k, v, dout;
   std::vector<char> mask;  // [S,T] unless strides are given; or empty
   AttentionStrides mask_strides = {};
+  std::vector<int32_t> starts = {};  // of documents [B,S]; or empty
+  std::vector<double> slopes = {};
 };
+
+kernels::AttentionDocuments documents(const Problem& p) {
+  return {p.starts.empty() ? nullptr : p.starts.data(),
+          static_cast<int64_t>(p.starts.size()) / std::max<int64_t>(p.shape.batch, 1)};
+}
+const double* slopes(const Problem& p) { return p.slopes.empty() ? nullptr : p.slopes.data(); }
 
 AttentionStrides strides(const Problem& p, int64_t heads, int64_t rows) {
   const int64_t d = p.shape.head_dim;
@@ -62,6 +70,8 @@ Result run(const Problem& p) {
                       .k = {p.k.data(), ks},
                       .v = {p.v.data(), ks},
                       .mask = mask,
+                      .documents = documents(p),
+                      .slopes = slopes(p),
                       .out = {r.out.data(), qs},
                       .lse = r.lse.data()});
   kernels::attention_backward({.dtype = t,
@@ -70,6 +80,8 @@ Result run(const Problem& p) {
                                .k = {p.k.data(), ks},
                                .v = {p.v.data(), ks},
                                .mask = mask,
+                               .documents = documents(p),
+                               .slopes = slopes(p),
                                .out = {r.out.data(), qs},
                                .dout = {p.dout.data(), qs},
                                .lse = r.lse.data(),
@@ -109,7 +121,10 @@ Expected reference(const Problem& p) {
           sees =
               sees && (p.mask.empty() || p.mask[b * p.mask_strides.batch + h * p.mask_strides.head +
                                                 i * p.mask_strides.row + j] != 0);
+          sees = sees &&
+                 (p.starts.empty() || j >= p.starts[b * (p.starts.size() / s.batch) + position]);
           prob[j] = sees ? 0.0 : -kInfinity;
+          prob[j] += p.slopes.empty() ? 0.0 : p.slopes[h] * static_cast<double>(j - position);
           for (int64_t d = 0; sees && d < s.head_dim; ++d) {
             prob[j] += s.scale * p.q[qi + d] * p.k[kj(j) + d];
           }
@@ -504,6 +519,127 @@ TEST(Attention, WindowLeavesNoKeys) {
   at_every_cpu_level([&] { expect_matches(make(kFloat32, s)); });
 }
 
+// Starts of documents of these lengths, again and again, in each row of `length` tokens; every row
+// begins one token later in the list.
+std::vector<int32_t> starts_of(int64_t batch, int64_t length, const std::vector<int64_t>& lengths) {
+  std::vector<int32_t> starts;
+  for (int64_t b = 0; b < batch; ++b) {
+    int64_t start = 0;
+    int64_t end = lengths[b % lengths.size()];
+    for (int64_t p = 0, n = b; p < length; ++p) {
+      if (p == end) {
+        start = end;
+        end += lengths[++n % lengths.size()];
+      }
+      starts.push_back(static_cast<int32_t>(start));
+    }
+  }
+  return starts;
+}
+
+TEST(Attention, Documents) {
+  for_each_dtype([](DType dtype) {
+    for (const std::vector<int64_t>& lengths :
+         {std::vector<int64_t>{128}, {1}, {7, 1, 30}, {63, 66}, {200, 90, 1000}}) {
+      const int64_t tokens = lengths[0] == 200 ? 333 : 150;
+      AttentionShape s = shape_of(2, 2, 1, tokens, tokens, 8);
+      s.causal = true;
+      s.window_left = lengths[0] == 63 ? 20 : -1;
+      Problem p = make(dtype, s);
+      p.starts = starts_of(2, tokens, lengths);
+      SCOPED_TRACE(lengths[0]);
+      expect_matches(p);
+    }
+  });
+}
+
+TEST(Attention, DocumentsWithAllElse) {
+  for_each_dtype([](DType dtype) {
+    for (const int64_t offset : {64, 77}) {
+      AttentionShape s = shape_of(2, 2, 1, 100, 100 + offset, 8);
+      s.causal = true;
+      s.q_offset = offset;
+      s.window_left = 90;
+      s.dropout_p = 0.3;
+      s.rng_seed = 5;
+      s.total_rows = 300;
+      Problem p = make(dtype, s);
+      p.starts = starts_of(2, 100 + offset, {40, 71, 9});
+      p.slopes = {0.5, 0.125};
+      p.mask_strides = {s.kv_len, 0, 0};
+      p.mask.assign(2 * s.kv_len, 1);
+      for (size_t i = 0; i < p.mask.size(); i += 5) {
+        p.mask[i] = 0;
+      }
+      SCOPED_TRACE(offset);
+      expect_matches(p);
+    }
+  });
+}
+
+TEST(Attention, DocumentsAreWhatSeparateSamplesAre) {
+  // To the bit where they fill whole blocks: everything is summed in the same order.
+  at_every_cpu_level([] {
+    for (const DType dtype : {kFloat32, kBFloat16}) {
+      constexpr int64_t kLength = 128;
+      AttentionShape s = shape_of(4, 2, 1, kLength, kLength, 16);
+      s.causal = true;
+      Problem apart = make(dtype, s, /*rows_first=*/true);
+      Problem joined = apart;
+      joined.shape.batch = 1;
+      joined.shape.q_len = joined.shape.kv_len = 4 * kLength;
+      joined.starts = starts_of(1, 4 * kLength, {kLength});
+      const Result a = run(apart);
+      const Result j = run(joined);
+      EXPECT_TRUE(j.out.same_bits(a.out));
+      EXPECT_TRUE(j.dq.same_bits(a.dq));
+      EXPECT_TRUE(j.dk.same_bits(a.dk));
+      EXPECT_TRUE(j.dv.same_bits(a.dv));
+    }
+  });
+}
+
+TEST(Attention, KeysOfOtherDocumentsAreNotLookedAt) {
+  // NaN in keys and values that are multiplied by 0 would be seen.
+  at_every_cpu_level([] {
+    constexpr int64_t kDim = 16;
+    for (const DType dtype : {kFloat32, kBFloat16}) {
+      AttentionShape s = shape_of(1, 2, 1, 384, 384, kDim);
+      s.causal = true;
+      Problem p = make(dtype, s);
+      p.starts = starts_of(1, 384, {128});
+      for (int64_t i = 128 * kDim; i < 256 * kDim; ++i) {
+        p.k.set(i, std::nan(""));
+        p.v.set(i, std::nan(""));
+      }
+      const Result r = run(p);
+      for (int64_t h = 0; h < 2; ++h) {
+        for (int64_t i = 0; i < 384 * kDim; ++i) {
+          const bool own = i / kDim / 128 == 1;
+          ASSERT_TRUE(own || (std::isfinite(r.out[h * 384 * kDim + i]) &&
+                              std::isfinite(r.dq[h * 384 * kDim + i])));
+          ASSERT_TRUE(own || (std::isfinite(r.dk[i]) && std::isfinite(r.dv[i])));
+        }
+      }
+    }
+  });
+}
+
+TEST(Attention, LinearBias) {
+  for_each_dtype([](DType dtype) {
+    for (const double scale : {0.25, -0.25}) {
+      AttentionShape s = shape_of(1, 3, 1, 90, 130, 8);
+      s.scale = scale;
+      s.causal = true;
+      s.q_offset = 40;
+      Problem p = make(dtype, s);
+      p.slopes = {0.5, 0.0625, 0.00390625};
+      SCOPED_TRACE(scale);
+      expect_matches(p);
+    }
+  });
+}
+
 TEST(Attention, LargeScores) {
   at_every_cpu_level([] {
     AttentionShape s = shape_of(1, 1, 1, 70, 140, 8);
@@ -612,7 +748,11 @@ TEST(Attention, SameForAnyTeam) {
           AttentionShape s = shape_of(1, 4, groups, 300, 300, 24);
           s.causal = true;
           s.dropout_p = 0.1;
-          const Result r = run(make(dtype, s));
+          Problem p = make(dtype, s);
+          if (groups == 2) {  // a large segment, which is split, and a small one
+            p.starts = starts_of(1, 300, {263, 1000});
+          }
+          const Result r = run(p);
           return std::vector<Array>{r.out, r.lse, r.dq, r.dk, r.dv};
         });
       }

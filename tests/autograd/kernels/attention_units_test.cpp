@@ -97,6 +97,70 @@ TEST(AttentionUnits, BackwardWritesEveryGradientOnceFromAllThatItNeeds) {
   }
 }
 
+TEST(AttentionUnits, SegmentsOfDocumentsHaveAllThatTheyNeed) {
+  constexpr int64_t kTokens = 1500;
+  for (const int64_t offset : {0, 400}) {
+    for (const auto& lengths : {std::vector<int64_t>{128}, {1000, 3}, {5000}, {1}, {10, 300, 70}}) {
+      AttentionShape s = shape_of(2, 6, 3, kTokens - offset, kTokens);
+      s.causal = true;
+      s.q_offset = offset;
+      std::vector<int32_t> starts;
+      for (int64_t b = 0; b < s.batch; ++b) {
+        int64_t start = 0;
+        for (int64_t p = 0, n = b; p < kTokens; ++p) {
+          const int64_t length = lengths[n % lengths.size()];
+          if (p - start == length) {
+            start = p;
+            ++n;
+          }
+          starts.push_back(static_cast<int32_t>(start));
+        }
+      }
+      for (const int64_t team : {1, 2, 7, 32}) {
+        const AttentionBackwardUnits units(s, team, {starts.data(), kTokens});
+        std::map<std::tuple<int64_t, int64_t, int64_t>, int> queries;
+        std::map<std::tuple<int64_t, int64_t, int64_t>, int> keys;
+        for (int64_t unit = 0; unit < units.count(); ++unit) {
+          const AttentionPart part = units[unit];
+          const auto start = [&](int64_t position) {
+            return int64_t{starts[part.sample * kTokens + position]};
+          };
+          for (int64_t i = part.q_begin; part.want_dq && i < part.q_end; ++i) {
+            ASSERT_LE(part.k_begin, start(i + offset));
+            ASSERT_GT(part.k_end, i + offset);
+            for (int64_t head = part.head_begin; head < part.head_end; ++head) {
+              ++queries[{part.sample, head, i}];
+            }
+          }
+          for (int64_t j = part.k_begin; part.want_dkv && j < part.k_end; ++j) {
+            ++keys[{part.sample, part.group, j}];
+          }
+          if (part.want_dkv && part.k_begin < part.k_end) {
+            EXPECT_EQ(part.head_end - part.head_begin, 2);
+            EXPECT_LE(part.k_end - part.k_begin, units.most_keys());
+            // The first query to see one of its keys, and the first behind that sees none.
+            EXPECT_LE(part.q_begin, std::max<int64_t>(part.k_begin - offset, 0));
+            EXPECT_TRUE(part.q_end == s.q_len || start(part.q_end + offset) >= part.k_end);
+          }
+        }
+        ASSERT_EQ(static_cast<int64_t>(queries.size()), s.batch * s.heads * s.q_len);
+        ASSERT_EQ(static_cast<int64_t>(keys.size()), s.batch * s.groups * s.kv_len);
+        for (const auto* places : {&queries, &keys}) {
+          for (const auto& [place, times] : *places) {
+            ASSERT_EQ(times, 1);
+          }
+        }
+      }
+    }
+  }
+  // What would be most of one thread's share is split.
+  AttentionShape s = shape_of(1, 1, 1, 2048, 2048);
+  s.causal = true;
+  const std::vector<int32_t> starts(2048, 0);
+  EXPECT_EQ(AttentionBackwardUnits(s, 1, {starts.data(), 2048}).count(), 1);
+  EXPECT_GE(AttentionBackwardUnits(s, 2, {starts.data(), 2048}).count(), 8);
+}
+
 TEST(AttentionUnits, PlanesThatAreNoMultipleOfTheTeamKeepItBusy) {
   constexpr int64_t kTeam = 32;
   for (const int64_t heads : {3, 5, 9, 12, 20}) {  // 12 to 80 planes

@@ -156,6 +156,53 @@ TEST(Attention, MasksOfEveryShape) {
   }
 }
 
+TEST(Attention, DocumentsAndSlopes) {
+  const std::vector<std::vector<int64_t>> rows = {{30, 31, 90}, {}, {65}};
+  const Tensor starts = document_starts(rows, 130);
+  const Tensor q = input({3, 4, 130, 8}, 1);
+  const Tensor k = input({3, 2, 130, 8}, 2);
+  const Tensor v = input({3, 2, 130, 8}, 3);
+  expect_equals_twin(q, k, v, {.causal = true, .document_starts = starts});
+  expect_equals_twin(q, k, v, {.causal = true, .document_starts = starts.slice(0, 2, 3)});
+  expect_equals_twin(q, k, v, {.causal = true, .alibi_slopes = alibi_slopes(4)});
+  const Tensor mask = bernoulli(0.6, {3, 1, 1, 130}, RandomKey{8, 1, 0});
+  expect_equals_twin(q, k, v,
+                     {.causal = true,
+                      .window_left = 20,
+                      .mask = mask,
+                      .document_starts = starts,
+                      .alibi_slopes = alibi_slopes(4),
+                      .dropout_p = 0.3,
+                      .dropout_source = RandomKey{5, 6, 0}});
+  expect_equals_twin(q.slice(2, 100, 130), k, v,
+                     {.causal = true,
+                      .document_starts = starts,
+                      .alibi_slopes = {1, 0.5, 0, -1},
+                      .q_offset = 100});
+}
+
+TEST(Attention, DocumentStarts) {
+  const std::vector<std::vector<int64_t>> rows = {{0, 2, 3}, {1}, {}};
+  EXPECT_EQ(document_starts(rows, 4).to_vector<int64_t>(),
+            (std::vector<int64_t>{0, 0, 2, 3, 0, 1, 1, 1, 0, 0, 0, 0}));
+  for (const std::vector<int64_t>& wrong : {std::vector<int64_t>{4}, {-1}, {2, 2}, {3, 1}}) {
+    EXPECT_THROW(document_starts({&wrong, 1}, 4), ValueError);
+  }
+}
+
+TEST(Attention, AlibiSlopesAreThoseOfThePaper) {
+  // Press et al. 2022 take 2^-1 .. 2^-8 for eight heads; for twelve, of sixteen heads every second.
+  EXPECT_EQ(alibi_slopes(8), (std::vector<double>{1.0 / 2, 1.0 / 4, 1.0 / 8, 1.0 / 16, 1.0 / 32,
+                                                  1.0 / 64, 1.0 / 128, 1.0 / 256}));
+  const std::vector<double> twelve = alibi_slopes(12);
+  ASSERT_EQ(twelve.size(), 12U);
+  EXPECT_EQ(twelve[7], 1.0 / 256);
+  EXPECT_DOUBLE_EQ(twelve[8], std::exp2(-0.5));
+  EXPECT_DOUBLE_EQ(twelve[11], std::exp2(-3.5));
+  EXPECT_EQ(alibi_slopes(1), std::vector<double>{1.0 / 256});
+  EXPECT_THROW(alibi_slopes(0), ValueError);
+}
+
 TEST(Attention, WindowOfLSeesLPlusOneKeys) {
   // With equal scores the output is the mean of the visible values, here their positions.
   const Tensor q = zeros({1, 1, 6, 1}, kFloat64);

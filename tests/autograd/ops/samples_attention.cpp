@@ -1,6 +1,7 @@
 // Samples of attention and rotary embedding.
 #include "autograd/ops/attention.h"
 #include "autograd/ops/rope.h"
+#include "autograd/tensor/factory.h"
 #include "tests/autograd/ops/op_samples.h"
 
 namespace tapestry {
@@ -46,6 +47,14 @@ OP_SAMPLES(scaled_dot_product_attention) {
                             Shape{2, 2, 3, 4}, Shape{1, 2, 1, 1}}) {
     add(masked, {randn({2, 2, 3, 2}), randn({2, 2, 4, 2}), randn({2, 2, 4, 2}), bools(mask)});
   }
+  const auto starts = [](const std::vector<std::vector<int64_t>>& rows, int64_t length) {
+    return document_starts(rows, length);
+  };
+  add_shape({.causal = true, .document_starts = starts({{2, 3}, {}}, 5)}, {2, 2, 5, 2},
+            {2, 1, 5, 2});
+  add_shape({.causal = true, .window_left = 1, .document_starts = starts({{3}}, 6), .q_offset = 2},
+            {2, 1, 3, 2}, {2, 1, 5, 2});
+  add_shape({.causal = true, .alibi_slopes = {0.5, 0.25}}, {2, 2, 4, 2}, {2, 1, 4, 2});
   add([](const Tensor& x) { return scaled_dot_product_attention(x, x, x, {.causal = true}); },
       {randn({1, 2, 3, 2})});
   add_large(with({.causal = true}),
@@ -63,6 +72,18 @@ OP_SAMPLES(scaled_dot_product_attention) {
   add_wrong({}, {1, 2, 2, 4}, {2, 2, 2, 4}, {2, 2, 2, 4}, "batch");
   add_wrong({}, {1, 2, 2, 4}, {1, 2, 3, 4}, {1, 2, 2, 4}, "k [1, 2, 3, 4]");
   const Shape s{1, 1, 2, 2};
+  const Tensor two = starts({{}}, 2);
+  add_wrong({.document_starts = two}, s, s, s, "causal");
+  add_wrong({.causal = true, .document_starts = two, .q_offset = 1}, s, s, s, "at least 3");
+  add_wrong({.causal = true, .document_starts = starts({{}, {}}, 2)}, s, s, s, "1 or 1");
+  add_wrong({.causal = true, .document_starts = tensor<int32_t>({0, 2}, {1, 2})}, s, s, s,
+            "got 2 at position 1");
+  add_wrong({.causal = true, .document_starts = tensor<int32_t>({-1, 0}, {1, 2})}, s, s, s,
+            "got -1 at position 0");
+  add_error<TypeError>(with({.causal = true, .document_starts = two.to(kInt64)}),
+                       {randn(s), randn(s), randn(s)}, "int32");
+  add_wrong({.alibi_slopes = {1, 2}}, s, s, s, "2 slopes for 1 heads");
+  add_wrong({.scale = 0, .alibi_slopes = {1}}, s, s, s, "scale of 0");
   add_wrong({.window_left = -1}, s, s, s, "window_left");
   add_wrong({.q_offset = -1}, s, s, s, "q_offset");
   add_wrong({.dropout_p = 1.0}, s, s, s, "dropout_p");
@@ -85,11 +106,15 @@ OP_SAMPLES(rope) {
     return
         [=](const Tensor& x) { return rope(x, x.dtype() == kFloat64 ? table : narrow, options); };
   };
+  const Tensor two_rows = tensor<int64_t>({0, 1, 0, 4, 0, 1}, {2, 3});
   for (const bool interleaved : {false, true}) {
     add(turn(5, 4, {.interleaved = interleaved}), {randn({2, 2, 5, 4})});
     add(turn(5, 4, {.interleaved = interleaved}), {randn({1, 2, 3, 7})});  // partly rotated
     add(turn(9, 4, {.interleaved = interleaved, .position_offset = 6}), {randn({1, 1, 3, 4})});
     add_large(turn(64, 32, {.interleaved = interleaved}), {randn({2, 8, 64, 48})});
+    add(turn(5, 4, {.interleaved = interleaved, .positions = two_rows}), {randn({2, 2, 3, 5})});
+    add(turn(5, 4, {.interleaved = interleaved, .positions = two_rows.slice(0, 1, 2)}),
+        {randn({2, 2, 3, 5})});
   }
   add(turn(4, 2, {}), {randn({0, 2, 4, 4})});
   add(turn(4, 2, {}), {randn({1, 1, 0, 2})});
@@ -99,6 +124,13 @@ OP_SAMPLES(rope) {
   add_error<ValueError>(turn(4, 4, {.position_offset = 3}), {randn({1, 1, 2, 4})}, "3 .. 4");
   add_error<ValueError>(turn(4, 4, {.position_offset = -1}), {randn({1, 1, 2, 4})}, "-1");
   add_error<TypeError>(turn(4, 4, {}), {integers({1, 1, 2, 4}, 3)}, "floating");
+  add_error<ValueError>(turn(4, 4, {.positions = two_rows}), {randn({2, 1, 3, 4})}, "position 4");
+  add_error<ValueError>(turn(5, 4, {.positions = two_rows}), {randn({3, 1, 3, 4})}, "[3 or 1, 3]");
+  add_error<ValueError>(turn(5, 4, {.positions = two_rows}), {randn({2, 1, 2, 4})}, "[2 or 1, 2]");
+  add_error<ValueError>(turn(9, 4, {.position_offset = 1, .positions = two_rows}),
+                        {randn({2, 1, 3, 4})}, "exclude");
+  add_error<TypeError>(turn(5, 4, {.positions = two_rows.to(kInt32)}), {randn({2, 1, 3, 4})},
+                       "int64");
 }
 
 }  // namespace tapestry
