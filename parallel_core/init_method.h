@@ -6,12 +6,13 @@
 
 namespace tapestry {
 
-/// Normal with standard deviation init_method_std, for every weight and embedding.
+/// What init_method says, by default normal with standard deviation init_method_std, for every
+/// weight and embedding. ValueError for an unknown name.
 InitMethod weight_init(const TransformerConfig& config);
 /// The same for the projections that end in the residual stream; with scaled_output_init divided by
 /// sqrt(2 num_layers) (Radford et al. 2019).
 InitMethod output_weight_init(const TransformerConfig& config);
-/// Zeros.
+/// What bias_init says, by default zeros.
 InitMethod bias_init(const TransformerConfig& config);
 
 }  // namespace tapestry

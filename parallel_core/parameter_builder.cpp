@@ -1,5 +1,7 @@
 #include "parallel_core/parameter_builder.h"
 
+#include <cmath>
+
 #include "autograd/kernels/philox.h"
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
@@ -13,9 +15,60 @@ namespace tapestry {
 
 namespace {
 
+// Numbers with one distribution: normal with this deviation, cut at so many, or within the limit.
+struct Distribution {
+  double std = 0;
+  double cut = 0;
+  double limit = 0;
+};
+
+Distribution distribution_of(const InitMethod& init, const nn::LogicalTensor& logical) {
+  using Kind = InitMethod::Kind;
+  const Shape& shape = logical.shape;
+  const bool by_size = init.kind == Kind::kXavierUniform || init.kind == Kind::kHeUniform ||
+                       init.kind == Kind::kHeNormal;
+  check<ValueError>(!by_size || shape.size() == 2, logical.name, ": start values that go by the ",
+                    "sizes of a matrix are asked for, but its shape is ", shape);
+  const auto in = static_cast<double>(by_size ? shape[1] : 1);
+  const auto out = static_cast<double>(by_size ? shape[0] : 1);
+  switch (init.kind) {
+    case Kind::kTruncatedNormal:
+      return {.std = init.value, .cut = 2};
+    case Kind::kUniform:
+      return {.limit = std::sqrt(3.0) * init.value};
+    case Kind::kXavierUniform:
+      return {.limit = std::sqrt(6 / (in + out)) * init.value};
+    case Kind::kHeUniform:
+      return {.limit = std::sqrt(6 / in) * init.value};
+    case Kind::kHeNormal:
+      return {.std = std::sqrt(2 / in) * init.value};
+    default:
+      return {.std = init.value};
+  }
+}
+
+// Numbers `first` to `first` + n - 1 of a stream.
+void fill(const Distribution& d, const RandomKey& key, uint64_t first, int64_t n, float* y) {
+  if (d.limit > 0) {
+    kernels::fill_uniform(kFloat32, n, key.seed, key.stream, first, -d.limit, d.limit, y);
+    return;
+  }
+  kernels::fill_normal(kFloat32, n, key.seed, key.stream, first, 0, d.std, y);
+  for (int64_t i = 0; i < n && d.cut > 0; ++i) {
+    // What another draw of the element gives does not depend on the slice that it is in.
+    for (uint64_t draw = 1; std::abs(y[i]) > d.cut * d.std; ++draw) {
+      kernels::fill_normal(kFloat32, 1, key.seed, combine(key.stream, draw),
+                           first + static_cast<uint64_t>(i), 0, d.std, y + i);
+    }
+  }
+}
+
 // Numbers of the global tensor's stream for a slice of it. The slice is read in runs: consecutive
 // elements of the slice that are consecutive in the global tensor too.
-Tensor normal_slice(const nn::LogicalTensor& logical, double std, const RandomKey& key) {
+Tensor random_slice(const nn::LogicalTensor& logical,
+                    const InitMethod& init,
+                    const RandomKey& key) {
+  const Distribution distribution = distribution_of(init, logical);
   const Shape& local = logical.local_shape();
   const Shape& global = logical.shape;
   Tensor out = empty(local);
@@ -40,9 +93,8 @@ Tensor normal_slice(const nn::LogicalTensor& logical, double std, const RandomKe
       first += (rest % local[i] + (logical.offset.empty() ? 0 : logical.offset[i])) * strides[i];
       rest /= local[i];
     }
-    kernels::fill_normal(kFloat32, run, key.seed, key.stream,
-                         key.offset + static_cast<uint64_t>(first), 0, std,
-                         out.data<float>() + done);
+    fill(distribution, key, key.offset + static_cast<uint64_t>(first), run,
+         out.data<float>() + done);
   }
   return out;
 }
@@ -77,9 +129,9 @@ Tensor make_value(const Shape& shape,
     check<ValueError>(piece.numel() == logical.local_shape().numel(), logical.name,
                       ": the rank's slice ", logical.local_shape(), " does not fill the piece ",
                       piece.shape());
-    const Tensor start = part.init.kind == InitMethod::Kind::kNormal
-                             ? normal_slice(logical, part.init.value, keys[i])
-                             : full(logical.local_shape(), part.init.value);
+    const Tensor start = part.init.kind == InitMethod::Kind::kConstant
+                             ? full(logical.local_shape(), part.init.value)
+                             : random_slice(logical, part.init, keys[i]);
     copy_values(start.view(piece.shape()), piece);
   }
   return value;

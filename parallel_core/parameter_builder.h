@@ -10,9 +10,18 @@ namespace tapestry {
 
 /// How a logical tensor starts.
 struct InitMethod {
-  enum class Kind { kNormal, kConstant };
+  enum class Kind {
+    kConstant,
+    kNormal,
+    kTruncatedNormal,  ///< drawn again beyond two standard deviations
+    kUniform,          ///< around 0
+    // Of a matrix [out, in]: Glorot & Bengio 2010, He et al. 2015.
+    kXavierUniform,  ///< within sqrt(6 / (in + out))
+    kHeUniform,      ///< within sqrt(6 / in)
+    kHeNormal,       ///< standard deviation sqrt(2 / in)
+  };
   Kind kind = Kind::kNormal;
-  double value = 0;  ///< standard deviation, or the constant
+  double value = 0;  ///< the constant, the standard deviation, or for the last three a factor
 
   static InitMethod normal(double std) { return {Kind::kNormal, std}; }
   static InitMethod constant(double value) { return {Kind::kConstant, value}; }
@@ -30,7 +39,8 @@ LogicalInit whole(std::string name, const Shape& shape, InitMethod init);
 /// A float32 tensor of `shape` in which every logical tensor has its start values: element i of the
 /// global tensor is number i of the stream of its name, whatever parameter it is cut into and
 /// whichever slice this rank holds. What belongs to no logical tensor is 0. Without memory of its
-/// own where DeferInitialValues says so.
+/// own where DeferInitialValues says so. ValueError for an InitMethod that needs a matrix of a
+/// tensor that is none.
 Tensor initial_value(const Shape& shape, const std::vector<LogicalInit>& parts);
 
 /// The logical tensors alone, for Parameter::set_logical.

@@ -284,6 +284,61 @@ TEST(InitialValue, ASliceHasTheNumbersOfTheWhole) {
   }
 }
 
+// Every kind is a function of the place in the global matrix, and spreads as it says.
+TEST(InitialValue, EveryInitMethod) {
+  using Kind = InitMethod::Kind;
+  random_context().seed = 5;
+  struct Case {
+    InitMethod init;
+    double std;
+    double limit;  // no number is larger; 0: some are larger than three deviations
+  };
+  const double n = 300;  // in, of a matrix [200, 300]
+  for (const Case& c :
+       {Case{{Kind::kNormal, 0.1}, 0.1, 0}, Case{{Kind::kTruncatedNormal, 0.1}, 0.08796, 0.2},
+        Case{{Kind::kUniform, 0.1}, 0.1, 0.1 * std::sqrt(3)},
+        Case{{Kind::kXavierUniform, 1}, std::sqrt(2.0 / 500), std::sqrt(6.0 / 500)},
+        Case{{Kind::kHeUniform, 0.5}, 0.5 * std::sqrt(2 / n), 0.5 * std::sqrt(6 / n)},
+        Case{{Kind::kHeNormal, 1}, std::sqrt(2 / n), 0}}) {
+    const LogicalInit all = whole("m.weight", {200, 300}, c.init);
+    const Tensor global = initial_value({200, 300}, {all});
+    // Of 60,000 numbers mean and deviation are off by less than five of their own deviations.
+    EXPECT_NEAR(mean(global).item(), 0, 5 * c.std / std::sqrt(6e4));
+    EXPECT_NEAR(std::sqrt(mean(square(global)).item()), c.std, 5 * c.std / std::sqrt(6e4));
+    if (c.limit > 0) {
+      EXPECT_LE(testing::largest(global), c.limit);
+      EXPECT_GE(testing::largest(global), 0.99 * c.limit);
+    } else {
+      EXPECT_GT(testing::largest(global), 3 * c.std);
+    }
+    LogicalInit part = all;
+    part.logical.offset = {57, 0};
+    part.logical.slice_shape = {31, 300};
+    part.logical.view_shape = {31, 300};
+    part.logical.end = 31;
+    EXPECT_TRUE(testing::same_bits(initial_value({31, 300}, {part}), global.slice(0, 57, 88)));
+  }
+  EXPECT_THROW(initial_value({4}, {whole("b", {4}, {Kind::kHeNormal, 1})}), ValueError);
+}
+
+TEST(InitialValue, ByConfiguration) {
+  const auto weights = [](const testing::Overrides& overrides) {
+    return get_logical_state(*get_model(small_config(overrides)));
+  };
+  const std::string wq = "layers.0.attention.wq.weight";
+  const std::string wo = "layers.0.attention.wo.weight";
+  const State xavier = weights({kModel + "init_method=xavier_uniform",
+                                kModel + "scaled_output_init=True", kModel + "bias_init=0.25"});
+  EXPECT_LE(testing::largest(xavier.at(wq)), std::sqrt(6.0 / 64));
+  EXPECT_GE(testing::largest(xavier.at(wq)), 0.9 * std::sqrt(6.0 / 64));
+  EXPECT_LE(testing::largest(xavier.at(wo)), 0.5 * std::sqrt(6.0 / 64));  // two layers
+  EXPECT_EQ(xavier.at("layers.1.feed_forward.w_up.bias").at({7}), 0.25);
+  const State ones = weights({kModel + "init_method=ones", kModel + "bias_init=normal"});
+  EXPECT_EQ(ones.at("tok_embeddings.weight").at({3, 5}), 1.0);
+  EXPECT_GT(testing::largest(ones.at("layers.0.attention.wq.bias")), 0.05);
+  EXPECT_EQ(weights({kModel + "init_method=0.5"}).at(wq).at({1, 2}), 0.5);
+}
+
 TEST(InitialValue, ASliceThatDoesNotFitIsAnError) {
   const LogicalInit part = slice_init({2, 0}, {3, 10}, 4);
   EXPECT_THROW(initial_value({3, 10}, {part}), ValueError);  // view_shape has other elements
