@@ -14,7 +14,9 @@ Precision precision_of(const TransformerConfig& config) {
                      ? kFloat32
                      : config.residual_connection_dtype.value_or(out.activation);
   out.norm = config.layernorm_compute_dtype;
-  out.softmax = config.attention_softmax_in_fp32 ? kFloat32 : config.softmax_compute_dtype;
+  out.softmax = config.attention_softmax_in_fp32 || config.apply_query_key_layer_scaling
+                    ? kFloat32
+                    : config.softmax_compute_dtype;
   out.rotary = config.rotary_dtype;
   return out;
 }

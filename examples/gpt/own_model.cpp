@@ -55,7 +55,7 @@ class OwnModel final : public TransformerModel {
     const bool first = stage().is_first(in.chunk);
     Tensor x = first ? table_->forward(in_layout(in.tokens)).to(hidden_dtype()) : in.hidden;
     for (Block* block : chunks_[in.chunk]) {
-      x = block->forward(x, {.rotary = &rotary_, .mask = in.attention_mask});
+      x = block->forward(x, attention_context(in, &rotary_));
     }
     if (!stage().is_last(in.chunk)) {
       return {.hidden = x};

@@ -165,7 +165,7 @@ struct DatasetConfig {
   int64_t micro_batch_num = 1;  // micro-batches of one step
   int64_t train_samples = 0;
   std::string data_layout = "BSH";
-  int64_t eos_token_id = 0;
+  std::optional<int64_t> eos_token_id;  // empty: the tokenizer's
   std::optional<int64_t> pad_token_id;
   bool drop_remainder = true;
   bool reset_attention_mask = false;
@@ -223,7 +223,8 @@ struct TransformerConfig {
   std::optional<int64_t> max_position_embeddings;  // resolved: never empty
   std::optional<std::string> encoder_attn_mask_type;
   std::string attention_type = "self_attn";
-  std::string position_embedding_type = "learned_absolute";  // rope | learned_absolute | none
+  std::string position_embedding_type =
+      "learned_absolute";  // rope | learned_absolute | alibi | none
   bool parallel_position_embedding = false;
   RotaryConfig rotary_config;
   bool use_query_layer = false;
@@ -238,6 +239,10 @@ struct TransformerConfig {
   bool head_skip_weight_param_allocation = true;
   bool apply_query_key_layer_scaling = false;
   bool use_flash_attention = false;
+  bool use_alibi_mask = false;  // resolved: position_embedding_type == "alibi"
+  bool use_eod_reset = false;   // short for dataset_config.reset_attention_mask
+  bool use_attn_mask_compression = false;
+  bool use_ring_attention = false;
   std::optional<FlashAttentionConfig> fa_config;
   std::optional<std::vector<int64_t>> window_size;  // {L, 0}: the token itself and L before it
   bool enable_flash_sp = false;

@@ -97,10 +97,39 @@ void resolve_heads(Resolution& r) {
   }
 }
 
+// The two spellings of ALiBi.
+void resolve_alibi(Resolution& r) {
+  auto& model = r.config().model_config;
+  constexpr const char* kType = "model_config.position_embedding_type";
+  constexpr const char* kAlibi = "model_config.use_alibi_mask";
+  if (!r.sound({kType, kAlibi}) ||
+      model.use_alibi_mask == (model.position_embedding_type == "alibi")) {
+    return;
+  }
+  if (!model.use_alibi_mask && !r.given(kAlibi)) {
+    model.use_alibi_mask = true;
+    r.derived(kAlibi, kType);
+  } else if (model.use_alibi_mask && !r.given(kType)) {
+    model.position_embedding_type = "alibi";
+    r.derived(kType, kAlibi);
+  } else {
+    r.error(kAlibi, concat("is ", model.use_alibi_mask ? "True" : "False",
+                           ", but position_embedding_type is ", model.position_embedding_type,
+                           "; keep one of them"));
+  }
+}
+
 void resolve_positions(Resolution& r) {
   auto& model = r.config().model_config;
   constexpr const char* kMax = "model_config.max_position_embeddings";
   constexpr const char* kType = "model_config.position_embedding_type";
+  constexpr const char* kParallel = "model_config.parallel_position_embedding";
+  resolve_alibi(r);
+  if (r.sound({kType}) && model.parallel_position_embedding &&
+      model.position_embedding_type != "learned_absolute") {
+    r.note(kParallel,
+           concat("has no effect with position_embedding_type ", model.position_embedding_type));
+  }
   if (r.sound({kSeq, kMax})) {
     if (!model.max_position_embeddings) {
       model.max_position_embeddings = model.seq_length;
@@ -158,6 +187,46 @@ void resolve_mlp(Resolution& r) {
   }
 }
 
+// Keys of the model that only repeat what others say.
+void resolve_repeated(Resolution& r) {
+  auto& model = r.config().model_config;
+  auto& data = r.config().dataset_config;
+  constexpr const char* kReset = "dataset_config.reset_attention_mask";
+  constexpr const char* kEod = "model_config.use_eod_reset";
+  constexpr const char* kTables = "model_config.embedding_init_dtype";
+  constexpr const char* kOut = "model_config.out_hidden_size";
+  if (r.sound({kReset, kEod}) && model.use_eod_reset && !data.reset_attention_mask) {
+    if (r.given(kReset)) {
+      r.error(kEod, concat("is True, but ", kReset, " is False; keep one of them"));
+    } else {
+      data.reset_attention_mask = true;
+      r.derived(kReset, kEod);
+    }
+  }
+  if (r.sound({kTables, "model_config.params_dtype"}) && model.embedding_init_dtype &&
+      *model.embedding_init_dtype != model.params_dtype) {
+    r.error(kTables, concat("is ", name_of(*model.embedding_init_dtype), ", but params_dtype is ",
+                            name_of(model.params_dtype),
+                            "; tables have the type of all parameters, leave this key out"));
+  }
+  if (r.sound({kOut, kHidden}) && model.out_hidden_size &&
+      *model.out_hidden_size != model.hidden_size) {
+    r.error(kOut,
+            concat("is ", *model.out_hidden_size, ", but what the MLP gives is added to a ",
+                   "residual stream of hidden_size ", model.hidden_size, "; leave this key out"));
+  }
+}
+
+void resolve_start_values(Resolution& r) {
+  const auto& bias = r.config().model_config.bias_init;
+  constexpr const char* kBias = "model_config.bias_init";
+  if (r.sound({kBias}) && (bias.name.starts_with("xavier") || bias.name.starts_with("he_"))) {
+    r.error(kBias, concat(bias.name,
+                          " goes by the sizes of a matrix, which a bias is not; expected "
+                          "normal, truncatednormal, uniform, zeros, ones or a number"));
+  }
+}
+
 void resolve_attention(Resolution& r) {
   auto& model = r.config().model_config;
   if (!model.fa_config) {
@@ -183,6 +252,15 @@ void resolve_attention(Resolution& r) {
       model.window_size = {pre, 0};
       r.derived(kWindow, kPre);
     }
+  }
+  constexpr const char* kMode = "model_config.fa_config.sparse_mode";
+  const int64_t mode = model.fa_config->sparse_mode;
+  if (r.sound({kMode, kPre, kWindow}) && (mode == 2 || mode == 3) && model.window_size &&
+      model.window_size->front() < model.seq_length - 1) {
+    r.error(kMode,
+            concat(mode, " is causality alone, but window_size or pre_tokens hide what lies ",
+                   "more than ", model.window_size->front(),
+                   " tokens back; leave one of them out, or set 4"));
   }
   if (r.sound({kKeep, kDropout})) {
     auto& keep = model.fa_config->keep_prob;
@@ -381,6 +459,8 @@ void resolve_model(Resolution& r) {
   resolve_positions(r);
   resolve_mlp(r);
   resolve_attention(r);
+  resolve_repeated(r);
+  resolve_start_values(r);
   const auto& model = r.config().model_config;
   const auto& data = r.config().dataset_config;
   if (data.seq_length && r.sound({kSeq, "dataset_config.seq_length"}) &&

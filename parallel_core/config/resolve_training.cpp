@@ -168,10 +168,21 @@ void resolve_data(Resolution& r) {
     r.error("dataset_config.step_data_dir", "is empty; give a folder or leave the key out");
   }
   if (data.shuffle.value_or(false) && data.step_data_dir) {
-    r.unsupported("dataset_config.shuffle",
-                  "True is not supported yet: step_data_dir is read in order (works now: null, "
-                  "False)");
+    r.error("dataset_config.shuffle",
+            "is True, but recorded steps are replayed in order; leave the key out, or train on a "
+            "data set in place of step_data_dir");
   }
+  const auto recorded = [&](bool given, const char* key) {
+    if (given && data.step_data_dir) {
+      r.error(key,
+              "has no effect on recorded steps, which have loss_mask.npy and "
+              "attention_mask.npy of their own; leave the key out");
+    }
+  };
+  recorded(data.eod_mask_loss, "dataset_config.eod_mask_loss");
+  recorded(data.reset_attention_mask, "dataset_config.reset_attention_mask");
+  recorded(data.reset_position_ids, "dataset_config.reset_position_ids");
+  recorded(data.pad_token_id.has_value(), "dataset_config.pad_token_id");
 }
 
 struct Schedule {

@@ -12,9 +12,6 @@ using D = DatasetConfig;
 template <auto... Path>
 constexpr Field f = field_of<&AllConfig::dataset_config, Path...>();
 
-constexpr std::string_view kDocuments =
-    "samples are trained as one stretch of text; boundaries of documents are not treated yet";
-
 // Numbers are what a run of digits and points spells; the rest separates them.
 std::string check_split(const Value& value) {
   const auto& text = value.as<std::string>();
@@ -130,7 +127,7 @@ constexpr Key kKeys[] = {
      .path = true,
      .doc = "Text files (*.json, *.jsonl: one object with a \"text\" a line) in place of a data "
             "set. They are turned into tokens, and their tokenizer is made, on first use, in "
-            "./dataset."},
+            "`dataset_dir`."},
     {.name = "split",
      .field = f<&D::split>,
      .check = satisfies(check_split, "one to three shares"),
@@ -177,13 +174,13 @@ constexpr Key kKeys[] = {
      .field = f<&D::shuffle>,
      .doc =
          "Order of the samples: Megatron's shuffled one (True), or that of the data, epoch after "
-         "epoch (False). null: True for texts, False for `step_data_dir`, which cannot be "
-         "shuffled yet."},
+         "epoch (False). null: True for texts, False for `step_data_dir`, whose steps are replayed "
+         "in order."},
     {.name = "drop_remainder",
      .field = f<&D::drop_remainder>,
-     .accepted = "True",
-     .reason = "a last incomplete batch is always left out",
-     .doc = "Leave out a last incomplete batch."},
+     .doc = "Leave out a last incomplete batch. Data begin again where they end, so there is one "
+            "only where `train_samples` is no multiple of the global batch, which False makes an "
+            "error."},
     {.name = "seq_length",
      .field = f<&D::seq_length>,
      .check = above(0),
@@ -192,41 +189,36 @@ constexpr Key kKeys[] = {
      .field = f<&D::dataset_size>,
      .check = above(0),
      .accepted = "null",
-     .reason = "the size follows from the data",
+     .reason =
+         "the size follows from the data; a run is as long as train_samples, training_iters or "
+         "epochs say",
      .doc = "Known for compatibility."},
     {.name = "dataset_dir",
      .field = f<&D::dataset_dir>,
      .path = true,
-     .accepted = "./dataset",
-     .reason = "data are named by data_path, text or step_data_dir",
-     .doc = "Known for compatibility."},
+     .doc = "Folder in which texts are turned into tokens on first use: those of `text`, or the "
+            "default text."},
     {.name = "eos_token_id",
      .field = f<&D::eos_token_id>,
      .check = at_least(0),
-     .accepted = "0",
-     .reason = kDocuments,
-     .doc = "Token that ends a document."},
+     .default_text = "the tokenizer's",
+     .doc = "Token that ends a document, for the last three keys."},
     {.name = "pad_token_id",
      .field = f<&D::pad_token_id>,
      .check = at_least(0),
-     .accepted = "null",
-     .reason = "samples are never padded",
-     .doc = "Token that is left out of the loss."},
+     .doc = "Token that is left out of the loss: nothing has to be predicted where it would come "
+            "next. Not together with `step_data_dir`, which has loss masks of its own."},
     {.name = "reset_attention_mask",
      .field = f<&D::reset_attention_mask>,
-     .accepted = "False",
-     .reason = kDocuments,
-     .doc = "Hide earlier documents of a sample."},
+     .doc = "Attention sees no other document of the sample: what stands behind an end-of-document "
+            "token does not see it nor what is before it. What is hidden costs nothing."},
     {.name = "reset_position_ids",
      .field = f<&D::reset_position_ids>,
-     .accepted = "False",
-     .reason = kDocuments,
-     .doc = "Count positions from the start of each document."},
+     .doc = "Count positions from the start of each document, for rotary and learned ones."},
     {.name = "eod_mask_loss",
      .field = f<&D::eod_mask_loss>,
-     .accepted = "False",
-     .reason = kDocuments,
-     .doc = "Leave the end-of-document token out of the loss."},
+     .doc = "Leave out of the loss what follows an end-of-document token, the first token of "
+            "another document."},
 };
 
 }  // namespace

@@ -15,9 +15,8 @@ constexpr Field f = field_of<&AllConfig::model_config, Path...>();
 constexpr Check kSize = between(1, 2147483647);
 
 constexpr std::string_view kRecompute = "recomputation of activations is not built yet";
-constexpr std::string_view kDecoderOnly = "models are decoder-only GPTs";
-constexpr std::string_view kNotBuilt = "this variant is not built yet";
-constexpr std::string_view kFusion = "fusions are chosen by the operations themselves";
+constexpr std::string_view kDecoderOnly =
+    "models are decoder-only GPTs; use num_layers and self-attention";
 
 std::string check_window(const Value& value) {
   const auto& list = value.as<Value::List>();
@@ -109,12 +108,19 @@ constexpr Key kKeys[] = {
      .doc = "Key/value heads; divides `num_attention_heads`."},
     {.name = "position_embedding_type",
      .field = f<&M::position_embedding_type>,
-     .check = one_of("rope|learned_absolute|none"),
+     .check = one_of("rope|learned_absolute|alibi|none"),
      .value_aliases = "absolute=learned_absolute",
-     .doc = "Rotary, a learned table, or no position information."},
+     .doc =
+         "Rotary, a learned table, a bias of the scores that grows with the distance (ALiBi), or "
+         "no position information."},
+    {.name = "use_alibi_mask",
+     .field = f<&M::use_alibi_mask>,
+     .default_text = "position_embedding_type == alibi",
+     .doc = "Short for `position_embedding_type: alibi`."},
     {.name = "parallel_position_embedding",
      .field = f<&M::parallel_position_embedding>,
-     .doc = "Divide the position table over tensor-parallel ranks. Has no effect with one rank."},
+     .doc = "Divide the rows of the learned position table over tensor-parallel ranks, as those of "
+            "the token table are. Has no effect with one rank."},
     {.name = "rotary_config",
      .field = f<&M::rotary_config>,
      .null = Null::kDefault,
@@ -186,6 +192,20 @@ constexpr Key kKeys[] = {
     {.name = "use_flash_attention",
      .field = f<&M::use_flash_attention>,
      .doc = "Attention without the matrix of scores in memory. Always so here."},
+    {.name = "use_eod_reset",
+     .field = f<&M::use_eod_reset>,
+     .aliases = "use_eod_attn_mask_compression",
+     .doc = "Short for `dataset_config.reset_attention_mask`."},
+    {.name = "use_attn_mask_compression",
+     .field = f<&M::use_attn_mask_compression>,
+     .doc =
+         "Known for compatibility: causality, windows and documents never need a mask in memory."},
+    {.name = "use_ring_attention",
+     .field = f<&M::use_ring_attention>,
+     .accepted = "False",
+     .reason = "context-parallel ranks gather keys and values a few heads at a time, for which "
+               "context_parallel_size is enough",
+     .doc = "How context-parallel ranks share keys and values."},
     {.name = "fa_config", .field = f<&M::fa_config>, .doc = "Details of attention."},
     {.name = "fa_config.keep_prob",
      .field = f<&M::fa_config, &F::keep_prob>,
@@ -197,30 +217,39 @@ constexpr Key kKeys[] = {
      .doc = "L of `window_size`; seq_length - 1 and more means all."},
     {.name = "fa_config.next_tokens",
      .field = f<&M::fa_config, &F::next_tokens>,
-     .check = between(-2147483648.0, 2147483647),
-     .accepted = "0",
-     .reason = "attention is causal",
-     .doc = "Visible tokens after the own one."},
+     .check = between(0, 2147483647),
+     .doc =
+         "Visible tokens after the own one: none, as attention is causal, so that any number from "
+         "0 on means the same."},
     {.name = "fa_config.input_layout",
      .field = f<&M::fa_config, &F::input_layout>,
-     .check = one_of("BNSD|SBH"),
+     .check = one_of("BNSD|SBH|BSH|BSND|TND"),
      .doc = "Known for compatibility: results are the same."},
     {.name = "fa_config.sparse_mode",
      .field = f<&M::fa_config, &F::sparse_mode>,
      .check = between(0, 4),
-     .accepted = "0",
-     .reason = "the mask follows from window_size alone",
-     .doc = "Known for compatibility."},
+     .accepted = "0|2|3|4",
+     .reason =
+         "mode 1 would show every token to every other; attention is causal, and how the mask "
+         "is written down makes no difference: leave the key out",
+     .doc =
+         "Known for compatibility: whether a causal mask is given whole (0), implied (2, 3) or a "
+         "band (4), results are the same."},
     {.name = "mask_func_type",
      .field = f<&M::mask_func_type>,
      .check = one_of("attn_mask_fill|attn_mask_add"),
      .doc = "Known for compatibility: hidden scores count as minus infinity either way."},
     {.name = "encoder_attn_mask_type",
      .field = f<&M::encoder_attn_mask_type>,
-     .check = one_of("causal|padding"),
-     .accepted = "null|causal",
-     .reason = "attention is causal",
-     .doc = "Mask of attention; null is causal too."},
+     .check = one_of("causal|padding|no_mask"),
+     .aliases = "attn_mask_type",
+     .value_aliases = "padding_causal=causal",
+     .accepted = "null|causal|padding",
+     .reason = "without a mask a token would see the one that it has to predict; leave the key out",
+     .doc =
+         "causal, or null: no token sees a later one, whatever a mask of the data says. padding: "
+         "where the data have a mask (`attention_mask.npy`), that alone counts, so that a prefix "
+         "may see itself whole; else causal."},
     {.name = "attention_dropout",
      .field = f<&M::attention_dropout>,
      .check = between(0, 1),
@@ -235,13 +264,14 @@ constexpr Key kKeys[] = {
     {.name = "init_method",
      .field = f<&M::init_method>,
      .check = satisfies(check_initializer, "a distribution, or a constant"),
-     .accepted = "normal",
-     .reason = "weights start from a normal distribution",
-     .doc = "Distribution of initial weights."},
+     .aliases = "init_method_type",
+     .doc = "Initial weights: `normal`, `truncatednormal` (cut at two deviations) or `uniform` of "
+            "deviation `init_method_std`; `xavier_uniform`, `he_uniform` or `he_normal` by the "
+            "matrix's sizes; `zeros`, `ones` or a number."},
     {.name = "init_method_std",
      .field = f<&M::init_method_std>,
      .check = at_least(0),
-     .doc = "Standard deviation of initial weights."},
+     .doc = "Standard deviation of initial weights, where `init_method` has one."},
     {.name = "scaled_output_init",
      .field = f<&M::scaled_output_init>,
      .doc = "Divide the deviation by sqrt(2 num_layers) for the projections that end in the "
@@ -249,9 +279,7 @@ constexpr Key kKeys[] = {
     {.name = "bias_init",
      .field = f<&M::bias_init>,
      .check = satisfies(check_initializer, "a distribution, or a constant"),
-     .accepted = "zeros|0.0",
-     .reason = "biases start at 0",
-     .doc = "Initial biases."},
+     .doc = "Initial biases: as `init_method`, but for what goes by a matrix's sizes."},
     {.name = "params_dtype",
      .field = f<&M::params_dtype>,
      .doc = "Type of the parameters. 16 bits, the same as `compute_dtype`: the optimizer keeps a "
@@ -279,9 +307,9 @@ constexpr Key kKeys[] = {
     {.name = "embedding_init_dtype",
      .field = f<&M::embedding_init_dtype>,
      .default_text = "params_dtype",
-     .accepted = "null|float32",
-     .reason = "the tables have the dtype that params_dtype gives all parameters",
-     .doc = "Type of the embedding tables."},
+     .doc =
+         "Type of the embedding tables: that of all parameters, `params_dtype`. Another one is an "
+         "error."},
     {.name = "softmax_compute_dtype",
      .field = f<&M::softmax_compute_dtype>,
      .doc = "Type of attention's softmax where `attention_softmax_in_fp32` is False; 16 bits hold "
@@ -305,7 +333,7 @@ constexpr Key kKeys[] = {
     {.name = "fp8_format",
      .field = f<&M::fp8_format>,
      .accepted = "null",
-     .reason = "products of 8-bit numbers are not built",
+     .reason = "no kernel multiplies 8-bit numbers; the narrowest type is compute_dtype: bfloat16",
      .doc = "8-bit compute."},
     {.name = "apply_rope_fusion",
      .field = f<&M::apply_rope_fusion>,
@@ -314,9 +342,10 @@ constexpr Key kKeys[] = {
      .doc = "The rotation as one op."},
     {.name = "apply_query_key_layer_scaling",
      .field = f<&M::apply_query_key_layer_scaling>,
-     .accepted = "False",
-     .reason = kNotBuilt,
-     .doc = "Divide scores by the layer's number as well."},
+     .doc =
+         "Hold the scores divided by the layer's number, which their softmax, in float32 then, "
+         "makes up for: less range for 16 bits. Results are the same but for rounding; the fused "
+         "kernels hold scores in float32 in any case."},
     {.name = "apply_residual_connection_post_norm",
      .field = f<&M::apply_residual_connection_post_norm>,
      .doc = "Take the residual from the norm's output."},
@@ -335,9 +364,8 @@ constexpr Key kKeys[] = {
     {.name = "out_hidden_size",
      .field = f<&M::out_hidden_size>,
      .check = above(0),
-     .accepted = "null",
-     .reason = kNotBuilt,
-     .doc = "Another output width of the MLP."},
+     .doc = "Output width of the MLP. It is added to the residual stream: anything but "
+            "`hidden_size` is an error."},
     {.name = "num_experts",
      .field = f<&M::num_experts>,
      .check = above(0),
@@ -347,13 +375,11 @@ constexpr Key kKeys[] = {
     {.name = "head_skip_weight_param_allocation",
      .field = f<&M::head_skip_weight_param_allocation>,
      .accepted = "True",
-     .reason = kNotBuilt,
+     .reason = "whether the head has a matrix of its own, untie_embeddings_and_output_weights says",
      .doc = "Known for compatibility."},
     {.name = "flatten_labels_and_input_mask",
      .field = f<&M::flatten_labels_and_input_mask>,
-     .accepted = "True",
-     .reason = kNotBuilt,
-     .doc = "Known for compatibility."},
+     .doc = "Known for compatibility: the loss takes labels of any shape."},
     {.name = "attention_type",
      .field = f<&M::attention_type>,
      .check = one_of("self_attn|cross_attn"),
@@ -400,7 +426,8 @@ constexpr Key kKeys[] = {
     {.name = "enable_flash_sp",
      .field = f<&M::enable_flash_sp>,
      .accepted = "False",
-     .reason = "context-parallel ranks gather keys and values",
+     .reason = "context-parallel ranks gather keys and values a few heads at a time, for which "
+               "context_parallel_size is enough",
      .doc = "FlashSP in place of ring attention."},
     {.name = "recompute_method",
      .field = f<&M::recompute_method>,
@@ -443,24 +470,21 @@ constexpr Key kKeys[] = {
      .doc = "Divide kept activations over tensor-parallel ranks."},
     {.name = "bias_dropout_fusion",
      .field = f<&M::bias_dropout_fusion>,
-     .accepted = "False",
-     .reason = kFusion,
-     .doc = "Known for compatibility."},
+     .doc =
+         "Known for compatibility: operations are fused where that helps; results are the same."},
     {.name = "masked_softmax_fusion",
      .field = f<&M::masked_softmax_fusion>,
-     .accepted = "False",
-     .reason = kFusion,
-     .doc = "Known for compatibility."},
+     .doc =
+         "Known for compatibility: mask and softmax are one operation with `use_fused_kernels`."},
     {.name = "clone_scatter_output_in_embedding",
      .field = f<&M::clone_scatter_output_in_embedding>,
-     .accepted = "False",
-     .reason = kNotBuilt,
-     .doc = "Known for compatibility."},
+     .doc =
+         "Known for compatibility: with sequence parallelism a rank never has the whole output."},
     {.name = "transformer_impl",
      .field = f<&M::transformer_impl>,
      .check = one_of("local|transformer_engine"),
      .accepted = "local",
-     .reason = "there is one implementation",
+     .reason = "there is one implementation; leave the key out",
      .doc = "Known for compatibility."},
 };
 

@@ -9,9 +9,11 @@ using P = ModelParallelConfig;
 template <auto... Path>
 constexpr Field f = field_of<&AllConfig::parallel_config, Path...>();
 
-constexpr std::string_view kOneProcess = "this release trains in one process";
+constexpr std::string_view kExperts = "mixtures of experts are not built yet";
 constexpr std::string_view kRecompute = "recomputation of activations is not built yet";
-constexpr std::string_view kHetero = "heterogeneous pipelines are not built yet";
+constexpr std::string_view kHetero =
+    "all stages have the same number of ranks; num_layer_list and offset give them different "
+    "numbers of layers";
 
 std::string check_layer_table(const Value& value) {
   const auto& list = value.as<Value::List>();
@@ -76,7 +78,7 @@ constexpr Key kKeys[] = {
      .field = f<&P::expert_model_parallel_size>,
      .check = above(0),
      .accepted = "1",
-     .reason = kOneProcess,
+     .reason = kExperts,
      .doc = "Ranks that share the experts."},
     {.name = "virtual_pipeline_model_parallel_size",
      .field = f<&P::virtual_pipeline_model_parallel_size>,

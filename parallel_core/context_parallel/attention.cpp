@@ -28,6 +28,11 @@ int64_t segments_of(int64_t groups) {
   return segments;
 }
 
+// Those of a half of the queries; a mask of keys alone has one for all.
+Tensor rows_of_mask(const Tensor& mask, int half, int64_t chunk) {
+  return mask.size(2) == 1 ? mask : mask.slice(2, half * chunk, (half + 1) * chunk);
+}
+
 // Sizes of a call, and its cut into segments of heads and halves of the rank's queries.
 struct Plan {
   Plan(const Tensor& q, const Tensor& k, const ContextParallelLayout& layout_)
@@ -66,13 +71,18 @@ struct Plan {
 
   AttentionOptions options_of(const AttentionOptions& whole,
                               const Tensor& mask,
+                              const Tensor& starts,
                               int64_t segment,
                               int half) const {
     AttentionOptions options = whole;
     options.q_offset = layout.chunk_of(layout.rank, half) * chunk;
+    options.document_starts = starts;
     if (mask.defined()) {
-      options.mask =
-          mask.slice(2, half * chunk, (half + 1) * chunk).slice(3, 0, visible(half, whole.causal));
+      options.mask = rows_of_mask(mask, half, chunk).slice(3, 0, visible(half, whole.causal));
+    }
+    if (!whole.alibi_slopes.empty()) {
+      const auto first = whole.alibi_slopes.begin() + segment * heads;
+      options.alibi_slopes.assign(first, first + heads);
     }
     if (whole.dropout_p > 0) {
       options.dropout_place.start[1] += segment * heads;
@@ -180,15 +190,20 @@ Tensor empty_by_rows(const Tensor& like) {
 
 struct ContextParallelAttention {
   static constexpr std::string_view name = kName;
-  AttentionOptions options;  // without the mask
+  AttentionOptions options;  // without mask and documents
   ContextParallelLayout layout;
-  SavedTensor q, k, v, mask, out, lse;
+  SavedTensor q, k, v, mask, starts, out, lse;
 
-  Tensor forward(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& mask_) {
+  Tensor forward(const Tensor& q_,
+                 const Tensor& k_,
+                 const Tensor& v_,
+                 const Tensor& mask_,
+                 const Tensor& starts_) {
     q.save(q_);
     k.save(k_);
     v.save(v_);
     mask.save(mask_);
+    starts.save(starts_);
     const Plan plan(q_, k_, layout);
     const Tensor y = empty_by_rows(q_);
     const Tensor row_lse =
@@ -197,7 +212,7 @@ struct ContextParallelAttention {
       for (const int half : {0, 1}) {
         const Tensor seen = keys.slice(3, 0, plan.visible(half, options.causal));
         attention_forward(plan.queries(q_, segment, half), seen.select(0, 0), seen.select(0, 1),
-                          plan.options_of(options, mask_, segment, half),
+                          plan.options_of(options, mask_, starts_, segment, half),
                           {plan.queries(y, segment, half), plan.logsumexp(row_lse, segment, half)});
       }
     });
@@ -210,14 +225,16 @@ struct ContextParallelAttention {
     const Tensor own_keys = k;
     const Tensor own_values = v;
     const Tensor seen_mask = mask;
+    const Tensor documents = starts;
     if (grad_enabled()) {
       const auto twin = [&](const TensorList& in) {
         AttentionOptions whole = options;
         whole.mask = seen_mask;
+        whole.document_starts = documents;
         return composed_context_parallel_attention(in[0], in[1], in[2], whole, layout);
       };
       TensorList gradients = vjp(twin, dy, {queries, own_keys, own_values});
-      gradients.emplace_back();
+      gradients.resize(5);
       return gradients;
     }
     const Tensor y = out;
@@ -235,7 +252,7 @@ struct ContextParallelAttention {
         const Tensor seen_sums = sums.slice(3, 0, visible);
         attention_backward(
             plan.queries(queries, segment, half), seen.select(0, 0), seen.select(0, 1),
-            plan.options_of(options, seen_mask, segment, half),
+            plan.options_of(options, seen_mask, documents, segment, half),
             {plan.queries(y, segment, half), plan.logsumexp(row_lse, segment, half)},
             plan.queries(dy, segment, half),
             {plan.queries(dq, segment, half), seen_sums.select(0, 0), seen_sums.select(0, 1)});
@@ -244,7 +261,7 @@ struct ContextParallelAttention {
       under_way = ScatteredGradients(plan, sums, segment);
     });
     under_way.finish(dk, dv);
-    return {dq, dk, dv, Tensor()};
+    return {dq, dk, dv, Tensor(), Tensor()};
   }
 
  private:
@@ -265,13 +282,21 @@ void check_call(const Tensor& q,
   check<ValueError>(q.size(2) % 2 == 0, kName, ": a rank has two chunks of a sequence, but ",
                     q.size(2), " tokens");
   const int64_t length = q.size(2) * layout.size;
+  check<ValueError>(
+      !options.document_starts.defined() ||
+          (options.document_starts.dim() == 2 && options.document_starts.size(1) == length),
+      kName, ": document_starts must be those of whole sequences, [B or 1, ", length, "], got ",
+      describe(options.document_starts));
   if (options.mask.defined()) {
     const Shape& s = options.mask.shape();
     check<ValueError>(s.size() == 4 && (s[0] == 1 || s[0] == q.size(0)) && s[1] == 1 &&
-                          s[2] == q.size(2) && s[3] == length,
-                      kName, ": the mask must be [", q.size(0), " or 1, 1, ", q.size(2), ", ",
+                          (s[2] == 1 || s[2] == q.size(2)) && s[3] == length,
+                      kName, ": the mask must be [", q.size(0), " or 1, 1, 1 or ", q.size(2), ", ",
                       length, "], got ", s);
   }
+  check<ValueError>(options.alibi_slopes.empty() ||
+                        static_cast<int64_t>(options.alibi_slopes.size()) == q.size(1),
+                    kName, ": ", options.alibi_slopes.size(), " slopes for ", q.size(1), " heads");
   check<ValueError>(options.dropout_p == 0 || (options.dropout_place.shape.size() == 4 &&
                                                options.dropout_place.shape[2] == length &&
                                                options.dropout_place.shape[3] == length),
@@ -292,8 +317,9 @@ Tensor context_parallel_attention(const Tensor& q,
   check_call(q, k, v, options, layout);
   AttentionOptions maskless = options;
   maskless.mask = {};
-  return apply_op(ContextParallelAttention{maskless, layout, {}, {}, {}, {}, {}, {}}, q, k, v,
-                  options.mask);
+  maskless.document_starts = {};
+  return apply_op(ContextParallelAttention{maskless, layout, {}, {}, {}, {}, {}, {}, {}}, q, k, v,
+                  options.mask, options.document_starts);
 }
 
 Tensor composed_context_parallel_attention(const Tensor& q,
@@ -315,7 +341,7 @@ Tensor composed_context_parallel_attention(const Tensor& q,
     own.q_offset = layout.chunk_of(layout.rank, half) * chunk;
     const int64_t visible = options.causal ? own.q_offset + chunk : keys.size(2);
     if (options.mask.defined()) {
-      own.mask = options.mask.slice(2, half * chunk, (half + 1) * chunk).slice(3, 0, visible);
+      own.mask = rows_of_mask(options.mask, half, chunk).slice(3, 0, visible);
     }
     if (options.dropout_p > 0) {
       own.dropout_place.start[2] = own.q_offset;

@@ -12,9 +12,9 @@ namespace tapestry {
 ///
 /// q [B,H,S/n,D]; k, v [B,G,S/n,D], of each rank its chunks; out as q, and what the same queries
 /// get on one rank, to the bit for the same shapes of heads. Options are those of whole sequences,
-/// but for the mask, whose queries are the rank's, [B or 1, 1, S/n, S] (ValueError); a place of
-/// dropout is that of the whole weights [B,H,S,S] (ValueError without one), its source a fixed key;
-/// q_offset is not used.
+/// but for the mask, whose queries are the rank's, [B or 1, 1, S/n or 1, S] (ValueError); so
+/// document_starts are [B or 1, S] (ValueError), and a place of dropout is that of the whole
+/// weights [B,H,S,S] (ValueError without one), its source a fixed key; q_offset is not used.
 ///
 /// Keys and values are gathered for a few groups of heads at a time, while the groups before them
 /// are computed, and again in backward: kept are only the rank's own q, k, v, out and one number

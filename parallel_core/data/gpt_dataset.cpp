@@ -204,7 +204,7 @@ GPTDataset::GPTDataset(std::shared_ptr<const IndexedDataset> dataset,
       options.eod_mask_loss || options.reset_position_ids || options.reset_attention_mask;
   check<ValueError>(!needs_eod || options.eod_id >= 0, dataset_->prefix(),
                     ": eod_mask_loss, reset_position_ids and reset_attention_mask need a tokenizer "
-                    "with an end-of-document id");
+                    "with an end-of-document id, or dataset_config.eos_token_id");
   if (options_.pad_id == options_.eod_id) {
     options_.pad_id = -1;
   }

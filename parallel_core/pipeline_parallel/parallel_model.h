@@ -16,7 +16,12 @@ struct ModelInput {
   Tensor labels;
   Tensor loss_mask;
   Tensor position_ids;
-  Tensor attention_mask;  ///< bool [B, 1, own S, S], true = may look; undefined: causal only
+  /// bool [B, 1, own S, S], or [B, 1, 1, S] for all queries, true = may look; undefined: causal
+  /// only.
+  Tensor attention_mask;
+  /// int32 [B, S] of whole sequences: where the document of each token begins, of which attention
+  /// sees no other; see AttentionOptions. Undefined: each row is one document.
+  Tensor document_starts;
   /// In a pipeline: which of the rank's chunks runs, and what it gets from the chunk before: hidden
   /// states of hidden_shape() and hidden_dtype().
   int chunk = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "autograd/ops/attention.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
@@ -14,11 +15,11 @@ namespace tapestry {
 
 namespace {
 
-// [batch, 1, own queries, seq], true = may look, from what hides keys in the data.
+// [batch, 1, own queries, seq], true = may look, from a mask in the data.
 Tensor visibility(const data::Batch& batch, const ContextParallelLayout& layout) {
   const int64_t b = batch.batch;
   const int64_t s = batch.seq;
-  if (batch.attention_mask.empty() && batch.document_starts.empty()) {
+  if (batch.attention_mask.empty()) {
     return {};
   }
   const int64_t own = s / layout.size;
@@ -27,18 +28,8 @@ Tensor visibility(const data::Batch& batch, const ContextParallelLayout& layout)
   for (int64_t row = 0; row < b; ++row) {
     for (const PositionRun& run : layout.positions(own).runs) {
       for (int64_t query = run.first; query < run.first + run.count; ++query, keys += s) {
-        if (!batch.attention_mask.empty()) {
-          const auto first = batch.attention_mask.begin() + (row * s + query) * s;
-          std::transform(first, first + s, keys, [](auto hidden) { return hidden == 0; });
-        }
-        if (batch.document_starts.empty()) {
-          continue;
-        }
-        for (const int64_t start : batch.document_starts[static_cast<size_t>(row)]) {
-          if (start <= query) {
-            std::fill(keys, keys + start, false);
-          }
-        }
+        const auto first = batch.attention_mask.begin() + (row * s + query) * s;
+        std::transform(first, first + s, keys, [](auto hidden) { return hidden == 0; });
       }
     }
   }
@@ -69,6 +60,9 @@ ModelInput to_model_input(const data::Batch& batch, int64_t unit) {
   input.loss_mask = own(batch.loss_mask);
   input.position_ids = own(batch.position_ids);
   input.attention_mask = visibility(batch, layout);
+  if (!batch.document_starts.empty()) {
+    input.document_starts = document_starts(batch.document_starts, batch.seq);
+  }
   return input;
 }
 

@@ -53,7 +53,8 @@ double count_parameters(const TransformerConfig& model,
   if (pre_process) {
     total += table;
     if (model.position_embedding_type == "learned_absolute") {
-      total += d(model.max_position_embeddings.value_or(model.seq_length)) * hidden;
+      const int64_t rows = model.max_position_embeddings.value_or(model.seq_length);
+      total += d(model.parallel_position_embedding ? (rows + tp - 1) / tp : rows) * hidden;
     }
   }
   if (post_process) {

@@ -12,6 +12,7 @@
 #include "parallel_core/data/dataset_fingerprint.h"
 #include "parallel_core/data/default_text.h"
 #include "parallel_core/data/file.h"
+#include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/step_dataset.h"
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/data/tokenizer_record.h"
@@ -186,11 +187,26 @@ std::unique_ptr<data::Tokenizer> tokenizer_of_data(const AllConfig& config, RunD
   return tokenizer;
 }
 
+// The original's scripts take dataset_dir for a folder of MindRecord files. To train on another
+// text than those would be worse than to say that they cannot be read.
+void check_folder_of_texts(const std::string& folder) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    check<ValueError>(
+        name.find(".mindrecord") == std::string::npos, "dataset_config.dataset_dir ", folder,
+        " holds ", name,
+        ", but MindRecord files are not read; write their text as JSONL and name it in "
+        "dataset_config.text, or their tokens as a Megatron data set in data_path");
+  }
+}
+
 // Prepares dataset_config.text or the default text where that has not been done.
 std::unique_ptr<data::Tokenizer> prepare_on_first_use(const AllConfig& config,
                                                       data::GPTDatasetsConfig& datasets,
                                                       RunData& run) {
   const DatasetConfig& d = config.dataset_config;
+  check_folder_of_texts(d.dataset_dir);
   const data::CorpusOptions options{
       .dataset_dir = d.dataset_dir,
       .tokenizer_type = d.tokenizer_type,
@@ -304,6 +320,48 @@ void take_up(
   keep_order_of_own_parts(*then, now, run);
 }
 
+bool some_document_ends_with(const std::string& prefix, int64_t token) {
+  constexpr int64_t kEnough = 1000;
+  const data::IndexedDataset dataset(prefix);
+  std::vector<int64_t> last;
+  for (int64_t i = 0; i < std::min(dataset.num_sequences(), kEnough); ++i) {
+    const int64_t length = dataset.sequence_lengths()[static_cast<size_t>(i)];
+    if (length > 0) {
+      last.clear();
+      dataset.read(i, length - 1, 1, last);
+      if (last[0] == token) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// Takes the token that ends documents, and says where there seems to be none.
+void remark_on_documents(const DatasetConfig& d, data::GPTDatasetsConfig& datasets, RunData& run) {
+  data::GPTDatasetOptions& options = datasets.options;
+  const int64_t of_tokenizer = options.eod_id;
+  options.eod_id = d.eos_token_id.value_or(of_tokenizer);
+  if (options.eod_id < 0 ||
+      (!d.eod_mask_loss && !d.reset_attention_mask && !d.reset_position_ids)) {
+    return;
+  }
+  if (of_tokenizer >= 0 && options.eod_id != of_tokenizer) {
+    run.remarks.push_back(concat("dataset_config.eos_token_id: documents are taken to end with ",
+                                 options.eod_id, ", the tokenizer ends them with ", of_tokenizer));
+  }
+  for (const auto* path : {&datasets.data_path, &datasets.train_data_path}) {
+    for (const data::BlendEntry& entry :
+         path->empty() ? std::vector<data::BlendEntry>{} : data::parse_data_path(*path)) {
+      if (!some_document_ends_with(entry.prefix, options.eod_id)) {
+        run.remarks.push_back(concat(
+            entry.prefix, ": no document ends with the token ", options.eod_id,
+            ", so that none is told from the next; was the text prepared with --append_eod?"));
+      }
+    }
+  }
+}
+
 RunData open_text(const AllConfig& config, DataUse use, const DataState* resumed) {
   const DatasetConfig& d = config.dataset_config;
   const TransformerConfig& m = config.model_config;
@@ -324,7 +382,6 @@ RunData open_text(const AllConfig& config, DataUse use, const DataState* resumed
   datasets.options.seed = config.training_config.seed;
   datasets.options.shuffle = d.shuffle.value_or(true);
   datasets.options.vocab_size = m.vocab_size;
-  datasets.options.eod_id = d.eos_token_id;
   datasets.options.pad_id = d.pad_token_id.value_or(-1);
   datasets.options.eod_mask_loss = d.eod_mask_loss;
   datasets.options.reset_position_ids = d.reset_position_ids;
@@ -336,6 +393,7 @@ RunData open_text(const AllConfig& config, DataUse use, const DataState* resumed
     datasets.options.eod_id = tokenizer->eod_id();
     run.description += tokenizer->describe();
   }
+  remark_on_documents(d, datasets, run);
   DataState& opened = run.opened;
   opened = identity_of(config, datasets, tokenizer.get());
   take_up(config, resumed, use, opened, run);
@@ -419,6 +477,11 @@ bool has_steps_left(const AllConfig& config, const RunData& data) {
 }
 
 RunData open_data(const AllConfig& config, DataUse use, const DataState* resumed) {
+  const DatasetConfig& d = config.dataset_config;
+  check<ValueError>(d.drop_remainder || d.train_samples % batch_of(config) == 0,
+                    "dataset_config.drop_remainder is False, but train_samples ", d.train_samples,
+                    " is no multiple of the ", batch_of(config),
+                    " samples of a step, and every step has as many; make it one");
   if (!config.dataset_config.step_data_dir) {
     return open_text(config, use, resumed);
   }

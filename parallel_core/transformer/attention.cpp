@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "autograd/ops/elementwise.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/context_parallel/attention.h"
@@ -115,7 +116,10 @@ ParallelAttention::ParallelAttention(const TransformerConfig& config,
       sequence_first_(sequence_first),
       total_heads_(config.num_attention_heads),
       head_dim_(config.kv_channels.value()),
+      mask_alone_(config.encoder_attn_mask_type == "padding"),
       scale_(1.0 / std::sqrt(static_cast<double>(head_dim_))),
+      score_divisor_(config.apply_query_key_layer_scaling ? static_cast<double>(layer_number)
+                                                          : 1.0),
       dropout_(config.attention_dropout),
       precision_(precision_of(config)),
       context_layout_(context_parallel_layout()) {
@@ -126,6 +130,11 @@ ParallelAttention::ParallelAttention(const TransformerConfig& config,
   num_groups_ = share.groups;
   if (config.window_size.has_value()) {
     window_left_ = (*config.window_size)[0];
+  }
+  if (config.position_embedding_type == "alibi") {
+    const std::vector<double> slopes = alibi_slopes(total_heads_);
+    const auto first = slopes.begin() + first_head_;
+    alibi_slopes_.assign(first, first + num_heads_);
   }
   const std::string prefix = layer_prefix(layer_number);
   qkv_proj_ = &register_module<ColumnParallelLinear>("qkv_proj", qkv_spec(config, layout, prefix));
@@ -171,14 +180,14 @@ OutputAndBias ParallelAttention::forward(const Tensor& x, const AttentionContext
     k = (*k_norm_)(k);
   }
   if (context.rotary != nullptr) {
-    q = context.rotary->apply(q);
-    k = context.rotary->apply(k);
+    q = context.rotary->apply(q, context.position_ids);
+    k = context.rotary->apply(k, context.position_ids);
   }
   report_activation(layer_, "attention.q", q);
   report_activation(layer_, "attention.k", k);
   report_activation(layer_, "attention.v", v);
   const DType compute = precision_.compute;
-  const Tensor attended = attend(q.to(compute), k.to(compute), v.to(compute), context.mask)
+  const Tensor attended = attend(q.to(compute), k.to(compute), v.to(compute), context)
                               .to(precision_.activation);  // [B, n, S, D]
   const Tensor merged =
       (sequence_first_ ? attended.permute({2, 0, 1, 3}) : attended.permute({0, 2, 1, 3}))
@@ -190,14 +199,24 @@ OutputAndBias ParallelAttention::forward(const Tensor& x, const AttentionContext
 Tensor ParallelAttention::attend(const Tensor& q,
                                  const Tensor& k,
                                  const Tensor& v,
-                                 const Tensor& mask) const {
-  AttentionOptions options{
-      .causal = causal_, .window_left = window_left_, .scale = scale_, .mask = mask};
+                                 const AttentionContext& context) const {
+  const Tensor& mask = context.mask;
+  const Tensor& starts = context.document_starts;
+  AttentionOptions options{.causal = !mask_alone_ || !mask.defined(),
+                           .window_left = window_left_,
+                           .scale = scale_,
+                           .mask = mask,
+                           .document_starts = starts,
+                           .alibi_slopes = alibi_slopes_};
   const bool fused = precision_.fused && precision_.softmax == kFloat32;
   const auto weigh = [&](const Tensor& a, const Tensor& b, const Tensor& c) {
-    return fused ? context_parallel_attention(a, b, c, options, context_layout_)
-                 : composed_context_parallel_attention(a, b, c, options, context_layout_,
-                                                       precision_.softmax);
+    if (fused) {  // scores are float32 and never in memory
+      return context_parallel_attention(a, b, c, options, context_layout_);
+    }
+    options.scale = scale_ * score_divisor_;
+    const Tensor divided = score_divisor_ == 1 ? a : a / score_divisor_;
+    return composed_context_parallel_attention(divided, b, c, options, context_layout_,
+                                               precision_.softmax);
   };
   if (dropout_ == 0 || !is_training()) {
     return weigh(q, k, v);
@@ -209,6 +228,7 @@ Tensor ParallelAttention::attend(const Tensor& q,
   for (const SampleRun& run : sample_runs(q.size(0))) {
     const auto rows = [&](const Tensor& t) { return t.slice(0, run.begin, run.end); };
     options.mask = mask.defined() ? rows(mask) : mask;
+    options.document_starts = starts.defined() ? rows(starts) : starts;
     options.dropout_place = {
         .shape = {run.first_sample + run.end - run.begin, total_heads_, length, length},
         .start = {run.first_sample, first_head_, 0, 0},

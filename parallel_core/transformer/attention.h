@@ -6,17 +6,24 @@
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/context_parallel/context_parallel_layout.h"
+#include "parallel_core/pipeline_parallel/parallel_model.h"
 #include "parallel_core/tensor_parallel/layers.h"
 #include "parallel_core/transformer/norm.h"
 #include "parallel_core/transformer/rotary_pos_embedding.h"
 
 namespace tapestry {
 
-/// Which keys a query may see besides what causality and the window allow.
+/// What attention takes of a micro-batch: positions, and which keys a query may see besides what
+/// causality and the window allow. Tensors as in ModelInput, each possibly undefined.
 struct AttentionContext {
   RotaryEmbedding* rotary = nullptr;  ///< null: no rotation
-  Tensor mask;                        ///< bool [B, 1, own S, S], true = may look; undefined: none
+  Tensor position_ids = {};
+  Tensor mask = {};
+  Tensor document_starts = {};
 };
+inline AttentionContext attention_context(const ModelInput& input, RotaryEmbedding* rotary) {
+  return {rotary, input.position_ids, input.attention_mask, input.document_starts};
+}
 
 /// Fused projection to queries, keys and values, attention per head, output projection.
 ///
@@ -42,7 +49,10 @@ class ParallelAttention final : public nn::Module {
 
  private:
   Tensor heads(const Tensor& x) const;
-  Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask) const;
+  Tensor attend(const Tensor& q,
+                const Tensor& k,
+                const Tensor& v,
+                const AttentionContext& context) const;
 
   int64_t layer_;  // from 0
   bool sequence_first_;
@@ -51,9 +61,11 @@ class ParallelAttention final : public nn::Module {
   int64_t num_heads_;    // of this rank, and so are the groups
   int64_t num_groups_;
   int64_t head_dim_;
-  bool causal_ = true;
+  bool mask_alone_;  // what the mask lets through is visible, also behind the query
   std::optional<int64_t> window_left_;
   double scale_;
+  std::vector<double> alibi_slopes_;  // of this rank's heads
+  double score_divisor_;              // of the scores before their softmax, which makes up for it
   double dropout_;
   Precision precision_;
   ContextParallelLayout context_layout_;

@@ -80,8 +80,10 @@ ModelOutput GPTModel::forward(const ModelInput& input) {
   Tensor tokens = input.tokens;
   if (!input.labels.defined() && layout.sequence_axis && length % layout.size != 0) {
     // Text of any length: what stands behind a token does not change its logits.
-    check<ValueError>(!input.attention_mask.defined() && !input.position_ids.defined(),
-                      "gpt: ", length, " tokens with a mask or positions cannot be divided over ",
+    check<ValueError>(!input.attention_mask.defined() && !input.position_ids.defined() &&
+                          !input.document_starts.defined(),
+                      "gpt: ", length,
+                      " tokens with a mask, positions or documents cannot be divided over ",
                       layout.size, " ranks");
     tokens = cat(
         {tokens, zeros({tokens.size(0), layout.size - length % layout.size}, tokens.dtype())}, 1);
@@ -90,6 +92,7 @@ ModelOutput GPTModel::forward(const ModelInput& input) {
                                                   .hidden = input.hidden,
                                                   .position_ids = input.position_ids,
                                                   .mask = input.attention_mask,
+                                                  .document_starts = input.document_starts,
                                                   .chunk = input.chunk});
   if (!stage().is_last(input.chunk)) {
     return {.hidden = hidden};

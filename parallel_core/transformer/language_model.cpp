@@ -4,6 +4,7 @@
 #include "autograd/ops/embedding.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
 #include "parallel_core/init_method.h"
 #include "parallel_core/transformer/activation_recorder.h"
 
@@ -72,10 +73,33 @@ Embedding::Embedding(const TransformerConfig& config, bool sequence_first, Embed
   flags.shared = copy == EmbeddingCopy::kCopy;
   flags.has_copy = copy == EmbeddingCopy::kOriginal;
   weight.set_flags(flags);
-  if (config.position_embedding_type == "learned_absolute" && copy != EmbeddingCopy::kCopy) {
+  if (config.position_embedding_type != "learned_absolute" || copy == EmbeddingCopy::kCopy) {
+    return;
+  }
+  num_positions_ = config.max_position_embeddings.value();
+  if (config.parallel_position_embedding && layout_.size > 1) {
+    parallel_positions_ = &register_module<VocabParallelEmbedding>(
+        "position_embeddings", "pos_embeddings.weight", num_positions_, config.hidden_size,
+        weight_init(config), layout_);
+  } else {
     positions_ =
         &register_module<PositionEmbedding>("position_embeddings", config, layout_).table();
   }
+}
+
+// Rows of the divided table, of all tokens of the rank's sequences; [B, S], or [1, S] without
+// position_ids, becomes what the word embeddings are.
+Tensor Embedding::parallel_positions(const Tensor& position_ids, int64_t length) const {
+  Tensor ids = position_ids;
+  if (!ids.defined()) {
+    TensorList runs;
+    for (const PositionRun& run : context_layout_.positions(length).runs) {
+      runs.push_back(arange(static_cast<double>(run.first),
+                            static_cast<double>(run.first + run.count), 1, kInt64));
+    }
+    ids = cat(runs, 0).unsqueeze(0);
+  }
+  return parallel_positions_->forward(sequence_first_ ? ids.transpose(0, 1).contiguous() : ids);
 }
 
 Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
@@ -90,10 +114,12 @@ Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
   const int64_t own = layout_.sequence_axis ? length / layout_.size : length;
   const int64_t first = layout_.sequence_axis ? layout_.rank * own : 0;
   const SequencePart part = hidden_positions(context_layout_, layout_, own);
-  if (positions_ != nullptr) {
-    check<ValueError>(part.length <= positions_->size(0), "embedding: the sequence has ",
-                      part.length, " tokens, the table of positions ", positions_->size(0),
-                      "; raise model_config.max_position_embeddings");
+  check<ValueError>(num_positions_ == 0 || part.length <= num_positions_,
+                    "embedding: the sequence has ", part.length, " tokens, the table of positions ",
+                    num_positions_, "; raise model_config.max_position_embeddings");
+  if (parallel_positions_ != nullptr) {
+    x = x + parallel_positions(position_ids, length);
+  } else if (positions_ != nullptr) {
     if (position_ids.defined()) {
       x = x + embedding(*positions_, in_layout(position_ids.slice(1, first, first + own)));
     } else {
@@ -145,7 +171,12 @@ Tensor TransformerLanguageModel::forward(const Input& input) {
                     stage_.chunks.at(static_cast<size_t>(input.chunk)).first,
                     " needs the hidden states of the one before");
   const Tensor hidden = first ? embedding_->forward(input.ids, input.position_ids) : input.hidden;
-  return encoder_->forward(hidden, {.rotary = rotary_.get(), .mask = input.mask}, input.chunk);
+  return encoder_->forward(hidden,
+                           {.rotary = rotary_.get(),
+                            .position_ids = input.position_ids,
+                            .mask = input.mask,
+                            .document_starts = input.document_starts},
+                           input.chunk);
 }
 
 nn::Parameter& TransformerLanguageModel::output_weight() const {

@@ -35,13 +35,17 @@ class Embedding final : public nn::Module {
   nn::Parameter& word_embeddings() const { return word_embeddings_->weight(); }
 
  private:
+  Tensor parallel_positions(const Tensor& position_ids, int64_t length) const;
+
   bool sequence_first_;
   double dropout_;
   DType dtype_;  // of the residual stream
   TensorParallelLayout layout_;
   ContextParallelLayout context_layout_;
   VocabParallelEmbedding* word_embeddings_;
+  int64_t num_positions_ = 0;  // rows of the learned table, 0 without one
   nn::Parameter* positions_ = nullptr;
+  VocabParallelEmbedding* parallel_positions_ = nullptr;  // in place of it, divided over ranks
 };
 
 class TransformerLanguageModel final : public nn::Module {
@@ -55,10 +59,10 @@ class TransformerLanguageModel final : public nn::Module {
   struct Input {
     Tensor ids;           ///< [B, S]; used by the first chunk of the model alone
     Tensor hidden;        ///< what the chunk before gave; used by all others
-    Tensor position_ids;  ///< may be undefined
-    Tensor mask;          ///< bool [B, 1, own S, S], true = may look, on top of causality and
-                          ///< window; may be undefined
-    int chunk = 0;        ///< of those that this rank holds
+    Tensor position_ids;  ///< this and the next two as in ModelInput
+    Tensor mask;
+    Tensor document_starts;
+    int chunk = 0;  ///< of those that this rank holds
   };
   /// Hidden states after the chunk; after the last one of the model, those after the final norm.
   Tensor forward(const Input& input);

@@ -27,18 +27,19 @@ void RotaryEmbedding::make_table(int64_t length) {
   table_ = {table_.cos.to(dtype_).to(kFloat32), table_.sin.to(dtype_).to(kFloat32)};
 }
 
-Tensor RotaryEmbedding::apply(const Tensor& x) {
+Tensor RotaryEmbedding::apply(const Tensor& x, const Tensor& positions) {
   const int64_t own = x.size(2);
   make_table(own * layout_.size);
-  if (layout_.size > 1 && (!own_.cos.defined() || own_.cos.size(0) != own)) {
+  const bool own_table = layout_.size > 1 && !positions.defined();
+  if (own_table && (!own_.cos.defined() || own_.cos.size(0) != own)) {
     const auto own_rows = [&](const Tensor& t) {
       return own_chunks(t.slice(0, 0, own * layout_.size), 0, layout_);
     };
     own_ = {own_rows(table_.cos), own_rows(table_.sin)};
   }
-  const RopeTable& table = layout_.size > 1 ? own_ : table_;
+  const RopeTable& table = own_table ? own_ : table_;
   const auto turn = fused_ ? rope : composed_rope;
-  const RopeOptions options = {.interleaved = interleaved_};
+  const RopeOptions options = {.interleaved = interleaved_, .positions = positions};
   return dtype_ == kFloat32 ? turn(x, table, options)
                             : turn(x.to(dtype_), table, options).to(x.dtype());
 }

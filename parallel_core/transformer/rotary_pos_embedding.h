@@ -14,9 +14,9 @@ class RotaryEmbedding {
 
   /// x [B, n, S, D] -> the same shape, rotated by the tokens' positions in their sequence, which
   /// are 0 .. S-1 unless context-parallel ranks divide it, over the first rotary_percent * D
-  /// channels. Computed in float32; with a 16-bit rotary_dtype x and the table are first rounded to
-  /// that.
-  Tensor apply(const Tensor& x);
+  /// channels; or by `positions` [B, S], which lie in the sequence. Computed in float32; with a
+  /// 16-bit rotary_dtype x and the table are first rounded to that.
+  Tensor apply(const Tensor& x, const Tensor& positions = {});
 
  private:
   void make_table(int64_t length);

@@ -42,6 +42,10 @@ runs "pretrain_gpt --config_path my.yaml --set 'dataset_config.data_path=[0.7, d
 leaves output/checkpoint/step_00000002
 
 prepare rm -r output
+runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set dataset_config.data_path=data/books_text_document --set dataset_config.reset_attention_mask=True --set dataset_config.reset_position_ids=True --set dataset_config.eod_mask_loss=True'
+leaves output/checkpoint/step_00000002
+
+prepare rm -r output
 runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set training_config.output_dir=base'
 # Where the whole run would have it.
 prepare mkdir base/checkpoint/step_00000500

@@ -144,7 +144,6 @@ TEST(Config, LaterFeaturesAreNamedWithReasonAndPlace) {
       "parallel_config.recompute=[1]",
       "recompute_config.select_recompute=[1]",
       "model_config.recompute_granularity=full",
-      "model_config.init_method=xavier_uniform",
       "moe_config.num_experts=4",
       "moe_config.moe_router_topk=1",
       "lora_config.use_lora=True",
@@ -152,7 +151,6 @@ TEST(Config, LaterFeaturesAreNamedWithReasonAndPlace) {
       "training_config.profile=True",
       "training_config.ckpt_format=ckpt",
       "optimizer_config.optimizer_type=Came",
-      "dataset_config.eod_mask_loss=True",
       "optimizer_config.zero_config={cpu_offload: True}"};
   for (const char* text : kLater) {
     const auto config = with({text});
@@ -187,11 +185,72 @@ TEST(Config, IntervalsOfSaving) {
 }
 
 TEST(Config, RecordedStepsAreNotShuffled) {
-  const auto config = with({"dataset_config.step_data_dir=x", "dataset_config.shuffle=True"});
-  ASSERT_THAT(config.unsupported, SizeIs(1));
-  EXPECT_THAT(config.unsupported[0], HasSubstr("step_data_dir is read in order"));
+  EXPECT_THAT(message_of<ValueError>([&] {
+                with({"dataset_config.step_data_dir=x", "dataset_config.shuffle=True"});
+              }),
+              HasSubstr("recorded steps are replayed in order"));
   for (const char* order : {"True", "False"}) {
     EXPECT_THAT(with({concat("dataset_config.shuffle=", order)}).unsupported, IsEmpty());
+  }
+}
+
+TEST(Config, TwoSpellingsOfOneThing) {
+  const auto alibi = with({"model_config.use_alibi_mask=True"}).model_config;
+  EXPECT_EQ(alibi.position_embedding_type, "alibi");
+  EXPECT_TRUE(with({"model_config.position_embedding_type=alibi"}).model_config.use_alibi_mask);
+  EXPECT_TRUE(with({"model_config.use_eod_attn_mask_compression=True"})
+                  .dataset_config.reset_attention_mask);
+  EXPECT_EQ(
+      with({"model_config.attn_mask_type=padding_causal"}).model_config.encoder_attn_mask_type,
+      "causal");
+  EXPECT_EQ(with({"model_config.init_method_type=he_normal"}).model_config.init_method.name,
+            "he_normal");
+  using Settings = std::vector<std::string>;
+  for (const Settings& wrong :
+       {Settings{"model_config.use_alibi_mask=True", "model_config.position_embedding_type=rope"},
+        Settings{"model_config.use_alibi_mask=False", "model_config.position_embedding_type=alibi"},
+        Settings{"model_config.use_eod_reset=True", "dataset_config.reset_attention_mask=False"}}) {
+    EXPECT_THAT(message_of<ValueError>([&] { with(wrong); }), HasSubstr("keep one of them"));
+  }
+}
+
+// Values that say what is done anyway.
+TEST(Config, HarmlessKeysAreAccepted) {
+  const auto config = with(
+      {"model_config.bias_dropout_fusion=True", "model_config.masked_softmax_fusion=True",
+       "model_config.clone_scatter_output_in_embedding=True",
+       "model_config.flatten_labels_and_input_mask=False", "model_config.out_hidden_size=64",
+       "model_config.embedding_init_dtype=float32", "model_config.use_attn_mask_compression=True",
+       "model_config.fa_config={next_tokens: 2147483647, sparse_mode: 3, input_layout: TND}",
+       "dataset_config.drop_remainder=False"});
+  EXPECT_THAT(config.unsupported, IsEmpty());
+}
+
+TEST(Config, WhatCannotBeIsRefusedWithWhatToDo) {
+  const std::vector<std::pair<std::string, std::string>> refused = {
+      {"model_config.out_hidden_size=7", "leave this key out"},
+      {"model_config.embedding_init_dtype=bfloat16", "leave this key out"},
+      {"model_config.bias_init=xavier_uniform", "expected normal"},
+      {"model_config.fa_config={sparse_mode: 2, pre_tokens: 3}", "or set 4"}};
+  for (const auto& [text, advice] : refused) {
+    EXPECT_THAT(message_of<ValueError>([&, text = text] { with({text}); }), HasSubstr(advice))
+        << text;
+  }
+  const std::vector<std::pair<std::string, std::string>> never = {
+      {"model_config.attn_mask_type=no_mask", "leave the key out"},
+      {"model_config.fa_config.sparse_mode=1", "leave the key out"},
+      {"model_config.use_ring_attention=True", "context_parallel_size is enough"},
+      {"model_config.enable_flash_sp=True", "context_parallel_size is enough"},
+      {"model_config.head_skip_weight_param_allocation=False",
+       "untie_embeddings_and_output_weights says"},
+      {"model_config.fp8_format=hybrid", "compute_dtype: bfloat16"},
+      {"model_config.attention_type=cross_attn", "use num_layers"},
+      {"parallel_config.heterogeneous_pipeline=True", "num_layer_list and offset"},
+      {"dataset_config.dataset_size=100", "train_samples"}};
+  for (const auto& [text, advice] : never) {
+    const auto config = with({text});
+    ASSERT_THAT(config.unsupported, SizeIs(1)) << text;
+    EXPECT_THAT(config.unsupported[0], HasSubstr(advice));
   }
 }
 

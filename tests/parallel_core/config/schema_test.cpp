@@ -70,7 +70,9 @@ const std::map<std::string, std::string> kOriginalKeys = {
      "retro_add_retriever clone_scatter_output_in_embedding fp8_format add_bias_linear "
      "distribute_saved_activations transformer_impl encoder_num_layers decoder_num_layers "
      "model_type apply_rope_fusion use_sandwich_norm attn_post_norm_scale ffn_post_norm_scale "
-     "window_size qk_layernorm max_position_embeddings scaled_output_init"},
+     "window_size qk_layernorm max_position_embeddings scaled_output_init use_alibi_mask "
+     "use_attn_mask_compression use_eod_attn_mask_compression use_eod_reset use_ring_attention "
+     "attn_mask_type init_method_type"},
     {"optimizer_config",
      "optimizer_type learning_rate learning_rate_scheduler_kwargs "
      "learning_rate_scheduler_kwargs.warmup_steps learning_rate_scheduler_kwargs.decay_steps "

@@ -37,7 +37,7 @@ struct Outcome {
 
 // The mask of the rank's queries, where there is one.
 AttentionOptions own_options(AttentionOptions options, const ContextParallelLayout& layout) {
-  if (options.mask.defined()) {
+  if (options.mask.defined() && options.mask.size(2) > 1) {
     options.mask = own_chunks(options.mask, 2, layout);
   }
   return options;
@@ -73,6 +73,11 @@ struct Case {
 std::vector<Case> cases(const Sizes& s) {
   const LogicalPlace place = {{7, 14, s.length, s.length}, {3, 2, 0, 0}, 0};
   Tensor mask = bernoulli(0.6, {s.batch, 1, s.length, s.length}, RandomKey{8, 1, 0});
+  std::vector<std::vector<int64_t>> documents;
+  for (int64_t b = 0; b < s.batch; ++b) {
+    documents.push_back({3 + b, s.length / 2, s.length - 2});
+  }
+  const Tensor starts = document_starts(documents, s.length);
   Tensor shared_mask = mask.slice(0, 0, 1).contiguous();
   return {{"causal", {.causal = true}},
           {"window", {.causal = true, .window_left = 9}},
@@ -85,10 +90,15 @@ std::vector<Case> cases(const Sizes& s) {
             .dropout_p = 0.3,
             .dropout_source = RandomKey{5, 6, 0},
             .dropout_place = place}},
+          {"padding", {.causal = true, .mask = mask.slice(2, 0, 1)}},
+          {"documents", {.causal = true, .document_starts = starts}},
+          {"alibi", {.causal = true, .alibi_slopes = alibi_slopes(s.heads)}},
           {"everything",
            {.causal = true,
             .window_left = 20,
             .mask = mask,
+            .document_starts = starts,
+            .alibi_slopes = alibi_slopes(s.heads),
             .dropout_p = 0.3,
             .dropout_source = RandomKey{5, 6, 0},
             .dropout_place = place}}};

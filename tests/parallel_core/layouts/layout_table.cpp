@@ -59,12 +59,22 @@ const std::map<std::string, Overrides>& models() {
       joined(half, {kModel + "fp32_residual_connection=True", kModel + "hidden_size=64",
                     kModel + "ffn_hidden_size=96", kModel + "num_layers=4",
                     "dataset_config.batch_size=4"});
+  static const Overrides documents = {"dataset_config.reset_attention_mask=True",
+                                      "dataset_config.reset_position_ids=True"};
+  static const Overrides alibi = {kModel + "position_embedding_type=alibi"};
   static const std::map<std::string, Overrides> all = {
       {"gpt2", gpt2},
       {"llama", llama},
       {"qwen", qwen},
       {"gpt2_dropout", joined(gpt2, dropout)},
       {"llama_dropout", joined(llama, dropout)},
+      {"gpt2_parallel_positions", {kModel + "parallel_position_embedding=True"}},
+      {"gpt2_documents", joined(dropout, documents)},
+      {"llama_documents", joined(llama, documents)},
+      {"llama_documents_bf16", joined(joined(llama, documents), calm)},
+      {"alibi_documents",
+       joined(joined(alibi, dropout),
+              joined(grouped, joined({kModel + "num_query_groups=4"}, documents)))},
       {"gpt2_bf16", joined(gpt2, calm)},
       {"llama_bf16", joined(llama, calm)},
       {"llama_bf16_stream", joined(llama, half)},
@@ -194,6 +204,20 @@ const std::vector<LayoutRow>& layout_table() {
       {"gpt2", "pp=4,dp=2,zero=z2,overlap,delay,micro=4", {}, true},
       {"llama", "tp=2,sp,pp=2,dp=2,dist_opt,overlap,delay,bucket=2000,micro=3"},
       {"gpt2", "pp=2,vpp=2,dp=2,zero=z3,overlap,delay,micro=3"},
+      // Documents in a sample, of which the stages and chunks have to know.
+      {"llama_documents", "tp=2,sp,cp=2,pp=2,micro=3", {}, true},
+      {"llama_documents", "cp=4,micro=3"},
+      {"llama_documents", "pp=2,vpp=2,dp=2,zero=z2,micro=3"},
+      {"llama_documents", "tp=4,sp,dp=2,dist_opt,overlap,micro=3", kSequenceFirst},
+      {"llama_documents_bf16", "cp=2,pp=2,micro=3"},
+      {"gpt2_documents", "tp=2,pp=2,dp=2,micro=4"},
+      {"gpt2_documents", "tp=2,sp,cp=2,dp=2,zero=z3,micro=3"},
+      {"alibi_documents", "tp=2,cp=2,pp=2,micro=3"},
+      {"alibi_documents", "tp=4,sp,pp=2,vpp=2,micro=3"},
+      // The rows of the position table divided.
+      {"gpt2_parallel_positions", "tp=4,sp,micro=3"},
+      {"gpt2_parallel_positions", "tp=2,cp=2,pp=2,micro=3", kSequenceFirst},
+      {"gpt2_parallel_positions", "tp=8,dp=2,zero=z3"},
       // Sequence before batch, against one process with batch before sequence.
       {"llama", "tp=2,sp,pp=2,micro=3", kSequenceFirst, true},
       {"llama", "tp=4,dp=2,dist_opt", kSequenceFirst},

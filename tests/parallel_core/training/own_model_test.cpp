@@ -41,6 +41,7 @@ class TutorialGPT final : public TransformerModel {
                                                    .hidden = in.hidden,
                                                    .position_ids = in.position_ids,
                                                    .mask = in.attention_mask,
+                                                   .document_starts = in.document_starts,
                                                    .chunk = in.chunk});
     if (!stage().is_last(in.chunk)) {
       return {.hidden = hidden};

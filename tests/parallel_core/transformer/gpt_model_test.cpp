@@ -164,6 +164,52 @@ TEST(GPTModel, HonoursDocumentsAndPositions) {
     batch.position_ids.push_back((i * 5 + 1) % 11);
   }
   expect_like_plain_model({"model_config.max_position_embeddings=11"}, batch);
+  for (int64_t& position : batch.position_ids) {
+    position %= 8;
+  }
+  expect_like_plain_model({kRope}, batch);
+  expect_like_plain_model({kRope, "model_config.use_fused_kernels=False"}, batch);
+}
+
+TEST(GPTModel, AMaskOfTheDataAloneMayShowLaterTokens) {
+  // A prefix of three tokens sees itself whole.
+  data::Batch batch = make_batch(small_config(), 2);
+  for (int64_t i = 0; i < 2 * 8 * 8; ++i) {
+    const int64_t query = i / 8 % 8;
+    const int64_t key = i % 8;
+    batch.attention_mask.push_back(key > query && (query >= 3 || key >= 3) ? 1 : 0);
+  }
+  expect_like_plain_model({"model_config.encoder_attn_mask_type=padding"}, batch);
+  expect_like_plain_model({"model_config.encoder_attn_mask_type=causal"}, batch);
+  batch.attention_mask.clear();
+  expect_like_plain_model({"model_config.encoder_attn_mask_type=padding"}, batch);
+}
+
+// Two documents of four tokens in a row are two rows of four tokens.
+TEST(GPTModel, DocumentsOfASampleAreSamples) {
+  for (const Overrides& model :
+       {Overrides{kRope}, Overrides{}, Overrides{"model_config.position_embedding_type=alibi"},
+        Overrides{kRope, "model_config.use_fused_kernels=False"},
+        Overrides{kRope, "model_config.window_size=[2, 0]"}}) {
+    Trainer together(testing::joined(model, {"model_config.seq_length=8"}));
+    Trainer apart(testing::joined(
+        model, {"model_config.seq_length=4", "model_config.max_position_embeddings=8"}));
+    data::Batch joined = make_batch(together.config, 2);
+    data::Batch samples = joined;
+    joined.document_starts = {{0, 4}, {0, 4}};
+    joined.position_ids = {0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3};
+    samples.batch = 4;
+    samples.seq = 4;
+    samples.sample_ids = {0, 1, 2, 3};
+    const testing::Gradients a = testing::run_step(together, {joined});
+    const testing::Gradients b = testing::run_step(apart, {samples});
+    EXPECT_NEAR(a.result.loss, b.result.loss, 1e-6 * b.result.loss);
+    testing::expect_states_close(a.tensors, b.tensors, 1e-5);
+    joined.document_starts = {{0, 4}, {0, 5}};  // another boundary is seen
+    Trainer other(testing::joined(model, {"model_config.seq_length=8"}));
+    EXPECT_GT(testing::largest_distance(testing::run_step(other, {joined}).tensors, b.tensors),
+              1e-3);
+  }
 }
 
 TEST(GPTModel, ATokenDoesNotDependOnHiddenOnes) {

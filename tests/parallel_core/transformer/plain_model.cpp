@@ -99,18 +99,20 @@ class PlainModel {
     return act == "relu" ? positive : positive * positive;
   }
 
-  // Positions count from 0 in every row. x [B, n, S, D].
+  // x [B, n, S, D]; positions count from 0 in every row unless the batch has some.
   Tensor rotate(const Tensor& x) const {
     const int64_t dim = x.size(3);
     const auto rotated =
         static_cast<int64_t>(static_cast<double>(dim) * c_.rotary_config.rotary_percent);
     const int64_t half = rotated / 2;
-    Tensor cosine = zeros({s_, half}, kFloat64);
-    Tensor sine = zeros({s_, half}, kFloat64);
-    for (int64_t i = 0; i < s_; ++i) {
+    Tensor cosine = zeros({b_, 1, s_, half}, kFloat64);
+    Tensor sine = zeros({b_, 1, s_, half}, kFloat64);
+    for (int64_t i = 0; i < b_ * s_; ++i) {
+      const int64_t id =
+          batch_.position_ids.empty() ? i % s_ : batch_.position_ids[static_cast<size_t>(i)];
       for (int64_t m = 0; m < half; ++m) {
         const double position =
-            static_cast<double>(i) / c_.rotary_config.seq_len_interpolation_factor.value_or(1.0);
+            static_cast<double>(id) / c_.rotary_config.seq_len_interpolation_factor.value_or(1.0);
         const double angle =
             position * std::pow(c_.rotary_config.rotary_base,
                                 -2.0 * static_cast<double>(m) / static_cast<double>(rotated));
@@ -129,7 +131,9 @@ class PlainModel {
   }
 
   bool sees(int64_t row, int64_t query, int64_t key) const {
-    if (key > query || (c_.window_size && key < query - (*c_.window_size)[0])) {
+    const bool mask_alone =
+        c_.encoder_attn_mask_type == "padding" && !batch_.attention_mask.empty();
+    if ((key > query && !mask_alone) || (c_.window_size && key < query - (*c_.window_size)[0])) {
       return false;
     }
     if (!batch_.attention_mask.empty() &&
@@ -144,6 +148,18 @@ class PlainModel {
       }
     }
     return true;
+  }
+
+  // Key minus query.
+  Tensor distances() const {
+    return arange(s_, kFloat64).unsqueeze(0) - arange(s_, kFloat64).unsqueeze(1);
+  }
+  // ALiBi's, for a power of two of heads.
+  double slope(int64_t head) const {
+    return c_.position_embedding_type != "alibi"
+               ? 0
+               : std::pow(2.0, -8.0 * static_cast<double>(head + 1) /
+                                   static_cast<double>(c_.num_attention_heads));
   }
 
   Tensor attention(const Tensor& x, const std::string& name) const {
@@ -176,7 +192,7 @@ class PlainModel {
       const int64_t group = head / (heads / groups);
       const Tensor scores = matmul(q.slice(1, head, head + 1), k.slice(1, group, group + 1).t()) /
                                 std::sqrt(static_cast<double>(dim)) +
-                            hidden;
+                            distances() * slope(head) + hidden;
       const Tensor weights = exp(scores - amax(scores.detach(), {-1}, true));
       contexts.push_back(
           matmul(weights / tapestry::sum(weights, {-1}, true), v.slice(1, group, group + 1))
