@@ -60,7 +60,8 @@ class DocumentsInLayout : public ::testing::TestWithParam<Layout> {};
 TEST_P(DocumentsInLayout, TrainAsSamplesOfTheirOwn) {
   const Layout& layout = GetParam();
   for (const Overrides& model :
-       {joined(kBase, testing::kLlama), kBase,
+       {joined(kBase, testing::kLlama),
+        joined(kBase, {kModel + "parallel_position_embedding=True"}),
         joined(kBase, {kModel + "position_embedding_type=alibi", kModel + "window_size=[5, 0]"})}) {
     const RunOptions apart = {.steps = 2, .make = rows_of_documents};
     const testing::Reference& single = testing::reference_run(model, apart, "apart");

@@ -29,9 +29,13 @@ class LayoutsTest : public ProgramTest, public ::testing::WithParamInterface<Lay
       documents += Json{{"text", sample_text(12 + 5 * i)}}.dump() + "\n";
     }
     dir_.write("text.jsonl", documents);
-    ASSERT_EQ(preprocess("--input text.jsonl --output_prefix text --tokenizer_type byte"), 0)
+    ASSERT_EQ(
+        preprocess("--input text.jsonl --output_prefix text --tokenizer_type byte --append_eod"), 0)
         << said();
     std::string text = replaced(kTinyRun, "num_layers: 1", "num_layers: 4");
+    text = replaced(text, "  batch_size: 2\n",
+                    "  batch_size: 2\n  reset_attention_mask: True\n  reset_position_ids: True\n"
+                    "  eod_mask_loss: True\n");
     text = replaced(
         text, "num_attention_heads: 2",
         "num_attention_heads: 4\n  hidden_dropout: 0.1\n  attention_dropout: 0.1\n"
@@ -116,7 +120,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Layout{"dp2_z3", 2, 2, 2, "--set parallel_config.zero_level=z3"},
                       Layout{"tp2_sp", 2, 4, 2,
                              "--set parallel_config.tensor_model_parallel_size=2 "
-                             "--set parallel_config.sequence_parallel=True"},
+                             "--set parallel_config.sequence_parallel=True "
+                             "--set model_config.parallel_position_embedding=True"},
                       Layout{"pp2_vpp2", 2, 2, 4,
                              "--set parallel_config.pipeline_model_parallel_size=2 "
                              "--set parallel_config.virtual_pipeline_model_parallel_size=2"},
