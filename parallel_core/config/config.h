@@ -52,6 +52,7 @@ struct TrainingConfig {
   int64_t training_iters = 0;  // 0: given by epochs or dataset_config.train_samples
   std::optional<int64_t> epochs;
   std::optional<int64_t> log_interval = 10;
+  std::string log_style = "dynamic";  // dynamic | static
   std::optional<int64_t> eval_interval;
   int64_t eval_iters = 10;
   std::optional<int64_t> save_interval;
