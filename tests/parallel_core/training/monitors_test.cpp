@@ -39,11 +39,11 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 TEST(NormSpikes, AreCountedInARow) {
   NormSpikes spikes({.threshold = 3});
   std::vector<int64_t> counts;
-  for (const double norm : {1.0, 3.0, 7.0, 2.999, kNan, kInfinity, -kInfinity, 1.0}) {
+  for (const double norm : {1.0, 3.0, 7.0, 2.999, kNan, kInfinity, 1.0}) {
     spikes.observe(norm);
     counts.push_back(spikes.count());
   }
-  EXPECT_THAT(counts, ElementsAre(0, 1, 2, 0, 1, 2, 2, 0));
+  EXPECT_THAT(counts, ElementsAre(0, 1, 2, 0, 1, 2, 0));
 }
 
 TEST(NormSpikes, RelativeToTheMedianOfTheLastNormsThatWereNone) {
