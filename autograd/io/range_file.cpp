@@ -52,13 +52,13 @@ void RangeFile::write_at(uint64_t offset, const void* data, size_t bytes) {
   if (held_ > 0 && offset != held_offset_ + held_) {
     flush();
   }
-  if (buffer_ == nullptr && bytes > 0) {
-    buffer_ = aligned_bytes(kPieceBytes);
-  }
   const auto* source = static_cast<const std::byte*>(data);
   while (bytes > 0) {
     if (held_ == 0) {
       held_offset_ = offset;
+    }
+    if (buffer_ == nullptr) {
+      buffer_ = aligned_bytes(kPieceBytes);
     }
     // In its block as in the file's, so that a full buffer ends with one.
     const size_t used = place_in_block(held_offset_) + held_;
