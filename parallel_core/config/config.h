@@ -419,7 +419,7 @@ struct MonitorConfig {
   std::optional<double> throughput_baseline;  // samples per second and rank
   bool print_struct = false;
   bool local_norm = false;
-  std::string value_format = "%.4f";
+  std::string value_format = "fixed";  // fixed | scientific | general
   std::optional<double> slow_rank_factor;
   bool use_skip_data_by_global_norm = false;
   bool check_for_global_norm = false;

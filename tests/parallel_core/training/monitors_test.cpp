@@ -96,9 +96,9 @@ TEST(NormText, IsThatOfAnArrayOfOneFloat) {
 }
 
 TEST(MonitorLogLine, IsThatOfTheGuide) {
-  EXPECT_EQ(monitor_log_line({.step = 1}, 2, 6500, "local_norm/x", 0.12345, "%.4f"),
+  EXPECT_EQ(monitor_log_line({.step = 1}, 2, 6500, "local_norm/x", 0.12345, "fixed"),
             "Epoch:[  1/  2], step:[    1/ 6500] local_norm/x: 0.1235");
-  EXPECT_EQ(monitor_log_line({.step = 7, .epoch = 1}, 0, 0, "weight_norm", 1e-5, "%.6e"),
+  EXPECT_EQ(monitor_log_line({.step = 7, .epoch = 1}, 0, 0, "weight_norm", 1e-5, "scientific"),
             "Epoch:[  2/  2], step:[    7/    7] weight_norm: 1.000000e-05");
   EXPECT_EQ(embedding_norm_line(251.79117), "embedding_local_norm: 251.79117");
 }
