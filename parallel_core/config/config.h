@@ -53,6 +53,7 @@ struct TrainingConfig {
   int64_t training_iters = 0;  // 0: given by epochs or dataset_config.train_samples
   std::optional<int64_t> epochs;
   std::optional<int64_t> log_interval = 10;
+  std::string log_style = "dynamic";  // dynamic | static
   std::optional<int64_t> eval_interval;
   int64_t eval_iters = 10;
   std::optional<int64_t> save_interval;
@@ -482,7 +483,7 @@ struct MonitorConfig {
   std::optional<double> throughput_baseline;  // samples per second and rank
   bool print_struct = false;
   bool local_norm = false;
-  std::string value_format = "%.4f";
+  std::string value_format = "fixed";  // fixed | scientific | general
   std::optional<double> slow_rank_factor;
   bool use_skip_data_by_global_norm = false;
   bool check_for_global_norm = false;

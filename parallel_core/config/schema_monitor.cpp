@@ -87,8 +87,10 @@ constexpr Key kKeys[] = {
             "each, and write it to metrics.jsonl."},
     {.name = "value_format",
      .field = f<&M::value_format>,
-     .check = one_of("%.4f|%.6e|%g"),
-     .doc = "How the log shows these values; metrics.jsonl has them in full."},
+     .check = one_of("fixed|scientific|general"),
+     .doc = "How the log shows these values: `0.1235`, `1.234568e-01` or `0.123457`; metrics.jsonl "
+            "has "
+            "them in full."},
     {.name = "slow_rank_factor",
      .field = f<&M::slow_rank_factor>,
      .check = above(1),

@@ -67,6 +67,11 @@ constexpr Key kKeys[] = {
      .check = above(0),
      .doc =
          "Steps between log lines, and one at the end; null: none. metrics.jsonl has every step."},
+    {.name = "log_style",
+     .field = f<&T::log_style>,
+     .check = one_of("dynamic|static"),
+     .doc = "Lines of a step in the log: the one of MindFormers' dynamic-graph package, or the two "
+            "of its static configurations."},
     {.name = "eval_interval",
      .field = f<&T::eval_interval>,
      .check = above(0),

@@ -18,7 +18,11 @@
 
 namespace tapestry {
 
+namespace {
+
 namespace fs = std::filesystem;
+
+}  // namespace
 
 HealthRecord HealthRecord::read(const std::string& path) {
   HealthRecord record;

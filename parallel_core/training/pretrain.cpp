@@ -446,6 +446,9 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   train_options.data_state = [&data](data::BatchPosition next) {
     return data_state_json(data.state(next));
   };
+  if (!options.model) {
+    train_options.step_flops = step_work(config, ranks).flops;
+  }
   const TrainSummary summary = train(cell, *data.train, config, train_options);
   log_info(end_text(summary, cell.position().seen));
   return summary;

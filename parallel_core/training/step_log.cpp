@@ -1,12 +1,15 @@
 #include "parallel_core/training/step_log.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/parallel_state.h"
 #include "parallel_core/training/evaluation.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/start_summary.h"
+#include "parallel_core/training/static_log.h"
 #include "parallel_core/training/time_estimate.h"
 
 namespace tapestry {
@@ -62,6 +65,30 @@ void StepLog::time_first_steps(const FinishedStep& step) {
   }
 }
 
+void StepLog::log_step(const FinishedStep& step) {
+  const Pace pace = progress_.take_pace();
+  if (config_.training_config.log_style == "dynamic") {
+    log_info(train_log_line(step.record, step.result, pace));
+    return;
+  }
+  StaticLogPlace place;
+  place.epochs = config_.training_config.epochs.value_or(1);
+  place.steps_per_epoch = total_ > 0 ? std::max<int64_t>(total_ / place.epochs, 1)
+                                     : step.record.step;  // where nothing says how many there are
+  place.epoch = std::min((step.record.step - 1) / place.steps_per_epoch + 1, place.epochs);
+  place.step = step.record.step - (place.epoch - 1) * place.steps_per_epoch;
+  const double seconds = std::max(step.record.step_time_ms / 1000, 1e-9);
+  place.samples_per_second =
+      static_cast<double>(global_batch_size(config_, get_data_parallel_world_size())) /
+      get_world_group().size() / seconds;
+  if (flops_ > 0) {
+    place.teraflops = flops_ / seconds / 1e12;
+  }
+  place.seconds_left = pace.seconds_left;
+  log_info(static_step_line(place, step.record, step.result));
+  log_info(static_progress_line(place, step.record));
+}
+
 void StepLog::after(FinishedStep& step) {
   const StepRecord& record = step.record;
   ++steps_;
@@ -69,7 +96,7 @@ void StepLog::after(FinishedStep& step) {
   time_first_steps(step);
   const auto& interval = config_.training_config.log_interval;
   if (interval && (record.step % *interval == 0 || step.is_last || step.result.skipped)) {
-    log_info(train_log_line(record, step.result, progress_.take_pace()));
+    log_step(step);
     if (step.result.bubble) {
       log_info(bubble_line(*step.result.bubble));
     }

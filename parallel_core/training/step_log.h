@@ -26,16 +26,19 @@ std::string bubble_line(const PipelineBubble& bubble);
 /// once what the first steps say of the run; shows the progress of each step on a terminal.
 class StepLog final : public StepObserver {
  public:
-  /// `total` steps; 0 if that is not known. The configuration outlives the object.
-  StepLog(const AllConfig& config, int64_t total)
-      : config_(config), total_(total), progress_(total) {}
+  /// `total` steps; 0 if that is not known. `flops` of a step on the busiest rank, 0 if that is not
+  /// known. The configuration outlives the object.
+  StepLog(const AllConfig& config, int64_t total, double flops)
+      : config_(config), total_(total), flops_(flops), progress_(total) {}
   void after(FinishedStep& step) override;
 
  private:
   void time_first_steps(const FinishedStep& step);
+  void log_step(const FinishedStep& step);
 
   const AllConfig& config_;
   int64_t total_;
+  double flops_;
   Progress progress_;
   // The mean of the second and third step, which have memory and threads, or the first alone where
   // it is long or there are no more.

@@ -54,9 +54,9 @@ std::vector<double> of_all_ranks(double own) {
 std::string formatted(const std::string& format, double value) {
   char text[60];
   const double shown = without_nan_sign(value);
-  if (format == "%.6e") {
+  if (format == "scientific") {
     std::snprintf(text, sizeof(text), "%.6e", shown);
-  } else if (format == "%g") {
+  } else if (format == "general") {
     std::snprintf(text, sizeof(text), "%g", shown);
   } else {
     std::snprintf(text, sizeof(text), "%.4f", shown);

@@ -63,7 +63,7 @@ class StepMonitor final : public StepObserver {
   double compute_ms_ = 0;
 };
 
-/// "Epoch:[  1/  2], step:[    1/ 6500] local_norm/x: 0.1234", with a printf format for the value.
+/// "Epoch:[  1/  2], step:[    1/ 6500] local_norm/x: 0.1234", the value as value_format says.
 std::string monitor_log_line(const StepRecord& record,
                              int64_t total_epochs,
                              int64_t total_steps,

@@ -73,7 +73,7 @@ TrainSummary train(TrainOneStepCell& cell,
   SkipWatch skipped(cell, config);
   NanWatch nan(cell, config);
   MetricsOfSteps metrics(options.metrics);
-  StepLog log(config, total);
+  StepLog log(config, total, options.step_flops);
   RunCheckpoints checkpoints(cell, config, options);
   std::optional<EmbeddingNorm> embedding;
   std::optional<AbnormalNormWatch> abnormal;

@@ -46,6 +46,8 @@ struct TrainOptions {
   /// data when the next step is the one at a position. Left out, they hold weights alone.
   std::optional<TrainerState> trainer;
   std::function<std::string(data::BatchPosition)> data_state;
+  /// Of a step on the busiest rank, for logs; 0: not known.
+  double step_flops = 0;
 };
 
 /// How a run ended.

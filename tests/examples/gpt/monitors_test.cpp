@@ -320,7 +320,7 @@ TEST_F(MonitoredRun, ValuesGoToTheLogAndToMetrics) {
             set_monitor("device_local_loss_format", "log") +
             set_monitor("optimizer_state_format", "log") +
             set_monitor("weight_state_format", "log") + set_monitor("throughput_baseline", "100") +
-            set_monitor("value_format", "%g") + set("dataset_config.micro_batch_num", "2")),
+            set_monitor("value_format", "general") + set("dataset_config.micro_batch_num", "2")),
       0)
       << said();
   for (const char* tag :

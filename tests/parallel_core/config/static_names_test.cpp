@@ -108,6 +108,18 @@ TEST(StaticNames, DoNotContradictOurs) {
             4);
 }
 
+TEST(MonitorConfig, ValuesForEventFilesThatAreNotWrittenGoToTheLog) {
+  const AllConfig config = load(
+      "monitor_config: {local_norm_format: tensorboard, device_local_norm_format: [log, "
+      "tensorboard], local_loss_format: log}\n");
+  const std::vector<std::string> log = {"log"};
+  EXPECT_EQ(config.monitor_config.local_norm_format, log);
+  EXPECT_EQ(config.monitor_config.device_local_norm_format, log);
+  EXPECT_THAT(config.notes,
+              ::testing::ElementsAre(HasSubstr("local_norm_format: tensorboard needs"),
+                                     HasSubstr("device_local_norm_format")));
+}
+
 TEST(MonitorConfig, WhatCannotStandTogether) {
   const std::string both = complaints(
       "monitor_config:\n  monitor_on: True\n  check_for_global_norm: True\n"
