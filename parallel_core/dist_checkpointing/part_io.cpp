@@ -111,7 +111,12 @@ void write_part(const nn::LogicalTensor& logical,
   const auto width = static_cast<size_t>(size_of(dtype));
   const auto* memory = static_cast<const std::byte*>(part.values.raw());
   const FileRuns runs(logical, place);
-  const int64_t most = kStagingBytes / size_of(dtype);
+  int64_t most = kStagingBytes / size_of(dtype);
+  for_each_parameter_run(logical, range, [&](int64_t, int64_t, int64_t count) {
+    // What lies together in memory needs no staging; and all rows at once are what makes long runs
+    // of a transposed matrix.
+    most = std::max(most, count == range.size() ? count : 0);
+  });
   std::vector<std::byte> staging;
   std::vector<std::byte> column;
   for_each_piece(range, columns_of(logical), most, [&](ElementRange piece) {
