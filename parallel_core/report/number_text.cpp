@@ -45,10 +45,10 @@ std::string amount_text(double value) {
       }
     }
   }
-  if (std::abs(value) < 1000 || value != std::floor(value)) {
+  if (std::abs(value) < 999.5) {
     return number_text(value, 4);
   }
-  const auto whole = static_cast<long long>(value);
+  const auto whole = std::llround(value);
   return formatted("%lld,%03lld", whole / 1000, std::abs(whole % 1000));
 }
 

@@ -24,6 +24,7 @@ TEST(NumberText, Amounts) {
   EXPECT_EQ(amount_text(1200), "1,200");
   EXPECT_EQ(amount_text(9999), "9,999");
   EXPECT_EQ(amount_text(1007), "1,007");
+  EXPECT_EQ(amount_text(1963.7), "1,964");
   EXPECT_EQ(amount_text(12345), "12.3 k");
   EXPECT_EQ(amount_text(999'999), "1 M");
   EXPECT_EQ(amount_text(1.25e9), "1.25 B");
