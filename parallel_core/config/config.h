@@ -340,16 +340,14 @@ struct OptimizerConfig {
   std::optional<double> decay_rate = 0.8;  // Came, Adafactor; Came without: the second of betas
   double clip_threshold = 1.0;
   bool scale_parameter = false;
-  bool relative_step = false;  // always
-  bool warmup_init = false;    // always
   double eps1 = 1e-30;
   double eps2 = 1e-3;
   double eps3 = 1e-16;
-  int64_t ns_steps = 5;                         // Muon
-  std::string ns_dtype = "auto";                // auto | float32 | bfloat16
-  std::string adjust_lr = "match_rms_adamw";    // match_rms_adamw | original
+  int64_t ns_steps = 5;                       // Muon
+  std::string ns_dtype = "auto";              // auto | float32 | bfloat16
+  std::string adjust_lr = "match_rms_adamw";  // match_rms_adamw | original
   double matched_adamw_rms = 0.2;
-  std::optional<double> adamw_learning_rate;    // learning_rate
+  std::optional<double> adamw_learning_rate;  // learning_rate
   std::optional<std::string> lr_decay_style;  // resolved: empty only with scheduler_kwargs
   std::optional<int64_t> lr_decay_iters;
   std::optional<int64_t> lr_decay_samples;
