@@ -380,8 +380,6 @@ struct OptimizerConfig {
   std::optional<double> decay_rate = 0.8;  // Came, Adafactor; Came without: the second of betas
   double clip_threshold = 1.0;
   bool scale_parameter = false;
-  bool relative_step = false;  // always
-  bool warmup_init = false;    // always
   double eps1 = 1e-30;
   double eps2 = 1e-3;
   double eps3 = 1e-16;

@@ -96,10 +96,11 @@ void check_options(const SchedulerOptions& o, const ScheduleLengths& l) {
                     ") and end_weight_decay (", end_wd, ")");
 }
 
+double next_after(double x) { return std::nextafter(x, std::numeric_limits<double>::max()); }
+
 // Up to and with `length`, then `last`.
 optim::Curve up_to(double length, optim::Curve inside, double last) {
-  return curve::join(std::move(inside), std::nextafter(length, std::numeric_limits<double>::max()),
-                     curve::constant(last));
+  return curve::join(std::move(inside), next_after(length), curve::constant(last));
 }
 
 // From the end of the warm-up on, where position 0 is.
@@ -151,8 +152,12 @@ OptimizerParamScheduler::OptimizerParamScheduler(const OptimizerParamSchedulerOp
     : global_batch_size_(options.global_batch_size) {
   const ScheduleLengths lengths = lengths_of(options);
   check_options(options, lengths);
-  learning_rate_ = curve::warm_up(options.lr_warmup_init, options.learning_rate, lengths.warmup,
-                                  decay_curve(options, lengths));
+  learning_rate_ = decay_curve(options, lengths);
+  if (lengths.warmup > 0) {  // whose last sample has the largest rate, whatever follows
+    learning_rate_ =
+        curve::join(curve::linear(options.lr_warmup_init, options.learning_rate, lengths.warmup),
+                    next_after(lengths.warmup), std::move(learning_rate_));
+  }
   weight_decay_ = weight_decay_curve(options, lengths);
 }
 

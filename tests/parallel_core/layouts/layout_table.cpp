@@ -213,10 +213,10 @@ const std::vector<LayoutRow>& layout_table() {
       // Optimizers that look at whole matrices.
       {"gpt2_came", "tp=2,sp,pp=2,dp=2,zero=z3,micro=3"},
       {"gpt2_came", "tp=4,dp=2,zero=z1"},
-      {"llama_adafactor", "tp=4,sp,pp=2,dp=2,zero=z2,micro=3", {}, true},
+      {"llama_adafactor", "tp=4,sp,pp=2,dp=2,zero=z2,micro=3"},
       {"llama_adafactor", "cp=2,dp=2,zero=z3,micro=3"},
       {"llama_muon", "tp=4,sp,dp=2,micro=3"},
-      {"llama_muon", "tp=2,pp=2,dp=2,zero=z3,overlap,micro=3", {}, true},
+      {"llama_muon", "tp=2,pp=2,dp=2,zero=z3,overlap,micro=3"},
       // Documents in a sample, of which the stages and chunks have to know.
       {"llama_documents", "tp=2,sp,cp=2,pp=2,micro=3", {}, true},
       {"llama_documents", "cp=4,micro=3"},

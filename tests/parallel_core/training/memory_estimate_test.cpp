@@ -117,6 +117,18 @@ TEST(MemoryEstimate, Kinds) {
   const std::vector<std::string> sgd = {"optimizer_config.optimizer_type=SGD",
                                         "optimizer_config.betas=[0.9, 0.999]"};
   EXPECT_EQ(estimate_memory(preset("124M", sgd)).optimizer, 0);
+  const auto states = [&](std::vector<std::string> keys) {
+    keys.insert(keys.begin(), sgd[1]);
+    const MemoryEstimate e = estimate_memory(preset("124M", keys));
+    return static_cast<double>(e.optimizer) / static_cast<double>(e.parameters / 4);
+  };
+  const std::string type = "optimizer_config.optimizer_type=";
+  EXPECT_EQ(states({type + "Lion"}), 4);
+  EXPECT_EQ(states({type + "Lion", "optimizer_config.exp_avg_dtype=bfloat16"}), 2);
+  EXPECT_EQ(states({type + "Came"}), 4);
+  EXPECT_EQ(states({type + "Adafactor"}), 0);
+  EXPECT_EQ(states({type + "Adafactor", "optimizer_config.momentum=0.9"}), 4);
+  EXPECT_NEAR(states({type + "Muon"}), (4 * 85.1 + 8 * 39.4) / 124.4, 0.02);
   const MemoryEstimate twice = estimate_memory(preset("124M", {"dataset_config.batch_size=2"}));
   EXPECT_EQ(twice.activations, 2 * adam.activations);
   EXPECT_EQ(twice.parameters, adam.parameters);

@@ -1,0 +1,7 @@
+# shellcheck shell=bash disable=SC2154
+page docs/optimizers.md
+small pretrain_gpt "$tiny" --set dataset_config.tokenizer_type=byte
+
+runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set optimizer_config.optimizer_type=Muon'
+says 'loss'
+leaves output/checkpoint/step_00000002
