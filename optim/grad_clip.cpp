@@ -67,7 +67,8 @@ double global_norm(const TensorList& tensors) {
 
 double clip_coefficient(double norm, double clip_value) {
   check_limit(clip_value);
-  return std::isfinite(norm) ? std::min(1.0, clip_value / (norm + 1e-6)) : 1.0;
+  const bool clips = std::isfinite(norm) && norm > clip_value;
+  return clips ? clip_value / (norm + 1e-6) : 1.0;
 }
 
 double clip_grad_norm(const TensorList& gradients, double clip_value) {

@@ -9,8 +9,9 @@ namespace tapestry::optim {
 /// entries count as nothing. NaN if one is in the set, else infinity if one is.
 double global_norm(const TensorList& tensors);
 
-/// min(1, clip_value / (norm + 1e-6)); 1 for a norm that is not finite, whose step is not applied
-/// anyway. ValueError unless clip_value > 0.
+/// clip_value / (norm + 1e-6) for a norm above clip_value. 1 for any other, so that a step within
+/// the limit is not touched, and for one that is not finite, whose step is not applied anyway.
+/// ValueError unless clip_value > 0.
 double clip_coefficient(double norm, double clip_value);
 
 /// Multiplies all gradients by clip_coefficient in place, and touches nothing when that is 1.

@@ -11,14 +11,20 @@
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/crc32c.h"
-#include "autograd/io/input_file.h"
+#include "autograd/kernels/signals_blocked.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {
 
 namespace {
 
-constexpr size_t kPieceBytes = size_t{1} << 20U;
+// Of one transfer: long enough for the medium, short enough to be still in a core's cache.
+constexpr size_t kPieceBytes = size_t{2} << 20U;
+
+// Shorter ones are done before a thread has begun.
+constexpr size_t kLeastInBackground = size_t{256} << 10U;
+
+uint64_t place_in_block(uint64_t offset) { return offset % kDirectBlock; }
 
 }  // namespace
 
@@ -38,112 +44,108 @@ void create_range_file(const std::string& path, uint64_t size) {
   }
 }
 
-RangeFile::RangeFile(std::string path)
-    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_WRONLY | O_CLOEXEC)) {
-  struct stat status {};
-  if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) {
-    const int error = errno;
-    if (descriptor_ >= 0) {
-      ::close(descriptor_);
-    }
-    throw_io_error(path_, "be written", error);
-  }
-  size_ = static_cast<uint64_t>(status.st_size);
-}
-
-RangeFile::RangeFile(RangeFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      size_(other.size_),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      buffer_(std::move(other.buffer_)),
-      held_(std::exchange(other.held_, 0)),
-      held_offset_(other.held_offset_),
-      checksum_part_(other.checksum_part_),
-      written_bytes_(other.written_bytes_),
-      written_(std::move(other.written_)) {}
-
-RangeFile::~RangeFile() {
-  if (descriptor_ >= 0) {
-    ::close(descriptor_);
-  }
-}
+RangeFile::RangeFile(std::string path) : file_(std::make_unique<DirectFile>(std::move(path))) {}
 
 void RangeFile::write_at(uint64_t offset, const void* data, size_t bytes) {
-  check<IndexError>(offset <= size_ && bytes <= size_ - offset, path_, ": ", bytes, " bytes at ",
-                    offset, " do not lie within its ", size_);
-  const auto* source = static_cast<const std::byte*>(data);
-  if (held_ > 0 && (offset != held_offset_ + held_ || bytes > kPieceBytes - held_)) {
+  check<IndexError>(offset <= size() && bytes <= size() - offset, path(), ": ", bytes, " bytes at ",
+                    offset, " do not lie within its ", size());
+  if (held_ > 0 && offset != held_offset_ + held_) {
     flush();
   }
-  if (bytes >= kPieceBytes) {
-    write_through(offset, source, bytes);
-    return;
+  const auto* source = static_cast<const std::byte*>(data);
+  while (bytes > 0) {
+    if (held_ == 0) {
+      held_offset_ = offset;
+    }
+    if (buffer_ == nullptr) {
+      buffer_ = aligned_bytes(kPieceBytes);
+    }
+    // In its block as in the file's, so that a full buffer ends with one.
+    const size_t used = place_in_block(held_offset_) + held_;
+    const size_t now = std::min(bytes, kPieceBytes - used);
+    std::memcpy(buffer_.get() + used, source, now);
+    held_ += now;
+    source += now;
+    offset += now;
+    bytes -= now;
+    if (used + now == kPieceBytes) {
+      flush();
+    }
   }
-  if (buffer_ == nullptr) {
-    buffer_ = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
+}
+
+void RangeFile::wait() {
+  if (transfer_.valid()) {
+    checksum_part_ ^= transfer_.get();
   }
-  if (held_ == 0) {
-    held_offset_ = offset;
-  }
-  std::memcpy(buffer_.get() + held_, source, bytes);
-  held_ += bytes;
 }
 
 void RangeFile::flush() {
+  wait();
   const size_t bytes = std::exchange(held_, 0);
-  if (bytes > 0) {
-    write_through(held_offset_, buffer_.get(), bytes);
+  if (bytes == 0) {
+    return;
   }
-}
-
-void RangeFile::write_through(uint64_t offset, const std::byte* data, size_t bytes) {
-  checksum_part_ ^= crc32c_moved(crc32c(data, bytes), size_ - offset - bytes);
+  const uint64_t offset = held_offset_;
   written_bytes_ += bytes;
   if (!written_.empty() && written_.back().end == offset) {
     written_.back().end += bytes;
   } else {
     written_.push_back({offset, offset + bytes});
   }
-  while (bytes > 0) {
-    const ssize_t written = ::pwrite(descriptor_, data, bytes, static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) {
-      continue;
-    }
-    if (written <= 0) {
-      throw_io_error(path_, "be written", written < 0 ? errno : ENOSPC);
-    }
-    data += written;
-    offset += static_cast<uint64_t>(written);
-    bytes -= static_cast<size_t>(written);
+  const auto transfer = [file = file_.get(), data = buffer_.get() + place_in_block(offset), offset,
+                         bytes] {
+    file->write_at(offset, data, bytes);
+    return crc32c_moved(crc32c(data, bytes), file->size() - offset - bytes);
+  };
+  if (bytes < kLeastInBackground) {
+    checksum_part_ ^= transfer();
+    return;
   }
+  const kernels::SignalsBlocked blocked;
+  transfer_ = std::async(std::launch::async, transfer);
+  std::swap(buffer_, spare_);
 }
 
-void RangeFile::verify() const {
-  // What the system has in memory says nothing of the medium.
-  ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
-  const InputFile file(path_);
-  std::vector<std::byte> buffer(kPieceBytes);
+void RangeFile::verify() {
+  // Columns of a matrix lie between each other: together they are long ranges again.
+  std::sort(written_.begin(), written_.end(),
+            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  const AlignedBytes buffer = aligned_bytes(kPieceBytes);
   uint32_t found = 0;
-  for (const Range& range : written_) {
-    uint32_t crc = 0;
-    for (uint64_t at = range.begin; at < range.end;) {
-      const size_t bytes = std::min<uint64_t>(buffer.size(), range.end - at);
-      file.read_at(at, buffer.data(), bytes, "content");
-      crc = crc32c(buffer.data(), bytes, crc);
-      at += bytes;
+  file_->forget_cached();
+  for (size_t i = 0; i < written_.size();) {
+    const uint64_t begin = written_[i].begin;
+    uint64_t end = begin;
+    for (; i < written_.size() && written_[i].begin <= end; ++i) {
+      end = std::max(end, written_[i].end);
     }
-    found ^= crc32c_moved(crc, size_ - range.end);
+    found ^= checksum_on_medium(begin, end, buffer.get());
   }
   check<IoError>(
-      found == checksum_part_, path_,
+      found == checksum_part_, path(),
       ": reads back other bytes than were written; the medium or its driver is at fault");
+}
+
+uint32_t RangeFile::checksum_on_medium(uint64_t begin, uint64_t end, std::byte* buffer) {
+  uint32_t crc = 0;
+  for (uint64_t at = begin; at < end;) {
+    const uint64_t first = place_in_block(at);
+    const uint64_t wanted = std::min<uint64_t>(end - at, kPieceBytes - first);
+    const size_t blocks = (first + wanted + kDirectBlock - 1) / kDirectBlock * kDirectBlock;
+    const size_t got = file_->read_blocks(at - first, buffer, blocks);
+    check<IoError>(got >= first + wanted, path(), ": ends at byte ", at - first + got,
+                   " when it is read back; ", size(), " were written");
+    crc = crc32c(buffer + first, wanted, crc);
+    at += wanted;
+  }
+  return crc32c_moved(crc, size() - end);
 }
 
 void RangeFile::sync() {
   flush();
-  if (::fsync(descriptor_) != 0) {
-    throw_io_error(path_, "be written", errno);
-  }
+  wait();
+  file_->sync();
 }
 
 }  // namespace tapestry

@@ -3,9 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "autograd/io/direct_file.h"
 
 namespace tapestry {
 
@@ -19,14 +22,9 @@ class RangeFile {
  public:
   /// IoError if it is not there.
   explicit RangeFile(std::string path);
-  RangeFile(RangeFile&& other) noexcept;
-  RangeFile& operator=(RangeFile&&) = delete;
-  RangeFile(const RangeFile&) = delete;
-  RangeFile& operator=(const RangeFile&) = delete;
-  ~RangeFile();
 
-  const std::string& path() const { return path_; }
-  uint64_t size() const { return size_; }
+  const std::string& path() const { return file_->path(); }
+  uint64_t size() const { return file_->size(); }
   /// Bytes that this object has written so far.
   uint64_t written_bytes() const { return written_bytes_; }
 
@@ -36,12 +34,12 @@ class RangeFile {
   /// Hands over what is held back and returns when it is on the medium.
   void sync();
 
-  /// Reads everything that was written back, from the medium where the system lets go of its copy.
+  /// Reads everything that was written back, from the medium where the file system can do that.
   /// After sync(). IoError if it is not what was written.
-  void verify() const;
+  void verify();
 
-  /// The exclusive or of what the bytes written so far contribute to the file's CRC-32C
-  /// (crc32c_moved): that of all writers together is the file's.
+  /// After sync(): the exclusive or of what the bytes written so far contribute to the file's
+  /// CRC-32C (crc32c_moved): that of all writers together is the file's.
   uint32_t checksum_part() const { return checksum_part_; }
 
  private:
@@ -50,17 +48,23 @@ class RangeFile {
     uint64_t end;
   };
   void flush();
-  void write_through(uint64_t offset, const std::byte* data, size_t bytes);
+  // What bytes [begin, end) contribute to the file's checksum as they are read back.
+  uint32_t checksum_on_medium(uint64_t begin, uint64_t end, std::byte* buffer);
 
-  std::string path_;
-  uint64_t size_ = 0;
-  int descriptor_ = -1;
-  std::unique_ptr<std::byte[]> buffer_;  // kPieceBytes, of which the first `held_` are used
+  // Waits for the transfer under way.
+  void wait();
+
+  std::unique_ptr<DirectFile> file_;  // at one address, whoever moves this object
+  AlignedBytes spare_;
+  AlignedBytes buffer_;  // of which held_ bytes are used, from where held_offset_ lies in its block
   size_t held_ = 0;
   uint64_t held_offset_ = 0;
   uint32_t checksum_part_ = 0;
   uint64_t written_bytes_ = 0;
   std::vector<Range> written_;
+  // Of spare_, while buffer_ is filled; gives its checksum_part. Last, so that it ends before what
+  // it uses.
+  std::future<uint32_t> transfer_;
 };
 
 }  // namespace tapestry

@@ -73,6 +73,7 @@ struct TrainingConfig {
   std::optional<int64_t> loss_scale_window;
   std::string loss_reduction = "mean";
   bool calculate_per_token_loss = false;
+  std::optional<int64_t> gradient_accumulation_steps;  // resolved: part of micro_batch_num
   std::optional<LossFuncConfig> loss_func_kwargs;
   bool wrap_with_ddp = false;
   bool accumulate_allreduce_grads_in_fp32 = false;

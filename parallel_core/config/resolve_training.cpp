@@ -1,6 +1,8 @@
 // Rules of training, data and optimizer. The schedule's errors are those of the original's
 // OptimizerParamScheduler, found before any work.
 #include <array>
+#include <cstdint>
+#include <limits>
 
 #include "parallel_core/config/resolve.h"
 #include "parallel_core/config/schema.h"
@@ -365,7 +367,28 @@ void resolve_saving(Resolution& r) {
   }
 }
 
+// Of the two names for one thing, the package's holds the product.
+void resolve_accumulation(Resolution& r) {
+  constexpr const char* kKey = "training_config.gradient_accumulation_steps";
+  constexpr const char* kBatches = "dataset_config.micro_batch_num";
+  auto& steps = r.config().training_config.gradient_accumulation_steps;
+  int64_t& batches = r.config().dataset_config.micro_batch_num;
+  if (!steps || !r.sound({kKey, kBatches})) {
+    return;
+  }
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (*steps > kMost / batches) {
+    r.error(kKey, concat("is ", *steps, ", times ", kBatches, " ", batches, " more than ", kMost,
+                         " micro-batches in a step"));
+    return;
+  }
+  batches *= *steps;
+  steps.reset();
+  r.derived(kBatches, kKey);
+}
+
 void resolve_training(Resolution& r) {
+  resolve_accumulation(r);
   resolve_saving(r);
   const auto& training = r.config().training_config;
   resolve_length(r);

@@ -153,6 +153,13 @@ constexpr Key kKeys[] = {
      .field = f<&T::calculate_per_token_loss>,
      .doc = "One mean over all tokens of the global batch in place of the mean of the "
             "micro-batches' means."},
+    {.name = "gradient_accumulation_steps",
+     .field = f<&T::gradient_accumulation_steps>,
+     .check = between(1, 2147483647),
+     .until_resolved = true,
+     .doc =
+         "Multiplies `dataset_config.micro_batch_num`: both say how many micro-batches' gradients "
+         "are accumulated in a step, in every layout, also with a pipeline; null: 1."},
     {.name = "loss_func_kwargs", .field = f<&T::loss_func_kwargs>, .doc = "Choice of the loss."},
     {.name = "loss_func_kwargs.loss_func_type",
      .field = f<&T::loss_func_kwargs, &LossFuncConfig::loss_func_type>,

@@ -111,23 +111,51 @@ std::unique_ptr<Tokenizer> existing_tokenizer(const std::string& type,
   }
 }
 
+// Whether the tokenizer is made of the text.
+bool makes_tokenizer(const CorpusOptions& options) {
+  return options.tokenizer_type != "byte" && options.tokenizer_model.empty();
+}
+
+// Where it lies then.
+std::string made_model_path(const std::string& name, const CorpusOptions& options) {
+  const std::string& type = options.tokenizer_type;
+  return concat(
+      options.dataset_dir, "/", name, "_", type,
+      type == "sentencepiece" ? concat("_", options.vocab_size) : std::string(),
+      options.character_coverage ? concat("_", *options.character_coverage) : std::string(),
+      ".model");
+}
+
+std::string corpus_prefix(const std::string& name,
+                          const CorpusOptions& options,
+                          const Tokenizer& tokenizer) {
+  return concat(options.dataset_dir, "/", name, "_", options.tokenizer_type, "_",
+                tokenizer.vocab_size(), "_text_document");
+}
+
+// Under which a corpus of such files is kept.
+std::string name_of_text(const std::vector<std::string>& files) {
+  std::string paths;
+  for (const std::string& file : files) {
+    paths += fs::absolute(file).lexically_normal().string() + "\n";
+  }
+  constexpr size_t kDigits = 8;
+  return concat(fs::path(files.front()).stem().string(), "_", crc64(paths).substr(0, kDigits));
+}
+
 // The tokenizer of the text, which is made where it is not there yet.
 std::unique_ptr<Tokenizer> tokenizer_of(const std::string& name,
                                         const TextInput& input,
                                         const CorpusOptions& options,
                                         PreparedCorpus& corpus) {
   const std::string& type = options.tokenizer_type;
-  if (type == "byte" || !options.tokenizer_model.empty()) {
+  if (!makes_tokenizer(options)) {
     corpus.tokenizer_model = options.tokenizer_model;
     return make_tokenizer(type, options.tokenizer_model);
   }
   check<ValueError>(type == "sentencepiece" || type == "character", "tokenizer_type: \"", type,
                     "\" is unknown, expected byte, sentencepiece or character");
-  corpus.tokenizer_model =
-      concat(options.dataset_dir, "/", name, "_", type,
-             type == "sentencepiece" ? concat("_", options.vocab_size) : std::string(),
-             options.character_coverage ? concat("_", *options.character_coverage) : std::string(),
-             ".model");
+  corpus.tokenizer_model = made_model_path(name, options);
   if (auto tokenizer = existing_tokenizer(type, corpus.tokenizer_model, input.files)) {
     return tokenizer;
   }
@@ -154,8 +182,7 @@ PreparedCorpus prepare_locked(const std::string& name,
     sources.push_back(corpus.tokenizer_model);
   }
   corpus.vocab_size = tokenizer->vocab_size();
-  corpus.prefix = concat(options.dataset_dir, "/", name, "_", options.tokenizer_type, "_",
-                         corpus.vocab_size, "_text_document");
+  corpus.prefix = corpus_prefix(name, options, *tokenizer);
   if (const auto dataset = existing_dataset(corpus.prefix, sources, *tokenizer)) {
     corpus.documents = dataset->num_documents();
     corpus.tokens = dataset->num_tokens();
@@ -218,14 +245,24 @@ PreparedCorpus prepare_corpus(const std::string& name,
 PreparedCorpus prepare_text(const std::vector<std::string>& files, const CorpusOptions& options) {
   check<ValueError>(!files.empty(), "text: no file is given");
   check_text_files(files);  // before a folder is made
-  std::string paths;
-  for (const std::string& file : files) {
-    paths += fs::absolute(file).lexically_normal().string() + "\n";
+  return prepare_corpus(name_of_text(files), {files}, options);
+}
+
+bool text_is_prepared(const std::vector<std::string>& files, const CorpusOptions& options) {
+  const std::string name = name_of_text(files);
+  std::vector<std::string> sources = files;
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (makes_tokenizer(options)) {
+    sources.push_back(made_model_path(name, options));
+    tokenizer = existing_tokenizer(options.tokenizer_type, sources.back(), files);
+  } else {
+    tokenizer = make_tokenizer(options.tokenizer_type, options.tokenizer_model);
+    if (!options.tokenizer_model.empty()) {
+      sources.push_back(options.tokenizer_model);
+    }
   }
-  constexpr size_t kDigits = 8;
-  return prepare_corpus(
-      concat(fs::path(files.front()).stem().string(), "_", crc64(paths).substr(0, kDigits)),
-      {files}, options);
+  return tokenizer &&
+         existing_dataset(corpus_prefix(name, options, *tokenizer), sources, *tokenizer);
 }
 
 PreparedCorpus prepare_default_text(const CorpusOptions& options) {

@@ -62,6 +62,10 @@ PreparedCorpus prepare_corpus(const std::string& name,
 /// prepare_corpus of text files, under the name of the first one and a hash of their full paths.
 PreparedCorpus prepare_text(const std::vector<std::string>& files, const CorpusOptions& options);
 
+/// Whether prepare_text would find all files and make none. IoError for a tokenizer_model that
+/// cannot be read.
+bool text_is_prepared(const std::vector<std::string>& files, const CorpusOptions& options);
+
 /// prepare_corpus of DIR/bible.txt, which is written first where it is missing.
 PreparedCorpus prepare_default_text(const CorpusOptions& options);
 

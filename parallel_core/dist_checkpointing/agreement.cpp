@@ -1,9 +1,13 @@
 #include "parallel_core/dist_checkpointing/agreement.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/kernels/signals_blocked.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 
@@ -47,6 +51,15 @@ OwnFailure describe_failure(const std::exception_ptr& failure) {
       throw RuntimeError(text);
   }
 }
+
+// A group that breaks down must not take the thread's variables from under it.
+struct JoinAtEnd {
+  std::thread& thread;
+  explicit JoinAtEnd(std::thread& joined) : thread(joined) {}
+  JoinAtEnd(const JoinAtEnd&) = delete;
+  JoinAtEnd& operator=(const JoinAtEnd&) = delete;
+  ~JoinAtEnd() { thread.join(); }
+};
 
 }  // namespace
 
@@ -96,6 +109,39 @@ void throw_if_any_failed(ProcessGroup& group, const std::exception_ptr& own) {
       throw_as(theirs, concat("rank ", rank, ": ", texts[rank].substr(1)));
     }
   }
+}
+
+void all_or_none_on_disk(ProcessGroup& group, const std::function<void()>& action) {
+  if (group.size() == 1) {
+    action();
+    return;
+  }
+  constexpr auto kPoll = std::chrono::milliseconds(2);
+  std::exception_ptr failure;
+  std::atomic<bool> done = false;
+  std::thread worker;
+  {
+    const kernels::SignalsBlocked blocked;
+    worker = std::thread([&] {
+      try {
+        action();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      done = true;
+    });
+  }
+  const JoinAtEnd join{worker};
+  const Tensor all_done = zeros({1}, kInt32);
+  while (true) {
+    *all_done.data<int32_t>() = done ? 1 : 0;
+    group.all_reduce(all_done, ReduceOp::kMin);
+    if (*all_done.data<int32_t>() != 0) {
+      break;
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+  throw_if_any_failed(group, failure);
 }
 
 void xor_over(ProcessGroup& group, std::vector<uint32_t>& values) {

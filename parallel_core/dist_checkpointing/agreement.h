@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,11 @@ void all_or_none(ProcessGroup& group, Action&& action) {
   }
   throw_if_any_failed(group, failure);
 }
+
+/// The same for an action that only reads and writes files: a slow disk may hold it up for longer
+/// than ranks wait for each other. So it runs on a thread of its own, and meanwhile the ranks ask
+/// each other all the time, so that nobody takes one that is at work for one that is gone.
+void all_or_none_on_disk(ProcessGroup& group, const std::function<void()>& action);
 
 /// Replaces each value by the exclusive or of the ranks' values. Collective.
 void xor_over(ProcessGroup& group, std::vector<uint32_t>& values);

@@ -127,7 +127,7 @@ CheckpointWriter::CheckpointWriter(const ParallelModel& model,
   temporary_ = (fs::path(options_.directory) / concat(".", name, ".tmp")).string();
   try {
     all_or_none(world_, [&] { plan_files(model, optimizer); });
-    all_or_none(world_, [&] {
+    all_or_none_on_disk(world_, [&] {
       if (is_first()) {
         make_files();
       }
@@ -353,7 +353,7 @@ void CheckpointWriter::write_parts() {
   }
   times_.write_seconds = seconds_since(start);
   start = Clock::now();
-  for (const RangeFile& file : files) {
+  for (RangeFile& file : files) {
     file.verify();
   }
   times_.verify_seconds = seconds_since(start);
@@ -379,7 +379,7 @@ std::string CheckpointWriter::finish() {
     throw_if_any_failed(world_, failure_);
     std::vector<uint32_t> checksums = checksum_parts_;
     xor_over(world_, checksums);
-    all_or_none(world_, [&] {
+    all_or_none_on_disk(world_, [&] {
       if (is_first()) {
         complete_folder(checksums);
       }

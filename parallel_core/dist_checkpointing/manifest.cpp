@@ -122,7 +122,7 @@ void verify_checkpoint(const std::string& folder,
     return;
   }
   std::vector<uint32_t> parts;
-  all_or_none(world, [&] {
+  all_or_none_on_disk(world, [&] {
     const auto ranks = static_cast<uint64_t>(world.size());
     const auto rank = static_cast<uint64_t>(world.rank());
     for (const auto& [name, expected] : manifest->files) {

@@ -111,21 +111,31 @@ void write_part(const nn::LogicalTensor& logical,
   const auto width = static_cast<size_t>(size_of(dtype));
   const auto* memory = static_cast<const std::byte*>(part.values.raw());
   const FileRuns runs(logical, place);
-  const int64_t most = kStagingBytes / size_of(dtype);
-  std::vector<std::byte> staging(static_cast<size_t>(std::min(most, range.size())) * width);
+  int64_t most = kStagingBytes / size_of(dtype);
+  for_each_parameter_run(logical, range, [&](int64_t, int64_t, int64_t count) {
+    // What lies together in memory needs no staging; and all rows at once are what makes long runs
+    // of a transposed matrix.
+    most = std::max(most, count == range.size() ? count : 0);
+  });
+  std::vector<std::byte> staging;
   std::vector<std::byte> column;
   for_each_piece(range, columns_of(logical), most, [&](ElementRange piece) {
-    staging.resize(static_cast<size_t>(piece.size()) * width);
+    const std::byte* values = nullptr;  // the piece, one element behind the other
     for_each_parameter_run(logical, piece, [&](int64_t number, int64_t element, int64_t count) {
-      std::memcpy(staging.data() + static_cast<size_t>(number - piece.begin) * width,
-                  memory + static_cast<size_t>(element - part.first) * width,
+      const std::byte* run = memory + static_cast<size_t>(element - part.first) * width;
+      if (count == piece.size()) {
+        values = run;
+        return;
+      }
+      staging.resize(static_cast<size_t>(piece.size()) * width);
+      values = staging.data();
+      std::memcpy(staging.data() + static_cast<size_t>(number - piece.begin) * width, run,
                   static_cast<size_t>(count) * width);
     });
-    check<RuntimeError>(!only_finite || kernels::all_finite(dtype, piece.size(), staging.data()),
+    check<RuntimeError>(!only_finite || kernels::all_finite(dtype, piece.size(), values),
                         "the weight ", logical.name, " holds values that are not finite");
     runs.for_each(piece, [&](const FileRun& run) {
-      const std::byte* first =
-          staging.data() + static_cast<size_t>(run.number - piece.begin) * width;
+      const std::byte* first = values + static_cast<size_t>(run.number - piece.begin) * width;
       if (run.stride != 1 && run.count > 1) {
         column.resize(static_cast<size_t>(run.count) * width);
         gather(first, run.stride, run.count, width, column.data());

@@ -123,7 +123,8 @@ void CheckpointSaver::save(int64_t step, const std::string& state, bool last) {
   } catch (const IoError& error) {
     writer_.reset();
     if (last) {
-      throw;
+      // The folder was good when the run began: whatever has become of it is no fault of the input.
+      throw StorageError(error.what());
     }
     note_failure(error.what());
   }

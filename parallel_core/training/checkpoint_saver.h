@@ -43,7 +43,8 @@ class CheckpointSaver {
   bool is_due(int64_t step);
   /// Saves, or with async_save takes a copy and goes on; waits first for a save under way. `state`
   /// is the trainer's object (trainer_state_json). Nothing if this step is saved already. With
-  /// `last`, it returns when everything is on disk, and a failure is thrown. Collective.
+  /// `last`, it returns when everything is on disk, and a failure, also of a folder that may not be
+  /// written any more, is a StorageError. Collective.
   void save(int64_t step, const std::string& state, bool last = false);
   /// Ends a save under way if all ranks have written their parts. After each step; collective.
   void poll();

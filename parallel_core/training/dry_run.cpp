@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -13,12 +14,14 @@
 #include "parallel_core/config/render.h"
 #include "parallel_core/data/text_source.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/get_model.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/output_folder.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/recompute_estimate.h"
+#include "parallel_core/training/resume.h"
 #include "parallel_core/training/time_estimate.h"
 
 namespace tapestry {
@@ -51,22 +54,12 @@ bool is_prepared(const DatasetConfig& d) {
   return false;
 }
 
-std::string data_text(const AllConfig& config) {
+// `resume` is null for a run that starts at its beginning.
+std::string opened_data_text(const AllConfig& config, const ResumePoint* resume) {
   const DatasetConfig& d = config.dataset_config;
-  if (d.text) {
-    std::string text = concat("text files, which are turned into tokens in ", d.dataset_dir,
-                              " on first use; not tokenised here");
-    for (const std::string& remark : data::check_text_files(*d.text)) {
-      text += "; " + remark;
-    }
-    return text;
-  }
-  if (!d.data_path && !d.train_data_path && !d.step_data_dir && !is_prepared(d)) {
-    return concat("the default text, which is turned into tokens in ", d.dataset_dir,
-                  " on first use; not opened");
-  }
-  const RunData data = open_data(config);
-  for (int64_t micro = 0; micro < d.micro_batch_num; ++micro) {
+  const RunData data = open_data(config, DataUse::kTraining,
+                                 resume != nullptr && resume->data ? &*resume->data : nullptr);
+  for (int64_t micro = 0; micro < d.micro_batch_num && has_steps_left(config, data); ++micro) {
     data.train->micro_batch(data.start, micro, d.micro_batch_num, d.batch_size,
                             get_data_parallel_rank(), get_data_parallel_world_size());
   }
@@ -75,6 +68,27 @@ std::string data_text(const AllConfig& config) {
     text += "; " + remark;
   }
   return text;
+}
+
+std::string data_text(const AllConfig& config, const ResumePoint* resume) {
+  const DatasetConfig& d = config.dataset_config;
+  if (d.text) {
+    const std::vector<std::string> remarks = data::check_text_files(*d.text);
+    if (data::text_is_prepared(*d.text, corpus_options(config))) {
+      return opened_data_text(config, resume);
+    }
+    std::string text = concat("text files, which are turned into tokens in ", d.dataset_dir,
+                              " on first use; not tokenised here");
+    for (const std::string& remark : remarks) {
+      text += "; " + remark;
+    }
+    return text;
+  }
+  if (!d.data_path && !d.train_data_path && !d.step_data_dir && !is_prepared(d)) {
+    return concat("the default text, which is turned into tokens in ", d.dataset_dir,
+                  " on first use; not opened");
+  }
+  return opened_data_text(config, resume);
 }
 
 // Parameters in a file or folder of weights, without the buffers that old files hold.
@@ -101,9 +115,24 @@ int64_t parameters_in(const std::string& path) {
   return count;
 }
 
-std::string weights_text(const AllConfig& config, int64_t available) {
+// Where a run goes on, and by which schedule.
+std::string resume_text(const AllConfig& config,
+                        const std::optional<ResumePoint>& resume,
+                        int64_t data_parallel_size) {
+  if (!resume) {
+    return concat(config.training_config.output_dir,
+                  " holds no checkpoint yet, so the run starts from its beginning");
+  }
+  const ResumedSchedule schedule =
+      resume_schedule(config, data_parallel_size, resume->trainer.schedule, resume->checkpoint);
+  return concat("goes on after step ", resume->trainer.position.seen, " with ", resume->checkpoint,
+                schedule.remark.empty() ? "" : "; ", schedule.remark);
+}
+
+// `weights` is a path as resolve_checkpoint takes it.
+std::string weights_text(const AllConfig& config, const std::string& weights, int64_t available) {
   const TransformerConfig& model = config.model_config;
-  const std::string path = resolve_checkpoint(start_weights(config));
+  const std::string path = resolve_checkpoint(weights);
   check_hf_config(model, path);
   const int64_t found = parameters_in(path);
   const int64_t expected = parameter_count(model);
@@ -121,7 +150,8 @@ std::string weights_text(const AllConfig& config, int64_t available) {
   return concat(path, ", ", found, " parameters");
 }
 
-std::string folder_text(const std::string& output) {
+std::string folder_text(const TrainingConfig& training) {
+  const std::string& output = training.output_dir;
   std::string text = output;
   if (const auto holder = read_lock((fs::path(output) / kRunLockName).string())) {
     text += concat(", in use by ", holder->describe(), " unless that is gone");
@@ -131,7 +161,10 @@ std::string folder_text(const std::string& output) {
     return text + ", no run in it yet";
   }
   return text + concat(", holds a run of ", earlier.last_step, " steps, last written ",
-                       earlier.written, "; a new one needs --overwrite or another output_dir");
+                       earlier.written,
+                       resumes_in_place(training) || is_started_again(training)
+                           ? ", which goes on"
+                           : "; a new one needs --overwrite or another output_dir");
 }
 
 std::string disk_text(const AllConfig& config) {
@@ -222,16 +255,29 @@ void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream
     return concat("needs ", size_text(memory.peak()), ", ", size_text(available), " are available",
                   options.ranks_on_host > 1 ? " to each rank of this machine" : "");
   });
-  show("data", [&] { return data_text(config); });
-  if (!start_weights(config).empty()) {
-    show("weights", [&] { return weights_text(config, available); });
+  const TrainingConfig& t = config.training_config;
+  std::optional<ResumePoint> resume;
+  if (t.resume_training.on) {
+    show("resume_training", [&] {
+      resume = find_resume_point(config, *single_process_group(), is_started_again(t));
+      return resume_text(config, resume, data_parallel_size);
+    });
   }
-  show("output", [&] { return folder_text(config.training_config.output_dir); });
-  out << checkpoint_plan(config.training_config) << "\n";
+  show("data", [&] { return data_text(config, resume ? &*resume : nullptr); });
+  const std::string weights = resume ? resume->checkpoint : start_weights(config);
+  if (!weights.empty()) {
+    show("weights", [&] { return weights_text(config, weights, available); });
+  }
+  show("output", [&] { return folder_text(t); });
+  out << checkpoint_plan(t) << "\n";
   show("disk", [&] { return disk_text(config); });
   show("expected time", [&] {
-    return time_text(step_work(config, data_parallel_size), measure_speed(config),
-                     total_training_iters(config, data_parallel_size));
+    const int64_t done = resume ? resume->trainer.position.seen : 0;
+    const int64_t steps = total_training_iters(config, data_parallel_size);
+    if (steps > 0 && done >= steps) {
+      return concat("none, all ", steps, " steps are done");
+    }
+    return time_text(step_work(config, data_parallel_size), measure_speed(config), steps - done);
   });
   for (const std::string& note : config.notes) {
     out << "note: " << note << "\n";

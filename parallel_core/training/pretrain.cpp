@@ -18,6 +18,7 @@
 #include "parallel_core/config/recompute_tables.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/deferred_values.h"
+#include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/optimizer/get_optimizer.h"
@@ -148,6 +149,38 @@ void log_recompute(const AllConfig& config) {
   each_line(recompute_cost_text(config), log_info);
 }
 
+// Files look the same to all ranks, but one may see a new one later than the others.
+bool is_started_again_on_first_rank(const AllConfig& config, const PretrainOptions& options) {
+  const bool own = !options.overwrite && is_started_again(config.training_config);
+  return !all_gather_text(*options.world, own ? "again" : "").front().empty();
+}
+
+// Says with which of two folders a run goes on that was started again.
+std::string own_run_text(const TrainingConfig& t, const std::string& checkpoint) {
+  return lies_in(checkpoint, t.output_dir)
+             ? concat("resume_training: ", t.output_dir,
+                      " is the run that began with load_checkpoint ", t.load_checkpoint,
+                      ", and goes on with its own checkpoints")
+             : concat("resume_training: ", t.output_dir,
+                      " is the run that began with load_checkpoint ", t.load_checkpoint,
+                      "; it has saved no checkpoint of its own yet and begins with that one again");
+}
+
+// "finished after 12 steps, 4 of them in this start: loss 3.1 -> 2.9".
+std::string end_text(const TrainSummary& summary, int64_t steps_of_run) {
+  const std::string start =
+      concat(summary.stopped_on_request ? "stopped on request after " : "finished after ",
+             steps_of_run, " steps");
+  if (summary.steps == 0) {
+    return concat(start, ", none of them in this start");
+  }
+  return concat(
+      start,
+      steps_of_run == summary.steps ? std::string()
+                                    : concat(", ", summary.steps, " of them in this start"),
+      ": loss ", without_nan_sign(summary.first_loss), " -> ", without_nan_sign(summary.last_loss));
+}
+
 // One comment line, whatever the text holds.
 std::string comment_line(const std::string& text) {
   std::string line = "# " + text;
@@ -210,10 +243,12 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   }
   const std::string& output = config.training_config.output_dir;
   check_output_paths(config.training_config);
+  const bool started_again = is_started_again_on_first_rank(config, options);
+  const bool in_place = started_again || resumes_in_place(config.training_config);
   OutputFolder folder(output,
                       {.overwrite = options.overwrite,
                        .replace = options.replace,
-                       .resume = resumes_in_place(config.training_config),
+                       .resume = in_place,
                        .stop_requested = options.stop_requested},
                       *options.world);
   open_logs(output);
@@ -247,11 +282,15 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (first) {
     remove_unfinished_checkpoints(output + "/checkpoint");
   }
-  const std::optional<ResumePoint> resume = find_resume_point(config, *options.world);
+  const std::optional<ResumePoint> resume =
+      find_resume_point(config, *options.world, started_again);
   const bool goes_on = config.training_config.resume_training.on;
   if (resume) {
     log_info(concat("going on after step ", resume->trainer.position.seen, " with ",
                     resume->checkpoint));
+    if (started_again) {
+      log_info(own_run_text(config.training_config, resume->checkpoint));
+    }
   } else if (goes_on) {
     log_info(concat("resume_training: ", output,
                     " holds no checkpoint yet, so the run starts from its beginning"));
@@ -363,7 +402,6 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   trainer.layout = layout_line(config.parallel_config, ranks);
   std::optional<MetricsWriter> metrics;
   if (first) {
-    const bool in_place = resumes_in_place(config.training_config);
     metrics.emplace(output + "/metrics.jsonl",
                     in_place ? std::optional(cell.position().seen) : std::nullopt);
   }
@@ -389,9 +427,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     return data_state_json(data.state(next));
   };
   const TrainSummary summary = train(cell, *data.train, config, train_options);
-  log_info(concat(summary.stopped_on_request ? "stopped on request after " : "finished after ",
-                  summary.steps, " steps: loss ", without_nan_sign(summary.first_loss), " -> ",
-                  without_nan_sign(summary.last_loss)));
+  log_info(end_text(summary, cell.position().seen));
   return summary;
 }
 

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/raw_yaml.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
 #include "parallel_core/dist_checkpointing/manifest.h"
@@ -22,6 +26,10 @@ constexpr const char* kWeights = "model";
 
 std::string base_of(const TrainingConfig& t) {
   return t.load_checkpoint.empty() ? t.output_dir : t.load_checkpoint;
+}
+
+std::string own_checkpoints(const TrainingConfig& t) {
+  return (fs::path(t.output_dir) / "checkpoint").string();
 }
 
 // The folder with checkpoints in it: PATH/checkpoint of a run, or the path itself.
@@ -46,15 +54,33 @@ std::string by_name(const std::string& name, const std::string& base) {
 }
 
 // The checkpoint to go on with; empty if there is none yet.
-std::string find_checkpoint(const TrainingConfig& t) {
-  const std::string base = base_of(t);
+std::string find_checkpoint(const TrainingConfig& t, bool started_again) {
+  const std::string base = started_again ? t.output_dir : base_of(t);
   if (!t.resume_training.checkpoint.empty()) {
     return by_name(t.resume_training.checkpoint, base);
   }
   if (t.load_checkpoint.empty()) {
     return latest_checkpoint_in(checkpoint_folder_of(base));
   }
-  return resolve_checkpoint(base);
+  const std::string own = started_again ? latest_checkpoint_in(own_checkpoints(t)) : std::string();
+  return own.empty() ? resolve_checkpoint(t.load_checkpoint) : own;
+}
+
+// training_config.load_checkpoint of the run that has written a config.yaml; empty if that says
+// nothing of it.
+std::string load_checkpoint_in(const std::string& config_yaml) {
+  std::ifstream file(config_yaml, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  std::vector<std::string> errors;
+  const config::RawNode root = config::parse_yaml(text.str(), {.source = config_yaml},
+                                                  /*fixed_place=*/false, errors);
+  const auto member = [](const config::RawNode& map, std::string_view name) {
+    const auto found = std::find_if(map.entries.begin(), map.entries.end(),
+                                    [&](const auto& entry) { return entry.key.scalar == name; });
+    return found == map.entries.end() ? config::RawNode() : found->value;
+  };
+  return member(member(root, "training_config"), "load_checkpoint").scalar;
 }
 
 std::string folder_of(const std::string& checkpoint) {
@@ -92,13 +118,26 @@ bool resumes_in_place(const TrainingConfig& config) {
          (config.load_checkpoint.empty() || lies_in(config.load_checkpoint, config.output_dir));
 }
 
-std::optional<ResumePoint> find_resume_point(const AllConfig& config, ProcessGroup& world) {
+bool is_started_again(const TrainingConfig& config) {
+  if (!config.resume_training.on || config.load_checkpoint.empty() || resumes_in_place(config)) {
+    return false;
+  }
+  const std::string earlier = load_checkpoint_in(config.output_dir + "/config.yaml");
+  const std::string& name = config.resume_training.checkpoint;
+  return !earlier.empty() &&
+         fs::weakly_canonical(earlier) == fs::weakly_canonical(config.load_checkpoint) &&
+         (name.empty() || fs::is_directory(fs::path(own_checkpoints(config)) / name));
+}
+
+std::optional<ResumePoint> find_resume_point(const AllConfig& config,
+                                             ProcessGroup& world,
+                                             bool started_again) {
   const TrainingConfig& t = config.training_config;
   if (!t.resume_training.on) {
     return std::nullopt;
   }
   std::string checkpoint;
-  all_or_none(world, [&] { checkpoint = find_checkpoint(t); });
+  all_or_none(world, [&] { checkpoint = find_checkpoint(t, started_again); });
   // Folders look the same to all ranks, but one may see a new one later than the others.
   checkpoint = all_gather_text(world, checkpoint).front();
   if (checkpoint.empty()) {

@@ -20,13 +20,16 @@ struct ResumePoint {
 };
 
 /// The checkpoint that training_config.resume_training names: the latest of load_checkpoint, or of
-/// output_dir where that is not set, or one of these by its name. Empty if the run does not resume,
-/// or has nothing to go on with yet: no checkpoint in its own output_dir.
+/// output_dir where that is not set, or one of these by its name. A run that is `started_again`
+/// (is_started_again) goes on with its own latest one, if it has one already. Empty if the run does
+/// not resume, or has nothing to go on with yet: no checkpoint in its own output_dir.
 ///
 /// Collective. IoError, on every rank, if there is no such checkpoint, if it holds weights alone,
 /// or if a file of it is torn, truncated or, with crc_check, altered: then the latest one before it
 /// that is whole is named.
-std::optional<ResumePoint> find_resume_point(const AllConfig& config, ProcessGroup& world);
+std::optional<ResumePoint> find_resume_point(const AllConfig& config,
+                                             ProcessGroup& world,
+                                             bool started_again);
 
 /// IoError, on every rank, if a file with weights of a checkpoint that they are to be taken from is
 /// torn, truncated or, with `checksums`, altered: names the latest one before it that is whole, if
@@ -35,5 +38,10 @@ void verify_weights(const std::string& checkpoint, bool checksums, ProcessGroup&
 
 /// Whether such a run goes on in the folder that it writes to.
 bool resumes_in_place(const TrainingConfig& config);
+
+/// Whether a run that goes on with load_checkpoint, a folder elsewhere, has been started before:
+/// the run in output_dir has, as its config.yaml says, the same load_checkpoint. With the name of a
+/// checkpoint only if output_dir holds that one: a name is for one start.
+bool is_started_again(const TrainingConfig& config);
 
 }  // namespace tapestry

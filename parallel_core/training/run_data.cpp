@@ -191,12 +191,7 @@ std::unique_ptr<data::Tokenizer> prepare_on_first_use(const AllConfig& config,
                                                       data::GPTDatasetsConfig& datasets,
                                                       RunData& run) {
   const DatasetConfig& d = config.dataset_config;
-  const data::CorpusOptions options{
-      .dataset_dir = d.dataset_dir,
-      .tokenizer_type = d.tokenizer_type,
-      .vocab_size = std::min(config.model_config.vocab_size, kDefaultTextMaxVocab),
-      .character_coverage = d.character_coverage,
-      .tokenizer_model = d.tokenizer_model.value_or("")};
+  const data::CorpusOptions options = corpus_options(config);
   data::PreparedCorpus corpus =
       d.text ? data::prepare_text(*d.text, options) : data::prepare_default_text(options);
   datasets.data_path = {corpus.prefix};
@@ -416,6 +411,15 @@ bool has_steps_left(const AllConfig& config, const RunData& data) {
   const auto& epochs = config.training_config.epochs;
   return (total == 0 || done.step < total) &&
          (!epochs || data.train->epoch(data.start.first_sample) < *epochs);
+}
+
+data::CorpusOptions corpus_options(const AllConfig& config) {
+  const DatasetConfig& d = config.dataset_config;
+  return {.dataset_dir = d.dataset_dir,
+          .tokenizer_type = d.tokenizer_type,
+          .vocab_size = std::min(config.model_config.vocab_size, kDefaultTextMaxVocab),
+          .character_coverage = d.character_coverage,
+          .tokenizer_model = d.tokenizer_model.value_or("")};
 }
 
 RunData open_data(const AllConfig& config, DataUse use, const DataState* resumed) {

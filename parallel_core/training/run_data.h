@@ -8,6 +8,7 @@
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
+#include "parallel_core/data/default_text.h"
 #include "parallel_core/training/data_state.h"
 
 namespace tapestry {
@@ -33,6 +34,9 @@ int64_t total_steps(const AllConfig& config, data::BatchPosition done);
 /// Largest SentencePiece vocabulary that a text is cut into on first use; a model's vocabulary may
 /// exceed its tokenizer's.
 inline constexpr int64_t kDefaultTextMaxVocab = 8000;
+
+/// How a text becomes tokens on first use.
+data::CorpusOptions corpus_options(const AllConfig& config);
 
 enum class DataUse {
   kTraining,    ///< training; validation if there is an eval_interval; test if there is such a part

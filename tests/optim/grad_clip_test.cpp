@@ -32,6 +32,7 @@ TEST(GlobalNorm, IsNanBeforeInfinity) {
 TEST(ClipCoefficient, IsTheLimitOverTheNorm) {
   EXPECT_EQ(clip_coefficient(0.5, 1), 1);
   EXPECT_EQ(clip_coefficient(0, 1), 1);
+  EXPECT_EQ(clip_coefficient(1, 1), 1);  // not 1 / (1 + 1e-6)
   EXPECT_EQ(clip_coefficient(4, 1), 1 / (4 + 1e-6));
   EXPECT_EQ(clip_coefficient(kInf, 1), 1);
   EXPECT_EQ(clip_coefficient(kNan, 1), 1);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -20,13 +21,15 @@ namespace {
 TEST(RangeFile, WritersFillTheirRanges) {
   const test::ScratchFolder dir;
   const std::string path = dir.file("whole");
-  std::string expected(3'000'000, '\0');
+  std::string expected(12'345'678, '\0');
   for (size_t i = 0; i < expected.size(); ++i) {
     expected[i] = static_cast<char>(i % 251);
   }
   create_range_file(path, expected.size());
-  // Stripes of many sizes, small and larger than what is held back, taken in turn and backwards.
-  const std::vector<size_t> ends = {3, 900, 70'000, 1'500'000, 1'500'001, 2'999'999, 3'000'000};
+  // Stripes of many sizes, from bytes to more than one transfer, within blocks and across them,
+  // taken in turn and backwards.
+  const std::vector<size_t> ends = {3,         900,       70'000,    1'500'000,  1'500'001,
+                                    2'999'999, 3'000'000, 7'340'032, 12'345'000, expected.size()};
   uint32_t checksum = 0;
   std::vector<std::thread> threads;
   std::vector<uint32_t> parts(2);
@@ -50,6 +53,28 @@ TEST(RangeFile, WritersFillTheirRanges) {
   checksum = parts[0] ^ parts[1];
   EXPECT_EQ(test::get(path), expected);
   EXPECT_EQ(checksum, crc32c(expected.data(), expected.size()));
+}
+
+TEST(RangeFile, PiecesBehindEachOtherAndWithGaps) {
+  const test::ScratchFolder dir;
+  const std::string path = dir.file("file");
+  constexpr size_t kSize = 6'000'000;
+  create_range_file(path, kSize);
+  std::string expected(kSize, '\0');
+  RangeFile file(path);
+  size_t step = 1;
+  for (size_t at = 5; at + step < kSize; at += step + (step % 7 == 0 ? 3 : 0)) {
+    step = step * 13 % 700'001 + 1;
+    const size_t bytes = std::min(step, kSize - at);
+    for (size_t i = at; i < at + bytes; ++i) {
+      expected[i] = static_cast<char>(i * 31 % 253);
+    }
+    file.write_at(at, expected.data() + at, bytes);
+  }
+  file.sync();
+  file.verify();
+  EXPECT_EQ(test::get(path), expected);
+  EXPECT_LT(file.written_bytes(), kSize);
 }
 
 TEST(RangeFile, VerifySeesWhatSomebodyElseWrote) {

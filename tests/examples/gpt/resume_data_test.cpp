@@ -147,9 +147,11 @@ TEST_F(ResumeDataTest, OtherDataAreRefusedAndBegunOnRequest) {
   dir_.write("other.txt", sample_text(90));
   ASSERT_EQ(preprocess("--input other.txt --output_prefix other --tokenizer_type byte"), 0);
   const std::string other = longer + set_data("data_path", "other_text_document");
-  ASSERT_EQ(train(other), 2) << said();
-  EXPECT_THAT(err_, HasSubstr("a data set is other_text_document"));
-  EXPECT_THAT(err_, HasSubstr("it was text_text_document"));
+  for (const char* dry_run : {" --dry_run", ""}) {
+    ASSERT_EQ(train(other + dry_run), 2) << said();
+    EXPECT_THAT(err_, HasSubstr("a data set is other_text_document"));
+    EXPECT_THAT(err_, HasSubstr("it was text_text_document"));
+  }
   fs::remove(dir_.file("other.txt"));
   for (const char* file : {"other_text_document.idx", "other_text_document.bin"}) {
     ASSERT_TRUE(exists(file));

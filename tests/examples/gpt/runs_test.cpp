@@ -305,6 +305,13 @@ TEST_F(RunsTest, ADryRunPreparesNothing) {
   EXPECT_EQ(train(" --dry_run" + set("dataset_config.text", "[text.txt,none.txt]")), 2) << said();
   EXPECT_THAT(err_, HasSubstr("none.txt"));
   EXPECT_EQ(tree(), before);
+  // What is prepared is opened, as the run left it.
+  ASSERT_EQ(train(""), 0) << said();
+  const std::string goes_on = " --dry_run" + set_training("resume_training", "True");
+  ASSERT_EQ(train(goes_on), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("data: found the text as ./dataset/text_"));
+  EXPECT_EQ(train(goes_on + set("dataset_config.split", "80,20,0")), 2) << said();
+  EXPECT_THAT(err_, AllOf(HasSubstr("the data are not those of"), HasSubstr("split")));
 }
 
 TEST_F(RunsTest, PathsMayNameTheHomeFolderAndVariables) {

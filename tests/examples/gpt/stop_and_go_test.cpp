@@ -149,10 +149,93 @@ TEST_F(StopAndGo, RunsAreCompared) {
   EXPECT_EQ(compare("output same --bound -1"), 2) << said();
 }
 
+// A run that goes on with another folder's checkpoint has the same command for each of its starts.
+class StartedAgain : public StopAndGo {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(StopAndGo::SetUp());
+    ASSERT_EQ(train(set_training("output_dir", "whole") + set_training("training_iters", "12")), 0);
+    ASSERT_EQ(train(set_training("output_dir", "first") + set_training("training_iters", "4")), 0);
+  }
+  int go_on(int64_t steps, const std::string& more = "") {
+    return train(kResume + from_first_ + set_training("training_iters", std::to_string(steps)) +
+                 more);
+  }
+  void expect_end_of_whole(size_t first_step) {
+    const std::vector<nlohmann::json> lines = this->steps();
+    const std::vector<nlohmann::json> all = this->steps("whole");
+    ASSERT_EQ(lines.size(), 13 - first_step);
+    for (size_t i = 0; i < lines.size(); ++i) {
+      EXPECT_EQ(lines[i].at("step"), i + first_step);
+      EXPECT_EQ(lines[i].at("loss"), all[i + first_step - 1].at("loss"));
+    }
+    EXPECT_TRUE(weights(12) == weights(12, "whole"));
+    EXPECT_TRUE(moments(12) == moments(12, "whole"));
+    EXPECT_EQ(saved("first").back(), name_of_step(4));  // left as it is
+  }
+
+  const std::string from_first_ = set_training("load_checkpoint", "first");
+};
+
+TEST_F(StartedAgain, ItGoesOnWithItsOwnCheckpoints) {
+  ASSERT_EQ(go_on(8), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("going on after step 4 with first/checkpoint/step_00000004"));
+  EXPECT_THAT(out_, HasSubstr("finished after 8 steps, 4 of them in this start: loss "));
+  ASSERT_EQ(go_on(12, " --dry_run"), 0) << said();
+  EXPECT_THAT(out_, AllOf(HasSubstr("resume_training: goes on after step 8 with "
+                                    "./output/checkpoint/step_00000008"),
+                          HasSubstr("holds a run of 8 steps, last written"),
+                          HasSubstr("which goes on"), HasSubstr(" for 4 steps; ")));
+  ASSERT_EQ(go_on(12), 0) << said();
+  EXPECT_THAT(out_, AllOf(HasSubstr("going on after step 8 with ./output/checkpoint/step_00000008"),
+                          HasSubstr("./output is the run that began with load_checkpoint first, "
+                                    "and goes on with its own checkpoints"),
+                          HasSubstr("finished after 12 steps, 4 of them in this start: loss ")));
+  expect_end_of_whole(5);
+  ASSERT_EQ(go_on(12), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("finished after 12 steps, none of them in this start"));
+  // A checkpoint of its own by its name; what came later is put aside.
+  ASSERT_EQ(train(from_first_ + set_training("resume_training", name_of_step(6)) +
+                  set_training("training_iters", "12")),
+            0)
+      << said();
+  EXPECT_THAT(out_, HasSubstr("going on after step 6 with ./output/checkpoint/step_00000006"));
+  expect_end_of_whole(5);
+}
+
+TEST_F(StartedAgain, WithoutACheckpointOfItsOwnItBeginsOnceMore) {
+  ASSERT_EQ(go_on(7, set_training("save_interval", "100") + set_training("save_last", "False")), 0)
+      << said();
+  EXPECT_TRUE(saved().empty());
+  ASSERT_EQ(go_on(12), 0) << said();
+  EXPECT_THAT(out_, AllOf(HasSubstr("going on after step 4 with first/checkpoint/step_00000004"),
+                          HasSubstr("has saved no checkpoint of its own yet")));
+  expect_end_of_whole(5);
+}
+
+TEST_F(StartedAgain, ARunThatBeganWithSomethingElseIsNotGoneOnWith) {
+  ASSERT_EQ(train(), 0) << said();
+  const auto before = tree();
+  EXPECT_EQ(go_on(12), 2) << said();
+  EXPECT_THAT(err_, AllOf(HasSubstr("holds a run already"), HasSubstr("load_checkpoint")));
+  EXPECT_EQ(train(from_first_ + set_training("resume_training", name_of_step(4))), 2) << said();
+  EXPECT_EQ(tree(), before);
+  // Anew from the other folder, and once more.
+  ASSERT_EQ(go_on(6, " --overwrite"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("going on after step 4 with first/"));
+  ASSERT_EQ(go_on(6, " --overwrite"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("going on after step 4 with first/"));
+  EXPECT_TRUE(exists("output/old/run_2/metrics.jsonl"));
+  ASSERT_EQ(go_on(12), 0) << said();
+  expect_end_of_whole(5);
+}
+
 // A step that is trained is a step, whatever the number of steps asked for by now.
 TEST_F(StopAndGo, NothingLeftToDoChangesNothing) {
   ASSERT_EQ(train(), 0) << said();
   const std::string lines = dir_.read("output/metrics.jsonl");
+  ASSERT_EQ(train(kResume + " --dry_run"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("expected time: none, all 8 steps are done"));
   ASSERT_EQ(train(kResume), 0) << said();
   EXPECT_EQ(dir_.read("output/metrics.jsonl"), lines);
   EXPECT_THAT(saved(),

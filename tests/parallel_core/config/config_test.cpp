@@ -182,6 +182,26 @@ TEST(Config, IntervalsOfSaving) {
   }
 }
 
+TEST(Config, AccumulationStepsMultiplyMicroBatches) {
+  const auto config =
+      with({"training_config.gradient_accumulation_steps=4", "dataset_config.micro_batch_num=3"});
+  EXPECT_EQ(config.dataset_config.micro_batch_num, 12);
+  EXPECT_FALSE(config.training_config.gradient_accumulation_steps);
+  EXPECT_EQ(
+      with({"training_config.gradient_accumulation_steps=null"}).dataset_config.micro_batch_num, 1);
+  EXPECT_THAT(
+      message_of<ValueError>([&] { with({"training_config.gradient_accumulation_steps=0"}); }),
+      ::testing::AllOf(HasSubstr("gradient_accumulation_steps"), HasSubstr("got 0")));
+  EXPECT_THAT(
+      message_of<ValueError>([&] { with({"training_config.gradient_accumulation_steps=True"}); }),
+      ::testing::AllOf(HasSubstr("expected integer"), HasSubstr("boolean")));
+  EXPECT_THAT(message_of<ValueError>([&] {
+                with({"training_config.gradient_accumulation_steps=2000000000",
+                      "dataset_config.micro_batch_num=2"});
+              }),
+              HasSubstr("more than 2147483647 micro-batches"));
+}
+
 TEST(Config, RecordedStepsAreNotShuffled) {
   const auto config = with({"dataset_config.step_data_dir=x", "dataset_config.shuffle=True"});
   ASSERT_THAT(config.unsupported, SizeIs(1));

@@ -72,6 +72,25 @@ TEST(TrainOneStepCell, HowMicroBatchesAddUp) {
   }
 }
 
+TEST(TrainOneStepCell, AccumulatedMicroBatchesAreOneBatch) {
+  const AllConfig config = testing::small_config();
+  data::Batch whole = make_batch(config, 4);
+  // Rows of one token that counts and of all, which a mean of means would weigh alike.
+  std::fill(whole.loss_mask.begin() + 1, whole.loss_mask.begin() + whole.seq, 0.0F);
+  std::vector<data::Batch> rows;
+  for (int row = 0; row < 4; ++row) {
+    rows.push_back(make_batch(config, 1, row));
+    std::copy_n(whole.loss_mask.begin() + row * whole.seq, whole.seq, rows[row].loss_mask.begin());
+  }
+  const Overrides per_token = {kTraining + "calculate_per_token_loss=True"};
+  const Gradients one = gradients_of({whole}, per_token);
+  const Gradients accumulated = gradients_of(rows, per_token);
+  EXPECT_NEAR(accumulated.result.loss, one.result.loss, 1e-6 * one.result.loss);
+  EXPECT_EQ(accumulated.result.loss_tokens, one.result.loss_tokens);
+  EXPECT_NEAR(accumulated.result.grad_norm, one.result.grad_norm, 1e-6 * one.result.grad_norm);
+  testing::expect_states_close(accumulated.tensors, one.tensors, 2e-6);
+}
+
 TEST(TrainOneStepCell, StaticLossScaleChangesNothing) {
   const auto weights_after = [](Overrides overrides) {
     // With rotation no gradient is mere rounding, of which AdamW would make whole steps.
