@@ -1,11 +1,31 @@
 #include "parallel_core/random.h"
 
+#include <memory>
+#include <utility>
+
 #include "autograd/ops/random.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/tape/checkpoint.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
+
+namespace {
+
+// A function that runs again in backward draws for the samples of its first run.
+class ReplayedContext final : public ReplayedState {
+ public:
+  void swap() override { std::swap(context_, random_context()); }
+
+ private:
+  RandomContext context_ = random_context();
+};
+
+[[maybe_unused]] const bool context_is_replayed = register_replayed_state(
+    +[]() -> std::unique_ptr<ReplayedState> { return std::make_unique<ReplayedContext>(); });
+
+}  // namespace
 
 RandomContext& random_context() { return RankContext::current().slot<RandomContext>(); }
 

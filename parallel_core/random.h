@@ -21,7 +21,7 @@ enum class DropoutSite : uint64_t {
 };
 
 /// What the current rank's random streams are derived from. The training loop sets it before each
-/// micro-batch.
+/// micro-batch; checkpoint() puts back what a function had the first time.
 struct RandomContext {
   uint64_t seed = 0;
   int64_t step = 0;                 ///< optimizer step, from 0

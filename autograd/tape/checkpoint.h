@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "autograd/tape/recompute.h"  // IWYU pragma: export, is_recomputing()
 #include "autograd/tensor/tensor.h"
@@ -20,5 +21,25 @@ using TensorFunction = std::function<Tensor(const TensorList&)>;
 /// results are kept as long as the gradients are.
 /// Source: Chen et al. 2016, arXiv:1604.06174.
 Tensor checkpoint(const TensorFunction& function, const TensorList& inputs);
+
+/// The same for a function with several results; each is part of the graph, also where the function
+/// returns one of its inputs or a value that wants no gradient.
+using TensorListFunction = std::function<TensorList(const TensorList&)>;
+TensorList checkpoint(const TensorListFunction& function, const TensorList& inputs);
+
+/// State of a layer above that functions read and that may be another when they run again: of a
+/// pipeline's later micro-batch, for example. An object holds what it was when it was made.
+class ReplayedState {
+ public:
+  ReplayedState() = default;
+  ReplayedState(const ReplayedState&) = delete;
+  ReplayedState& operator=(const ReplayedState&) = delete;
+  virtual ~ReplayedState() = default;
+  /// Exchanges what it holds for what is current on the calling thread.
+  virtual void swap() = 0;
+};
+/// `capture` is called whenever checkpoint() runs a function first; what it makes is swapped in for
+/// the second run. To be called at static initialisation; returns true.
+bool register_replayed_state(std::unique_ptr<ReplayedState> (*capture)());
 
 }  // namespace tapestry

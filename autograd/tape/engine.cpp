@@ -450,7 +450,9 @@ TensorList separate(const TensorList& inputs) {
   return out;
 }
 
-TensorList nested_gradients(const Tensor& root, const Tensor& dy, const TensorList& inputs) {
+TensorList nested_gradients(const TensorList& roots,
+                            const TensorList& dys,
+                            const TensorList& inputs) {
   BackwardPass* const outer = running_pass.pass;
   const BackwardOptions options{.create_graph = grad_enabled()};
   BackwardPass pass(options);
@@ -465,9 +467,9 @@ TensorList nested_gradients(const Tensor& root, const Tensor& dy, const TensorLi
   }
   pass.capture(std::move(edges));
   if (outer != nullptr && outer->is_restricted()) {
-    pass.restrict_to_captures(std::span(&root, 1));
+    pass.restrict_to_captures(roots);
   }
-  start(pass, "backward", std::span(&root, 1), std::span(&dy, 1));
+  start(pass, "backward", roots, dys);
   pass.run();
   TensorList out;
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -74,11 +74,13 @@ bool accumulating();
 /// A separate handle of each input on the tape, so that one tensor in two places gets two
 /// gradients.
 TensorList separate(const TensorList& inputs);
-/// What checkpoint() needs: runs the graph of `root`, made inside a running pass, back to `inputs`,
-/// leaves or results of separate(), and returns their gradients. What else the graph leads to is
-/// treated as the running pass treats it: leaves accumulate, or the inputs of grad() receive. With
-/// a graph if grad mode is on.
-TensorList nested_gradients(const Tensor& root, const Tensor& dy, const TensorList& inputs);
+/// What checkpoint() needs: runs the graph of `roots`, made inside a running pass, back to
+/// `inputs`, leaves or results of separate(), and returns their gradients. What else the graph
+/// leads to is treated as the running pass treats it: leaves accumulate, or the inputs of grad()
+/// receive. With a graph if grad mode is on.
+TensorList nested_gradients(const TensorList& roots,
+                            const TensorList& dys,
+                            const TensorList& inputs);
 TensorList vjp_of(const Tensor& output, const Tensor& dy, const TensorList& inputs);
 }  // namespace detail
 

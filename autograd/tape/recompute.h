@@ -70,7 +70,8 @@ class RecomputedValues {
 };
 
 /// Recorded ops in its scope note their results in `values`, which lives at least as long; null: in
-/// none, also inside another scope.
+/// none, also inside another scope. Results that are noted must not be changed in place before they
+/// are dropped or kept: recorded ops refuse it.
 class RecomputeScope {
  public:
   explicit RecomputeScope(RecomputedValues* values);

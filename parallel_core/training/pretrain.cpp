@@ -275,6 +275,10 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   }
   if (!options.model) {
     log_recompute(config);
+  } else if (!config.model_config.layer_recompute.empty()) {
+    log_warning(
+        "recompute_config: of a model of one's own, layers that it runs by "
+        "TransformerModel::run_layer are recomputed as a whole, and nothing else");
   }
 
   log_info(checkpoint_plan(config.training_config));

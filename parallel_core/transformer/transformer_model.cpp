@@ -6,6 +6,8 @@
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tape/recompute.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/tensor_parallel/mappings.h"
@@ -27,6 +29,24 @@ TransformerModel::TransformerModel(const TransformerConfig& config,
       precision_(precision_of(config)) {
   check<ValueError>(data_layout == "BSH" || data_layout == "SBH", "data_layout '", data_layout,
                     "' is not known; choose BSH or SBH");
+  for (const LayerRecompute& layer : config.layer_recompute) {
+    is_recomputed_.push_back(layer.full);
+  }
+}
+
+Tensor TransformerModel::run_layer(int64_t i, const std::function<Tensor()>& forward) const {
+  if (!grad_enabled() || is_recomputed_.empty() || !is_recomputed_.at(static_cast<size_t>(i))) {
+    return forward();
+  }
+  RecomputedValues values;
+  Tensor out;
+  {
+    const RecomputeScope scope(&values);
+    out = forward();
+  }
+  values.keep(out);
+  values.drop();
+  return out;
 }
 
 int64_t TransformerModel::sequence_unit() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,11 @@ class TransformerModel : public ParallelModel {
     return chunks;
   }
 
+  /// forward(), the hidden states that layer i of the whole model makes, from 0. Where the
+  /// configuration has the layer recomputed as a whole, nothing else that it makes is kept, and
+  /// backward makes again what it reads, with the same bits (autograd/tape/recompute.h).
+  Tensor run_layer(int64_t i, const std::function<Tensor()>& forward) const;
+
   /// Ids, labels or a mask [B, S] in the order of hidden states: [S, B] with data_layout SBH. An
   /// undefined tensor stays one.
   Tensor in_layout(const Tensor& batch_first) const;
@@ -70,6 +76,7 @@ class TransformerModel : public ParallelModel {
   TensorParallelLayout tensor_layout_;
   ContextParallelLayout context_layout_;
   Precision precision_;
+  std::vector<bool> is_recomputed_;  // by layer; empty: none is
 };
 
 }  // namespace tapestry

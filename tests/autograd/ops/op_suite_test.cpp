@@ -340,8 +340,10 @@ TEST_P(OpSuite, ExpandedInputsAreLikeCopies) {
   }
 }
 
-// Inputs and results are let go before backward, and made again.
+// Inputs and results are let go before backward, and made again. What is to be made again cannot be
+// changed in place, which the op says.
 TEST_P(OpSuite, ResultsThatAreMadeAgainHaveTheSameBits) {
+  const bool in_place = GetParam()->op() == "copy_" || GetParam()->op() == "slice_assign";
   for (size_t i = 0; i < samples().size(); ++i) {
     const OpSample& sample = samples()[i];
     SCOPED_TRACE(trace(i, sample));
@@ -366,6 +368,10 @@ TEST_P(OpSuite, ResultsThatAreMadeAgainHaveTheSameBits) {
         return run(copied, dtype, Layout::kContiguous);
       };
       const Outcome plain = outcome(false);
+      if (in_place) {
+        EXPECT_THROW(outcome(true), RuntimeError);
+        continue;
+      }
       const Outcome again = outcome(true);
       ASSERT_EQ(again.outputs.size(), plain.outputs.size());
       ASSERT_EQ(again.gradients.size(), plain.gradients.size());

@@ -240,5 +240,38 @@ TEST(Checkpoint, ThirdDerivative) {
   EXPECT_THAT(values(grad(second, {x})[0]), ElementsAre(48));
 }
 
+TEST(Checkpoint, SeveralResults) {
+  const Tensor w = leaf({2, 3});
+  const auto body = [&](const TensorList& in) {
+    return TensorList{in[0] * w, in[1], tensor({7}), in[0] + in[1]};
+  };
+  const auto gradients = [&](bool recompute) {
+    const Tensor a = leaf({4, 5});
+    const Tensor b = leaf({6, 7});
+    w.set_grad({});
+    const TensorList in = {a * 1, b * 1};
+    const TensorList out = recompute ? checkpoint(body, in) : body(in);
+    EXPECT_THAT(values(out[1]), ElementsAre(6, 7));
+    EXPECT_THAT(values(out[2]), ElementsAre(7));
+    (sum(out[0] * out[0]) + sum(out[1] * out[3])).backward();
+    return std::array{values(a.grad()), values(b.grad()), values(w.grad())};
+  };
+  EXPECT_EQ(gradients(true), gradients(false));
+  // Of which one is used: nothing arrives for the others.
+  const Tensor a = leaf({4, 5});
+  sum(checkpoint(body, {a, leaf({6, 7})})[3]).backward();
+  EXPECT_THAT(values(a.grad()), ElementsAre(1, 1));
+  const Tensor second = grad(sum(checkpoint(body, {a, a})[0]), {a}, {}, {.create_graph = true})[0];
+  EXPECT_THAT(values(second), ElementsAre(2, 3));
+}
+
+TEST(Checkpoint, AFunctionMustGiveAsManyResultsAgain) {
+  int calls = 0;
+  const auto body = [&](const TensorList& in) { return TensorList(++calls == 1 ? 2 : 1, in[0]); };
+  const TensorList out = checkpoint(body, {leaf({3})});
+  EXPECT_THAT(message_of<RuntimeError>([&] { sum(out[0]).backward(); }),
+              ::testing::HasSubstr("gave 2 results, and 1 when it ran again"));
+}
+
 }  // namespace
 }  // namespace tapestry

@@ -99,7 +99,7 @@ TEST_F(RecomputeRun, TheEstimateKnowsIt) {
         << said();
     return out_;
   };
-  EXPECT_THAT(estimate(""), Not(HasSubstr("recompute:")));
+  EXPECT_THAT(estimate(""), Not(HasSubstr("\nrecompute: ")));
   EXPECT_THAT(estimate("--set parallel_config.recompute_config=True"),
               AllOf(HasSubstr("(recomputation spares "),
                     HasSubstr("\nrecompute: of each, layers 0 to 2: ")));

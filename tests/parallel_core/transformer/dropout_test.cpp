@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "autograd/kernels/parallel_for.h"
+#include "autograd/tape/checkpoint.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/random.h"
 #include "tests/parallel_core/small_model.h"
@@ -72,6 +73,24 @@ TEST(HiddenDropout, RateAndErrors) {
   EXPECT_THROW(hidden_dropout(x, 1, 0, DropoutSite::kEmbedding, 0), ValueError);
   EXPECT_THROW(hidden_dropout(x, -0.1, 0, DropoutSite::kEmbedding, 0), ValueError);
   EXPECT_THROW(hidden_dropout(ones({2, 3, 4}), 0.1, 0, DropoutSite::kEmbedding, 0), ValueError);
+}
+
+// In a pipeline other micro-batches have run forward by then.
+TEST(HiddenDropout, ACheckpointDrawsForTheSamplesThatItSawFirst) {
+  const auto gradient = [](bool recompute) {
+    set_samples(3, {4, 5});
+    const Tensor x = ones({2, 5, 6}).set_requires_grad();
+    const auto drop = [](const TensorList& in) {
+      return hidden_dropout(in[0], 0.4, 1, DropoutSite::kMlpOutput, 0) * in[0];
+    };
+    const Tensor loss = sum(recompute ? checkpoint(drop, {x}) : drop({x}));
+    set_samples(4, {8, 9, 10});
+    loss.backward();
+    EXPECT_EQ(random_context().sample_ids.size(), 3U);
+    EXPECT_EQ(random_context().step, 4);
+    return x.grad();
+  };
+  EXPECT_TRUE(testing::same_bits(gradient(true), gradient(false)));
 }
 
 TEST(SampleRuns, ConsecutiveSamplesAreOneRun) {

@@ -259,6 +259,53 @@ TEST(RecomputedLayer, ReportsOnce) {
   EXPECT_EQ(counts.at("layers.1.attention.q"), 1);
 }
 
+// A model of one's own: products in a row.
+class Products final : public TransformerModel {
+ public:
+  explicit Products(const AllConfig& config) : TransformerModel(config) {
+    layers_ = make_layers([&](int64_t i) {
+      return &register_module<ColumnParallelLinear>(concat("layer", i), concat("layer", i),
+                                                    config.model_config.hidden_size,
+                                                    config.model_config.hidden_size, config);
+    });
+  }
+  std::string type_name() const override { return "Products"; }
+  ModelOutput forward(const ModelInput& in) override {
+    Tensor x = in.hidden;
+    for (size_t i = 0; i < layers_.front().size(); ++i) {
+      x = run_layer(static_cast<int64_t>(i),
+                    [&] { return x + gelu(layers_.front()[i]->forward(gelu(x)).output); });
+    }
+    return {.hidden = x};
+  }
+
+ private:
+  std::vector<std::vector<ColumnParallelLinear*>> layers_;
+};
+
+TEST(RecomputedLayer, OfAModelOfOnesOwn) {
+  struct Outcome {
+    int64_t kept = 0;
+    Tensor gradient;
+  };
+  const auto outcome = [](const Overrides& overrides) {
+    Products model(testing::small_config(overrides));
+    const Tensor x = normal(0, 1, {2, 8, 32}, kFloat32, RandomKey{3, 4, 0}).set_requires_grad();
+    const auto kind = static_cast<int>(MemoryKind::kActivation);
+    CachingAllocator& allocator = RankContext::current().allocator();
+    const int64_t before = allocator.stats().current_by_kind[kind];
+    const Tensor out = model.forward({.hidden = x}).hidden;
+    Outcome result = {allocator.stats().current_by_kind[kind] - before, {}};
+    sum(out * out).backward();
+    result.gradient = x.grad();
+    return result;
+  };
+  const Outcome plain = outcome({});
+  const Outcome again = outcome({"parallel_config.recompute_config=True"});
+  EXPECT_LT(2 * again.kept, plain.kept);
+  EXPECT_TRUE(testing::same_bits(again.gradient, plain.gradient));
+}
+
 // Second derivatives, of which the engine knows nothing special.
 TEST(RecomputedLayer, GradientsCanBeDifferentiated) {
   const auto second = [](const Overrides& overrides) {
