@@ -230,7 +230,7 @@ TEST(Config, AccumulationStepsMultiplyMicroBatches) {
       ::testing::AllOf(HasSubstr("gradient_accumulation_steps"), HasSubstr("got 0")));
   EXPECT_THAT(
       message_of<ValueError>([&] { with({"training_config.gradient_accumulation_steps=True"}); }),
-      ::testing::AllOf(HasSubstr("expected integer"), HasSubstr("boolean")));
+      ::testing::AllOf(HasSubstr("gradient_accumulation_steps"), HasSubstr("integer")));
   EXPECT_THAT(message_of<ValueError>([&] {
                 with({"training_config.gradient_accumulation_steps=2000000000",
                       "dataset_config.micro_batch_num=2"});
