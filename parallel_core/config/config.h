@@ -68,6 +68,8 @@ struct TrainingConfig {
   std::optional<std::string> best_metric_comparison;
   std::optional<std::string> eval_metric;
   std::optional<GradClipConfig> grad_clip_kwargs;
+  std::optional<bool> use_clip_grad;    // resolved: optimizer_config.clip_grad
+  std::optional<double> max_grad_norm;  // the same
   std::optional<double> loss_scale;
   std::optional<double> loss_scale_value;
   std::optional<int64_t> loss_scale_factor;

@@ -407,18 +407,52 @@ void resolve_accumulation(Resolution& r) {
   r.derived(kBatches, kKey);
 }
 
+// The static configurations' two keys of clipping.
+void resolve_clipping(Resolution& r) {
+  constexpr const char* kUse = "training_config.use_clip_grad";
+  constexpr const char* kNorm = "training_config.max_grad_norm";
+  constexpr const char* kClip = "optimizer_config.clip_grad";
+  auto& training = r.config().training_config;
+  double& clip = r.config().optimizer_config.clip_grad;
+  if (!r.sound({kUse, kNorm, kClip})) {
+    return;
+  }
+  if (training.grad_clip_kwargs && clip > 0) {
+    r.error(kClip, "given beside training_config.grad_clip_kwargs; keep one of them");
+  }
+  if (!training.use_clip_grad.value_or(false)) {
+    if (training.max_grad_norm) {
+      r.note(kNorm, "has no effect without use_clip_grad: True");
+    }
+    if (training.use_clip_grad && (clip > 0 || training.grad_clip_kwargs)) {
+      r.error(kUse,
+              concat("is False beside ", clip > 0 ? kClip : "training_config.grad_clip_kwargs",
+                     ", which clips; keep the one that is meant"));
+    }
+  } else {
+    const double norm = training.max_grad_norm.value_or(1.0);
+    if (training.grad_clip_kwargs || (clip > 0 && clip != norm)) {
+      r.error(kUse, concat("clips to a norm of ", norm, " beside ",
+                           clip > 0 ? kClip : "training_config.grad_clip_kwargs",
+                           ", which says otherwise; keep one of them"));
+    } else {
+      clip = norm;
+      r.derived(kClip, kUse);
+    }
+  }
+  training.use_clip_grad.reset();
+  training.max_grad_norm.reset();
+}
+
 void resolve_training(Resolution& r) {
   resolve_accumulation(r);
+  resolve_clipping(r);
   resolve_saving(r);
   const auto& training = r.config().training_config;
   resolve_length(r);
   resolve_start_weights(r);
   resolve_wrapper(r);
   resolve_data(r);
-  if (training.grad_clip_kwargs && r.config().optimizer_config.clip_grad > 0) {
-    r.error("optimizer_config.clip_grad",
-            "given beside training_config.grad_clip_kwargs; keep one of them");
-  }
   resolve_loss_scale(r);
   if (training.new_dataset &&
       !differs_from_default(r.config(), "training_config", "resume_training")) {

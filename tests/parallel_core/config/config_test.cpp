@@ -238,6 +238,27 @@ TEST(Config, AccumulationStepsMultiplyMicroBatches) {
               HasSubstr("more than 2147483647 micro-batches"));
 }
 
+TEST(Config, ClippingInTwoKeys) {
+  const auto clip = [](const std::vector<std::string>& settings) {
+    return with(settings).optimizer_config.clip_grad;
+  };
+  const std::string use = "training_config.use_clip_grad=";
+  EXPECT_EQ(clip({use + "True"}), 1.0);
+  EXPECT_EQ(clip({use + "True", "training_config.max_grad_norm=0.5"}), 0.5);
+  EXPECT_EQ(clip({use + "True", "optimizer_config.clip_grad=1.0"}), 1.0);
+  EXPECT_EQ(clip({use + "False"}), 0.0);
+  EXPECT_EQ(clip({"training_config.max_grad_norm=0.5"}), 0.0);
+  const std::string kwargs =
+      "training_config.grad_clip_kwargs={grad_clip_type: GradClipByValue, clip_value: 1.0}";
+  using Settings = std::vector<std::string>;
+  for (const Settings& wrong : {Settings{use + "True", "optimizer_config.clip_grad=2.0"},
+                                Settings{use + "False", "optimizer_config.clip_grad=2.0"},
+                                Settings{use + "True", kwargs}, Settings{use + "False", kwargs}}) {
+    EXPECT_THAT(message_of<ValueError>([&] { with(wrong); }),
+                ::testing::AllOf(HasSubstr("use_clip_grad"), HasSubstr("keep ")));
+  }
+}
+
 TEST(Config, RecordedStepsAreNotShuffled) {
   EXPECT_THAT(message_of<ValueError>([&] {
                 with({"dataset_config.step_data_dir=x", "dataset_config.shuffle=True"});

@@ -56,6 +56,17 @@ TEST(StaticNames, OfSectionsAndOfCallbacks) {
                     Not(Contains(HasSubstr("runner_wrapper.type")))));
 }
 
+TEST(StaticNames, OfAccumulationAndClipping) {
+  const AllConfig config = load(
+      "runner_config:\n  gradient_accumulation_steps: 4\n"
+      "runner_wrapper:\n  use_clip_grad: True\n  max_grad_norm: 0.5\n"
+      "dataset_config:\n  micro_batch_num: 2\n");
+  EXPECT_EQ(config.dataset_config.micro_batch_num, 8);
+  EXPECT_EQ(config.optimizer_config.clip_grad, 0.5);
+  EXPECT_THAT(complaints("runner_config:\n  gradient_accumulation_steps: 0\n"),
+              AllOf(HasSubstr("gradient_accumulation_steps"), HasSubstr("got 0")));
+}
+
 TEST(StaticNames, OfMappingsWithAType) {
   const AllConfig fixed = load(
       "runner_wrapper:\n  scale_sense:\n    type: FixedLossScaleUpdateCell\n"
