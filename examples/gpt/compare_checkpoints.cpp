@@ -66,7 +66,7 @@ struct Difference {
 };
 
 Tensor read_tensor(const TensorSource& files, const std::string& name) {
-  Tensor values = tapestry::empty(files.entry(name).shape, files.dtype(name));
+  Tensor values = tapestry::empty(files.shape(name), files.dtype(name));
   files.read(name, values.raw());
   return values;
 }

@@ -24,6 +24,7 @@
 #include "optim/adam.h"
 #include "optim/grad_clip.h"
 #include "optim/lr_scheduler.h"
+#include "optim/schedule_curves.h"
 
 using namespace tapestry;
 using indexing::None;
