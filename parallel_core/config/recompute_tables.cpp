@@ -12,7 +12,7 @@ namespace {
 
 using config::Value;
 
-LayerTable none_of(const LayerTable& counts) {
+LayerTable no_layers_of(const LayerTable& counts) {
   LayerTable table = counts;
   for (auto& row : table) {
     std::fill(row.begin(), row.end(), 0);
@@ -31,7 +31,7 @@ int64_t limited(const Value& wanted, int64_t most) {
 }
 
 LayerTable deal_out(const Value::List& stages, const LayerTable& counts) {
-  LayerTable table = none_of(counts);
+  LayerTable table = no_layers_of(counts);
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     int64_t held = 0;
     for (const auto& row : counts) {
@@ -66,11 +66,11 @@ LayerTable by_chunk(const std::string& key, const Value::List& rows, const Layer
 
 LayerTable table_of(const std::string& key, const Value& value, const LayerTable& counts) {
   if (value.is<bool>()) {
-    return value.as<bool>() ? counts : none_of(counts);
+    return value.as<bool>() ? counts : no_layers_of(counts);
   }
   const auto& list = value.as<Value::List>();
   if (list.empty()) {
-    return none_of(counts);
+    return no_layers_of(counts);
   }
   if (std::any_of(list.begin(), list.end(), [](const Value& v) { return v.is<Value::List>(); })) {
     return by_chunk(key, list, counts);
@@ -89,8 +89,8 @@ const std::vector<std::string> kUsualOperations = {"feed_forward\\.mul",
                                                    "feed_forward\\.w1\\.activation\\.silu"};
 const std::vector<std::string> kUsualCommunication = {".*\\.norm"};
 // Whatever the activation, gated or not.
-const std::vector<std::string> kActivations = {"feed_forward\\..*\\.activation\\..*",
-                                               "feed_forward\\.mul"};
+const std::vector<std::string> kMlpActivations = {"feed_forward\\..*\\.activation\\..*",
+                                                  "feed_forward\\.mul"};
 const std::vector<std::string> kCoreAttention = {"attention\\.core_attention"};
 
 template <class T>
@@ -114,7 +114,7 @@ std::string patterns_text(const std::vector<PatternLayers>& patterns) {
   return "{" + text + "}";
 }
 
-bool contains(const std::vector<PatternLayers>& patterns, const std::string& pattern) {
+bool has_pattern(const std::vector<PatternLayers>& patterns, const std::string& pattern) {
   return std::any_of(patterns.begin(), patterns.end(), [&](const PatternLayers& entry) {
     return entry.pattern == pattern && !is_empty(entry.layers);
   });
@@ -133,9 +133,9 @@ void for_each_layer(const LayerTable& counts, const F& f) {
   }
 }
 
-std::vector<bool> listed(const std::string& key,
-                         const std::vector<int64_t>& numbers,
-                         size_t num_layers) {
+std::vector<bool> layers_listed(const std::string& key,
+                                const std::vector<int64_t>& numbers,
+                                size_t num_layers) {
   std::vector<bool> out(num_layers, false);
   for (const int64_t layer : numbers) {
     check<ValueError>(layer >= 0 && layer < static_cast<int64_t>(num_layers), key, ": layer ",
@@ -156,10 +156,11 @@ void choose_by_tables(const RecomputeConfig& config,
     check<ValueError>(is_empty(tables.layer_recompute),
                       "recompute and recompute_layers both say which layers are recomputed; keep "
                       "one");
-    full = listed("recompute_layers", *config.recompute_layers, layers.size());
+    full = layers_listed("recompute_layers", *config.recompute_layers, layers.size());
   }
   if (config.select_recompute_layers) {
-    selected = listed("select_recompute_layers", *config.select_recompute_layers, layers.size());
+    selected =
+        layers_listed("select_recompute_layers", *config.select_recompute_layers, layers.size());
   }
   for_each_layer(counts, [&](size_t index, size_t chunk, size_t stage, int64_t place) {
     LayerRecompute& layer = layers[index];
@@ -167,7 +168,7 @@ void choose_by_tables(const RecomputeConfig& config,
     const auto add = [&](const std::vector<PatternLayers>& from,
                          const std::vector<PatternLayers>& excluded, std::vector<std::string>& to) {
       for (const PatternLayers& entry : from) {
-        if (is_on(entry.layers) && !contains(excluded, entry.pattern)) {
+        if (is_on(entry.layers) && !has_pattern(excluded, entry.pattern)) {
           to.push_back(entry.pattern);
         }
       }
@@ -202,10 +203,10 @@ void choose_by_granularity(const TransformerConfig& model,
       layer.select.insert(layer.select.end(), patterns.begin(), patterns.end());
     };
     if (granularity == "selective") {
-      add(model.use_flash_attention ? kActivations : kCoreAttention);
+      add(model.use_flash_attention ? kMlpActivations : kCoreAttention);
     }
     if (model.select_recompute && granularity != "selective") {
-      add(model.use_flash_attention ? kActivations : kCoreAttention);
+      add(model.use_flash_attention ? kMlpActivations : kCoreAttention);
     }
     if (model.select_comm_recompute) {
       layer.select_comm = kUsualCommunication;
@@ -264,7 +265,7 @@ RecomputeTables recompute_tables(const RecomputeConfig& config, const LayerTable
   tables.select_comm_recompute =
       patterns("select_comm_recompute", config.select_comm_recompute, kUsualCommunication);
   tables.select_recompute_exclude =
-      patterns("select_recompute_exclude", config.select_recompute_exclude, kActivations);
+      patterns("select_recompute_exclude", config.select_recompute_exclude, kMlpActivations);
   tables.select_comm_recompute_exclude = patterns(
       "select_comm_recompute_exclude", config.select_comm_recompute_exclude, kUsualCommunication);
   return tables;
@@ -351,7 +352,7 @@ std::string recompute_config_text(const AllConfig& config) {
   const auto add = [&](const char* name, const std::vector<PatternLayers>& selected,
                        const std::vector<PatternLayers>& excluded) {
     for (const PatternLayers& entry : selected) {
-      if (!is_empty(entry.layers) && contains(excluded, entry.pattern)) {
+      if (!is_empty(entry.layers) && has_pattern(excluded, entry.pattern)) {
         text += concat("\n", name, ": '", entry.pattern,
                        "' is excluded too, and removed from the selection");
       }

@@ -369,7 +369,9 @@ TEST_P(OpSuite, ResultsThatAreMadeAgainHaveTheSameBits) {
       };
       const Outcome plain = outcome(false);
       if (in_place) {
-        EXPECT_THROW(outcome(true), RuntimeError);
+        if (sample.inputs[0].numel() > 0) {
+          EXPECT_THROW(outcome(true), RuntimeError);
+        }
         continue;
       }
       const Outcome again = outcome(true);

@@ -7,6 +7,7 @@
 #include "tests/message_of.h"
 
 namespace tapestry {
+namespace recompute_tables_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -273,4 +274,5 @@ TEST(RecomputeTables, PartsOfPatterns) {
 }
 
 }  // namespace
+}  // namespace recompute_tables_test
 }  // namespace tapestry
