@@ -6,7 +6,6 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/hf_names.h"
-#include "parallel_core/transformer/activation.h"
 
 namespace tapestry {
 
@@ -199,7 +198,7 @@ FileNames::FileNames(NameScheme of, const TransformerConfig& config)
     : scheme(of),
       heads_per_group(config.num_attention_heads / config.num_query_groups),
       head_size(config.kv_channels.value()),
-      gated(is_gated(config.hidden_act)),
+      gated(has_gated_mlp(config)),
       layer_norm(config.normalization == "LayerNorm") {}
 
 NameScheme name_scheme(const TransformerConfig& config) {

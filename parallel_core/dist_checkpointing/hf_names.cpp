@@ -11,6 +11,10 @@ bool has_plain_structure(const TransformerConfig& c) {
 
 }  // namespace
 
+bool has_gated_mlp(const TransformerConfig& config) {
+  return config.hidden_act == "swiglu" || config.hidden_act == "fused_swiglu";
+}
+
 std::string file_model_type(const TransformerConfig& c) {
   if (!has_plain_structure(c)) {
     return "tapestry";
@@ -19,7 +23,7 @@ std::string file_model_type(const TransformerConfig& c) {
   const bool plain_rope = c.position_embedding_type == "rope" &&
                           c.rotary_config.rotary_percent == 1.0 &&
                           !c.rotary_config.rotary_interleaved;
-  const bool swiglu = c.hidden_act == "swiglu" || c.hidden_act == "fused_swiglu";
+  const bool swiglu = has_gated_mlp(c);
   if (rms && plain_rope && swiglu) {
     if (c.qkv_has_bias && !c.out_proj_has_bias && !c.mlp_has_bias) {
       return "qwen2";

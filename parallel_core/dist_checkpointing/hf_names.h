@@ -10,4 +10,7 @@ namespace tapestry {
 /// "llama", "qwen2", "gpt2", or "tapestry" for a model that none of them expresses.
 std::string file_model_type(const TransformerConfig& config);
 
+/// Whether the MLP has w_gate beside w_up.
+bool has_gated_mlp(const TransformerConfig& config);
+
 }  // namespace tapestry
