@@ -1,5 +1,6 @@
 // Documents in a sample, through the programs: dataset_config.reset_attention_mask,
 // reset_position_ids and eod_mask_loss.
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/examples/gpt/run_program.h"
