@@ -1,5 +1,6 @@
 // Documents in a sample, through the programs: dataset_config.reset_attention_mask,
 // reset_position_ids and eod_mask_loss.
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/examples/gpt/run_program.h"
@@ -70,7 +71,7 @@ TEST_F(DocumentsTest, TwoInASampleTrainAsTwoSamples) {
     const auto joined = train("joined" + std::to_string(model.size()), model + kReset);
     expect_same_curve(joined, apart);
     const auto attentive = train("attentive" + std::to_string(model.size()), model);
-    EXPECT_GT(std::abs(attentive[0].at("loss").get<double>() - apart[0].at("loss").get<double>()),
+    EXPECT_GT(std::abs(attentive[2].at("loss").get<double>() - apart[2].at("loss").get<double>()),
               1e-4);
   }
 }
@@ -91,8 +92,8 @@ TEST_F(DocumentsTest, OtherTokensMayEndOrPad) {
   const auto spaces = train("spaces", kReset + set_data("eos_token_id", "32"));
   EXPECT_THAT(out_ + err_, HasSubstr("documents are taken to end with 32, the tokenizer ends them "
                                      "with 256"));
-  EXPECT_THAT(out_ + err_, Not(HasSubstr("no document ends")));  // some do
   const auto ends = train("ends", kReset);
+  EXPECT_THAT(out_ + err_, Not(HasSubstr("no document ends")));
   EXPECT_NE(spaces[0].at("loss"), ends[0].at("loss"));
   EXPECT_NE(spaces[0].at("loss_tokens"), ends[0].at("loss_tokens"));
   train("never", kReset + set_data("eos_token_id", "259"));
