@@ -8,22 +8,22 @@
 namespace tapestry::optim {
 namespace {
 
-constexpr double kBound = 1e-12;
+constexpr double kCurveBound = 1e-12;
 
 TEST(Curves, FromFirstToLast) {
   for (const Curve& c : {curve::linear(4, 1, 10), curve::cosine(4, 1, 10),
                          curve::polynomial(4, 1, 10, 2), curve::exponential(4, 1, 10)}) {
-    EXPECT_NEAR(c(0), 4, kBound);
-    EXPECT_NEAR(c(10), 1, kBound);
+    EXPECT_NEAR(c(0), 4, kCurveBound);
+    EXPECT_NEAR(c(10), 1, kCurveBound);
     EXPECT_EQ(c(1e9), 1);
   }
-  EXPECT_NEAR(curve::linear(4, 1, 10)(5), 2.5, kBound);
-  EXPECT_NEAR(curve::linear(1, 4, 10)(5), 2.5, kBound);
-  EXPECT_NEAR(curve::cosine(4, 1, 12)(4), 1 + 3 * 0.75, kBound);
-  EXPECT_NEAR(curve::polynomial(4, 1, 10, 2)(5), 1.75, kBound);
-  EXPECT_NEAR(curve::exponential(4, 1, 10)(5), 1 + 3 * (std::sqrt(2.0) - 1), kBound);
+  EXPECT_NEAR(curve::linear(4, 1, 10)(5), 2.5, kCurveBound);
+  EXPECT_NEAR(curve::linear(1, 4, 10)(5), 2.5, kCurveBound);
+  EXPECT_NEAR(curve::cosine(4, 1, 12)(4), 1 + 3 * 0.75, kCurveBound);
+  EXPECT_NEAR(curve::polynomial(4, 1, 10, 2)(5), 1.75, kCurveBound);
+  EXPECT_NEAR(curve::exponential(4, 1, 10)(5), 1 + 3 * (std::sqrt(2.0) - 1), kCurveBound);
   EXPECT_EQ(curve::constant(3)(7), 3);
-  EXPECT_NEAR(curve::inverse_square_root(4, 2)(6), 2, kBound);
+  EXPECT_NEAR(curve::inverse_square_root(4, 2)(6), 2, kCurveBound);
   EXPECT_EQ(curve::inverse_square_root(4, 2, 3)(6), 3);
 }
 
@@ -43,25 +43,25 @@ TEST(Curves, OneAfterTheOther) {
   EXPECT_EQ(c(0), 1);
   EXPECT_EQ(c(2), 2);
   EXPECT_EQ(c(4), 3);
-  EXPECT_NEAR(c(6), 2, kBound);
+  EXPECT_NEAR(c(6), 2, kCurveBound);
   EXPECT_EQ(c(10), 0);
   EXPECT_EQ(curve::warm_up(0, 3, 0, curve::constant(3))(0), 3);
-  EXPECT_NEAR(curve::shifted(c, 4)(2), 2, kBound);
+  EXPECT_NEAR(curve::shifted(c, 4)(2), 2, kCurveBound);
   // Stay, then fall.
   const Curve wsd = curve::join(curve::constant(2), 5, curve::cosine(2, 1, 2));
   EXPECT_EQ(wsd(4), 2);
-  EXPECT_NEAR(wsd(6), 1.5, kBound);
+  EXPECT_NEAR(wsd(6), 1.5, kCurveBound);
 }
 
 TEST(Curves, OneCycle) {
   const Curve c = curve::one_cycle(
       {.peak = 2, .length = 10, .rising = 0.4, .start_divisor = 4, .final_divisor = 5});
-  EXPECT_NEAR(c(0), 0.5, kBound);
-  EXPECT_NEAR(c(2), 1.25, kBound);
-  EXPECT_NEAR(c(4), 2, kBound);
-  EXPECT_NEAR(c(7), 1.05, kBound);
-  EXPECT_NEAR(c(10), 0.1, kBound);
-  EXPECT_NEAR(c(11), 0.1, kBound);
+  EXPECT_NEAR(c(0), 0.5, kCurveBound);
+  EXPECT_NEAR(c(2), 1.25, kCurveBound);
+  EXPECT_NEAR(c(4), 2, kCurveBound);
+  EXPECT_NEAR(c(7), 1.05, kCurveBound);
+  EXPECT_NEAR(c(10), 0.1, kCurveBound);
+  EXPECT_NEAR(c(11), 0.1, kCurveBound);
 }
 
 TEST(Curves, WrongNumbers) {
@@ -97,8 +97,8 @@ TEST(ComposedSchedule, SetsTheGroups) {
   ComposedSchedule({.learning_rate = curve::one_cycle({.peak = 2, .length = 10, .rising = 0.5}),
                     .weight_decay = curve::constant(0.1)})
       .apply(sgd, {.applied = 5, .seen = 5});
-  EXPECT_NEAR(sgd.param_groups()[0].lr, 2, kBound);
-  EXPECT_NEAR(sgd.param_groups()[1].lr, 1, kBound);
+  EXPECT_NEAR(sgd.param_groups()[0].lr, 2, kCurveBound);
+  EXPECT_NEAR(sgd.param_groups()[1].lr, 1, kCurveBound);
   EXPECT_EQ(sgd.param_groups()[0].weight_decay, 0.1);
   EXPECT_EQ(sgd.param_groups()[1].weight_decay, 0);
 }
