@@ -260,7 +260,8 @@ TEST_F(SkippedSteps, LeaveEverythingAsItWas) {
 
 TEST_F(SkippedSteps, AlsoForNormsThatAreNotFinite) {
   Trainer trainer(
-      joined(kSkip, {"training_config.loss_scale_value=4096", "training_config.loss_scale_factor=2",
+      joined(kSkip, {"monitor_config.global_norm_spike_threshold=1000",
+                     "training_config.loss_scale_value=4096", "training_config.loss_scale_factor=2",
                      "training_config.loss_scale_window=3", "model_config.compute_dtype=float16"}));
   trainer.cell({make_batch(trainer.config, 2)});
   const float scale = trainer.cell.grad_scaler().scale();
