@@ -116,7 +116,7 @@ TEST_F(TensorBoardLogTest, BeginsWithTheConfigurationAsText) {
                                        "tensorboard/text_summary"}));
   EXPECT_THAT(training, HasSubstr("| key | value | from |\n|---|---|---|\n"));
   EXPECT_THAT(training, HasSubstr("| eval_iters | 10 | default |\n"));
-  EXPECT_THAT(training, HasSubstr("| output_dir | a&#124;b&lt;c | "));
+  EXPECT_THAT(training, HasSubstr("| output_dir | \"a&#124;b&lt;c\" | --set |\n"));
 }
 
 TEST_F(TensorBoardLogTest, GoesOnInAnotherFile) {
