@@ -80,7 +80,7 @@ class FactoredStep {
 
   void add_parts(size_t parameter);
   void add_tiles(Part& part);
-  void add_tile(const Part& part, int64_t number, int64_t element, int64_t rows, int64_t columns);
+  void add_tile(const Part& part, int64_t number, int64_t at, int64_t rows, int64_t columns);
   void finish_tiles();
   std::span<const kernels::FactoredTile> matrices() const {
     return std::span(tiles_).first(matrix_tiles_);

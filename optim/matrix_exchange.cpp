@@ -30,7 +30,7 @@ class Message {
     size_ += piece.numel();
   }
   Tensor joined() const {
-    const Tensor all = empty({size_}, dtype_);
+    Tensor all = empty({size_}, dtype_);
     int64_t at = 0;
     for (const Tensor& piece : pieces_) {
       copy_values(piece.is_contiguous() ? elements_of(piece, 0, piece.numel()) : flat_copy(piece),
