@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 
 #include "autograd/tensor/dtype.h"
@@ -128,9 +129,9 @@ std::string number_text(double value, const char* unit) {
   return text.data();
 }
 
-std::string bytes_text(double bytes) {
-  return bytes < 0 ? "-" + size_text(static_cast<int64_t>(-bytes))
-                   : size_text(static_cast<int64_t>(bytes));
+// "1.5 GiB less", or what exclusions lead to, "1.5 GiB more".
+std::string less_text(double bytes) {
+  return size_text(static_cast<int64_t>(std::abs(bytes))) + (bytes < 0 ? " more" : " less");
 }
 
 }  // namespace
@@ -215,7 +216,7 @@ std::string recompute_cost_text(const AllConfig& config) {
     const double less = usual.kept - costs[first].kept;
     text += concat(text.empty() ? "" : "; ", end - first == 1 ? "layer " : "layers ", first,
                    end - first == 1 ? std::string() : concat(" to ", end - 1), ": ",
-                   bytes_text(less), " less, ", number_text(costs[first].flops, "FLOP"), " more");
+                   less_text(less), ", ", number_text(costs[first].flops, "FLOP"), " more");
     const auto layers = static_cast<double>(end - first);
     saved += less * layers;
     again += costs[first].flops * layers;
@@ -224,9 +225,9 @@ std::string recompute_cost_text(const AllConfig& config) {
   const auto layers = static_cast<double>(costs.size());
   std::array<char, 64> share{};
   std::snprintf(share.data(), share.size(), "%.1f %%", 100 * again / (3 * flops * layers));
-  return concat("recompute: of a micro-batch, the layers keep ", bytes_text(saved), " less than ",
-                bytes_text(usual.kept * layers), ", and compute ", number_text(again, "FLOP"),
-                " again, ", share.data(),
+  return concat("recompute: of a micro-batch, the layers keep ", less_text(saved), " than ",
+                size_text(static_cast<int64_t>(usual.kept * layers)), ", and compute ",
+                number_text(again, "FLOP"), " again, ", share.data(),
                 " more than their forward and backward passes\nrecompute: of each, ", text);
 }
 

@@ -147,6 +147,58 @@ INSTANTIATE_TEST_SUITE_P(Layouts,
                          ::testing::ValuesIn(kLayouts),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// Bytes that rank 0 has communicated in its tensor- or data-parallel group in a second step of two
+// micro-batches, by collective.
+CommunicationStats communicated(const std::string& layout_name, const Overrides& overrides) {
+  const auto* const layout = std::find_if(std::begin(kLayouts), std::end(kLayouts),
+                                          [&](const Layout& l) { return l.name == layout_name; });
+  CommunicationStats out;
+  const AllConfig config = testing::small_config(joined(layout->overrides, overrides));
+  testing::run_parallel(layout->ranks, layout->sizes, [&] {
+    testing::Trainer trainer(config);
+    ProcessGroup& group = layout->sizes.tensor_model_parallel_size > 1
+                              ? get_tensor_model_parallel_group()
+                              : get_data_parallel_group();
+    for (int64_t step = 0; step < 2; ++step) {
+      group.reset_stats();
+      trainer.cell({testing::make_batch(trainer.config, 2, 4 * step),
+                    testing::make_batch(trainer.config, 2, 4 * step + 2)});
+    }
+    if (RankContext::current().rank() == 0) {
+      out = group.stats();
+    }
+  });
+  return out;
+}
+
+TEST(RecomputedLayer, CommunicatesAgainUnlessItIsNotTo) {
+  const auto bytes = [](const std::string& layout, Collective what, const Overrides& overrides) {
+    return communicated(layout, overrides).of(what).bytes;
+  };
+  const std::string config = "parallel_config.recompute_config=";
+  // Of a layer's two sums in forward the first is needed again: the second one's result is not.
+  constexpr int64_t hidden = 2 * 2 * 8 * 32 * 4;  // two micro-batches of two rows
+  const Collective sum = Collective::kAllReduce;
+  const int64_t plain = bytes("TensorParallel", sum, {});
+  EXPECT_EQ(bytes("TensorParallel", sum, {config + "True"}), plain + 2 * hidden);
+  EXPECT_EQ(bytes("TensorParallel", sum, {config + "{recompute: True, mp_comm_recompute: False}"}),
+            plain);
+  const Collective gather = Collective::kAllGather;
+  // Inputs are gathered again in any case, for two products of each layer.
+  const int64_t gathered = bytes("SequenceParallel", gather, {});
+  EXPECT_EQ(bytes("SequenceParallel", gather, {config + "{select_comm_recompute_exclude: True}"}),
+            gathered - 4 * hidden);
+  // The share of a layer's input comes back once.
+  EXPECT_EQ(bytes("TensorParallel", gather,
+                  {config + "{recompute: True, recompute_slice_activation: True}"}),
+            bytes("TensorParallel", gather, {config + "True"}) + 2 * hidden);
+  // Weights, with z3: once a step, or once a use.
+  const int64_t weights = bytes("Zero3", gather, {});
+  EXPECT_GT(bytes("Zero3", gather, {config + "True"}), weights);
+  EXPECT_LT(2 * bytes("Zero3", gather, {config + "{parallel_optimizer_comm_recompute: False}"}),
+            weights);
+}
+
 // A model whose activations are large beside everything else.
 AllConfig wide(const Overrides& overrides) {
   return testing::small_config(
