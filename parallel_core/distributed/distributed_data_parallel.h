@@ -50,7 +50,8 @@ struct DataParallelOptions {
 /// wanted. With a sharded optimizer, what is updated are the pieces().
 ///
 /// With z3 the memory of a paged parameter comes when it is touched and goes when two others have
-/// been, so that an op may use two at once, unless what was gathered is to be kept. Reading or saving one is collective, like every touch.
+/// been, so that an op may use two at once, unless what was gathered is to be kept. Reading or
+/// saving one is collective, like every touch.
 class DistributedDataParallel final : public ModelGradients {
  public:
   /// Parameters lie in buckets in reverse order of their making, which is about the order in which

@@ -40,10 +40,7 @@ class OutputLayer final : public nn::Module {
       : weight_(register_parameter(
             "weight",
             initial_value(init(config, layout).logical.view_shape, {init(config, layout)}),
-            {.matmul = true,
-             .head = true,
-             .tp = nn::TensorParallel::kSharded,
-             .tp_axis = 0})) {
+            {.matmul = true, .head = true, .tp = nn::TensorParallel::kSharded, .tp_axis = 0})) {
     weight_.set_logical({init(config, layout).logical});
   }
   std::string type_name() const override { return "ColumnParallelLinear"; }

@@ -182,15 +182,20 @@ TEST(Config, FilesOfCheckpointsHaveAFormatAndNames) {
   EXPECT_EQ(config.training_config.prefix, "llama_8b");
   EXPECT_THAT(config.unsupported, IsEmpty());
   // Names of safetensors are Hugging Face's.
-  EXPECT_ERROR(with({"training_config.prefix=llama_8b"}), ConfigError, "set ckpt_format: ckpt");
+  EXPECT_THAT(message_of<ConfigError>([] { with({"training_config.prefix=llama_8b"}); }),
+              HasSubstr("set ckpt_format: ckpt"));
   for (const char* prefix : {"a/b", ".hidden", "\"\"", "a-training_state"}) {
-    EXPECT_ERROR(
-        with({"training_config.ckpt_format=ckpt", concat("training_config.prefix=", prefix)}),
-        ConfigError, "the beginning of a file's name");
+    EXPECT_THAT(
+        message_of<ConfigError>([&] {
+          with({"training_config.ckpt_format=ckpt", concat("training_config.prefix=", prefix)});
+        }),
+        HasSubstr("the beginning of a file's name"));
   }
-  EXPECT_ERROR(with({"training_config.keep_checkpoint_per_n_minutes=5",
-                     "training_config.keep_checkpoint_max=3"}),
-               ConfigError, "given beside keep_checkpoint_max");
+  EXPECT_THAT(message_of<ConfigError>([] {
+                with({"training_config.keep_checkpoint_per_n_minutes=5",
+                      "training_config.keep_checkpoint_max=3"});
+              }),
+              HasSubstr("given beside keep_checkpoint_max"));
   EXPECT_EQ(with({"training_config.exception_save=True"}).unsupported.size(), 1U);
 }
 

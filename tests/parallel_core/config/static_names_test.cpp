@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-AllConfig load(const std::string& more, std::vector<std::string> overrides = {}) {
+AllConfig load_static(const std::string& more, std::vector<std::string> overrides = {}) {
   LoadOptions options;
   options.overrides = std::move(overrides);
   return init_configs_from_text(
@@ -27,11 +27,11 @@ AllConfig load(const std::string& more, std::vector<std::string> overrides = {})
 }
 
 std::string complaints(const std::string& more, std::vector<std::string> overrides = {}) {
-  return message_of<ConfigError>([&] { load(more, std::move(overrides)); });
+  return message_of<ConfigError>([&] { load_static(more, std::move(overrides)); });
 }
 
 TEST(StaticNames, OfSectionsAndOfCallbacks) {
-  const AllConfig config = load(
+  const AllConfig config = load_static(
       "runner_config:\n  epochs: 2\n  batch_size: 4\n  sink_mode: True\n"
       "runner_wrapper:\n  type: MFTrainOneStepCell\n  scale_sense: 1\n  local_norm: True\n"
       "  loss_scale_value: 65536\n"
@@ -57,7 +57,7 @@ TEST(StaticNames, OfSectionsAndOfCallbacks) {
 }
 
 TEST(StaticNames, OfAccumulationAndClipping) {
-  const AllConfig config = load(
+  const AllConfig config = load_static(
       "runner_config:\n  gradient_accumulation_steps: 4\n"
       "runner_wrapper:\n  use_clip_grad: True\n  max_grad_norm: 0.5\n"
       "dataset_config:\n  micro_batch_num: 2\n");
@@ -68,12 +68,12 @@ TEST(StaticNames, OfAccumulationAndClipping) {
 }
 
 TEST(StaticNames, OfMappingsWithAType) {
-  const AllConfig fixed = load(
+  const AllConfig fixed = load_static(
       "runner_wrapper:\n  scale_sense:\n    type: FixedLossScaleUpdateCell\n"
       "    loss_scale_value: 64\n");
   EXPECT_EQ(fixed.training_config.loss_scale, 64.0);
   EXPECT_EQ(fixed.training_config.loss_scale_value, std::nullopt);
-  const AllConfig dynamic = load(
+  const AllConfig dynamic = load_static(
       "runner_wrapper:\n  scale_sense:\n    type: DynamicLossScaleUpdateCell\n"
       "    loss_scale_value: 64\n    scale_factor: 2\n    scale_window: 1000\n");
   EXPECT_EQ(dynamic.training_config.loss_scale, std::nullopt);
@@ -84,11 +84,11 @@ TEST(StaticNames, OfMappingsWithAType) {
 
 TEST(StaticNames, AtTopLevelAndOnTheCommandLine) {
   const std::string on = "monitor_config: {monitor_on: True}\n";
-  EXPECT_TRUE(load(on + "use_skip_data_by_global_norm: True\n")
+  EXPECT_TRUE(load_static(on + "use_skip_data_by_global_norm: True\n")
                   .monitor_config.use_skip_data_by_global_norm);
   const AllConfig config =
-      load(on, {"use_checkpoint_health_monitor=True", "runner_wrapper.local_norm=True",
-                "callbacks.CheckpointMonitor.keep_checkpoint_max=9"});
+      load_static(on, {"use_checkpoint_health_monitor=True", "runner_wrapper.local_norm=True",
+                       "callbacks.CheckpointMonitor.keep_checkpoint_max=9"});
   EXPECT_TRUE(config.monitor_config.use_checkpoint_health_monitor);
   EXPECT_TRUE(config.monitor_config.local_norm);
   EXPECT_EQ(config.training_config.keep_checkpoint_max, 9);
@@ -107,20 +107,20 @@ TEST(StaticNames, AsFarAsTheyAreKnown) {
   EXPECT_THAT(complaints("runner_wrapper: 3\n"), HasSubstr("unknown section 'runner_wrapper'"));
   EXPECT_THAT(complaints("", {"runner_wrapper.nothing=1"}),
               HasSubstr("--set runner_wrapper.nothing=1"));
-  EXPECT_THAT(load("callbacks:\nrunner_wrapper: {}\n").notes, IsEmpty());
+  EXPECT_THAT(load_static("callbacks:\nrunner_wrapper: {}\n").notes, IsEmpty());
 }
 
 TEST(StaticNames, DoNotContradictOurs) {
   EXPECT_THAT(complaints("dataset_config:\n  batch_size: 2\nrunner_config:\n  batch_size: 4\n"),
               HasSubstr("f.yaml:13:3: dataset_config.batch_size: given as 'batch_size' at "
                         "f.yaml:11:3 and as 'runner_config.batch_size' here"));
-  EXPECT_EQ(load("dataset_config:\n  batch_size: 4\nrunner_config:\n  batch_size: 4\n")
+  EXPECT_EQ(load_static("dataset_config:\n  batch_size: 4\nrunner_config:\n  batch_size: 4\n")
                 .dataset_config.batch_size,
             4);
 }
 
 TEST(MonitorConfig, ValuesForEventFilesThatAreNotWrittenGoToTheLog) {
-  const AllConfig config = load(
+  const AllConfig config = load_static(
       "monitor_config: {local_norm_format: tensorboard, device_local_norm_format: [log, "
       "tensorboard], local_loss_format: log}\n");
   const std::vector<std::string> log = {"log"};

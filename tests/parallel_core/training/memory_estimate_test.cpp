@@ -210,7 +210,8 @@ TEST(MemoryEstimate, ContextParallelRanksShareTheTokensOfASequence) {
 
 TEST(MemoryEstimate, RecomputedLayersKeepLess) {
   const MemoryEstimate plain = estimate_memory(preset("124M"));
-  const MemoryEstimate full = estimate_memory(preset("124M", {"parallel_config.recompute_config=True"}));
+  const MemoryEstimate full =
+      estimate_memory(preset("124M", {"parallel_config.recompute_config=True"}));
   // 12 layers of 1,024 tokens of width 768, float32: of each the two norms' inputs and results, q,
   // k, v, what attention gives, the MLP's 3,072 channels before the activation, and a number a
   // head.
