@@ -147,7 +147,7 @@ RecomputedValues* noted_values() {
 void note_again(RecomputedValues& values,
                 const TensorList& results,
                 const std::vector<Storage*>& made,
-                std::function<TensorList()> again,
+                const std::function<TensorList()>& again,
                 const TensorList& inputs) {
   Ref<Again> source;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -157,7 +157,7 @@ void note_again(RecomputedValues& values,
       continue;  // a view, or memory that was there before
     }
     if (!source) {
-      source = make_ref<Again>(std::move(again), inputs, results.size());
+      source = make_ref<Again>(again, inputs, results.size());
     }
     source->set_output(i, *result.storage());
     result.storage()->set_source(source);

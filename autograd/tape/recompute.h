@@ -62,7 +62,7 @@ class RecomputedValues {
   friend void note_again(RecomputedValues& values,
                          const TensorList& results,
                          const std::vector<Storage*>& made,
-                         std::function<TensorList()> again,
+                         const std::function<TensorList()>& again,
                          const TensorList& inputs);
 
   std::vector<std::pair<Ref<Storage>, uint32_t>> storages_;  // with the version that counts
@@ -91,7 +91,7 @@ RecomputedValues* noted_values();
 void note_again(RecomputedValues& values,
                 const TensorList& results,
                 const std::vector<Storage*>& made,
-                std::function<TensorList()> again,
+                const std::function<TensorList()>& again,
                 const TensorList& inputs);
 
 namespace detail {

@@ -106,7 +106,7 @@ void ParallelTransformerLayer::slice_input(const Tensor& input, const LayerPass&
   pass.values()->add(input, [own, shape = input.shape(), size, group = layout_.group] {
     const Tensor all = empty({group->size() * own.numel()}, own.dtype());
     group->all_gather(all, own);
-    const Tensor out = empty(shape, own.dtype());
+    Tensor out = empty(shape, own.dtype());
     copy_values(alias(all, {size}, {1}, 0), alias(out, {size}, {1}, 0));
     return out;
   });
