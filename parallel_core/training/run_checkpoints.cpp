@@ -44,6 +44,7 @@ RunCheckpoints::RunCheckpoints(TrainOneStepCell& cell,
       options_(options),
       watch_(config),
       saver_(cell.network(), cell.optimizer(), config, options.checkpoint),
+      acceptance_(*this),
       trainer_(options.trainer.value_or(TrainerState{})) {
   saver_.set_best(trainer_.best);
   if (config.monitor_config.use_checkpoint_health_monitor &&
@@ -165,15 +166,18 @@ bool RunCheckpoints::is_best(const StepRecord& record) {
   return true;
 }
 
-void RunCheckpoints::after(FinishedStep& step) {
-  step_ = step.record.step;
-  next_ = step.next;
-  embedding_norm_ = step.record.embedding_local_norm;
-  watch_.observe(step_, step.result);
+void RunCheckpoints::accept(const FinishedStep& step) {
+  watch_.observe(step.record.step, step.result);
   saver_.poll();
   if (watch_.loss_is_finite()) {
     saver_.accept();
   }
+}
+
+void RunCheckpoints::after(FinishedStep& step) {
+  step_ = step.record.step;
+  next_ = step.next;
+  embedding_norm_ = step.record.embedding_local_norm;
   trainer_.tokens += step.result.tokens;
   trainer_.train_seconds += step.record.step_time_ms / 1000;
   if (!step.failure.empty()) {

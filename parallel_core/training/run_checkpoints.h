@@ -26,6 +26,9 @@ class RunCheckpoints final : public StepObserver {
   /// All arguments outlive the object.
   RunCheckpoints(TrainOneStepCell& cell, const AllConfig& config, const TrainOptions& options);
 
+  /// The first piece of the loop: ends saves that are done, and lets checkpoints go that the step's
+  /// finite loss has made superfluous, whatever the other pieces find.
+  StepObserver& acceptance() { return acceptance_; }
   /// RuntimeError where the run has diverged, TrainingStopped with step.failure where there is one;
   /// both say what is saved.
   void after(FinishedStep& step) override;
@@ -34,6 +37,16 @@ class RunCheckpoints final : public StepObserver {
   void end(bool stopped_on_request);
 
  private:
+  class Acceptance final : public StepObserver {
+   public:
+    explicit Acceptance(RunCheckpoints& owner) : owner_(owner) {}
+    void after(FinishedStep& step) override { owner_.accept(step); }
+
+   private:
+    RunCheckpoints& owner_;
+  };
+
+  void accept(const FinishedStep& step);
   /// Ends saves and says what is left of them.
   std::string aftermath();
   [[noreturn]] void fail();
@@ -50,6 +63,7 @@ class RunCheckpoints final : public StepObserver {
   const TrainOptions& options_;
   DivergenceWatch watch_;
   CheckpointSaver saver_;
+  Acceptance acceptance_;
   TrainerState trainer_;
   std::string health_path_;             // empty: nothing is recorded
   HealthRecord health_;                 // on rank 0

@@ -78,7 +78,7 @@ TrainSummary train(TrainOneStepCell& cell,
   std::optional<EmbeddingNorm> embedding;
   std::optional<AbnormalNormWatch> abnormal;
 
-  std::vector<StepObserver*> observers = {&dumps, &evaluation};
+  std::vector<StepObserver*> observers = {&checkpoints.acceptance(), &dumps, &evaluation};
   if (m.use_checkpoint_health_monitor) {
     observers.push_back(&embedding.emplace(cell));
   }
