@@ -118,8 +118,7 @@ po::options_description describe_options() {
                         po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
                         "section.key=value, goes before the file; may be repeated");
   options.add_options()("from_hf", po::value<std::string>()->value_name("DIR"),
-                        "model_config.from_hf: the model and its weights are those of a Hugging "
-                        "Face folder");
+                        "model_config.from_hf: model and weights of a Hugging Face folder");
   options.add_options()("model_type",
                         po::value<std::string>()->default_value("model_config")->value_name("NAME"),
                         "section that holds the model");
@@ -127,8 +126,7 @@ po::options_description describe_options() {
                         po::value<std::string>()->default_value("", "")->value_name("TEXT"),
                         "text that is recorded in the log");
   options.add_options()("overwrite",
-                        "move the files of an earlier run in the output folder to its sub-folder "
-                        "old/ and start anew");
+                        "move an earlier run in the output folder to old/ in there, start anew");
   options.add_options()("replace",
                         "end the run that is in the output folder, which saves first, and go on as "
                         "--overwrite");
@@ -144,8 +142,7 @@ po::options_description describe_options() {
   options.add_options()("verify_steps", po::value<int64_t>()->default_value(3)->value_name("N"),
                         "steps that --verify_layout trains");
   options.add_options()("plot_schedule", po::value<std::string>()->value_name("FILE"),
-                        "draw learning rate and weight decay of the configured run to this SVG "
-                        "file, and exit");
+                        "draw learning rate and weight decay to this SVG file, and exit");
   options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
                         "a checkpoint, or a folder of them: print its loss on the validation and "
                         "test data, and exit; without --config_path by the configuration that it "

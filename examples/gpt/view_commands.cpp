@@ -60,16 +60,14 @@ void add_view_options(po::options_description& options) {
   options.add_options()(
       "report",
       po::value<std::vector<std::string>>()->multitoken()->composing()->value_name("RUN..."),
-      "write an HTML page about runs: charts, health, memory, configuration and its differences; "
-      "to report.html in the folder of the first one, unless --out says otherwise, and exit");
+      "write an HTML page about runs, report.html in the first one's folder or --out, and exit");
   options.add_options()("out", po::value<std::string>()->default_value("", "")->value_name("FILE"),
-                        "write the plot to this SVG file, or the report to this HTML file");
+                        "write the plot (SVG) or the report (HTML) to this file");
   options.add_options()("x", po::value<std::string>()->default_value("steps")->value_name("AXIS"),
                         "plot and report over steps, tokens or time");
   options.add_options()("smooth", po::value<double>()->default_value(0)->value_name("W"),
-                        "smooth training losses in the plot, and what is noisy in the report: "
-                        "weight of the mean before a step, such as 0.9; in the report by the "
-                        "number of steps unless it is given");
+                        "smooth losses: weight of the mean before a step, such as 0.9; in the "
+                        "report by the number of steps unless it is given");
 }
 
 bool asks_for_view(const po::variables_map& arguments) {

@@ -114,7 +114,6 @@ constexpr ForeignName kNames[] = {
     {"train_batch_size", "dataset_config.batch_size", kBatch},
     {"train_micro_batch_size_per_gpu", "dataset_config.batch_size", kBatch},
     {"global_batch_size", "dataset_config.micro_batch_num", kWholeBatch},
-    {"gradient_accumulation_steps", "training_config.gradient_accumulation_steps"},
     {"dataset", "dataset_config.data_path"},
     {"data_dir", "dataset_config.data_path"},
     {"train_data", "dataset_config.data_path"},

@@ -75,9 +75,7 @@ std::span<const Section> schema() {
       {"lora_config", "LoRA", "Low-rank fine-tuning.", lora_keys()},
       {"tensorboard", "TensorBoard", "Event files that TensorBoard shows.", tensorboard_keys()},
       {"monitor_config", "Monitors",
-       "What is measured beside the loss, bad steps that are skipped, checkpoints that are "
-       "healthy.",
-       monitor_keys()},
+       "Measurements beside the loss, skipped steps, healthy checkpoints.", monitor_keys()},
   }};
   return sections;
 }

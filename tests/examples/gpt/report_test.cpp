@@ -67,7 +67,7 @@ TEST_F(ReportTest, ThePageShowsTheNumbersOfTheRuns) {
   const std::string differences =
       part_between(page, "<h2>Configuration: differences</h2>", "<details>");
   EXPECT_THAT(differences,
-              HasSubstr("learning_rate</th><td>0.01</td><td class=\"own\">0.0001</td>"));
+              HasSubstr("learning_rate</th><td>0.01</td><td class=\"own\">1e-04</td>"));
   EXPECT_THAT(differences, HasSubstr("output_dir"));
   EXPECT_THAT(differences, Not(HasSubstr("hidden_size")));
   EXPECT_THAT(page, HasSubstr("grad_norms</span>, "));

@@ -124,7 +124,7 @@ TEST_F(TensorBoardTest, ProtocReadsEveryEvent) {
   std::string text;
   for (const ReadEvent& event : events(files().at(0))) {
     dir_.write("event", event.payload);
-    ASSERT_EQ(run("protoc", "--decode_raw < event"), 0) << said();
+    ASSERT_EQ(run("bash", "-c 'protoc --decode_raw < event'"), 0) << said();
     text += out_;
   }
   EXPECT_THAT(text, HasSubstr("3: \"brain.Event:2\"\n"));

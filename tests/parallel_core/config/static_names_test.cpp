@@ -127,8 +127,9 @@ TEST(MonitorConfig, ValuesForEventFilesThatAreNotWrittenGoToTheLog) {
   EXPECT_EQ(config.monitor_config.local_norm_format, log);
   EXPECT_EQ(config.monitor_config.device_local_norm_format, log);
   EXPECT_THAT(config.notes,
-              ::testing::ElementsAre(HasSubstr("local_norm_format: tensorboard needs"),
-                                     HasSubstr("device_local_norm_format")));
+              ::testing::ElementsAre(
+                  HasSubstr("local_norm_format: there is no tensorboard.tensorboard_dir"),
+                  HasSubstr("device_local_norm_format")));
 }
 
 TEST(MonitorConfig, WhatCannotStandTogether) {
