@@ -128,8 +128,7 @@ po::options_description describe_options() {
   options.add_options()("overwrite",
                         "move an earlier run in the output folder to old/ in there, start anew");
   options.add_options()("replace",
-                        "end the run that is in the output folder, which saves first, and go on as "
-                        "--overwrite");
+                        "end the run in the output folder, which saves; then as --overwrite");
   options.add_options()("dry_run",
                         "check configuration, data and weights, print layout, memory, disk and "
                         "expected time, write nothing, and exit");

@@ -56,7 +56,7 @@ void add_view_options(po::options_description& options) {
   options.add_options()(
       "plot",
       po::value<std::vector<std::string>>()->multitoken()->composing()->value_name("RUN..."),
-      "draw the losses of runs, given as output folders or metrics.jsonl, as text, and exit");
+      "draw losses of runs (output folders or metrics.jsonl) as text");
   options.add_options()(
       "report",
       po::value<std::vector<std::string>>()->multitoken()->composing()->value_name("RUN..."),
