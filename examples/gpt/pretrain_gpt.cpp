@@ -130,8 +130,7 @@ po::options_description describe_options() {
   options.add_options()("replace",
                         "end the run in the output folder, which saves; then as --overwrite");
   options.add_options()("dry_run",
-                        "check configuration, data and weights, print layout, memory, disk and "
-                        "expected time, write nothing, and exit");
+                        "check everything, print layout, memory, disk, time, write nothing");
   options.add_options()(
       "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
       "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process, all "

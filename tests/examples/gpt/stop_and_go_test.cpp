@@ -252,9 +252,9 @@ class CkptFormat : public StopAndGo {
 
 TEST_F(CkptFormat, GoesOnExactlyAndIntoTheOtherFormat) {
   ASSERT_EQ(train(twelve_ + set_training("output_dir", "whole")), 0) << said();
-  ASSERT_EQ(train(ckpt_ + set_training("async_save", "True") +
-                  set_training("max_shard_size", "1000") + set_training("training_iters", "4")),
-            0)
+  ASSERT_EQ(
+      train(ckpt_ + set_training("max_shard_size", "1000") + set_training("training_iters", "4")),
+      0)
       << said();
   for (const char* name : {"mine.ckpt", "mine-training_state.ckpt", "training_state.json",
                            "config.yaml", "config.json", "manifest.json"}) {
