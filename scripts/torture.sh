@@ -164,6 +164,11 @@ pause_us() {  # pause_us MICROSECONDS, without a process of its own
 }
 now_us() { now="${EPOCHREALTIME/[.,]/}"; }
 random_below() { random=$(((RANDOM * 32768 + RANDOM) % ($1 > 0 ? $1 : 1))); }
+# A child that has ended but was not waited for still answers to kill -0 where SIGCHLD is blocked.
+is_running() {
+  local line
+  { read -r line <"/proc/$1/stat"; } 2>/dev/null && [[ "${line##*) }" != [ZX]* ]]
+}
 saving() { compgen -G "$1/checkpoint/.step_*.tmp" >/dev/null; }
 newest_in() { compgen -G "$1/checkpoint/step_*" | sort | tail -n 1; }
 
@@ -225,7 +230,7 @@ now_us
 begin=$now
 launch "$work/reference" "$ranks" "${base_set[@]}"
 first_step=0 save_start=0 save_us=0 saves=0
-while kill -0 "$pid" 2>/dev/null; do
+while is_running "$pid"; do
   now_us
   ((first_step > 0)) || [[ ! -s "$work/reference/metrics.jsonl" ]] || first_step=$((now - begin))
   if saving "$work/reference"; then
@@ -273,7 +278,7 @@ wait_for_moment() {
   local end
   now_us
   end=$((now + $2))
-  while kill -0 "$pid" 2>/dev/null; do
+  while is_running "$pid"; do
     now_us
     if ((now >= end)); then
       $3 || return 0
