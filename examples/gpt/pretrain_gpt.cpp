@@ -118,7 +118,7 @@ po::options_description describe_options() {
                         po::value<std::vector<std::string>>()->composing()->value_name("KEY=VALUE"),
                         "section.key=value, goes before the file; may be repeated");
   options.add_options()("from_hf", po::value<std::string>()->value_name("DIR"),
-                        "model_config.from_hf: model and weights of a Hugging Face folder");
+                        "model_config.from_hf: a Hugging Face model and its weights");
   options.add_options()("model_type",
                         po::value<std::string>()->default_value("model_config")->value_name("NAME"),
                         "section that holds the model");
