@@ -477,11 +477,15 @@ bool Communicator::announce(const std::string& reason) {
     broadcast_control(Control::kFailed, reason);
   }
   linger(rank() == 0 || told_by_higher ? 0 : kGrace, told);
-  return !told_by_higher && !told();
+  tells_user_ = !told_by_higher && !told();
+  return tells_user_;
 }
 
 void Communicator::say_last_words() {
   const Inside inside(*this);
+  if (tells_user_) {
+    broadcast_control(Control::kTold, "");
+  }
   broadcast_control(Control::kEnded, "");
 }
 

@@ -107,7 +107,7 @@ class Communicator {
   /// not if it fails only because another does, or for the same reason as one that is before it or
   /// has said so already.
   bool announce(const std::string& reason);
-  /// Tells the others that this rank has said all it has to say.
+  /// Tells the others that this rank has ended, and whether announce() had it tell the user.
   void say_last_words();
   bool all_others_are_done() const;
   /// Hears what the others say until there is enough of it, at most for that long.
@@ -183,6 +183,7 @@ class Communicator {
   uint64_t activity_ = 0;         // anything that an operation noticed
   Operation* in_call_ = nullptr;  // what the rank starts or waits for
   bool ended_ = false;
+  bool tells_user_ = false;
   int64_t in_background_ = 0;  // operations under way that it moves on
   Watch watch_;
   std::unique_ptr<BackgroundProgress> background_;  // made when first needed

@@ -90,7 +90,8 @@ Watch::Watch(Communicator& communicator)
     : communicator_(communicator),
       ended_(static_cast<size_t>(communicator.size()), false),
       next_report_(kStuckAfter),
-      failed_alike_(ended_.size(), false) {}
+      failed_alike_(ended_.size(), false),
+      told_(ended_.size(), false) {}
 
 bool Watch::all_others_have_ended() const {
   for (int rank = 0; rank < communicator_.size(); ++rank) {
@@ -219,8 +220,8 @@ bool Watch::lower_rank_failed_alike() const {
 }
 
 bool Watch::told_elsewhere() const {
-  for (size_t rank = 0; rank < ended_.size(); ++rank) {
-    if (failed_alike_[rank] && ended_[rank]) {
+  for (size_t rank = 0; rank < told_.size(); ++rank) {
+    if (failed_alike_[rank] && told_[rank]) {
       return true;
     }
   }
@@ -247,6 +248,9 @@ void Watch::hear(Control control, int source, const std::string& text) {
         failed_alike_[static_cast<size_t>(source)] = true;
       }
       fail_elsewhere(concat("rank ", source, " failed: ", text));
+      break;
+    case Control::kTold:
+      told_[static_cast<size_t>(source)] = true;
       break;
     case Control::kStop:
       fail_elsewhere(text);

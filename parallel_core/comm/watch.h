@@ -21,6 +21,7 @@ class Communicator;
 enum class Control : uint8_t {
   kEnded,      ///< the sender calls no collective any more
   kFailed,     ///< the sender has thrown; the reason
+  kTold,       ///< the sender has told the user of its failure
   kStop,       ///< everybody stops; the report
   kStuck,      ///< the sender waits and hears nothing; its state
   kConfirm,    ///< are you still? the number of the round
@@ -59,7 +60,7 @@ class Watch {
   bool failed_elsewhere() const { return failed_elsewhere_; }
   /// A rank before this one has failed for the same reason.
   bool lower_rank_failed_alike() const;
-  /// A rank has failed for the same reason and ended.
+  /// A rank has failed for the same reason and told the user.
   bool told_elsewhere() const;
 
   /// Asks the others what they do, tells them why all stop, and throws that as CommError.
@@ -79,6 +80,7 @@ class Watch {
   std::string own_reason_;
   bool failed_elsewhere_ = false;
   std::vector<bool> failed_alike_;
+  std::vector<bool> told_;
   // Of rank 0 alone.
   std::map<int, RankState> stuck_;
   std::map<int, RankState> confirmed_;

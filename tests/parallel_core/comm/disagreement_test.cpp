@@ -238,21 +238,35 @@ TEST(Failure, StopsARankThatWaitsForAnother) {
   EXPECT_EQ(texts[1], "rank 2 failed: the disk is full");
 }
 
+std::vector<std::unique_ptr<Communicator>> communicators(int count) {
+  std::vector<std::unique_ptr<Communicator>> ranks;
+  for (std::unique_ptr<Transport>& end : make_thread_transports(count)) {
+    ranks.push_back(std::make_unique<Communicator>(std::move(end), CommunicationOptions{}));
+  }
+  return ranks;
+}
+
 // Who fails for the reason that another has told already, however much later, does not repeat it;
 // who fails for a reason of its own says so.
 TEST(Failure, IsToldOnce) {
   for (const size_t first : {0, 1}) {
     for (const bool alike : {true, false}) {
-      std::vector<std::unique_ptr<Communicator>> ranks;
-      for (std::unique_ptr<Transport>& end : make_thread_transports(2)) {
-        ranks.push_back(std::make_unique<Communicator>(std::move(end), CommunicationOptions{}));
-      }
+      const std::vector<std::unique_ptr<Communicator>> ranks = communicators(2);
       EXPECT_TRUE(ranks[first]->announce("no such file"));
       ranks[first]->say_last_words();
       EXPECT_EQ(ranks[1 - first]->announce(alike ? "no such file" : "no such folder"), !alike)
           << first;
     }
   }
+}
+
+// A rank that has ended because it left the telling to another has told nobody.
+TEST(Failure, IsToldWhereAnotherLeftItToALowerRank) {
+  const std::vector<std::unique_ptr<Communicator>> ranks = communicators(3);
+  ranks[1]->announce_failure("no such file");
+  EXPECT_FALSE(ranks[2]->announce("no such file"));
+  ranks[2]->say_last_words();
+  EXPECT_TRUE(ranks[0]->announce("no such file"));
 }
 
 // A rank that drops its work while an exception passes leaves memory that others still read.
