@@ -17,7 +17,7 @@ struct ParallelState {
   Group world;
   Group tensor, pipeline, context, data, data_context;
   Group tensor_pipeline, tensor_data, tensor_data_context, tensor_context;
-  Group expert, tensor_expert, tensor_expert_pipeline, data_modulo_expert;
+  Group expert, expert_tensor, tensor_expert, tensor_expert_pipeline, data_modulo_expert;
   Group embedding, position_embedding;  // null on ranks that are not members
   std::optional<int> virtual_size;
   std::optional<int> virtual_rank;
@@ -38,6 +38,10 @@ ParallelState& state() {
   return *current;
 }
 
+int expert_tensor_size(const ModelParallelSizes& sizes) {
+  return sizes.expert_tensor_parallel_size.value_or(sizes.tensor_model_parallel_size);
+}
+
 void check_sizes(const ModelParallelSizes& sizes, int world_size) {
   const auto check_size = [](const char* axis, int size) {
     check<RuntimeError>(size >= 1, "initialize_model_parallel: ", axis,
@@ -48,6 +52,7 @@ void check_sizes(const ModelParallelSizes& sizes, int world_size) {
   check_size("virtual pipeline", sizes.virtual_pipeline_model_parallel_size.value_or(1));
   check_size("context", sizes.context_parallel_size);
   check_size("expert", sizes.expert_model_parallel_size);
+  check_size("expert tensor", expert_tensor_size(sizes));
   const int64_t model = int64_t{sizes.tensor_model_parallel_size} *
                         sizes.pipeline_model_parallel_size * sizes.context_parallel_size;
   check<RuntimeError>(world_size % model == 0, "initialize_model_parallel: tensor ",
@@ -56,14 +61,19 @@ void check_sizes(const ModelParallelSizes& sizes, int world_size) {
                       sizes.context_parallel_size, " parallel does not divide a world of ",
                       world_size, world_size == 1 ? " rank" : " ranks");
   const int64_t data = world_size / model;
-  check<RuntimeError>(data % sizes.expert_model_parallel_size == 0,
-                      "initialize_model_parallel: expert parallel size ",
-                      sizes.expert_model_parallel_size, " does not divide the data parallel size ",
-                      data);
-  check<RuntimeError>(sizes.expert_model_parallel_size == 1 || sizes.context_parallel_size == 1,
-                      "initialize_model_parallel: expert parallel (size ",
-                      sizes.expert_model_parallel_size, ") and context parallel (size ",
-                      sizes.context_parallel_size, ") cannot be combined");
+  const int ep = sizes.expert_model_parallel_size;
+  const int etp = expert_tensor_size(sizes);
+  if (etp == sizes.tensor_model_parallel_size && sizes.context_parallel_size == 1) {
+    check<RuntimeError>(data % ep == 0, "initialize_model_parallel: expert parallel size ", ep,
+                        " does not divide the data parallel size ", data);
+  }
+  const int64_t stage = world_size / sizes.pipeline_model_parallel_size;
+  check<RuntimeError>(stage % (int64_t{etp} * ep) == 0,
+                      "initialize_model_parallel: expert parallel size ", ep,
+                      " x expert tensor parallel size ", etp, " does not divide the ", stage,
+                      stage == 1 ? " rank" : " ranks", " of a pipeline stage (tensor ",
+                      sizes.tensor_model_parallel_size, " x context ", sizes.context_parallel_size,
+                      " x data ", data, "); lower one of the two");
   check<RuntimeError>(!sizes.virtual_pipeline_model_parallel_size.has_value() ||
                           sizes.pipeline_model_parallel_size >= 2,
                       "initialize_model_parallel: a virtual pipeline needs a pipeline parallel "
@@ -114,13 +124,23 @@ std::vector<ParallelAxis> without_experts(std::vector<ParallelAxis> axes) {
   return axes;
 }
 
-std::vector<ParallelAxis> with_experts(std::vector<ParallelAxis> axes, int expert_size) {
-  for (ParallelAxis& axis : axes) {
-    if (axis.name == "dp") {
-      axis.size /= expert_size;
+// The axes along which the ranks of a stage are split for the experts.
+std::vector<ParallelAxis> expert_axes(const std::vector<ParallelAxis>& axes,
+                                      const ModelParallelSizes& sizes,
+                                      int stage_size) {
+  const int ep = sizes.expert_model_parallel_size;
+  const int etp = expert_tensor_size(sizes);
+  std::vector<ParallelAxis> out;
+  for (const ParallelAxis& axis : axes) {
+    if (axis.name == "tp") {
+      out.push_back({"etp", etp});
+    } else if (axis.name == "ep") {
+      out.push_back({"ep", ep});
+    } else if (axis.name == "dp") {
+      out.push_back({"edp", stage_size / (ep * etp)});
     }
   }
-  return axes;
+  return out;
 }
 
 Group make_group(ProcessGroup& world, const std::string& axes, const std::vector<int>& ranks) {
@@ -145,13 +165,23 @@ void initialize_model_parallel(const ModelParallelSizes& sizes,
                        sizes.context_parallel_size);
   const std::vector<ParallelAxis> axes = ordered_axes(sizes, data_size);
   const RankGenerator dense(without_experts(axes));
-  const RankGenerator experts(with_experts(axes, sizes.expert_model_parallel_size));
   const int rank = world->rank();
+  const std::vector<int> stage = dense.group_of(rank, "tp-cp-dp");
+  const RankGenerator experts(expert_axes(axes, sizes, static_cast<int>(stage.size())));
   const auto dense_group = [&](const char* names) {
     return make_group(*world, names, dense.group_of(rank, names));
   };
+  // Members of the grid of experts, of a stage that is given by its ranks.
+  const auto place = static_cast<int>(std::find(stage.begin(), stage.end(), rank) - stage.begin());
+  const auto of_stage = [&](const std::vector<int>& ranks, const char* names) {
+    std::vector<int> members = experts.group_of(place, names);
+    for (int& member : members) {
+      member = ranks[static_cast<size_t>(member)];
+    }
+    return members;
+  };
   const auto expert_group = [&](const char* label, const char* names) {
-    return make_group(*world, label, experts.group_of(rank, names));
+    return make_group(*world, label, of_stage(stage, names));
   };
 
   ParallelState state;
@@ -165,9 +195,16 @@ void initialize_model_parallel(const ModelParallelSizes& sizes,
   state.tensor_data_context = dense_group("tp-dp-cp");
   state.tensor_context = dense_group("tp-cp");
   state.expert = expert_group("ep", "ep");
-  state.tensor_expert = expert_group("tp-ep", "tp-ep");
-  state.tensor_expert_pipeline = expert_group("tp-ep-pp", "tp-ep-pp");
-  state.data_modulo_expert = expert_group("dp-independent_ep", "dp");
+  state.expert_tensor = expert_group("etp", "etp");
+  state.tensor_expert = expert_group("tp-ep", "etp-ep");
+  std::vector<int> one_copy;
+  for (const int other : state.pipeline->world_ranks()) {
+    const std::vector<int> members = of_stage(dense.group_of(other, "tp-cp-dp"), "etp-ep");
+    one_copy.insert(one_copy.end(), members.begin(), members.end());
+  }
+  std::sort(one_copy.begin(), one_copy.end());
+  state.tensor_expert_pipeline = make_group(*world, "tp-ep-pp", one_copy);
+  state.data_modulo_expert = expert_group("dp-independent_ep", "edp");
   const std::vector<int>& stages = state.pipeline->world_ranks();
   std::vector<int> ends = {stages.front()};
   if (stages.size() > 1) {
@@ -198,6 +235,7 @@ ProcessGroup& get_data_parallel_group(bool with_context_parallel) {
   return with_context_parallel ? *state().data_context : *state().data;
 }
 ProcessGroup& get_expert_model_parallel_group() { return *state().expert; }
+ProcessGroup& get_expert_tensor_parallel_group() { return *state().expert_tensor; }
 ProcessGroup& get_model_parallel_group(bool with_expert_parallel) {
   return with_expert_parallel ? *state().tensor_expert_pipeline : *state().tensor_pipeline;
 }
@@ -235,9 +273,12 @@ int get_data_parallel_rank(bool with_context_parallel) {
 }
 int get_expert_model_parallel_world_size() { return state().expert->size(); }
 int get_expert_model_parallel_rank() { return state().expert->rank(); }
+int get_expert_tensor_parallel_world_size() { return state().expert_tensor->size(); }
+int get_expert_tensor_parallel_rank() { return state().expert_tensor->rank(); }
 int get_tensor_and_expert_parallel_world_size() { return state().tensor_expert->size(); }
 int get_tensor_and_context_parallel_world_size() { return state().tensor_context->size(); }
 int get_data_modulo_expert_parallel_world_size() { return state().data_modulo_expert->size(); }
+int get_data_modulo_expert_parallel_rank() { return state().data_modulo_expert->rank(); }
 
 std::optional<int> get_virtual_pipeline_model_parallel_world_size() { return state().virtual_size; }
 std::optional<int> get_virtual_pipeline_model_parallel_rank() { return state().virtual_rank; }

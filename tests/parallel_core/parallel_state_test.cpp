@@ -61,6 +61,7 @@ TEST_F(ParallelState, BeforeItIsInitialised) {
   EXPECT_THROW(get_tensor_model_parallel_group(), RuntimeError);
   EXPECT_THROW(get_pipeline_model_parallel_group(), RuntimeError);
   EXPECT_THROW(get_context_parallel_group(), RuntimeError);
+  EXPECT_THROW(get_expert_tensor_parallel_group(), RuntimeError);
   EXPECT_THROW(get_data_parallel_group(), RuntimeError);
   EXPECT_THROW(get_data_parallel_rank(), RuntimeError);
   EXPECT_THROW(is_pipeline_last_stage(), RuntimeError);
@@ -104,6 +105,7 @@ TEST(ParallelStateOf16Ranks, HasTheGroupsOfTheDefaultOrder) {
                           own["dp-cp"] = get_data_parallel_group(true).name();
                           own["pp"] = get_pipeline_model_parallel_group().name();
                           own["ep"] = get_expert_model_parallel_group().name();
+                          own["etp"] = get_expert_tensor_parallel_group().name();
                           own["tp-ep"] = get_tensor_and_expert_parallel_group().name();
                           own["dp/ep"] = get_data_modulo_expert_parallel_group().name();
                           own["mp"] = get_model_parallel_group().name();
@@ -120,12 +122,83 @@ TEST(ParallelStateOf16Ranks, HasTheGroupsOfTheDefaultOrder) {
   EXPECT_EQ(names[9]["pp"], "pp-1-9");
   EXPECT_EQ(names[0]["ep"], "ep-0-2");
   EXPECT_EQ(names[3]["ep"], "ep-1-3");
+  EXPECT_EQ(names[5]["etp"], "etp-4-5");
   EXPECT_EQ(names[5]["tp-ep"], "tp-ep-4-5-6-7");
   EXPECT_EQ(names[7]["dp/ep"], "dp-independent_ep-3-7");
   EXPECT_EQ(names[8]["mp"], "tp-pp-0-1-8-9");
   EXPECT_EQ(names[0]["mp-ep"], "tp-ep-pp-0-1-2-3-8-9-10-11");
   EXPECT_EQ(names[0]["tp-dp"], "tp-dp-0-1-2-3-4-5-6-7");
   EXPECT_EQ(names[8]["emb"], "embedding-0-8");
+}
+
+// The groups of a rank's experts, etp, ep and edp, by rank of the world.
+std::vector<std::string> expert_groups(int world, const ModelParallelSizes& sizes) {
+  std::vector<std::string> groups(static_cast<size_t>(world));
+  testing::run_parallel(world, sizes, [&] {
+    EXPECT_EQ(get_expert_tensor_parallel_world_size() * get_expert_model_parallel_world_size() *
+                  get_data_modulo_expert_parallel_world_size() *
+                  get_pipeline_model_parallel_world_size(),
+              world);
+    groups[static_cast<size_t>(get_world_group().rank())] =
+        get_expert_tensor_parallel_group().name() + " " + get_expert_model_parallel_group().name() +
+        " " + get_data_modulo_expert_parallel_group().name();
+  });
+  return groups;
+}
+
+TEST(ParallelStateOfExperts, SliceExpertsAsTheDensePart) {
+  const auto groups =
+      expert_groups(8, {.tensor_model_parallel_size = 2, .expert_model_parallel_size = 2});
+  EXPECT_EQ(groups[0], "etp-0-1 ep-0-2 dp-independent_ep-0-4");
+  EXPECT_EQ(groups[7], "etp-6-7 ep-5-7 dp-independent_ep-3-7");
+}
+
+TEST(ParallelStateOfExperts, AreAGridOfTheirOwnOverTheStage) {
+  // tp 2, dp 2: whole experts on all four ranks, which tensor parallelism divides, too.
+  auto groups = expert_groups(4, {.tensor_model_parallel_size = 2,
+                                  .expert_model_parallel_size = 4,
+                                  .expert_tensor_parallel_size = 1});
+  EXPECT_EQ(groups[2], "etp-2 ep-0-1-2-3 dp-independent_ep-2");
+  groups = expert_groups(2, {.tensor_model_parallel_size = 2, .expert_tensor_parallel_size = 1});
+  EXPECT_EQ(groups[1], "etp-1 ep-1 dp-independent_ep-0-1");
+  // dp 4 alone: slices of experts where nothing else is sliced.
+  groups = expert_groups(4, {.expert_model_parallel_size = 2, .expert_tensor_parallel_size = 2});
+  EXPECT_EQ(groups[3], "etp-2-3 ep-1-3 dp-independent_ep-3");
+  // Context-parallel ranks are among those that experts are spread over.
+  groups = expert_groups(8, {.pipeline_model_parallel_size = 2,
+                             .context_parallel_size = 2,
+                             .expert_model_parallel_size = 2});
+  EXPECT_EQ(groups[0], "etp-0 ep-0-1 dp-independent_ep-0-2");
+  EXPECT_EQ(groups[7], "etp-7 ep-6-7 dp-independent_ep-5-7");
+}
+
+TEST(ParallelStateOfExperts, FollowTheOrderOfTheAxes) {
+  // Stages first: a stage's ranks are 0 2 4 6 and 1 3 5 7.
+  auto groups = expert_groups(
+      8, {.pipeline_model_parallel_size = 2, .expert_model_parallel_size = 2, .order = "pp-ep-dp"});
+  EXPECT_EQ(groups[6], "etp-6 ep-4-6 dp-independent_ep-2-6");
+  groups = expert_groups(
+      8, {.tensor_model_parallel_size = 2, .expert_model_parallel_size = 2, .order = "tp-dp-ep"});
+  EXPECT_EQ(groups[7], "etp-6-7 ep-3-7 dp-independent_ep-5-7");
+}
+
+TEST(ParallelStateOfExperts, HaveRanksAndJointGroups) {
+  testing::run_parallel(8,
+                        {.tensor_model_parallel_size = 2,
+                         .pipeline_model_parallel_size = 2,
+                         .expert_model_parallel_size = 2,
+                         .expert_tensor_parallel_size = 1},
+                        [] {
+                          const int rank = get_world_group().rank();
+                          EXPECT_EQ(get_expert_tensor_parallel_rank(), 0);
+                          EXPECT_EQ(get_expert_model_parallel_rank(), rank % 2);
+                          EXPECT_EQ(get_data_modulo_expert_parallel_rank(), rank / 2 % 2);
+                          EXPECT_EQ(get_tensor_and_expert_parallel_group().world_ranks(),
+                                    (std::vector<int>{rank / 2 * 2, rank / 2 * 2 + 1}));
+                          const int first = rank % 4 / 2 * 2;
+                          EXPECT_EQ(get_model_parallel_group(true).world_ranks(),
+                                    (std::vector<int>{first, first + 1, first + 4, first + 5}));
+                        });
 }
 
 TEST(ParallelStateOf12Ranks, ContextAndPipeline) {
@@ -187,8 +260,15 @@ TEST(ParallelStateOf4Ranks, WhatIsImpossible) {
   expect_refused({.tensor_model_parallel_size = 3}, "does not divide a world of 4 ranks");
   expect_refused({.tensor_model_parallel_size = 2, .expert_model_parallel_size = 4},
                  "does not divide the data parallel size 2");
-  expect_refused({.context_parallel_size = 2, .expert_model_parallel_size = 2},
-                 "cannot be combined");
+  expect_refused({.context_parallel_size = 2, .expert_model_parallel_size = 8},
+                 "expert parallel size 8 x expert tensor parallel size 1 does not divide the 4 "
+                 "ranks of a pipeline stage (tensor 1 x context 2 x data 2)");
+  expect_refused({.tensor_model_parallel_size = 2,
+                  .expert_model_parallel_size = 2,
+                  .expert_tensor_parallel_size = 4},
+                 "x expert tensor parallel size 4 does not divide the 4 ranks");
+  expect_refused({.expert_tensor_parallel_size = 0},
+                 "expert tensor parallel size must be at least 1, got 0");
   expect_refused({.virtual_pipeline_model_parallel_size = 2}, "virtual pipeline");
   expect_refused({.order = ""}, "is empty");
   expect_refused({.order = "tp-dp-tp"}, "repeats tp");
