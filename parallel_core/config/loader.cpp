@@ -101,6 +101,10 @@ std::optional<HfConfig> Loader::take_from_hf() {
   }
 }
 
+bool Loader::is_written(const std::string& model_key) const {
+  return entries_.contains(concat("model_config.", model_key));
+}
+
 void Loader::take_hf_setting(const HfSetting& setting, const std::string& file) {
   const Key& key = *find_key("model_config", setting.key);
   const std::string path = concat("model_config.", setting.key);
