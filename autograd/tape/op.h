@@ -148,6 +148,7 @@ class ForwardScope {
   bool previous_mode_;
   void* previous_node_;
   std::string_view previous_op_;
+  LeaseScope leases_;
 };
 
 /// Names the op whose backward runs, for messages.
@@ -171,6 +172,7 @@ class BackwardScope {
   kernels::TeamState& state_;
   std::string_view previous_op_;
   std::string_view previous_backward_of_;
+  LeaseScope leases_;
 };
 
 inline bool wants_grad(const Tensor& t) { return t.defined() && t.requires_grad(); }

@@ -1,5 +1,6 @@
 #include "autograd/tensor/storage.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -30,10 +31,25 @@ std::byte* Storage::opened() const {
     source->restore(const_cast<Storage&>(*this));
     check<RuntimeError>(data_ != nullptr, "storage: ", bytes_,
                         " bytes were let go and are not made again by what made them");
-  } else {
+    return data_;
+  }
+  if (data_ == nullptr) {
     data_ = open_();
   }
+  if (auto* scope = static_cast<LeaseScope*>(thread_state().leases)) {
+    const Ref<Storage> own(const_cast<Storage*>(this));  // to count, not to change
+    if (std::find(scope->windows_.begin(), scope->windows_.end(), own) == scope->windows_.end()) {
+      scope->windows_.push_back(own);
+      leases_.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
   return data_;
+}
+
+void LeaseScope::release() noexcept {
+  for (const Ref<Storage>& window : windows_) {
+    window->leases_.fetch_sub(1, std::memory_order_relaxed);
+  }
 }
 
 void Storage::set_source(Ref<StorageSource> source) {

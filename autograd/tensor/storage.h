@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "autograd/tensor/allocator.h"
 #include "autograd/tensor/ref.h"
+#include "autograd/tensor/thread_state.h"
 
 namespace tapestry {
 
@@ -26,6 +28,29 @@ class VersionWatch final : public RefCounted {
 };
 
 class Storage;
+
+/// While an op runs, forward or backward: it leases the windows that it touches, whose memory its
+/// addresses then point into, until it is done. Those of ops that it calls have scopes of their
+/// own.
+class LeaseScope {
+ public:
+  LeaseScope() : outer_(thread_state().leases) { thread_state().leases = this; }
+  LeaseScope(const LeaseScope&) = delete;
+  LeaseScope& operator=(const LeaseScope&) = delete;
+  ~LeaseScope() {
+    thread_state().leases = outer_;
+    if (!windows_.empty()) [[unlikely]] {
+      release();
+    }
+  }
+
+ private:
+  friend class Storage;
+  void release() noexcept;
+
+  void* outer_;
+  std::vector<Ref<Storage>> windows_;
+};
 
 /// Makes the content of storages again whose memory was let go.
 class StorageSource : public RefCounted {
@@ -52,9 +77,11 @@ class Storage final : public RefCounted {
   Storage(int64_t bytes, std::function<std::byte*()> open);
   ~Storage() override;
 
-  std::byte* data() const { return data_ != nullptr || !open_ ? data_ : opened(); }
+  std::byte* data() const { return !open_ ? data_ : opened(); }
   /// Closes a window: the memory may go. Tensors on it keep their place and version.
   void close() { data_ = nullptr; }
+  /// A window that an op is using (LeaseScope): it is not to be closed for another one's sake.
+  bool is_leased() const { return leases_.load(std::memory_order_relaxed) > 0; }
   bool is_open() const { return data_ != nullptr; }
 
   /// Says where the content of memory of its own comes from, so that the memory may be dropped. The
@@ -83,11 +110,13 @@ class Storage final : public RefCounted {
   Ref<VersionWatch> watch_version();
 
  private:
+  friend class LeaseScope;
   std::byte* opened() const;
 
   mutable std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
   std::atomic<uint32_t> version_{0};
+  mutable std::atomic<int32_t> leases_{0};
   std::atomic<VersionWatch*> watch_{nullptr};
   Ref<VersionWatch> watch_owner_;  // of that pointer; set once
   Ref<CachingAllocator> allocator_;

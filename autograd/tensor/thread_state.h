@@ -30,6 +30,7 @@ struct ThreadState {
   void* recomputed_values = nullptr;  ///< where ops note how their results are made again, if so;
                                       ///< see autograd/tape/recompute.h
   void* new_storages = nullptr;  ///< a std::vector<Storage*>, if those that are made are listed
+  void* leases = nullptr;        ///< the LeaseScope of the op that is running
   bool recomputing = false;      ///< what runs has run before
 };
 
