@@ -66,7 +66,6 @@ void Adafactor::update(std::span<const Update> updates, const GradTransform& tra
                                                 .beta1 = options_.beta1.value_or(0),
                                                 .scale_parameter = options_.scale_parameter,
                                                 .transform = transform,
-                                                .layout = layout(),
                                                 .cut_in_pieces = updates_pieces()});
   factored.find_directions();
   factored.apply_directions();

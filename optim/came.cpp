@@ -55,7 +55,6 @@ void Came::update(std::span<const Update> updates, const GradTransform& transfor
                                                 .beta1 = options_.beta1,
                                                 .scale_parameter = options_.scale_parameter,
                                                 .transform = transform,
-                                                .layout = layout(),
                                                 .cut_in_pieces = updates_pieces()});
   factored.find_directions();
   factored.apply_with_confidence(options_.beta3);

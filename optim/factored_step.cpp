@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/ops/map.h"
@@ -44,10 +45,21 @@ void set_value(const Tensor& array, int64_t i, double value) {
 
 FactoredStep::FactoredStep(std::vector<Parameter> parameters, const Settings& settings)
     : parameters_(std::move(parameters)), settings_(settings) {
+  // Those that the same ranks share follow one another, as their sums do.
+  std::vector<std::pair<const RankGroup*, const RankGroup*>> kinds;
+  const auto kind_of = [](const Parameter& p) { return std::pair(p.slices, p.copies); };
+  for (const Parameter& parameter : parameters_) {
+    if (std::find(kinds.begin(), kinds.end(), kind_of(parameter)) == kinds.end()) {
+      kinds.push_back(kind_of(parameter));
+    }
+  }
   for (const bool is_matrix : {true, false}) {
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      if (parameters_[i].is_matrix == is_matrix) {
-        add_parts(i);
+    for (const auto& kind : kinds) {
+      for (size_t i = 0; i < parameters_.size(); ++i) {
+        if (parameters_[i].is_matrix == is_matrix && kind_of(parameters_[i]) == kind) {
+          add_parts(i);
+          add_shared(parameters_[i]);
+        }
       }
     }
     matrix_tiles_ = is_matrix ? tiles_.size() : matrix_tiles_;
@@ -82,6 +94,15 @@ void FactoredStep::add_parts(size_t parameter) {
     add_tiles(part);
     parts_.push_back(std::move(part));
   }
+}
+
+void FactoredStep::add_shared(const Parameter& parameter) {
+  if (shared_.empty() || shared_.back().slices != parameter.slices ||
+      shared_.back().copies != parameter.copies) {
+    shared_.push_back({.slices = parameter.slices, .copies = parameter.copies});
+  }
+  shared_.back().end_part = parts_.size();
+  shared_.back().end_sum = sums_;
 }
 
 void FactoredStep::add_tiles(Part& part) {
@@ -195,15 +216,20 @@ void FactoredStep::finish_tiles() {
   }
 }
 
-void FactoredStep::sum_over_ranks(const Tensor& values) const {
-  if (settings_.layout == nullptr || values.numel() == 0) {
+// Of values [n], elements [begin, end).
+void FactoredStep::sum_over_ranks(const Shared& shared,
+                                  const Tensor& values,
+                                  int64_t begin,
+                                  int64_t end) const {
+  if (begin == end) {
     return;
   }
-  if (settings_.cut_in_pieces && settings_.layout->copies() != nullptr) {
-    settings_.layout->copies()->sum(values);
+  const Tensor part = alias(values, {end - begin}, {1}, begin);
+  if (settings_.cut_in_pieces && shared.copies != nullptr) {
+    shared.copies->sum(part);
   }
-  if (settings_.layout->slices() != nullptr) {
-    settings_.layout->slices()->sum(values);
+  if (shared.slices != nullptr) {
+    shared.slices->sum(part);
   }
 }
 
@@ -232,7 +258,6 @@ void FactoredStep::add_tile_sums(const Part& part, double* sums) const {
 void FactoredStep::average(const std::string& row_state,
                            const std::string& column_state,
                            const double* beta) {
-  const RankGroup* slices = settings_.layout == nullptr ? nullptr : settings_.layout->slices();
   const Tensor sums = zeros({sums_}, kFloat64);
   auto* values = sums.data<double>();
   const auto parts = static_cast<int64_t>(parts_.size());
@@ -247,11 +272,14 @@ void FactoredStep::average(const std::string& row_state,
     });
   };
   for_matrices([&](const Part& part) {
-    if (counts_slice(*part.logical, slices)) {
+    if (counts_slice(*part.logical, parameters_[part.parameter].slices)) {
       add_tile_sums(part, values + part.sums);
     }
   });
-  sum_over_ranks(sums);
+  int64_t begin = 0;
+  for (const Shared& shared : shared_) {
+    sum_over_ranks(shared, sums, std::exchange(begin, shared.end_sum), shared.end_sum);
+  }
   for_matrices([&](const Part& part) {
     const Parameter& owner = parameters_[part.parameter];
     average(part, values + part.sums, owner.states->at(row_state + part.suffix),
@@ -289,19 +317,22 @@ void FactoredStep::average(const Part& part,
 }
 
 void FactoredStep::scale_steps() {
-  const RankGroup* slices = settings_.layout == nullptr ? nullptr : settings_.layout->slices();
-  const Tensor totals = zeros({static_cast<int64_t>(parts_.size()), 2}, kFloat64);
+  const Tensor totals = zeros({2 * static_cast<int64_t>(parts_.size())}, kFloat64);
   auto* total = totals.data<double>();
   const auto* norms = norms_.data<double>();
   for (size_t i = 0; i < parts_.size(); ++i) {
     for (size_t tile = parts_[i].first_tile; tile < parts_[i].end_tile; ++tile) {
-      if (counts_slice(*parts_[i].logical, slices)) {
+      if (counts_slice(*parts_[i].logical, parameters_[parts_[i].parameter].slices)) {
         total[2 * i] += norms[2 * tile];
         total[2 * i + 1] += norms[2 * tile + 1];
       }
     }
   }
-  sum_over_ranks(totals);
+  int64_t begin = 0;
+  for (const Shared& shared : shared_) {
+    const auto end = 2 * static_cast<int64_t>(shared.end_part);
+    sum_over_ranks(shared, totals, std::exchange(begin, end), end);
+  }
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Parameter& owner = parameters_[parts_[i].parameter];
     const auto count = static_cast<double>(std::max<int64_t>(parts_[i].logical->shape.numel(), 1));
@@ -341,6 +372,8 @@ std::vector<FactoredStep::Parameter> FactoredOptimizer::parameters_of(
                           .copy = u.copy,
                           .first = u.first,
                           .logical = u.logical,
+                          .slices = u.slices,
+                          .copies = u.copies,
                           .is_matrix = u.is_matrix,
                           .states = &u.state->tensors,
                           .lr = u.group->lr,

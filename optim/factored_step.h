@@ -29,6 +29,8 @@ class FactoredStep {
     Tensor copy;
     int64_t first = 0;
     const std::vector<nn::LogicalTensor>* logical = nullptr;
+    const RankGroup* slices = nullptr;  ///< that hold slices of these; null: this rank alone
+    const RankGroup* copies = nullptr;  ///< that hold the same slices; null: this rank alone
     bool is_matrix = false;
     std::map<std::string, Tensor>* states = nullptr;  ///< by the keys of Optimizer::StateEntry
     double lr = 0;
@@ -43,8 +45,7 @@ class FactoredStep {
     double beta1 = 0;
     bool scale_parameter = false;
     GradTransform transform;
-    const ParameterLayout* layout = nullptr;  ///< null: this rank holds all
-    bool cut_in_pieces = false;               ///< the layout's copies() hold pieces
+    bool cut_in_pieces = false;  ///< the parameters' copies hold pieces
   };
   FactoredStep(std::vector<Parameter> parameters, const Settings& settings);
   FactoredStep(const FactoredStep&) = delete;
@@ -78,14 +79,23 @@ class FactoredStep {
     int64_t column = 0;
   };
 
+  // Consecutive parts that the same ranks share.
+  struct Shared {
+    const RankGroup* slices = nullptr;
+    const RankGroup* copies = nullptr;
+    size_t end_part = 0;
+    int64_t end_sum = 0;
+  };
+
   void add_parts(size_t parameter);
+  void add_shared(const Parameter& parameter);
   void add_tiles(Part& part);
   void add_tile(const Part& part, int64_t number, int64_t at, int64_t rows, int64_t columns);
   void finish_tiles();
   std::span<const kernels::FactoredTile> matrices() const {
     return std::span(tiles_).first(matrix_tiles_);
   }
-  void sum_over_ranks(const Tensor& values) const;
+  void sum_over_ranks(const Shared& shared, const Tensor& values, int64_t begin, int64_t end) const;
   void clear_column_sums() const;
   void add_tile_sums(const Part& part, double* sums) const;
   void average(const std::string& row_state, const std::string& column_state, const double* beta);
@@ -99,6 +109,7 @@ class FactoredStep {
   std::vector<Parameter> parameters_;
   Settings settings_;
   std::vector<Part> parts_;
+  std::vector<Shared> shared_;                // in the order of the parts
   std::vector<kernels::FactoredTile> tiles_;  // those of matrices first
   std::vector<TilePlace> places_;             // of the same
   size_t matrix_tiles_ = 0;

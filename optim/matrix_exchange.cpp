@@ -76,14 +76,9 @@ int rank_in(const RankGroup* group) { return group == nullptr ? 0 : group->rank(
 
 }  // namespace
 
-MatrixExchange::MatrixExchange(const ParameterLayout* layout, bool cut_in_pieces) {
-  const auto unless_alone = [](const RankGroup* group) {
-    return size_of_group(group) > 1 ? group : nullptr;
-  };
-  if (layout != nullptr) {
-    slices_ = unless_alone(layout->slices());
-    copies_ = unless_alone(layout->copies());
-  }
+MatrixExchange::MatrixExchange(const RankGroup* slices, const RankGroup* copies, bool cut_in_pieces)
+    : slices_(size_of_group(slices) > 1 ? slices : nullptr),
+      copies_(size_of_group(copies) > 1 ? copies : nullptr) {
   cut_in_pieces_ = cut_in_pieces && copies_ != nullptr;
 }
 

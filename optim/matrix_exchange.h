@@ -30,9 +30,9 @@ class MatrixExchange {
     DType dtype = kFloat32;
   };
 
-  /// `layout` may be null: then every tensor is whole here. `cut_in_pieces`: its copies() hold
-  /// pieces.
-  MatrixExchange(const ParameterLayout* layout, bool cut_in_pieces);
+  /// For parameters that these ranks share (ParameterLayout); null: this rank alone.
+  /// `cut_in_pieces`: the copies hold pieces.
+  MatrixExchange(const RankGroup* slices, const RankGroup* copies, bool cut_in_pieces);
 
   /// What the function is given: the elements [range.size()] of item i that this rank has.
   using Read = std::function<Tensor(size_t item)>;

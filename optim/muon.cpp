@@ -60,18 +60,40 @@ double Muon::scale_of(const Shape& shape) const {
 
 void Muon::update(std::span<const Update> updates, const GradTransform& transform) {
   std::vector<Update> adamw;
-  std::vector<Update> matrices;
+  std::vector<std::pair<MatrixExchange*, std::vector<Update>>> matrices;
   for (const Update& u : updates) {
-    (u.is_matrix && !u.group->adamw ? matrices : adamw).push_back(u);
+    if (!u.is_matrix || u.group->adamw) {
+      adamw.push_back(u);
+      continue;
+    }
+    MatrixExchange* const exchange = &exchange_of(u);
+    auto found = std::find_if(matrices.begin(), matrices.end(),
+                              [&](const auto& entry) { return entry.first == exchange; });
+    if (found == matrices.end()) {
+      found = matrices.insert(matrices.end(), {exchange, {}});
+    }
+    found->second.push_back(u);
   }
   AdamBase::update(adamw, transform);
-  update_matrices(matrices, transform);
+  for (const auto& [exchange, shared] : matrices) {
+    update_matrices(shared, transform, *exchange);
+  }
 }
 
-void Muon::update_matrices(const std::vector<Update>& updates, const GradTransform& transform) {
-  if (exchange_ == nullptr) {
-    exchange_ = std::make_unique<MatrixExchange>(layout(), updates_pieces());
+MatrixExchange& Muon::exchange_of(const Update& update) {
+  const auto ranks = std::pair(update.slices, update.copies);
+  for (auto& [known, exchange] : exchanges_) {
+    if (known == ranks) {
+      return exchange;
+    }
   }
+  exchanges_.emplace_back(ranks, MatrixExchange(update.slices, update.copies, updates_pieces()));
+  return exchanges_.back().second;
+}
+
+void Muon::update_matrices(const std::vector<Update>& updates,
+                           const GradTransform& transform,
+                           MatrixExchange& exchange) {
   std::vector<MatrixExchange::Item> items;
   std::vector<const Update*> owners;
   for (const Update& u : updates) {
@@ -130,7 +152,7 @@ void Muon::update_matrices(const std::vector<Update>& updates, const GradTransfo
     });
     kernels::muon_apply(runs);
   };
-  exchange_->run(items, read, compute, write);
+  exchange.run(items, read, compute, write);
 }
 
 }  // namespace tapestry::optim

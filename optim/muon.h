@@ -1,8 +1,11 @@
 // Muon: orthogonalised momentum for matrices, AdamW for the rest.
 #pragma once
 
-#include <memory>
+#include <deque>
 #include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "optim/adam.h"
 #include "optim/matrix_exchange.h"
@@ -53,11 +56,15 @@ class Muon final : public AdamBase {
   void update(std::span<const Update> updates, const GradTransform& transform) override;
 
  private:
-  void update_matrices(const std::vector<Update>& updates, const GradTransform& transform);
+  void update_matrices(const std::vector<Update>& updates,
+                       const GradTransform& transform,
+                       MatrixExchange& exchange);
+  MatrixExchange& exchange_of(const Update& update);
   double scale_of(const Shape& shape) const;
 
   MuonOptions options_;
-  std::unique_ptr<MatrixExchange> exchange_;
+  // One for the parameters that the same ranks share, by slices and copies.
+  std::deque<std::pair<std::pair<const RankGroup*, const RankGroup*>, MatrixExchange>> exchanges_;
 };
 
 }  // namespace tapestry::optim

@@ -239,7 +239,9 @@ void Optimizer::prepare(const Slot& slot, std::vector<Update>& updates) {
                      .stream = combine(stream_of(name), static_cast<uint64_t>(state.step)),
                      .first = shards_ != nullptr ? shards_->first_element(name) : 0,
                      .logical = &logical,
-                     .is_matrix = logical.front().shape.size() >= 2});
+                     .is_matrix = logical.front().shape.size() >= 2,
+                     .slices = layout_ != nullptr ? layout_->slices_of(name) : nullptr,
+                     .copies = layout_ != nullptr ? layout_->copies_of(name) : nullptr});
 }
 
 void Optimizer::run(const std::vector<Update>& updates, const GradTransform& transform) {

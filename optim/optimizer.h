@@ -187,6 +187,8 @@ class Optimizer {
     int64_t first;    ///< number of the first element in it, not 0 for a piece of a parameter
     const std::vector<nn::LogicalTensor>* logical;  ///< what the parameter is made of
     bool is_matrix;                                 ///< so that these have two or more axes
+    const RankGroup* slices;                        ///< ParameterLayout::slices_of, or null
+    const RankGroup* copies;                        ///< ParameterLayout::copies_of, or null
   };
 
   /// ValueError if there are no parameters, one is not a contiguous leaf, or one or its name
@@ -202,7 +204,6 @@ class Optimizer {
   virtual void update(std::span<const Update> updates, const GradTransform& transform) = 0;
 
   const StateStorage& storage() const { return storage_; }
-  const ParameterLayout* layout() const { return layout_.get(); }
 
  private:
   struct Slot {

@@ -46,6 +46,13 @@ class ParameterLayout {
   /// The ranks that hold the same slices as this one, whole or cut in pieces (ParameterShards);
   /// null where there is no other.
   virtual const RankGroup* copies() const = 0;
+  /// The same of one parameter, where not all have the same ranks: experts of a mixture.
+  virtual const RankGroup* slices_of(const std::string& /*parameter_name*/) const {
+    return slices();
+  }
+  virtual const RankGroup* copies_of(const std::string& /*parameter_name*/) const {
+    return copies();
+  }
 };
 
 /// True if of the ranks that hold this rank's slice of a logical tensor, of those in slices(), this

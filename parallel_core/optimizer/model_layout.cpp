@@ -2,10 +2,11 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "parallel_core/parallel_state.h"
+#include "parallel_core/parameter_ranks.h"
 
 namespace tapestry {
 
@@ -31,28 +32,59 @@ class GroupOfRanks final : public optim::RankGroup {
 
 class ModelLayout final : public optim::ParameterLayout {
  public:
-  ModelLayout(const nn::Module& model, const DistributedDataParallel* data_parallel) {
+  ModelLayout(const nn::Module& model, const DistributedDataParallel* data_parallel)
+      : dense_(/*of_experts=*/false, data_parallel), experts_(/*of_experts=*/true, data_parallel) {
     for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
       logical_.emplace(entry.name, entry.parameter->logical());
-    }
-    if (model_parallel_is_initialized() && get_tensor_model_parallel_world_size() > 1) {
-      slices_.emplace(get_tensor_model_parallel_group());
-    }
-    if (data_parallel != nullptr) {
-      copies_.emplace(data_parallel->group());
+      if (entry.parameter->flags().expert) {
+        of_experts_.insert(entry.name);
+      }
     }
   }
 
   std::vector<nn::LogicalTensor> logical(const std::string& parameter_name) const override {
     return logical_.at(parameter_name);
   }
-  const optim::RankGroup* slices() const override { return slices_ ? &*slices_ : nullptr; }
-  const optim::RankGroup* copies() const override { return copies_ ? &*copies_ : nullptr; }
+  const optim::RankGroup* slices() const override { return dense_.slices(); }
+  const optim::RankGroup* copies() const override { return dense_.copies(); }
+  const optim::RankGroup* slices_of(const std::string& parameter_name) const override {
+    return part_of(parameter_name).slices();
+  }
+  const optim::RankGroup* copies_of(const std::string& parameter_name) const override {
+    return part_of(parameter_name).copies();
+  }
 
  private:
+  // The ranks that share the parameters of experts, or all others.
+  class Part {
+   public:
+    Part(bool of_experts, const DistributedDataParallel* data_parallel) {
+      if (ProcessGroup& group = slices_group(of_experts); group.size() > 1) {
+        slices_.emplace(group);
+      }
+      if (data_parallel != nullptr) {
+        ProcessGroup& group = of_experts ? data_parallel->expert_group() : data_parallel->group();
+        if (group.size() > 1) {
+          copies_.emplace(group);
+        }
+      }
+    }
+    const optim::RankGroup* slices() const { return slices_ ? &*slices_ : nullptr; }
+    const optim::RankGroup* copies() const { return copies_ ? &*copies_ : nullptr; }
+
+   private:
+    std::optional<GroupOfRanks> slices_;
+    std::optional<GroupOfRanks> copies_;
+  };
+
+  const Part& part_of(const std::string& parameter_name) const {
+    return of_experts_.contains(parameter_name) ? experts_ : dense_;
+  }
+
   std::map<std::string, std::vector<nn::LogicalTensor>> logical_;
-  std::optional<GroupOfRanks> slices_;
-  std::optional<GroupOfRanks> copies_;
+  std::set<std::string> of_experts_;
+  Part dense_;
+  Part experts_;
 };
 
 }  // namespace

@@ -10,7 +10,8 @@
 namespace tapestry {
 
 /// Of the model's parameters on the current rank, over its tensor-parallel group and that of
-/// `data_parallel`, which may be null. The groups outlive the object.
+/// `data_parallel`, which may be null; of experts over the expert-tensor-parallel group and that of
+/// its experts. The groups outlive the object.
 std::shared_ptr<const optim::ParameterLayout> model_layout(
     const nn::Module& model, const DistributedDataParallel* data_parallel);
 
