@@ -27,6 +27,7 @@
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/parameter_ranks.h"
 
 namespace tapestry {
 
@@ -91,13 +92,14 @@ struct Writers {
   int rank = 0;
   int size = 1;
 };
-Writers data_parallel_writers() {
-  if (!model_parallel_is_initialized()) {
-    return {};
-  }
-  constexpr bool kWithContextParallel = true;
-  return {.rank = get_data_parallel_rank(kWithContextParallel),
-          .size = get_data_parallel_world_size(kWithContextParallel)};
+Writers writers_of(bool of_expert) {
+  const ProcessGroup& group = copies_group(of_expert);
+  return {.rank = group.rank(), .size = group.size()};
+}
+
+// The first of the ranks that hold a parameter, or a copy or slice of it.
+bool is_first_holder(bool of_expert) {
+  return copies_group(of_expert).rank() == 0 && slices_group(of_expert).rank() == 0;
 }
 
 }  // namespace
@@ -213,13 +215,14 @@ void CheckpointWriter::add_sources(const ParallelModel& model,
                                    const optim::Optimizer* optimizer,
                                    const Layout& layout) {
   const FileNames scheme = file_names();
-  const Writers writers = data_parallel_writers();
   int next = 0;  // who writes what all data-parallel ranks have
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     const nn::Parameter& parameter = *entry.parameter;
     if (parameter.flags().shared) {
       continue;
     }
+    const bool of_expert = parameter.flags().expert;
+    const Writers writers = writers_of(of_expert);
     optim::Optimizer::OwnPart part{.shape = parameter.shape(), .count = parameter.numel()};
     if (optimizer != nullptr) {
       part = optimizer->own_part(entry.name);
@@ -233,7 +236,7 @@ void CheckpointWriter::add_sources(const ParallelModel& model,
     const auto add = [&](std::function<Tensor()> values, const auto& target_of) {
       Source source{.values = std::move(values), .first = part.first, .copy = {}, .targets = {}};
       for (const nn::LogicalTensor& logical : parameter.logical()) {
-        if (writes_slice(logical)) {
+        if (writes_slice(logical, of_expert)) {
           source.targets.push_back(target_of(logical));
         }
       }
@@ -276,14 +279,11 @@ void CheckpointWriter::add_sources(const ParallelModel& model,
   add_whole_sources(model, optimizer, layout);
 }
 
-// What every rank of a stage has whole: the first of them writes it.
+// What every rank of a stage has whole that holds a part of a parameter: the first of them writes
+// it.
 void CheckpointWriter::add_whole_sources(const ParallelModel& model,
                                          const optim::Optimizer* optimizer,
                                          const Layout& layout) {
-  if (data_parallel_writers().rank != 0 ||
-      (model_parallel_is_initialized() && get_tensor_model_parallel_rank() != 0)) {
-    return;
-  }
   const auto add = [&](const std::string& name, const Shape& shape,
                        std::function<Tensor()> values) {
     const Layout::Place& at = layout.states.at(name);
@@ -297,6 +297,7 @@ void CheckpointWriter::add_whole_sources(const ParallelModel& model,
   };
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     const bool has_states = optimizer != nullptr && !entry.parameter->flags().shared &&
+                            is_first_holder(entry.parameter->flags().expert) &&
                             !entry.parameter->logical().empty() &&
                             optimizer->steps_done(entry.name) > 0;
     for (const auto& state : has_states ? optimizer->state_entries(entry.name)
@@ -311,7 +312,7 @@ void CheckpointWriter::add_whole_sources(const ParallelModel& model,
     }
   }
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
-    if (entry.buffer.numel() > 0) {
+    if (entry.buffer.numel() > 0 && is_first_holder(/*of_expert=*/false)) {
       add(buffer_tensor_name(entry.name), entry.buffer.shape(),
           [buffer = entry.buffer] { return buffer; });
     }

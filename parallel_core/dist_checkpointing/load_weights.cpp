@@ -8,10 +8,12 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/comm/sum_over.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/file_place.h"
 #include "parallel_core/dist_checkpointing/part_io.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
+#include "parallel_core/parameter_ranks.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
 
@@ -112,13 +114,14 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
     }
   }
   const std::vector<std::string> names = files.names();
-  std::vector<double> stages_with;  // of each name
+  std::vector<double> ranks_with;  // of each name
   for (const std::string& name : names) {
-    stages_with.push_back(used.contains(name) || is_constant(scheme.scheme, name) ? 1 : 0);
+    ranks_with.push_back(used.contains(name) || is_constant(scheme.scheme, name) ? 1 : 0);
   }
-  sum_over_pipeline(stages_with);
+  sum_over_pipeline(ranks_with);
+  sum_over(experts_group(), ranks_with);
   for (size_t i = 0; i < names.size(); ++i) {
-    if (stages_with[i] == 0 && !repeats_embeddings(files, scheme, names[i])) {
+    if (ranks_with[i] == 0 && !repeats_embeddings(files, scheme, names[i])) {
       report.unexpected.push_back(names[i]);
     }
   }

@@ -5,6 +5,7 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/parameter_ranks.h"
 
 namespace tapestry {
 
@@ -31,13 +32,14 @@ DType saved_dtype(const nn::Parameter& parameter, const optim::Optimizer* optimi
   return optimizer != nullptr && is_half ? kFloat32 : parameter.dtype();
 }
 
-// What this stage has.
+// What this rank has, by parameter.
 json own_tensors(const nn::Module& model, const optim::Optimizer* optimizer) {
-  json own = {{"tensors", json::array()}, {"buffers", json::array()}};
+  json own = {{"parameters", json::array()}, {"buffers", json::array()}};
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     if (entry.parameter->flags().shared) {
       continue;
     }
+    json parameter = {{"expert", entry.parameter->flags().expert}, {"tensors", json::array()}};
     const int64_t updates = optimizer == nullptr ? 0 : optimizer->steps_done(entry.name);
     const std::vector<nn::LogicalTensor>& tensors = entry.parameter->logical();
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -49,10 +51,11 @@ json own_tensors(const nn::Module& model, const optim::Optimizer* optimizer) {
           states[state.name] = {static_cast<int>(dtype), shape_json(*shape)};
         }
       }
-      own["tensors"].push_back({tensors[i].name, shape_json(tensors[i].shape),
-                                static_cast<int>(saved_dtype(*entry.parameter, optimizer)), updates,
-                                states});
+      parameter["tensors"].push_back({tensors[i].name, shape_json(tensors[i].shape),
+                                      static_cast<int>(saved_dtype(*entry.parameter, optimizer)),
+                                      updates, states});
     }
+    own["parameters"].push_back(std::move(parameter));
   }
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
     own["buffers"].push_back(
@@ -61,10 +64,37 @@ json own_tensors(const nn::Module& model, const optim::Optimizer* optimizer) {
   return own;
 }
 
+// What this stage has: to the tensors of each expert parameter come those of the ranks that have
+// its other experts.
+json tensors_of_stage(const nn::Module& model, const optim::Optimizer* optimizer) {
+  json own = own_tensors(model, optimizer);
+  json stage = {{"tensors", json::array()}, {"buffers", std::move(own["buffers"])}};
+  std::vector<json> ranks = {std::move(own["parameters"])};
+  ProcessGroup& experts = experts_group();
+  if (experts.size() > 1 && has_experts(model)) {
+    const std::vector<std::string> texts = all_gather_text(experts, ranks[0].dump());
+    ranks.clear();
+    for (const std::string& text : texts) {
+      ranks.push_back(json::parse(text));
+    }
+  }
+  for (size_t i = 0; i < ranks.front().size(); ++i) {
+    for (json& rank : ranks) {
+      for (json& tensor : rank[i]["tensors"]) {
+        stage["tensors"].push_back(std::move(tensor));
+      }
+      if (!rank[i]["expert"].get<bool>()) {
+        break;
+      }
+    }
+  }
+  return stage;
+}
+
 }  // namespace
 
 StoredTensors stored_tensors(const nn::Module& model, const optim::Optimizer* optimizer) {
-  const std::string own = own_tensors(model, optimizer).dump();
+  const std::string own = tensors_of_stage(model, optimizer).dump();
   const std::vector<std::string> stages =
       model_parallel_is_initialized() ? all_gather_text(get_pipeline_model_parallel_group(), own)
                                       : std::vector<std::string>{own};
@@ -106,11 +136,8 @@ std::optional<Shape> stored_shape(const optim::Optimizer::StateEntry& entry,
   return entry.logical == index ? std::optional(entry.shape) : std::nullopt;
 }
 
-bool writes_slice(const nn::LogicalTensor& logical) {
-  if (!model_parallel_is_initialized()) {
-    return true;
-  }
-  const int rank = get_tensor_model_parallel_rank();
+bool writes_slice(const nn::LogicalTensor& logical, bool of_expert) {
+  const int rank = slices_group(of_expert).rank();
   return logical.slice_shape.empty() ? rank == 0 : rank % logical.copies == 0;
 }
 

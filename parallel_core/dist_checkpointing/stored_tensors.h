@@ -37,12 +37,13 @@ struct StoredBuffer {
 };
 
 struct StoredTensors {
-  std::vector<StoredTensor> tensors;  ///< in the order of stages and parameters
+  std::vector<StoredTensor> tensors;  ///< in the order of stages, parameters and experts
   std::vector<StoredBuffer> buffers;
 };
 
-/// Those of all stages of the pipeline, on every rank. Collective over the pipeline. `optimizer`
-/// may be null: then weights alone, in the parameters' dtypes.
+/// Those of all stages of the pipeline and of all experts, on every rank. Collective over the
+/// pipeline and over ranks with other experts. `optimizer` may be null: then weights alone, in the
+/// parameters' dtypes.
 StoredTensors stored_tensors(const nn::Module& model, const optim::Optimizer* optimizer);
 
 /// "NAME.STATE", under which a state of a logical tensor is saved.
@@ -56,8 +57,8 @@ std::optional<Shape> stored_shape(const optim::Optimizer::StateEntry& entry,
                                   const nn::LogicalTensor& logical,
                                   size_t index);
 
-/// True if, of the ranks of the tensor-parallel group that hold this rank's slice, this one writes
-/// it.
-bool writes_slice(const nn::LogicalTensor& logical);
+/// True if, of the ranks of the tensor-parallel group (for an expert the expert-tensor-parallel
+/// one) that hold this rank's slice, this one writes it.
+bool writes_slice(const nn::LogicalTensor& logical, bool of_expert);
 
 }  // namespace tapestry

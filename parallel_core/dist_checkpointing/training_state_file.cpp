@@ -14,8 +14,10 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/comm/sum_over.h"
 #include "parallel_core/dist_checkpointing/part_io.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
+#include "parallel_core/parameter_ranks.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 
 namespace tapestry {
@@ -66,18 +68,20 @@ std::unique_ptr<TensorSource> need_states(const std::string& folder) {
   return states;
 }
 
-// Names of states and buffers that no stage asks for are wrong in a file.
+// Names of states and buffers that no stage asks for, and no rank with other experts, are wrong in
+// a file.
 void find_unexpected(const std::vector<std::string>& names,
                      const std::set<std::string>& used,
                      nn::LoadReport& report) {
-  std::vector<double> stages_with;
+  std::vector<double> ranks_with;
   for (const std::string& name : names) {
-    stages_with.push_back(used.contains(name) ? 1 : 0);
+    ranks_with.push_back(used.contains(name) ? 1 : 0);
   }
-  sum_over_pipeline(stages_with);
+  sum_over_pipeline(ranks_with);
+  sum_over(experts_group(), ranks_with);
   size_t index = 0;
   for (const std::string& name : names) {
-    if (stages_with[index++] == 0) {
+    if (ranks_with[index++] == 0) {
       report.unexpected.push_back(name);
     }
   }

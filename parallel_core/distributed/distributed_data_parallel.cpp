@@ -15,6 +15,7 @@
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/distributed/finalize_model_grads.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/parameter_ranks.h"
 
 namespace tapestry {
 
@@ -22,8 +23,9 @@ namespace {
 
 // Buckets whose reduction may be under way at once where their memory goes afterwards.
 constexpr size_t kReductionsUnderWay = 2;
-// Paged parameters that stay when another one comes.
-constexpr size_t kOpenPages = 2;
+// Paged parameters that no op uses any more and that stay when another one has come, that one
+// among them: backward begins with what forward has ended with.
+constexpr size_t kPagesInReserve = 2;
 
 }  // namespace
 
@@ -34,21 +36,26 @@ struct DistributedDataParallel::State final : optim::ParameterShards {
     int64_t received = 0;
   };
 
-  State(DataParallelOptions options_, ProcessGroup& group_)
-      : options(std::move(options_)), group(group_) {}
+  State(DataParallelOptions options_, ProcessGroup& group_, ProcessGroup* expert_group_)
+      : options(std::move(options_)), group(group_), expert_group(expert_group_) {}
+
+  bool is_expert(const nn::Parameter& parameter) const {
+    return expert_group != nullptr && parameter.flags().expert;
+  }
 
   void make_buckets(const std::vector<nn::Module::NamedParameter>& parameters);
   void add_bucket(std::vector<ParamAndGradBucket::Placed> placed, DType dtype, bool paged);
+  void opened(ParamAndGradBucket& bucket);
   void received(size_t number);
   void reduce(size_t number);
   void measure(const ParamAndGradBucket::Placed& placed);
-  bool frees_gradients() const { return options.sharding >= Sharding::kGradients; }
   const ParamAndGradBucket::Placed& placed_of(const std::string& name) const;
   const Place& place_of(const std::string& name) const;
 
   Shape shape(const std::string& name) const override { return placed_of(name).parameter->shape(); }
   int64_t first_element(const std::string& name) const override {
-    return bucket_of(name).range_of(placed_of(name), group.rank()).first;
+    const ParamAndGradBucket& bucket = bucket_of(name);
+    return bucket.range_of(placed_of(name), bucket.group().rank()).first;
   }
   Tensor piece_of(const std::string& name, const Tensor& whole) const override;
   Tensor whole_of(const std::string& name, const Tensor& piece) const override;
@@ -58,6 +65,7 @@ struct DistributedDataParallel::State final : optim::ParameterShards {
 
   DataParallelOptions options;
   ProcessGroup& group;
+  ProcessGroup* expert_group;  // null: experts are like all others
   std::vector<std::unique_ptr<ParamAndGradBucket>> buckets;
   std::vector<std::string> names;  // of the parameters in the order of their making
   std::vector<Place> places;       // of the same
@@ -92,28 +100,20 @@ bool is_paged(const nn::Parameter& parameter) { return parameter.dim() >= 2; }
 void DistributedDataParallel::State::add_bucket(std::vector<ParamAndGradBucket::Placed> placed,
                                                 DType dtype,
                                                 bool paged) {
-  const auto on_open = [this](ParamAndGradBucket& bucket) {
-    if (options.keeps_gathered_parameters) {
-      return;
-    }
-    if (std::find(open_pages.begin(), open_pages.end(), &bucket) == open_pages.end()) {
-      open_pages.push_back(&bucket);
-    }
-    if (open_pages.size() > kOpenPages) {
-      open_pages.front()->close();
-      open_pages.pop_front();
-    }
-  };
+  ProcessGroup& ranks = is_expert(*placed.front().parameter) ? *expert_group : group;
+  // Alone, a rank keeps its pieces where the parameters are: there is nothing to be shared.
+  const bool alone = expert_group != nullptr && ranks.size() == 1;
   buckets.push_back(std::make_unique<ParamAndGradBucket>(
       std::move(placed),
-      ParamAndGradBucket::Options{.sharding = options.sharding,
-                                  .paged = paged,
-                                  .param_dtype = dtype,
-                                  .compute_dtype = options.compute_dtype,
-                                  .grad_dtype = options.grad_dtype,
-                                  .seed = options.seed,
-                                  .on_open = on_open},
-      group));
+      ParamAndGradBucket::Options{
+          .sharding = alone ? std::min(options.sharding, Sharding::kOptimizer) : options.sharding,
+          .paged = paged && !alone,
+          .param_dtype = dtype,
+          .compute_dtype = options.compute_dtype,
+          .grad_dtype = options.grad_dtype,
+          .seed = options.seed,
+          .on_open = [this](ParamAndGradBucket& page) { opened(page); }},
+      ranks));
   is_late.push_back(false);
   const size_t bucket = buckets.size() - 1;
   const auto& parameters = buckets.back()->parameters();
@@ -124,6 +124,25 @@ void DistributedDataParallel::State::add_bucket(std::vector<ParamAndGradBucket::
   }
 }
 
+// Lets pages go that no op uses, but for the last ones.
+void DistributedDataParallel::State::opened(ParamAndGradBucket& bucket) {
+  if (options.keeps_gathered_parameters) {
+    return;
+  }
+  if (std::find(open_pages.begin(), open_pages.end(), &bucket) == open_pages.end()) {
+    open_pages.push_back(&bucket);
+  }
+  auto page = open_pages.begin();
+  while (open_pages.size() > kPagesInReserve && page != open_pages.end()) {
+    if (*page == &bucket || (*page)->is_leased()) {
+      ++page;
+      continue;
+    }
+    (*page)->close();
+    page = open_pages.erase(page);
+  }
+}
+
 void DistributedDataParallel::State::make_buckets(
     const std::vector<nn::Module::NamedParameter>& parameters) {
   for (const nn::Module::NamedParameter& entry : parameters) {
@@ -131,7 +150,7 @@ void DistributedDataParallel::State::make_buckets(
     names.push_back(entry.name);
   }
   places.resize(names.size());
-  std::map<DType, OpenBucket> open;
+  std::map<std::pair<bool, DType>, OpenBucket> open;  // of experts or not
   for (auto entry = parameters.rbegin(); entry != parameters.rend(); ++entry) {
     nn::Parameter& parameter = *entry->parameter;
     const bool moves = options.sharding != Sharding::kNone && options.param_dtype;
@@ -143,7 +162,7 @@ void DistributedDataParallel::State::make_buckets(
       is_late.back() = isolated;
       continue;
     }
-    OpenBucket& bucket = open[dtype];
+    OpenBucket& bucket = open[{is_expert(parameter), dtype}];
     bucket.placed.push_back({entry->name, &parameter});
     bucket.size += parameter.numel();
     if (options.bucket_size > 0 && bucket.size >= options.bucket_size) {
@@ -151,9 +170,9 @@ void DistributedDataParallel::State::make_buckets(
       bucket = {};
     }
   }
-  for (auto& [dtype, bucket] : open) {
+  for (auto& [kind, bucket] : open) {
     if (!bucket.placed.empty()) {
-      add_bucket(std::move(bucket.placed), dtype, false);
+      add_bucket(std::move(bucket.placed), kind.second, false);
     }
   }
 }
@@ -177,7 +196,8 @@ Tensor DistributedDataParallel::State::piece_of(const std::string& name,
   check<ValueError>(whole.defined() && whole.shape() == placed.parameter->shape(),
                     "data parallel: the values for '", name, "' are ", describe(whole),
                     ", the parameter has the shape ", placed.parameter->shape());
-  const auto [begin, end] = bucket_of(name).range_of(placed, group.rank());
+  const ParamAndGradBucket& bucket = bucket_of(name);
+  const auto [begin, end] = bucket.range_of(placed, bucket.group().rank());
   const Tensor values = dense(whole);
   return dense_copy(alias(values, {end - begin}, {1}, values.offset() + (begin < end ? begin : 0)));
 }
@@ -186,17 +206,18 @@ Tensor DistributedDataParallel::State::whole_of(const std::string& name,
                                                 const Tensor& piece) const {
   const auto& placed = placed_of(name);
   const ParamAndGradBucket& bucket = bucket_of(name);
+  ProcessGroup& ranks = bucket.group();
   std::vector<std::pair<int64_t, int64_t>> ranges;
   int64_t longest = 0;
-  for (int rank = 0; rank < group.size(); ++rank) {
+  for (int rank = 0; rank < ranks.size(); ++rank) {
     ranges.push_back(bucket.range_of(placed, rank));
     longest = std::max(longest, ranges.back().second - ranges.back().first);
   }
   const MemoryKindGuard kind(MemoryKind::kWorkspace);
   const Tensor own = zeros({longest}, piece.dtype());
   copy_values(piece, alias(own, {piece.numel()}, {1}, 0));
-  const Tensor all = empty({longest * group.size()}, piece.dtype());
-  group.all_gather(all, own);
+  const Tensor all = empty({longest * ranks.size()}, piece.dtype());
+  ranks.all_gather(all, own);
   Tensor whole = empty(placed.parameter->shape(), piece.dtype());
   for (size_t rank = 0; rank < ranges.size(); ++rank) {
     const auto [begin, end] = ranges[rank];
@@ -214,11 +235,12 @@ void DistributedDataParallel::State::received(size_t number) {
     return;
   }
   Place& place = places[number];
-  if (is_late[place.bucket]) {
+  const bool frees = buckets[place.bucket]->frees_gradients();
+  if (is_late[place.bucket] || !(frees || options.overlap_grad_reduce)) {
     return;
   }
   ++place.received;
-  if (frees_gradients()) {
+  if (frees) {
     if (place.received == 1 && --missing[place.bucket] == 0) {
       reduce(place.bucket);
     }
@@ -235,7 +257,7 @@ void DistributedDataParallel::State::received(size_t number) {
 
 void DistributedDataParallel::State::measure(const ParamAndGradBucket::Placed& placed) {
   Tensor gradient = placed.parameter->main_grad();
-  if (frees_gradients() && passes > 1) {
+  if (passes > 1 && bucket_of(placed.name).frees_gradients()) {
     const MemoryKindGuard kind(MemoryKind::kGradient);
     gradient = gradient.dtype() == kFloat32 ? gradient : gradient.to(kFloat32);
     Tensor& sum = local_sums[placed.name];
@@ -266,7 +288,7 @@ void DistributedDataParallel::State::reduce(size_t number) {
   }
   bucket.start_reduce();
   reduced[number] = true;
-  if (!frees_gradients()) {
+  if (!bucket.frees_gradients()) {
     return;
   }
   for (const auto& placed : bucket.parameters()) {
@@ -287,8 +309,9 @@ void DistributedDataParallel::State::reduce(size_t number) {
 DistributedDataParallel::DistributedDataParallel(
     const std::vector<nn::Module::NamedParameter>& parameters,
     const DataParallelOptions& options,
-    ProcessGroup& group)
-    : state_(std::make_shared<State>(options, group)) {
+    ProcessGroup& group,
+    ProcessGroup* expert_group)
+    : state_(std::make_shared<State>(options, group, expert_group)) {
   state_->is_measured = [this](const std::string& name) { return is_measured(name); };
   state_->local_squares = &squares_of_step();
   state_->make_buckets(parameters);
@@ -311,6 +334,9 @@ DistributedDataParallel::DistributedDataParallel(
 DistributedDataParallel::~DistributedDataParallel() { state_->hooks_are_active = false; }
 
 ProcessGroup& DistributedDataParallel::group() const { return state_->group; }
+ProcessGroup& DistributedDataParallel::expert_group() const {
+  return state_->expert_group != nullptr ? *state_->expert_group : state_->group;
+}
 const DataParallelOptions& DistributedDataParallel::options() const { return state_->options; }
 size_t DistributedDataParallel::num_buckets() const { return state_->buckets.size(); }
 
@@ -355,7 +381,7 @@ void DistributedDataParallel::finish_reduce() {
   s.hooks_are_active = false;
   for (size_t i = 0; i < s.buckets.size(); ++i) {
     // What a backward pass did not use is reduced here; from z2 on, also what only some used.
-    const bool has_more = s.frees_gradients() &&
+    const bool has_more = s.buckets[i]->frees_gradients() &&
                           s.missing[i] != static_cast<int64_t>(s.buckets[i]->parameters().size());
     if (!s.reduced[i] || has_more) {
       s.reduce(i);
@@ -393,8 +419,8 @@ double DistributedDataParallel::squares(
   return own;
 }
 
-double DistributedDataParallel::sum_over_pieces(double value) const {
-  return shards_optimizer() ? sum_over(group(), value) : value;
+double DistributedDataParallel::sum_over_pieces(double value, bool of_experts) const {
+  return shards_optimizer() ? sum_over(of_experts ? expert_group() : group(), value) : value;
 }
 
 void DistributedDataParallel::gather_gradients() {
@@ -446,16 +472,19 @@ DType stored_dtype(const AllConfig& config, const nn::Parameter& parameter) {
 
 std::unique_ptr<DistributedDataParallel> get_data_parallel(const AllConfig& config,
                                                            const nn::Module& model) {
-  if (!model_parallel_is_initialized() || get_data_parallel_world_size(true) == 1) {
+  ProcessGroup& group = copies_group(/*of_expert=*/false);
+  ProcessGroup* const expert_group =
+      has_experts(model) ? &copies_group(/*of_expert=*/true) : nullptr;
+  const int ranks = std::max(group.size(), expert_group == nullptr ? 1 : expert_group->size());
+  if (ranks == 1) {
     return nullptr;
   }
-  ProcessGroup& group = get_data_parallel_group(get_context_parallel_world_size() > 1);
   const TrainingConfig& t = config.training_config;
-  check<ValueError>(
-      !config.optimizer_config.optimizer_in_backward,
-      "optimizer_config.optimizer_in_backward updates a weight before its gradient "
-      "could be summed over ranks; it needs one data- and context-parallel rank, there are ",
-      group.size());
+  check<ValueError>(!config.optimizer_config.optimizer_in_backward,
+                    "optimizer_config.optimizer_in_backward updates a weight before its gradient "
+                    "could be summed over ranks; it needs one data- and context-parallel rank",
+                    expert_group == nullptr ? "" : ", and one that has the same experts",
+                    ", there are ", ranks);
   const auto sharding = static_cast<Sharding>(zero_level(config));
   // Without overlap one message for everything is best, unless memory is to go piece by piece.
   const bool in_buckets = t.overlap_grad_reduce || config.optimizer_config.overlap_param_gather ||
@@ -463,7 +492,7 @@ std::unique_ptr<DistributedDataParallel> get_data_parallel(const AllConfig& conf
   const bool last_stages_wait = t.delay_grad_reduce && !is_pipeline_first_stage();
   const DataParallelOptions options{
       .sharding = sharding,
-      .bucket_size = in_buckets ? bucket_size(config, group.size()) : 0,
+      .bucket_size = in_buckets ? bucket_size(config, ranks) : 0,
       .overlap_grad_reduce = t.overlap_grad_reduce && !last_stages_wait,
       .overlap_param_gather = config.optimizer_config.overlap_param_gather,
       .grad_dtype = config.optimizer_config.main_grads_dtype,
@@ -479,7 +508,8 @@ std::unique_ptr<DistributedDataParallel> get_data_parallel(const AllConfig& conf
             return parameter.flags().shared || parameter.flags().has_copy;
           },
       .keeps_gathered_parameters = keeps_gathered_weights(config)};
-  return std::make_unique<DistributedDataParallel>(model.named_parameters(), options, group);
+  return std::make_unique<DistributedDataParallel>(model.named_parameters(), options, group,
+                                                   expert_group);
 }
 
 namespace {
@@ -498,15 +528,11 @@ uint64_t checksum(const Tensor& values) {
   return sum;
 }
 
-}  // namespace
-
-void check_equal_parameters(const nn::Module& model, ProcessGroup& group) {
-  const auto parameters = model.named_parameters();
-  std::vector<int64_t> own;
-  own.reserve(parameters.size());
-  for (const nn::Module::NamedParameter& entry : parameters) {
-    own.push_back(static_cast<int64_t>(checksum(entry.parameter->detach())));
-  }
+// Throws unless the sums are the same on all ranks of the group.
+void check_equal_sums(const std::vector<std::string>& names,
+                      const std::vector<int64_t>& own,
+                      const char* ranks,
+                      ProcessGroup& group) {
   const auto count = static_cast<int64_t>(own.size());
   const Tensor all = empty({count * group.size()}, kInt64);
   group.all_gather(all, tensor(own, {count}));
@@ -514,10 +540,35 @@ void check_equal_parameters(const nn::Module& model, ProcessGroup& group) {
   for (int64_t i = 0; i < count; ++i) {
     for (int rank = 1; rank < group.size(); ++rank) {
       check<RuntimeError>(sums[rank * count + i] == sums[i], "the weights '",
-                          parameters[static_cast<size_t>(i)].name,
-                          "' of data-parallel ranks 0 and ", rank,
+                          names[static_cast<size_t>(i)], "' of ", ranks, " ranks 0 and ", rank,
                           " differ before the first step; ranks must start from the same seed and "
                           "checkpoint");
+    }
+  }
+}
+
+}  // namespace
+
+void check_equal_parameters(const nn::Module& model,
+                            ProcessGroup& group,
+                            ProcessGroup* expert_group) {
+  for (const bool of_experts : {false, true}) {
+    ProcessGroup& experts = expert_group != nullptr ? *expert_group : copies_group(true);
+    ProcessGroup& ranks = of_experts ? experts : group;
+    if (ranks.size() == 1) {
+      continue;
+    }
+    std::vector<std::string> names;
+    std::vector<int64_t> own;
+    for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+      if (entry.parameter->flags().expert == of_experts) {
+        names.push_back(entry.name);
+        own.push_back(static_cast<int64_t>(checksum(entry.parameter->detach())));
+      }
+    }
+    if (!names.empty()) {
+      check_equal_sums(names, own, of_experts ? "data-modulo-expert-parallel" : "data-parallel",
+                       ranks);
     }
   }
 }

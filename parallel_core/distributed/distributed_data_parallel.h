@@ -44,26 +44,32 @@ struct DataParallelOptions {
 };
 
 /// Owns the gradients of a model on one rank of a data-parallel group, and its parameters where the
-/// optimizer is sharded.
+/// optimizer is sharded. Parameters of experts have a group of their own (edp), and buckets: what
+/// is said of ranks is then said of the ranks of this one. In a group of one nothing is sharded.
 ///
 /// Gradients are summed: who starts a backward pass divides by the number of ranks where a mean is
 /// wanted. With a sharded optimizer, what is updated are the pieces().
 ///
-/// With z3 the memory of a paged parameter comes when it is touched and goes when two others have
-/// been, so that an op may use two at once, unless what was gathered is to be kept. Reading or
-/// saving one is collective, like every touch.
+/// With z3 the memory of a paged parameter comes when it is touched, stays as long as the op runs
+/// that does so (LeaseScope), and goes when two others have been touched, unless what was gathered
+/// is to be kept. Reading or saving one is collective, like every touch: all ranks of its group
+/// touch the same ones in the same order, whichever tokens they have.
 class DistributedDataParallel final : public ModelGradients {
  public:
   /// Parameters lie in buckets in reverse order of their making, which is about the order in which
-  /// backward finishes them. The group outlives the object.
+  /// backward finishes them. The groups outlive the object; without `expert_group` parameters of
+  /// experts are like all others.
   DistributedDataParallel(const std::vector<nn::Module::NamedParameter>& parameters,
                           const DataParallelOptions& options,
-                          ProcessGroup& group);
+                          ProcessGroup& group,
+                          ProcessGroup* expert_group = nullptr);
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
   ~DistributedDataParallel() override;
 
   ProcessGroup& group() const;
+  /// Of parameters of experts.
+  ProcessGroup& expert_group() const;
   const DataParallelOptions& options() const;
   /// True if each rank updates only its pieces.
   bool shards_optimizer() const { return options().sharding != Sharding::kNone; }
@@ -83,7 +89,7 @@ class DistributedDataParallel final : public ModelGradients {
   /// All of it, or with a sharded optimizer its piece [n]. Parameters in a bucket of their own are
   /// cut alike wherever they have one size.
   Held held_gradient(const nn::Module::NamedParameter& entry) const override;
-  double sum_over_pieces(double value) const override;
+  double sum_over_pieces(double value, bool of_experts) const override;
   void gather_gradients() override;
   void release_gradients() override;
   /// The pieces have been updated: starts bringing the parameters together.
@@ -97,15 +103,19 @@ class DistributedDataParallel final : public ModelGradients {
 };
 
 /// The data-parallel layout that a configuration asks for, over the current rank's data-parallel
-/// group, context-parallel ranks among it: they too have gradients of their own tokens only; null
-/// if that has one rank, or there is none. ValueError for what cannot be combined with several
+/// group, context-parallel ranks among it: they too have gradients of their own tokens only; of
+/// experts over the data-modulo-expert-parallel group. Null if these have one rank, or there are
+/// none. ValueError for what cannot be combined with several
 /// ranks. With a sharded optimizer the model's parameters get their final dtype and place here, so
 /// weights are loaded before, or later through the optimizer.
 std::unique_ptr<DistributedDataParallel> get_data_parallel(const AllConfig& config,
                                                            const nn::Module& model);
 
 /// RuntimeError, with the first parameter and the ranks that differ, unless the parameters have the
-/// same bits on all ranks of the group. Collective; compares checksums.
-void check_equal_parameters(const nn::Module& model, ProcessGroup& group);
+/// same bits on all ranks of the group; those of experts on all ranks of `expert_group`, left out:
+/// of copies_group(true). Collective; compares checksums.
+void check_equal_parameters(const nn::Module& model,
+                            ProcessGroup& group,
+                            ProcessGroup* expert_group = nullptr);
 
 }  // namespace tapestry

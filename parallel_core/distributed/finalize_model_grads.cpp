@@ -9,6 +9,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/parameter_ranks.h"
 
 namespace tapestry {
 
@@ -25,16 +26,18 @@ Tensor place(const Tensor& buffer, const Summand& summand) {
   return alias(buffer, shape, contiguous_strides(shape), summand.offset);
 }
 
-}  // namespace
-
-void all_reduce_partial_gradients(const ParameterList& parameters) {
-  if (!model_parallel_is_initialized() || get_tensor_model_parallel_world_size() == 1) {
+// Of the parameters of experts, or of all others.
+void sum_shares(const ParameterList& parameters, bool of_experts) {
+  ProcessGroup& group = slices_group(of_experts);
+  if (group.size() == 1) {
     return;
   }
-  ProcessGroup& group = get_tensor_model_parallel_group();
   std::vector<Summand> summands;
   int64_t size = 0;
   for (const nn::Parameter* parameter : parameters) {
+    if (parameter->flags().expert != of_experts) {
+      continue;
+    }
     const Tensor gradient = parameter->grad();
     if (!gradient.defined()) {
       continue;  // not used in this step, on any rank
@@ -67,6 +70,13 @@ void all_reduce_partial_gradients(const ParameterList& parameters) {
   for (const Summand& summand : summands) {
     copy_values(place(buffer, summand), summand.gradient);
   }
+}
+
+}  // namespace
+
+void all_reduce_partial_gradients(const ParameterList& parameters) {
+  sum_shares(parameters, /*of_experts=*/false);
+  sum_shares(parameters, /*of_experts=*/true);
 }
 
 double repeated_squares(const nn::Parameter& parameter, const Tensor& gradient, int64_t first) {

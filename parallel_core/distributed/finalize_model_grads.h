@@ -17,8 +17,8 @@ void finalize_model_grads(const ParameterList& parameters);
 
 /// The tensor-parallel part of it: sums the gradients of parameters of which each rank of the
 /// tensor-parallel group has only its share (TensorParallel::kPartial), and of the slices that
-/// several ranks hold (LogicalTensor::copies), in one all-reduce in float32. Nothing where the
-/// group has one rank.
+/// several ranks hold (LogicalTensor::copies), in one all-reduce in float32; for parameters of
+/// experts in one over the expert-tensor-parallel group. Nothing where the group has one rank.
 void all_reduce_partial_gradients(const ParameterList& parameters);
 
 /// The pipeline's part: sums the gradients of tied embeddings over the stages that have a copy

@@ -46,9 +46,9 @@ class ModelGradients {
     int64_t first = 0;
   };
   virtual Held held_gradient(const nn::Module::NamedParameter& entry) const = 0;
-  /// The sum over the ranks that hold other pieces of the same gradients; the same bits on all of
-  /// them. Collective.
-  virtual double sum_over_pieces(double value) const = 0;
+  /// The sum over the ranks that hold other pieces of the same gradients, of experts or of all
+  /// other parameters; the same bits on all of them. Collective.
+  virtual double sum_over_pieces(double value, bool of_experts) const = 0;
 
   /// Makes the parameters' gradients whole on every rank, to be looked at, until
   /// release_gradients(). Collective.

@@ -31,7 +31,7 @@ class OnDemandGradients final : public ModelGradients {
   void scale(double factor) override;
   double squares(const std::function<bool(const nn::Parameter&)>& counts) const override;
   Held held_gradient(const nn::Module::NamedParameter& entry) const override;
-  double sum_over_pieces(double value) const override { return value; }
+  double sum_over_pieces(double value, bool /*of_experts*/) const override { return value; }
   void gather_gradients() override {}
   void release_gradients() override {}
   void parameters_changed() override {}

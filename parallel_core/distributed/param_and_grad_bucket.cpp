@@ -216,6 +216,9 @@ void ParamAndGradBucket::start_reduce() {
   for (const Placed& placed : parameters_) {
     placed.parameter->main_grad();  // writes the zeros that it may only stand for
   }
+  if (group_.size() == 1 && !frees_gradients()) {
+    return;  // what this rank has is the sum, and its shard all of it
+  }
   if (options_.sharding == Sharding::kNone) {
     reduction_ = group_.all_reduce_async(grads_);
     return;
@@ -271,7 +274,9 @@ void ParamAndGradBucket::gather_gradients() {
   for (const Placed& placed : parameters_) {
     placed.parameter->main_grad();  // not zeros any more
   }
-  group_.all_gather(grads_, grad_shard_);
+  if (group_.size() > 1 || frees_gradients()) {
+    group_.all_gather(grads_, grad_shard_);
+  }
 }
 
 void ParamAndGradBucket::release_gradients() {
@@ -303,6 +308,9 @@ double ParamAndGradBucket::squares(const std::function<bool(const nn::Parameter&
 
 void ParamAndGradBucket::start_gather() {
   value_window_->bump_version();
+  if (!options_.paged && group_.size() == 1) {
+    return;
+  }
   if (!options_.paged) {
     gather_ = group_.all_gather_async(values_, value_shard_);
     value_window_->close();
@@ -312,6 +320,10 @@ void ParamAndGradBucket::start_gather() {
   if (copy_.defined()) {
     set_compute_copy(*parameters_.front().parameter, copy_);
   }
+}
+
+bool ParamAndGradBucket::is_leased() const {
+  return value_window_->is_leased() || (copy_window_ && copy_window_->is_leased());
 }
 
 void ParamAndGradBucket::finish_gather() {

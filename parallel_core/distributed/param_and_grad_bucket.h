@@ -71,6 +71,12 @@ class ParamAndGradBucket {
   const std::vector<Placed>& parameters() const { return parameters_; }
   std::vector<ParameterPiece>& pieces() { return pieces_; }
   bool is_paged() const { return options_.paged; }
+  /// True if the memory of whole gradients goes as soon as they are reduced.
+  bool frees_gradients() const { return options_.sharding >= Sharding::kGradients; }
+  /// An op is using the parameters of a paged bucket: not to be closed.
+  bool is_leased() const;
+  /// The ranks over which gradients are summed.
+  ProcessGroup& group() const { return group_; }
   /// Elements, gaps included.
   int64_t size() const { return size_; }
   int64_t shard_size() const { return size_ / group_.size(); }

@@ -10,6 +10,7 @@
 #include "autograd/tensor/factory.h"
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/parameter_ranks.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
 
 namespace tapestry {
@@ -47,7 +48,7 @@ std::string receive_text(ProcessGroup& group, int source) {
   return text;
 }
 
-void receive_stage(ProcessGroup& group, int source, std::map<std::string, Tensor>& tensors) {
+void receive_tensors(ProcessGroup& group, int source, std::map<std::string, Tensor>& tensors) {
   std::istringstream lines(receive_text(group, source));
   std::string line;
   while (std::getline(lines, line)) {
@@ -61,9 +62,25 @@ void receive_stage(ProcessGroup& group, int source, std::map<std::string, Tensor
     }
     const Tensor value = empty(Shape(dims), static_cast<DType>(dtype));
     group.receive(value, source);
-    check<ValueError>(tensors.emplace(name, value).second, "pipeline: two stages have a tensor '",
-                      name, "'");
+    check<ValueError>(tensors.emplace(name, value).second, group.name(),
+                      ": two ranks have a tensor '", name, "'");
   }
+}
+
+std::map<std::string, Tensor> as_tensors(const std::map<std::string, double>& values) {
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, value] : values) {
+    tensors.emplace(name, scalar(value, kFloat64));
+  }
+  return tensors;
+}
+
+std::map<std::string, double> as_numbers(const std::map<std::string, Tensor>& tensors) {
+  std::map<std::string, double> values;
+  for (const auto& [name, value] : tensors) {
+    values.emplace(name, value.item());
+  }
+  return values;
 }
 
 }  // namespace
@@ -92,7 +109,7 @@ std::map<std::string, Tensor> gather_over_pipeline(std::map<std::string, Tensor>
   ProcessGroup& group = get_pipeline_model_parallel_group();
   if (place.rank == 0) {
     for (int source = 1; source < place.size; ++source) {
-      receive_stage(group, source, tensors);
+      receive_tensors(group, source, tensors);
     }
     return tensors;
   }
@@ -107,15 +124,35 @@ std::map<std::string, double> gather_over_pipeline(const std::map<std::string, d
   if (pipeline_place().size == 1) {
     return values;
   }
-  std::map<std::string, Tensor> tensors;
-  for (const auto& [name, value] : values) {
-    tensors.emplace(name, scalar(value, kFloat64));
+  return as_numbers(gather_over_pipeline(as_tensors(values)));
+}
+
+std::map<std::string, Tensor> gather_over_experts(std::map<std::string, Tensor> tensors) {
+  ProcessGroup& group = experts_group();
+  if (group.size() == 1) {
+    return tensors;
   }
-  std::map<std::string, double> out;
-  for (const auto& [name, value] : gather_over_pipeline(std::move(tensors))) {
-    out.emplace(name, value.item());
+  std::map<std::string, Tensor> all = tensors;
+  for (int source = 0; source < group.size(); ++source) {
+    if (source != group.rank()) {
+      receive_tensors(group, source, all);
+      continue;
+    }
+    for (int other = 0; other < group.size(); ++other) {
+      if (other == source) {
+        continue;
+      }
+      send_text(group, describe_all(tensors), other);
+      for (const auto& [name, value] : tensors) {
+        group.send(dense(value), other);
+      }
+    }
   }
-  return out;
+  return all;
+}
+
+std::map<std::string, double> gather_over_experts(const std::map<std::string, double>& values) {
+  return experts_group().size() == 1 ? values : as_numbers(gather_over_experts(as_tensors(values)));
 }
 
 }  // namespace tapestry

@@ -1,5 +1,6 @@
-// What the stages of a pipeline hold, brought together. Every rank of a pipeline makes these calls;
-// on a pipeline of one stage, and before initialize_model_parallel, they give back what they get.
+// What the stages of a pipeline hold, and ranks with different experts, brought together. Every
+// rank of a pipeline, or of an expert-parallel group, makes these calls; in one of one rank, and
+// before initialize_model_parallel, they give back what they get.
 #pragma once
 
 #include <map>
@@ -21,5 +22,11 @@ int64_t from_last_stage(int64_t value);
 std::map<std::string, Tensor> gather_over_pipeline(std::map<std::string, Tensor> tensors);
 /// The same for numbers.
 std::map<std::string, double> gather_over_pipeline(const std::map<std::string, double>& values);
+
+/// What all ranks of the expert-parallel group have, on each of them. ValueError if two have one
+/// name.
+std::map<std::string, Tensor> gather_over_experts(std::map<std::string, Tensor> tensors);
+/// The same for numbers.
+std::map<std::string, double> gather_over_experts(const std::map<std::string, double>& values);
 
 }  // namespace tapestry

@@ -11,7 +11,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
-#include "parallel_core/parallel_state.h"
+#include "parallel_core/parameter_ranks.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/random.h"
 #include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
@@ -59,14 +59,13 @@ void check_names(const nn::Module& model) {
   gather_over_pipeline(names);  // throws where two stages have one name
 }
 
-// The first parameter that is not sharded and has other bits on some tensor-parallel rank.
+// The first parameter that is not sharded and has other bits on some tensor-parallel rank, of an
+// expert on some expert-tensor-parallel one.
 void check_replicas(const nn::Module& model) {
-  if (!model_parallel_is_initialized() || get_tensor_model_parallel_world_size() == 1) {
-    return;
-  }
-  ProcessGroup& group = get_tensor_model_parallel_group();
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    if (entry.parameter->flags().tp == nn::TensorParallel::kSharded) {
+    const nn::ParameterFlags& flags = entry.parameter->flags();
+    ProcessGroup& group = slices_group(flags.expert);
+    if (flags.tp == nn::TensorParallel::kSharded || group.size() == 1) {
       continue;
     }
     const Tensor own = dense(entry.parameter->detach());
@@ -77,8 +76,8 @@ void check_replicas(const nn::Module& model) {
     for (int rank = 1; rank < group.size(); ++rank) {
       check<ValueError>(
           std::memcmp(first, first + static_cast<size_t>(rank) * bytes, bytes) == 0,
-          "model: parameter '", entry.name, "' is not sharded, but tensor-parallel ranks 0 and ",
-          rank,
+          "model: parameter '", entry.name, "' is not sharded, but ", flags.expert ? "expert-" : "",
+          "tensor-parallel ranks 0 and ", rank,
           " start from different values; initialise it from its name (initial_value) or from the "
           "default generator, in the same order on every rank");
     }

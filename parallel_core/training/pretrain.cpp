@@ -24,6 +24,7 @@
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/parameter_ranks.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/metrics.h"
@@ -355,9 +356,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (!options.run_cmd.empty()) {
     resolved = comment_line("run_cmd: " + options.run_cmd) + resolved;
   }
-  if (get_data_parallel_world_size(/*with_context_parallel=*/true) > 1) {
-    check_equal_parameters(*model, get_data_parallel_group(/*with_context_parallel=*/true));
-  }
+  check_equal_parameters(*model, copies_group(/*of_expert=*/false));
   const auto data_parallel = get_data_parallel(config, *model);
   const auto optimizer =
       options.param_groups

@@ -11,6 +11,7 @@
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/parameter_ranks.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/training/whole_activations.h"
 
@@ -46,8 +47,13 @@ StepDumps::StepDumps(TrainOneStepCell& cell, const AllConfig& config)
   }
   cell_.set_gradient_observer(
       [this](int64_t step) {
+        // Experts come from ranks that do not write, too.
+        if (!writes_ && !has_experts(cell_.network())) {
+          return;
+        }
+        std::map<std::string, Tensor> gradients = logical_gradients(cell_.network());
         if (writes_) {
-          write_gathered(dump_path(config_, "grads", step), logical_gradients(cell_.network()));
+          write_gathered(dump_path(config_, "grads", step), std::move(gradients));
         }
       },
       [this](int64_t step) { return contains(config_.training_config.dump_grad_steps, step); });

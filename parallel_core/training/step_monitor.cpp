@@ -1,6 +1,7 @@
 #include "parallel_core/training/step_monitor.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
@@ -16,6 +17,7 @@
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/distributed/finalize_model_grads.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/parameter_ranks.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/token_tables.h"
@@ -209,8 +211,11 @@ void StepMonitor::take_optimizer_state(FinishedStep& step) const {
     }
     return keys;
   };
-  std::vector<double> replicated;
-  std::vector<double> sharded;
+  // By what has to be summed: of experts or not, slices or not.
+  std::array<std::vector<double>, 4> sums;
+  const auto sums_of = [&](const nn::Parameter& parameter) -> std::vector<double>& {
+    return sums[(parameter.flags().expert ? 2 : 0) + (is_sharded(parameter) ? 1 : 0)];
+  };
   for (const Parameter& parameter : parameters_) {
     if (!parameter.chosen) {
       continue;
@@ -221,24 +226,31 @@ void StepMonitor::take_optimizer_state(FinishedStep& step) const {
       const auto found = own.find(key);
       const double squares =
           found == own.end() ? 0 : own_squares(*parameter.parameter, found->second, part.first);
-      (is_sharded(*parameter.parameter) ? sharded : replicated).push_back(squares);
+      sums_of(*parameter.parameter).push_back(squares);
     }
   }
-  if (optimizer.updates_pieces()) {
-    ProcessGroup& group = get_data_parallel_group(get_context_parallel_world_size() > 1);
-    sum_over(group, replicated);
-    sum_over(group, sharded);
+  for (const bool of_experts : {false, true}) {
+    for (const bool slices : {false, true}) {
+      std::vector<double>& values = sums[(of_experts ? 2 : 0) + (slices ? 1 : 0)];
+      if (optimizer.updates_pieces()) {
+        sum_over(copies_group(of_experts), values);
+      }
+      if (slices) {
+        sum_over(slices_group(of_experts), values);
+      }
+      if (of_experts) {
+        sum_over(experts_group(), values);
+      }
+    }
   }
-  sum_over(get_tensor_model_parallel_group(), sharded);
-  size_t next_replicated = 0;
-  size_t next_sharded = 0;
+  std::array<size_t, 4> next = {};
   for (const Parameter& parameter : parameters_) {
     if (!parameter.chosen) {
       continue;
     }
     for (const std::string& key : states_of(parameter)) {
-      const double squares = is_sharded(*parameter.parameter) ? sharded[next_sharded++]
-                                                              : replicated[next_replicated++];
+      const std::vector<double>& values = sums_of(*parameter.parameter);
+      const double squares = values[next[static_cast<size_t>(&values - sums.data())]++];
       const std::string kind = key == "exp_avg"      ? "adam_m_norm"
                                : key == "exp_avg_sq" ? "adam_v_norm"
                                                      : key + "_norm";
@@ -250,17 +262,25 @@ void StepMonitor::take_optimizer_state(FinishedStep& step) const {
 
 void StepMonitor::take_weights(FinishedStep& step) const {
   const optim::Optimizer& optimizer = cell_.optimizer();
-  double squares = 0;
+  std::array<double, 2> parts = {};  // that of the experts last
   for (const Parameter& parameter : parameters_) {
-    if (is_sharded(*parameter.parameter) || get_tensor_model_parallel_rank() == 0) {
-      squares += own_squares(*parameter.parameter, optimizer.own_main_param(parameter.name),
-                             optimizer.own_part(parameter.name).first);
+    const bool of_expert = parameter.parameter->flags().expert;
+    if (is_sharded(*parameter.parameter) || slices_group(of_expert).rank() == 0) {
+      parts[of_expert ? 1 : 0] +=
+          own_squares(*parameter.parameter, optimizer.own_main_param(parameter.name),
+                      optimizer.own_part(parameter.name).first);
     }
   }
-  if (optimizer.updates_pieces()) {
-    squares = sum_over(get_data_parallel_group(get_context_parallel_world_size() > 1), squares);
+  for (const bool of_experts : {false, true}) {
+    double& part = parts[of_experts ? 1 : 0];
+    if (of_experts && !has_experts(cell_.network())) {
+      continue;
+    }
+    part = optimizer.updates_pieces() ? sum_over(copies_group(of_experts), part) : part;
+    part = sum_over(slices_group(of_experts), part);
+    part = of_experts ? sum_over(experts_group(), part) : part;
   }
-  squares = sum_over(get_tensor_model_parallel_group(), squares);
+  double squares = parts[0] + parts[1];
   squares = sum_over(get_pipeline_model_parallel_group(), squares);
   const double norm = std::sqrt(std::max(squares, 0.0));
   step.record.values["weight_norm"] = norm;

@@ -17,6 +17,7 @@
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/optimizer/global_norm.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/parameter_ranks.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/random.h"
 
@@ -41,10 +42,6 @@ double token_count(const data::Batch& batch) {
   return std::accumulate(batch.loss_mask.begin(), batch.loss_mask.end(), 0.0);
 }
 
-int tensor_parallel_size() {
-  return model_parallel_is_initialized() ? get_tensor_model_parallel_world_size() : 1;
-}
-
 }  // namespace
 
 std::map<std::string, Tensor> logical_gradients(const nn::Module& model) {
@@ -55,38 +52,53 @@ std::map<std::string, Tensor> logical_gradients(const nn::Module& model) {
     }
     const Tensor gradient = entry.parameter->grad();
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
-      slices.push_back({&logical, gradient.defined()
-                                      ? dense(logical.view_of(gradient)).view(logical.local_shape())
-                                      : zeros(logical.local_shape())});
+      slices.push_back({&logical,
+                        gradient.defined()
+                            ? dense(logical.view_of(gradient)).view(logical.local_shape())
+                            : zeros(logical.local_shape()),
+                        entry.parameter->flags().expert});
     }
   }
   return gather_logical(slices);
 }
 
-std::map<std::string, double> logical_gradient_norms(const nn::Module& model) {
+namespace {
+
+// Norms of the experts' tensors, or of all others, that this rank holds slices of.
+std::map<std::string, double> gradient_norms_of(const nn::Module& model, bool of_experts) {
+  ProcessGroup& group = slices_group(of_experts);
   std::vector<std::string> names;
   std::vector<double> squares;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    if (entry.parameter->flags().shared) {
+    const nn::ParameterFlags& flags = entry.parameter->flags();
+    if (flags.shared || flags.expert != of_experts) {
       continue;
     }
     const Tensor gradient = entry.parameter->grad();
-    const bool sharded = entry.parameter->flags().tp == nn::TensorParallel::kSharded;
+    const bool sharded = flags.tp == nn::TensorParallel::kSharded;
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
       const double norm =
           gradient.defined() ? optim::global_norm({logical.view_of(gradient)}) : 0.0;
       // Ranks that hold the same slice have the same sum: each counts its part.
-      const int64_t holders = sharded ? logical.copies : tensor_parallel_size();
+      const int64_t holders = sharded ? logical.copies : group.size();
       names.push_back(logical.name);
       squares.push_back(norm * norm / static_cast<double>(holders));
     }
   }
-  if (model_parallel_is_initialized()) {
-    sum_over(get_tensor_model_parallel_group(), squares);
-  }
+  sum_over(group, squares);
   std::map<std::string, double> norms;
   for (size_t i = 0; i < names.size(); ++i) {
     norms.emplace(names[i], std::sqrt(squares[i]));
+  }
+  return norms;
+}
+
+}  // namespace
+
+std::map<std::string, double> logical_gradient_norms(const nn::Module& model) {
+  std::map<std::string, double> norms = gradient_norms_of(model, /*of_experts=*/false);
+  if (has_experts(model)) {
+    norms.merge(gather_over_experts(gradient_norms_of(model, /*of_experts=*/true)));
   }
   return norms;
 }
@@ -109,7 +121,8 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
   if (config.monitor_config.use_skip_data_by_global_norm) {
     spikes_.emplace(norm_spike_options(config));
   }
-  const int ranks = data_parallel_size(/*with_context_parallel=*/true);
+  const int ranks = std::max(data_parallel_size(/*with_context_parallel=*/true),
+                             has_experts(network_) ? copies_group(/*of_expert=*/true).size() : 1);
   check<ValueError>(data_parallel != nullptr || ranks == 1, "a training step on ", ranks,
                     " data-parallel ranks needs the object that get_data_parallel makes");
   if (data_parallel != nullptr) {

@@ -57,12 +57,12 @@ struct StepResult {
 };
 
 /// Gradients of all logical tensors of this rank's stage, as copies of their own shape; of a tensor
-/// with a copy on another stage the original's alone. Where tensor-parallel ranks share them, see
-/// gather_logical.
+/// with a copy on another stage the original's alone. Where other ranks share them or have other
+/// experts, see gather_logical.
 std::map<std::string, Tensor> logical_gradients(const nn::Module& model);
 
-/// Euclidean norm of each logical tensor's gradient, on every rank of the tensor-parallel group,
-/// which all make the call.
+/// Euclidean norm of the gradient of each of the stage's logical tensors, on every rank of the
+/// tensor-parallel group and of that with other experts, which all make the call.
 std::map<std::string, double> logical_gradient_norms(const nn::Module& model);
 
 /// Forward and backward over the micro-batches, unscale, finite check, clip, update, schedules.
