@@ -11,7 +11,8 @@ namespace tapestry {
 
 namespace {
 
-// Parameters that stay when another one is touched: an op may use two.
+// Parameters that no op uses any more and that stay when another one is touched, that one among
+// them.
 constexpr size_t kOpenValues = 2;
 
 // One deferred tensor; its storage keeps it.
@@ -35,11 +36,16 @@ struct Pages {
 
   void opened(const std::shared_ptr<Page>& page) {
     open.emplace_back(page);
-    while (open.size() > kOpenValues) {
-      if (const auto oldest = open.front().lock()) {
-        oldest->close();
+    for (auto next = open.begin(); open.size() > kOpenValues && next + 1 != open.end();) {
+      const auto older = next->lock();
+      if (older && older->storage->is_leased()) {
+        ++next;
+        continue;
       }
-      open.pop_front();
+      if (older) {
+        older->close();
+      }
+      next = open.erase(next);
     }
   }
 };

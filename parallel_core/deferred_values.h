@@ -10,8 +10,8 @@
 namespace tapestry {
 
 /// While an object lives, initial_value() gives tensors without memory on this thread. The first
-/// touch of one makes its values, and they go again when two others have been touched, unless they
-/// have been changed in place. Values are the same at each touch. So who goes through the
+/// touch of one makes its values, which stay as long as the op runs that touches them, and go again
+/// when two others have been touched, unless they have been changed in place. Values are the same at each touch. So who goes through the
 /// parameters one after the other, as placing them in buckets does, never needs memory for all of
 /// them.
 class DeferInitialValues {

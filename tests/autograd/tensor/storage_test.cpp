@@ -43,6 +43,36 @@ TEST(Storage, WhatOpeningThrowsIsThrownByTheTouch) {
   EXPECT_FALSE(window->is_open());
 }
 
+TEST(Storage, AScopeLeasesTheWindowsThatItTouches) {
+  std::vector<float> memory = {1, 2};
+  const auto window = [&] {
+    return make_ref<Storage>(8, [&] { return reinterpret_cast<std::byte*>(memory.data()); });
+  };
+  const auto a = window();
+  const auto b = window();
+  const Tensor ordinary = zeros({2});
+  on(a, 0, {2}).raw();
+  EXPECT_FALSE(a->is_leased());  // nobody runs
+  {
+    const LeaseScope outer;
+    on(a, 0, {2}).raw();  // open already
+    on(a, 1, {1}).raw();
+    ordinary.raw();
+    EXPECT_TRUE(a->is_leased());
+    EXPECT_FALSE(ordinary.storage()->is_leased());
+    {
+      const LeaseScope inner;
+      on(a, 0, {2}).raw();
+      on(b, 0, {2}).raw();
+      EXPECT_TRUE(b->is_leased());
+    }
+    EXPECT_TRUE(a->is_leased());
+    EXPECT_FALSE(b->is_leased());
+    EXPECT_TRUE(b->is_open());  // to be closed by whoever opened it
+  }
+  EXPECT_FALSE(a->is_leased());
+}
+
 TEST(Storage, EmptyMemoryIsNoWindow) { EXPECT_EQ(zeros({0}).to_vector<float>().size(), 0U); }
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
+#include "autograd/tape/op.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "tests/message_of.h"
@@ -314,6 +316,149 @@ TEST(DistributedDataParallel, ParametersThatLostTheirMemorySaySo) {
     EXPECT_THROW(model->named_parameters()[0].parameter->to_vector<float>(), RuntimeError);
     destroy_model_parallel();
   });
+}
+
+class FourMatrices final : public nn::Module {
+ public:
+  FourMatrices() {
+    for (int i = 0; i < 4; ++i) {
+      register_parameter(concat("m", i), full({16, 16}, i + 1));
+    }
+  }
+  std::string type_name() const override { return "FourMatrices"; }
+  TensorList all() const {
+    TensorList out;
+    for (const auto& entry : named_parameters()) {
+      out.push_back(*entry.parameter);
+    }
+    return out;
+  }
+};
+
+// Looks at all of them at once, forward and backward.
+struct FirstElements {
+  static constexpr std::string_view name = "first_elements";
+  TensorList matrices;
+
+  static double sum_of(const TensorList& x) {
+    std::vector<const float*> places;
+    for (const Tensor& matrix : x) {
+      places.push_back(matrix.data<float>());
+    }
+    double sum = 0;
+    for (const float* place : places) {
+      sum = 10 * sum + *place;
+    }
+    return sum;
+  }
+  Tensor forward(const TensorList& x) {
+    matrices.clear();
+    for (const Tensor& matrix : x) {
+      matrices.push_back(matrix.detach());
+    }
+    return scalar(sum_of(x));
+  }
+  TensorList backward(const Tensor& /*dy*/, NeedsGrad /*needs*/) const {
+    TensorList out;
+    for (const Tensor& matrix : matrices) {
+      out.push_back(full(matrix.shape(), sum_of(matrices)));
+    }
+    return out;
+  }
+};
+
+// An op may use more parameters at once than would otherwise stay.
+TEST(DistributedDataParallel, OpsLeaseThePagesThatTheyPointInto) {
+  run_thread_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
+    const FourMatrices model;
+    DistributedDataParallel parallel(model.named_parameters(), {.sharding = Sharding::kParameters},
+                                     *world);
+    const TensorList matrices = model.all();
+    const auto open = [&] {
+      return std::count_if(matrices.begin(), matrices.end(),
+                           [](const Tensor& m) { return m.storage()->is_open(); });
+    };
+    parallel.start_step(0, 1);
+    const Tensor y = apply_op(FirstElements{}, matrices);
+    EXPECT_EQ(y.item(), 1234);
+    y.backward();
+    parallel.finish_reduce();
+    parallel.gather_gradients();
+    for (const auto& entry : model.named_parameters()) {
+      EXPECT_EQ(entry.parameter->grad().data<float>()[0], 2 * 1234) << entry.name;
+      EXPECT_FALSE(entry.parameter->storage()->is_leased());
+    }
+    parallel.release_gradients();
+    parallel.parameters_changed();
+    EXPECT_EQ(open(), 0);
+    for (const Tensor& matrix : matrices) {  // one op for each: two stay
+      EXPECT_EQ(sum(matrix).item(), 256 * matrix.data<float>()[0]);
+      EXPECT_LE(open(), 2);
+    }
+  });
+}
+
+// Parameters of experts have buckets of their own, over ranks of their own.
+TEST(DistributedDataParallel, ReducesExpertsOverTheirOwnRanks) {
+  for (const Sharding sharding :
+       {Sharding::kNone, Sharding::kOptimizer, Sharding::kGradients, Sharding::kParameters}) {
+    for (const int copies : {1, 2, 4}) {
+      for (const bool overlap : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << static_cast<int>(sharding) << ' ' << copies);
+        run_thread_ranks(4, [&](const std::shared_ptr<ProcessGroup>& world) {
+          const int rank = world->rank();
+          std::vector<int> same;  // ranks with the same experts
+          for (int r = rank % (4 / copies); r < 4; r += 4 / copies) {
+            same.push_back(r);
+          }
+          const auto experts = world->new_group(same, concat("edp-", same.front()));
+          const FourMatrices model;
+          auto parameters = model.named_parameters();
+          parameters[2].parameter->set_flags({.expert = true});
+          DistributedDataParallel parallel(parameters,
+                                           {.sharding = sharding, .overlap_grad_reduce = overlap},
+                                           *world, experts.get());
+          EXPECT_EQ(&parallel.expert_group(), experts.get());
+          EXPECT_GE(parallel.num_buckets(), 2U);
+          double squares_of_experts = 0;
+          for (int64_t step = 0; step < 2; ++step) {
+            parallel.start_step(step, 2);
+            for (int pass = 0; pass < 2; ++pass) {
+              Tensor loss = scalar(0);
+              for (const Tensor& matrix : model.all()) {
+                loss = loss + sum(matrix) * static_cast<double>(rank + 1);
+              }
+              loss.backward();
+            }
+            parallel.finish_reduce();
+            const auto of_experts = [](const nn::Parameter& p) { return p.flags().expert; };
+            squares_of_experts = parallel.sum_over_pieces(parallel.squares(of_experts), true);
+            parallel.gather_gradients();
+            double sum_over_experts = 0;
+            for (const int r : same) {
+              sum_over_experts += 2 * (r + 1);
+            }
+            for (const auto& entry : parameters) {
+              const double expected = entry.parameter->flags().expert ? sum_over_experts : 20;
+              EXPECT_EQ(entry.parameter->grad().data<float>()[255], expected) << entry.name;
+            }
+            EXPECT_EQ(squares_of_experts, 256 * sum_over_experts * sum_over_experts);
+            parallel.release_gradients();
+            if (parallel.shards_optimizer()) {
+              for (const ParameterPiece& piece : parallel.pieces()) {
+                copy_values(piece.values - piece.gradient, piece.values);
+              }
+            }
+            parallel.parameters_changed();
+            if (parallel.shards_optimizer()) {
+              const double updated = 3 - static_cast<double>(step + 1) * sum_over_experts;
+              EXPECT_EQ(parameters[2].parameter->data<float>()[255], updated);
+            }
+          }
+        });
+      }
+    }
+  }
 }
 
 }  // namespace
