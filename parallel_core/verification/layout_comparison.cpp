@@ -31,6 +31,10 @@ std::string place_of_rank() {
   add("tp", get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size());
   add("cp", get_context_parallel_rank(), get_context_parallel_world_size());
   add("dp", get_data_parallel_rank(), get_data_parallel_world_size());
+  add("ep", get_expert_model_parallel_rank(), get_expert_model_parallel_world_size());
+  if (get_expert_tensor_parallel_world_size() != get_tensor_model_parallel_world_size()) {
+    add("etp", get_expert_tensor_parallel_rank(), get_expert_tensor_parallel_world_size());
+  }
   add("pp", get_pipeline_model_parallel_rank(), get_pipeline_model_parallel_world_size());
   return concat("rank ", RankContext::current().rank(), axes.empty() ? "" : " (" + axes + ")");
 }

@@ -17,6 +17,7 @@
 #include "parallel_core/tensor_parallel/row_collectives.h"
 #include "parallel_core/training/get_model.h"
 #include "parallel_core/training/pretrain.h"
+#include "parallel_core/transformer/activation_recorder.h"
 #include "parallel_core/transformer/norm.h"
 #include "parallel_core/transformer/transformer_model.h"
 #include "tests/parallel_core/small_model.h"
@@ -29,12 +30,16 @@ class ExpertBlock final : public nn::Module {
   static constexpr int64_t kExperts = 4;
   static constexpr int64_t kWidth = 16;
 
-  /// `all_to_first`: every token goes to expert 0.
-  ExpertBlock(const std::string& prefix,
+  /// Tensors are called PREFIX...; `layer` counts from 0. `all_to_first`: every token goes to
+  /// expert 0.
+  ExpertBlock(int64_t layer,
+              const std::string& prefix,
               const AllConfig& config,
               const TensorParallelLayout& layout,
               bool all_to_first)
-      : hidden_(config.model_config.hidden_size),
+      : layer_(layer),
+        batch_axis_(config.dataset_config.data_layout == "SBH" ? 1 : 0),
+        hidden_(config.model_config.hidden_size),
         layout_(layout),
         all_to_first_(all_to_first),
         slices_(slices_group(true)),
@@ -73,7 +78,9 @@ class ExpertBlock final : public nn::Module {
     if (cuts) {
       y = gather_from_model_parallel_region(y, 0, *layout_.group);
     }
-    return hidden + y.reshape(hidden.shape());
+    y = y.reshape(hidden.shape());
+    report_activation(layer_, "mlp", y, batch_axis_);
+    return hidden + y;
   }
 
  private:
@@ -192,12 +199,16 @@ class ExpertBlock final : public nn::Module {
     }
     const Index by_expert = order_by(keys);
     const Tensor sorted = permuted(gather_rows(here, rows, slices_), by_expert);
+    const Tensor safe = zeros({1, hidden_}, x.dtype());
     TensorList outputs;
     int64_t begin = 0;
     for (int64_t e = 0; e < local_; ++e) {
       const int64_t end = begin + std::count(keys.begin(), keys.end(), e);
-      const Tensor h = gelu(linear(sorted.slice(0, begin, end), of(up_, e), of(up_bias_, e)));
-      outputs.push_back(linear(h, of(down_, e)));
+      // A row of zeros goes along, so that a product is made, and its weights are touched, on every
+      // rank: with z3 that is a collective, which must not depend on where tokens go.
+      const Tensor rows_of_e = cat({safe, sorted.slice(0, begin, end)}, 0);
+      const Tensor h = gelu(linear(rows_of_e, of(up_, e), of(up_bias_, e)));
+      outputs.push_back(linear(h, of(down_, e)).slice(0, 1, end - begin + 1));
       begin = end;
     }
     const Tensor partial = permuted(cat(outputs, 0), inverse(by_expert));
@@ -215,6 +226,8 @@ class ExpertBlock final : public nn::Module {
     return parameter.select(0, expert);
   }
 
+  int64_t layer_;
+  int64_t batch_axis_;
   int64_t hidden_;
   TensorParallelLayout layout_;
   bool all_to_first_;
@@ -244,7 +257,7 @@ class ExpertModel final : public TransformerModel {
       const std::string prefix = "layers." + n + ".";
       auto* norm =
           static_cast<ParallelNorm*>(&add_child("norm" + n, get_norm(config, prefix + "norm")));
-      auto* block = &register_module<ExpertBlock>("block" + n, prefix + "moe.", config,
+      auto* block = &register_module<ExpertBlock>("block" + n, i, prefix + "moe.", config,
                                                   tensor_layout(), all_to_first);
       return std::pair(norm, block);
     });

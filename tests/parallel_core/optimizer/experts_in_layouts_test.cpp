@@ -219,6 +219,36 @@ TEST(ExpertGradients, AreNotFiniteEverywhere) {
   });
 }
 
+// Rows go to their experts and back, and so do their gradients: 4 A H w bytes in a layer and
+// micro-batch, whichever ranks the A rows are on.
+TEST(ExpertRows, AreCommunicatedFourTimes) {
+  for (const bool all_to_first : {false, true}) {
+    for (const auto& [ranks, sizes] :
+         {std::pair(2, ModelParallelSizes{.expert_model_parallel_size = 2}),
+          std::pair(4, ModelParallelSizes{.tensor_model_parallel_size = 2,
+                       .expert_model_parallel_size = 4,
+                       .expert_tensor_parallel_size = 1})}) {
+      const ExpertLayout layout = {"", ranks, sizes};
+      testing::run_parallel(ranks, sizes, [&] {
+        ExpertTrainer trainer(layout.config({}), {}, all_to_first);
+        testing::MadeUpSamples samples(trainer.config);
+        ProcessGroup& experts = get_expert_model_parallel_group();
+        experts.reset_stats();
+        (*trainer.cell)({samples.micro_batch({0, 0}, 0, 1, 2, get_data_parallel_rank(),
+                                             get_data_parallel_world_size())});
+        const Tensor bytes =
+            tensor(std::vector<int64_t>{experts.stats().of(Collective::kAllToAll).bytes}, {1});
+        get_world_group().all_reduce(bytes);
+        const TransformerConfig& model = trainer.config.model_config;
+        const int64_t rows = 2 * model.seq_length * get_data_parallel_world_size();
+        const int64_t counts = ranks * testing::ExpertBlock::kExperts * size_of(kInt64);
+        EXPECT_EQ(bytes.data<int64_t>()[0],
+                  model.num_layers * (4 * rows * model.hidden_size * size_of(kFloat32) + counts));
+      });
+    }
+  }
+}
+
 // The copies of an expert are on other ranks than those of everything else.
 TEST(ExpertParameters, AreComparedWithTheirCopies) {
   const ExpertLayout layout = {"dp=4,ep=2", 4, {.expert_model_parallel_size = 2}};
