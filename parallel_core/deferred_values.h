@@ -11,9 +11,9 @@ namespace tapestry {
 
 /// While an object lives, initial_value() gives tensors without memory on this thread. The first
 /// touch of one makes its values, which stay as long as the op runs that touches them, and go again
-/// when two others have been touched, unless they have been changed in place. Values are the same at each touch. So who goes through the
-/// parameters one after the other, as placing them in buckets does, never needs memory for all of
-/// them.
+/// when two others have been touched, unless they have been changed in place. Values are the same
+/// at each touch. So who goes through the parameters one after the other, as placing them in
+/// buckets does, never needs memory for all of them.
 class DeferInitialValues {
  public:
   enum class Values : uint8_t {
