@@ -193,7 +193,7 @@ INSTANTIATE_TEST_SUITE_P(
                           {"training_config.bf16=True", "optimizer_config.learning_rate=1e-3",
                            "optimizer_config.store_param_remainders=True"},
                           true,
-                          0.1}),
+                          0.02}),
     [](const auto& info) { return info.param.name; });
 
 // A gradient that is not finite is one on every rank, wherever it comes from.
