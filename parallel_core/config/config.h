@@ -177,6 +177,7 @@ struct ModelParallelConfig {
   int64_t pipeline_model_parallel_size = 1;
   int64_t context_parallel_size = 1;
   int64_t expert_model_parallel_size = 1;
+  std::optional<int64_t> expert_tensor_parallel_size;  // resolved: tensor_model_parallel_size
   std::optional<int64_t> virtual_pipeline_model_parallel_size;
   bool sequence_parallel = false;
   DType recv_dtype = kFloat32;  // always the compute dtype
@@ -248,10 +249,55 @@ struct Initializer {
   bool operator==(const Initializer&) const = default;
 };
 
+/// One balance loss of the routers, with its weight.
+struct MoEBalanceLoss {
+  std::string type;  // aux_loss | seq_aux_loss | global_aux_loss | device
+  double coeff = 0.0;
+  bool operator==(const MoEBalanceLoss&) const = default;
+};
+
+/// Mixtures of experts: the layers whose feed-forward block is one.
+struct MoEConfig {
+  int64_t num_experts = 1;  // of a layer; 1: none
+  int64_t moe_router_topk = 2;
+  std::vector<int64_t> moe_layer_freq = {1};  // {f}: layers divisible by f; or 0 or 1 per layer
+  int64_t first_k_dense_replace = 0;
+  std::optional<int64_t> moe_ffn_hidden_size;  // resolved: never empty
+  std::optional<int64_t> moe_shared_expert_intermediate_size;
+  bool use_shared_expert_gating = false;
+  bool moe_shared_expert_overlap = false;
+  bool moe_router_pre_softmax = false;
+  std::string moe_router_score_function = "softmax";  // softmax | sigmoid
+  std::optional<bool> norm_topk_prob;                 // resolved: never empty
+  double moe_router_topk_scaling_factor = 1.0;
+  std::string topk_method = "greedy";  // greedy | group_limited_greedy | noaux_tc
+  std::optional<int64_t> moe_router_num_groups;
+  std::optional<int64_t> moe_router_group_topk;
+  bool moe_router_enable_expert_bias = false;
+  double moe_router_bias_update_rate = 1e-3;
+  // none | aux_loss | seq_aux_loss | global_aux_loss | device
+  std::string moe_router_load_balancing_type = "none";
+  double moe_aux_loss_coeff = 0.0;
+  std::vector<MoEBalanceLoss> balance_losses;  // resolved: what the keys above, or lists, ask for
+  std::optional<int64_t> expert_group_size;    // number of groups of the balance loss "device"
+  std::optional<double> moe_z_loss_coeff;
+  std::optional<double> moe_input_jitter_eps;
+  std::optional<double> moe_expert_capacity_factor;  // resolved: empty or above 0
+  bool moe_pad_expert_input_to_capacity = false;
+  std::string moe_token_drop_policy = "probs";  // probs | position | choice
+  bool callback_moe_droprate = false;
+  std::optional<std::string> upcycle_from;
+  bool moe_grouped_gemm = false;
+  std::string moe_token_dispatcher_type = "alltoall";
+  bool use_self_defined_alltoall = false;
+  bool operator==(const MoEConfig&) const = default;
+};
+
 struct TransformerConfig {
   std::optional<std::string> from_hf;           // folder whose config.json gives the keys below
   bool sequence_parallel = false;               // resolved: parallel_config.sequence_parallel
   std::vector<LayerRecompute> layer_recompute;  // resolved; empty: nothing beyond what is usual
+  MoEConfig moe;                                // resolved: moe_config
   int64_t vocab_size = 0;
   int64_t num_layers = 0;
   int64_t num_attention_heads = 0;
@@ -410,26 +456,6 @@ struct OptimizerConfig {
   bool store_param_remainders = false;
   bool optimizer_in_backward = false;
   bool operator==(const OptimizerConfig&) const = default;
-};
-
-struct MoEConfig {
-  int64_t num_experts = 1;
-  bool moe_grouped_gemm = false;
-  int64_t moe_router_topk = 2;
-  std::string moe_router_load_balancing_type = "none";
-  std::string moe_token_dispatcher_type = "alltoall";
-  bool use_self_defined_alltoall = false;
-  std::optional<double> moe_expert_capacity_factor;
-  bool moe_pad_expert_input_to_capacity = false;
-  std::string moe_token_drop_policy = "probs";
-  double moe_aux_loss_coeff = 0.0;
-  std::optional<double> moe_z_loss_coeff;
-  std::optional<double> moe_input_jitter_eps;
-  std::optional<int64_t> moe_ffn_hidden_size;
-  std::vector<int64_t> moe_layer_freq = {1};
-  bool moe_router_pre_softmax = false;
-  std::optional<int64_t> moe_shared_expert_intermediate_size;
-  bool operator==(const MoEConfig&) const = default;
 };
 
 /// One cell with its own rank or alpha.
