@@ -2,12 +2,17 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "nn/module.h"
 #include "parallel_core/config/config.h"
+#include "parallel_core/transformer/moe/balance_loss.h"
+#include "parallel_core/transformer/moe/capacity.h"
+#include "parallel_core/transformer/moe/expert_choice.h"
+#include "parallel_core/transformer/moe/gates.h"
 #include "parallel_core/transformer/moe/group_tokens.h"
 
 namespace tapestry {
@@ -64,6 +69,36 @@ class TopKRouter final : public nn::Module {
   /// tokens, and global_aux_loss takes the counts. To be called once after each step that changed
   /// the weights, on all ranks with the same counts.
   void finish_step(const StepCounts& counts);
+
+ private:
+  bool trains() const;
+  bool has_loss(std::string_view type) const;
+  // [E], then [rows * E] where seq_aux_loss needs it: what this rank's tokens chose.
+  std::vector<int64_t> counts_of(const std::vector<int32_t>& experts,
+                                 const GroupTokens& tokens,
+                                 bool by_row) const;
+  Tensor aux_loss(const Tensor& logits,
+                  const Tensor& scores,
+                  const BalanceCounts& counts,
+                  const std::vector<int64_t>& numbers) const;
+  void drop(Routing& routing,
+            const GroupTokens& tokens,
+            const std::vector<int64_t>& tokens_of_ranks) const;
+
+  int64_t layer_;  // from 0
+  int64_t hidden_;
+  ChoiceRule choice_;
+  GateRule gates_;
+  std::vector<MoEBalanceLoss> losses_;  // those with a coefficient
+  int64_t num_groups_;                  // of the loss "device"
+  double z_loss_coeff_;
+  double jitter_;
+  double bias_rate_;
+  std::optional<double> capacity_factor_;
+  DropPolicy drop_policy_;
+  nn::Parameter* weight_;
+  Tensor expert_bias_;      // [E] float32, undefined without
+  Tensor previous_counts_;  // [E] int64, undefined without global_aux_loss
 };
 
 }  // namespace tapestry
