@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "autograd/ops/ops.h"
+#include "autograd/tape/engine.h"
 #include "parallel_core/transformer/activation_recorder.h"
 #include "parallel_core/transformer/moe/aux_loss.h"
 #include "tests/parallel_core/transformer/moe/mixture_testing.h"

@@ -258,7 +258,9 @@ TEST(MixtureLayouts, ARankWithoutRowsTakesPart) {
 TEST(MixtureLayouts, NanLogitsMakeANonFiniteStepEverywhere) {
   const Layout layout = {"", 4, {.tensor_model_parallel_size = 2, .expert_model_parallel_size = 2}};
   State start = single_run(layout).start;
-  start.at("layers.0.moe.router.weight").data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  Tensor& router = start.at("layers.0.moe.router.weight");
+  router = dense_copy(router);
+  router.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
   run_parallel(layout.ranks, layout.sizes, [&] {
     const StepResult result = one_step(layout, start);
     EXPECT_FALSE(result.finite);
