@@ -162,6 +162,7 @@ Fitting open_fitting(const ParallelModel& model,
   const std::vector<std::string> list = found.files->names();
   const std::set<std::string> names(list.begin(), list.end());
   if (model.has_file_names_of_config()) {
+    check_experts_are_apart(names, resolved);
     found.scheme = FileNames(name_scheme(names), config);
   }
   found.by_module_paths =
