@@ -43,7 +43,7 @@ Experts::Experts(const TransformerConfig& config, int64_t layer_number)
       recomputes_(uses_fused_activation(config) && keeps_only_input(config.hidden_act)),
       precision_(precision_of(config)),
       hidden_(config.hidden_size),
-      ffn_(config.moe.moe_ffn_hidden_size.value_or(config.ffn_hidden_size)),
+      ffn_(moe_ffn_hidden_size(config)),
       slices_(slices_group(/*of_expert=*/true).size()),
       slice_(slices_group(/*of_expert=*/true).rank()),
       count_(divided(config.moe.num_experts,

@@ -94,7 +94,8 @@ TopKRouter::TopKRouter(const TransformerConfig& config, int64_t layer_number, bo
                           {.tp = tensor_parallel_layout(config, sequence_first).head_gradient()});
   weight_->set_logical({init.logical});
   if (config.moe.moe_router_enable_expert_bias) {
-    expert_bias_ = register_buffer("expert_bias", zeros({choice_.num_experts}));
+    expert_bias_ = register_buffer("expert_bias", zeros({choice_.num_experts}),
+                                   concat("layers.", layer_, ".moe.router.expert_bias"));
   }
   if (has_loss("global_aux_loss")) {
     previous_counts_ = register_buffer("previous_counts", zeros({choice_.num_experts}, kInt64));
