@@ -170,9 +170,6 @@ Tensor Experts::forward(const Tensor& x, const std::vector<int64_t>& ends, const
 }
 
 Tensor Experts::add_output_bias(const Tensor& y, const std::vector<int64_t>& expert_of_row) const {
-  if (w2_bias_ == nullptr || slices_ == 1) {
-    return y;
-  }
   return (y + rows_of(*w2_bias_, expert_of_row).to(y.dtype())).to(y.dtype());
 }
 

@@ -25,7 +25,9 @@ using testing::Trainer;
 
 AllConfig saved_config(const Overrides& overrides) {
   return mixture_config(
-      testing::joined({"model_config.vocab_size=32"}, overrides), [](MoEConfig& moe) {
+      testing::joined({"model_config.vocab_size=32", "model_config.position_embedding_type=rope"},
+                      overrides),
+      [](MoEConfig& moe) {
         moe.moe_router_score_function = "sigmoid";
         moe.moe_router_enable_expert_bias = true;
         moe.moe_router_bias_update_rate = 0.125;
@@ -57,7 +59,7 @@ std::unique_ptr<Trainer> resumed_from(const AllConfig& config, const std::string
     load_weights(*trainer->model, config.model_config, folder);
   }
   load_optimizer_state(folder, *trainer->model, *trainer->optimizer);
-  trainer->cell.set_position({.seen = 1, .applied = 1});
+  trainer->cell.set_position({.applied = 1, .seen = 1});
   return trainer;
 }
 
@@ -78,10 +80,8 @@ INSTANTIATE_TEST_SUITE_P(
                     4,
                     {.tensor_model_parallel_size = 2, .expert_model_parallel_size = 2},
                     {"parallel_config.tensor_model_parallel_size=2"}},
-        SavedLayout{"dp4_ep2_z3",
-                    4,
-                    {.expert_model_parallel_size = 2},
-                    {"parallel_config.zero_level=z3"}},
+        SavedLayout{
+            "dp4_ep2_z3", 4, {.expert_model_parallel_size = 2}, {"parallel_config.zero_level=z3"}},
         SavedLayout{"pp2_dp2_ep2",
                     4,
                     {.pipeline_model_parallel_size = 2, .expert_model_parallel_size = 2},
@@ -125,24 +125,24 @@ TEST(MixtureOnDisk, AnotherLayoutGoesOn) {
   const TempDir dir;
   std::string saved;
   std::string expected;
-  testing::run_parallel(
-      4, {.tensor_model_parallel_size = 2, .expert_model_parallel_size = 2}, [&] {
-        Trainer trainer(saved_config({"parallel_config.tensor_model_parallel_size=2",
-                                      "optimizer_config.learning_rate=1e-3"}));
-        run_one_step(trainer, 0);
-        const std::string first = save(trainer, 1, dir.file("first"));
-        run_one_step(trainer, 1);
-        const std::string second = save(trainer, 2, dir.file("second"));
-        if (get_world_group().rank() == 0) {
-          saved = first;
-          expected = second;
-        }
-      });
+  testing::run_parallel(4, {.tensor_model_parallel_size = 2, .expert_model_parallel_size = 2}, [&] {
+    Trainer trainer(saved_config(
+        {"parallel_config.tensor_model_parallel_size=2", "optimizer_config.learning_rate=1e-3"}));
+    run_one_step(trainer, 0);
+    const std::string first = save(trainer, 1, dir.file("first"));
+    run_one_step(trainer, 1);
+    const std::string second = save(trainer, 2, dir.file("second"));
+    if (get_world_group().rank() == 0) {
+      saved = first;
+      expected = second;
+    }
+  });
   std::string found;
   testing::run_parallel(2, {.pipeline_model_parallel_size = 2}, [&] {
-    const auto trainer = resumed_from(saved_config({"parallel_config.pipeline_model_parallel_size=2",
-                                                    "optimizer_config.learning_rate=1e-3"}),
-                                      saved);
+    const auto trainer =
+        resumed_from(saved_config({"parallel_config.pipeline_model_parallel_size=2",
+                                   "optimizer_config.learning_rate=1e-3"}),
+                     saved);
     run_one_step(*trainer, 1);
     const std::string own = save(*trainer, 2, dir.file("found"));
     if (get_world_group().rank() == 0) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "parallel_core/parameter_ranks.h"
+#include "parallel_core/transformer/moe/moe_layer.h"
 #include "tests/parallel_core/model_run.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/transformer/moe/mixture_testing.h"
@@ -43,6 +44,11 @@ void with_everything(MoEConfig& moe) {
 void with_drops(MoEConfig& moe) {
   moe.moe_expert_capacity_factor = 0.75;
   moe.balance_losses = {{"aux_loss", 0.05}};
+}
+
+void with_padded_drops(MoEConfig& moe) {
+  with_drops(moe);
+  moe.moe_pad_expert_input_to_capacity = true;
 }
 
 struct Layout {
@@ -80,6 +86,12 @@ std::vector<Layout> layouts() {
   return {
       {"dp2_ep2", 2, Sizes{.expert_model_parallel_size = 2}},
       {"dp2_ep2_drops", 2, Sizes{.expert_model_parallel_size = 2}, {}, with_drops},
+      {"dp2_ep2_padded", 2, Sizes{.expert_model_parallel_size = 2}, {}, with_padded_drops},
+      {"tp2_dp2_ep2_padded",
+       4,
+       Sizes{.tensor_model_parallel_size = 2, .expert_model_parallel_size = 2},
+       {},
+       with_padded_drops},
       {"dp4_ep4", 4, Sizes{.expert_model_parallel_size = 4}},
       {"dp4_ep2_z1", 4, Sizes{.expert_model_parallel_size = 2}, zero("z1")},
       {"dp4_ep2_z2", 4, Sizes{.expert_model_parallel_size = 2}, zero("z2")},
@@ -218,6 +230,17 @@ TEST(MixtureTraffic, IsEachKeptAssignmentFourTimes) {
   }
 }
 
+TEST(MixtureTraffic, PaddedIsTheSameInEveryStep) {
+  const Layout layout = {"", 2, {.expert_model_parallel_size = 2}, {}, with_padded_drops, 2};
+  run_parallel(2, layout.sizes, [&] {
+    const int64_t before = experts_group().stats().of(Collective::kAllToAll).bytes;
+    one_step(layout, {});
+    const int64_t bytes = experts_group().stats().of(Collective::kAllToAll).bytes - before;
+    const int64_t capacity = 6;  // of ceil(16 tokens * 2 / 4 * 0.75)
+    EXPECT_EQ(bytes, 2 * (4 * (4 * capacity) * 32 * 4 + 4 * 8));  // two layers
+  });
+}
+
 // All logits of the first layer's router, moved to one expert.
 State to_one_expert(const Layout& layout) {
   const auto model = get_model(mixture_config(layout.model(), layout.change));
@@ -251,6 +274,46 @@ TEST(MixtureLayouts, ARankWithoutRowsTakesPart) {
           EXPECT_LE(distance, 2e-5) << name << ", " << level;
         });
       });
+    }
+  }
+}
+
+// Tokens that the ranks cannot divide evenly, as they come while text is made.
+TEST(MixtureLayouts, AnyNumberOfTokensIsDivided) {
+  Layout layout = {"",
+                   4,
+                   {
+                       .tensor_model_parallel_size = 4,
+                       .expert_tensor_parallel_size = 2,
+                   }};
+  layout.sizes.expert_model_parallel_size = 2;
+  const AllConfig whole = mixture_config(layout.model(), with_everything);
+  for (const int64_t tokens : {1, 3, 6}) {
+    const Tensor x = normal(0, 1, {1, tokens, 32}, kFloat32, RandomKey{3, 1, 0});
+    random_context().seed = 7;
+    MoELayer one(whole.model_config, 1, false);
+    const Tensor expected = one.forward(x).output;
+    run_parallel(layout.ranks, layout.sizes, [&] {
+      random_context().seed = 7;
+      MoELayer layer(layout.config().model_config, 1, false);
+      EXPECT_LE(testing::distance(layer.forward(x).output, expected), 1e-6) << tokens;
+    });
+  }
+}
+
+// What is made again in backward is not counted again, and has the same bits.
+TEST(MixtureLayouts, RecomputationChangesNothing) {
+  for (const char* recompute :
+       {"True", "{select_recompute: ['feed_forward\\.mul', 'feed_forward\\.w1\\.activation']}"}) {
+    Layout layout = {"", 1};
+    const StepResult expected = one_step(layout, single_run(layout).start);
+    layout.overrides = {concat("parallel_config.recompute_config=", recompute)};
+    const StepResult found = one_step(layout, single_run(layout).start);
+    EXPECT_EQ(found.loss, expected.loss);
+    EXPECT_EQ(found.grad_norm, expected.grad_norm);
+    EXPECT_EQ(found.moe->aux_loss, expected.moe->aux_loss);
+    for (const auto& [number, layer] : expected.moe->layers) {
+      EXPECT_EQ(found.moe->layers.at(number).tokens_per_expert, layer.tokens_per_expert);
     }
   }
 }
