@@ -5,7 +5,6 @@
 #include <span>
 #include <utility>
 
-#include "autograd/ops/matmul.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -16,6 +15,7 @@
 #include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
 #include "parallel_core/transformer/moe/expert_bias.h"
 #include "parallel_core/transformer/moe/group_sums.h"
+#include "parallel_core/transformer/moe/router_logits.h"
 
 namespace tapestry {
 
@@ -184,7 +184,7 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
     read = input_jitter(read, jitter_, layer_, tokens.numbers, tokens.seq_length);
   }
   Routing out;
-  out.logits = linear(read, weight_->to(kFloat32));
+  out.logits = router_logits(read, weight_->to(kFloat32));
 
   // What experts compete with. A softmax keeps the order of the logits, with finer steps.
   const bool balances = training && !losses_.empty();

@@ -6,9 +6,11 @@
 #include "autograd/ops/ops.h"
 #include "autograd/tape/checkpoint.h"
 #include "autograd/tape/engine.h"
+#include "autograd/tape/gradcheck.h"
 #include "autograd/tape/recompute.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/random.h"
+#include "parallel_core/transformer/moe/router_logits.h"
 #include "tests/parallel_core/transformer/moe/router_testing.h"
 
 namespace tapestry {
@@ -81,6 +83,52 @@ TEST(TopKRouter, ComputesInFloat32WhateverItReads) {
   // A weight that is stored in 16 bits is widened.
   router.to(kBFloat16);
   EXPECT_EQ(router.forward(x, tokens).logits.dtype(), kFloat32);
+}
+
+// Sequences that begin alike have equal tokens, whose gates must tie wherever they stand.
+TEST(TopKRouter, EqualTokensHaveEqualGatesWhereverTheyStand) {
+  for (const std::string function : {"softmax", "sigmoid"}) {
+    for (const int64_t experts : {4, 8, 60}) {
+      for (const int64_t hidden : {6, 64, 768}) {
+        TransformerConfig config = small_config();
+        config.hidden_size = hidden;
+        config.init_method_std = 1 / std::sqrt(static_cast<double>(hidden));
+        config.moe.num_experts = experts;
+        config.moe.moe_router_score_function = function;
+        TopKRouter router(config, 1, false);
+        const Tensor row = normal(0, 1, {1, hidden}, kFloat32, RandomKey{5, 1, 0});
+        const auto alone = router.forward(row, testing::all_tokens(1, 1)).gates.to_vector<float>();
+        for (const int64_t count : {2, 7, 64, 131, 1000}) {
+          const Tensor rows = row.expand({count, hidden}).contiguous();
+          const auto gates =
+              router.forward(rows, testing::all_tokens(1, count)).gates.to_vector<float>();
+          for (size_t i = 0; i < gates.size(); ++i) {
+            ASSERT_EQ(gates[i], alone[i % 2]) << "token " << i / 2 << " of " << count << ", E "
+                                              << experts << ", H " << hidden << ", " << function;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(RouterLogits, GradientsMatchDifferencesTwice) {
+  const auto function = [](const TensorList& in) -> TensorList {
+    return {router_logits(in[0], in[1])};
+  };
+  const Tensor x = normal(0, 1, {5, 3}, kFloat64, RandomKey{3, 1, 0}).set_requires_grad();
+  const Tensor weight = normal(0, 1, {4, 3}, kFloat64, RandomKey{3, 2, 0}).set_requires_grad();
+  const GradcheckResult once = gradcheck(function, {x, weight});
+  EXPECT_TRUE(once) << once.message;
+  const GradcheckResult twice = gradgradcheck(function, {x, weight});
+  EXPECT_TRUE(twice) << twice.message;
+}
+
+TEST(RouterLogits, Refusals) {
+  EXPECT_THROW(router_logits(zeros({2, 3}), zeros({4, 2})), ValueError);
+  EXPECT_THROW(router_logits(zeros({3}), zeros({4, 3})), ValueError);
+  EXPECT_THROW(router_logits(zeros({2, 3}), zeros({4, 3}, kFloat64)), TypeError);
+  EXPECT_THROW(router_logits(zeros({2, 3}, kBFloat16), zeros({4, 3}, kBFloat16)), TypeError);
 }
 
 TEST(TopKRouter, NoTokensAreNoError) {
