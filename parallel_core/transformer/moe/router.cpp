@@ -196,9 +196,9 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
     scores = router_scores(out.logits, gates_);
   }
   const std::span<const float> unbiased = values_of(by_scores ? scores : out.logits);
-  ExpertChoice choice = has_bias
-                            ? choose_experts(biased(unbiased, values_of(expert_bias_)), choice_)
-                            : choose_experts(unbiased, choice_);
+  ExpertChoice choice =
+      has_bias ? choose_experts(biased(unbiased, values_of(expert_bias_.to(kFloat32))), choice_)
+               : choose_experts(unbiased, choice_);
   out.experts = std::move(choice.experts);
   out.gates =
       expert_gates(out.logits, scores, tensor(out.experts, {x.size(0), choice_.topk}), gates_);
