@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "autograd/ops/elementwise.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"

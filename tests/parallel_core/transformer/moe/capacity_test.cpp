@@ -100,7 +100,8 @@ TEST(KeepAssignments, TheOrderOfTokensDoesNotMatter) {
     const KeptAssignments a = keep_assignments(straight, 6, 20, policy);
     const KeptAssignments b = keep_assignments(mixed, 6, 20, policy);
     EXPECT_EQ(a.dropped_per_expert, b.dropped_per_expert);
-    EXPECT_GT(std::accumulate(a.dropped_per_expert.begin(), a.dropped_per_expert.end(), 0), 0);
+    EXPECT_GT(std::accumulate(a.dropped_per_expert.begin(), a.dropped_per_expert.end(), int64_t{0}),
+              0);
     EXPECT_EQ(a.smallest_gap, b.smallest_gap);
     for (int64_t i = 0; i < tokens * 3; ++i) {
       const int64_t number = mixed.numbers[static_cast<size_t>(i / 3)];

@@ -108,9 +108,9 @@ GroupTokens own_tokens(const Layout& layout, const TransformerConfig& config) {
   const TensorParallelLayout tensor_layout = tensor_parallel_layout(config, layout.sequence_first);
   const ContextParallelLayout context = context_parallel_layout();
   const int64_t own = kLength / layout.context / (layout.sequence_parallel ? layout.tensor : 1);
-  const GroupTokens tokens = group_tokens(&get_tensor_and_context_parallel_group(),
-                                          hidden_positions(context, tensor_layout, own), kRows, own,
-                                          layout.sequence_first);
+  GroupTokens tokens = group_tokens(&get_tensor_and_context_parallel_group(),
+                                    hidden_positions(context, tensor_layout, own), kRows, own,
+                                    layout.sequence_first);
   if (layout.tensor == 1 || layout.sequence_parallel) {
     return tokens;
   }
