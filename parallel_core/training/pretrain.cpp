@@ -21,6 +21,7 @@
 #include "parallel_core/deferred_values.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
+#include "parallel_core/dist_checkpointing/upcycle.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/optimizer/schedule_state.h"
@@ -368,6 +369,14 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
       log_warning(remark);
     }
   }
+  const std::string dense =
+      resume || options.model ? std::string() : config.moe_config.upcycle_from.value_or("");
+  if (!dense.empty()) {
+    if (!in_pieces) {
+      load_upcycled(*model, config.model_config, dense);
+    }
+    log_info(concat("experts are copies of the MLPs of ", resolve_checkpoint(dense)));
+  }
   const std::string own_model = options.model
                                     ? concat(model->type_name(), ", this rank holds ",
                                              with_thousands(model->num_parameters()), " parameters")
@@ -396,6 +405,10 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
           : get_optimizer(config, *model, data_parallel.get());
   if (in_pieces && !weights.empty()) {
     load_own_weights(*model, config.model_config, weights, *optimizer);
+    data_parallel->parameters_changed();
+  }
+  if (in_pieces && !dense.empty()) {
+    load_upcycled(*model, config.model_config, dense, optimizer.get());
     data_parallel->parameters_changed();
   }
   const int64_t ranks = get_data_parallel_world_size();
