@@ -245,6 +245,11 @@ void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream
 
   const int64_t available = available_memory() / options.ranks_on_host;
   const MemoryEstimate memory = estimate_memory(config, data_parallel_size);
+  if (config.model_config.moe.num_experts > 1) {
+    out << "model: " << parameter_count(config.model_config)
+        << " parameters, of which a token meets " << active_parameter_count(config.model_config)
+        << "\n";
+  }
   out << memory_text(memory) << "\n";
   if (const std::string text = recompute_cost_text(config); !text.empty()) {
     out << text << "\n";

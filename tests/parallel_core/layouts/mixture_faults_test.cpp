@@ -72,6 +72,7 @@ std::shared_ptr<const CommunicationFault> fault_in(
 bool is_float(const CollectiveCall& call) { return call.input.dtype() == kFloat32; }
 bool is_of_many(const CollectiveCall& call) { return is_float(call) && call.input.numel() > 64; }
 bool is_int(const CollectiveCall& call) { return call.input.dtype() == kInt64; }
+bool is_assignments(const CollectiveCall& call) { return is_int(call) && call.input.dim() == 2; }
 bool is_double(const CollectiveCall& call) { return call.input.dtype() == kFloat64; }
 
 void scale_in_place(const Tensor& x, double factor) {
@@ -86,6 +87,20 @@ bool own_for_all(const CollectiveCall& call) {
   for (int rank = 0; rank < call.group.size(); ++rank) {
     copy_values(call.input.view({size}),
                 call.output.view({call.output.numel()}).slice(0, rank * size, (rank + 1) * size));
+  }
+  return true;
+}
+
+// Gates of others count as nothing, so that a rank's own tokens have the capacity for themselves.
+bool own_first(const CollectiveCall& call) {
+  call.group.all_gather(call.output, call.input);
+  const int64_t width = call.input.size(1);
+  const int64_t size = call.input.numel();
+  auto* words = call.output.data<int64_t>();
+  for (int64_t i = 0; i < call.output.numel(); ++i) {
+    if (i / size != call.group.rank() && i % width != 0) {
+      words[i] &= ~int64_t{0xffffffff};  // the bits of a gate, below those of an expert
+    }
   }
   return true;
 }
@@ -138,7 +153,7 @@ std::vector<MixtureFault> mixture_faults() {
        Compared::kGradient,
        "layers.1.moe.shared_expert_gate.weight"},
       {"capacity_per_shard", "tp=2,sp,dp=2,ep=2", drops,
-       fault_in("tp-cp-", Collective::kAllGather, is_int, own_for_all), nullptr,
+       fault_in("tp-cp-", Collective::kAllGather, is_assignments, own_first), nullptr,
        Compared::kActivation, "layers.0.moe.gates"},
       {"balance_of_a_shard_alone",
        "tp=2,dp=2,ep=2",
