@@ -424,8 +424,6 @@ void resolve_moe(Resolution& r) {
     note_without_experts(r);
     return;
   }
-  r.unsupported(kExperts, concat(moe.num_experts,
-                                 " is not supported yet: mixtures of experts are not built yet"));
   check_gates(r);
   check_groups(r);
   check_balance(r);

@@ -105,7 +105,8 @@ int64_t parameters_in(const std::string& path) {
   const NameScheme scheme = name_scheme(set);
   int64_t count = 0;
   for (const std::string& name : names) {
-    count += is_constant(scheme, name) ? 0 : files->shape(name).numel();
+    const bool counts = !is_constant(scheme, name) && !name.ends_with(".moe.router.expert_bias");
+    count += counts ? files->shape(name).numel() : 0;
   }
   return count;
 }

@@ -8,7 +8,6 @@
 #include "autograd/tensor/factory.h"
 #include "parallel_core/transformer/activation_recorder.h"
 #include "parallel_core/transformer/moe/moe_layer.h"
-#include "parallel_core/transformer/moe/moe_layers.h"
 
 namespace tapestry {
 

@@ -68,8 +68,9 @@ struct Variant {
   int ranks = 1;                             // threads of this program
   int data_parallel = 1;                     // of these
   std::vector<std::string> layout = {};      // settings
-  // bfloat16 rounds router logits otherwise in other kernels: choices may fall otherwise, too.
-  bool same_choices = true;
+  // A choice that was closer than this may fall otherwise. With bfloat16 a router reads what was
+  // rounded in steps of 2^-8: the reference's own variants differ in such choices.
+  double closest_choice = 0;
 
   /// Variants are reported apart.
   std::string of(const std::string& quantity) const {
@@ -158,12 +159,13 @@ std::vector<Variant> variants_of(const Json& config, bool has_activations) {
       {.name = "elementary",
        .options = "--set model_config.use_fused_kernels=False" + dump,
        .bounds = Bounds::of_bfloat16(),
-       .rounded_equally = {"layers.0.attention.v", "layers.0.attention.context", "layers.0.mlp"}},
+       .rounded_equally = {"layers.0.attention.v", "layers.0.attention.context", "layers.0.mlp"},
+       .closest_choice = 1.0 / 256},
       {.name = "fused",
        .options = "--set model_config.use_fused_kernels=True" + dump,
        .bounds = Bounds::of_bfloat16(),
        .rounded_equally = {"layers.0.attention.v"},
-       .same_choices = false}};
+       .closest_choice = 1.0 / 256}};
   if (!has_activations) {
     for (Variant& variant : out) {
       variant.rounded_equally.clear();
@@ -269,7 +271,33 @@ void compare_weights(const LogicalState& found,
   }
 }
 
-// What the mixtures of experts of a step did: integers exactly.
+bool is_count(const std::string& name) { return name.ends_with("_per_expert"); }
+
+// Whether the mixtures of a step have made all choices of the reference. They must, unless one of
+// them was too close.
+bool have_same_choices(const Json& found,
+                       const Json& expected,
+                       const Variant& variant,
+                       const std::string& where) {
+  bool same = true;
+  for (const auto& [layer, reference] : expected.at("moe").items()) {
+    double gap = 1e9;
+    for (const auto& [name, value] : reference.items()) {
+      gap = name.ends_with("_gap") ? std::min(gap, value.get<double>()) : gap;
+    }
+    for (const auto& [name, value] : reference.items()) {
+      const Json& own = found.at("moe").at(layer).at(name);
+      if (is_count(name) && own != value) {
+        same = false;
+        EXPECT_LT(gap, variant.closest_choice)
+            << where << ", " << layer << ", " << name << ": " << own << ", not " << value;
+      }
+    }
+  }
+  return same;
+}
+
+// What else the mixtures of a step did.
 void compare_mixtures(const Json& found,
                       const Json& expected,
                       const Variant& variant,
@@ -285,18 +313,18 @@ void compare_mixtures(const Json& found,
     ASSERT_EQ(ours.size(), reference.size()) << where << ", " << layer;
     for (const auto& [name, value] : reference.items()) {
       const Json& own = ours.at(name);
-      if (name.ends_with("_per_expert")) {
-        EXPECT_TRUE(own == value || !variant.same_choices)
-            << where << ", " << layer << ", " << name << ": " << own << ", not " << value;
-      } else if (name == "expert_bias") {
+      if (is_count(name)) {
+        continue;
+      }
+      if (name == "expert_bias") {
         for (size_t e = 0; e < value.size(); ++e) {
           EXPECT_NEAR(own.at(e).get<double>(), value.at(e).get<double>(), 1e-6) << where;
         }
-      } else if (first && value.get<double>() < 1e9 && variant.same_choices) {
+      } else if (first && value.get<double>() < 1e9) {
         // How close a choice was follows from logits.
         expect_within(variant.of("gap of a choice"),
                       std::abs(own.get<double>() - value.get<double>()),
-                      std::max(1e-5, bounds.first_loss), where + ", " + layer + ", " + name);
+                      std::max(1e-5, variant.closest_choice), where + ", " + layer + ", " + name);
       }
     }
   }
@@ -324,8 +352,12 @@ void compare_step(const Json& found,
       << where;
   EXPECT_TRUE(found.at("finite").get<bool>()) << where;
   ASSERT_EQ(found.contains("moe"), expected.contains("moe")) << where;
+  bool same_choices = true;
   if (expected.contains("moe")) {
-    compare_mixtures(found, expected, variant, where);
+    same_choices = have_same_choices(found, expected, variant, where);
+    if (same_choices) {
+      compare_mixtures(found, expected, variant, where);
+    }
   }
   for (const Json& lr : found.at("lr")) {
     expect_within("learning rate",
@@ -337,7 +369,8 @@ void compare_step(const Json& found,
   for (const auto& [parameter, value] : expected.at("grad_norms").items()) {
     const double reference = value.get<double>();
     const double ours = found.at("grad_norms").at(parameter).get<double>();
-    if (has_zero_gradient(parameter, config) && reference < 1e-6 && ours < 1e-6) {
+    if (!same_choices ||
+        (has_zero_gradient(parameter, config) && reference < 1e-6 && ours < 1e-6)) {
       continue;
     }
     expect_within(variant.of("parameter gradient norm"),

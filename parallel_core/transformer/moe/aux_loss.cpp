@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "autograd/tape/grad_mode.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -27,6 +28,10 @@ struct InjectAuxLoss {
     return x;
   }
   std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad needs) const {
+    // A pass through the gradients' graph would come here again and add the loss once more.
+    check<RuntimeError>(!grad_enabled(), name,
+                        ": gradients of gradients would count the auxiliary loss twice; add it to "
+                        "the model's loss instead, or differentiate in evaluation mode");
     return {dy, needs[1] ? scalar(scale, dtype) : Tensor()};
   }
 };

@@ -13,7 +13,7 @@ double& aux_loss_scale();
 /// x as it is. In backward x's gradient passes, and aux_loss, a floating scalar, gets the gradient
 /// `scale`: as if scale * aux_loss were added to the loss that backward starts from, wherever in
 /// the model the layer is. Source: the "auxiliary loss auto scaler" of Megatron-LM.
-/// ValueError unless aux_loss is a scalar.
+/// ValueError unless aux_loss is a scalar; RuntimeError in a backward pass that is recorded.
 Tensor inject_aux_loss(const Tensor& x, const Tensor& aux_loss, double scale);
 
 }  // namespace tapestry

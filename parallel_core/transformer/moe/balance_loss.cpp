@@ -55,7 +55,7 @@ void add_balance_weights(const MoEBalanceLoss& loss,
                          std::span<double> weights) {
   check_balance_loss(loss, counts.num_experts, counts.num_groups);
   const auto experts = static_cast<size_t>(counts.num_experts);
-  const auto tokens = static_cast<double>(counts.rows * counts.seq_length);
+  const auto tokens = static_cast<double>(std::max<int64_t>(counts.rows * counts.seq_length, 1));
   double scale = loss.coeff * static_cast<double>(counts.num_experts) / tokens;
   if (loss.type == "seq_aux_loss") {
     // The mean over rows of means over a row's tokens is the mean over tokens.
@@ -100,7 +100,8 @@ Tensor balance_loss(const Tensor& probabilities,
 }
 
 Tensor router_z_loss(const Tensor& logits, double coeff, int64_t total) {
-  return sum(square(logsumexp(logits, {-1}))) * (coeff / static_cast<double>(total));
+  return sum(square(logsumexp(logits, {-1}))) *
+         (coeff / static_cast<double>(std::max<int64_t>(total, 1)));
 }
 
 }  // namespace tapestry

@@ -43,7 +43,7 @@ Experts::Experts(const TransformerConfig& config, int64_t layer_number)
       recomputes_(uses_fused_activation(config) && keeps_only_input(config.hidden_act)),
       precision_(precision_of(config)),
       hidden_(config.hidden_size),
-      ffn_(config.moe.moe_ffn_hidden_size.value_or(config.ffn_hidden_size)),
+      ffn_(moe_ffn_hidden_size(config)),
       slices_(slices_group(/*of_expert=*/true).size()),
       slice_(slices_group(/*of_expert=*/true).rank()),
       count_(divided(config.moe.num_experts,
@@ -170,9 +170,6 @@ Tensor Experts::forward(const Tensor& x, const std::vector<int64_t>& ends, const
 }
 
 Tensor Experts::add_output_bias(const Tensor& y, const std::vector<int64_t>& expert_of_row) const {
-  if (w2_bias_ == nullptr || slices_ == 1) {
-    return y;
-  }
   return (y + rows_of(*w2_bias_, expert_of_row).to(y.dtype())).to(y.dtype());
 }
 

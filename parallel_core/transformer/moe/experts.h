@@ -31,12 +31,13 @@ class Experts final : public nn::Module {
 
   /// w2[e] activation(w1[e] x + b1[e]) for rows x [R, H] of expert e, ends[e - 1] to ends[e] - 1
   /// (ends [E/ep]); the bias of w2 comes with it where slices are not shared. With several slices
-  /// that is the rank's part of the sum over them, to which add_output_bias() still has to be
-  /// applied.
+  /// that is the rank's part of the sum over them, of which lacks_output_bias() may be true.
   Tensor forward(const Tensor& x, const std::vector<int64_t>& ends, const LayerPass& pass);
 
+  /// Whether forward() leaves the bias of w2 to add_output_bias().
+  bool lacks_output_bias() const { return w2_bias_ != nullptr && slices_ > 1; }
   /// y [R, H], summed over slices, and the bias of each row's expert (counted from this rank's
-  /// first). y itself if forward() has added it, or there is none.
+  /// first).
   Tensor add_output_bias(const Tensor& y, const std::vector<int64_t>& expert_of_row) const;
 
   int64_t first() const {

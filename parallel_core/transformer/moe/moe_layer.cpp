@@ -12,6 +12,7 @@
 #include "parallel_core/tensor_parallel/mappings.h"
 #include "parallel_core/transformer/activation_recorder.h"
 #include "parallel_core/transformer/moe/aux_loss.h"
+#include "parallel_core/transformer/moe/capacity.h"
 #include "parallel_core/transformer/moe/token_dispatcher.h"
 
 namespace tapestry {
@@ -48,6 +49,20 @@ ProcessGroup* group_of_tokens(const TensorParallelLayout& tensor,
   return tensor.size * context.size > 1 ? &get_tensor_and_context_parallel_group() : nullptr;
 }
 
+// The rows of `counts` among places [E * capacity], each expert's first; counts become the places'.
+RowMap places_of_rows(std::vector<int64_t>& counts, int64_t capacity) {
+  std::vector<int32_t> experts;
+  std::vector<uint8_t> used;
+  for (size_t e = 0; e < counts.size(); ++e) {
+    experts.insert(experts.end(), static_cast<size_t>(capacity), static_cast<int32_t>(e));
+    used.insert(used.end(), static_cast<size_t>(counts[e]), 1);
+    used.resize(experts.size(), 0);
+  }
+  RowMap out = row_map(experts, 1, std::ssize(counts), used, counts);
+  std::fill(counts.begin(), counts.end(), capacity);
+  return out;
+}
+
 Tensor with_rows_of_zeros(const Tensor& x, int64_t rows) {
   return x.size(0) == rows ? x : cat({x, zeros({rows - x.size(0), x.size(1)}, x.dtype())}, 0);
 }
@@ -77,6 +92,8 @@ MoELayer::MoELayer(const TransformerConfig& config, int64_t layer_number, bool s
       num_experts_(config.moe.num_experts),
       topk_(config.moe.moe_router_topk),
       overlaps_(config.moe.moe_shared_expert_overlap),
+      padded_to_(config.moe.moe_pad_expert_input_to_capacity ? config.moe.moe_expert_capacity_factor
+                                                             : std::nullopt),
       precision_(precision_of(config)),
       layout_(tensor_parallel_layout(config, sequence_first)),
       context_layout_(context_parallel_layout()),
@@ -128,21 +145,33 @@ Tensor MoELayer::through_shared_expert(const Tensor& x, const LayerPass& pass) {
   return gate * out;
 }
 
-// Rows [T, H] of tokens -> what their experts make of them, [T, H].
-Tensor MoELayer::through_experts(const Tensor& rows,
+// What the experts make of the rank's tokens, [T, H].
+Tensor MoELayer::through_experts(const OwnTokens& own,
                                  const Routing& routing,
                                  const Tensor& x,
                                  const LayerPass& pass,
                                  Tensor& shared) {
   std::vector<int64_t> counts;
   const RowMap map = row_map(routing.experts, topk_, num_experts_, routing.kept, counts);
-  TokenDispatcher dispatcher(moe_permute(rows, map), counts);
+  Tensor rows = moe_permute(own.rows, map);
+  const bool pads = padded_to_ && !routing.kept.empty();
+  RowMap places;
+  if (pads) {
+    places =
+        places_of_rows(counts, expert_capacity(own.tokens.total, topk_, num_experts_, *padded_to_));
+    rows = moe_unpermute(rows, {}, places);
+  }
+  TokenDispatcher dispatcher(rows, counts);
   if (overlaps_ && shared_expert_ != nullptr) {
     shared = through_shared_expert(x, pass);
   }
   const Tensor y = experts_->forward(dispatcher.dispatched(), dispatcher.ends(), pass);
-  const Tensor own = experts_->add_output_bias(dispatcher.reduced(y), dispatcher.expert_of_row());
-  return moe_unpermute(dispatcher.combined(own), routing.gates, map);
+  Tensor out = dispatcher.reduced(y);
+  if (experts_->lacks_output_bias()) {
+    out = experts_->add_output_bias(out, dispatcher.expert_of_row());
+  }
+  out = dispatcher.combined(out);
+  return moe_unpermute(pads ? moe_permute(out, places) : out, routing.gates, map);
 }
 
 OutputAndBias MoELayer::forward(const Tensor& x, const LayerPass& pass) {
@@ -152,7 +181,7 @@ OutputAndBias MoELayer::forward(const Tensor& x, const LayerPass& pass) {
     counts_.add(routing);
   }
   Tensor shared;
-  Tensor routed = through_experts(own.rows, routing, x, pass, shared);
+  Tensor routed = through_experts(own, routing, x, pass, shared);
   if (routing.aux_loss.defined()) {
     routed = inject_aux_loss(routed, routing.aux_loss, aux_loss_scale());
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "parallel_core/config/config.h"
@@ -23,7 +24,9 @@ class SharedExpertGate;
 /// share of the tokens that its tensor-parallel group has in common. The shared expert, if there is
 /// one, sees every token: a ParallelMLP, whose output is multiplied by sigmoid(x . g) in float32
 /// where use_shared_expert_gating says so. With moe_shared_expert_overlap it computes while the
-/// tokens travel to their experts. The balance losses are injected into the gradient (aux_loss.h).
+/// tokens travel to their experts. With moe_pad_expert_input_to_capacity each rank sends as many
+/// rows to every expert as this may keep, some of them zeros, so that all messages have one size;
+/// nothing else changes. The balance losses are injected into the gradient (aux_loss.h).
 class MoELayer final : public MlpBlock {
  public:
   /// `layer_number` counts from 1. ValueError, naming the key, for a configuration that cannot be
@@ -44,7 +47,7 @@ class MoELayer final : public MlpBlock {
  private:
   struct OwnTokens;
   OwnTokens own_tokens(const Tensor& x) const;
-  Tensor through_experts(const Tensor& rows,
+  Tensor through_experts(const OwnTokens& own,
                          const Routing& routing,
                          const Tensor& x,
                          const LayerPass& pass,
@@ -58,6 +61,7 @@ class MoELayer final : public MlpBlock {
   int64_t num_experts_;
   int64_t topk_;
   bool overlaps_;
+  std::optional<double> padded_to_;  // the capacity factor, if every expert is filled up to that
   Precision precision_;
   TensorParallelLayout layout_;
   ContextParallelLayout context_layout_;

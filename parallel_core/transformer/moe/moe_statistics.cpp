@@ -8,7 +8,6 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/transformer/moe/aux_loss.h"
-#include "parallel_core/transformer/moe/moe_layers.h"
 
 namespace tapestry {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "autograd/ops/matmul.h"
+#include "autograd/ops/elementwise.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -16,6 +16,7 @@
 #include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
 #include "parallel_core/transformer/moe/expert_bias.h"
 #include "parallel_core/transformer/moe/group_sums.h"
+#include "parallel_core/transformer/moe/router_logits.h"
 
 namespace tapestry {
 
@@ -94,7 +95,8 @@ TopKRouter::TopKRouter(const TransformerConfig& config, int64_t layer_number, bo
                           {.tp = tensor_parallel_layout(config, sequence_first).head_gradient()});
   weight_->set_logical({init.logical});
   if (config.moe.moe_router_enable_expert_bias) {
-    expert_bias_ = register_buffer("expert_bias", zeros({choice_.num_experts}));
+    expert_bias_ = register_buffer("expert_bias", zeros({choice_.num_experts}),
+                                   concat("layers.", layer_, ".moe.router.expert_bias"));
   }
   if (has_loss("global_aux_loss")) {
     previous_counts_ = register_buffer("previous_counts", zeros({choice_.num_experts}, kInt64));
@@ -184,7 +186,7 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
     read = input_jitter(read, jitter_, layer_, tokens.numbers, tokens.seq_length);
   }
   Routing out;
-  out.logits = linear(read, weight_->to(kFloat32));
+  out.logits = router_logits(read, weight_->to(kFloat32));
 
   // What experts compete with. A softmax keeps the order of the logits, with finer steps.
   const bool balances = training && !losses_.empty();
@@ -196,9 +198,9 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
     scores = router_scores(out.logits, gates_);
   }
   const std::span<const float> unbiased = values_of(by_scores ? scores : out.logits);
-  ExpertChoice choice = has_bias
-                            ? choose_experts(biased(unbiased, values_of(expert_bias_)), choice_)
-                            : choose_experts(unbiased, choice_);
+  ExpertChoice choice =
+      has_bias ? choose_experts(biased(unbiased, values_of(expert_bias_.to(kFloat32))), choice_)
+               : choose_experts(unbiased, choice_);
   out.experts = std::move(choice.experts);
   out.gates =
       expert_gates(out.logits, scores, tensor(out.experts, {x.size(0), choice_.topk}), gates_);

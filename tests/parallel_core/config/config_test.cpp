@@ -161,7 +161,7 @@ TEST(Config, ReducedPrecisionSetsComputeTypeAlone) {
 
 TEST(Config, LaterFeaturesAreNamedWithReasonAndPlace) {
   const char* const kLater[] = {
-      "moe_config.num_experts=4", "lora_config.use_lora=True",
+      "lora_config.use_lora=True",
       "lora_config.target_cells=[{target_cells: [\"a.*\"]}, {cell: ab, rank: 4}]",
       "training_config.profile=True", "optimizer_config.zero_config={cpu_offload: True}"};
   for (const char* text : kLater) {

@@ -47,14 +47,16 @@ TransformerConfig config_of(const nlohmann::json& settings) {
   }
   moe.expert_group_size = given<int64_t>(settings, "device_groups");
   moe.moe_z_loss_coeff = given<double>(settings, "z");
+  moe.moe_input_jitter_eps = given<double>(settings, "jitter");
   moe.moe_expert_capacity_factor = given<double>(settings, "capacity");
   moe.moe_token_drop_policy = setting<std::string>(settings, "policy", "probs");
   return config;
 }
 
-std::unique_ptr<TopKRouter> router_of_case(const nlohmann::json& settings) {
-  const TransformerConfig config = config_of(settings);
-  auto router = std::make_unique<TopKRouter>(config, 1, /*sequence_first=*/false);
+std::unique_ptr<TopKRouter> router_of_case(const nlohmann::json& settings,
+                                           const TransformerConfig& config,
+                                           bool sequence_first) {
+  auto router = std::make_unique<TopKRouter>(config, 1, sequence_first);
   const Tensor weight = router->parameters().front().detach();
   copy_values(eye(config.hidden_size), weight);
   if (settings.contains("previous")) {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
@@ -14,6 +15,8 @@
 #include "parallel_core/transformer/moe/router.h"
 
 namespace tapestry::testing {
+
+inline constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 /// tests/data/moe_routing/cases.json, which make_cases.py beside it writes.
 const nlohmann::json& routing_cases();
@@ -45,8 +48,14 @@ std::vector<T> list_of(const nlohmann::json& json) {
 /// A model of E channels, so that a router whose weight is the identity has its input as logits.
 TransformerConfig config_of(const nlohmann::json& settings);
 
-/// A router that reads logits, with the case's bias and counts of the step before.
-std::unique_ptr<TopKRouter> router_of_case(const nlohmann::json& settings);
+/// A router that reads logits, with the case's bias and counts of the step before. `config` is
+/// config_of(settings), perhaps with more.
+std::unique_ptr<TopKRouter> router_of_case(const nlohmann::json& settings,
+                                           const TransformerConfig& config,
+                                           bool sequence_first = false);
+inline std::unique_ptr<TopKRouter> router_of_case(const nlohmann::json& settings) {
+  return router_of_case(settings, config_of(settings));
+}
 
 /// All tokens of `rows` sequences on one rank.
 inline GroupTokens all_tokens(int64_t rows, int64_t seq_length) {
