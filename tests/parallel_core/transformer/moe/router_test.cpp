@@ -125,6 +125,42 @@ TEST(RouterLogits, GradientsMatchDifferencesTwice) {
   EXPECT_TRUE(twice) << twice.message;
 }
 
+TEST(RouterLogits, TheWeightsGradientIsAddedToItsMainGrad) {
+  const Tensor x = normal(0, 1, {7, 6}, kFloat32, RandomKey{3, 1, 0});
+  const Tensor weight = normal(0, 1, {4, 6}, kFloat32, RandomKey{3, 2, 0}).set_requires_grad();
+  sum(square(router_logits(x, weight))).backward();
+  const std::vector<float> expected = (weight.grad() + 1).to_vector<float>();
+  weight.set_grad({});
+  weight.set_main_grad(ones({4, 6}));
+  sum(square(router_logits(x, weight))).backward();
+  const auto found = weight.main_grad().to_vector<float>();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(found[i], expected[i], 1e-4);
+  }
+}
+
+TEST(TopKRouter, LearnsFrom16BitInputsAndWeights) {
+  const auto gradient = [](DType dtype) {
+    TopKRouter router(small_config(), 1, false);
+    router.to(kBFloat16);  // rounded in both cases
+    router.to(dtype);
+    const Tensor x = input(kBFloat16).to(dtype).set_requires_grad();
+    const Routing found = router.forward(x, testing::all_tokens(2, 5));
+    sum(square(found.gates)).backward();
+    EXPECT_EQ(x.grad().dtype(), dtype);
+    EXPECT_EQ(router.parameters().front().grad().dtype(), dtype);
+    TensorList both = {x.grad().to(kFloat32), router.parameters().front().grad().to(kFloat32)};
+    return both;
+  };
+  const TensorList wide = gradient(kFloat32);
+  const TensorList half = gradient(kBFloat16);
+  for (size_t i = 0; i < 2; ++i) {
+    const double size = max(abs(wide[i])).item();
+    EXPECT_GT(size, 0.01);
+    EXPECT_LE(max(abs(half[i] - wide[i])).item(), size / 256);  // rounded once
+  }
+}
+
 TEST(RouterLogits, Refusals) {
   EXPECT_THROW(router_logits(zeros({2, 3}), zeros({4, 2})), ValueError);
   EXPECT_THROW(router_logits(zeros({3}), zeros({4, 3})), ValueError);
