@@ -99,8 +99,8 @@ TensorList Module::parameters() const {
 std::vector<Module::NamedBuffer> Module::named_buffers() const {
   std::vector<NamedBuffer> out;
   for (const NamedModule& entry : const_cast<Module*>(this)->named_modules()) {
-    for (const auto& [name, buffer] : entry.module->buffers_) {
-      out.push_back({join(entry.name, name), buffer});
+    for (const NamedBuffer& own : entry.module->buffers_) {
+      out.push_back({join(entry.name, own.name), own.buffer, own.logical});
     }
   }
   return out;
@@ -198,11 +198,11 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
 void Module::check_name(const std::string& name) const {
   check<ValueError>(!name.empty() && name.find('.') == std::string::npos, type_name(),
                     ": a name must not be empty or contain a dot: '", name, "'");
-  const auto same = [&](const auto& entry) { return entry.first == name; };
-  const bool taken = std::any_of(parameters_.begin(), parameters_.end(), same) ||
+  const auto same = [&](const auto& entry) { return entry.name == name; };
+  const bool taken = std::any_of(parameters_.begin(), parameters_.end(),
+                                 [&](const auto& entry) { return entry.first == name; }) ||
                      std::any_of(buffers_.begin(), buffers_.end(), same) ||
-                     std::any_of(child_list_.begin(), child_list_.end(),
-                                 [&](const NamedModule& child) { return child.name == name; });
+                     std::any_of(child_list_.begin(), child_list_.end(), same);
   check<ValueError>(!taken, type_name(), ": the name '", name, "' is taken");
 }
 
@@ -213,10 +213,10 @@ Parameter& Module::register_parameter(std::string name, const Tensor& value, Par
   return *parameters_.back().second;
 }
 
-Tensor Module::register_buffer(std::string name, const Tensor& value) {
+Tensor Module::register_buffer(std::string name, const Tensor& value, std::string logical) {
   check_name(name);
   check<ValueError>(value.defined(), type_name(), ": the buffer '", name, "' is undefined");
-  buffers_.emplace_back(std::move(name), value);
+  buffers_.push_back({std::move(name), value, std::move(logical)});
   return value;
 }
 

@@ -55,6 +55,7 @@ class Module {
   struct NamedBuffer {
     std::string name;
     Tensor buffer;
+    std::string logical;  ///< see register_buffer
   };
   struct NamedModule {
     std::string name;
@@ -94,8 +95,10 @@ class Module {
   // A name is not empty, has no dot and is used once among parameters, buffers and children; what
   // is registered is not undefined or null. ValueError otherwise.
   Parameter& register_parameter(std::string name, const Tensor& value, ParameterFlags flags = {});
-  /// A tensor that belongs to the state but is not trained.
-  Tensor register_buffer(std::string name, const Tensor& value);
+  /// A tensor that belongs to the state but is not trained. With a `logical` name, which no
+  /// parallel layout changes, it is one of the weights wherever these are saved or loaded, and
+  /// equal on all ranks of a stage.
+  Tensor register_buffer(std::string name, const Tensor& value, std::string logical = {});
   /// Makes a child: register_module<Linear>("fc1", 4, 8).
   template <class M, class... Args>
   // NOLINTNEXTLINE(performance-unnecessary-value-param): is moved on, which the check misses here
@@ -110,7 +113,7 @@ class Module {
   void check_name(const std::string& name) const;
 
   std::vector<std::pair<std::string, std::unique_ptr<Parameter>>> parameters_;
-  std::vector<std::pair<std::string, Tensor>> buffers_;
+  std::vector<NamedBuffer> buffers_;
   std::vector<std::unique_ptr<Module>> children_;
   std::vector<NamedModule> child_list_;
   bool training_ = true;

@@ -3,9 +3,11 @@
 #include <memory>
 #include <utility>
 
+#include "autograd/ops/elementwise.h"
 #include "autograd/ops/random.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/checkpoint.h"
+#include "autograd/tape/op.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 
@@ -24,6 +26,33 @@ class ReplayedContext final : public ReplayedState {
 
 [[maybe_unused]] const bool context_is_replayed = register_replayed_state(
     +[]() -> std::unique_ptr<ReplayedState> { return std::make_unique<ReplayedContext>(); });
+
+// Tokens of one sequence that follow one another, in x and in the sequence.
+struct TokenRun {
+  uint64_t sample = 0;
+  int64_t position = 0;
+  int64_t count = 0;
+};
+
+// Linear in x, so its own derivative; keeps no noise but makes it again.
+struct InputJitter {
+  static constexpr std::string_view name = "input_jitter";
+  double eps;
+  RandomKey key;
+  std::vector<TokenRun> runs;
+
+  Tensor forward(const Tensor& x) {
+    const int64_t width = x.size(1);
+    TensorList noise;
+    for (const TokenRun& run : runs) {
+      const RandomKey own = {key.seed, combine(key.stream, run.sample),
+                             key.offset + static_cast<uint64_t>(run.position * width)};
+      noise.push_back(uniform(1 - eps, 1 + eps, {run.count, width}, kFloat32, own));
+    }
+    return noise.empty() ? x : (x * cat(noise, 0)).to(x.dtype());
+  }
+  Tensor backward(const Tensor& dy) const { return apply_op(InputJitter{eps, key, runs}, dy); }
+};
 
 }  // namespace
 
@@ -92,6 +121,35 @@ Tensor hidden_dropout(const Tensor& x,
     parts.push_back(pieces.size() == 1 ? pieces[0] : cat(pieces, sequence_axis));
   }
   return parts.size() == 1 ? parts[0] : cat(parts, batch_axis);
+}
+
+Tensor input_jitter(const Tensor& x,
+                    double eps,
+                    int64_t layer,
+                    std::span<const int64_t> numbers,
+                    int64_t seq_length) {
+  check<ValueError>(eps >= 0 && eps < 1, "input_jitter: eps must lie in [0, 1), got ", eps);
+  if (eps == 0) {
+    return x;
+  }
+  check<ValueError>(x.dim() == 2 && x.size(0) == std::ssize(numbers), "input_jitter: there are ",
+                    numbers.size(), " numbers for the tokens of ", describe(x));
+  const std::vector<int64_t>& samples = random_context().sample_ids;
+  std::vector<TokenRun> runs;
+  int64_t last = -1;
+  for (const int64_t number : numbers) {
+    check<ValueError>(number >= 0 && number < std::ssize(samples) * seq_length,
+                      "input_jitter: a token has number ", number, ", but the micro-batch has ",
+                      samples.size(), " samples of ", seq_length, " tokens");
+    if (!runs.empty() && number == last + 1 && number % seq_length != 0) {
+      ++runs.back().count;
+    } else {
+      runs.push_back({static_cast<uint64_t>(samples[static_cast<size_t>(number / seq_length)]),
+                      number % seq_length, 1});
+    }
+    last = number;
+  }
+  return apply_op(InputJitter{eps, dropout_key(layer, DropoutSite::kRouterInput), runs}, x);
 }
 
 }  // namespace tapestry

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -12,12 +13,14 @@
 
 namespace tapestry {
 
-/// Places in a layer where dropout is applied; part of the random stream, so the numbers are fixed.
+/// Places in a layer where dropout, or other noise, is applied; part of the random stream, so the
+/// numbers are fixed.
 enum class DropoutSite : uint64_t {
   kEmbedding = 0,
   kAttentionProbs = 1,
   kAttentionOutput = 2,
   kMlpOutput = 3,
+  kRouterInput = 4,  ///< input_jitter()
 };
 
 /// What the current rank's random streams are derived from. The training loop sets it before each
@@ -59,5 +62,17 @@ Tensor hidden_dropout(const Tensor& x,
                       DropoutSite site,
                       int64_t batch_axis,
                       const SequencePart& part = {});
+
+/// What a router of experts reads: each element of x times a number uniform on [1 - eps, 1 + eps).
+/// x is [T, H], floating, with the tokens of the current micro-batch that have `numbers` (row *
+/// seq_length + position); the counter of an element is position * H + h. Differentiable any number
+/// of times. x itself if eps is 0. ValueError unless 0 <= eps < 1, there is a number for each
+/// token, and each is one of a row of random_context()'s micro-batch. Source: Fedus et al. 2021,
+/// arXiv:2101.03961, section 2.2.
+Tensor input_jitter(const Tensor& x,
+                    double eps,
+                    int64_t layer,
+                    std::span<const int64_t> numbers,
+                    int64_t seq_length);
 
 }  // namespace tapestry

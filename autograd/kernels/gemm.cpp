@@ -8,6 +8,7 @@
 #include "autograd/kernels/gemm_batch.h"
 #include "autograd/kernels/gemm_blas.h"
 #include "autograd/kernels/gemm_blocks.h"
+#include "autograd/kernels/gemm_choice.h"
 #include "autograd/kernels/gemm_onednn.h"
 #include "autograd/kernels/gemm_tiled.h"
 #include "autograd/kernels/gemm_widened.h"
@@ -50,7 +51,7 @@ void integer_gemm(const GemmShape& s, const void* a_, const void* b_, void* c_) 
 /// one thread of tiles does 0.95 to 1.2 of what OpenBLAS's kernels do.
 bool takes_tiles(const GemmShape& s) {
   constexpr int64_t kLeastProduct = 1 << 15;
-  return s.m > 1 && s.n > 1 && s.m * s.n * s.k >= kLeastProduct && openblas_lacks_avx512();
+  return s.m > 1 && s.n > 1 && s.m * s.n * s.k >= kLeastProduct && prefers_tiles(kFloat32);
 }
 
 void float32_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
@@ -63,15 +64,12 @@ void float32_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
 
 /// Whether an element's bits are the same when only a block of rows that holds it is computed.
 bool bits_by_element(const GemmShape& s) {
-  if (has_onednn_gemm(s.dtype)) {
-    return false;
-  }
   switch (s.dtype) {
     case kFloat32:
       return takes_tiles(s);
     case kBFloat16:
     case kFloat16:
-      return has_tiled_gemm(s.dtype);
+      return prefers_tiles(s.dtype);
     case kInt32:
     case kInt64:
       return true;

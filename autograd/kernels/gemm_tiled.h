@@ -46,6 +46,14 @@ struct TiledProduct {
   const float* addend;
 };
 
+/// Memory that somebody reads or writes next, to be on its way into the second-level cache before.
+struct ComingRows {
+  const void* data = nullptr;
+  int64_t rows = 0;
+  int64_t row_bytes = 0;
+  int64_t stride_bytes = 0;
+};
+
 /// Blocks of the sum, in items: a panel of B of that depth stays in the second-level cache.
 inline constexpr int64_t kMaxDepth = 2048;
 
@@ -59,6 +67,13 @@ TAPESTRY_DECLARE_PER_ISA_AND_BF16(
     // All columns of the tiles [begin, end), from what that has copied.
     void multiply_tiles(
         const TiledProduct& product, int64_t begin, int64_t end, const void* panels);
+    // The same, panel by panel; during each it fetches the C of the next one, if it reads that, and
+    // during the last one what comes.
+    void multiply_tiles_fetching(const TiledProduct& product,
+                                 int64_t begin,
+                                 int64_t end,
+                                 const void* panels,
+                                 const ComingRows& coming);
     // Computes its share of C: the work is cut into tiles x vectors of columns, panel after panel,
     // and [begin, end) of these is done. `panel`, for those that are packed together, has
     // panel_bytes().

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "autograd/kernels/gemm.h"
+#include "autograd/ops/blas_matrix.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/linear_gradients.h"
 #include "autograd/ops/map.h"
@@ -17,64 +18,9 @@ namespace tapestry {
 
 namespace {
 
-// A matrix in memory, or a batch of them with the strides of its batch axes.
-struct Matrix {
-  const std::byte* data;
-  bool transposed;
-  int64_t rows, columns;
-  int64_t leading;  // elements from one row (of the stored, maybe transposed matrix) to the next
-  Strides batch;
-};
-
-// Leading dimension of rows x columns with these strides as BLAS wants it, or 0 if it cannot be
-// had. Axes of size 1 may have any stride.
-int64_t leading_dimension(int64_t rows,
-                          int64_t columns,
-                          int64_t row_stride,
-                          int64_t column_stride) {
-  const bool unit = column_stride == 1 || columns <= 1;
-  const int64_t least = std::max<int64_t>(1, columns);
-  if (rows <= 1) {
-    return unit ? least : 0;
-  }
-  return unit && row_stride >= least ? row_stride : 0;
-}
-
-bool fits_blas(const Tensor& x) {
-  const int64_t rows = x.size(-2);
-  const int64_t columns = x.size(-1);
-  const int64_t row_stride = x.strides()[x.dim() - 2];
-  const int64_t column_stride = x.strides().back();
-  return leading_dimension(rows, columns, row_stride, column_stride) > 0 ||
-         leading_dimension(columns, rows, column_stride, row_stride) > 0;
-}
-
-// x, or a copy, in a layout that BLAS takes.
-Tensor blas_layout(const Tensor& x) { return fits_blas(x) ? x : dense_copy(x); }
-
-// x (in a layout for BLAS) with its batch axes repeated up to `batch_shape`.
-Matrix as_matrix(const Tensor& x, const Shape& batch_shape) {
-  Matrix out;
-  out.data = static_cast<const std::byte*>(x.raw());
-  out.rows = x.size(-2);
-  out.columns = x.size(-1);
-  const int64_t row_stride = x.strides()[x.dim() - 2];
-  const int64_t column_stride = x.strides().back();
-  const int64_t plain = leading_dimension(out.rows, out.columns, row_stride, column_stride);
-  out.transposed = plain == 0;
-  out.leading =
-      plain > 0 ? plain : leading_dimension(out.columns, out.rows, column_stride, row_stride);
-  out.batch = Strides::filled(batch_shape.size(), 0);
-  const int64_t missing = batch_shape.size() - (x.dim() - 2);
-  for (int64_t i = missing; i < batch_shape.size(); ++i) {
-    out.batch[i] = x.shape()[i - missing] == 1 ? 0 : x.strides()[i - missing];
-  }
-  return out;
-}
-
 // Whether the rows of the `count` matrices along batch axis `axis` follow one another as those of
 // one tall matrix.
-bool stacks(const Matrix& m, int64_t axis, int64_t count) {
+bool stacks(const BlasMatrix& m, int64_t axis, int64_t count) {
   if (m.transposed) {
     return m.batch[axis] == m.rows && m.leading >= m.rows * count;
   }
@@ -93,9 +39,9 @@ void multiply(const Tensor& a_, const Tensor& b_, double beta, const Tensor& out
   Shape batch = out.shape();
   batch.pop_back();
   batch.pop_back();
-  Matrix a = as_matrix(a_layout, batch);
-  Matrix b = as_matrix(b_layout, batch);
-  Matrix c = as_matrix(out, batch);
+  BlasMatrix a = as_blas_matrix(a_layout, batch);
+  BlasMatrix b = as_blas_matrix(b_layout, batch);
+  BlasMatrix c = as_blas_matrix(out, batch);
   c.leading = out.size(-1);
   c.transposed = false;
   c.batch = contiguous_strides(batch);
@@ -107,18 +53,18 @@ void multiply(const Tensor& a_, const Tensor& b_, double beta, const Tensor& out
   for (int64_t i = batch.size() - 1; i >= 0; --i) {
     const auto drop = [&](int64_t axis) {
       batch.erase(axis);
-      for (Matrix* m : {&a, &b, &c}) {
+      for (BlasMatrix* m : {&a, &b, &c}) {
         m->batch.erase(axis);
       }
     };
     if (batch[i] == 1) {
       drop(i);
     } else if (i + 1 < batch.size()) {
-      const auto even = [&](const Matrix& m) {
+      const auto even = [&](const BlasMatrix& m) {
         return m.batch[i] == batch[i + 1] * m.batch[i + 1];
       };
       if (even(a) && even(b) && even(c)) {
-        for (Matrix* m : {&a, &b, &c}) {
+        for (BlasMatrix* m : {&a, &b, &c}) {
           m->batch[i] = m->batch[i + 1];
         }
         batch[i] *= batch[i + 1];
@@ -129,7 +75,7 @@ void multiply(const Tensor& a_, const Tensor& b_, double beta, const Tensor& out
   // One b for the whole last axis: its a's make one tall matrix.
   while (!batch.empty() && b.batch.back() == 0 && stacks(a, batch.size() - 1, batch.back()) &&
          stacks(c, batch.size() - 1, batch.back())) {
-    for (Matrix* m : {&a, &c}) {
+    for (BlasMatrix* m : {&a, &c}) {
       if (m->rows == 1 && !m->transposed) {
         m->leading = m->batch.back();
       }
@@ -148,7 +94,7 @@ void multiply(const Tensor& a_, const Tensor& b_, double beta, const Tensor& out
   Shape place = Shape::filled(batch.size(), 0);
   const int64_t rounds = batched ? batch.numel() / count : 1;
   for (int64_t round = 0; round < rounds; ++round) {
-    const auto at = [&](const Matrix& m, DType item) {
+    const auto at = [&](const BlasMatrix& m, DType item) {
       int64_t offset = 0;
       for (int64_t i = 0; i < batch.size(); ++i) {
         offset += place[i] * m.batch[i];

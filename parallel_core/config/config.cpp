@@ -120,7 +120,9 @@ std::string start_weights(const AllConfig& config) {
   const auto origin = config.origins.find("training_config.load_checkpoint");
   const bool given = origin != config.origins.end() && !origin->second.place.empty();
   const std::string& path = config.training_config.load_checkpoint;
-  return given || !path.empty() ? path : config.model_config.from_hf.value_or("");
+  return given || !path.empty() || config.moe_config.upcycle_from
+             ? path
+             : config.model_config.from_hf.value_or("");
 }
 
 int zero_level(const AllConfig& config) {
@@ -144,6 +146,23 @@ int64_t bucket_size(const AllConfig& config, int64_t data_parallel_size) {
 bool fuses_head_and_loss(const TransformerConfig& config) {
   return config.fused_linear_cross_entropy.value_or(config.use_fused_kernels &&
                                                     config.compute_dtype != kFloat16);
+}
+
+bool is_moe_layer(const TransformerConfig& config, int64_t layer) {
+  const MoEConfig& moe = config.moe;
+  if (moe.num_experts == 1 || layer < moe.first_k_dense_replace) {
+    return false;
+  }
+  const std::vector<int64_t>& freq = moe.moe_layer_freq;
+  return freq.size() == 1 ? layer % freq.front() == 0 : freq.at(static_cast<size_t>(layer)) != 0;
+}
+
+int64_t moe_ffn_hidden_size(const TransformerConfig& config) {
+  return config.moe.moe_ffn_hidden_size.value_or(config.ffn_hidden_size);
+}
+
+int64_t expert_tensor_parallel_size(const ModelParallelConfig& config) {
+  return config.expert_tensor_parallel_size.value_or(config.tensor_model_parallel_size);
 }
 
 int64_t global_batch_size(const AllConfig& config, int64_t data_parallel_size) {

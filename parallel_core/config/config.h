@@ -177,6 +177,7 @@ struct ModelParallelConfig {
   int64_t pipeline_model_parallel_size = 1;
   int64_t context_parallel_size = 1;
   int64_t expert_model_parallel_size = 1;
+  std::optional<int64_t> expert_tensor_parallel_size;  // empty: tensor_model_parallel_size
   std::optional<int64_t> virtual_pipeline_model_parallel_size;
   bool sequence_parallel = false;
   DType recv_dtype = kFloat32;  // always the compute dtype
@@ -248,10 +249,89 @@ struct Initializer {
   bool operator==(const Initializer&) const = default;
 };
 
+/// One balance loss of the routers, with its weight.
+struct MoEBalanceLoss {
+  std::string type;  // aux_loss | seq_aux_loss | global_aux_loss | device
+  double coeff = 0.0;
+  bool operator==(const MoEBalanceLoss&) const = default;
+};
+
+/// Keys of other programs' mixtures of experts: short for keys of MoEConfig, without effect, or
+/// refused. All have their defaults in TransformerConfig::moe.
+struct MoECompatibility {
+  std::optional<bool> use_gating_sigmoid;    // resolved: moe_router_score_function
+  std::optional<bool> enable_sdrop;          // resolved: moe_token_drop_policy
+  std::optional<int64_t> shared_expert_num;  // resolved: moe_shared_expert_intermediate_size
+  std::optional<double> aux_loss_factor;     // resolved: moe_aux_loss_coeff and its type
+  std::string routing_policy = "TopkRouterV1";
+  DType router_dense_type = kFloat32;
+  bool use_allgather_dispatcher = false;
+  bool group_wise_a2a = false;
+  bool enable_deredundency = false;
+  int64_t npu_nums_per_device = 1;
+  bool comp_comm_parallel = false;
+  int64_t comp_comm_parallel_degree = 2;
+  bool moe_permute_fusion = false;
+  bool use_fused_ops_topkrouter = false;
+  bool enable_gmm_safe_tokens = false;
+  int64_t max_router_load = 131072;
+  bool ep_extend_tp = true;
+  int64_t dispatch_global_max_bs = 0;
+  bool save_token_distribution = false;
+  int64_t cur_layer = 0;
+  bool enable_cold_hot_expert = false;
+  int64_t update_step = 10000;
+  int64_t hot_expert_num = 0;
+  double cold_token_percent = 1.0;
+  std::string moe_module_name;
+  bool operator==(const MoECompatibility&) const = default;
+};
+
+/// Mixtures of experts: the layers whose feed-forward block is one.
+struct MoEConfig {
+  int64_t num_experts = 1;  // of a layer; 1: none
+  int64_t moe_router_topk = 2;
+  std::vector<int64_t> moe_layer_freq = {1};  // {f}: layers divisible by f; or 0 or 1 per layer
+  int64_t first_k_dense_replace = 0;
+  std::optional<int64_t> moe_ffn_hidden_size;  // resolved: never empty
+  std::optional<int64_t> moe_shared_expert_intermediate_size;
+  bool use_shared_expert_gating = false;
+  bool moe_shared_expert_overlap = false;
+  bool moe_router_pre_softmax = false;
+  std::string moe_router_score_function = "softmax";  // softmax | sigmoid
+  std::optional<bool> norm_topk_prob;                 // resolved: never empty
+  double moe_router_topk_scaling_factor = 1.0;
+  std::string topk_method = "greedy";  // greedy | group_limited_greedy | noaux_tc
+  std::optional<int64_t> moe_router_num_groups;
+  std::optional<int64_t> moe_router_group_topk;
+  bool moe_router_enable_expert_bias = false;
+  double moe_router_bias_update_rate = 1e-3;
+  // none | aux_loss | seq_aux_loss | global_aux_loss | device
+  std::string moe_router_load_balancing_type = "none";
+  double moe_aux_loss_coeff = 0.0;
+  std::optional<std::vector<std::string>> aux_loss_types;  // in place of the two above
+  std::optional<std::vector<double>> aux_loss_factors;
+  std::vector<MoEBalanceLoss> balance_losses;  // resolved: what the four keys above ask for
+  std::optional<int64_t> expert_group_size;    // number of groups of the balance loss "device"
+  std::optional<double> moe_z_loss_coeff;
+  std::optional<double> moe_input_jitter_eps;
+  std::optional<double> moe_expert_capacity_factor;  // resolved: empty or above 0
+  bool moe_pad_expert_input_to_capacity = false;
+  std::string moe_token_drop_policy = "probs";  // probs | position | choice
+  bool callback_moe_droprate = false;
+  std::optional<std::string> upcycle_from;
+  bool moe_grouped_gemm = false;
+  std::string moe_token_dispatcher_type = "alltoall";
+  bool use_self_defined_alltoall = false;
+  MoECompatibility compatibility;
+  bool operator==(const MoEConfig&) const = default;
+};
+
 struct TransformerConfig {
   std::optional<std::string> from_hf;           // folder whose config.json gives the keys below
   bool sequence_parallel = false;               // resolved: parallel_config.sequence_parallel
   std::vector<LayerRecompute> layer_recompute;  // resolved; empty: nothing beyond what is usual
+  MoEConfig moe;                                // resolved: moe_config, if there are experts
   int64_t vocab_size = 0;
   int64_t num_layers = 0;
   int64_t num_attention_heads = 0;
@@ -412,26 +492,6 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
-struct MoEConfig {
-  int64_t num_experts = 1;
-  bool moe_grouped_gemm = false;
-  int64_t moe_router_topk = 2;
-  std::string moe_router_load_balancing_type = "none";
-  std::string moe_token_dispatcher_type = "alltoall";
-  bool use_self_defined_alltoall = false;
-  std::optional<double> moe_expert_capacity_factor;
-  bool moe_pad_expert_input_to_capacity = false;
-  std::string moe_token_drop_policy = "probs";
-  double moe_aux_loss_coeff = 0.0;
-  std::optional<double> moe_z_loss_coeff;
-  std::optional<double> moe_input_jitter_eps;
-  std::optional<int64_t> moe_ffn_hidden_size;
-  std::vector<int64_t> moe_layer_freq = {1};
-  bool moe_router_pre_softmax = false;
-  std::optional<int64_t> moe_shared_expert_intermediate_size;
-  bool operator==(const MoEConfig&) const = default;
-};
-
 /// One cell with its own rank or alpha.
 struct LoraCell {
   std::string cell;
@@ -559,7 +619,8 @@ void require_supported(const AllConfig& config);
 std::optional<GradClipConfig> gradient_clipping(const AllConfig& config);
 
 /// What a run that starts from its beginning takes its weights from: load_checkpoint, or, where a
-/// run is to go on and has nothing to go on with yet, from_hf. Empty: initial weights.
+/// run is to go on and has nothing to go on with yet, from_hf. Empty: initial weights, or those
+/// that moe_config.upcycle_from gives.
 std::string start_weights(const AllConfig& config);
 
 /// What data-parallel ranks share out: 0 nothing, 1 optimizer state, 2 also gradients, 3 also
@@ -576,6 +637,15 @@ int64_t bucket_size(const AllConfig& config, int64_t data_parallel_size);
 
 /// Whether training makes loss and logits in one op: fused_linear_cross_entropy or its default.
 bool fuses_head_and_loss(const TransformerConfig& config);
+
+/// Whether the feed-forward block of a layer, counted from 0, is a mixture of experts.
+bool is_moe_layer(const TransformerConfig& config, int64_t layer);
+
+/// Width inside an expert.
+int64_t moe_ffn_hidden_size(const TransformerConfig& config);
+
+/// Ranks that share each matrix of an expert.
+int64_t expert_tensor_parallel_size(const ModelParallelConfig& config);
 
 /// Sequences of one step over all ranks: batch_size * micro_batch_num * data_parallel_size.
 int64_t global_batch_size(const AllConfig& config, int64_t data_parallel_size = 1);

@@ -151,6 +151,10 @@ void Entries::read_foreign_value(const ForeignName& row,
     }
     return;
   }
+  if (row.use == ForeignName::Use::kSame || row.use == ForeignName::Use::kSwitch) {
+    repetitions_.push_back({&row, value});
+    return;
+  }
   for (const std::string_view path : split_text(row.here, '|')) {
     const size_t dot = path.find('.');
     const size_t last = path.rfind('.');

@@ -38,6 +38,12 @@ struct Entry {
   std::optional<ConfigOrigin> origin = {};  // where its place does not say it
 };
 
+/// A value that repeats what another key says, or a name that stands for its True.
+struct Repetition {
+  const ForeignName* row = nullptr;
+  RawNode node;
+};
+
 /// Collects values under the canonical names of their keys ("section.key"), whatever spelling they
 /// come in.
 class Entries {
@@ -56,6 +62,8 @@ class Entries {
   /// Whether any path begins so.
   bool has_any_below(const std::string& prefix) const;
   void set(const std::string& path, Entry entry) { entries_[path] = std::move(entry); }
+
+  const std::vector<Repetition>& repetitions() const { return repetitions_; }
 
   /// Where a section stands; nullptr if it does not.
   const Place* place_of_section(std::string_view section) const;
@@ -92,6 +100,7 @@ class Entries {
   std::string model_section_ = "model_config";
   std::string other_model_;
   std::map<std::string, Entry> entries_;
+  std::vector<Repetition> repetitions_;
   std::map<std::string, Place> section_places_;
 };
 

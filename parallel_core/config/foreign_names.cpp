@@ -27,6 +27,7 @@ constexpr std::string_view kKeyTp = "parallel_config.tensor_model_parallel_size"
 constexpr std::string_view kKeyPp = "parallel_config.pipeline_model_parallel_size";
 constexpr std::string_view kKeyCp = "parallel_config.context_parallel_size";
 constexpr std::string_view kKeyEp = "parallel_config.expert_model_parallel_size";
+constexpr std::string_view kKeyEtp = "parallel_config.expert_tensor_parallel_size";
 constexpr std::string_view kKeyVpp = "parallel_config.virtual_pipeline_model_parallel_size";
 constexpr std::string_view kKeyLr = "optimizer_config.learning_rate";
 constexpr std::string_view kKeyIters = "training_config.training_iters";
@@ -104,10 +105,15 @@ constexpr ForeignName kNames[] = {
     {"softmax_compute_type", "model_config.softmax_compute_dtype"},
     {"use_flash_attention_2", "model_config.use_flash_attention"},
     {"use_past", "", "it belongs to generation: the program generate"},
-    {"expert_num", "moe_config.num_experts"},
-    {"num_local_experts", "moe_config.num_experts"},
-    {"num_experts_per_tok", "moe_config.moe_router_topk"},
-    {"num_experts_chosen", "moe_config.moe_router_topk"},
+    {"num_shared_experts", "moe_config.shared_expert_num"},
+    {"router_aux_loss_coef", "moe_config.moe_aux_loss_coeff",
+     "with a moe_router_load_balancing_type"},
+    {"aux_loss_alpha", "moe_config.moe_aux_loss_coeff", "with a moe_router_load_balancing_type"},
+    {"router_z_loss_coef", "moe_config.moe_z_loss_coeff"},
+    {"router_jitter_noise", "moe_config.moe_input_jitter_eps"},
+    {"scoring_func", "moe_config.moe_router_score_function"},
+    {"decoder_sparse_step", "moe_config.moe_layer_freq", "one 0 or 1 per layer"},
+    {"mlp_only_layers", "moe_config.moe_layer_freq", "one 0 or 1 per layer"},
     // batches and data
     {"micro_batch_size", "dataset_config.batch_size", kBatch},
     {"per_device_train_batch_size", "dataset_config.batch_size", kBatch},
@@ -205,8 +211,9 @@ constexpr ForeignName kNames[] = {
     {"cp_size", kKeyCp},
     {"context_parallel", kKeyCp},
     {"ep", kKeyEp},
-    {"expert_parallel", kKeyEp},
-    {"expert_parallel_size", kKeyEp},
+    {"etp", kKeyEtp},
+    {"moe_config.expert_model_parallel", kKeyEtp, "", Use::kValue},
+    {"moe_config.expert_tensor_parallel_size", kKeyEtp, "", Use::kValue},
     {"sp", "parallel_config.sequence_parallel"},
     {"use_seq_parallel", "parallel_config.sequence_parallel"},
     {"vocab_emb_dp", "", "tensor-parallel ranks always share the token table"},
@@ -286,6 +293,12 @@ constexpr ForeignName kNames[] = {
      "monitor_config.use_checkpoint_health_monitor", "", Use::kValue},
     {"callbacks.CheckpointMonitor.health_ckpts_record_dir",
      "monitor_config.health_ckpts_record_dir", "", Use::kValue},
+    {"callbacks.MoEDropRateCallback.type", "moe_config.callback_moe_droprate", "", Use::kSwitch},
+    {"callbacks.MoEDropRateCallback.expert_num", "moe_config.num_experts", "", Use::kSame},
+    {"callbacks.MoEDropRateCallback.capacity_factor", "moe_config.moe_expert_capacity_factor", "",
+     Use::kSame},
+    {"callbacks.MoEDropRateCallback.num_layers", "model_config.num_layers", "", Use::kSame},
+    {"callbacks.MoEDropRateCallback.mtp_depth", "", "models predict one token", Use::kNothing, "0"},
     {"parallel.full_batch", "", kOwnRows, Use::kNothing, "False|false"},
     {"parallel.dataset_strategy", "", kOwnRows, Use::kNothing},
     {"per_print_times", "training_config.log_interval", kEveryStep},

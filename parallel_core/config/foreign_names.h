@@ -21,6 +21,8 @@ struct ForeignName {
     kMessage,  ///< not read: a message says what stands for it
     kValue,    ///< read: its value is that of the keys `here`
     kNothing,  ///< read: it can only mean what is done anyway, as `note` says
+    kSame,     ///< read: it repeats the key `here`, whose value it must have
+    kSwitch,   ///< read: that it is there sets the key `here` to True
   };
   Use use = Use::kMessage;
   /// Of a row that is read: values (as they are written, separated by '|') that leave the keys

@@ -20,6 +20,11 @@ const std::set<std::string> kReferenceOnly = {"init_jitter", "data_int_dtype",
                                               "bf16_round_matmul_output", "bf16_round_weight_grad",
                                               "attention_scores_fp32"};
 
+// Keys of experts, which say nothing of a model without: those of moe_config, and their number.
+bool is_of_experts(const std::string& key) {
+  return key == "num_moe_experts" || config::find_key("moe_config", key) != nullptr;
+}
+
 // Reference key -> our "section.key" where the name differs. The rest keep their names.
 const std::map<std::string, std::string> kRenamed = {
     {"train_iters", "training_config.training_iters"},
@@ -141,7 +146,7 @@ std::string golden_config_to_yaml(const std::string& json_text,
                                           "dump_weight_steps"};
   for (const auto& [key, value] : json.items()) {
     if (!kReferenceOnly.contains(key) && !combined.contains(key) &&
-        (experts || (!key.starts_with("moe_") && key != "num_moe_experts"))) {
+        (experts || !is_of_experts(key))) {
       convert.carry_over(key, value);
     }
   }
@@ -168,7 +173,9 @@ std::string golden_config_to_yaml(const std::string& json_text,
   convert.put("optimizer_config.betas",
               concat("[", config::number_text(convert.get<double>("adam_beta1")), ", ",
                      config::number_text(convert.get<double>("adam_beta2")), "]"));
-  if (experts && convert.get<double>("moe_aux_loss_coeff", 0.0) > 0) {
+  // With experts and a weight the reference has a balance loss, whose kind later ones name.
+  if (experts && convert.get<double>("moe_aux_loss_coeff", 0.0) > 0 &&
+      !json.contains("moe_router_load_balancing_type")) {
     convert.put("moe_config.moe_router_load_balancing_type", "aux_loss");
   }
 

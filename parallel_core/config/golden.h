@@ -7,12 +7,11 @@
 namespace tapestry {
 
 /// The YAML that replays a stored reference run: model, optimizer and schedule from its config.json
-/// (`json_text`), start weights from case_dir/init.safetensors, batches from case_dir/data. Keys of
-/// experts and reduced precision are carried over, so that a loader without these features refuses
-/// them. `data_parallel_size` is that of the run that replays: the batches of all ranks of the
-/// reference are shared among its ranks. Keys that steer only the reference program are left out.
-/// ValueError if the text is no JSON object, if a key is missing, has a wrong type or is unknown,
-/// or if the global batch cannot be divided.
+/// (`json_text`), start weights from case_dir/init.safetensors, batches from case_dir/data.
+/// `data_parallel_size` is that of the run that replays: the batches of all ranks of the reference
+/// are shared among its ranks. Keys that steer only the reference program are left out. ValueError
+/// if the text is no JSON object, if a key is missing, has a wrong type or is unknown, or if the
+/// global batch cannot be divided.
 std::string golden_config_to_yaml(const std::string& json_text,
                                   const std::string& case_dir,
                                   const std::string& output_dir,

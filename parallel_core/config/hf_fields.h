@@ -88,9 +88,25 @@ class Fields {
                  const std::string& name,
                  const std::string& shown,
                  bool written = true);
+  /// The same of moe_config.
+  void set_moe(const std::string& key,
+               config::Value value,
+               const std::string& name,
+               const std::string& shown,
+               bool written = true) {
+    set_value(key, std::move(value), name, shown, written);
+    out_.settings.back().section = "moe_config";
+  }
+  template <class T>
+  void set_moe(const std::string& key, const Found<T>& found, const std::string& name) {
+    set_moe(key, config::Value(found.value), name, found.text, found.written);
+  }
   /// What every model of the type has.
   void set_by_type(const std::string& key, config::Value value) {
     set_value(key, std::move(value), "model_type", Json(out_.model_type).dump());
+  }
+  void set_moe_by_type(const std::string& key, config::Value value) {
+    set_moe(key, std::move(value), "model_type", Json(out_.model_type).dump());
   }
 
   void refuse_present(const std::string& name, const std::string& why) {

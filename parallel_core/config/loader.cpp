@@ -1,5 +1,7 @@
 #include "parallel_core/config/loader.h"
 
+#include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -15,6 +17,12 @@ constexpr const char* kRemedy = "; leave the key out, or set it so";
 
 std::string path_of(const Section& section, std::string_view key) {
   return concat(section.name, ".", key);
+}
+
+// The row of "section.key".
+const Key* key_at(const std::string& path) {
+  const size_t dot = path.find('.');
+  return find_key(path.substr(0, dot), path.substr(dot + 1));
 }
 
 ConfigOrigin origin_at(const Place& place, bool is_override) {
@@ -85,10 +93,12 @@ std::optional<HfConfig> Loader::take_from_hf() {
                       ": does not describe its model; name the configuration of the run that "
                       "saved it, config.yaml beside it");
     for (const HfSetting& setting : hf.settings) {
-      take_hf_setting(setting, hf.file);
+      if (setting.section == "model_config" || !starts_from_dense()) {
+        take_hf_setting(setting, hf.file);
+      }
     }
     for (const std::string& undecided : hf.undecided) {
-      if (!is_written(undecided.substr(0, undecided.find(':')))) {
+      if (!is_written("model_config", undecided.substr(0, undecided.find(':')))) {
         findings_.error(given.node.place, concat(entries_.shown("model_config"), ".", undecided));
       }
     }
@@ -101,30 +111,58 @@ std::optional<HfConfig> Loader::take_from_hf() {
   }
 }
 
-bool Loader::is_written(const std::string& model_key) const {
-  return entries_.contains(concat("model_config.", model_key));
+bool Loader::is_written(const std::string& section, const std::string& key) const {
+  return entries_.contains(concat(section, ".", key));
+}
+
+// Whether the experts are made of a dense model, which then gives the other keys alone.
+bool Loader::starts_from_dense() const {
+  const Entry* given = entries_.find("moe_config.upcycle_from");
+  return given != nullptr && given->node.kind != RawNode::Kind::kNull;
+}
+
+// Whether a key is written that is short for the setting's, or says the same in another way.
+bool Loader::has_short(const HfSetting& setting) const {
+  struct Row {
+    const char* section;
+    const char* key;  // of the file
+    const char* by;
+  };
+  static constexpr Row kRows[] = {
+      {"model_config", "qkv_has_bias", "add_bias_linear"},
+      {"model_config", "out_proj_has_bias", "add_bias_linear"},
+      {"model_config", "mlp_has_bias", "add_bias_linear"},
+      {"model_config", "attention_dropout", "fa_config.keep_prob"},
+      {"moe_config", "moe_layer_freq", "first_k_dense_replace"},
+      {"moe_config", "moe_shared_expert_intermediate_size", "shared_expert_num"},
+      {"moe_config", "moe_router_score_function", "use_gating_sigmoid"}};
+  return std::any_of(std::begin(kRows), std::end(kRows), [&](const Row& row) {
+    return setting.section == row.section && setting.key == row.key &&
+           is_written(row.section, row.by);
+  });
 }
 
 void Loader::take_hf_setting(const HfSetting& setting, const std::string& file) {
-  const Key& key = *find_key("model_config", setting.key);
-  const std::string path = concat("model_config.", setting.key);
+  const Key& key = *find_key(setting.section, setting.key);
+  const std::string path = concat(setting.section, ".", setting.key);
   const std::string text = to_yaml(setting.value);
-  if (is_written(setting.key)) {
+  if (is_written(setting.section, setting.key)) {
     const RawNode& node = entries_.find(path)->node;
     std::string complaint;
     const Value value = parse_value(key, node, complaint);
     if (setting.compared && complaint.empty() && to_yaml(value) != text) {
       findings_.error(node.place,
-                      concat(entries_.shown("model_config"), ".", setting.key, ": is ",
-                             to_yaml(value), ", ", but_file_says(setting, file), kRemedy));
+                      concat(entries_.shown(setting.section), ".", setting.key, ": is ",
+                             to_yaml(value), ", ", but_file_says(setting, file), kRemedy,
+                             setting.key == "num_experts" && text == "1"
+                                 ? "; moe_config.upcycle_from makes experts of a dense model"
+                                 : ""));
       findings_.faulty.insert(path);
     }
     return;
   }
   // Keys that are short for this one are left to say it.
-  const bool has_short = (setting.key.ends_with("_has_bias") && is_written("add_bias_linear")) ||
-                         (setting.key == "attention_dropout" && is_written("fa_config.keep_prob"));
-  if (has_short) {
+  if (has_short(setting)) {
     return;
   }
   const std::string origin = concat(file, ", ", setting.hf_name);
@@ -273,6 +311,62 @@ std::string Loader::place_of(const std::string& key) const {
   return section != nullptr ? section->text() : name_;
 }
 
+// Names that stand for a key's True.
+void Loader::switch_on() {
+  for (const Repetition& repetition : entries_.repetitions()) {
+    const ForeignName& row = *repetition.row;
+    if (row.use != ForeignName::Use::kSwitch) {
+      continue;
+    }
+    const std::string path(row.here);
+    const Key& key = *key_at(path);
+    if (const Entry* entry = entries_.find(path)) {
+      std::string complaint;
+      const Value value = parse_value(key, entry->node, complaint);
+      if (complaint.empty() && to_yaml(value) != "True") {
+        findings_.error(
+            entry->node.place,
+            concat(path, ": is ", to_yaml(value), ", but ", repetition.node.scalar, " at ",
+                   repetition.node.place.text(), " asks for it; leave one of them out"));
+      }
+      continue;
+    }
+    Entry entry{
+        .key = &key, .key_place = repetition.node.place, .written_as = repetition.node.scalar};
+    entry.node = RawNode{.kind = RawNode::Kind::kScalar, .scalar = "True"};
+    entry.node.place = repetition.node.place;
+    entries_.set(path, std::move(entry));
+  }
+}
+
+// Values that repeat a key's must be those that hold, or that were written.
+void Loader::check_repetitions() {
+  for (const Repetition& repetition : entries_.repetitions()) {
+    const ForeignName& row = *repetition.row;
+    const std::string path(row.here);
+    if (row.use != ForeignName::Use::kSame || findings_.faulty.contains(path)) {
+      continue;
+    }
+    const Key& key = *key_at(path);
+    std::string error;
+    const Value value = parse_value(key, repetition.node, error);
+    const Value ours = key.field.get(config_);
+    const Entry* entry = entries_.find(path);
+    std::string ignored;
+    const bool same =
+        to_yaml(value) == to_yaml(ours) ||
+        (entry != nullptr && to_yaml(value) == to_yaml(parse_value(key, entry->node, ignored)));
+    if (error.empty() && !same) {
+      const size_t dot = path.find('.');
+      error = concat("is ", to_yaml(value), ", but ", entries_.shown(path.substr(0, dot)),
+                     path.substr(dot), " is ", to_yaml(ours), "; set it so, or leave it out");
+    }
+    if (!error.empty()) {
+      findings_.error(repetition.node.place, concat(row.name, ": ", error));
+    }
+  }
+}
+
 void Loader::find_unsupported() {
   for (const Section& section : schema()) {
     for (const Key& key : section.keys) {
@@ -301,14 +395,19 @@ AllConfig Loader::complete() {
   config_.model_section = entries_.model_section();
   config_.notes = findings_.notes;
   const std::optional<HfConfig> hf = take_from_hf();
+  switch_on();
   assign_all();
   Resolution resolution(
       config_, findings_.faulty, [this](const std::string& key) { return place_of(key); },
       findings_.errors);
   resolve(resolution);
+  check_repetitions();
   if (hf && findings_.errors.empty()) {  // what the keys that were given have led to
-    for (const std::string& difference :
-         differences(config_.model_config, *hf, config_.model_section)) {
+    TransformerConfig model = config_.model_config;
+    if (starts_from_dense()) {
+      model.moe = {};
+    }
+    for (const std::string& difference : differences(model, *hf, config_.model_section)) {
       findings_.error(Place{place_of(kFromHf)}, difference + kRemedy);
     }
   }
@@ -319,9 +418,7 @@ AllConfig Loader::complete() {
     throw ConfigError(findings_.errors);
   }
   for (auto& [path, origin] : config_.origins) {
-    const size_t dot = path.find('.');
-    const Key* key = find_key(path.substr(0, dot), path.substr(dot + 1));
-    origin.value = to_yaml(key->field.get(config_));
+    origin.value = to_yaml(key_at(path)->field.get(config_));
   }
   return std::move(config_);
 }

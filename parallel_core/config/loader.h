@@ -34,6 +34,8 @@ class Loader {
  private:
   AllConfig complete();
   std::optional<HfConfig> take_from_hf();
+  bool starts_from_dense() const;
+  bool has_short(const HfSetting& setting) const;
   void take_hf_setting(const HfSetting& setting, const std::string& file);
   void take_value(const AllConfig& values, const Section& section, const Key& key);
   void assign_all();
@@ -42,8 +44,10 @@ class Loader {
                const Key& key,
                const std::string& parent,
                const std::string& path);
+  void switch_on();
+  void check_repetitions();
   void find_unsupported();
-  bool is_written(const std::string& model_key) const;
+  bool is_written(const std::string& section, const std::string& key) const;
   bool is_present(const Key& mapping, const std::string& path) const;
   std::string model_hint(const Section& section) const;
   std::string place_of(const std::string& path) const;

@@ -27,11 +27,16 @@ constexpr uintmax_t kMaxHfBytes = 16U << 20U;  // those in use have a few kiloby
 
 // Defaults of a type.
 struct HfDefaults {
-  int64_t vocab_size;
-  int64_t intermediate_size;
-  int64_t max_position_embeddings;
-  std::optional<int64_t> key_value_heads;  // none: those of the queries
-  TokenIds token_ids;
+  int64_t vocab_size = 32000;
+  int64_t hidden_size = 4096;
+  int64_t intermediate_size = 11008;
+  int64_t layers = 32;
+  int64_t heads = 32;
+  int64_t max_position_embeddings = 2048;
+  std::optional<int64_t> key_value_heads = {};  // none: those of the queries
+  double norm_epsilon = 1e-6;
+  double rope_theta = 10000.0;
+  TokenIds token_ids = {};
 };
 
 class HfReader : private hf::Fields {
@@ -74,7 +79,9 @@ class HfReader : private hf::Fields {
     const std::vector<std::pair<std::string, std::vector<std::string>>> known = {
         {"llama", {"LlamaForCausalLM", "LLaMAForCausalLM"}},
         {"mistral", {"MistralForCausalLM"}},
+        {"mixtral", {"MixtralForCausalLM"}},
         {"qwen2", {"Qwen2ForCausalLM"}},
+        {"qwen2_moe", {"Qwen2MoeForCausalLM"}},
         {"gpt2", {"GPT2LMHeadModel", "GPT2Model"}},
         {"tapestry", {}}};
     const auto is_of = [&](const auto& entry) {
@@ -87,13 +94,10 @@ class HfReader : private hf::Fields {
       const std::string shown = !type.empty()      ? concat("model_type \"", type, "\"")
                                 : !classes.empty() ? concat("architecture ", classes.front())
                                                    : "no model_type";
-      const bool experts = type == "mixtral" || type.find("moe") != std::string::npos ||
-                           find("num_local_experts") != nullptr || find("num_experts") != nullptr;
-      throw ValueError(concat(out_.file, ": ", shown, " cannot be read",
-                              experts           ? ": mixtures of experts are not built yet"
-                              : type == "qwen3" ? ": its norms of queries and keys are not read yet"
-                                                : "",
-                              "; what can: llama, mistral, qwen2 and gpt2"));
+      throw ValueError(concat(
+          out_.file, ": ", shown, " cannot be read",
+          type.starts_with("qwen3") ? ": its norms of queries and keys are not read yet" : "",
+          "; what can: llama, mistral, mixtral, qwen2, qwen2_moe and gpt2"));
     }
     if (!entry->second.empty() && !classes.empty() &&
         std::count(entry->second.begin(), entry->second.end(), classes.front()) == 0) {
@@ -214,6 +218,7 @@ class HfReader : private hf::Fields {
     require("add_cross_attention", false, "attention to an encoder");
     set("init_method_std", number("initializer_range", 0.02), "initializer_range");
     set("attention_dropout", number("attn_pdrop", 0.1), "attn_pdrop");
+    set_moe_by_type("num_experts", Value(int64_t{1}));
     const Found<double> residual = number("resid_pdrop", 0.1);
     const Found<double> embedding = number("embd_pdrop", 0.1);
     if (residual.value == embedding.value) {
@@ -243,24 +248,41 @@ class HfReader : private hf::Fields {
   }
 
   HfDefaults llama_defaults() const {
-    if (out_.model_type == "qwen2") {
-      return {151936, 22016, 32768, std::nullopt, {}};
+    const std::string& type = out_.model_type;
+    if (type == "qwen2") {
+      return {.vocab_size = 151936, .intermediate_size = 22016, .max_position_embeddings = 32768};
+    }
+    if (type == "qwen2_moe") {
+      return {.vocab_size = 151936,
+              .hidden_size = 2048,
+              .intermediate_size = 5632,
+              .layers = 24,
+              .heads = 16,
+              .max_position_embeddings = 32768};
     }
     const TokenIds ids{.bos = 1, .eos = {2}, .pad = {}};
-    return out_.model_type == "mistral" ? HfDefaults{32000, 14336, 131072, 8, ids}
-                                        : HfDefaults{32000, 11008, 2048, std::nullopt, ids};
+    if (type == "llama") {
+      return {.token_ids = ids};
+    }
+    const bool mixtral = type == "mixtral";
+    return {.intermediate_size = 14336,
+            .max_position_embeddings = 131072,
+            .key_value_heads = 8,
+            .norm_epsilon = mixtral ? 1e-5 : 1e-6,
+            .rope_theta = mixtral ? 1e6 : 10000.0,
+            .token_ids = ids};
   }
 
   void read_llama() {
     const HfDefaults defaults = llama_defaults();
     read_token_ids(defaults.token_ids);
-    const Found<int64_t> width = size("hidden_size", 4096);
-    const Found<int64_t> heads = size("num_attention_heads", 32);
+    const Found<int64_t> width = size("hidden_size", defaults.hidden_size);
+    const Found<int64_t> heads = size("num_attention_heads", defaults.heads);
     set("vocab_size", size("vocab_size", defaults.vocab_size), "vocab_size");
     set("hidden_size", width, "hidden_size");
-    set("ffn_hidden_size", size("intermediate_size", defaults.intermediate_size),
-        "intermediate_size");
-    const Found<int64_t> layers = size("num_hidden_layers", 32);
+    const Found<int64_t> inner = size("intermediate_size", defaults.intermediate_size);
+    set("ffn_hidden_size", inner, "intermediate_size");
+    const Found<int64_t> layers = size("num_hidden_layers", defaults.layers);
     set("num_layers", layers, "num_hidden_layers");
     set("num_attention_heads", heads, "num_attention_heads");
     Found<int64_t> groups = size(
@@ -283,9 +305,9 @@ class HfReader : private hf::Fields {
         size("max_position_embeddings", defaults.max_position_embeddings),
         "max_position_embeddings");
     set_by_type("position_embedding_type", Value(std::string("rope")));
-    read_rotation();
+    read_rotation(defaults.rope_theta);
     set_by_type("normalization", Value(std::string("RMSNorm")));
-    set("norm_epsilon", number("rms_norm_eps", 1e-6), "rms_norm_eps");
+    set("norm_epsilon", number("rms_norm_eps", defaults.norm_epsilon), "rms_norm_eps");
     const Found<std::string> activation = text("hidden_act", "silu");
     if (activation.value != "silu" && activation.value != "swish") {
       finding("hidden_act",
@@ -299,6 +321,116 @@ class HfReader : private hf::Fields {
     read_tie(false);
     set("init_method_std", number("initializer_range", 0.02), "initializer_range");
     set("attention_dropout", number("attention_dropout", 0.0), "attention_dropout");
+    if (out_.model_type == "mixtral") {
+      read_mixtral(inner);
+    } else if (out_.model_type == "qwen2_moe") {
+      read_qwen2_moe(layers.value);
+    } else {
+      set_moe_by_type("num_experts", Value(int64_t{1}));
+    }
+  }
+
+  // A softmax over all experts whose k largest are divided by their sum is a softmax over the k.
+  void read_gates(bool normalised,
+                  const std::string& name,
+                  const std::string& shown,
+                  bool written) {
+    set_moe("norm_topk_prob", Value(normalised), name, shown, written);
+    set_moe("moe_router_pre_softmax", Value(!normalised), name, shown, written);
+    set_moe_by_type("moe_router_score_function", Value(std::string("softmax")));
+    set_moe_by_type("moe_router_topk_scaling_factor", Value(1.0));
+    set_moe_by_type("topk_method", Value(std::string("greedy")));
+    set_moe_by_type("moe_router_enable_expert_bias", Value(false));
+  }
+
+  void read_expert_numbers(const std::string& name, int64_t experts, int64_t topk) {
+    const Found<int64_t> number = size(name, experts);
+    const Found<int64_t> chosen = size("num_experts_per_tok", topk);
+    if (number.value < 2) {
+      finding(name, concat("a mixture of ", number.text, " expert; what is read has 2 or more"));
+    } else if (chosen.value > number.value) {
+      finding("num_experts_per_tok", concat(chosen.text, " of ", name, " ", number.text));
+    }
+    set_moe("num_experts", number, name);
+    set_moe("moe_router_topk", chosen, "num_experts_per_tok");
+  }
+
+  void read_mixtral(const Found<int64_t>& inner) {
+    read_expert_numbers("num_local_experts", 8, 2);
+    set_moe("moe_ffn_hidden_size", inner, "intermediate_size");
+    set_moe_by_type("moe_layer_freq", Value(Value::List{Value(int64_t{1})}));
+    set_moe_by_type("moe_shared_expert_intermediate_size", Value());
+    set_moe_by_type("use_shared_expert_gating", Value(false));
+    read_gates(true, "model_type", "\"mixtral\"", true);
+    const Found<double> jitter = number("router_jitter_noise", 0.0);
+    if (jitter.value < 0 || jitter.value >= 1) {
+      finding("router_jitter_noise", concat("expected a number in [0, 1), got ", jitter.text));
+    }
+    set_moe("moe_input_jitter_eps", jitter.value > 0 ? Value(jitter.value) : Value(),
+            "router_jitter_noise", jitter.text, jitter.written);
+    // No layer has a dense MLP, so its width is nothing that the weights could contradict.
+    for (HfSetting& setting : out_.settings) {
+      setting.compared = setting.compared && setting.key != "ffn_hidden_size";
+    }
+  }
+
+  void read_qwen2_moe(int64_t layers) {
+    read_expert_numbers("num_experts", 60, 4);
+    set_moe("moe_ffn_hidden_size", size("moe_intermediate_size", 1408), "moe_intermediate_size");
+    set_moe("moe_shared_expert_intermediate_size", size("shared_expert_intermediate_size", 5632),
+            "shared_expert_intermediate_size");
+    set_moe_by_type("use_shared_expert_gating", Value(true));
+    const Found<bool> normalised = boolean("norm_topk_prob", false);
+    read_gates(normalised.value, "norm_topk_prob", normalised.text, normalised.written);
+    read_sparse_layers(layers);
+    require("qkv_bias", true, "queries, keys and values without biases");
+  }
+
+  // Layer i, from 0, has experts if (i + 1) is divisible by decoder_sparse_step and i is not among
+  // mlp_only_layers.
+  void read_sparse_layers(int64_t layers) {
+    constexpr int64_t kMaxLayers = 1 << 16;
+    const Found<int64_t> step = size("decoder_sparse_step", 1);
+    std::vector<int64_t> dense;
+    if (const Json* list = find("mlp_only_layers")) {
+      if (!list->is_array() || !std::all_of(list->begin(), list->end(), [](const Json& item) {
+            return item.is_number_integer();
+          })) {
+        finding("mlp_only_layers", concat("expected a list of layers, got ", list->dump()));
+      } else {
+        dense = list->get<std::vector<int64_t>>();
+      }
+    }
+    const bool any_dense = !dense.empty();
+    const std::string name = any_dense ? "mlp_only_layers" : "decoder_sparse_step";
+    if (layers > kMaxLayers) {
+      finding("num_hidden_layers", concat("expected at most ", kMaxLayers, ", got ", layers));
+      return;
+    }
+    std::vector<bool> sparse(static_cast<size_t>(layers));
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      sparse[static_cast<size_t>(layer)] = (layer + 1) % step.value == 0;
+    }
+    for (const int64_t layer : dense) {
+      if (layer >= 0 && layer < layers) {
+        sparse[static_cast<size_t>(layer)] = false;
+      }
+    }
+    if (std::count(sparse.begin(), sparse.end(), true) == 0) {
+      finding(name,
+              concat("no layer of ", layers, " has experts; a model without is of type qwen2"));
+    }
+    Value::List freq;
+    if (std::count(sparse.begin(), sparse.end(), false) == 0) {
+      freq.push_back(Value(int64_t{1}));
+    } else {
+      for (const bool has_experts : sparse) {
+        freq.push_back(Value(int64_t{has_experts ? 1 : 0}));
+      }
+    }
+    const Json* shown = find(name);
+    set_moe("moe_layer_freq", Value(std::move(freq)), name,
+            shown != nullptr ? shown->dump() : step.text, any_dense || step.written);
   }
 
   void read_llama_biases() {
@@ -309,14 +441,14 @@ class HfReader : private hf::Fields {
       set("mlp_has_bias", boolean("mlp_bias", false), "mlp_bias");
       return;
     }
-    set_by_type("qkv_has_bias", Value(out_.model_type == "qwen2"));
+    set_by_type("qkv_has_bias", Value(out_.model_type.starts_with("qwen2")));
     set_by_type("out_proj_has_bias", Value(false));
     set_by_type("mlp_has_bias", Value(false));
   }
 
   // rope_theta and rope_scaling, or rope_parameters, which newer writers put in place of both.
-  void read_rotation() {
-    Found<double> theta = number("rope_theta", 10000.0);
+  void read_rotation(double default_theta) {
+    Found<double> theta = number("rope_theta", default_theta);
     std::string theta_name = "rope_theta";
     Found<double> factor{1.0, "null", has("rope_scaling")};
     std::string factor_name = "rope_scaling";
@@ -395,8 +527,9 @@ class HfReader : private hf::Fields {
 
   // Layers that see the last sliding_window tokens alone: all of them, or none.
   void read_window(int64_t layers) {
-    const bool qwen2 = out_.model_type == "qwen2";
+    const bool qwen2 = out_.model_type.starts_with("qwen2");
     const bool mistral = out_.model_type == "mistral";
+    const bool mixtral = out_.model_type == "mixtral";
     Found<int64_t> window{0, "null", has("sliding_window")};
     if (find("sliding_window") != nullptr || (mistral && !has("sliding_window"))) {
       window = size("sliding_window", 4096);
@@ -406,7 +539,7 @@ class HfReader : private hf::Fields {
       const int64_t first = std::max<int64_t>(0, integer("max_window_layers", 28));
       const bool used = boolean("use_sliding_window", false).value;
       with_window = used && window.value > 0 ? std::max<int64_t>(0, layers - first) : 0;
-    } else if (!mistral && with_window > 0) {
+    } else if (!mistral && !mixtral && with_window > 0) {
       finding("sliding_window",
               concat(window.text, ": models of type ", out_.model_type, " have no window"));
     }
@@ -470,22 +603,37 @@ class HfReader : private hf::Fields {
       finding("model_config", concat("expected an object, got ", section->dump()));
       return;
     }
-    const std::vector<std::string>& known = described_keys();
-    for (const auto& [name, json] : section->items()) {
+    read_keys("model_config", *section, described_keys());
+    const Json* experts = find("moe_config");
+    if (experts == nullptr) {
+      set_moe("num_experts", Value(int64_t{1}), "moe_config", "null", has("moe_config"));
+    } else if (!experts->is_object()) {
+      finding("moe_config", concat("expected an object, got ", experts->dump()));
+    } else {
+      read_keys("moe_config", *experts, described_moe_keys());
+    }
+  }
+
+  void read_keys(const std::string& section,
+                 const Json& object,
+                 const std::vector<std::string>& known) {
+    for (const auto& [name, json] : object.items()) {
+      const std::string path = concat(section, ".", name);
       if (std::find(known.begin(), known.end(), name) == known.end()) {
-        finding(concat("model_config.", name), "unknown key");
+        finding(path, "unknown key");
         continue;
       }
-      const Key& key = *config::find_key("model_config", name);
+      const Key& key = *config::find_key(section, name);
       std::string error;
       const Value value =
           config::parse_value(key, config::raw_node(json, {out_.file}, findings_), error);
       error = error.empty() ? config::complaint(key, value) : error;
       if (!error.empty()) {
-        finding(concat("model_config.", name), error);
+        finding(path, error);
         continue;
       }
-      set_value(name, value, concat("model_config.", name), json.dump());
+      set_value(name, value, path, json.dump());
+      out_.settings.back().section = section;
     }
   }
 };
@@ -523,6 +671,35 @@ const std::vector<std::string>& described_keys() {
                                                 "init_method_std",
                                                 "attention_dropout",
                                                 "hidden_dropout"};
+  return keys;
+}
+
+const std::vector<std::string>& described_moe_keys() {
+  static const std::vector<std::string> keys = {"num_experts",
+                                                "moe_router_topk",
+                                                "moe_layer_freq",
+                                                "first_k_dense_replace",
+                                                "moe_ffn_hidden_size",
+                                                "moe_shared_expert_intermediate_size",
+                                                "use_shared_expert_gating",
+                                                "moe_router_score_function",
+                                                "moe_router_pre_softmax",
+                                                "norm_topk_prob",
+                                                "moe_router_topk_scaling_factor",
+                                                "topk_method",
+                                                "moe_router_num_groups",
+                                                "moe_router_group_topk",
+                                                "moe_router_enable_expert_bias",
+                                                "moe_router_bias_update_rate",
+                                                "moe_router_load_balancing_type",
+                                                "moe_aux_loss_coeff",
+                                                "aux_loss_types",
+                                                "aux_loss_factors",
+                                                "expert_group_size",
+                                                "moe_z_loss_coeff",
+                                                "moe_input_jitter_eps",
+                                                "moe_expert_capacity_factor",
+                                                "moe_token_drop_policy"};
   return keys;
 }
 

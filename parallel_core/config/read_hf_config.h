@@ -1,7 +1,9 @@
-// What a Hugging Face config.json says of a model, in the keys of model_config.
+// What a Hugging Face config.json says of a model, in the keys of model_config and moe_config.
 //
 // Source of names, meanings and defaults: the configuration classes of the transformers library,
-// which writes and reads these files (LlamaConfig, MistralConfig, Qwen2Config, GPT2Config).
+// which writes and reads these files (LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config,
+// Qwen2MoeConfig, GPT2Config). Their balance loss (router_aux_loss_coef), of training and off
+// unless output_router_logits is set, is another than those here and not read.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +24,7 @@ struct TokenIds {
   bool operator==(const TokenIds&) const = default;
 };
 
-/// One key of model_config, as the file gives it.
+/// One key, as the file gives it.
 struct HfSetting {
   std::string key;       ///< "rotary_config.rotary_base"
   config::Value value;   ///< of that key's type
@@ -30,11 +32,12 @@ struct HfSetting {
   std::string hf_text;   ///< its value as JSON: "500000.0"
   bool written = true;   ///< false: left out of the file, the default of the model's type
   bool compared = true;  ///< false: a run may choose otherwise, as with dropout
+  std::string section = "model_config";
 };
 
 struct HfConfig {
   std::string file;            ///< DIR/config.json
-  std::string model_type;      ///< llama, mistral, qwen2, gpt2 or tapestry
+  std::string model_type;      ///< llama, mistral, mixtral, qwen2, qwen2_moe, gpt2 or tapestry
   std::optional<DType> dtype;  ///< torch_dtype, or dtype as newer writers call it
   TokenIds token_ids;          ///< with the type's defaults
   std::vector<HfSetting> settings;
@@ -47,8 +50,8 @@ struct HfConfig {
 
 /// Reads DIR/config.json. IoError if it is missing or no JSON (duplicate keys included);
 /// ValueError, with all findings, for a wrong type of a value and for what models here do not have,
-/// each by its name: unknown types, mixtures of experts, scalings of the rotation, windows of some
-/// layers, activations, quantised weights.
+/// each by its name: unknown types, scalings of the rotation, windows of some layers, activations,
+/// quantised weights.
 HfConfig read_hf_config(const std::string& folder);
 
 /// The same on the content; `file` stands for the file in messages.
@@ -59,7 +62,7 @@ HfConfig parse_hf_config(const std::string& text, const std::string& file);
 std::string but_file_says(const HfSetting& setting, const std::string& file);
 
 /// Where the configuration is not that of the file: a line each, with the key in both spellings and
-/// both values. `section` is the name of the model's section.
+/// both values. Of experts, `config.moe` counts. `section` is the name of the model's section.
 std::vector<std::string> differences(const TransformerConfig& config,
                                      const HfConfig& file,
                                      const std::string& section = "model_config");
@@ -67,5 +70,7 @@ std::vector<std::string> differences(const TransformerConfig& config,
 /// Keys of model_config that say what weights are of, and what a run on them starts with: those
 /// that a "tapestry" file holds.
 const std::vector<std::string>& described_keys();
+/// The same of moe_config, which such a file holds for a model with experts.
+const std::vector<std::string>& described_moe_keys();
 
 }  // namespace tapestry

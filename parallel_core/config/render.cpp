@@ -266,8 +266,13 @@ std::string render_configuration_markdown() {
     if (row.use == config::ForeignName::Use::kMessage) {
       continue;
     }
-    const bool reads = row.use == config::ForeignName::Use::kValue;
-    text += concat("| `", row.name, "` | ", reads ? concat("`", row.here, "`") : "nothing",
+    using Use = config::ForeignName::Use;
+    const bool reads = row.use == Use::kValue;
+    text += concat("| `", row.name, "` | ",
+                   reads                     ? concat("`", row.here, "`")
+                   : row.use == Use::kSwitch ? concat("`", row.here, ": True`")
+                   : row.use == Use::kSame   ? concat("nothing; has the value of `", row.here, "`")
+                                             : "nothing",
                    row.note.empty() ? "" : concat(": ", row.note));
     std::string idle;
     for (const std::string_view value : config::split_text(row.idle, '|')) {

@@ -378,10 +378,6 @@ void check_layout(Resolution& r) {
                      cp));
     }
   }
-  if (parallel.context_parallel_size > 1 && parallel.expert_model_parallel_size > 1) {
-    r.error("parallel_config.expert_model_parallel_size",
-            "cannot be combined with context_parallel_size > 1");
-  }
 }
 
 void check_recompute(Resolution& r) {
@@ -467,37 +463,6 @@ void check_recompute(Resolution& r) {
   }
 }
 
-void check_moe(Resolution& r) {
-  auto& moe = r.config().moe_config;
-  const auto& parallel = r.config().parallel_config;
-  if (moe.moe_expert_capacity_factor && *moe.moe_expert_capacity_factor < 0) {
-    moe.moe_expert_capacity_factor.reset();
-  }
-  if (!r.sound({"moe_config.num_experts"}) || moe.num_experts == 1) {
-    return;
-  }
-  if (r.sound({"moe_config.moe_router_topk"}) && moe.moe_router_topk > moe.num_experts) {
-    r.error("moe_config.moe_router_topk",
-            concat("is ", moe.moe_router_topk, ", more than num_experts ", moe.num_experts));
-  }
-  if (moe.num_experts % parallel.expert_model_parallel_size != 0) {
-    r.error("moe_config.num_experts",
-            concat(moe.num_experts, " is not divisible by ", "expert_model_parallel_size ",
-                   parallel.expert_model_parallel_size));
-  }
-  if (parallel.tensor_model_parallel_size > 1 && !parallel.sequence_parallel) {
-    r.error("moe_config.num_experts",
-            "experts with tensor_model_parallel_size > 1 need sequence_parallel: True");
-  }
-  const auto& freq = moe.moe_layer_freq;
-  const int64_t layers = r.config().model_config.num_layers;
-  if (r.sound({"moe_config.moe_layer_freq", "model_config.num_layers"}) && freq.size() > 1 &&
-      static_cast<int64_t>(freq.size()) != layers) {
-    r.error("moe_config.moe_layer_freq",
-            concat("has ", freq.size(), " entries for ", layers, " layers"));
-  }
-}
-
 }  // namespace
 
 bool Resolution::sound(std::initializer_list<const char*> keys) const {
@@ -559,7 +524,7 @@ void resolve_model(Resolution& r) {
   }
   check_layout(r);
   check_recompute(r);
-  check_moe(r);
+  resolve_moe(r);
 }
 
 void resolve(Resolution& r) {

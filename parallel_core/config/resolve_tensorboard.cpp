@@ -37,8 +37,9 @@ void resolve_tensorboard(Resolution& r) {
   constexpr const char* kDir = "tensorboard.tensorboard_dir";
   constexpr const char* kHistograms = "tensorboard.histogram_interval";
   if (!board.tensorboard_dir && r.sound({kDir})) {
-    for (const char* key : {"tensorboard_queue_size", "log_loss_scale_to_tensorboard",
-                            "log_timers_to_tensorboard", "histogram_interval"}) {
+    for (const char* key :
+         {"tensorboard_queue_size", "log_loss_scale_to_tensorboard", "log_timers_to_tensorboard",
+          "log_expert_load_to_tensorboard", "histogram_interval"}) {
       if (r.given(concat("tensorboard.", key))) {
         r.note(concat("tensorboard.", key), "has no effect without tensorboard_dir");
       }

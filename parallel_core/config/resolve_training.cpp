@@ -62,7 +62,7 @@ void resolve_start_weights(Resolution& r) {
   auto& training = r.config().training_config;
   const auto& from_hf = r.config().model_config.from_hf;
   constexpr const char* kLoad = "training_config.load_checkpoint";
-  if (from_hf && !r.given(kLoad) &&
+  if (from_hf && !r.given(kLoad) && !r.config().moe_config.upcycle_from &&
       !differs_from_default(r.config(), "training_config", "resume_training")) {
     training.load_checkpoint = *from_hf;
     r.derived(kLoad, "model_config.from_hf");

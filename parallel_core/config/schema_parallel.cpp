@@ -10,7 +10,6 @@ using P = ModelParallelConfig;
 template <auto... Path>
 constexpr Field f = field_of<&AllConfig::parallel_config, Path...>();
 
-constexpr std::string_view kExperts = "mixtures of experts are not built yet";
 constexpr std::string_view kHetero =
     "all stages have the same number of ranks; num_layer_list and offset give them different "
     "numbers of layers";
@@ -108,11 +107,17 @@ constexpr Key kKeys[] = {
             "`seq_length` must be a multiple of twice as many."},
     {.name = "expert_model_parallel_size",
      .field = f<&P::expert_model_parallel_size>,
-     .check = above(0),
-     .accepted = "1",
-     .reason = kExperts,
-     .planned = true,
-     .doc = "Ranks that share the experts."},
+     .check = between(1, 2147483647),
+     .aliases = "expert_parallel|expert_parallel_size",
+     .doc = "Ranks over which the experts of a layer are spread; divides `moe_config.num_experts`. "
+            "With `expert_tensor_parallel_size` it divides the ranks of a pipeline stage, whatever "
+            "the other axes are."},
+    {.name = "expert_tensor_parallel_size",
+     .field = f<&P::expert_tensor_parallel_size>,
+     .check = between(1, 2147483647),
+     .aliases = "expert_model_parallel",
+     .default_text = "tensor_model_parallel_size",
+     .doc = "Ranks that share each expert's matrices; divides `moe_config.moe_ffn_hidden_size`."},
     {.name = "virtual_pipeline_model_parallel_size",
      .field = f<&P::virtual_pipeline_model_parallel_size>,
      .check = above(0),

@@ -284,16 +284,20 @@ void CheckpointWriter::add_sources(const ParallelModel& model,
 void CheckpointWriter::add_whole_sources(const ParallelModel& model,
                                          const optim::Optimizer* optimizer,
                                          const Layout& layout) {
-  const auto add = [&](const std::string& name, const Shape& shape,
-                       std::function<Tensor()> values) {
-    const Layout::Place& at = layout.states.at(name);
+  const auto add_to = [&](const std::map<std::string, Layout::Place>& places, FilePlace place,
+                          std::function<Tensor()> values) {
+    const Layout::Place& at = places.at(place.name);
     sources_.push_back({.values = std::move(values),
                         .first = 0,
                         .copy = {},
                         .targets = {{.logical = nullptr,
-                                     .place = {.name = name, .shape = shape},
+                                     .place = std::move(place),
                                      .file = at.file,
                                      .ranges = at.ranges}}});
+  };
+  const auto add = [&](const std::string& name, const Shape& shape,
+                       std::function<Tensor()> values) {
+    add_to(layout.states, {.name = name, .shape = shape}, std::move(values));
   };
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     const bool has_states = optimizer != nullptr && !entry.parameter->flags().shared &&
@@ -312,9 +316,14 @@ void CheckpointWriter::add_whole_sources(const ParallelModel& model,
     }
   }
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
-    if (entry.buffer.numel() > 0 && is_first_holder(/*of_expert=*/false)) {
-      add(buffer_tensor_name(entry.name), entry.buffer.shape(),
-          [buffer = entry.buffer] { return buffer; });
+    if (entry.buffer.numel() == 0 || !is_first_holder(/*of_expert=*/false)) {
+      continue;
+    }
+    const auto values = [buffer = entry.buffer] { return buffer; };
+    if (entry.logical.empty()) {
+      add(buffer_tensor_name(entry.name), entry.buffer.shape(), values);
+    } else {
+      add_to(layout.weights, file_place(file_names(), entry.logical, entry.buffer.shape()), values);
     }
   }
 }

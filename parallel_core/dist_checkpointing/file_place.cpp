@@ -1,5 +1,6 @@
 #include "parallel_core/dist_checkpointing/file_place.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <utility>
@@ -27,6 +28,23 @@ constexpr std::array<Names, 9> kLlamaLayer = {{{"attention_norm.", "input_layern
                                                {"feed_forward.w_gate.", "mlp.gate_proj."},
                                                {"feed_forward.w_up.", "mlp.up_proj."},
                                                {"feed_forward.w_down.", "mlp.down_proj."}}};
+
+// What Mixtral and Qwen2-MoE have beyond Llama, behind the same.
+constexpr std::array<Names, 1> kMixtralLayer = {{{"moe.router.", "block_sparse_moe.gate."}}};
+constexpr std::array<Names, 5> kQwen2MoeLayer = {
+    {{"moe.router.", "mlp.gate."},
+     {"moe.shared_expert_gate.", "mlp.shared_expert_gate."},
+     {"moe.shared_expert.w_gate.", "mlp.shared_expert.gate_proj."},
+     {"moe.shared_expert.w_up.", "mlp.shared_expert.up_proj."},
+     {"moe.shared_expert.w_down.", "mlp.shared_expert.down_proj."}}};
+constexpr std::string_view kExpertStem = "moe.experts.";
+constexpr std::string_view kMixtralExpertStem = "block_sparse_moe.experts.";
+constexpr std::string_view kQwen2MoeExpertStem = "mlp.experts.";
+// Behind the stem and "E.".
+constexpr std::array<Names, 3> kMixtralExpert = {
+    {{"w_gate.", "w1."}, {"w_up.", "w3."}, {"w_down.", "w2."}}};
+constexpr std::array<Names, 3> kQwen2MoeExpert = {
+    {{"w_gate.", "gate_proj."}, {"w_up.", "up_proj."}, {"w_down.", "down_proj."}}};
 
 constexpr std::array<Names, 3> kGpt2Top = {
     {{"tok_embeddings.", "wte."}, {"pos_embeddings.", "wpe."}, {"final_norm.", "ln_f."}}};
@@ -86,19 +104,22 @@ std::optional<std::string> with_prefix_of(const std::array<Names, N>& table,
   return std::nullopt;
 }
 
-struct LayerPlace {
+struct NumberedName {
   std::string_view number;  // "3."
   std::string_view rest;
 };
 
-// Splits "layers.I.REST".
-std::optional<LayerPlace> split_layer_name(std::string_view name) {
-  constexpr std::string_view kStem = "layers.";
-  const size_t dot = name.find('.', kStem.size());
-  if (!name.starts_with(kStem) || dot == std::string_view::npos) {
+// Splits the stem, "I." and the rest.
+std::optional<NumberedName> split_numbered(std::string_view stem, std::string_view name) {
+  const size_t dot = name.find('.', stem.size());
+  if (!name.starts_with(stem) || dot == std::string_view::npos) {
     return std::nullopt;
   }
-  return LayerPlace{name.substr(kStem.size(), dot + 1 - kStem.size()), name.substr(dot + 1)};
+  return NumberedName{name.substr(stem.size(), dot + 1 - stem.size()), name.substr(dot + 1)};
+}
+
+std::optional<NumberedName> split_layer_name(std::string_view name) {
+  return split_numbered("layers.", name);
 }
 
 // The name by the tables of a scheme, whose layers begin with `stem`.
@@ -115,10 +136,34 @@ std::optional<std::string> name_by(const std::array<Names, Top>& top,
   return rest ? std::optional(concat(stem, layer->number, *rest)) : std::nullopt;
 }
 
+// The name by the tables of a mixture of experts, else Llama's.
+template <size_t Layer, size_t Expert>
+std::optional<std::string> name_by_experts(const std::array<Names, Layer>& in_layer,
+                                           const std::array<Names, Expert>& in_expert,
+                                           std::string_view expert_stem,
+                                           std::string_view logical) {
+  constexpr std::string_view kStem = "model.layers.";
+  if (const auto layer = split_layer_name(logical)) {
+    if (const auto rest = with_prefix_of(in_layer, layer->rest)) {
+      return concat(kStem, layer->number, *rest);
+    }
+    if (const auto expert = split_numbered(kExpertStem, layer->rest)) {
+      const auto rest = with_prefix_of(in_expert, expert->rest);
+      return rest ? std::optional(concat(kStem, layer->number, expert_stem, expert->number, *rest))
+                  : std::nullopt;
+    }
+  }
+  return name_by(kLlamaTop, kLlamaLayer, kStem, logical);
+}
+
 std::optional<std::string> name_in(NameScheme scheme, std::string_view logical) {
   switch (scheme) {
     case NameScheme::kLlama:
       return name_by(kLlamaTop, kLlamaLayer, "model.layers.", logical);
+    case NameScheme::kMixtral:
+      return name_by_experts(kMixtralLayer, kMixtralExpert, kMixtralExpertStem, logical);
+    case NameScheme::kQwen2Moe:
+      return name_by_experts(kQwen2MoeLayer, kQwen2MoeExpert, kQwen2MoeExpertStem, logical);
     case NameScheme::kGpt2:
     case NameScheme::kGpt2Bare:
       return name_by(kGpt2Top, kGpt2Layer, "h.", logical);
@@ -192,6 +237,18 @@ bool has_prefix(const std::set<std::string>& names, const std::string& prefix) {
   return found != names.end() && found->starts_with(prefix);
 }
 
+// Of files whose names begin with "model.".
+NameScheme llama_scheme(const std::set<std::string>& names) {
+  const auto any_has = [&](std::string_view part) {
+    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return name.find(part) != std::string::npos;
+    });
+  };
+  return any_has(concat(".", kMixtralExpertStem))    ? NameScheme::kMixtral
+         : any_has(concat(".", kQwen2MoeExpertStem)) ? NameScheme::kQwen2Moe
+                                                     : NameScheme::kLlama;
+}
+
 }  // namespace
 
 FileNames::FileNames(NameScheme of, const TransformerConfig& config)
@@ -203,18 +260,33 @@ FileNames::FileNames(NameScheme of, const TransformerConfig& config)
 
 NameScheme name_scheme(const TransformerConfig& config) {
   const std::string type = file_model_type(config);
-  return type == "tapestry" ? NameScheme::kLogical
-         : type == "gpt2"   ? NameScheme::kGpt2
-                            : NameScheme::kLlama;
+  return type == "tapestry"    ? NameScheme::kLogical
+         : type == "gpt2"      ? NameScheme::kGpt2
+         : type == "mixtral"   ? NameScheme::kMixtral
+         : type == "qwen2_moe" ? NameScheme::kQwen2Moe
+                               : NameScheme::kLlama;
 }
 
 NameScheme name_scheme(const std::set<std::string>& names) {
   return has_prefix(names, std::string(kModulesPrefix))      ? NameScheme::kModules
          : has_prefix(names, std::string(kMindFormersTable)) ? NameScheme::kMindFormersLlama
-         : has_prefix(names, "model.")                       ? NameScheme::kLlama
+         : has_prefix(names, "model.")                       ? llama_scheme(names)
          : has_prefix(names, "transformer.")                 ? NameScheme::kGpt2
          : has_prefix(names, "wte.")                         ? NameScheme::kGpt2Bare
                                                              : NameScheme::kLogical;
+}
+
+void check_experts_are_apart(const std::set<std::string>& names, const std::string& source) {
+  for (const std::string& name : names) {
+    for (const char* fused : {".experts.gate_up_proj", ".experts.down_proj"}) {
+      check<ValueError>(
+          !name.ends_with(fused) && !name.ends_with(concat(fused, ".weight")), source, ": ", name,
+          " holds the matrices of all experts of a layer in one tensor, which is not read. Write "
+          "the file anew with the matrices of each expert by themselves (mlp.experts.E."
+          "gate_proj.weight, up_proj and down_proj; in gate_up_proj the gate's rows come before "
+          "the others), as versions 4 of the transformers library save them");
+    }
+  }
 }
 
 FilePlace file_place(const FileNames& names, const std::string& logical, const Shape& shape) {
@@ -239,6 +311,8 @@ FilePlace file_place(const FileNames& names, const std::string& logical, const S
 bool is_constant(NameScheme scheme, const std::string& name) {
   switch (scheme) {
     case NameScheme::kLlama:
+    case NameScheme::kMixtral:
+    case NameScheme::kQwen2Moe:
       return name.ends_with("rotary_emb.inv_freq");
     case NameScheme::kGpt2:
     case NameScheme::kGpt2Bare:

@@ -1,10 +1,10 @@
 // Where a logical tensor lies in a file: name and orientation of weights on disk.
 //
-// In safetensors a model that Hugging Face can express as Llama, Qwen2 or GPT-2 carries exactly its
-// names (GPT-2: fused c_attn, matrices [in, out]); any other the logical names. MindSpore's files
-// have the names and the fused matrices of the in-memory modules, which are those of MindFormers'
-// parallel_core on one rank. Source: the layouts that the transformers library and MindFormers
-// write.
+// In safetensors a model that Hugging Face can express as Llama, Qwen2, Mixtral, Qwen2-MoE or GPT-2
+// carries exactly its names (GPT-2: fused c_attn, matrices [in, out]); any other the logical names.
+// MindSpore's files have the names and the fused matrices of the in-memory modules, which are those
+// of MindFormers' parallel_core on one rank; experts have their logical names there. Source: the
+// layouts that the transformers library and MindFormers write.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,8 @@ namespace tapestry {
 enum class NameScheme : uint8_t {
   kLogical,
   kLlama,             ///< Llama and Qwen2
+  kMixtral,           ///< Llama with "block_sparse_moe.experts.0.w1.weight"
+  kQwen2Moe,          ///< Llama with "mlp.experts.0.gate_proj.weight", "mlp.shared_expert.", ...
   kGpt2,              ///< as transformers saves it
   kGpt2Bare,          ///< the same without "transformer.", as in the original files
   kModules,           ///< "language_model.encoder.layers.0.attention.qkv_proj.weight"
@@ -62,6 +64,10 @@ struct FilePlace {
 NameScheme name_scheme(const TransformerConfig& config);
 /// The scheme that the names of a file follow; logical unless some of them are another's.
 NameScheme name_scheme(const std::set<std::string>& names);
+
+/// ValueError that names the first tensor that holds the same matrix of all experts of a layer, as
+/// some writers store them, and what helps: such files are not read. `source` is the file's name.
+void check_experts_are_apart(const std::set<std::string>& names, const std::string& source);
 
 /// A tensor that the scheme does not know has its logical name.
 FilePlace file_place(const FileNames& names, const std::string& logical, const Shape& shape);

@@ -92,8 +92,51 @@ void add_gpt2(HfJson& json, const TransformerConfig& c) {
   json["use_cache"] = true;
 }
 
-void add_llama(HfJson& json, const TransformerConfig& c, bool qwen2) {
-  json["architectures"] = {qwen2 ? "Qwen2ForCausalLM" : "LlamaForCausalLM"};
+// What the balance loss here is where transformers adds one: there the shares of the k choices add
+// up to k, and layers are averaged.
+double hf_aux_loss_coef(const TransformerConfig& c) {
+  double layers = 0;
+  for (int64_t layer = 0; layer < c.num_layers; ++layer) {
+    layers += is_moe_layer(c, layer) ? 1 : 0;
+  }
+  double coeff = 0;
+  for (const MoEBalanceLoss& loss : c.moe.balance_losses) {
+    coeff += loss.type == "aux_loss" ? loss.coeff : 0;
+  }
+  return coeff * layers / static_cast<double>(c.moe.moe_router_topk);
+}
+
+void add_mixtral(HfJson& json, const TransformerConfig& c) {
+  json["architectures"] = {"MixtralForCausalLM"};
+  json["intermediate_size"] = moe_ffn_hidden_size(c);
+  json["num_local_experts"] = c.moe.num_experts;
+  json["sliding_window"] = c.window_size ? HfJson(c.window_size->front() + 1) : HfJson();
+  json["router_jitter_noise"] = c.moe.moe_input_jitter_eps.value_or(0.0);
+}
+
+void add_qwen2_moe(HfJson& json, const TransformerConfig& c) {
+  json["architectures"] = {"Qwen2MoeForCausalLM"};
+  json["moe_intermediate_size"] = moe_ffn_hidden_size(c);
+  json["shared_expert_intermediate_size"] = c.moe.moe_shared_expert_intermediate_size.value();
+  json["num_experts"] = c.moe.num_experts;
+  json["norm_topk_prob"] = c.moe.norm_topk_prob.value();
+  json["decoder_sparse_step"] = 1;
+  json["mlp_only_layers"] = HfJson::array();
+  for (int64_t layer = 0; layer < c.num_layers; ++layer) {
+    if (!is_moe_layer(c, layer)) {
+      json["mlp_only_layers"].push_back(layer);
+    }
+  }
+}
+
+void add_qwen2_window(HfJson& json, const TransformerConfig& c) {
+  const bool window = c.window_size.has_value();
+  json["use_sliding_window"] = window;
+  json["sliding_window"] = window ? HfJson(c.window_size->front() + 1) : HfJson();
+  json["max_window_layers"] = window ? 0 : c.num_layers;  // the first so many have none
+}
+
+void add_llama(HfJson& json, const TransformerConfig& c, const std::string& type) {
   add_sizes(json, c);
   json["hidden_act"] = "silu";
   json["rms_norm_eps"] = c.norm_epsilon;
@@ -103,12 +146,21 @@ void add_llama(HfJson& json, const TransformerConfig& c, bool qwen2) {
       factor == 1.0 ? HfJson() : HfJson{{"rope_type", "linear"}, {"factor", factor}};
   json["attention_dropout"] = c.attention_dropout;
   json["use_cache"] = true;
-  if (qwen2) {
-    const bool window = c.window_size.has_value();
-    json["use_sliding_window"] = window;
-    json["sliding_window"] = window ? HfJson(c.window_size->front() + 1) : HfJson();
-    json["max_window_layers"] = window ? 0 : c.num_layers;  // the first so many have none
+  if (c.moe.num_experts > 1) {
+    json["num_experts_per_tok"] = c.moe.moe_router_topk;
+    json["output_router_logits"] = false;
+    json["router_aux_loss_coef"] = hf_aux_loss_coef(c);
+  }
+  if (type == "mixtral") {
+    add_mixtral(json, c);
+  } else if (type == "qwen2_moe") {
+    add_qwen2_moe(json, c);
+    add_qwen2_window(json, c);
+  } else if (type == "qwen2") {
+    json["architectures"] = {"Qwen2ForCausalLM"};
+    add_qwen2_window(json, c);
   } else {
+    json["architectures"] = {"LlamaForCausalLM"};
     json["attention_bias"] = c.qkv_has_bias;
     json["mlp_bias"] = c.mlp_has_bias;
     json["pretraining_tp"] = 1;
@@ -118,11 +170,18 @@ void add_llama(HfJson& json, const TransformerConfig& c, bool qwen2) {
 void add_tapestry(HfJson& json, const TransformerConfig& c) {
   AllConfig all;
   all.model_config = c;
-  HfJson section = HfJson::object();
-  for (const std::string& name : described_keys()) {
-    section[name] = json_of(config::find_key("model_config", name)->field.get(all));
+  all.moe_config = c.moe;
+  const auto add = [&](const char* section, const std::vector<std::string>& names) {
+    HfJson keys = HfJson::object();
+    for (const std::string& name : names) {
+      keys[name] = json_of(config::find_key(section, name)->field.get(all));
+    }
+    json[section] = std::move(keys);
+  };
+  add("model_config", described_keys());
+  if (c.moe.num_experts > 1) {
+    add("moe_config", described_moe_keys());
   }
-  json["model_config"] = std::move(section);
 }
 
 std::string written(const HfJson& json) { return json.dump(2) + "\n"; }
@@ -132,7 +191,7 @@ bool says_the_same(const HfConfig& a, const HfConfig& b) {
   const auto values = [](const HfConfig& file) {
     std::map<std::string, std::string> out;
     for (const HfSetting& setting : file.settings) {
-      out[setting.key] = config::to_yaml(setting.value);
+      out[concat(setting.section, ".", setting.key)] = config::to_yaml(setting.value);
     }
     return out;
   };
@@ -202,7 +261,7 @@ std::string model_config_json(const TransformerConfig& config,
     add_sizes(json, config);
     add_tapestry(json, config);
   } else {
-    add_llama(json, config, type == "qwen2");
+    add_llama(json, config, type);
   }
   std::string text = written(json);
   if (!source.config_json.empty() &&

@@ -29,11 +29,12 @@ HfSource read_hf_source(const std::string& path);
 std::vector<std::string> tokenizer_files_in(const std::string& folder);
 
 /// Content of config.json for weights of `config`, which are stored as `stored`, under the names
-/// of `type` ("llama", "qwen2", "gpt2", "tapestry"; see file_model_type). Where source.config_json
-/// describes the same model, that text, with its dtype. Ids that there are not are null.
+/// of `type` (see file_model_type). Where source.config_json describes the same model, that text,
+/// with its dtype. Ids that there are not are null.
 ///
-/// Llama, Qwen2 and GPT-2: what transformers writes for such a model, but for its version.
-/// tapestry: sizes under these names and, in "model_config", the keys that rebuild the model.
+/// Llama, Qwen2, Mixtral, Qwen2-MoE and GPT-2: what transformers writes for such a model, but for
+/// its version. tapestry: sizes under these names and, in "model_config" and "moe_config", the keys
+/// that rebuild the model.
 std::string model_config_json(const TransformerConfig& config,
                               const std::string& type,
                               DType stored,

@@ -7,7 +7,8 @@
 
 namespace tapestry {
 
-/// "llama", "qwen2", "gpt2", or "tapestry" for a model that none of them expresses.
+/// "llama", "qwen2", "mixtral", "qwen2_moe", "gpt2", or "tapestry" for a model that none of them
+/// expresses.
 std::string file_model_type(const TransformerConfig& config);
 
 /// Whether the MLP has w_gate beside w_up.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "autograd/io/tensor_source.h"
+#include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -102,15 +103,23 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
                                   const FileNames& scheme) {
   nn::LoadReport report;
   std::set<std::string> used;
+  const auto expect = [&](const std::string& name, const Shape& shape) {
+    const FilePlace place = file_place(scheme, name, shape);
+    used.insert(place.name);
+    if (!files.contains(place.name)) {
+      report.missing.push_back(name);
+    } else if (files.shape(place.name) != place.shape) {
+      report.mismatched.push_back({place.name, place.shape, files.shape(place.name)});
+    }
+  };
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
-      const FilePlace place = file_place(scheme, logical.name, logical.shape);
-      used.insert(place.name);
-      if (!files.contains(place.name)) {
-        report.missing.push_back(logical.name);
-      } else if (files.shape(place.name) != place.shape) {
-        report.mismatched.push_back({place.name, place.shape, files.shape(place.name)});
-      }
+      expect(logical.name, logical.shape);
+    }
+  }
+  for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
+    if (!entry.logical.empty()) {
+      expect(entry.logical, entry.buffer.shape());
     }
   }
   const std::vector<std::string> names = files.names();
@@ -162,6 +171,7 @@ Fitting open_fitting(const ParallelModel& model,
   const std::vector<std::string> list = found.files->names();
   const std::set<std::string> names(list.begin(), list.end());
   if (model.has_file_names_of_config()) {
+    check_experts_are_apart(names, resolved);
     found.scheme = FileNames(name_scheme(names), config);
   }
   found.by_module_paths =
@@ -181,6 +191,17 @@ void read_parameter(const nn::Parameter& parameter, const Fitting& from, const P
   }
 }
 
+void read_buffers(const ParallelModel& model, const Fitting& from) {
+  for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
+    if (!entry.logical.empty()) {
+      const FilePlace place = file_place(from.scheme, entry.logical, entry.buffer.shape());
+      const Tensor values = empty(place.shape, from.files->dtype(place.name));
+      from.files->read(place.name, values.raw());
+      copy_values(values, entry.buffer);
+    }
+  }
+}
+
 }  // namespace
 
 void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path) {
@@ -194,6 +215,7 @@ void load_weights(ParallelModel& model, const TransformerConfig& config, const s
     read_parameter(*entry.parameter, from, {.values = entry.parameter->detach()});
     entry.parameter->bump_version();
   }
+  read_buffers(model, from);
 }
 
 void load_own_weights(const ParallelModel& model,
@@ -212,6 +234,7 @@ void load_own_weights(const ParallelModel& model,
     read_parameter(*entry.parameter, from, {.values = own, .first = part.first});
     optimizer.set_own_main_param(entry.name, own);
   }
+  read_buffers(model, from);
 }
 
 }  // namespace tapestry

@@ -179,21 +179,37 @@ LogicalState get_logical_state(const nn::Module& model, const optim::Optimizer* 
                         entry.parameter->flags().expert});
     }
   }
-  return gather_logical(slices);
+  LogicalState state = gather_logical(slices);
+  if (slices_group(/*of_expert=*/false).rank() == 0) {
+    for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
+      if (!entry.logical.empty()) {
+        state.emplace(entry.logical, dense_copy(entry.buffer));
+      }
+    }
+  }
+  return state;
 }
 
 nn::LoadReport compare_logical_state(const nn::Module& model, const LogicalState& state) {
   nn::LoadReport report;
   std::set<std::string> expected;
+  const auto expect = [&](const std::string& name, const Shape& shape) {
+    expected.insert(name);
+    const auto found = state.find(name);
+    if (found == state.end()) {
+      report.missing.push_back(name);
+    } else if (found->second.shape() != shape) {
+      report.mismatched.push_back({name, shape, found->second.shape()});
+    }
+  };
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
-      expected.insert(logical.name);
-      const auto found = state.find(logical.name);
-      if (found == state.end()) {
-        report.missing.push_back(logical.name);
-      } else if (found->second.shape() != logical.shape) {
-        report.mismatched.push_back({logical.name, logical.shape, found->second.shape()});
-      }
+      expect(logical.name, logical.shape);
+    }
+  }
+  for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
+    if (!entry.logical.empty()) {
+      expect(entry.logical, entry.buffer.shape());
     }
   }
   std::vector<double> ranks_with;  // of each name
@@ -221,6 +237,11 @@ void set_logical_state(nn::Module& model, const LogicalState& state, const std::
       copy_values(dense(logical.slice_of(state.at(logical.name))).view(piece.shape()), piece);
     }
     entry.parameter->bump_version();
+  }
+  for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
+    if (!entry.logical.empty()) {
+      copy_values(state.at(entry.logical), entry.buffer);
+    }
   }
 }
 

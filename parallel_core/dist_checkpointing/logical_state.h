@@ -13,12 +13,12 @@ namespace tapestry {
 /// Logical name to tensor.
 using LogicalState = std::map<std::string, Tensor>;
 
-/// Copies of all logical tensors of the model's parameters, [out, in], in the parameters' dtype;
-/// with an optimizer, of its masters (Optimizer::main_param), which are float32 for 16-bit
-/// parameters. Where other ranks share the parameters or have other experts, see gather_logical:
-/// all ranks of a stage make the call. In a pipeline those of the rank's stage
-/// (gather_over_pipeline brings them together); a further copy of a tensor that another stage owns
-/// is left to that stage.
+/// Copies of all logical tensors of the model's parameters, [out, in], in the parameters' dtype,
+/// and of buffers with a logical name; with an optimizer, of its masters (Optimizer::main_param),
+/// which are float32 for 16-bit parameters. Where other ranks share the parameters or have other
+/// experts, see gather_logical: all ranks of a stage make the call. In a pipeline those of the
+/// rank's stage (gather_over_pipeline brings them together); a further copy of a tensor that
+/// another stage owns is left to that stage.
 LogicalState get_logical_state(const nn::Module& model,
                                const optim::Optimizer* optimizer = nullptr);
 
@@ -40,10 +40,10 @@ LogicalState gather_logical(const std::vector<LogicalSlice>& slices);
 /// with the same state; unexpected is what no stage and no rank with other experts expects.
 nn::LoadReport compare_logical_state(const nn::Module& model, const LogicalState& state);
 
-/// Writes the tensors, whole on every rank, into the parameters, each rank taking its slices of
-/// what its stage has, further copies included; converts dtypes. ValueError with the whole report,
-/// and nothing changed, unless names and shapes are exactly the model's; `source` names the origin
-/// in the message.
+/// Writes the tensors, whole on every rank, into parameters and buffers, each rank taking its
+/// slices of what its stage has, further copies included; converts dtypes. ValueError with the
+/// whole report, and nothing changed, unless names and shapes are exactly the model's; `source`
+/// names the origin in the message.
 void set_logical_state(nn::Module& model, const LogicalState& state, const std::string& source);
 
 }  // namespace tapestry

@@ -58,8 +58,15 @@ json own_tensors(const nn::Module& model, const optim::Optimizer* optimizer) {
     own["parameters"].push_back(std::move(parameter));
   }
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
-    own["buffers"].push_back(
-        {entry.name, shape_json(entry.buffer.shape()), static_cast<int>(entry.buffer.dtype())});
+    const json shape = shape_json(entry.buffer.shape());
+    const int dtype = static_cast<int>(entry.buffer.dtype());
+    if (entry.logical.empty()) {
+      own["buffers"].push_back({entry.name, shape, dtype});
+    } else {
+      json tensor = {entry.logical, shape, dtype, 0, json::object()};
+      own["parameters"].push_back(
+          {{"expert", false}, {"tensors", json::array({std::move(tensor)})}});
+    }
   }
   return own;
 }

@@ -20,7 +20,8 @@ struct StoredState {
   Shape shape;  ///< the logical tensor's, or that of statistics of its rows or columns
 };
 
-/// A logical tensor of the model, whichever rank has it.
+/// A logical tensor of the model, whichever rank has it; also a buffer with a logical name, which
+/// has no updates.
 struct StoredTensor {
   std::string name;
   Shape shape;
@@ -29,7 +30,7 @@ struct StoredTensor {
   std::map<std::string, StoredState> states;  ///< empty before the first update
 };
 
-/// A buffer of a module.
+/// A buffer of a module, without a logical name.
 struct StoredBuffer {
   std::string name;
   Shape shape;

@@ -115,8 +115,15 @@ Tensor read_whole(const TensorSource& files,
   return out;
 }
 
+// Those that are not among the weights.
+std::vector<nn::Module::NamedBuffer> own_buffers(const nn::Module& model) {
+  std::vector<nn::Module::NamedBuffer> out = model.named_buffers();
+  std::erase_if(out, [](const auto& entry) { return !entry.logical.empty(); });
+  return out;
+}
+
 void set_buffers(const TensorSource& files, ParallelModel& model) {
-  for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
+  for (const nn::Module::NamedBuffer& entry : own_buffers(model)) {
     copy_values(read_whole(files, buffer_tensor_name(entry.name), entry.buffer.shape(),
                            entry.buffer.dtype()),
                 entry.buffer);
@@ -190,7 +197,7 @@ void load_optimizer_state(const std::string& folder,
       }
     }
   }
-  for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
+  for (const nn::Module::NamedBuffer& entry : own_buffers(model)) {
     expect_tensor(*files, buffer_tensor_name(entry.name), entry.buffer.shape(), used, report);
   }
   find_unexpected(files->names(), used, report);
@@ -226,7 +233,7 @@ void load_optimizer_state(const std::string& folder,
 }
 
 void load_buffers(const std::string& folder, ParallelModel& model) {
-  if (!model.named_buffers().empty()) {
+  if (!own_buffers(model).empty()) {
     set_buffers(*need_states(folder), model);
   }
 }

@@ -100,10 +100,13 @@ std::string data_text(const AllConfig& config, const ResumePoint* resume) {
 int64_t parameters_in(const std::string& path) {
   const std::unique_ptr<TensorSource> files = open_weights(path);
   const std::vector<std::string> names = files->names();
-  const NameScheme scheme = name_scheme(std::set<std::string>(names.begin(), names.end()));
+  const std::set<std::string> set(names.begin(), names.end());
+  check_experts_are_apart(set, path);
+  const NameScheme scheme = name_scheme(set);
   int64_t count = 0;
   for (const std::string& name : names) {
-    count += is_constant(scheme, name) ? 0 : files->shape(name).numel();
+    const bool counts = !is_constant(scheme, name) && !name.ends_with(".moe.router.expert_bias");
+    count += counts ? files->shape(name).numel() : 0;
   }
   return count;
 }
@@ -215,6 +218,7 @@ void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream
   }
   if (ranks > 1) {
     check_world_size(p, ranks);
+    check_expert_ranks(config, ranks);
   }
   if (!model_parallel_is_initialized()) {
     initialize_model_parallel(ranks > 1 ? model_parallel_sizes(p) : ModelParallelSizes{},

@@ -23,15 +23,42 @@ int64_t bytes_of(double size) {
   return size < 4.6e18 ? static_cast<int64_t>(size) : kUnlimited / 16;
 }
 
+// Layers of a part of the model.
+struct LayerCounts {
+  int64_t dense = 0;
+  int64_t mixtures = 0;
+};
+
+LayerCounts count_layers(const TransformerConfig& model, int64_t first, int64_t count) {
+  LayerCounts out;
+  for (int64_t i = first; i < first + count; ++i) {
+    ++(is_moe_layer(model, i) ? out.mixtures : out.dense);
+  }
+  return out;
+}
+
+LayerCounts all_layers(const TransformerConfig& model) {
+  return model.moe.num_experts > 1 ? count_layers(model, 0, model.num_layers)
+                                   : LayerCounts{.dense = model.num_layers};
+}
+
+struct ParameterCounts {
+  double dense = 0;
+  double experts = 0;
+
+  double all() const { return dense + experts; }
+};
+
 // Parameters of one rank's share of a part of the model: so many layers, with or without the two
-// ends.
-double count_parameters(const TransformerConfig& model,
-                        int64_t tensor_parallel_size,
-                        int64_t layers,
-                        bool pre_process,
-                        bool post_process) {
+// ends, with `experts` of each mixture.
+ParameterCounts count_parameters(const TransformerConfig& model,
+                                 const ModelShares& shares,
+                                 int64_t experts,
+                                 const LayerCounts& layers,
+                                 bool pre_process,
+                                 bool post_process) {
   const auto d = [](int64_t size) { return static_cast<double>(size); };
-  const int64_t tp = std::max<int64_t>(tensor_parallel_size, 1);
+  const int64_t tp = std::max<int64_t>(shares.tensor, 1);
   const int64_t channels = model.kv_channels.value_or(
       model.num_attention_heads > 0 ? model.hidden_size / model.num_attention_heads : 0);
   const bool gated = model.hidden_act == "swiglu";
@@ -39,19 +66,30 @@ double count_parameters(const TransformerConfig& model,
   const double queries = d(model.num_attention_heads / tp) * d(channels);
   // A rank has at least one group of keys and values.
   const double keys = d((model.num_query_groups + tp - 1) / tp) * d(channels);
-  const double ffn = d(model.ffn_hidden_size / tp);
-  const double up = ffn * (gated ? 2 : 1);
+  const auto mlp = [&](int64_t width) {
+    const double up = d(width) * (gated ? 2 : 1);
+    return hidden * up + d(width) * hidden + (model.mlp_has_bias ? up + hidden : 0);
+  };
   const double vocabulary = d((model.vocab_size + tp - 1) / tp);
   const double norm_size = model.normalization == "LayerNorm" ? 2 : 1;
 
   double layer = hidden * (queries + 2 * keys) + (model.qkv_has_bias ? queries + 2 * keys : 0);
   layer += queries * hidden + (model.out_proj_has_bias ? hidden : 0);
-  layer += hidden * up + ffn * hidden + (model.mlp_has_bias ? up + hidden : 0);
   layer += (model.use_sandwich_norm ? 4 : 2) * norm_size * hidden;
   layer += model.qk_layernorm ? 2 * norm_size * d(channels) : 0;
 
   const double table = vocabulary * hidden;
-  double total = d(layers) * layer;
+  double total =
+      d(layers.dense + layers.mixtures) * layer + d(layers.dense) * mlp(model.ffn_hidden_size / tp);
+  ParameterCounts out;
+  if (layers.mixtures > 0) {
+    const int64_t shared = model.moe.moe_shared_expert_intermediate_size.value_or(0);
+    const double gate = model.moe.use_shared_expert_gating ? hidden : 0;
+    total += d(layers.mixtures) *
+             (hidden * d(model.moe.num_experts) + gate + (shared > 0 ? mlp(shared / tp) : 0));
+    out.experts = d(layers.mixtures) * d(experts) *
+                  mlp(moe_ffn_hidden_size(model) / std::max<int64_t>(shares.expert_tensor, 1));
+  }
   if (pre_process) {
     total += table;
     if (model.position_embedding_type == "learned_absolute") {
@@ -64,17 +102,41 @@ double count_parameters(const TransformerConfig& model,
     // The last of several stages has a copy of a table that is tied.
     total += model.untie_embeddings_and_output_weights || !pre_process ? table : 0;
   }
-  return total;
+  out.dense = total;
+  return out;
 }
 
 }  // namespace
 
-int64_t parameter_count(const TransformerConfig& model, int64_t tensor_parallel_size) {
-  const double total = count_parameters(model, tensor_parallel_size, model.num_layers, true, true);
+int64_t parameter_count(const TransformerConfig& model, const ModelShares& shares) {
+  const int64_t experts = model.moe.num_experts / std::max<int64_t>(shares.expert, 1);
+  const double total =
+      count_parameters(model, shares, experts, all_layers(model), true, true).all();
   check<ValueError>(total < 9007199254740992.0,  // 2^53: every step above is exact below it
                     "the model would have about ", total, " parameters; check vocab_size, ",
                     "num_layers, hidden_size and ffn_hidden_size");
   return static_cast<int64_t>(total);
+}
+
+int64_t active_parameter_count(const TransformerConfig& model) {
+  parameter_count(model);  // throws for numbers that are out of all bounds
+  const double active =
+      count_parameters(model, {}, model.moe.moe_router_topk, all_layers(model), true, true).all();
+  return static_cast<int64_t>(active);
+}
+
+double worst_expert_load(const AllConfig& config) {
+  const MoEConfig& moe = config.model_config.moe;
+  const int64_t ranks = std::max<int64_t>(config.parallel_config.expert_model_parallel_size, 1);
+  if (moe.num_experts <= 1 || ranks == 1) {
+    return 1;
+  }
+  // A token chooses an expert once, so of a rank with few experts not all of its choices.
+  const int64_t most = std::min(moe.moe_router_topk, moe.num_experts / ranks);
+  const double load = static_cast<double>(ranks * most) / static_cast<double>(moe.moe_router_topk);
+  return moe.moe_expert_capacity_factor
+             ? std::min(load, std::max(1.0, *moe.moe_expert_capacity_factor))
+             : load;
 }
 
 int64_t MemoryEstimate::total() const {
@@ -93,8 +155,12 @@ namespace {
 // Elements of the largest parameter, whose gradient exists alone with optimizer_in_backward.
 double largest_parameter(const TransformerConfig& model) {  // without tensor parallelism
   const auto hidden = static_cast<double>(model.hidden_size);
-  const double up =
-      static_cast<double>(model.ffn_hidden_size) * (model.hidden_act == "swiglu" ? 2 : 1);
+  const double gates = model.hidden_act == "swiglu" ? 2 : 1;
+  double up = static_cast<double>(model.ffn_hidden_size) * gates;
+  if (model.moe.num_experts > 1) {
+    up = std::max(up, static_cast<double>(model.moe.num_experts) *
+                          static_cast<double>(moe_ffn_hidden_size(model)) * gates);
+  }
   return hidden * std::max(static_cast<double>(model.vocab_size), up);
 }
 
@@ -113,8 +179,10 @@ double state_bytes_per_parameter(const OptimizerConfig& o, const TransformerConf
     return 4;
   }
   if (o.optimizer_type == "Muon") {  // moments of embeddings and head, momentum of the rest
-    const double all = count_parameters(model, 1, model.num_layers, true, true);
-    const double layers = count_parameters(model, 1, model.num_layers, false, false);
+    const LayerCounts count = all_layers(model);
+    const double all = count_parameters(model, {}, model.moe.num_experts, count, true, true).all();
+    const double layers =
+        count_parameters(model, {}, model.moe.num_experts, count, false, false).all();
     return (4 * layers + moments * (all - layers)) / all;
   }
   return moments;
@@ -170,14 +238,21 @@ void estimate_states(const AllConfig& config, double count, MemoryEstimate& esti
   estimate.optimizer = bytes_of(count * per_parameter);
 }
 
-// What is left to one rank of what data-parallel ranks share out.
-void share_out(const AllConfig& config, int64_t ranks, MemoryEstimate& estimate) {
+// What is left to one rank of what data-parallel ranks share out: experts over those that have the
+// same ones.
+void share_out(const AllConfig& config,
+               int64_t ranks,
+               int64_t expert_ranks,
+               MemoryEstimate& estimate) {
   const int level = zero_level(config);
   const auto count = static_cast<double>(estimate.parameter_count);
   const double largest = largest_parameter(config.model_config);
   // `whole` elements of all are there in full, whoever owns them.
   const auto share = [&](int64_t& bytes, double whole) {
-    const double part = std::min(1.0, 1.0 / static_cast<double>(ranks) + whole / count);
+    const auto experts = static_cast<double>(estimate.expert_parameter_count);
+    const double own = (count - experts) / static_cast<double>(ranks) +
+                       experts / static_cast<double>(expert_ranks);
+    const double part = std::min(1.0, (own + whole) / count);
     bytes = bytes_of(static_cast<double>(bytes) * part);
   };
   if (level >= 1) {
@@ -261,40 +336,63 @@ InFlight most_in_flight(const PipelineStage& stage,
 
 MemoryEstimate estimate_stage(const AllConfig& config,
                               const PipelineStage& stage,
-                              int64_t data_parallel_size) {
+                              int64_t data_parallel_size,
+                              double load) {
   const TransformerConfig& model = config.model_config;
   const auto d = [](int64_t size) { return static_cast<double>(size); };
-  int64_t layers = 0;
-  const std::vector<LayerCost> costs = layer_costs(config);
-  const LayerCost usual = layer_cost(config, RecomputePolicy());
+  LayerCounts layers;
+  const std::vector<LayerCost> costs = layer_costs(config, load);
   MemoryEstimate estimate;
   std::vector<double> kept_bytes;
-  double transient = usual.transient;
+  double transient = 0;
+  // What a policy leaves of the layers of a chunk, and the most that one of them makes.
+  const auto cost_of = [&](const LayerRange& range, const RecomputePolicy& policy) {
+    const LayerCounts counts = count_layers(model, range.first, range.count);
+    const LayerCost dense = layer_cost(config, policy);
+    LayerCost out = {.kept = dense.kept * d(counts.dense), .transient = dense.transient};
+    if (counts.mixtures > 0) {
+      const LayerCost mixture = layer_cost(config, policy, /*mixture=*/true, load);
+      out.kept += mixture.kept * d(counts.mixtures);
+      out.transient =
+          counts.dense > 0 ? std::max(dense.transient, mixture.transient) : mixture.transient;
+    }
+    return out;
+  };
   for (const LayerRange& range : stage.chunks) {
-    layers += range.count;
-    double bytes = usual.kept * d(range.count);
+    const LayerCounts counts = count_layers(model, range.first, range.count);
+    layers.dense += counts.dense;
+    layers.mixtures += counts.mixtures;
+    const LayerCost usual = cost_of(range, RecomputePolicy());
+    transient = std::max(transient, usual.transient);
+    double bytes = costs.empty() ? usual.kept : 0;
     for (int64_t i = range.first; !costs.empty() && i < range.first + range.count; ++i) {
       const LayerCost& cost = costs[static_cast<size_t>(i)];
-      bytes += cost.kept - usual.kept;
+      bytes += cost.kept;
       transient = std::max(transient, cost.transient);
       estimate.recompute_flops += cost.flops;
     }
     kept_bytes.push_back(bytes);
-    estimate.recompute_saved += bytes_of(std::max(0.0, usual.kept * d(range.count) - bytes));
+    estimate.recompute_saved += bytes_of(std::max(0.0, usual.kept - bytes));
   }
   const InFlight kept = most_in_flight(stage, config.dataset_config.micro_batch_num, kept_bytes);
   const int64_t tp = std::max<int64_t>(config.parallel_config.tensor_model_parallel_size, 1);
   estimate.stage = stage.rank;
   estimate.stages = stage.size;
   estimate.in_flight = kept.passes;
-  const double count =
-      count_parameters(model, tp, layers, stage.pre_process(), stage.post_process());
+  const int64_t ep = std::max<int64_t>(config.parallel_config.expert_model_parallel_size, 1);
+  const int64_t etp = expert_tensor_parallel_size(config.parallel_config);
+  const ParameterCounts counts = count_parameters(
+      model, {.tensor = tp, .expert = ep, .expert_tensor = etp}, model.moe.num_experts / ep, layers,
+      stage.pre_process(), stage.post_process());
+  const double count = counts.all();
   estimate.parameter_count = static_cast<int64_t>(count);
+  estimate.expert_parameter_count = static_cast<int64_t>(counts.experts);
   const double element = d(size_of(model.compute_dtype));
   estimate_states(config, count, estimate);
   const int64_t cp = std::max<int64_t>(config.parallel_config.context_parallel_size, 1);
   if (data_parallel_size * cp > 1) {
-    share_out(config, data_parallel_size * cp, estimate);
+    share_out(config, data_parallel_size * cp,
+              std::max<int64_t>(data_parallel_size * cp * tp / (ep * etp), 1), estimate);
   }
   estimate_checkpoints(config, count, data_parallel_size * cp, estimate);
 
@@ -311,14 +409,16 @@ MemoryEstimate estimate_stage(const AllConfig& config,
   if (costs.empty()) {
     RecomputePolicy all;
     all.full = true;
-    const LayerCost full = layer_cost(config, all);
     std::vector<double> full_bytes;
+    double full_transient = 0;
     for (const LayerRange& range : stage.chunks) {
-      full_bytes.push_back(full.kept * d(range.count));
+      const LayerCost full = cost_of(range, all);
+      full_bytes.push_back(full.kept);
+      full_transient = std::max(full_transient, full.transient);
     }
     const InFlight least = most_in_flight(stage, config.dataset_config.micro_batch_num, full_bytes);
     estimate.recompute_could_save =
-        bytes_of(std::max(0.0, kept.bytes + transient - least.bytes - full.transient));
+        bytes_of(std::max(0.0, kept.bytes + transient - least.bytes - full_transient));
   }
   // The gradient is written over the logits. In one op with the loss a chunk of rows exists.
   const double rows = fuses_head_and_loss(model)
@@ -328,8 +428,15 @@ MemoryEstimate estimate_stage(const AllConfig& config,
     estimate.logits = bytes_of(rows * d((model.vocab_size + tp - 1) / tp) *
                                (model.use_fused_kernels ? element : element + 4));
   }
-  estimate.workspace = bytes_of(tokens * element *
-                                std::max(2 * hidden + mlp, 2 * hidden + 2 * (queries + 2 * keys)));
+  double widest = std::max(2 * hidden + mlp, 2 * hidden + 2 * (queries + 2 * keys));
+  if (layers.mixtures > 0) {
+    // Rows of experts and their gradients, also on their way.
+    const double rows = d(model.moe.moe_router_topk) * load * d(etp) / d(tp);
+    const double inner =
+        d(moe_ffn_hidden_size(model)) / d(etp) * (model.hidden_act == "swiglu" ? 3 : 2);
+    widest = std::max(widest, rows * (2 * hidden + inner));
+  }
+  estimate.workspace = bytes_of(tokens * element * widest);
   if (cp > 1) {
     // Keys and values of whole sequences, a quarter of the groups at a time: gathered, in order and
     // the next ones on their way, and their gradients in float32 in two orders.
@@ -352,7 +459,12 @@ MemoryEstimate estimate_memory(const AllConfig& config, int64_t data_parallel_si
     for (const auto& row : table) {
       stage.chunks.push_back(row[static_cast<size_t>(rank)]);
     }
-    MemoryEstimate estimate = estimate_stage(config, stage, data_parallel_size);
+    MemoryEstimate estimate = estimate_stage(config, stage, data_parallel_size, 1);
+    if (const double load = worst_expert_load(config); load > 1) {
+      const MemoryEstimate worst = estimate_stage(config, stage, data_parallel_size, load);
+      estimate.unbalanced =
+          worst.activations + worst.workspace - estimate.activations - estimate.workspace;
+    }
     if (rank == 0 || estimate.total() > largest.total()) {
       largest = std::move(estimate);
     }
@@ -380,6 +492,9 @@ std::string memory_text(const MemoryEstimate& estimate) {
                   ", which needs the most:\n");
   }
   text += "parameters (" + std::to_string(estimate.parameter_count) +
+          (estimate.expert_parameter_count > 0
+               ? concat(", of experts ", estimate.expert_parameter_count)
+               : std::string()) +
           "): " + size_text(estimate.parameters) + "\n";
   if (estimate.weight_copies > 0) {
     text += "16-bit copies of weights: " + size_text(estimate.weight_copies) + "\n";
@@ -399,6 +514,10 @@ std::string memory_text(const MemoryEstimate& estimate) {
          (estimate.snapshot > 0 ? "\ncopy for async_save: " + size_text(estimate.snapshot)
                                 : std::string()) +
          "\ntotal: " + size_text(estimate.total()) +
+         (estimate.unbalanced > 0
+              ? concat("\nmore, if one rank's experts get as many tokens as they can: ",
+                       size_text(estimate.unbalanced))
+              : std::string()) +
          (estimate.start > estimate.total()
               ? "\nat the start, with all weights in float32: " + size_text(estimate.start)
               : std::string());

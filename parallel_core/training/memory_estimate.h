@@ -10,10 +10,23 @@
 
 namespace tapestry {
 
-/// Parameters of the dense model, exactly; a tied output matrix counts once. With several
-/// tensor-parallel ranks those that one of them holds, the vocabulary's padding included.
-/// ValueError if the number does not fit 62 bits.
-int64_t parameter_count(const TransformerConfig& model, int64_t tensor_parallel_size = 1);
+/// Ranks over which a model's matrices are divided, and those of its experts.
+struct ModelShares {
+  int64_t tensor = 1;
+  int64_t expert = 1;         ///< ranks with other experts
+  int64_t expert_tensor = 1;  ///< ranks with other slices of the same
+};
+
+/// Parameters of the model, exactly; a tied output matrix counts once. With several ranks those
+/// that one of them holds, the vocabulary's padding included. ValueError if the number does not fit
+/// 62 bits.
+int64_t parameter_count(const TransformerConfig& model, const ModelShares& shares = {});
+/// Of these the ones that a token meets: of the experts of a layer those that it is sent to.
+int64_t active_parameter_count(const TransformerConfig& model);
+
+/// How many times the rows that a rank's experts have where all experts have as many it may get at
+/// most: where tokens all prefer its experts, as far as these have the capacity.
+double worst_expert_load(const AllConfig& config);
 
 /// Bytes by kind in the process of one rank: of a pipeline its stage, of a tensor-parallel group
 /// its share. docs/memory.md has the table of bytes per parameter.
@@ -21,7 +34,8 @@ struct MemoryEstimate {
   int stage = 0;
   int stages = 1;
   int64_t in_flight = 1;  // passes of the stage's chunks that wait for their backward at the peak
-  int64_t parameter_count = 0;  // of the rank
+  int64_t parameter_count = 0;         // of the rank
+  int64_t expert_parameter_count = 0;  // of these, of experts
   int64_t parameters = 0;
   int64_t weight_copies = 0;  // 16-bit copies of the weights, with 16-bit compute only
   int64_t gradients = 0;      // of all parameters; of the largest with optimizer_in_backward
@@ -32,6 +46,8 @@ struct MemoryEstimate {
   int64_t recompute_could_save = 0;  // of `activations`, if every layer were recomputed
   int64_t logits = 0;                // logits, or the chunk of them that exists; on the last stage
   int64_t workspace = 0;             // temporaries of the largest layer's backward pass
+  int64_t unbalanced =
+      0;  // that activations need beyond this if experts' loads are as uneven as can be
   int64_t snapshot = 0;  // with async_save: the copy that is written while training goes on
   int64_t start =
       0;  // while weights are made or loaded: all in float32, before they are shared out
@@ -54,7 +70,9 @@ struct MemoryEstimate {
 /// MLP, sequence parallelism also the rest, context parallelism the tokens of all, but for the keys
 /// and values that a layer gathers. Of what data- and context-parallel ranks share out
 /// (zero_level), a rank has its part, and from z2 on what is whole at one time: the buckets of
-/// gradients that are being filled and reduced, the weights in use. Of a pipeline the stage that
+/// gradients that are being filled and reduced, the weights in use. Of experts a rank has its
+/// share, with rows of tokens as if all experts had as many; what the worst distribution needs
+/// beyond stands apart and is in no sum. Of a pipeline the stage that
 /// needs the most. ValueError as parameter_count and layer_ranges.
 MemoryEstimate estimate_memory(const AllConfig& config, int64_t data_parallel_size = 1);
 

@@ -35,6 +35,21 @@ nlohmann::ordered_json number(double value) {
   return value;
 }
 
+nlohmann::ordered_json moe_json(const MoELayerStatistics& layer) {
+  nlohmann::ordered_json out;
+  out["tokens_per_expert"] = layer.tokens_per_expert;
+  out["dropped_per_expert"] = layer.dropped_per_expert;
+  out["smallest_router_gap"] = number(layer.smallest_router_gap);
+  out["smallest_capacity_gap"] = number(layer.smallest_capacity_gap);
+  if (layer.smallest_group_gap) {
+    out["smallest_group_gap"] = number(*layer.smallest_group_gap);
+  }
+  for (const double bias : layer.expert_bias) {
+    out["expert_bias"].push_back(number(bias));
+  }
+  return out;
+}
+
 // The step of a line; none for what is no line of a step.
 std::optional<int64_t> step_of_line(const std::string& line) {
   constexpr std::string_view kStart = "{\"step\":";  // of lines as metrics_line makes them
@@ -141,6 +156,9 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
   line["step"] = record.step;
   line["epoch"] = record.epoch;
   line["loss"] = number(result.loss);
+  if (result.moe) {
+    line["aux_loss"] = number(result.moe->aux_loss);
+  }
   line["grad_norm"] = number(result.grad_norm);
   line["lr"] = nlohmann::ordered_json::array();
   for (const double lr : result.lr) {
@@ -176,6 +194,11 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
   if (!result.grad_norms.empty()) {
     for (const auto& [name, norm] : result.grad_norms) {
       line["grad_norms"][name] = number(norm);
+    }
+  }
+  if (result.moe) {
+    for (const auto& [layer, statistics] : result.moe->layers) {
+      line["moe"][concat("layers.", layer, ".moe")] = moe_json(statistics);
     }
   }
   if (record.embedding_local_norm) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <sstream>
 #include <vector>
@@ -208,6 +209,31 @@ void check_world_size(const ModelParallelConfig& config, int world_size) {
                     "; start it with mpirun -n ", model, " or RANKS=", model, " pretrain_gpt.sh");
 }
 
+void check_expert_ranks(const AllConfig& config, int world_size) {
+  const ModelParallelConfig& p = config.parallel_config;
+  const int64_t etp = expert_tensor_parallel_size(p);
+  const int64_t ep = p.expert_model_parallel_size;
+  const int64_t stage = world_size / p.pipeline_model_parallel_size;
+  if (stage % (etp * ep) == 0) {
+    return;
+  }
+  std::string place = "parallel_config";
+  for (const char* key : {"expert_tensor_parallel_size", "expert_model_parallel_size"}) {
+    const auto origin = config.origins.find(concat("parallel_config.", key));
+    if (origin != config.origins.end() && !origin->second.place.empty()) {
+      place = concat(origin->second.place, ": parallel_config.", key);
+    }
+  }
+  const int64_t dense = p.tensor_model_parallel_size * p.context_parallel_size;
+  const int64_t ranks = p.pipeline_model_parallel_size * std::lcm(etp * ep, dense);
+  throw ConfigError(
+      {concat(place, ": expert_model_parallel_size ", ep, " x expert_tensor_parallel_size ", etp,
+              " does not divide the ", stage, stage == 1 ? " rank" : " ranks",
+              " of a pipeline stage (tensor ", p.tensor_model_parallel_size, " x context ",
+              p.context_parallel_size, " x data ", stage / dense,
+              "); lower one of the two, or start a multiple of ", ranks, " ranks")});
+}
+
 ModelParallelSizes model_parallel_sizes(const ModelParallelConfig& config) {
   const int64_t chunks = config.virtual_pipeline_model_parallel_size.value_or(1);
   return {.tensor_model_parallel_size = static_cast<int>(config.tensor_model_parallel_size),
@@ -215,7 +241,8 @@ ModelParallelSizes model_parallel_sizes(const ModelParallelConfig& config) {
           .virtual_pipeline_model_parallel_size =
               chunks > 1 ? std::optional(static_cast<int>(chunks)) : std::nullopt,
           .context_parallel_size = static_cast<int>(config.context_parallel_size),
-          .expert_model_parallel_size = static_cast<int>(config.expert_model_parallel_size)};
+          .expert_model_parallel_size = static_cast<int>(config.expert_model_parallel_size),
+          .expert_tensor_parallel_size = static_cast<int>(expert_tensor_parallel_size(config))};
 }
 
 std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel_size) {
@@ -225,7 +252,11 @@ std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel
                 config.sequence_parallel ? "True" : "False", " | vpp ",
                 vpp ? std::to_string(*vpp) : "None",
                 config.context_parallel_size > 1 ? concat(" | cp ", config.context_parallel_size)
-                                                 : std::string());
+                                                 : std::string(),
+                config.expert_model_parallel_size > 1 || config.expert_tensor_parallel_size
+                    ? concat(" | ep ", config.expert_model_parallel_size, " | etp ",
+                             expert_tensor_parallel_size(config))
+                    : std::string());
 }
 
 void initialize_ranks(const AllConfig& config, const std::shared_ptr<ProcessGroup>& world) {
@@ -236,6 +267,7 @@ void initialize_ranks(const AllConfig& config, const std::shared_ptr<ProcessGrou
   if (!model_parallel_is_initialized()) {
     const ModelParallelConfig& p = config.parallel_config;
     check_world_size(p, world->size());
+    check_expert_ranks(config, world->size());
     initialize_model_parallel(model_parallel_sizes(p), world);
   }
 }

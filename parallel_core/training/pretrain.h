@@ -44,6 +44,10 @@ ModelParallelSizes model_parallel_sizes(const ModelParallelConfig& config);
 /// ValueError, with the number that is needed, for a job whose ranks the layout does not divide.
 void check_world_size(const ModelParallelConfig& config, int world_size);
 
+/// ConfigError, with the place of the key, if the ranks of a pipeline stage are no grid of
+/// expert_tensor_parallel_size x expert_model_parallel_size.
+void check_expert_ranks(const AllConfig& config, int world_size);
+
 /// "dp 1 | pp 1 | tp 1 | sp False | vpp None"
 std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel_size);
 

@@ -28,7 +28,7 @@ struct OpCost {
 
 // Widths and tokens of a rank.
 struct Sizes {
-  explicit Sizes(const AllConfig& config) {
+  explicit Sizes(const AllConfig& config, bool mixture, double load) {
     const TransformerConfig& model = config.model_config;
     const ModelParallelConfig& p = config.parallel_config;
     const int64_t tp_ranks = std::max<int64_t>(p.tensor_model_parallel_size, 1);
@@ -53,10 +53,32 @@ struct Sizes {
     const Precision precision = precision_of(model);
     activation = as_double(size_of(precision.activation));
     residual = as_double(size_of(precision.residual));
+    rows = tokens;
+    if (mixture) {
+      add_experts(config, load);
+    }
+  }
+
+  // Rows of experts take the place of tokens in the MLP, and a shared expert's stand beside.
+  void add_experts(const AllConfig& config, double load) {
+    const MoEConfig& moe = config.model_config.moe;
+    const double etp = as_double(expert_tensor_parallel_size(config.parallel_config));
+    const double gates = up / ffn;
+    routed = tokens / ranks;
+    sent = routed * as_double(moe.moe_router_topk);
+    rows = sent * etp * load;
+    ffn = as_double(moe_ffn_hidden_size(config.model_config)) / etp;
+    up = gates * ffn;
+    shared = as_double(moe.moe_shared_expert_intermediate_size.value_or(0)) / ranks;
+    shared_up = gates * shared;
   }
 
   double tokens, piece, ranks, hidden, queries, keys, heads, groups, ffn, up, attention_flops;
   double activation, residual;  // bytes
+  double rows;                  // that go through the MLP, or this rank's experts
+  // Of a mixture: tokens whose experts this rank chooses, the rows that it makes of them, and the
+  // width of the shared expert.
+  double routed = 0, sent = 0, shared = 0, shared_up = 0;
 };
 
 // `keeps_activation`: the MLP's, in place of what it is made from.
@@ -71,6 +93,7 @@ std::array<OpCost, kOps> op_costs(const TransformerConfig& model,
   const double hidden = s.piece * s.hidden * s.activation;
   const double residual = s.piece * s.hidden * s.residual;
   const double per_width = s.tokens * s.activation;
+  const double per_row = s.rows * s.activation;
   const bool rotates = model.position_embedding_type == "rope";
   const bool norms = model.qk_layernorm;
   const bool sandwich = model.use_sandwich_norm;
@@ -106,14 +129,21 @@ std::array<OpCost, kOps> op_costs(const TransformerConfig& model,
   // A bias is added before a gated activation, which keeps the sum.
   const bool adds_bias = is_gated(model.hidden_act) && model.mlp_has_bias;
   const bool reads_input = model.hidden_act != "relu" && !(adds_bias && keeps_activation);
-  set(LayerOp::kMapping, per_width * s.up, reads_input, 2 * s.tokens * s.hidden * s.up,
-      {LayerOp::kPostAttentionNorm});
-  set(LayerOp::kActivation, per_width * s.ffn,
+  set(LayerOp::kMapping, per_row * s.up + per_width * s.shared_up, reads_input,
+      2 * s.hidden * (s.rows * s.up + s.tokens * s.shared_up), {LayerOp::kPostAttentionNorm});
+  set(LayerOp::kActivation, per_row * s.ffn + per_width * s.shared,
       keeps_activation || !(fused_activation && keeps_only_input(model.hidden_act)), 0,
       {LayerOp::kMapping});
-  ops[static_cast<size_t>(LayerOp::kActivation)].beside = adds_bias ? per_width * s.up : 0;
-  set(LayerOp::kProjection, hidden, sandwich, 2 * s.tokens * s.ffn * s.hidden,
+  ops[static_cast<size_t>(LayerOp::kActivation)].beside =
+      adds_bias ? per_row * s.up + per_width * s.shared_up : 0;
+  set(LayerOp::kProjection, hidden, sandwich, 2 * s.hidden * (s.rows * s.ffn + s.tokens * s.shared),
       {LayerOp::kActivation});
+  if (s.routed > 0) {
+    // The experts' input, their output for the gates' gradient, what the router reads in float32.
+    const double router = s.activation < 4 ? s.routed * s.hidden * 4 : 0;
+    ops[static_cast<size_t>(LayerOp::kMapping)].beside = per_row * s.hidden + router;
+    ops[static_cast<size_t>(LayerOp::kProjection)].beside = s.sent * s.hidden * s.activation;
+  }
   return ops;
 }
 
@@ -136,8 +166,11 @@ std::string less_text(double bytes) {
 
 }  // namespace
 
-LayerCost layer_cost(const AllConfig& config, const RecomputePolicy& policy) {
-  const Sizes s(config);
+LayerCost layer_cost(const AllConfig& config,
+                     const RecomputePolicy& policy,
+                     bool mixture,
+                     double load) {
+  const Sizes s(config, mixture, load);
   const std::array<OpCost, kOps> ops =
       op_costs(config.model_config, s, policy.keeps(LayerOp::kActivation));
   std::array<bool, kOps> needed{};
@@ -172,15 +205,16 @@ LayerCost layer_cost(const AllConfig& config, const RecomputePolicy& policy) {
       cost.kept += policy.keeps_gathered(norm) ? s.tokens * s.hidden * s.activation : 0;
     }
   }
-  cost.transient += s.tokens * s.ffn * s.activation;  // of the MLP, between its products
+  cost.transient += s.rows * s.ffn * s.activation;  // of the MLP, between its products
   return cost;
 }
 
-std::vector<LayerCost> layer_costs(const AllConfig& config) {
+std::vector<LayerCost> layer_costs(const AllConfig& config, double load) {
   std::vector<LayerCost> costs;
   const std::vector<LayerOpName> names = layer_op_names(config.model_config);
   for (const LayerRecompute& layer : config.model_config.layer_recompute) {
-    LayerCost cost = layer_cost(config, recompute_policy(layer, names));
+    const bool mixture = is_moe_layer(config.model_config, std::ssize(costs));
+    LayerCost cost = layer_cost(config, recompute_policy(layer, names), mixture, load);
     if (!layer.keeps_input && !costs.empty()) {
       cost.transient += costs.back().transient;  // the layers of a group are made again together
     }
@@ -189,9 +223,9 @@ std::vector<LayerCost> layer_costs(const AllConfig& config) {
   return costs;
 }
 
-double layer_flops(const AllConfig& config) {
+double layer_flops(const AllConfig& config, bool mixture) {
   double sum = 0;
-  for (const OpCost& op : op_costs(config.model_config, Sizes(config), false)) {
+  for (const OpCost& op : op_costs(config.model_config, Sizes(config, mixture, 1), false)) {
     sum += op.flops;
   }
   return sum;
@@ -201,19 +235,26 @@ std::string recompute_cost_text(const AllConfig& config) {
   if (config.model_config.layer_recompute.empty()) {
     return {};
   }
-  const LayerCost usual = layer_cost(config, RecomputePolicy());
   const std::vector<LayerCost> costs = layer_costs(config);
-  const double flops = layer_flops(config);
+  std::vector<LayerCost> usual;
+  double usually_kept = 0;
+  double flops = 0;
+  for (int64_t layer = 0; layer < std::ssize(costs); ++layer) {
+    const bool mixture = is_moe_layer(config.model_config, layer);
+    usual.push_back(layer_cost(config, RecomputePolicy(), mixture));
+    usually_kept += usual.back().kept;
+    flops += layer_flops(config, mixture);
+  }
   std::string text;
   double saved = 0;
   double again = 0;
   for (size_t first = 0; first < costs.size();) {
     size_t end = first;
     while (end < costs.size() && costs[end].kept == costs[first].kept &&
-           costs[end].flops == costs[first].flops) {
+           usual[end].kept == usual[first].kept && costs[end].flops == costs[first].flops) {
       ++end;
     }
-    const double less = usual.kept - costs[first].kept;
+    const double less = usual[first].kept - costs[first].kept;
     text += concat(text.empty() ? "" : "; ", end - first == 1 ? "layer " : "layers ", first,
                    end - first == 1 ? std::string() : concat(" to ", end - 1), ": ",
                    less_text(less), ", ", number_text(costs[first].flops, "FLOP"), " more");
@@ -222,11 +263,10 @@ std::string recompute_cost_text(const AllConfig& config) {
     again += costs[first].flops * layers;
     first = end;
   }
-  const auto layers = static_cast<double>(costs.size());
   std::array<char, 64> share{};
-  std::snprintf(share.data(), share.size(), "%.1f %%", 100 * again / (3 * flops * layers));
+  std::snprintf(share.data(), share.size(), "%.1f %%", 100 * again / (3 * flops));
   return concat("recompute: of a micro-batch, the layers keep ", less_text(saved), " than ",
-                size_text(static_cast<int64_t>(usual.kept * layers)), ", and compute ",
+                size_text(static_cast<int64_t>(usually_kept)), ", and compute ",
                 number_text(again, "FLOP"), " again, ", share.data(),
                 " more than their forward and backward passes\nrecompute: of each, ", text);
 }

@@ -31,24 +31,40 @@ constexpr double kBytesPerUpdate = 32;
 
 double d(int64_t value) { return static_cast<double>(value); }
 
-// Elements of the matrices that each token meets in a layer.
-double matrix_elements(const TransformerConfig& model) {
+// Elements of the matrices that each token meets in a layer; of a mixture those of its experts.
+double matrix_elements(const TransformerConfig& model, bool mixture) {
   const double hidden = d(model.hidden_size);
   const double channels = d(model.kv_channels.value_or(0));
   const double queries = d(model.num_attention_heads) * channels;
   const double keys = d(model.num_query_groups) * channels;
   const double mlp = model.hidden_act == "swiglu" ? 3 : 2;
-  return hidden * (2 * queries + 2 * keys) + mlp * hidden * d(model.ffn_hidden_size);
+  double width = d(model.ffn_hidden_size);
+  double router = 0;
+  if (mixture) {
+    width = d(model.moe.moe_router_topk) * d(moe_ffn_hidden_size(model)) +
+            d(model.moe.moe_shared_expert_intermediate_size.value_or(0));
+    router = hidden * d(model.moe.num_experts);
+  }
+  return hidden * (2 * queries + 2 * keys) + mlp * hidden * width + router;
 }
 
 // FLOPs of a token in the products of a layer, forward; half of the S x S products of attention.
-double layer_flops(const TransformerConfig& model) {
+double layer_flops(const TransformerConfig& model, bool mixture) {
   const double context = model.window_size
                              ? std::min(d(model.window_size->front() + 1), d(model.seq_length) / 2)
                              : d(model.seq_length) / 2;
   const double attention =
       4 * context * d(model.num_attention_heads) * d(model.kv_channels.value_or(0));
-  return 2 * matrix_elements(model) + attention;
+  return 2 * matrix_elements(model, mixture) + attention;
+}
+
+// Of so many layers; where they are not alike, of the average of the model's.
+double flops_of_layers(const TransformerConfig& model, double layers) {
+  double sum = 0;
+  for (int64_t i = 0; i < model.num_layers; ++i) {
+    sum += layer_flops(model, is_moe_layer(model, i));
+  }
+  return model.num_layers > 0 ? sum / d(model.num_layers) * layers : 0;
 }
 
 double head_flops(const TransformerConfig& model) {
@@ -76,7 +92,7 @@ double seconds_of(double at_least, F&& f) {
 double model_flops(const AllConfig& config, int64_t data_parallel_size) {
   const TransformerConfig& model = config.model_config;
   const double tokens = d(global_batch_size(config, data_parallel_size)) * d(model.seq_length);
-  return 3 * tokens * (d(model.num_layers) * layer_flops(model) + head_flops(model));
+  return 3 * tokens * (flops_of_layers(model, d(model.num_layers)) + head_flops(model));
 }
 
 StepWork step_work(const AllConfig& config, int64_t data_parallel_size) {
@@ -97,7 +113,7 @@ StepWork step_work(const AllConfig& config, int64_t data_parallel_size) {
   }
   StepWork work;
   work.flops =
-      3 * micro_batches * tokens / tp * (most_layers * layer_flops(model) + head_flops(model));
+      3 * micro_batches * tokens / tp * (flops_of_layers(model, most_layers) + head_flops(model));
   const MemoryEstimate memory = estimate_memory(config, data_parallel_size);
   work.flops += micro_batches * memory.recompute_flops;
   const double kept = d(memory.activations) / d(std::max<int64_t>(memory.in_flight, 1));

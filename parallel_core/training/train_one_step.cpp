@@ -112,6 +112,7 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
       optimizer_(optimizer),
       schedule_(schedule),
       scaler_(get_grad_scaler(config)),
+      experts_(network_with_loss, config.model_config),
       clip_(gradient_clipping(config)),
       per_token_(config.training_config.calculate_per_token_loss),
       mean_(config.training_config.loss_reduction == "mean"),
@@ -304,10 +305,15 @@ StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_ba
   StepResult result;
   result.loss_scale = scaler_.scale();
   network_.train();
+  experts_.start_step(result.loss_scale, std::ssize(micro_batches));
+  const int64_t applied = position_.applied;
   if (backward_update_) {
     step_in_backward(micro_batches, result);
   } else {
     step_after_backward(micro_batches, result);
+  }
+  if (experts_.any()) {
+    result.moe = experts_.finish_step(/*updated=*/position_.applied > applied);
   }
   ++position_.seen;
   position_.skipped += result.skipped ? 1 : 0;

@@ -21,6 +21,7 @@
 #include "parallel_core/pipeline_parallel/parallel_model.h"
 #include "parallel_core/training/forward_step.h"
 #include "parallel_core/training/norm_spikes.h"
+#include "parallel_core/transformer/moe/moe_statistics.h"
 
 namespace tapestry {
 
@@ -45,6 +46,7 @@ struct StepResult {
   /// Per logical tensor, when asked for; in a pipeline those of all stages on the first, and none
   /// on the others.
   std::map<std::string, double> grad_norms;
+  std::optional<MoEStepStatistics> moe;  ///< of a model with mixtures of experts
 
   // Of this rank alone.
   /// Mean loss of each of its micro-batches; empty but on the last stage.
@@ -124,6 +126,7 @@ class TrainOneStepCell {
   optim::Optimizer& optimizer_;
   const optim::Schedule& schedule_;
   optim::GradScaler scaler_;
+  MoEStatistics experts_;
   std::optional<NormSpikes> spikes_;
   std::optional<GradClipConfig> clip_;
   bool per_token_;

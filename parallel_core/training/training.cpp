@@ -9,6 +9,7 @@
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/checkpoint_health.h"
+#include "parallel_core/training/expert_log.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/nan_watch.h"
 #include "parallel_core/training/norm_watch.h"
@@ -72,6 +73,7 @@ TrainSummary train(TrainOneStepCell& cell,
   StepMonitor monitor(cell, config, total);
   SkipWatch skipped(cell, config);
   NanWatch nan(cell, config);
+  ExpertLog experts(config);
   MetricsOfSteps metrics(options.metrics);
   StepLog log(config, total, options.step_flops);
   RunCheckpoints checkpoints(cell, config, options);
@@ -86,7 +88,7 @@ TrainSummary train(TrainOneStepCell& cell,
   if (m.check_for_global_norm) {
     observers.push_back(&abnormal.emplace(config));
   }
-  observers.insert(observers.end(), {&nan, &metrics});
+  observers.insert(observers.end(), {&nan, &experts, &metrics});
   observers.insert(observers.end(), options.observers.begin(), options.observers.end());
   observers.insert(observers.end(), {&log, &checkpoints});
 

@@ -32,6 +32,11 @@ Tensor apart(const Tensor& x, const Tensor& bias) {
 
 }  // namespace
 
+bool uses_fused_activation(const TransformerConfig& config) {
+  return is_gated(config.hidden_act) ? config.apply_swiglu_fusion.value_or(config.use_fused_kernels)
+                                     : config.use_fused_kernels;
+}
+
 Activation get_act_func(const std::string& hidden_act, bool use_fused) {
   struct Forms {
     Activation fused;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "autograd/tensor/tensor.h"
+#include "parallel_core/config/config.h"
 
 namespace tapestry {
 
@@ -17,6 +18,9 @@ bool is_gated(const std::string& hidden_act);
 /// True for the ones whose backward keeps their input alone, so that their output can be made again
 /// from it instead of being kept for the next layer.
 bool keeps_only_input(const std::string& hidden_act);
+
+/// Whether the configuration asks for the activation in one pass.
+bool uses_fused_activation(const TransformerConfig& config);
 
 /// gelu (erf form), fast_gelu (tanh form), relu, silu, squared_relu, swiglu, fused_swiglu.
 /// ValueError listing them for another name. Not fused: made of elementary ops.

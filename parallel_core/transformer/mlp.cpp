@@ -6,17 +6,12 @@ namespace tapestry {
 
 namespace {
 
-bool uses_fused_activation(const TransformerConfig& config) {
-  return is_gated(config.hidden_act) ? config.apply_swiglu_fusion.value_or(config.use_fused_kernels)
-                                     : config.use_fused_kernels;
-}
-
 ParallelLinearSpec mapping_spec(const TransformerConfig& config,
                                 const TensorParallelLayout& layout,
+                                int64_t ffn,
                                 const std::string& prefix) {
   const int64_t hidden = config.hidden_size;
-  const int64_t ffn = config.ffn_hidden_size;
-  const int64_t own = layout.share_of(ffn, "channels of ffn_hidden_size");
+  const int64_t own = layout.share_of(ffn, "channels of the MLP");
   const int64_t first = layout.rank * own;
   std::vector<std::string> names = {prefix + "w_up"};
   if (is_gated(config.hidden_act)) {
@@ -47,10 +42,10 @@ ParallelLinearSpec mapping_spec(const TransformerConfig& config,
 
 ParallelLinearSpec projection_spec(const TransformerConfig& config,
                                    const TensorParallelLayout& layout,
+                                   int64_t ffn,
                                    const std::string& prefix) {
   const int64_t hidden = config.hidden_size;
-  const int64_t ffn = config.ffn_hidden_size;
-  const int64_t own = layout.share_of(ffn, "channels of ffn_hidden_size");
+  const int64_t own = layout.share_of(ffn, "channels of the MLP");
   ParallelLinearSpec spec{.input_size = own,
                           .output_size = hidden,
                           .weight = {sliced(prefix + "w_down.weight", {hidden, ffn}, 1,
@@ -67,15 +62,23 @@ ParallelLinearSpec projection_spec(const TransformerConfig& config,
 }  // namespace
 
 ParallelMLP::ParallelMLP(const TransformerConfig& config, int64_t layer_number, bool sequence_first)
+    : ParallelMLP(config,
+                  config.ffn_hidden_size,
+                  "layers." + std::to_string(layer_number - 1) + ".feed_forward.",
+                  sequence_first) {}
+
+ParallelMLP::ParallelMLP(const TransformerConfig& config,
+                         int64_t ffn_hidden_size,
+                         const std::string& prefix,
+                         bool sequence_first)
     : hidden_act_(config.hidden_act),
       activation_(get_act_func(config.hidden_act, uses_fused_activation(config))),
       recomputes_(uses_fused_activation(config) && keeps_only_input(config.hidden_act)) {
-  const std::string prefix = "layers." + std::to_string(layer_number - 1) + ".feed_forward.";
   const TensorParallelLayout layout = tensor_parallel_layout(config, sequence_first);
-  mapping_ =
-      &register_module<ColumnParallelLinear>("mapping", mapping_spec(config, layout, prefix));
-  projection_ =
-      &register_module<RowParallelLinear>("projection", projection_spec(config, layout, prefix));
+  mapping_ = &register_module<ColumnParallelLinear>(
+      "mapping", mapping_spec(config, layout, ffn_hidden_size, prefix));
+  projection_ = &register_module<RowParallelLinear>(
+      "projection", projection_spec(config, layout, ffn_hidden_size, prefix));
 }
 
 OutputAndBias ParallelMLP::forward(const Tensor& x, const LayerPass& pass) {

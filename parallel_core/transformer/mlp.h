@@ -26,6 +26,11 @@ class ParallelMLP final : public MlpBlock {
  public:
   /// `layer_number` counts from 1. ValueError if the ranks do not divide F.
   ParallelMLP(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
+  /// Of width `ffn_hidden_size`, with logical tensors PREFIXw_up.weight and so on.
+  ParallelMLP(const TransformerConfig& config,
+              int64_t ffn_hidden_size,
+              const std::string& prefix,
+              bool sequence_first);
 
   std::string type_name() const override { return "ParallelMLP"; }
   std::string extra_repr() const override { return hidden_act_; }

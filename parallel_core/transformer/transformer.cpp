@@ -7,6 +7,7 @@
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/transformer/activation_recorder.h"
+#include "parallel_core/transformer/moe/moe_layer.h"
 
 namespace tapestry {
 
@@ -53,7 +54,11 @@ ParallelTransformerLayer::ParallelTransformerLayer(const TransformerConfig& conf
         add_norm("attn_post_norm", "attention_post_norm", config.attn_post_norm_scale);
   }
   post_attention_norm_ = add_norm("post_attention_norm", "ffn_norm");
-  mlp_ = &register_module<ParallelMLP>("mlp", config, layer_number, sequence_first);
+  if (is_moe_layer(config, layer_)) {
+    mlp_ = &register_module<MoELayer>("mlp", config, layer_number, sequence_first);
+  } else {
+    mlp_ = &register_module<ParallelMLP>("mlp", config, layer_number, sequence_first);
+  }
   if (config.use_sandwich_norm) {
     ffn_post_norm_ = add_norm("ffn_post_norm", "ffn_post_norm", config.ffn_post_norm_scale);
   }

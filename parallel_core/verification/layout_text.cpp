@@ -29,6 +29,8 @@ constexpr std::array kEntries = {
     Entry{"vpp", Kind::kCount, "parallel_config.virtual_pipeline_model_parallel_size"},
     Entry{"dp", Kind::kCount, ""},
     Entry{"cp", Kind::kCount, "parallel_config.context_parallel_size"},
+    Entry{"ep", Kind::kCount, "parallel_config.expert_model_parallel_size"},
+    Entry{"etp", Kind::kCount, "parallel_config.expert_tensor_parallel_size"},
     Entry{"layers", Kind::kTable, "parallel_config.num_layer_list"},
     Entry{"offset", Kind::kTable, "parallel_config.offset"},
     Entry{"embedding_stage", Kind::kSwitch, "parallel_config.standalone_embedding_stage"},
@@ -130,9 +132,6 @@ std::string table_of(const std::string& item, const std::string& value) {
 }
 
 const Entry& entry_of(const std::string& item, const std::string& name) {
-  if (name == "ep") {
-    complain(item, "asks for expert parallelism, which is not built yet");
-  }
   const auto* found = std::find_if(kEntries.begin(), kEntries.end(),
                                    [&](const Entry& entry) { return entry.name == name; });
   if (found == kEntries.end()) {
@@ -225,6 +224,7 @@ std::vector<std::string> single_process_overrides(const AllConfig& layout,
           parallel + "virtual_pipeline_model_parallel_size=null",
           parallel + "context_parallel_size=1",
           parallel + "expert_model_parallel_size=1",
+          parallel + "expert_tensor_parallel_size=null",
           parallel + "sequence_parallel=False",
           parallel + "zero_level=null",
           parallel + "standalone_embedding_stage=False",
@@ -259,6 +259,9 @@ std::string layout_text(const AllConfig& config, int64_t data_parallel_size) {
   add(p.standalone_embedding_stage, "embedding_stage");
   add(p.context_parallel_size > 1, concat("cp=", p.context_parallel_size));
   add(true, concat("dp=", data_parallel_size));
+  add(p.expert_model_parallel_size > 1, concat("ep=", p.expert_model_parallel_size));
+  add(p.expert_tensor_parallel_size.has_value(),
+      concat("etp=", p.expert_tensor_parallel_size.value_or(1)));
   add(t.use_distributed_optimizer && !p.zero_level, "dist_opt");
   add(p.zero_level.has_value(), "zero=" + p.zero_level.value_or(""));
   add(t.bucket_size.has_value(), concat("bucket=", t.bucket_size.value_or(0)));

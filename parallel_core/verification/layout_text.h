@@ -21,6 +21,7 @@ struct LayoutText {
 /// |------------------|-----|
 /// | tp=N pp=N cp=N   | tensor_, pipeline_model_parallel_size, context_parallel_size |
 /// | dp=N             | data-parallel ranks |
+/// | ep=N etp=N       | expert_model_parallel_size, expert_tensor_parallel_size |
 /// | vpp=N            | virtual_pipeline_model_parallel_size |
 /// | sp               | sequence_parallel |
 /// | layers=9,3       | num_layer_list; rows of virtual stages are separated by '/' |
@@ -34,8 +35,8 @@ struct LayoutText {
 /// | delay            | delay_grad_reduce |
 ///
 /// Words without a number may also be given as sp=True or sp=False. ValueError, naming the entry,
-/// for an unknown or repeated name, a value that is not what it should be, and for experts (ep),
-/// which are not built yet. Whether the parts fit together is left to the configuration.
+/// for an unknown or repeated name, or a value that is not what it should be. Whether the parts fit
+/// together is left to the configuration.
 LayoutText parse_layout(const std::string& text);
 
 /// What turns the configuration of a layout into that of one process which trains on the same

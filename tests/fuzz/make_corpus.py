@@ -219,8 +219,16 @@ def write_hf_configs(checkpoint):
             "initializer_range": 0.02, "bos_token_id": 0, "eos_token_id": 0,
             "tie_word_embeddings": True}
     put("hf_config", "whole_gpt2", json.dumps(gpt2))
-    put("hf_config", "experts", json.dumps({**llama, "model_type": "mixtral",
-                                            "num_local_experts": 8}))
+    experts = {**llama, "num_experts_per_tok": 2, "output_router_logits": False,
+               "router_aux_loss_coef": 0.001}
+    put("hf_config", "whole_mixtral",
+        json.dumps({**experts, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
+                    "num_local_experts": 8, "router_jitter_noise": 0.01, "sliding_window": None}))
+    put("hf_config", "whole_qwen2_moe",
+        json.dumps({**experts, "architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe",
+                    "num_experts": 8, "moe_intermediate_size": 32, "norm_topk_prob": False,
+                    "shared_expert_intermediate_size": 64, "decoder_sparse_step": 2,
+                    "mlp_only_layers": [0], "use_sliding_window": False, "max_window_layers": 2}))
 
 
 def main():

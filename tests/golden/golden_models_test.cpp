@@ -2,8 +2,9 @@
 // bfloat16 is replayed twice: without fused kernels, where every rounding is the reference's, and
 // with them.
 //
-// Reads the directory in TAPESTRY_GOLDEN_MODELS, else the project's own small set. A case whose
-// configuration needs a feature that is not built yet is listed with the reason and passed over.
+// Reads the directories in TAPESTRY_GOLDEN_MODELS and, with mixtures of experts,
+// TAPESTRY_GOLDEN_MOE_MODELS, else the project's own small set. A case whose configuration needs a
+// feature that is not built yet is listed with the reason and passed over.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -67,12 +68,50 @@ struct Variant {
   int ranks = 1;                             // threads of this program
   int data_parallel = 1;                     // of these
   std::vector<std::string> layout = {};      // settings
+  // A choice that was closer than this may fall otherwise. With bfloat16 a router reads what was
+  // rounded in steps of 2^-8: the reference's own variants differ in such choices.
+  double closest_choice = 0;
 
   /// Variants are reported apart.
   std::string of(const std::string& quantity) const {
     return name.empty() ? quantity : quantity + (ranks > 1 ? ", " : ", bfloat16 ") + name;
   }
 };
+
+bool has_mixtures(const Json& config) {
+  return config.contains("num_moe_experts") && config.at("num_moe_experts").is_number();
+}
+
+// Layouts that spread experts over ranks which share the micro-batches of one.
+std::vector<Variant> expert_layouts(const Json& config) {
+  struct Sizes {
+    int tp, cp, pp, ep, etp;
+    bool sp;
+  };
+  std::vector<Variant> out;
+  for (const Sizes& s :
+       {Sizes{2, 1, 1, 2, 1, false}, Sizes{2, 1, 1, 1, 2, false}, Sizes{2, 1, 1, 2, 1, true},
+        Sizes{1, 2, 1, 2, 1, false}, Sizes{2, 2, 1, 2, 2, true}, Sizes{1, 2, 2, 2, 1, false}}) {
+    if (config.at("num_moe_experts").get<int>() % s.ep != 0 ||
+        config.at("moe_ffn_hidden_size").get<int>() % s.etp != 0 ||
+        config.at("num_layers").get<int>() < s.pp) {
+      continue;
+    }
+    const auto set = [](const char* key, const auto& value) {
+      return concat("parallel_config.", key, "=", value);
+    };
+    out.push_back(
+        {.name = concat("tp ", s.tp, s.sp ? " sp" : "", ", cp ", s.cp, ", pp ", s.pp, ", ep ", s.ep,
+                        ", etp ", s.etp),
+         .ranks = s.tp * s.cp * s.pp,
+         .layout = {set("tensor_model_parallel_size", s.tp),
+                    set("sequence_parallel", s.sp ? "True" : "False"),
+                    set("context_parallel_size", s.cp), set("pipeline_model_parallel_size", s.pp),
+                    set("expert_model_parallel_size", s.ep),
+                    set("expert_tensor_parallel_size", s.etp)}});
+  }
+  return out;
+}
 
 // `has_activations`: the case has acts_step_1.safetensors.
 std::vector<Variant> variants_of(const Json& config, bool has_activations) {
@@ -84,6 +123,11 @@ std::vector<Variant> variants_of(const Json& config, bool has_activations) {
                        .ranks = ranks,
                        .data_parallel = ranks,
                        .layout = {concat("parallel_config.zero_level=", level)}});
+        if (has_mixtures(config)) {
+          out.push_back(out.back());
+          out.back().name += ", ep 2";
+          out.back().layout.emplace_back("parallel_config.expert_model_parallel_size=2");
+        }
       }
     }
     const auto add_layout = [&](int tp, bool sp, int pp) {
@@ -103,6 +147,10 @@ std::vector<Variant> variants_of(const Json& config, bool has_activations) {
     add_layout(4, true, 1);  // more than some models have groups of keys
     add_layout(1, false, 2);
     add_layout(2, true, 2);
+    if (has_mixtures(config)) {
+      const std::vector<Variant> experts = expert_layouts(config);
+      out.insert(out.end(), experts.begin(), experts.end());
+    }
     return out;
   }
   const std::string dump =
@@ -111,11 +159,13 @@ std::vector<Variant> variants_of(const Json& config, bool has_activations) {
       {.name = "elementary",
        .options = "--set model_config.use_fused_kernels=False" + dump,
        .bounds = Bounds::of_bfloat16(),
-       .rounded_equally = {"layers.0.attention.v", "layers.0.attention.context", "layers.0.mlp"}},
+       .rounded_equally = {"layers.0.attention.v", "layers.0.attention.context", "layers.0.mlp"},
+       .closest_choice = 1.0 / 256},
       {.name = "fused",
        .options = "--set model_config.use_fused_kernels=True" + dump,
        .bounds = Bounds::of_bfloat16(),
-       .rounded_equally = {"layers.0.attention.v"}}};
+       .rounded_equally = {"layers.0.attention.v"},
+       .closest_choice = 1.0 / 256}};
   if (!has_activations) {
     for (Variant& variant : out) {
       variant.rounded_equally.clear();
@@ -221,6 +271,65 @@ void compare_weights(const LogicalState& found,
   }
 }
 
+bool is_count(const std::string& name) { return name.ends_with("_per_expert"); }
+
+// Whether the mixtures of a step have made all choices of the reference. They must, unless one of
+// them was too close.
+bool have_same_choices(const Json& found,
+                       const Json& expected,
+                       const Variant& variant,
+                       const std::string& where) {
+  bool same = true;
+  for (const auto& [layer, reference] : expected.at("moe").items()) {
+    double gap = 1e9;
+    for (const auto& [name, value] : reference.items()) {
+      gap = name.ends_with("_gap") ? std::min(gap, value.get<double>()) : gap;
+    }
+    for (const auto& [name, value] : reference.items()) {
+      const Json& own = found.at("moe").at(layer).at(name);
+      if (is_count(name) && own != value) {
+        same = false;
+        EXPECT_LT(gap, variant.closest_choice)
+            << where << ", " << layer << ", " << name << ": " << own << ", not " << value;
+      }
+    }
+  }
+  return same;
+}
+
+// What else the mixtures of a step did.
+void compare_mixtures(const Json& found,
+                      const Json& expected,
+                      const Variant& variant,
+                      const std::string& where) {
+  const Bounds& bounds = variant.bounds;
+  const bool first = expected.at("step").get<int64_t>() == 1;
+  expect_within(variant.of("auxiliary loss"),
+                relative(found.at("aux_loss").get<double>(), expected.at("aux_loss").get<double>()),
+                first ? std::max(bounds.first_loss, 2e-6) : bounds.loss, where);
+  ASSERT_EQ(found.at("moe").size(), expected.at("moe").size()) << where;
+  for (const auto& [layer, reference] : expected.at("moe").items()) {
+    const Json& ours = found.at("moe").at(layer);
+    ASSERT_EQ(ours.size(), reference.size()) << where << ", " << layer;
+    for (const auto& [name, value] : reference.items()) {
+      const Json& own = ours.at(name);
+      if (is_count(name)) {
+        continue;
+      }
+      if (name == "expert_bias") {
+        for (size_t e = 0; e < value.size(); ++e) {
+          EXPECT_NEAR(own.at(e).get<double>(), value.at(e).get<double>(), 1e-6) << where;
+        }
+      } else if (first && value.get<double>() < 1e9) {
+        // How close a choice was follows from logits.
+        expect_within(variant.of("gap of a choice"),
+                      std::abs(own.get<double>() - value.get<double>()),
+                      std::max(1e-5, variant.closest_choice), where + ", " + layer + ", " + name);
+      }
+    }
+  }
+}
+
 void compare_step(const Json& found,
                   const Json& expected,
                   const Json& config,
@@ -242,6 +351,14 @@ void compare_step(const Json& found,
   EXPECT_EQ(found.at("loss_tokens").get<double>(), expected.at("loss_tokens").get<double>())
       << where;
   EXPECT_TRUE(found.at("finite").get<bool>()) << where;
+  ASSERT_EQ(found.contains("moe"), expected.contains("moe")) << where;
+  bool same_choices = true;
+  if (expected.contains("moe")) {
+    same_choices = have_same_choices(found, expected, variant, where);
+    if (same_choices) {
+      compare_mixtures(found, expected, variant, where);
+    }
+  }
   for (const Json& lr : found.at("lr")) {
     expect_within("learning rate",
                   std::abs(lr.get<double>() - expected.at("lr").get<double>()) /
@@ -252,7 +369,8 @@ void compare_step(const Json& found,
   for (const auto& [parameter, value] : expected.at("grad_norms").items()) {
     const double reference = value.get<double>();
     const double ours = found.at("grad_norms").at(parameter).get<double>();
-    if (has_zero_gradient(parameter, config) && reference < 1e-6 && ours < 1e-6) {
+    if (!same_choices ||
+        (has_zero_gradient(parameter, config) && reference < 1e-6 && ours < 1e-6)) {
       continue;
     }
     expect_within(variant.of("parameter gradient norm"),
@@ -364,9 +482,7 @@ void replay(const fs::path& folder, const Variant& variant, const fs::path& scra
   }
 }
 
-TEST(GoldenModels, ReplaysEveryTrace) {
-  const char* given = std::getenv("TAPESTRY_GOLDEN_MODELS");
-  const fs::path root = given != nullptr ? fs::path(given) : fs::path("tests/data/golden_models");
+void replay_folder(const fs::path& root) {
   ASSERT_TRUE(fs::is_directory(root)) << root;
   std::vector<fs::path> cases;
   for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
@@ -393,6 +509,19 @@ TEST(GoldenModels, ReplaysEveryTrace) {
   for (const auto& [quantity, entry] : worst()) {
     std::cout << "  " << quantity << ": " << entry.first << " (" << entry.second << ")\n";
   }
+}
+
+TEST(GoldenModels, ReplaysEveryTrace) {
+  const char* given = std::getenv("TAPESTRY_GOLDEN_MODELS");
+  replay_folder(given != nullptr ? given : "tests/data/golden_models");
+}
+
+TEST(GoldenModels, ReplaysEveryTraceOfMixtures) {
+  const char* given = std::getenv("TAPESTRY_GOLDEN_MOE_MODELS");
+  if (given == nullptr) {
+    GTEST_SKIP() << "TAPESTRY_GOLDEN_MOE_MODELS names no directory";
+  }
+  replay_folder(given);
 }
 
 }  // namespace

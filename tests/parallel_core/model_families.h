@@ -22,4 +22,17 @@ inline Overrides llama(const Overrides& more = {}) {
   return out;
 }
 
+inline const std::string kMoe = "moe_config.";
+
+/// A Mixtral of four experts; with kQkvBias and a shared expert a Qwen2-MoE.
+inline Overrides mixtral(const Overrides& more = {}) {
+  return joined(llama({kMoe + "num_experts=4"}), more);
+}
+inline Overrides qwen2_moe(const Overrides& more = {}) {
+  return joined(mixtral({kQkvBias, kMoe + "moe_ffn_hidden_size=16",
+                         kMoe + "moe_shared_expert_intermediate_size=24",
+                         kMoe + "use_shared_expert_gating=True"}),
+                more);
+}
+
 }  // namespace tapestry::testing

@@ -48,19 +48,58 @@ template <class T>
   }
 }
 
-template <class Item, class Element, int kVectors>
+/// Rows of memory on their way into the second-level cache, evenly over the sums of some tiles.
+class Fetch {
+ public:
+  Fetch(const ComingRows& coming, int64_t tiles, int64_t items)
+      : row_(static_cast<const char*>(coming.data)),
+        row_bytes_(coming.row_bytes),
+        stride_(coming.stride_bytes),
+        rows_(coming.data == nullptr ? 0 : coming.rows) {
+    const int64_t lines = rows_ * ceil_div(row_bytes_, kLine);
+    per_turn_ = ceil_div(lines, tiles * ceil_div(items, kItemsPerFetch));
+  }
+
+  [[gnu::always_inline]] void go_on() {
+    for (int64_t i = 0; i < per_turn_ && rows_ > 0; ++i) {
+      __builtin_prefetch(row_ + at_, 0, 2);
+      at_ += kLine;
+      if (at_ >= row_bytes_) {
+        at_ = 0;
+        row_ += stride_;
+        --rows_;
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+
+  const char* row_;
+  int64_t row_bytes_;
+  int64_t stride_;
+  int64_t rows_;
+  int64_t at_ = 0;
+  int64_t per_turn_ = 0;
+};
+
+template <class Item, class Element, int kVectors, class Fetching = NoFetch>
 class PanelOfC {
  public:
   static constexpr int64_t kWidth = kVectors * kLane;
 
-  PanelOfC(const TiledProduct& product, const Item* panel, int64_t column)
+  PanelOfC(const TiledProduct& product,
+           const Item* panel,
+           int64_t column,
+           const Fetching& fetch = {})
       : product_(product),
         panel_(panel),
         column_(column),
         columns_(least(kWidth, product.n - column)),
-        items_(items_of<Item>(product.k)) {}
+        items_(items_of<Item>(product.k)),
+        fetch_(fetch) {}
 
-  [[gnu::noinline]] void multiply(int64_t tile_begin, int64_t tile_end) const {
+  [[gnu::noinline]] void multiply(int64_t tile_begin, int64_t tile_end) {
     const TiledProduct& g = product_;
     // Such a sum goes on from what stands in C, also in a tile that is not whole and has to be
     // copied: added to it afterwards, it would be rounded once more than its neighbours.
@@ -102,7 +141,7 @@ class PanelOfC {
     }
   }
 
-  [[gnu::always_inline]] void sum(int64_t tile, bool accumulate, float* c, int64_t ldc) const {
+  [[gnu::always_inline]] void sum(int64_t tile, bool accumulate, float* c, int64_t ldc) {
     const TiledProduct& g = product_;
     const auto* packed =
         static_cast<const Item*>(g.packed_a) + (tile - g.first_packed) * items_ * kTileRows;
@@ -122,15 +161,37 @@ class PanelOfC {
 
   template <bool kTransA>
   [[gnu::always_inline]] void multiply(
-      const Item* a, int64_t lda, bool accumulate, float* c, int64_t ldc) const {
+      const Item* a, int64_t lda, bool accumulate, float* c, int64_t ldc) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
     if constexpr (kVectors == kPanelVectors) {
-      multiply_panel_tile<kTransA>(items_, a, lda, panel_, accumulate, c, ldc);
+      multiply_in_parts<kTransA>(a, lda, accumulate, c, ldc);
       return;
     }
 #endif
-    multiply_tile<Item, kVectors, kTransA>(items_, a, lda, panel_, kWidth, accumulate, c, ldc);
+    multiply_tile<Item, kVectors, kTransA>(items_, a, lda, panel_, kWidth, accumulate, c, ldc,
+                                           fetch_);
   }
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  /// Between parts of the sum, which goes on from what stands in c, the fetch goes on.
+  template <bool kTransA>
+  [[gnu::always_inline]] void multiply_in_parts(
+      const Item* a, int64_t lda, bool accumulate, float* c, int64_t ldc) {
+    if constexpr (requires { fetch_.go_on(); }) {
+      constexpr int64_t kPart = 16 * kItemsPerFetch;
+      for (int64_t p = 0; p < items_; p += kPart) {
+        const int64_t part = least(kPart, items_ - p);
+        for (int64_t i = 0; i < part; i += kItemsPerFetch) {
+          fetch_.go_on();
+        }
+        multiply_panel_tile<kTransA>(part, a + p * (kTransA ? lda : 1), lda, panel_ + p * kWidth,
+                                     accumulate || p > 0, c, ldc);
+      }
+    } else {
+      multiply_panel_tile<kTransA>(items_, a, lda, panel_, accumulate, c, ldc);
+    }
+  }
+#endif
 
   void copy_tile(const float* x, int64_t ld, int64_t rows, float* sums) const {
     for (int64_t r = 0; r < kTileRows; ++r) {
@@ -162,6 +223,7 @@ class PanelOfC {
   int64_t column_;
   int64_t columns_;
   int64_t items_;
+  [[no_unique_address]] Fetching fetch_;
 };
 
 /// Tiles of A that `panels` panels meet one after the other, so that these rows are read from the
@@ -260,6 +322,33 @@ void multiply_tiles_typed(const TiledProduct& product,
           .multiply(tile, least(tile + step, end));
     });
   }
+}
+
+template <class Item, class Element>
+void multiply_fetching_typed(const TiledProduct& product,
+                             int64_t begin,
+                             int64_t end,
+                             const Item* packed,
+                             const ComingRows& coming) {
+  const int64_t items = items_of<Item>(product.k);
+  const int64_t size = size_of(product.c_dtype);
+  const int64_t row = begin * kTileRows;
+  for_panels(product, [&](int64_t v, auto vectors) {
+    constexpr int kVectors = decltype(vectors)::value;
+    const int64_t next = (v + kVectors) * kLane;
+    ComingRows after = coming;
+    if (next < product.n) {
+      after = {};
+      if (product.beta != 0) {
+        after = {static_cast<const char*>(product.c) + (row * product.ldc + next) * size,
+                 least(end * kTileRows, product.m) - row,
+                 least(kPanelVectors * kLane, product.n - next) * size, product.ldc * size};
+      }
+    }
+    PanelOfC<Item, Element, kVectors, Fetch>(product, packed + v * kLane * items, v * kLane,
+                                             Fetch(after, end - begin, items))
+        .multiply(begin, end);
+  });
 }
 
 template <class Item, class Element>
@@ -384,6 +473,18 @@ void multiply_tiles(const TiledProduct& product, int64_t begin, int64_t end, con
     using Item = std::remove_pointer_t<decltype(item)>;
     multiply_tiles_typed<Item, std::remove_pointer_t<decltype(element)>>(
         product, begin, end, static_cast<const Item*>(panels));
+  });
+}
+
+void multiply_tiles_fetching(const TiledProduct& product,
+                             int64_t begin,
+                             int64_t end,
+                             const void* panels,
+                             const ComingRows& coming) {
+  with_types(product, [&](auto* item, auto* element) {
+    using Item = std::remove_pointer_t<decltype(item)>;
+    multiply_fetching_typed<Item, std::remove_pointer_t<decltype(element)>>(
+        product, begin, end, static_cast<const Item*>(panels), coming);
   });
 }
 

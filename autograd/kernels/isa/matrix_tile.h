@@ -67,7 +67,13 @@ struct Operand {
   int64_t ld;
 };
 
-template <class Item, int kVectors, bool kTransA>
+/// Nothing is done between the items of a sum.
+struct NoFetch {};
+/// Items of a sum after which a fetch is told to go on.
+inline constexpr int64_t kItemsPerFetch = 16;
+
+/// fetch.go_on() is called again and again during the sum.
+template <class Item, int kVectors, bool kTransA, class Fetch = NoFetch>
 [[gnu::always_inline]] inline void multiply_tile(int64_t k,
                                                  const Item* a,
                                                  int64_t lda,
@@ -75,7 +81,8 @@ template <class Item, int kVectors, bool kTransA>
                                                  int64_t ldb,
                                                  bool accumulate,
                                                  typename Product<Item>::Sum* c,
-                                                 int64_t ldc) {
+                                                 int64_t ldc,
+                                                 [[maybe_unused]] Fetch&& fetch = {}) {
   using P = Product<Item>;
   using C = typename P::Sum;
   typename P::SumVector sum[kTileRows][kVectors];
@@ -86,7 +93,7 @@ template <class Item, int kVectors, bool kTransA>
       sum[r][v] = accumulate ? load(c + r * ldc + v * kLanes<C>) : typename P::SumVector{};
     }
   }
-  for (int64_t p = 0; p < k; ++p) {
+  const auto add_item = [&](int64_t p) __attribute__((always_inline)) {
     typename P::ItemVector row[kVectors];
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) {
@@ -99,6 +106,19 @@ template <class Item, int kVectors, bool kTransA>
       for (int v = 0; v < kVectors; ++v) {
         sum[r][v] = P::add(ar, row[v], sum[r][v]);
       }
+    }
+  };
+  if constexpr (requires { fetch.go_on(); }) {
+    for (int64_t p = 0; p < k;) {
+      fetch.go_on();
+      const int64_t end = p + kItemsPerFetch < k ? p + kItemsPerFetch : k;
+      for (; p < end; ++p) {
+        add_item(p);
+      }
+    }
+  } else {
+    for (int64_t p = 0; p < k; ++p) {
+      add_item(p);
     }
   }
 #pragma GCC unroll 8

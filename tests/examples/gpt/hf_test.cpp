@@ -412,7 +412,7 @@ TEST_F(HfTest, FoldersThatAreRefused) {
     EXPECT_EQ(generate("--checkpoint llama --prompt And"), 2);
     EXPECT_THAT(err_, HasSubstr(text)) << said();
   };
-  refused({{"model_type", "mixtral"}}, "mixtures of experts are not built yet");
+  refused({{"model_type", "falcon"}}, "model_type \"falcon\" cannot be read");
   refused({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}}, "\"yarn\" is not built");
   refused({{"hidden_act", "gelu"}}, "hidden_act: a gated MLP with \"gelu\" is not built");
   EXPECT_EQ(pretrain("--config_path run.yaml --from_hf none"), 2);

@@ -284,9 +284,6 @@ const std::vector<Case> kCases = {
     {"LayerListRows",
      section("parallel_config:\n  num_layer_list: [[1, 1], [2]]\n"),
      {"rows of different lengths"}},
-    {"ExpertsTopk",
-     section("moe_config:\n  num_experts: 4\n  moe_router_topk: 5\n"),
-     {"f.yaml:16:20", "more than num_experts 4"}},
     // combinations: training and data
     {"NoLength", base(), {"nothing else gives the length"}, {"training_config.training_iters=0"}},
     {"TwoLengths", data("  train_samples: 100\n"), {"f.yaml:5:18", "one of them gives"}},

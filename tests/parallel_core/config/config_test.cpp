@@ -161,13 +161,9 @@ TEST(Config, ReducedPrecisionSetsComputeTypeAlone) {
 
 TEST(Config, LaterFeaturesAreNamedWithReasonAndPlace) {
   const char* const kLater[] = {
-      "parallel_config.expert_model_parallel_size=2",
-      "moe_config.num_experts=4",
-      "moe_config.moe_router_topk=1",
       "lora_config.use_lora=True",
       "lora_config.target_cells=[{target_cells: [\"a.*\"]}, {cell: ab, rank: 4}]",
-      "training_config.profile=True",
-      "optimizer_config.zero_config={cpu_offload: True}"};
+      "training_config.profile=True", "optimizer_config.zero_config={cpu_offload: True}"};
   for (const char* text : kLater) {
     const auto config = with({text});
     ASSERT_THAT(config.unsupported, SizeIs(1)) << text;

@@ -8,7 +8,6 @@
 namespace tapestry {
 namespace {
 
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -83,15 +82,61 @@ TEST(Golden, ReducedPrecisionArrives) {
   EXPECT_TRUE(config.model_config.fp32_residual_connection);
 }
 
-TEST(Golden, FeaturesNotBuiltAreRefusedByTheLoader) {
-  std::string experts = reference(R"(, "moe_aux_loss_coeff": 0.02, "moe_z_loss_coeff": 0.0)");
-  experts.replace(experts.find("\"num_moe_experts\": null"), 23, "\"num_moe_experts\": 4");
-  const AllConfig config = convert(experts);
-  EXPECT_EQ(config.moe_config.num_experts, 4);
-  EXPECT_EQ(config.moe_config.moe_ffn_hidden_size, 96);
-  EXPECT_EQ(config.moe_config.moe_router_load_balancing_type, "aux_loss");
-  EXPECT_THAT(config.unsupported,
-              Contains(HasSubstr("moe_config.num_experts: 4 is not supported")));
+AllConfig convert_experts(const std::string& more) {
+  std::string experts = reference(more);
+  experts.replace(experts.find("\"num_moe_experts\": null"), 23, "\"num_moe_experts\": 8");
+  return convert(experts);
+}
+
+TEST(Golden, ExpertsArrive) {
+  const AllConfig config = convert_experts(
+      R"(, "moe_router_pre_softmax": false, "moe_aux_loss_coeff": 0.02, "moe_z_loss_coeff": 0.0,
+         "moe_expert_capacity_factor": 0.9, "moe_token_drop_policy": "position",
+         "moe_shared_expert_intermediate_size": null)");
+  const MoEConfig& moe = config.model_config.moe;
+  EXPECT_EQ(moe.num_experts, 8);
+  EXPECT_EQ(moe.moe_router_topk, 2);
+  EXPECT_EQ(moe.moe_ffn_hidden_size, 96);
+  EXPECT_EQ(moe.norm_topk_prob, true);
+  EXPECT_THAT(moe.balance_losses, ElementsAre(MoEBalanceLoss{"aux_loss", 0.02}));
+  EXPECT_EQ(moe.moe_z_loss_coeff, std::nullopt);
+  EXPECT_EQ(moe.moe_expert_capacity_factor, 0.9);
+  EXPECT_EQ(moe.moe_token_drop_policy, "position");
+  EXPECT_TRUE(is_moe_layer(config.model_config, 1));
+}
+
+TEST(Golden, LaterKeysOfExpertsArrive) {
+  const MoEConfig moe = convert_experts(R"(, "moe_aux_loss_coeff": 0.01, "moe_z_loss_coeff": 0.001,
+           "moe_router_load_balancing_type": "seq_aux_loss", "use_shared_expert_gating": true,
+           "moe_shared_expert_intermediate_size": 32, "moe_router_score_function": "sigmoid",
+           "norm_topk_prob": false, "moe_router_topk_scaling_factor": 2.5,
+           "topk_method": "noaux_tc", "moe_router_num_groups": 4, "moe_router_group_topk": 2,
+           "moe_router_enable_expert_bias": true, "moe_router_bias_update_rate": 0.01)")
+                            .model_config.moe;
+  EXPECT_THAT(moe.balance_losses, ElementsAre(MoEBalanceLoss{"seq_aux_loss", 0.01}));
+  EXPECT_EQ(moe.moe_z_loss_coeff, 0.001);
+  EXPECT_TRUE(moe.use_shared_expert_gating);
+  EXPECT_EQ(moe.moe_shared_expert_intermediate_size, 32);
+  EXPECT_EQ(moe.moe_router_score_function, "sigmoid");
+  EXPECT_EQ(moe.norm_topk_prob, false);
+  EXPECT_FALSE(moe.moe_router_pre_softmax);
+  EXPECT_EQ(moe.moe_router_topk_scaling_factor, 2.5);
+  EXPECT_EQ(moe.topk_method, "noaux_tc");
+  EXPECT_EQ(moe.moe_router_num_groups, 4);
+  EXPECT_EQ(moe.moe_router_group_topk, 2);
+  EXPECT_TRUE(moe.moe_router_enable_expert_bias);
+  EXPECT_EQ(moe.moe_router_bias_update_rate, 0.01);
+  // A softmax over all experts that is not normalised, which the reference names by this key alone.
+  EXPECT_TRUE(convert_experts(R"(, "moe_router_pre_softmax": false, "norm_topk_prob": false)")
+                  .model_config.moe.moe_router_pre_softmax);
+}
+
+// Of a model without experts their keys say nothing.
+TEST(Golden, KeysOfNoExpertsAreLeftOut) {
+  const AllConfig config = convert(reference(R"(, "moe_expert_capacity_factor": 0.9,
+      "topk_method": "greedy", "use_shared_expert_gating": false, "norm_topk_prob": null)"));
+  EXPECT_TRUE(config.moe_config == MoEConfig());
+  EXPECT_THAT(config.notes, IsEmpty());
 }
 
 TEST(Golden, BadInput) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -47,6 +48,41 @@ Json llama_json() {
           {"transformers_version", "4.46.0"},
           {"use_cache", true},
           {"vocab_size", 31}};
+}
+Json mixtral_json() {
+  Json json = llama_json();
+  for (const char* name : {"attention_bias", "mlp_bias", "pretraining_tp"}) {
+    json.erase(name);
+  }
+  json.update({{"architectures", {"MixtralForCausalLM"}},
+               {"model_type", "mixtral"},
+               {"num_local_experts", 4},
+               {"num_experts_per_tok", 2},
+               {"output_router_logits", false},
+               {"router_aux_loss_coef", 0.02},
+               {"router_jitter_noise", 0.0},
+               {"sliding_window", nullptr}});
+  return json;
+}
+Json qwen2_moe_json() {
+  Json json = mixtral_json();
+  for (const char* name : {"num_local_experts", "router_jitter_noise"}) {
+    json.erase(name);
+  }
+  json.update({{"architectures", {"Qwen2MoeForCausalLM"}},
+               {"model_type", "qwen2_moe"},
+               {"num_hidden_layers", 4},
+               {"num_experts", 6},
+               {"num_experts_per_tok", 3},
+               {"moe_intermediate_size", 20},
+               {"shared_expert_intermediate_size", 40},
+               {"norm_topk_prob", false},
+               {"decoder_sparse_step", 1},
+               {"mlp_only_layers", Json::array()},
+               {"use_sliding_window", false},
+               {"max_window_layers", 4},
+               {"sliding_window", 16}});
+  return json;
 }
 Json changed(Json json, const Json& more) {
   json.update(more);
@@ -150,6 +186,107 @@ TEST_F(FromHf, Gpt2) {
             (TokenIds{.bos = 50256, .eos = {50256}, .pad = {}}));
 }
 
+TEST_F(FromHf, Mixtral) {
+  const AllConfig config = load(mixtral_json());
+  const TransformerConfig& m = config.model_config;
+  EXPECT_EQ(m.ffn_hidden_size, 48);
+  EXPECT_FALSE(m.qkv_has_bias || m.out_proj_has_bias || m.mlp_has_bias);
+  EXPECT_FALSE(m.window_size.has_value());
+  EXPECT_EQ(m.moe.num_experts, 4);
+  EXPECT_EQ(m.moe.moe_router_topk, 2);
+  EXPECT_EQ(m.moe.moe_ffn_hidden_size, 48);
+  EXPECT_TRUE(is_moe_layer(m, 0) && is_moe_layer(m, 1));
+  EXPECT_EQ(m.moe.norm_topk_prob, true);  // over all, then divided by the sum: over the chosen
+  EXPECT_FALSE(m.moe.moe_router_pre_softmax);
+  EXPECT_FALSE(m.moe.moe_shared_expert_intermediate_size.has_value());
+  EXPECT_EQ(m.moe.moe_input_jitter_eps, std::nullopt);
+  EXPECT_THAT(m.moe.balance_losses, IsEmpty());  // the run's own choice
+  const AllConfig window =
+      load(changed(mixtral_json(), {{"sliding_window", 8}, {"router_jitter_noise", 0.01}}));
+  EXPECT_EQ(window.model_config.window_size, (std::vector<int64_t>{7, 0}));
+  EXPECT_EQ(window.model_config.moe.moe_input_jitter_eps, 0.01);
+  EXPECT_THAT(resolved_yaml(config), HasSubstr("\n  num_experts: 4  # " + dir_.file("hf") +
+                                               "/config.json, num_local_experts\n"));
+}
+
+TEST_F(FromHf, Qwen2Moe) {
+  const AllConfig config = load(qwen2_moe_json());
+  const TransformerConfig& m = config.model_config;
+  EXPECT_TRUE(m.qkv_has_bias);
+  EXPECT_FALSE(m.out_proj_has_bias || m.mlp_has_bias);
+  EXPECT_EQ(m.ffn_hidden_size, 48);
+  EXPECT_EQ(m.moe.num_experts, 6);
+  EXPECT_EQ(m.moe.moe_router_topk, 3);
+  EXPECT_EQ(m.moe.moe_ffn_hidden_size, 20);
+  EXPECT_EQ(m.moe.moe_shared_expert_intermediate_size, 40);
+  EXPECT_TRUE(m.moe.use_shared_expert_gating);
+  EXPECT_TRUE(m.moe.moe_router_pre_softmax);
+  EXPECT_EQ(m.moe.norm_topk_prob, false);
+  const TransformerConfig normalised =
+      load(changed(qwen2_moe_json(), {{"norm_topk_prob", true}})).model_config;
+  EXPECT_FALSE(normalised.moe.moe_router_pre_softmax);
+  EXPECT_EQ(normalised.moe.norm_topk_prob, true);
+}
+
+// Layer i, from 0, has experts if i + 1 is divisible by the step and the layer is no exception.
+TEST_F(FromHf, LayersOfQwen2Moe) {
+  const auto layers = [&](const Json& more) {
+    const TransformerConfig m = load(changed(qwen2_moe_json(), more)).model_config;
+    std::string out;
+    for (int64_t i = 0; i < m.num_layers; ++i) {
+      out += is_moe_layer(m, i) ? '1' : '0';
+    }
+    return out;
+  };
+  EXPECT_EQ(layers(Json::object()), "1111");
+  EXPECT_EQ(layers({{"decoder_sparse_step", 2}}), "0101");
+  EXPECT_EQ(layers({{"decoder_sparse_step", 3}}), "0010");
+  EXPECT_EQ(layers({{"mlp_only_layers", {0, 2}}}), "0101");
+  EXPECT_EQ(layers({{"decoder_sparse_step", 2}, {"mlp_only_layers", {3, 9}}}), "0100");
+  EXPECT_EQ(layers({{"mlp_only_layers", nullptr}}), "1111");
+}
+
+TEST_F(FromHf, ExpertsThatAreGivenAsWell) {
+  load(mixtral_json(),
+       "moe_config:\n  num_experts: 4\n  moe_aux_loss_coeff: 0.1\n"
+       "  moe_router_load_balancing_type: aux_loss\n  capacity_factor: 1.5\n"
+       "  moe_input_jitter_eps: 0.1\n");
+  const std::string file = dir_.file("hf") + "/config.json";
+  EXPECT_THAT(error(mixtral_json(), "moe_config:\n  num_experts: 8\n  num_experts_per_tok: 3\n"),
+              ::testing::AllOf(
+                  HasSubstr("f.yaml:6:16: moe_config.num_experts: is 8, but num_local_experts of " +
+                            file + " is 4; leave the key out"),
+                  HasSubstr("f.yaml:7:24: moe_config.moe_router_topk: is 3, but "
+                            "num_experts_per_tok of " +
+                            file + " is 2")));
+  EXPECT_THAT(error(qwen2_moe_json(), "moe_config:\n  first_k_dense_replace: 1\n"),
+              HasSubstr("moe_config.first_k_dense_replace is 1, but decoder_sparse_step of " +
+                        file + " is 1, that is moe_layer_freq: [1]"));
+  EXPECT_THAT(error(qwen2_moe_json(), "moe_config:\n  shared_expert_num: 1\n"),
+              HasSubstr("moe_config.moe_shared_expert_intermediate_size is 20, but "
+                        "shared_expert_intermediate_size of"));
+  EXPECT_EQ(load(changed(qwen2_moe_json(), {{"mlp_only_layers", {0}}}),
+                 "moe_config:\n  first_k_dense_replace: 1\n")
+                .moe_config.first_k_dense_replace,
+            1);
+  // A dense model has none, unless they are made of it.
+  EXPECT_THAT(error(llama_json(), "moe_config:\n  num_experts: 4\n"),
+              ::testing::AllOf(HasSubstr("moe_config.num_experts: is 4, but model_type of " + file +
+                                         " is \"llama\", that is num_experts: 1"),
+                               HasSubstr("moe_config.upcycle_from")));
+}
+
+TEST_F(FromHf, UpcyclingTakesTheRestFromTheDenseModel) {
+  const std::string dense = folder(llama_json());
+  const AllConfig config =
+      load(llama_json(), "moe_config:\n  num_experts: 4\n  upcycle_from: " + dense + "\n");
+  EXPECT_EQ(config.model_config.moe.num_experts, 4);
+  EXPECT_EQ(config.model_config.moe.moe_ffn_hidden_size, 48);
+  EXPECT_EQ(config.model_config.norm_epsilon, 1e-5);
+  EXPECT_EQ(config.training_config.load_checkpoint, "");
+  EXPECT_EQ(start_weights(config), "");
+}
+
 TEST_F(FromHf, WhatTheFileLeavesOutIsThatOfTheType) {
   const Json bare = {{"model_type", "gpt2"}};
   TransformerConfig m = load(bare).model_config;
@@ -176,6 +313,21 @@ TEST_F(FromHf, WhatTheFileLeavesOutIsThatOfTheType) {
   EXPECT_FALSE(m.out_proj_has_bias);
   EXPECT_FALSE(m.window_size.has_value());
   EXPECT_THAT(parsed({{"model_type", "qwen2"}}).token_ids.eos, IsEmpty());
+  m = load({{"model_type", "mixtral"}}).model_config;
+  EXPECT_EQ(std::make_tuple(m.vocab_size, m.hidden_size, m.num_layers, m.num_attention_heads,
+                            *m.moe.moe_ffn_hidden_size, *m.max_position_embeddings,
+                            m.num_query_groups, m.moe.num_experts, m.moe.moe_router_topk),
+            std::make_tuple(32000, 4096, 32, 32, 14336, 131072, 8, 8, 2));
+  EXPECT_EQ(m.norm_epsilon, 1e-5);
+  EXPECT_EQ(m.rotary_config.rotary_base, 1e6);
+  EXPECT_FALSE(m.window_size.has_value());
+  m = load({{"model_type", "qwen2_moe"}}).model_config;
+  EXPECT_EQ(std::make_tuple(m.vocab_size, m.hidden_size, m.num_layers, m.num_attention_heads,
+                            m.ffn_hidden_size, *m.max_position_embeddings, m.num_query_groups,
+                            m.moe.num_experts, m.moe.moe_router_topk, *m.moe.moe_ffn_hidden_size,
+                            *m.moe.moe_shared_expert_intermediate_size),
+            std::make_tuple(151936, 2048, 24, 16, 5632, 32768, 16, 60, 4, 1408, 5632));
+  EXPECT_TRUE(m.moe.moe_router_pre_softmax);
   // The name of the class alone, as in old files.
   EXPECT_EQ(parsed({{"architectures", {"Qwen2ForCausalLM"}}}).model_type, "qwen2");
 }
@@ -234,10 +386,25 @@ TEST_F(FromHf, Windows) {
 TEST(ReadHfConfig, WhatIsNotBuiltIsRefusedByItsName) {
   const Json gpt2 = {{"model_type", "gpt2"}};
   const std::vector<std::tuple<Json, std::string, std::string>> cases = {
-      {{{"model_type", "mixtral"}}, "mixtral", "mixtures of experts are not built yet"},
-      {{{"model_type", "qwen2_moe"}}, "qwen2_moe", "mixtures of experts are not built yet"},
+      {{{"model_type", "qwen3_moe"}}, "qwen3_moe", "norms of queries and keys"},
+      {changed(mixtral_json(), {{"num_local_experts", 1}}), "num_local_experts", "2 or more"},
+      {changed(mixtral_json(), {{"num_experts_per_tok", 5}}), "num_experts_per_tok",
+       "5 of num_local_experts 4"},
+      {changed(mixtral_json(), {{"router_jitter_noise", 1.5}}), "router_jitter_noise",
+       "expected a number in [0, 1)"},
+      {changed(mixtral_json(), {{"hidden_act", "gelu"}}), "hidden_act", "\"gelu\" is not built"},
+      {changed(qwen2_moe_json(), {{"mlp_only_layers", {0, "x"}}}), "mlp_only_layers",
+       "expected a list of layers"},
+      {changed(qwen2_moe_json(), {{"mlp_only_layers", {0, 1, 2, 3}}}), "mlp_only_layers",
+       "no layer of 4 has experts"},
+      {changed(qwen2_moe_json(), {{"decoder_sparse_step", 5}}), "decoder_sparse_step",
+       "no layer of 4 has experts"},
+      {changed(qwen2_moe_json(), {{"decoder_sparse_step", 0}}), "decoder_sparse_step", "got 0"},
+      {changed(qwen2_moe_json(), {{"qkv_bias", false}}), "qkv_bias", "not supported"},
       {{{"model_type", "qwen3"}}, "qwen3", "norms of queries and keys"},
-      {{{"model_type", "falcon"}}, "falcon", "what can: llama, mistral, qwen2 and gpt2"},
+      {{{"model_type", "falcon"}},
+       "falcon",
+       "what can: llama, mistral, mixtral, qwen2, qwen2_moe and gpt2"},
       {{{"architectures", {"OPTForCausalLM"}}}, "OPTForCausalLM", "cannot be read"},
       {Json::object(), "no model_type", "cannot be read"},
       {changed(llama_json(), {{"architectures", {"LlamaForSequenceClassification"}}}),
@@ -361,7 +528,7 @@ TEST_F(FromHf, FoldersThatCannotBeTaken) {
               }),
               ::testing::StartsWith("f.yaml:2:25: model_config.from_hf: none: there is no such "
                                     "folder"));
-  EXPECT_THAT(error({{"model_type", "mixtral"}}), HasSubstr("mixtral"));
+  EXPECT_THAT(error({{"model_type", "qwen3"}}), HasSubstr("qwen3"));
   EXPECT_THAT(error({{"model_type", "tapestry"}, {"hidden_size", 32}}),
               HasSubstr("does not describe its model"));
   const Json two = {{"model_type", "gpt2"}, {"embd_pdrop", 0.0}};
@@ -502,6 +669,48 @@ TEST(HfDifferences, AreTheKeysThatSayWhatTheWeightsAreOf) {
     EXPECT_THAT(lines[0], HasSubstr("model_config.")) << override;
   }
   EXPECT_EQ(found({"model_config.num_layers=3", "model_config.rotary_base=1e4"}).size(), 2U);
+  EXPECT_THAT(found({"moe_config.num_experts=4", "moe_config.moe_router_topk=3"}),
+              ElementsAre(HasSubstr("moe_config.num_experts is 4, but model_type of hf/config.json "
+                                    "is \"llama\", that is num_experts: 1")));
+}
+
+TEST_F(FromHf, DifferencesOfExperts) {
+  const TransformerConfig same = load(qwen2_moe_json()).model_config;
+  const auto found = [&](const Json& more, const std::function<void(MoEConfig&)>& change = {}) {
+    TransformerConfig config = same;
+    if (change) {
+      change(config.moe);
+    }
+    return differences(config, parsed(changed(qwen2_moe_json(), more)));
+  };
+  EXPECT_THAT(found(Json::object()), IsEmpty());
+  // All layers have experts: that of the dense ones is nothing.
+  EXPECT_THAT(found({{"intermediate_size", 7}}), IsEmpty());
+  EXPECT_THAT(found({{"router_aux_loss_coef", 0.5}},
+                    [](MoEConfig& moe) {
+                      moe.moe_expert_capacity_factor = 1.5;
+                      moe.moe_z_loss_coeff = 0.1;
+                      moe.moe_layer_freq = {1, 1, 1, 1};
+                    }),
+              IsEmpty());
+  const std::vector<std::pair<Json, const char*>> cases = {
+      {{{"num_experts", 8}}, "moe_config.num_experts is 6, but num_experts of"},
+      {{{"num_experts_per_tok", 2}}, "moe_config.moe_router_topk is 3, but num_experts_per_tok of"},
+      {{{"moe_intermediate_size", 8}}, "moe_config.moe_ffn_hidden_size is 20, but"},
+      {{{"shared_expert_intermediate_size", 8}},
+       "moe_config.moe_shared_expert_intermediate_size is 40, but"},
+      {{{"mlp_only_layers", {1}}},
+       "moe_config.moe_layer_freq is [1], but mlp_only_layers of hf/config.json is [1], that is "
+       "moe_layer_freq: [1, 0, 1, 1]"}};
+  for (const auto& [more, text] : cases) {
+    EXPECT_THAT(found(more), ElementsAre(HasSubstr(text)));
+  }
+  EXPECT_THAT(found({{"norm_topk_prob", true}}),
+              ElementsAre(HasSubstr("moe_config.norm_topk_prob is False, but norm_topk_prob of"),
+                          HasSubstr("moe_config.moe_router_pre_softmax is True, but "
+                                    "norm_topk_prob of")));
+  EXPECT_THAT(found(Json::object(), [](MoEConfig& moe) { moe = {}; }),
+              ElementsAre(HasSubstr("moe_config.num_experts is 1, but num_experts of")));
 }
 
 }  // namespace

@@ -95,7 +95,20 @@ const std::map<std::string, std::string> kOriginalKeys = {
      "num_experts moe_grouped_gemm moe_router_topk moe_router_load_balancing_type "
      "moe_token_dispatcher_type use_self_defined_alltoall moe_expert_capacity_factor "
      "moe_pad_expert_input_to_capacity moe_token_drop_policy moe_aux_loss_coeff moe_z_loss_coeff "
-     "moe_input_jitter_eps"},
+     "moe_input_jitter_eps expert_num n_routed_experts num_moe_experts num_experts_chosen "
+     "num_experts_per_tok capacity_factor aux_loss_factor aux_loss_types aux_loss_factors "
+     "routing_policy enable_sdrop use_fused_ops_topkrouter router_dense_type moe_router_dtype "
+     "shared_expert_num n_shared_experts use_shared_expert_gating moe_shared_expert_overlap "
+     "moe_intermediate_size moe_ffn_hidden_size first_k_dense_replace moe_layer_freq topk_method "
+     "n_group moe_router_num_groups topk_group moe_router_group_topk norm_topk_prob "
+     "routed_scaling_factor moe_router_topk_scaling_factor use_gating_sigmoid "
+     "moe_router_score_function balance_via_topk_bias moe_router_enable_expert_bias "
+     "topk_bias_update_rate moe_router_bias_update_rate z_loss_factor use_gmm "
+     "use_fused_ops_permute moe_permute_fusion enable_gmm_safe_tokens use_pad_tokens "
+     "callback_moe_droprate max_router_load expert_group_size group_wise_a2a comp_comm_parallel "
+     "comp_comm_parallel_degree use_allgather_dispatcher enable_deredundency npu_nums_per_device "
+     "save_token_distribution cur_layer enable_cold_hot_expert update_step hot_expert_num "
+     "cold_token_percent moe_module_name ep_extend_tp dispatch_global_max_bs"},
     {"lora_config", "use_lora lora_rank lora_alpha lora_dropout target_cells"},
     {"tensorboard",
      "tensorboard_dir tensorboard_queue_size log_loss_scale_to_tensorboard "

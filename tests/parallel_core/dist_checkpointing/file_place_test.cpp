@@ -244,6 +244,86 @@ TEST(FileNames, OfAMindFormersLlama) {
   testing::expect_states_equal(made.loaded(theirs), made.logical);
 }
 
+// Each tensor under its name, as it is.
+void expect_names(NameScheme scheme, const std::map<std::string, std::string>& names) {
+  for (const auto& [logical, file] : names) {
+    const FilePlace place = file_place(scheme, logical, {4, 3});
+    EXPECT_EQ(place.name, file);
+    EXPECT_EQ(place.shape, (Shape{4, 3}));
+    EXPECT_TRUE(!place.transposed && place.first == 0 && place.block == 0) << logical;
+  }
+}
+
+TEST(FileNames, OfAMixtral) {
+  const std::string layer = "model.layers.11.";
+  expect_names(
+      NameScheme::kMixtral,
+      {{"tok_embeddings.weight", "model.embed_tokens.weight"},
+       {"layers.11.attention.wq.weight", layer + "self_attn.q_proj.weight"},
+       {"layers.11.ffn_norm.weight", layer + "post_attention_layernorm.weight"},
+       {"layers.11.moe.router.weight", layer + "block_sparse_moe.gate.weight"},
+       {"layers.11.moe.experts.0.w_gate.weight", layer + "block_sparse_moe.experts.0.w1.weight"},
+       {"layers.11.moe.experts.7.w_down.weight", layer + "block_sparse_moe.experts.7.w2.weight"},
+       {"layers.11.moe.experts.12.w_up.weight", layer + "block_sparse_moe.experts.12.w3.weight"},
+       {"lm_head.weight", "lm_head.weight"}});
+}
+
+TEST(FileNames, OfAQwen2Moe) {
+  const std::string layer = "model.layers.3.";
+  expect_names(
+      NameScheme::kQwen2Moe,
+      {{"layers.3.attention.wk.bias", layer + "self_attn.k_proj.bias"},
+       {"layers.3.feed_forward.w_up.weight", layer + "mlp.up_proj.weight"},  // of a dense layer
+       {"layers.3.moe.router.weight", layer + "mlp.gate.weight"},
+       {"layers.3.moe.experts.0.w_gate.weight", layer + "mlp.experts.0.gate_proj.weight"},
+       {"layers.3.moe.experts.10.w_up.weight", layer + "mlp.experts.10.up_proj.weight"},
+       {"layers.3.moe.experts.1.w_down.weight", layer + "mlp.experts.1.down_proj.weight"},
+       {"layers.3.moe.shared_expert.w_gate.weight", layer + "mlp.shared_expert.gate_proj.weight"},
+       {"layers.3.moe.shared_expert.w_up.weight", layer + "mlp.shared_expert.up_proj.weight"},
+       {"layers.3.moe.shared_expert.w_down.weight", layer + "mlp.shared_expert.down_proj.weight"},
+       {"layers.3.moe.shared_expert_gate.weight", layer + "mlp.shared_expert_gate.weight"},
+       {"final_norm.weight", "model.norm.weight"}});
+}
+
+TEST(FileNames, OfExpertsAreKnownByThoseInAFile) {
+  const auto scheme = [](std::set<std::string> names) {
+    names.insert("model.embed_tokens.weight");
+    return name_scheme(names);
+  };
+  EXPECT_EQ(scheme({"model.layers.1.block_sparse_moe.experts.0.w1.weight"}), NameScheme::kMixtral);
+  EXPECT_EQ(scheme({"model.layers.0.mlp.gate_proj.weight",
+                    "model.layers.1.mlp.experts.0.gate_proj.weight"}),
+            NameScheme::kQwen2Moe);
+  EXPECT_EQ(scheme({"model.layers.0.mlp.gate_proj.weight"}), NameScheme::kLlama);
+  EXPECT_EQ(name_scheme(std::set<std::string>{"layers.0.moe.experts.0.w_gate.weight"}),
+            NameScheme::kLogical);
+  EXPECT_EQ(name_scheme(small_config(testing::mixtral()).model_config), NameScheme::kMixtral);
+  EXPECT_EQ(name_scheme(small_config(testing::qwen2_moe()).model_config), NameScheme::kQwen2Moe);
+}
+
+// One tensor for all experts of a layer, as newer writers store them.
+TEST(FileNames, FusedExpertsAreRefusedByTheirName) {
+  for (const char* name :
+       {"model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.down_proj",
+        "model.layers.0.block_sparse_moe.experts.gate_up_proj.weight"}) {
+    EXPECT_THAT(
+        message_of<ValueError>([&] {
+          check_experts_are_apart({"model.embed_tokens.weight", name}, "hf/model.safetensors");
+        }),
+        ::testing::AllOf(::testing::StartsWith(concat("hf/model.safetensors: ", name, " ")),
+                         ::testing::HasSubstr("the matrices of each expert by themselves")))
+        << name;
+  }
+  check_experts_are_apart(
+      {"model.layers.0.mlp.experts.0.down_proj.weight", "model.layers.0.mlp.down_proj.weight"},
+      "f");
+  const Made made(llama());
+  State files = made.files;
+  files["model.layers.0.mlp.experts.gate_up_proj"] = ones({4, 96, 32});
+  EXPECT_ERROR(made.loaded(files), ValueError,
+               "mlp.experts.gate_up_proj holds the matrices of all");
+}
+
 TEST(FileNames, Gpt2WithoutPrefixAndWithMaskBuffers) {
   const Made made({});
   State old;

@@ -132,6 +132,45 @@ TEST(ModelConfigJson, SaysTheDtypeThatIsStored) {
   EXPECT_EQ(Json::parse(text_of({}, {}, kBFloat16)).at("torch_dtype"), "bfloat16");
 }
 
+TEST(ModelConfigJson, Mixtral) {
+  const Overrides experts =
+      llama_with({"moe_config.num_experts=4", "moe_config.moe_ffn_hidden_size=16",
+                  "moe_config.aux_loss_factor=0.05", "moe_config.moe_input_jitter_eps=0.01"});
+  const Json json = json_of(experts);
+  EXPECT_EQ(json.at("model_type"), "mixtral");
+  EXPECT_EQ(json.at("architectures"), Json::array({"MixtralForCausalLM"}));
+  EXPECT_EQ(json.at("num_local_experts"), 4);
+  EXPECT_EQ(json.at("num_experts_per_tok"), 2);
+  EXPECT_EQ(json.at("intermediate_size"), 16);
+  EXPECT_EQ(json.at("router_jitter_noise"), 0.01);
+  // transformers averages the two layers, and its shares of the two choices add up to two.
+  EXPECT_EQ(json.at("router_aux_loss_coef"), 0.05);
+  EXPECT_EQ(json.at("output_router_logits"), false);
+  EXPECT_EQ(json.at("sliding_window"), nullptr);
+  EXPECT_FALSE(json.contains("attention_bias") || json.contains("moe_config"));
+  EXPECT_EQ(json_of(testing::joined(experts, {kOf + "window_size=[3, 0]"})).at("sliding_window"),
+            4);
+}
+
+TEST(ModelConfigJson, Qwen2Moe) {
+  const Overrides experts = llama_with(
+      {kOf + "qkv_has_bias=True", "moe_config.num_experts=4", "moe_config.moe_ffn_hidden_size=16",
+       "moe_config.moe_shared_expert_intermediate_size=24", "moe_config.moe_layer_freq=[0, 1]",
+       "moe_config.use_shared_expert_gating=True", "moe_config.moe_router_pre_softmax=True"});
+  const Json json = json_of(experts);
+  EXPECT_EQ(json.at("model_type"), "qwen2_moe");
+  EXPECT_EQ(json.at("architectures"), Json::array({"Qwen2MoeForCausalLM"}));
+  EXPECT_EQ(json.at("num_experts"), 4);
+  EXPECT_EQ(json.at("num_experts_per_tok"), 2);
+  EXPECT_EQ(json.at("intermediate_size"), 48);
+  EXPECT_EQ(json.at("moe_intermediate_size"), 16);
+  EXPECT_EQ(json.at("shared_expert_intermediate_size"), 24);
+  EXPECT_EQ(json.at("norm_topk_prob"), false);
+  EXPECT_EQ(json.at("decoder_sparse_step"), 1);
+  EXPECT_EQ(json.at("mlp_only_layers"), Json::array({0}));
+  EXPECT_EQ(json.at("use_sliding_window"), false);
+}
+
 // Every model, through its file, to the same model.
 TEST(ModelConfigJson, ReadsBackAsTheSameModel) {
   const TempDir dir;
@@ -142,7 +181,21 @@ TEST(ModelConfigJson, ReadsBackAsTheSameModel) {
         llama_with({kOf + "rotary_config.seq_len_interpolation_factor=4"}),
         llama_with({kOf + "qkv_has_bias=True", kOf + "window_size=[3, 0]"}),
         Overrides{kOf + "hidden_act=fast_gelu", kOf + "max_position_embeddings=99"},
+        llama_with({"moe_config.num_experts=4"}),
+        llama_with({"moe_config.num_experts=4", kOf + "window_size=[3, 0]"}),
+        llama_with({kOf + "qkv_has_bias=True", "moe_config.num_experts=4",
+                    "moe_config.moe_ffn_hidden_size=16", "moe_config.moe_layer_freq=[0, 1]",
+                    "moe_config.shared_expert_num=2", "moe_config.use_shared_expert_gating=True",
+                    "moe_config.norm_topk_prob=False"}),
         // tapestry
+        llama_with({"moe_config.num_experts=4", "moe_config.first_k_dense_replace=1",
+                    "moe_config.use_gating_sigmoid=True", "moe_config.topk_method=noaux_tc",
+                    "moe_config.n_group=2", "moe_config.topk_group=1",
+                    "moe_config.routed_scaling_factor=2.5", "moe_config.balance_via_topk_bias=True",
+                    "moe_config.capacity_factor=1.25", "moe_config.enable_sdrop=True"}),
+        Overrides{"moe_config.num_experts=4", "moe_config.moe_router_topk=3",
+                  "moe_config.aux_loss_types=[expert, seq_aux_loss]",
+                  "moe_config.aux_loss_factors=[0.1, 0.2]", "moe_config.moe_z_loss_coeff=0.1"},
         llama_with({kOf + "window_size=[3, 0]"}), llama_with({kOf + "qk_layernorm=True"}),
         Overrides{kOf + "hidden_act=relu", kOf + "untie_embeddings_and_output_weights=True"},
         Overrides{kOf + "position_embedding_type=none", kOf + "use_final_norm=False"},
@@ -253,8 +306,8 @@ TEST_F(HfFolder, AConfigJsonThatCannotBeReadIsAnError) {
   const std::string folder = save();
   dir_.write("checkpoint/step_00000001/config.json", "{");
   EXPECT_THAT(message_of<IoError>([&] { load(folder); }), HasSubstr("config.json: is no JSON"));
-  dir_.write("checkpoint/step_00000001/config.json", "{\"model_type\": \"mixtral\"}");
-  EXPECT_THAT(message_of<ValueError>([&] { load(folder); }), HasSubstr("mixtral"));
+  dir_.write("checkpoint/step_00000001/config.json", "{\"model_type\": \"falcon\"}");
+  EXPECT_THAT(message_of<ValueError>([&] { load(folder); }), HasSubstr("falcon"));
   fs::remove(folder + "/config.json");
   load(folder);
 }

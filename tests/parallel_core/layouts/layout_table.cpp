@@ -65,6 +65,18 @@ const std::map<std::string, Overrides>& models() {
   static const Overrides documents = {"dataset_config.reset_attention_mask=True",
                                       "dataset_config.reset_position_ids=True"};
   static const Overrides alibi = {kModel + "position_embedding_type=alibi"};
+  // Four experts of width 24, two for each token, in every layer.
+  const std::string moe = "moe_config.";
+  static const Overrides experts = joined(
+      llama, {kModel + "num_layers=4", moe + "num_experts=4", moe + "moe_router_topk=2",
+              moe + "moe_ffn_hidden_size=24", moe + "moe_router_load_balancing_type=aux_loss",
+              moe + "moe_aux_loss_coeff=0.01"});
+  const auto drops = [&](const std::string& policy) {
+    return joined(
+        experts, {moe + "moe_expert_capacity_factor=0.9", moe + "moe_token_drop_policy=" + policy});
+  };
+  static const Overrides shared = {moe + "moe_shared_expert_intermediate_size=32",
+                                   moe + "use_shared_expert_gating=True"};
   static const std::map<std::string, Overrides> all = {
       {"gpt2", gpt2},
       {"llama", llama},
@@ -84,6 +96,23 @@ const std::map<std::string, Overrides>& models() {
       {"gpt2_came", joined(gpt2, by("Came"))},
       {"llama_adafactor", joined(llama, by("Adafactor", {"optimizer_config.momentum=0.9"}))},
       {"llama_muon", joined(llama, by("Muon", {"optimizer_config.ns_dtype=float32"}))},
+      {"moe", experts},
+      {"moe_drop_probs", drops("probs")},
+      {"moe_drop_position", drops("position")},
+      {"moe_drop_choice", drops("choice")},
+      {"moe_shared", joined(joined(experts, shared),
+                            {moe + "moe_shared_expert_overlap=True", moe + "moe_z_loss_coeff=0.001",
+                             moe + "moe_router_load_balancing_type=seq_aux_loss"})},
+      {"moe_sigmoid", joined(experts, {moe + "moe_router_score_function=sigmoid",
+                                       moe + "moe_router_enable_expert_bias=True",
+                                       moe + "moe_router_bias_update_rate=0.001",
+                                       moe + "moe_input_jitter_eps=0.01"})},
+      {"moe_dropout", joined(joined(experts, shared), dropout)},
+      {"moe_per_token", joined(experts, {"training_config.calculate_per_token_loss=True"})},
+      // More experts than are chosen by the few tokens.
+      {"moe_idle", joined(experts, {moe + "num_experts=16", moe + "moe_router_topk=1",
+                                    moe + "moe_router_pre_softmax=True"})},
+      {"moe_bf16", joined(joined(experts, shared), calm)},
       {"gpt2_bf16_params", joined(gpt2, joined(half, {kModel + "params_dtype=bfloat16"}))},
   };
   return all;
@@ -231,6 +260,41 @@ const std::vector<LayoutRow>& layout_table() {
       {"gpt2_parallel_positions", "tp=4,sp,micro=3"},
       {"gpt2_parallel_positions", "tp=2,cp=2,pp=2,micro=3", kSequenceFirst},
       {"gpt2_parallel_positions", "tp=8,dp=2,zero=z3"},
+      // Mixtures of experts.
+      {"moe", "dp=2,ep=2", {}, true},
+      {"moe", "tp=2,dp=2,ep=2", {}, true},
+      {"moe", "tp=2,sp,dp=2,ep=2"},
+      {"moe", "tp=2,sp,dp=2,ep=2", kSequenceFirst, true},
+      {"moe", "dp=4,ep=4,micro=3"},
+      {"moe", "dp=4,ep=2,zero=z1,overlap", {}, true},
+      {"moe", "dp=4,ep=2,zero=z2"},
+      {"moe", "dp=4,ep=2,zero=z3"},
+      {"moe", "tp=2,sp,dp=2,ep=4,etp=1"},
+      {"moe", "tp=2,sp,etp=1"},
+      {"moe", "dp=4,ep=2,etp=2"},
+      {"moe", "cp=2,dp=2,ep=2"},
+      {"moe", "cp=2,dp=2,ep=4,zero=z3", {}, true},
+      {"moe", "pp=2,dp=2,ep=2"},
+      {"moe", "pp=2,vpp=2,dp=2,ep=2,micro=3", {}, true},
+      {"moe", "tp=2,sp,pp=2,dp=2,ep=2,zero=z1"},
+      {"moe", "tp=2,sp,cp=2,pp=2,dp=2,ep=2"},
+      {"moe_drop_probs", "tp=2,sp,dp=2,ep=2"},
+      {"moe_drop_probs", "cp=2,dp=2,ep=2", {}, true},
+      {"moe_drop_position", "tp=2,dp=2,ep=2"},
+      {"moe_drop_position", "cp=2,dp=2,ep=4,zero=z3"},
+      {"moe_drop_choice", "tp=2,sp,dp=2,ep=2", kSequenceFirst},
+      {"moe_drop_choice", "cp=2,dp=2,ep=2"},
+      {"moe_shared", "tp=2,sp,dp=2,ep=2", {}, true},
+      {"moe_shared", "tp=2,dp=2,ep=2,zero=z3"},
+      {"moe_sigmoid", "tp=2,sp,dp=2,ep=4,etp=1,micro=3", {}, true},
+      {"moe_sigmoid", "pp=2,dp=2,ep=2,micro=3"},
+      {"moe_dropout", "tp=2,sp,dp=2,ep=2"},
+      {"moe_dropout", "cp=2,dp=2,ep=2"},
+      {"moe_per_token", "tp=2,dp=2,ep=2,micro=3"},
+      {"moe_idle", "dp=4,ep=4,zero=z3"},
+      {"moe_idle", "tp=2,sp,dp=2,ep=2"},
+      {"moe_bf16", "tp=2,sp,dp=2,ep=2,micro=3"},
+      {"moe_bf16", "dp=4,ep=2,zero=z2,overlap"},
       // Sequence before batch, against one process with batch before sequence.
       {"llama", "tp=2,sp,pp=2,micro=3", kSequenceFirst, true},
       {"llama", "tp=4,dp=2,dist_opt", kSequenceFirst},

@@ -30,6 +30,13 @@ TEST(LayoutText, NamesKeysOfTheConfiguration) {
                   kParallel + "context_parallel_size=1", "dataset_config.micro_batch_num=8"));
 }
 
+TEST(LayoutText, Experts) {
+  EXPECT_THAT(parse_layout("tp=2,dp=2,ep=4,etp=1").overrides,
+              ElementsAre(kParallel + "tensor_model_parallel_size=2",
+                          kParallel + "expert_model_parallel_size=4",
+                          kParallel + "expert_tensor_parallel_size=1"));
+}
+
 TEST(LayoutText, EmptyTextChangesNothing) {
   for (const char* text : {"", "  "}) {
     EXPECT_THAT(parse_layout(text).overrides, IsEmpty());
@@ -82,7 +89,7 @@ TEST(LayoutText, ComplaintsNameTheEntry) {
   EXPECT_THAT(complaint("layers"), HasSubstr("needs numbers"));
   EXPECT_THAT(complaint("tp=2,,pp=2"), HasSubstr("'' is not known"));
   EXPECT_THAT(complaint("3,tp=2"), HasSubstr("'3' is not known"));
-  EXPECT_THAT(complaint("ep=2"), HasSubstr("expert parallelism, which is not built yet"));
+  EXPECT_THAT(complaint("ep=0"), HasSubstr("'ep=0' must be between 1 and"));
 }
 
 TEST(LayoutText, ConfigurationsOfBoth) {

@@ -1,0 +1,80 @@
+// The experts of a mixture that a rank has, as one module.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "nn/module.h"
+#include "parallel_core/config/config.h"
+#include "parallel_core/precision.h"
+#include "parallel_core/transformer/activation.h"
+#include "parallel_core/transformer/recompute_policy.h"
+
+namespace tapestry {
+
+/// E/ep experts, each an MLP H -> F -> H like ParallelMLP's, of which a rank has F/etp channels.
+///
+/// There is one parameter per matrix, whichever experts have tokens: `w1` [E/ep, 2F/etp, H] (gate
+/// rows first; F/etp without a gate) and `w2` [E/ep, H, F/etp], and with mlp_has_bias `w1_bias`
+/// [E/ep, 2F/etp] and `w2_bias` [E/ep, H]. They are made of every expert's own logical tensors
+/// layers.I.moe.experts.E.w_gate.weight [F, H], .w_up.weight, .w_down.weight [H, F] and .bias, so
+/// that start values, names and optimizers know single experts alone.
+class Experts final : public nn::Module {
+ public:
+  /// `layer_number` counts from 1. ValueError, naming the key, if ep does not divide the experts or
+  /// etp their channels.
+  Experts(const TransformerConfig& config, int64_t layer_number);
+
+  std::string type_name() const override { return "Experts"; }
+  std::string extra_repr() const override;
+
+  /// w2[e] activation(w1[e] x + b1[e]) for rows x [R, H] of expert e, ends[e - 1] to ends[e] - 1
+  /// (ends [E/ep]); the bias of w2 comes with it where slices are not shared. With several slices
+  /// that is the rank's part of the sum over them, of which lacks_output_bias() may be true.
+  Tensor forward(const Tensor& x, const std::vector<int64_t>& ends, const LayerPass& pass);
+
+  /// Whether forward() leaves the bias of w2 to add_output_bias().
+  bool lacks_output_bias() const { return w2_bias_ != nullptr && slices_ > 1; }
+  /// y [R, H], summed over slices, and the bias of each row's expert (counted from this rank's
+  /// first).
+  Tensor add_output_bias(const Tensor& y, const std::vector<int64_t>& expert_of_row) const;
+
+  int64_t first() const {
+    return first_;
+  }  ///< of the model's experts, the one that is number 0 here
+  int64_t count() const { return count_; }
+
+ private:
+  enum class Matrix : uint8_t { kGate, kUp, kDown };
+
+  std::vector<LogicalInit> logical_tensors(const TransformerConfig& config,
+                                           const std::string& prefix,
+                                           const std::vector<Matrix>& matrices,
+                                           bool biases) const;
+  nn::Parameter& add(const std::string& name,
+                     const Shape& shape,
+                     const std::vector<LogicalInit>& logical,
+                     nn::ParameterFlags flags);
+  Tensor multiply(const Tensor& x,
+                  const nn::Parameter& weight,
+                  const nn::Parameter* bias,
+                  const std::vector<int64_t>& ends) const;
+
+  std::string hidden_act_;
+  Activation activation_;
+  bool recomputes_;  // the activation, in backward, unless a pass keeps it
+  Precision precision_;
+  int64_t hidden_;
+  int64_t ffn_;
+  int64_t slices_;
+  int64_t slice_;
+  int64_t count_;
+  int64_t first_;
+  nn::Parameter* w1_ = nullptr;
+  nn::Parameter* w2_ = nullptr;
+  nn::Parameter* w1_bias_ = nullptr;
+  nn::Parameter* w2_bias_ = nullptr;
+};
+
+}  // namespace tapestry

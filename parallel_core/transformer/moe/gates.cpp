@@ -1,0 +1,60 @@
+#include "parallel_core/transformer/moe/gates.h"
+
+#include "autograd/ops/elementwise.h"
+#include "autograd/ops/indexing.h"
+#include "autograd/ops/reduction.h"
+#include "autograd/ops/softmax.h"
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+namespace {
+
+Tensor divided_by_sum(const Tensor& x) { return x / (sum(x, {-1}, /*keepdim=*/true) + 1e-20); }
+
+}  // namespace
+
+GateRule gate_rule(const MoEConfig& config) {
+  const std::string& function = config.moe_router_score_function;
+  check<ValueError>(function == "softmax" || function == "sigmoid", "moe_router_score_function '",
+                    function, "' is not known; choose softmax or sigmoid");
+  const bool is_sigmoid = function == "sigmoid";
+  check<ValueError>(!is_sigmoid || !config.moe_router_pre_softmax,
+                    "moe_router_pre_softmax is about a softmax, but moe_router_score_function is "
+                    "sigmoid");
+  const bool normalises = config.norm_topk_prob.value_or(!config.moe_router_pre_softmax);
+  const bool after_choice = !is_sigmoid && !config.moe_router_pre_softmax && normalises;
+  check<ValueError>(!after_choice || config.moe_router_topk > 1,
+                    "moe_router_topk is 1, and a softmax over one value is 1 and has no gradient; "
+                    "set moe_router_pre_softmax: True");
+  return {.is_sigmoid = is_sigmoid,
+          .after_choice = after_choice,
+          .normalises = normalises,
+          .scaling_factor = config.moe_router_topk_scaling_factor};
+}
+
+Tensor router_scores(const Tensor& logits, const GateRule& rule) {
+  return rule.is_sigmoid ? sigmoid(logits) : softmax(logits, -1);
+}
+
+Tensor expert_gates(const Tensor& logits,
+                    const Tensor& scores,
+                    const Tensor& choice,
+                    const GateRule& rule) {
+  Tensor gates;
+  if (rule.after_choice) {
+    gates = softmax(gather(logits, 1, choice), -1);
+  } else {
+    gates = gather(scores, 1, choice);
+    if (rule.normalises && choice.size(1) > 1) {
+      gates = divided_by_sum(gates);
+    }
+  }
+  return rule.scaling_factor == 1 ? gates : gates * rule.scaling_factor;
+}
+
+Tensor balance_probabilities(const Tensor& scores, const GateRule& rule) {
+  return rule.is_sigmoid ? divided_by_sum(scores) : scores;
+}
+
+}  // namespace tapestry

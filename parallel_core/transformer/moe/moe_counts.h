@@ -1,0 +1,24 @@
+// What the passes of a mixture of experts are counted as.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "parallel_core/transformer/moe/router.h"
+
+namespace tapestry {
+
+/// Sums over routing groups. Empty before the first of them.
+struct MoECounts {
+  std::vector<int64_t> tokens_per_expert;   ///< [E], before anything is dropped
+  std::vector<int64_t> dropped_per_expert;  ///< [E]
+  std::vector<int64_t> balance_counts;      ///< [E], see Routing
+  double aux_loss = 0;                      ///< this rank's parts
+  double smallest_router_gap = 1e9;
+  double smallest_group_gap = 1e9;
+  double smallest_capacity_gap = 1e9;
+
+  void add(const Routing& routing);
+};
+
+}  // namespace tapestry

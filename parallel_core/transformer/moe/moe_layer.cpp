@@ -1,0 +1,222 @@
+#include "parallel_core/transformer/moe/moe_layer.h"
+
+#include <algorithm>
+
+#include "autograd/ops/ops.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "parallel_core/init_method.h"
+#include "parallel_core/parallel_state.h"
+#include "parallel_core/parameter_builder.h"
+#include "parallel_core/tensor_parallel/mappings.h"
+#include "parallel_core/transformer/activation_recorder.h"
+#include "parallel_core/transformer/moe/aux_loss.h"
+#include "parallel_core/transformer/moe/capacity.h"
+#include "parallel_core/transformer/moe/token_dispatcher.h"
+
+namespace tapestry {
+
+/// One number for each token, of which a sigmoid is taken. Router and gate compute in float32.
+class SharedExpertGate final : public nn::Module {
+ public:
+  SharedExpertGate(const TransformerConfig& config,
+                   int64_t layer,
+                   const TensorParallelLayout& layout) {
+    const Shape shape = {1, config.hidden_size};
+    const LogicalInit init = whole(concat("layers.", layer, ".moe.shared_expert_gate.weight"),
+                                   shape, weight_init(config));
+    weight_ = &register_parameter("weight", initial_value(shape, {init}),
+                                  {.tp = layout.hidden_gradient()});
+    weight_->set_logical({init.logical});
+  }
+
+  std::string type_name() const override { return "SharedExpertGate"; }
+
+  /// x [.., H] -> [.., 1] float32.
+  Tensor forward(const Tensor& x) const {
+    return sigmoid(linear(x.to(kFloat32), weight_->to(kFloat32)));
+  }
+
+ private:
+  nn::Parameter* weight_;
+};
+
+namespace {
+
+ProcessGroup* group_of_tokens(const TensorParallelLayout& tensor,
+                              const ContextParallelLayout& context) {
+  return tensor.size * context.size > 1 ? &get_tensor_and_context_parallel_group() : nullptr;
+}
+
+// The rows of `counts` among places [E * capacity], each expert's first; counts become the places'.
+RowMap places_of_rows(std::vector<int64_t>& counts, int64_t capacity) {
+  std::vector<int32_t> experts;
+  std::vector<uint8_t> used;
+  for (size_t e = 0; e < counts.size(); ++e) {
+    experts.insert(experts.end(), static_cast<size_t>(capacity), static_cast<int32_t>(e));
+    used.insert(used.end(), static_cast<size_t>(counts[e]), 1);
+    used.resize(experts.size(), 0);
+  }
+  RowMap out = row_map(experts, 1, std::ssize(counts), used, counts);
+  std::fill(counts.begin(), counts.end(), capacity);
+  return out;
+}
+
+Tensor with_rows_of_zeros(const Tensor& x, int64_t rows) {
+  return x.size(0) == rows ? x : cat({x, zeros({rows - x.size(0), x.size(1)}, x.dtype())}, 0);
+}
+
+}  // namespace
+
+// The tokens that this rank routes.
+struct MoELayer::OwnTokens {
+  Tensor rows;         // [T, H]
+  GroupTokens tokens;  // T of them
+  bool is_share;       // of what the tensor-parallel group has in common
+  int64_t share;       // rows of a rank, some of the last ones' zeros
+
+  // The hidden states [all, ..] of the tensor-parallel group, of these rows [T, ..].
+  Tensor whole(const Tensor& own, int64_t all, const TensorParallelLayout& layout) const {
+    return is_share
+               ? gather_from_model_parallel_region(with_rows_of_zeros(own, share), 0, *layout.group)
+                     .slice(0, 0, all)
+               : own;
+  }
+};
+
+MoELayer::MoELayer(const TransformerConfig& config, int64_t layer_number, bool sequence_first)
+    : layer_(layer_number - 1),
+      sequence_first_(sequence_first),
+      hidden_(config.hidden_size),
+      num_experts_(config.moe.num_experts),
+      topk_(config.moe.moe_router_topk),
+      overlaps_(config.moe.moe_shared_expert_overlap),
+      padded_to_(config.moe.moe_pad_expert_input_to_capacity ? config.moe.moe_expert_capacity_factor
+                                                             : std::nullopt),
+      precision_(precision_of(config)),
+      layout_(tensor_parallel_layout(config, sequence_first)),
+      context_layout_(context_parallel_layout()),
+      routing_group_(group_of_tokens(layout_, context_layout_)),
+      router_(&register_module<TopKRouter>("router", config, layer_number, sequence_first)),
+      experts_(&register_module<Experts>("experts", config, layer_number)) {
+  const std::optional<int64_t>& width = config.moe.moe_shared_expert_intermediate_size;
+  if (width) {
+    shared_expert_ = &register_module<ParallelMLP>("shared_expert", config, *width,
+                                                   concat("layers.", layer_, ".moe.shared_expert."),
+                                                   sequence_first);
+  }
+  if (width && config.moe.use_shared_expert_gating) {
+    shared_expert_gate_ =
+        &register_module<SharedExpertGate>("shared_expert_gate", config, layer_, layout_);
+  }
+}
+
+MoELayer::OwnTokens MoELayer::own_tokens(const Tensor& x) const {
+  const int64_t batch_axis = sequence_first_ ? 1 : 0;
+  const int64_t own = x.size(1 - batch_axis);
+  OwnTokens out = {
+      .rows = x.reshape({x.size(0) * x.size(1), hidden_}),
+      .tokens = group_tokens(routing_group_, hidden_positions(context_layout_, layout_, own),
+                             x.size(batch_axis), own, sequence_first_),
+      .is_share = layout_.size > 1 && !layout_.sequence_axis,
+      .share = x.size(0) * x.size(1)};
+  if (out.is_share) {
+    const int64_t all = out.share;
+    out.share = (all + layout_.size - 1) / layout_.size;
+    const int64_t begin = std::min(all, layout_.rank * out.share);
+    const int64_t end = std::min(all, begin + out.share);
+    out.rows = scatter_to_model_parallel_region(
+                   with_rows_of_zeros(out.rows, out.share * layout_.size), 0, *layout_.group)
+                   .slice(0, 0, end - begin);
+    out.tokens = out.tokens.slice(begin, end);
+  }
+  return out;
+}
+
+Tensor MoELayer::through_shared_expert(const Tensor& x, const LayerPass& pass) {
+  const OutputAndBias y = shared_expert_->forward(x, pass);
+  const Tensor out = add_bias(y.output, y.bias);
+  if (shared_expert_gate_ == nullptr) {
+    return out;
+  }
+  const Tensor gate = shared_expert_gate_->forward(x);
+  report_activation(layer_, "moe.shared_expert_gate", gate, sequence_first_ ? 1 : 0);
+  return gate * out;
+}
+
+// What the experts make of the rank's tokens, [T, H].
+Tensor MoELayer::through_experts(const OwnTokens& own,
+                                 const Routing& routing,
+                                 const Tensor& x,
+                                 const LayerPass& pass,
+                                 Tensor& shared) {
+  std::vector<int64_t> counts;
+  const RowMap map = row_map(routing.experts, topk_, num_experts_, routing.kept, counts);
+  Tensor rows = moe_permute(own.rows, map);
+  const bool pads = padded_to_ && !routing.kept.empty();
+  RowMap places;
+  if (pads) {
+    places =
+        places_of_rows(counts, expert_capacity(own.tokens.total, topk_, num_experts_, *padded_to_));
+    rows = moe_unpermute(rows, {}, places);
+  }
+  TokenDispatcher dispatcher(rows, counts);
+  if (overlaps_ && shared_expert_ != nullptr) {
+    shared = through_shared_expert(x, pass);
+  }
+  const Tensor y = experts_->forward(dispatcher.dispatched(), dispatcher.ends(), pass);
+  Tensor out = dispatcher.reduced(y);
+  if (experts_->lacks_output_bias()) {
+    out = experts_->add_output_bias(out, dispatcher.expert_of_row());
+  }
+  out = dispatcher.combined(out);
+  return moe_unpermute(pads ? moe_permute(out, places) : out, routing.gates, map);
+}
+
+OutputAndBias MoELayer::forward(const Tensor& x, const LayerPass& pass) {
+  const OwnTokens own = own_tokens(x);
+  const Routing routing = router_->forward(own.rows, own.tokens);
+  if (is_training() && !is_recomputing()) {
+    counts_.add(routing);
+  }
+  Tensor shared;
+  Tensor routed = through_experts(own, routing, x, pass, shared);
+  if (routing.aux_loss.defined()) {
+    routed = inject_aux_loss(routed, routing.aux_loss, aux_loss_scale());
+  }
+  report(routing, own, x);
+  Tensor out = own.whole(routed, x.size(0) * x.size(1), layout_).reshape(x.shape());
+  if (shared_expert_ != nullptr) {
+    if (!shared.defined()) {
+      shared = through_shared_expert(x, pass);
+    }
+    out = out + shared;
+  }
+  return {out.to(precision_.activation), {}};
+}
+
+void MoELayer::report(const Routing& routing, const OwnTokens& tokens, const Tensor& x) const {
+  if (!activations_are_recorded()) {
+    return;
+  }
+  const NoGradGuard guard;
+  const Tensor chosen = routing.gates.detach();
+  const Tensor gates = zeros({chosen.size(0), num_experts_});
+  for (int64_t i = 0; i < chosen.numel(); ++i) {
+    const auto at = static_cast<size_t>(i);
+    if (routing.kept.empty() || routing.kept[at] != 0) {
+      gates.data<float>()[i / topk_ * num_experts_ + routing.experts[at]] =
+          dense(chosen).data<float>()[i];
+    }
+  }
+  const auto show = [&](const char* name, const Tensor& value) {
+    const Tensor whole = tokens.whole(value, x.size(0) * x.size(1), layout_);
+    report_activation(layer_, name, whole.reshape({x.size(0), x.size(1), num_experts_}),
+                      sequence_first_ ? 1 : 0);
+  };
+  show("moe.router_logits", routing.logits.detach());
+  show("moe.gates", gates);
+}
+
+}  // namespace tapestry

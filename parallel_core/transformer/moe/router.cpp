@@ -1,0 +1,269 @@
+#include "parallel_core/transformer/moe/router.h"
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "autograd/ops/elementwise.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "autograd/tensor/thread_state.h"
+#include "parallel_core/init_method.h"
+#include "parallel_core/parameter_builder.h"
+#include "parallel_core/random.h"
+#include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
+#include "parallel_core/transformer/moe/expert_bias.h"
+#include "parallel_core/transformer/moe/group_sums.h"
+#include "parallel_core/transformer/moe/router_logits.h"
+
+namespace tapestry {
+
+namespace {
+
+std::vector<MoEBalanceLoss> losses_of(const MoEConfig& config) {
+  std::vector<MoEBalanceLoss> out;
+  for (const MoEBalanceLoss& loss : config.balance_losses) {
+    check<ValueError>(loss.coeff >= 0, "the coefficient of the balance loss ", loss.type,
+                      " must not be negative, got ", loss.coeff);
+    if (loss.coeff > 0) {
+      out.push_back(loss);
+    }
+  }
+  return out;
+}
+
+void check_numbers(const MoEConfig& config) {
+  const auto& factor = config.moe_expert_capacity_factor;
+  check<ValueError>(!factor || *factor > 0, "moe_expert_capacity_factor must be above 0, got ",
+                    factor.value_or(0));
+  const double eps = config.moe_input_jitter_eps.value_or(0);
+  check<ValueError>(eps >= 0 && eps < 1, "moe_input_jitter_eps must lie in [0, 1), got ", eps);
+  const double z = config.moe_z_loss_coeff.value_or(0);
+  check<ValueError>(z >= 0, "moe_z_loss_coeff must not be negative, got ", z);
+}
+
+std::span<const float> values_of(const Tensor& x) {
+  return {x.data<float>(), static_cast<size_t>(x.numel())};
+}
+
+std::vector<float> biased(std::span<const float> values, std::span<const float> bias) {
+  std::vector<float> out(values.begin(), values.end());
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] += bias[i % bias.size()];
+  }
+  return out;
+}
+
+void check_tokens(const GroupTokens& tokens, const Tensor& x, int64_t hidden) {
+  check<ValueError>(x.dim() == 2 && x.size(1) == hidden && x.size(0) == std::ssize(tokens.numbers),
+                    "router: x must be [", tokens.numbers.size(), ", ", hidden,
+                    "], a row for each token, got ", describe(x));
+  check<ValueError>(tokens.total == tokens.rows * tokens.seq_length, "router: ", tokens.rows,
+                    " rows of ", tokens.seq_length, " tokens are not ", tokens.total);
+  for (const int64_t number : tokens.numbers) {
+    check<ValueError>(number >= 0 && number < tokens.total, "router: a token has number ", number,
+                      ", but the routing group has ", tokens.total, " tokens");
+  }
+}
+
+}  // namespace
+
+TopKRouter::TopKRouter(const TransformerConfig& config, int64_t layer_number, bool sequence_first)
+    : layer_(layer_number - 1),
+      hidden_(config.hidden_size),
+      choice_(choice_rule(config.moe)),
+      gates_(gate_rule(config.moe)),
+      losses_(losses_of(config.moe)),
+      num_groups_(config.moe.expert_group_size.value_or(0)),
+      z_loss_coeff_(config.moe.moe_z_loss_coeff.value_or(0)),
+      jitter_(config.moe.moe_input_jitter_eps.value_or(0)),
+      bias_rate_(config.moe.moe_router_bias_update_rate),
+      capacity_factor_(config.moe.moe_expert_capacity_factor),
+      drop_policy_(drop_policy(config.moe.moe_token_drop_policy)) {
+  check_numbers(config.moe);
+  for (const MoEBalanceLoss& loss : losses_) {
+    check_balance_loss(loss, choice_.num_experts, num_groups_);
+  }
+  const Shape shape = {choice_.num_experts, hidden_};
+  const LogicalInit init =
+      whole("layers." + std::to_string(layer_) + ".moe.router.weight", shape, weight_init(config));
+  // Each tensor-parallel rank routes tokens of its own, with and without sequence parallelism.
+  weight_ =
+      &register_parameter("weight", initial_value(shape, {init}),
+                          {.tp = tensor_parallel_layout(config, sequence_first).head_gradient()});
+  weight_->set_logical({init.logical});
+  if (config.moe.moe_router_enable_expert_bias) {
+    expert_bias_ = register_buffer("expert_bias", zeros({choice_.num_experts}),
+                                   concat("layers.", layer_, ".moe.router.expert_bias"));
+  }
+  if (has_loss("global_aux_loss")) {
+    previous_counts_ = register_buffer("previous_counts", zeros({choice_.num_experts}, kInt64));
+  }
+}
+
+std::string TopKRouter::extra_repr() const {
+  return concat(choice_.topk, " of ", choice_.num_experts, ", ",
+                gates_.is_sigmoid ? "sigmoid" : "softmax", expert_bias_.defined() ? ", bias" : "");
+}
+
+// checkpoint() runs a function first without recording, but for a pass that is.
+bool TopKRouter::trains() const {
+  return is_training() && (grad_enabled() || thread_state().recording_node != nullptr);
+}
+
+bool TopKRouter::has_loss(std::string_view type) const {
+  return std::any_of(losses_.begin(), losses_.end(),
+                     [&](const MoEBalanceLoss& loss) { return loss.type == type; });
+}
+
+std::vector<int64_t> TopKRouter::counts_of(const std::vector<int32_t>& experts,
+                                           const GroupTokens& tokens,
+                                           bool by_row) const {
+  const int64_t count = choice_.num_experts;
+  std::vector<int64_t> out(static_cast<size_t>(count + (by_row ? tokens.rows * count : 0)), 0);
+  for (size_t i = 0; i < experts.size(); ++i) {
+    ++out[static_cast<size_t>(experts[i])];
+    if (by_row) {
+      const int64_t number = tokens.numbers[i / static_cast<size_t>(choice_.topk)];
+      ++out[static_cast<size_t>((1 + number / tokens.seq_length) * count + experts[i])];
+    }
+  }
+  return out;
+}
+
+Tensor TopKRouter::aux_loss(const Tensor& logits,
+                            const Tensor& scores,
+                            const BalanceCounts& counts,
+                            const std::vector<int64_t>& numbers) const {
+  Tensor out;
+  if (!losses_.empty()) {
+    std::vector<double> weights(static_cast<size_t>(counts.rows * counts.num_experts), 0);
+    for (const MoEBalanceLoss& loss : losses_) {
+      add_balance_weights(loss, counts, weights);
+    }
+    out = balance_loss(balance_probabilities(scores, gates_), weights, numbers, counts.seq_length);
+  }
+  if (z_loss_coeff_ > 0) {
+    const Tensor z = router_z_loss(logits, z_loss_coeff_, counts.rows * counts.seq_length);
+    out = out.defined() ? out + z : z;
+  }
+  return out;
+}
+
+void TopKRouter::drop(Routing& routing,
+                      const GroupTokens& tokens,
+                      const std::vector<int64_t>& tokens_of_ranks) const {
+  const std::span<const float> gates = values_of(routing.gates);
+  Assignments all = {.topk = choice_.topk,
+                     .numbers = tokens.numbers,
+                     .experts = routing.experts,
+                     .gates = {gates.begin(), gates.end()}};
+  int64_t first = 0;
+  if (tokens_of_ranks.size() > 1) {
+    all = gather_assignments(all, *tokens.group, tokens_of_ranks);
+    for (int r = 0; r < tokens.group->rank(); ++r) {
+      first += tokens_of_ranks[static_cast<size_t>(r)] * choice_.topk;
+    }
+  }
+  const int64_t capacity =
+      expert_capacity(tokens.total, choice_.topk, choice_.num_experts, *capacity_factor_);
+  KeptAssignments found = keep_assignments(all, choice_.num_experts, capacity, drop_policy_);
+  const auto own = found.kept.begin() + first;
+  routing.kept.assign(own, own + std::ssize(routing.experts));
+  routing.dropped_per_expert = std::move(found.dropped_per_expert);
+  if (drop_policy_ == DropPolicy::kProbs) {
+    routing.smallest_capacity_gap = found.smallest_gap;
+  }
+}
+
+Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
+  check_tokens(tokens, x, hidden_);
+  const bool training = trains();
+  Tensor read = x.to(kFloat32);
+  if (training && jitter_ > 0) {
+    read = input_jitter(read, jitter_, layer_, tokens.numbers, tokens.seq_length);
+  }
+  Routing out;
+  out.logits = router_logits(read, weight_->to(kFloat32));
+
+  // What experts compete with. A softmax keeps the order of the logits, with finer steps.
+  const bool balances = training && !losses_.empty();
+  const bool has_bias = expert_bias_.defined();
+  const bool by_scores =
+      gates_.is_sigmoid || has_bias || choice_.method == ChoiceRule::Method::kNoauxTc;
+  Tensor scores;
+  if (by_scores || !gates_.after_choice || balances) {
+    scores = router_scores(out.logits, gates_);
+  }
+  const std::span<const float> unbiased = values_of(by_scores ? scores : out.logits);
+  ExpertChoice choice =
+      has_bias ? choose_experts(biased(unbiased, values_of(expert_bias_.to(kFloat32))), choice_)
+               : choose_experts(unbiased, choice_);
+  out.experts = std::move(choice.experts);
+  out.gates =
+      expert_gates(out.logits, scores, tensor(out.experts, {x.size(0), choice_.topk}), gates_);
+
+  // With a bias the losses count what the scores alone would choose.
+  const bool by_row = balances && has_loss("seq_aux_loss");
+  const bool counts_twice = balances && has_bias;
+  std::vector<int64_t> counts = counts_of(out.experts, tokens, by_row && !counts_twice);
+  if (counts_twice) {
+    const ExpertChoice balanced = choose_experts(unbiased, choice_);
+    const std::vector<int64_t> more = counts_of(balanced.experts, tokens, by_row);
+    counts.insert(counts.end(), more.begin(), more.end());
+    choice.smallest_gap = std::min(choice.smallest_gap, balanced.smallest_gap);
+    choice.smallest_group_gap = std::min(choice.smallest_group_gap, balanced.smallest_group_gap);
+  }
+  const GroupSums group =
+      sum_over_group(tokens.group, x.size(0), counts,
+                     {choice.smallest_gap, choice.smallest_group_gap, choice.smallest_order_gap});
+  const int64_t found =
+      std::accumulate(group.tokens_of_ranks.begin(), group.tokens_of_ranks.end(), int64_t{0});
+  check<ValueError>(found == tokens.total, "router: the routing group has ", tokens.total,
+                    " tokens, but its ranks have ", found);
+  out.smallest_router_gap = group.minima[0];
+  out.smallest_group_gap = group.minima[1];
+
+  const auto per_expert = group.sums.begin();
+  const auto balanced = per_expert + (counts_twice ? choice_.num_experts : 0);
+  out.tokens_per_expert.assign(per_expert, per_expert + choice_.num_experts);
+  out.balance_counts.assign(balanced, balanced + choice_.num_experts);
+  out.dropped_per_expert.assign(static_cast<size_t>(choice_.num_experts), 0);
+  if (training) {
+    BalanceCounts balance = {.num_experts = choice_.num_experts,
+                             .rows = tokens.rows,
+                             .seq_length = tokens.seq_length,
+                             .num_groups = num_groups_,
+                             .per_expert = out.balance_counts,
+                             .per_row = {balanced + choice_.num_experts, group.sums.end()}};
+    if (previous_counts_.defined()) {
+      balance.previous = previous_counts_.to_vector<int64_t>();
+    }
+    out.aux_loss = aux_loss(out.logits, scores, balance, tokens.numbers);
+  }
+  if (training && capacity_factor_) {
+    if (drop_policy_ == DropPolicy::kChoice) {
+      out.smallest_capacity_gap = group.minima[2];
+    }
+    drop(out, tokens, group.tokens_of_ranks);
+  }
+  return out;
+}
+
+void TopKRouter::finish_step(const StepCounts& counts) {
+  if (expert_bias_.defined()) {
+    update_expert_bias(expert_bias_, counts.tokens_per_expert, bias_rate_);
+  }
+  if (previous_counts_.defined()) {
+    check<ValueError>(std::ssize(counts.balance_counts) == choice_.num_experts,
+                      "router: ", counts.balance_counts.size(), " counts for ", choice_.num_experts,
+                      " experts");
+    std::copy(counts.balance_counts.begin(), counts.balance_counts.end(),
+              previous_counts_.data<int64_t>());
+    previous_counts_.bump_version();
+  }
+}
+
+}  // namespace tapestry

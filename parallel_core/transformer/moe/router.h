@@ -1,0 +1,104 @@
+// The router of a mixture of experts.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nn/module.h"
+#include "parallel_core/config/config.h"
+#include "parallel_core/transformer/moe/balance_loss.h"
+#include "parallel_core/transformer/moe/capacity.h"
+#include "parallel_core/transformer/moe/expert_choice.h"
+#include "parallel_core/transformer/moe/gates.h"
+#include "parallel_core/transformer/moe/group_tokens.h"
+
+namespace tapestry {
+
+/// Where a rank's tokens go, and what the whole routing group does.
+struct Routing {
+  Tensor logits;  ///< [T, E] float32, part of the graph
+  Tensor gates;   ///< [T, k] float32, first choice first, before any drop; part of the graph
+  std::vector<int32_t> experts;  ///< [T * k], first choice first
+  std::vector<uint8_t> kept;     ///< [T * k], 0: dropped; empty: nothing is
+  /// Float32 scalar, part of the graph: this rank's part of the balance and z losses, with their
+  /// coefficients. The parts of the group's ranks add up to the group's. Undefined if there is
+  /// none.
+  Tensor aux_loss;
+
+  // Of the whole group, the same on all of its ranks.
+  std::vector<int64_t> tokens_per_expert;   ///< [E], before anything is dropped
+  std::vector<int64_t> dropped_per_expert;  ///< [E]
+  /// [E], what the balance losses count: tokens_per_expert or, with a selection bias, what the
+  /// scores alone would choose.
+  std::vector<int64_t> balance_counts;
+  // How close the decisions were; 1e9 where there were none.
+  double smallest_router_gap = 1e9;    ///< from the last chosen expert to the first refused one
+  double smallest_group_gap = 1e9;     ///< the same of groups of experts
+  double smallest_capacity_gap = 1e9;  ///< from the last kept gate to the first dropped one
+};
+
+/// Assignments to each expert in a whole step, over all micro-batches and data-parallel ranks.
+struct StepCounts {
+  std::vector<int64_t> tokens_per_expert;  ///< sums of Routing::tokens_per_expert
+  std::vector<int64_t> balance_counts;     ///< sums of Routing::balance_counts
+};
+
+/// logits = x weight^T in float32, without bias; each token goes to k of E experts.
+///
+/// The gates are a softmax over the k chosen logits; or scores (softmax or sigmoid over all
+/// experts), divided by their sum over the k where norm_topk_prob says so (and k > 1). The scaling
+/// factor comes last. While training, drops what exceeds the experts' capacity, adds jitter, and
+/// gives the balance losses; in evaluation nothing is ever dropped.
+class TopKRouter final : public nn::Module {
+ public:
+  /// `layer_number` counts from 1. ValueError, naming the key, for a configuration that cannot be
+  /// routed.
+  TopKRouter(const TransformerConfig& config, int64_t layer_number, bool sequence_first);
+
+  std::string type_name() const override { return "TopKRouter"; }
+  std::string extra_repr() const override;
+
+  /// x [T, H] of any floating dtype, with a row for each of tokens.numbers. A collective of
+  /// tokens.group. ValueError if sizes do not fit, or numbers are not those of distinct tokens.
+  Routing forward(const Tensor& x, const GroupTokens& tokens);
+
+  /// What a step leaves to the next one: the selection bias moves towards the experts with too few
+  /// tokens, and global_aux_loss takes the counts. To be called once after each step that changed
+  /// the weights, on all ranks with the same counts.
+  void finish_step(const StepCounts& counts);
+
+ private:
+  bool trains() const;
+  bool has_loss(std::string_view type) const;
+  // [E], then [rows * E] where seq_aux_loss needs it: what this rank's tokens chose.
+  std::vector<int64_t> counts_of(const std::vector<int32_t>& experts,
+                                 const GroupTokens& tokens,
+                                 bool by_row) const;
+  Tensor aux_loss(const Tensor& logits,
+                  const Tensor& scores,
+                  const BalanceCounts& counts,
+                  const std::vector<int64_t>& numbers) const;
+  void drop(Routing& routing,
+            const GroupTokens& tokens,
+            const std::vector<int64_t>& tokens_of_ranks) const;
+
+  int64_t layer_;  // from 0
+  int64_t hidden_;
+  ChoiceRule choice_;
+  GateRule gates_;
+  std::vector<MoEBalanceLoss> losses_;  // those with a coefficient
+  int64_t num_groups_;                  // of the loss "device"
+  double z_loss_coeff_;
+  double jitter_;
+  double bias_rate_;
+  std::optional<double> capacity_factor_;
+  DropPolicy drop_policy_;
+  nn::Parameter* weight_;
+  Tensor expert_bias_;      // [E] float32, undefined without
+  Tensor previous_counts_;  // [E] int64, undefined without global_aux_loss
+};
+
+}  // namespace tapestry
