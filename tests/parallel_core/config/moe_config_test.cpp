@@ -341,7 +341,9 @@ TEST(MoEConfig, InCppAndFromACommandLine) {
 TEST(MoEConfig, UpcyclingTakesTheModelFromADenseOne) {
   const AllConfig config = with_experts({"upcycle_from=dense"});
   EXPECT_EQ(config.model_config.moe.upcycle_from, "dense");
-  EXPECT_EQ(start_weights(config), "");
+  EXPECT_EQ(start_weights(config).path, "dense");
+  EXPECT_TRUE(start_weights(config).dense);
+  EXPECT_THAT(config.notes, IsEmpty());
   EXPECT_THAT(with_experts({"training_config.resume_training=True", "upcycle_from=dense"})
                   .training_config.load_checkpoint,
               IsEmpty());
