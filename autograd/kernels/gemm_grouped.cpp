@@ -35,7 +35,7 @@ GroupProduct product_of_group(const GemmShape& s,
   // Groups divide the axis of A's stored rows, or that of its columns.
   const bool stored_rows = (axis == GroupAxis::kRows) != s.trans_a;
   const int64_t a_offset = begin * (stored_rows ? s.lda : 1);
-  return {own, static_cast<const char*>(all.a) + a_offset * size_of(s.dtype),
+  return {own, end - begin, static_cast<const char*>(all.a) + a_offset * size_of(s.dtype),
           static_cast<const char*>(all.b) + b_offset * size_of(s.dtype),
           static_cast<char*>(all.c) + c_offset * size_of(s.c_dtype)};
 }
@@ -84,7 +84,7 @@ void grouped_gemm(const GemmShape& s,
   if (s.n <= 0 || (axis == GroupAxis::kSum && s.m <= 0)) {
     return;
   }
-  const GroupProduct all = {s, a, b, const_cast<void*>(c)};
+  const GroupProduct all = {s, 0, a, b, c};
   std::vector<GroupProduct> products;
   products.reserve(ends.size());
   int64_t begin = 0;
@@ -97,9 +97,8 @@ void grouped_gemm(const GemmShape& s,
     begin = end;
     ++group;
   }
-  std::stable_sort(products.begin(), products.end(), [](const auto& left, const auto& right) {
-    return work_of(left) > work_of(right);
-  });
+  std::stable_sort(products.begin(), products.end(),
+                   [](const auto& left, const auto& right) { return left.size > right.size; });
   // Products without a sum only scale C.
   const auto with_sum = std::partition_point(
       products.begin(), products.end(),

@@ -14,7 +14,7 @@ namespace tapestry::kernels {
 
 namespace {
 
-/// Products from this many rows on are worth a team of their own: what they read of B is little
+/// Larger groups are worth a team of their own: what they read of B, or write of C, is little
 /// beside their arithmetic.
 constexpr int64_t kMostRows = 1024;
 /// Copies of left factors that are made before the products of a round.
@@ -230,12 +230,12 @@ void tiled_group_gemm(std::span<const GroupProduct> products) {
   for (const GroupProduct& product : products) {
     const GemmShape& s = product.shape;
     assert(s.m > 0 && s.n > 0 && s.k > 0);
-    if (std::min(s.m, s.k) > kMostRows || s.k > kMaxDepth) {
+    const UnitsOfProduct units = cut(product);
+    const int64_t own = units.packed * units.items() * tile_rows_here() * size_of(kFloat32);
+    if (product.size > kMostRows || s.k > kMaxDepth || own > kPackedBytes) {
       tiled_gemm(s, product.a, product.b, product.c);
       continue;
     }
-    const UnitsOfProduct units = cut(product);
-    const int64_t own = units.packed * units.items() * tile_rows_here() * size_of(kFloat32);
     if (bytes + own > kPackedBytes) {
       finish_round();
     }

@@ -11,6 +11,7 @@ namespace tapestry::kernels {
 /// One of them; the batch of the shape is not looked at.
 struct GroupProduct {
   GemmShape shape;
+  int64_t size;  ///< of the group: m or k of the shape
   const void* a;
   const void* b;
   void* c;

@@ -17,34 +17,20 @@ namespace tapestry {
 /// IoError for files that are not what they should be.
 LogicalState read_weights(const std::string& path);
 
-/// What stored weights are of.
-enum class WeightsOf : uint8_t {
-  kModel,       ///< the model that they are loaded into
-  kDenseModel,  ///< the dense one that this mixture of experts starts from (upcycle.h)
-};
-
 /// Loads the weights at `path` (see read_weights; a folder of checkpoints means its newest) into
 /// the model, whichever naming scheme they use: logical, in-memory, or, if the model has them
 /// (has_file_names_of_config), that of Hugging Face or MindFormers (NameScheme). ValueError with
 /// the full report if they do not fit, or if the folder's config.json is that of another model
 /// (check_hf_config).
-///
-/// Of a dense model the tensors that upcycled_tensor() takes from it are read, as many times as
-/// there are experts, those that it leaves at their start values stay as they are, and the others
-/// become 0. ValueError also for what check_dense_model() refuses, and for names of modules.
-void load_weights(ParallelModel& model,
-                  const TransformerConfig& config,
-                  const std::string& path,
-                  WeightsOf of = WeightsOf::kModel);
+void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path);
 
 /// The same through the optimizer, each rank reading only what it updates: for ranks that hold no
 /// whole parameters. Follow it by DistributedDataParallel::parameters_changed. ValueError also for
-/// names of modules. Of a dense model: the masters have their start values before.
+/// names of modules.
 void load_own_weights(const ParallelModel& model,
                       const TransformerConfig& config,
                       const std::string& path,
-                      optim::Optimizer& optimizer,
-                      WeightsOf of = WeightsOf::kModel);
+                      optim::Optimizer& optimizer);
 
 /// Where checkpoints of a run go, and how many are kept.
 struct CheckpointOptions {

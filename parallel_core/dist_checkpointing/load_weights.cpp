@@ -98,6 +98,10 @@ bool repeats_embeddings(const TensorSource& files,
          equal_in_files(files, name, table);
 }
 
+// What stored weights are of: the model that they are loaded into, or the dense one that this
+// mixture starts from.
+enum class WeightsOf : uint8_t { kModel, kDenseModel };
+
 // What of stored weights a logical tensor of the model starts from.
 UpcycledTensor start_of(const std::string& logical, WeightsOf of) {
   return of == WeightsOf::kDenseModel ? upcycled_tensor(logical) : UpcycledTensor{.name = logical};
@@ -192,10 +196,12 @@ Fitting open_fitting(const ParallelModel& model,
                      WeightsOf of) {
   const std::string resolved = resolve_checkpoint(path);
   const bool dense = of == WeightsOf::kDenseModel;
-  if (dense) {
-    check_dense_model(config, resolved);
-  } else if (model.has_file_names_of_config()) {
-    check_hf_config(config, resolved);
+  if (model.has_file_names_of_config()) {
+    if (dense) {
+      check_dense_model(config, resolved);
+    } else {
+      check_hf_config(config, resolved);
+    }
   }
   Fitting found{.path = resolved, .files = open_weights(resolved), .scheme = {}, .of = of};
   const std::vector<std::string> list = found.files->names();
@@ -215,9 +221,9 @@ Fitting open_fitting(const ParallelModel& model,
   const nn::LoadReport report = compare_with_files(model, *found.files, found.scheme, of);
   check<ValueError>(
       report.empty(), resolved,
-      dense ? ": no experts can be made of a dense model that is another than the configuration's "
-              "in more than its MLPs (moe_config.upcycle_from); give it the sizes of this one, and "
-              "its experts the width of its MLP\n"
+      dense ? ": the weights do not fit the model that experts are to be made of "
+              "(moe_config.upcycle_from); give the mixture the sizes of this dense model, and its "
+              "experts the width of the MLPs\n"
             : ": the weights do not fit the model\n",
       report.str());
   return found;
@@ -248,24 +254,14 @@ void read_buffers(const ParallelModel& model, const Fitting& from) {
   }
 }
 
-}  // namespace
-
-void load_weights(ParallelModel& model,
-                  const TransformerConfig& config,
-                  const std::string& path,
-                  WeightsOf of) {
-  const Fitting from = open_fitting(model, config, path, of);
-  if (from.by_module_paths) {
-    load_by_module_paths(model, read_weights(from.path), from.path);
-    return;
-  }
+void load_parameters(const ParallelModel& model, const Fitting& from) {
   const NoGradGuard guard;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     if (from.leaves(*entry.parameter)) {
       continue;
     }
     const Tensor values = entry.parameter->detach();
-    if (of == WeightsOf::kDenseModel) {
+    if (from.of == WeightsOf::kDenseModel) {
       copy_values(zeros({}, values.dtype()).expand(values.shape()), values);
     }
     read_parameter(*entry.parameter, from, {.values = values});
@@ -274,12 +270,9 @@ void load_weights(ParallelModel& model,
   read_buffers(model, from);
 }
 
-void load_own_weights(const ParallelModel& model,
-                      const TransformerConfig& config,
-                      const std::string& path,
-                      optim::Optimizer& optimizer,
-                      WeightsOf of) {
-  const Fitting from = open_fitting(model, config, path, of);
+void load_own_parameters(const ParallelModel& model,
+                         const Fitting& from,
+                         optim::Optimizer& optimizer) {
   check<ValueError>(!from.by_module_paths, from.path,
                     ": its tensors have the names of modules, which can be loaded only where no "
                     "rank has less than whole parameters (zero_level up to z2)");
@@ -294,6 +287,36 @@ void load_own_weights(const ParallelModel& model,
     optimizer.set_own_main_param(entry.name, own);
   }
   read_buffers(model, from);
+}
+
+}  // namespace
+
+void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path) {
+  const Fitting from = open_fitting(model, config, path, WeightsOf::kModel);
+  if (from.by_module_paths) {
+    load_by_module_paths(model, read_weights(from.path), from.path);
+  } else {
+    load_parameters(model, from);
+  }
+}
+
+void load_own_weights(const ParallelModel& model,
+                      const TransformerConfig& config,
+                      const std::string& path,
+                      optim::Optimizer& optimizer) {
+  load_own_parameters(model, open_fitting(model, config, path, WeightsOf::kModel), optimizer);
+}
+
+void load_upcycled(ParallelModel& model,
+                   const TransformerConfig& config,
+                   const std::string& path,
+                   optim::Optimizer* optimizer) {
+  const Fitting from = open_fitting(model, config, path, WeightsOf::kDenseModel);
+  if (optimizer == nullptr) {
+    load_parameters(model, from);
+  } else {
+    load_own_parameters(model, from, *optimizer);
+  }
 }
 
 }  // namespace tapestry

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <string>
 
+#include "optim/optimizer.h"
 #include "parallel_core/config/config.h"
+#include "parallel_core/pipeline_parallel/parallel_model.h"
 
 namespace tapestry {
 
@@ -32,5 +34,18 @@ TransformerConfig dense_model_of(const TransformerConfig& mixture);
 /// themselves, or if config.json beside them is not that of dense_model_of(mixture)
 /// (check_hf_config); IoError for files that are not what they should be.
 void check_dense_model(const TransformerConfig& mixture, const std::string& path);
+
+/// Loads the weights of a dense model (paths and naming schemes as load_weights) into one whose
+/// layers are mixtures, in part or all: each tensor starts from what upcycled_tensor() says, where
+/// start values are those that it has. With gates that add up to 1 the model then computes what the
+/// dense one does. The files are read piece by piece, a matrix as many times as it has copies here.
+///
+/// With an optimizer, which holds what this rank updates, through that, as load_own_weights.
+/// ValueError with the full report if the dense weights do not fit: experts must be as wide as the
+/// MLPs; also for what check_dense_model() refuses, and for names of modules.
+void load_upcycled(ParallelModel& model,
+                   const TransformerConfig& config,
+                   const std::string& path,
+                   optim::Optimizer* optimizer = nullptr);
 
 }  // namespace tapestry

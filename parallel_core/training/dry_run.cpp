@@ -149,17 +149,19 @@ std::string weights_text(const AllConfig& config, const StartWeights& weights, i
                      get_expert_model_parallel_world_size() == 1 &&
                      get_expert_tensor_parallel_world_size() == 1;
   if (small && whole) {
-    load_weights(*get_model(config), model, path,
-                 weights.dense ? WeightsOf::kDenseModel : WeightsOf::kModel);
+    const auto whole_model = get_model(config);
+    if (weights.dense) {
+      load_upcycled(*whole_model, model, path);
+    } else {
+      load_weights(*whole_model, model, path);
+    }
   } else {
     check<ValueError>(found == expected || found == expected + repeated, path, ": holds ", found,
                       " parameters, the ", weights.dense ? "dense model" : "model", " has ",
                       expected);
   }
   return concat(path, ", ", found, " parameters",
-                weights.dense
-                    ? concat(", whose MLP becomes each of ", model.moe.num_experts, " experts")
-                    : std::string());
+                weights.dense ? ", whose MLPs become experts" : "");
 }
 
 std::string folder_text(const TrainingConfig& training) {
@@ -261,6 +263,11 @@ void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream
 
   const int64_t available = available_memory() / options.ranks_on_host;
   const MemoryEstimate memory = estimate_memory(config, data_parallel_size);
+  if (config.model_config.moe.num_experts > 1) {
+    out << "model: " << parameter_count(config.model_config)
+        << " parameters, of which a token meets " << active_parameter_count(config.model_config)
+        << "\n";
+  }
   out << memory_text(memory) << "\n";
   if (const std::string text = recompute_cost_text(config); !text.empty()) {
     out << text << "\n";

@@ -338,12 +338,12 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   const std::string weights = resume               ? resume->checkpoint
                               : start.path.empty() ? std::string()
                                                    : resolve_checkpoint(start.path);
-  const WeightsOf of = !resume && start.dense ? WeightsOf::kDenseModel : WeightsOf::kModel;
+  const bool upcycles = !resume && start.dense;
   if (!weights.empty() && !resume) {
     verify_weights(weights, config.training_config.crc_check, *options.world);
   }
   if (!weights.empty() && !options.model) {  // before data and model are made
-    if (of == WeightsOf::kDenseModel) {
+    if (upcycles) {
       check_dense_model(config.model_config, weights);
     } else {
       check_hf_config(config.model_config, weights);
@@ -364,15 +364,15 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   const bool in_pieces =
       zero_level(config) == 3 && get_data_parallel_world_size(/*with_context_parallel=*/true) > 1;
   const std::unique_ptr<ParallelModel> model =
-      make_model(config, options, in_pieces, !weights.empty() && of == WeightsOf::kModel);
+      make_model(config, options, in_pieces, !weights.empty() && !upcycles);
   if (!weights.empty()) {
-    if (!in_pieces) {
-      load_weights(*model, config.model_config, weights, of);
+    if (!in_pieces && upcycles) {
+      load_upcycled(*model, config.model_config, weights);
+    } else if (!in_pieces) {
+      load_weights(*model, config.model_config, weights);
     }
-    log_info(of == WeightsOf::kModel
-                 ? "loaded " + weights
-                 : concat("loaded ", weights, ", whose MLP is now each of ",
-                          config.model_config.moe.num_experts, " experts (upcycle_from)"));
+    log_info(concat("loaded ", weights,
+                    upcycles ? ": experts are copies of the MLPs of this dense model" : ""));
     const std::string remark = other_tokenizer_remark(config, data, weights);
     if (!remark.empty()) {
       log_warning(remark);
@@ -405,7 +405,11 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
           ? get_optimizer(config, *model, options.param_groups(*model), data_parallel.get())
           : get_optimizer(config, *model, data_parallel.get());
   if (in_pieces && !weights.empty()) {
-    load_own_weights(*model, config.model_config, weights, *optimizer, of);
+    if (upcycles) {
+      load_upcycled(*model, config.model_config, weights, optimizer.get());
+    } else {
+      load_own_weights(*model, config.model_config, weights, *optimizer);
+    }
     data_parallel->parameters_changed();
   }
   const int64_t ranks = get_data_parallel_world_size();

@@ -94,7 +94,10 @@ std::string maker_of_activation(const std::string& activation) {
       {"attention.context", "ParallelAttention"},
       {"attention", "RowParallelLinear out_proj in ParallelAttention, dropout"},
       {"ffn_norm", "ParallelNorm post_attention_norm"},
-      {"mlp", "ParallelMLP, dropout"},
+      {"mlp", "ParallelMLP or MoELayer, dropout"},
+      {"moe.router_logits", "TopKRouter"},
+      {"moe.gates", "TopKRouter"},
+      {"moe.shared_expert_gate", "SharedExpertGate"},
       {"output", "ParallelTransformerLayer (residual sum)"},
       {"final_norm", "ParallelNorm final_norm"},
       {"logits", "ParallelLMLogits"}};
@@ -248,6 +251,18 @@ void RankComparison::weights(int64_t step,
          .distance = norm_distance(own, logical.slice_of(whole), euclidean_norm(whole)),
          .zero_gradient = zero});
   });
+  for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
+    if (entry.logical.empty()) {
+      continue;
+    }
+    const Tensor& whole = expected.weights.at(entry.logical);
+    add({.what = Compared::kWeights,
+         .step = step,
+         .order = trace_.tensors.size(),
+         .name = entry.logical,
+         .made_by = maker_of_parameter(entry.name),
+         .distance = norm_distance(entry.buffer, whole, euclidean_norm(whole))});
+  }
 }
 
 // Keys after updates, where the optimizer has turned rounding into steps of their biases.

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "autograd/ops/elementwise.h"
+#include "autograd/ops/indexing.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/softmax.h"
 #include "autograd/tensor/dtype.h"
@@ -86,17 +87,16 @@ Tensor balance_loss(const Tensor& probabilities,
                     const std::vector<double>& weights,
                     const std::vector<int64_t>& numbers,
                     int64_t seq_length) {
-  const auto experts = static_cast<size_t>(probabilities.size(1));
+  const int64_t experts = probabilities.size(1);
   check<ValueError>(probabilities.size(0) == std::ssize(numbers), "balance_loss: there are ",
                     numbers.size(), " numbers for ", probabilities.size(0), " tokens");
-  std::vector<double> of_tokens;
-  of_tokens.reserve(numbers.size() * experts);
-  for (const int64_t number : numbers) {
-    const auto first = weights.begin() + static_cast<std::ptrdiff_t>(
-                                             static_cast<size_t>(number / seq_length) * experts);
-    of_tokens.insert(of_tokens.end(), first, first + static_cast<std::ptrdiff_t>(experts));
-  }
-  return sum(probabilities * tensor(of_tokens, probabilities.shape()).to(probabilities.dtype()));
+  std::vector<int64_t> rows(numbers.size());
+  std::transform(numbers.begin(), numbers.end(), rows.begin(),
+                 [&](int64_t number) { return number / seq_length; });
+  const Tensor by_row = tensor(weights, {std::ssize(weights) / experts, experts});
+  const Tensor by_token =
+      index_select(by_row.to(probabilities.dtype()), 0, tensor(rows, {std::ssize(rows)}));
+  return sum(probabilities * by_token);
 }
 
 Tensor router_z_loss(const Tensor& logits, double coeff, int64_t total) {

@@ -126,8 +126,9 @@ TEST(MixtureOnDisk, AnotherLayoutGoesOn) {
   std::string saved;
   std::string expected;
   testing::run_parallel(4, {.tensor_model_parallel_size = 2, .expert_model_parallel_size = 2}, [&] {
-    Trainer trainer(saved_config(
-        {"parallel_config.tensor_model_parallel_size=2", "optimizer_config.learning_rate=1e-3"}));
+    Trainer trainer(
+        saved_config({"parallel_config.tensor_model_parallel_size=2",
+                      "optimizer_config.optimizer_type=SGD", "optimizer_config.momentum=0.9"}));
     run_one_step(trainer, 0);
     const std::string first = save(trainer, 1, dir.file("first"));
     run_one_step(trainer, 1);
@@ -139,10 +140,10 @@ TEST(MixtureOnDisk, AnotherLayoutGoesOn) {
   });
   std::string found;
   testing::run_parallel(2, {.pipeline_model_parallel_size = 2}, [&] {
-    const auto trainer =
-        resumed_from(saved_config({"parallel_config.pipeline_model_parallel_size=2",
-                                   "optimizer_config.learning_rate=1e-3"}),
-                     saved);
+    const auto trainer = resumed_from(
+        saved_config({"parallel_config.pipeline_model_parallel_size=2",
+                      "optimizer_config.optimizer_type=SGD", "optimizer_config.momentum=0.9"}),
+        saved);
     run_one_step(*trainer, 1);
     const std::string own = save(*trainer, 2, dir.file("found"));
     if (get_world_group().rank() == 0) {

@@ -28,15 +28,15 @@ using testing::mixture_config;
 using testing::Overrides;
 using testing::State;
 
-constexpr int64_t kRows = 2;
-constexpr int64_t kTokens = 8;  // of each row
+constexpr int64_t kBatchRows = 2;
+constexpr int64_t kSequence = 8;  // of each row
 
-struct Case {
+struct MixtureCase {
   std::string name;
   Overrides overrides = {};
   std::function<void(MoEConfig&)> change = nullptr;
 };
-std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+std::ostream& operator<<(std::ostream& out, const MixtureCase& c) { return out << c.name; }
 
 // The model's first layer alone: its mixture, moved off its start values.
 std::unique_ptr<MoELayer> make_layer(const AllConfig& config, bool sequence_first = false) {
@@ -45,8 +45,8 @@ std::unique_ptr<MoELayer> make_layer(const AllConfig& config, bool sequence_firs
   return layer;
 }
 
-Tensor hidden_states(const AllConfig& config, uint64_t seed = 5) {
-  return normal(0, 1, {kRows, kTokens, config.model_config.hidden_size}, kFloat32,
+Tensor mixture_input(const AllConfig& config, uint64_t seed = 5) {
+  return normal(0, 1, {kBatchRows, kSequence, config.model_config.hidden_size}, kFloat32,
                 RandomKey{seed, 1, 0});
 }
 
@@ -143,7 +143,7 @@ Tensor plain_mixture(const State& w, const TransformerConfig& config, const Tens
 
 const Overrides kSwiglu = {"model_config.hidden_act=swiglu", "model_config.add_bias_linear=False"};
 
-std::vector<Case> cases() {
+std::vector<MixtureCase> mixture_cases() {
   const auto shared = [](MoEConfig& moe) { moe.moe_shared_expert_intermediate_size = 20; };
   return {
       {"gelu_with_biases"},
@@ -166,23 +166,24 @@ std::vector<Case> cases() {
   };
 }
 
-class MixtureCases : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(All, MixtureCases, ::testing::ValuesIn(cases()), [](const auto& info) {
-  return info.param.name;
-});
+class MixtureCases : public ::testing::TestWithParam<MixtureCase> {};
+INSTANTIATE_TEST_SUITE_P(All,
+                         MixtureCases,
+                         ::testing::ValuesIn(mixture_cases()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(MixtureCases, IsTheSumOverTheExperts) {
   const AllConfig config = mixture_config(GetParam().overrides, GetParam().change);
   const auto layer = make_layer(config);
-  Tensor x = hidden_states(config);
+  Tensor x = mixture_input(config);
   x.set_requires_grad();
-  const Tensor dy = hidden_states(config, 6);
+  const Tensor dy = mixture_input(config, 6);
   const OutputAndBias found = layer->forward(x);
   EXPECT_FALSE(found.bias.defined());
   backward(std::array{found.output}, std::array{dy});
 
   State leaves = leaves_of(*layer);
-  Tensor rows = x.detach().to(kFloat64).reshape({kRows * kTokens, x.size(2)});
+  Tensor rows = x.detach().to(kFloat64).reshape({kBatchRows * kSequence, x.size(2)});
   rows.set_requires_grad();
   const Tensor expected = plain_mixture(leaves, config.model_config, rows);
   backward(std::array{expected}, std::array{dy.to(kFloat64).reshape(rows.shape())});
@@ -207,7 +208,7 @@ TEST_P(MixtureCases, SequenceFirstIsTheSame) {
   const AllConfig config = mixture_config(GetParam().overrides, GetParam().change);
   const auto layer = make_layer(config);
   const auto sequence_first = make_layer(config, true);
-  const Tensor x = hidden_states(config);
+  const Tensor x = mixture_input(config);
   const Tensor y = layer->forward(x).output;
   const Tensor z = sequence_first->forward(dense(x.transpose(0, 1))).output;
   EXPECT_LE(distance(dense(z.transpose(0, 1)), y), 1e-6);
@@ -228,8 +229,8 @@ TEST(MoELayer, IdleExpertsHaveZeroGradients) {
       w[3 * h] = -0.5F;
     }
   }
-  Tensor x = hidden_states(config);
-  for (int64_t i = 0; i < kRows * kTokens; ++i) {
+  Tensor x = mixture_input(config);
+  for (int64_t i = 0; i < kBatchRows * kSequence; ++i) {
     x.data<float>()[i * x.size(2)] = 1;
   }
   const Tensor y = layer->forward(x).output;
@@ -249,7 +250,7 @@ TEST(MoELayer, IdleExpertsHaveZeroGradients) {
 TEST(MoELayer, OneTokenIsEnough) {
   const AllConfig config = mixture_config(kSwiglu);
   const auto layer = make_layer(config);
-  Tensor x = dense_copy(hidden_states(config).slice(0, 0, 1).slice(1, 0, 1));
+  Tensor x = dense_copy(mixture_input(config).slice(0, 0, 1).slice(1, 0, 1));
   const Tensor y = layer->forward(x).output;
   const State leaves = leaves_of(*layer);
   const Tensor expected =
@@ -261,7 +262,7 @@ TEST(MoELayer, CountsWhatItTrainsOn) {
   const AllConfig config =
       mixture_config(kSwiglu, [](MoEConfig& moe) { moe.moe_expert_capacity_factor = 0.5; });
   const auto layer = make_layer(config);
-  const Tensor x = hidden_states(config);
+  const Tensor x = mixture_input(config);
   layer->eval();
   layer->forward(x);
   EXPECT_THAT(layer->counts().tokens_per_expert, ::testing::IsEmpty());
@@ -270,7 +271,7 @@ TEST(MoELayer, CountsWhatItTrainsOn) {
   const MoECounts once = layer->counts();
   EXPECT_EQ(
       std::accumulate(once.tokens_per_expert.begin(), once.tokens_per_expert.end(), int64_t{0}),
-      2 * kRows * kTokens);
+      2 * kBatchRows * kSequence);
   for (size_t e = 0; e < once.tokens_per_expert.size(); ++e) {
     EXPECT_EQ(once.dropped_per_expert[e], std::max<int64_t>(once.tokens_per_expert[e] - 4, 0));
   }
@@ -285,20 +286,20 @@ TEST(MoELayer, InjectsItsBalanceLoss) {
     moe.balance_losses = {{"aux_loss", 0.1}};
   });
   const auto layer = make_layer(config);
-  Tensor x = hidden_states(config);
+  Tensor x = mixture_input(config);
   aux_loss_scale() = 8;
   const Tensor y = layer->forward(x).output;
   aux_loss_scale() = 1;
   backward(std::array{y}, std::array{zeros(y.shape())});
   // 8 * 0.1 * E * sum_e f_e P_e, in float64.
   State leaves = leaves_of(*layer);
-  const Tensor rows = x.to(kFloat64).reshape({kRows * kTokens, x.size(2)});
+  const Tensor rows = x.to(kFloat64).reshape({kBatchRows * kSequence, x.size(2)});
   const Tensor scores = softmax(matmul(rows, leaves.at("router.weight").transpose(0, 1)), -1);
   Tensor share = zeros({4}, kFloat64);
   for (int64_t e = 0; e < 4; ++e) {
     share.data<double>()[e] =
         static_cast<double>(layer->counts().tokens_per_expert[static_cast<size_t>(e)]) /
-        (2 * kRows * kTokens);
+        (2 * kBatchRows * kSequence);
   }
   const Tensor loss = 0.1 * 4 * sum(share * mean(scores, {0}));
   EXPECT_NEAR(layer->counts().aux_loss, loss.item(), 1e-7);
@@ -316,17 +317,17 @@ TEST(MoELayer, ReportsLogitsAndGates) {
   const AllConfig config =
       mixture_config(kSwiglu, [](MoEConfig& moe) { moe.moe_expert_capacity_factor = 0.75; });
   const auto layer = make_layer(config);
-  const Tensor x = hidden_states(config);
+  const Tensor x = mixture_input(config);
   ActivationRecorder recorder;
   layer->forward(x);
   const State leaves = leaves_of(*layer);
-  const Tensor rows = x.to(kFloat64).reshape({kRows * kTokens, x.size(2)});
-  const Tensor gates = plain_gates(leaves, config.model_config.moe, rows).slice(0, 0, kTokens);
+  const Tensor rows = x.to(kFloat64).reshape({kBatchRows * kSequence, x.size(2)});
+  const Tensor gates = plain_gates(leaves, config.model_config.moe, rows).slice(0, 0, kSequence);
   const Tensor found = recorder.values().at("layers.0.moe.gates");
-  ASSERT_EQ(found.shape(), (Shape{1, kTokens, 4}));
+  ASSERT_EQ(found.shape(), (Shape{1, kSequence, 4}));
   EXPECT_LE(distance(found, dense(gates).reshape(found.shape())), 1e-6);
   const Tensor logits =
-      matmul(rows, leaves.at("router.weight").transpose(0, 1)).slice(0, 0, kTokens);
+      matmul(rows, leaves.at("router.weight").transpose(0, 1)).slice(0, 0, kSequence);
   EXPECT_LE(distance(recorder.values().at("layers.0.moe.router_logits"),
                      dense(logits).reshape(found.shape())),
             1e-6);

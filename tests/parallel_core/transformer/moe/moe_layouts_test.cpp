@@ -51,7 +51,7 @@ void with_padded_drops(MoEConfig& moe) {
   moe.moe_pad_expert_input_to_capacity = true;
 }
 
-struct Layout {
+struct MixtureLayout {
   std::string name;
   int ranks = 2;
   ModelParallelSizes sizes = {};
@@ -76,12 +76,14 @@ struct Layout {
     return mixture_config(joined({model(), parallel, overrides}), change);
   }
 };
-std::ostream& operator<<(std::ostream& out, const Layout& layout) { return out << layout.name; }
+std::ostream& operator<<(std::ostream& out, const MixtureLayout& layout) {
+  return out << layout.name;
+}
 
 const Overrides kSequenceParallel = {"parallel_config.sequence_parallel=True"};
 Overrides zero(const std::string& level) { return {"parallel_config.zero_level=" + level}; }
 
-std::vector<Layout> layouts() {
+std::vector<MixtureLayout> mixture_layouts() {
   using Sizes = ModelParallelSizes;
   return {
       {"dp2_ep2", 2, Sizes{.expert_model_parallel_size = 2}},
@@ -134,12 +136,12 @@ std::vector<Layout> layouts() {
 }
 
 // What one process does from moved weights; each made once.
-struct Single {
+struct SingleRun {
   State start;
   ModelRun run;
 };
-const Single& single_run(const Layout& layout) {
-  static auto& known = *new std::map<std::string, Single>;  // NOLINT(*-owning-memory)
+const SingleRun& single_run(const MixtureLayout& layout) {
+  static auto& known = *new std::map<std::string, SingleRun>;  // NOLINT(*-owning-memory)
   const AllConfig config = mixture_config(layout.model(), layout.change);
   const std::string key = concat(config.model_config.num_layers, " ", layout.micro_batches, " ",
                                  config.model_config.moe.moe_expert_capacity_factor.has_value());
@@ -147,21 +149,22 @@ const Single& single_run(const Layout& layout) {
   if (found == known.end()) {
     const auto model = get_model(config);
     testing::jitter(*model, 0.05);
-    Single made = {get_logical_state(*model), {}};
+    SingleRun made = {get_logical_state(*model), {}};
     made.run = train_model(config, made.start, {.micro_batches = layout.micro_batches});
     found = known.emplace(key, std::move(made)).first;
   }
   return found->second;
 }
 
-class MixtureLayouts : public ::testing::TestWithParam<Layout> {};
-INSTANTIATE_TEST_SUITE_P(All, MixtureLayouts, ::testing::ValuesIn(layouts()), [](const auto& info) {
-  return info.param.name;
-});
+class MixtureLayouts : public ::testing::TestWithParam<MixtureLayout> {};
+INSTANTIATE_TEST_SUITE_P(All,
+                         MixtureLayouts,
+                         ::testing::ValuesIn(mixture_layouts()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(MixtureLayouts, TrainAsOneProcess) {
-  const Layout& layout = GetParam();
-  const Single& single = single_run(layout);
+  const MixtureLayout& layout = GetParam();
+  const SingleRun& single = single_run(layout);
   run_parallel(layout.ranks, layout.sizes, [&] {
     const ModelRun run =
         train_model(layout.config(), single.start, {.micro_batches = layout.micro_batches});
@@ -170,7 +173,7 @@ TEST_P(MixtureLayouts, TrainAsOneProcess) {
   });
 }
 
-StepResult one_step(const Layout& layout, const State& start) {
+StepResult one_step(const MixtureLayout& layout, const State& start) {
   Trainer trainer(layout.config(), start);
   std::vector<data::Batch> batches;
   const int ranks = model_parallel_is_initialized() ? get_data_parallel_world_size() : 1;
@@ -182,9 +185,9 @@ StepResult one_step(const Layout& layout, const State& start) {
 }
 
 TEST_P(MixtureLayouts, CountAsOneProcess) {
-  const Layout& layout = GetParam();
-  const Single& single = single_run(layout);
-  Layout one = layout;
+  const MixtureLayout& layout = GetParam();
+  const SingleRun& single = single_run(layout);
+  MixtureLayout one = layout;
   one.sizes = {};
   one.overrides = {};
   if (layout.sizes.virtual_pipeline_model_parallel_size) {
@@ -210,7 +213,7 @@ TEST_P(MixtureLayouts, CountAsOneProcess) {
 // Bytes of all-to-alls, of all ranks together, in a step of one micro-batch on each rank.
 TEST(MixtureTraffic, IsEachKeptAssignmentFourTimes) {
   for (const Change& change : {Change(nullptr), Change(with_drops)}) {
-    const Layout layout = {"", 2, {.expert_model_parallel_size = 2}, {}, change, 2};
+    const MixtureLayout layout = {"", 2, {.expert_model_parallel_size = 2}, {}, change, 2};
     std::atomic<int64_t> bytes = 0;
     std::atomic<int64_t> assignments = 0;
     run_parallel(2, layout.sizes, [&] {
@@ -231,7 +234,7 @@ TEST(MixtureTraffic, IsEachKeptAssignmentFourTimes) {
 }
 
 TEST(MixtureTraffic, PaddedIsTheSameInEveryStep) {
-  const Layout layout = {"", 2, {.expert_model_parallel_size = 2}, {}, with_padded_drops, 2};
+  const MixtureLayout layout = {"", 2, {.expert_model_parallel_size = 2}, {}, with_padded_drops, 2};
   run_parallel(2, layout.sizes, [&] {
     const int64_t before = experts_group().stats().of(Collective::kAllToAll).bytes;
     one_step(layout, {});
@@ -242,7 +245,7 @@ TEST(MixtureTraffic, PaddedIsTheSameInEveryStep) {
 }
 
 // All logits of the first layer's router, moved to one expert.
-State to_one_expert(const Layout& layout) {
+State to_one_expert(const MixtureLayout& layout) {
   const auto model = get_model(mixture_config(layout.model(), layout.change));
   testing::jitter(*model, 0.05);
   State state = get_logical_state(*model);
@@ -264,7 +267,7 @@ TEST(MixtureLayouts, ARankWithoutRowsTakesPart) {
   for (const std::string level : {"null", "z3"}) {
     for (const Overrides& more :
          {Overrides{}, Overrides{"parallel_config.recompute_config=True"}}) {
-      Layout layout = {"", 4, {.expert_model_parallel_size = 2}, joined(zero(level), more)};
+      MixtureLayout layout = {"", 4, {.expert_model_parallel_size = 2}, joined(zero(level), more)};
       layout.change = nullptr;  // both experts of each token are the second rank's
       const State start = to_one_expert(layout);
       const ModelRun single = train_model(mixture_config(layout.model(), layout.change), start, {});
@@ -280,12 +283,12 @@ TEST(MixtureLayouts, ARankWithoutRowsTakesPart) {
 
 // Tokens that the ranks cannot divide evenly, as they come while text is made.
 TEST(MixtureLayouts, AnyNumberOfTokensIsDivided) {
-  Layout layout = {"",
-                   4,
-                   {
-                       .tensor_model_parallel_size = 4,
-                       .expert_tensor_parallel_size = 2,
-                   }};
+  MixtureLayout layout = {"",
+                          4,
+                          {
+                              .tensor_model_parallel_size = 4,
+                              .expert_tensor_parallel_size = 2,
+                          }};
   layout.sizes.expert_model_parallel_size = 2;
   const AllConfig whole = mixture_config(layout.model(), with_everything);
   for (const int64_t tokens : {1, 3, 6}) {
@@ -305,7 +308,7 @@ TEST(MixtureLayouts, AnyNumberOfTokensIsDivided) {
 TEST(MixtureLayouts, RecomputationChangesNothing) {
   for (const char* recompute :
        {"True", "{select_recompute: ['feed_forward\\.mul', 'feed_forward\\.w1\\.activation']}"}) {
-    Layout layout = {"", 1};
+    MixtureLayout layout = {"", 1};
     const StepResult expected = one_step(layout, single_run(layout).start);
     layout.overrides = {concat("parallel_config.recompute_config=", recompute)};
     const StepResult found = one_step(layout, single_run(layout).start);
@@ -319,7 +322,8 @@ TEST(MixtureLayouts, RecomputationChangesNothing) {
 }
 
 TEST(MixtureLayouts, NanLogitsMakeANonFiniteStepEverywhere) {
-  const Layout layout = {"", 4, {.tensor_model_parallel_size = 2, .expert_model_parallel_size = 2}};
+  const MixtureLayout layout = {
+      "", 4, {.tensor_model_parallel_size = 2, .expert_model_parallel_size = 2}};
   State start = single_run(layout).start;
   Tensor& router = start.at("layers.0.moe.router.weight");
   router = dense_copy(router);

@@ -125,6 +125,42 @@ TEST(RouterLogits, GradientsMatchDifferencesTwice) {
   EXPECT_TRUE(twice) << twice.message;
 }
 
+TEST(RouterLogits, TheWeightsGradientIsAddedToItsMainGrad) {
+  const Tensor x = normal(0, 1, {7, 6}, kFloat32, RandomKey{3, 1, 0});
+  const Tensor weight = normal(0, 1, {4, 6}, kFloat32, RandomKey{3, 2, 0}).set_requires_grad();
+  sum(square(router_logits(x, weight))).backward();
+  const std::vector<float> expected = (weight.grad() + 1).to_vector<float>();
+  weight.set_grad({});
+  weight.set_main_grad(ones({4, 6}));
+  sum(square(router_logits(x, weight))).backward();
+  const auto found = weight.main_grad().to_vector<float>();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(found[i], expected[i], 1e-4);
+  }
+}
+
+TEST(TopKRouter, LearnsFrom16BitInputsAndWeights) {
+  const auto gradient = [](DType dtype) {
+    TopKRouter router(small_config(), 1, false);
+    router.to(kBFloat16);  // rounded in both cases
+    router.to(dtype);
+    const Tensor x = input(kBFloat16).to(dtype).set_requires_grad();
+    const Routing found = router.forward(x, testing::all_tokens(2, 5));
+    sum(square(found.gates)).backward();
+    EXPECT_EQ(x.grad().dtype(), dtype);
+    EXPECT_EQ(router.parameters().front().grad().dtype(), dtype);
+    TensorList both = {x.grad().to(kFloat32), router.parameters().front().grad().to(kFloat32)};
+    return both;
+  };
+  const TensorList wide = gradient(kFloat32);
+  const TensorList half = gradient(kBFloat16);
+  for (size_t i = 0; i < 2; ++i) {
+    const double size = max(abs(wide[i])).item();
+    EXPECT_GT(size, 0.01);
+    EXPECT_LE(max(abs(half[i] - wide[i])).item(), size / 256);  // rounded once
+  }
+}
+
 TEST(RouterLogits, Refusals) {
   EXPECT_THROW(router_logits(zeros({2, 3}), zeros({4, 2})), ValueError);
   EXPECT_THROW(router_logits(zeros({3}), zeros({4, 3})), ValueError);
@@ -170,6 +206,29 @@ TEST(Jitter, ActsInTrainingOnly) {
   EXPECT_EQ(logits(noisy), logits(noisy));
   noisy.eval();
   EXPECT_EQ(logits(noisy), logits(plain));
+}
+
+// Whatever the tokens are, all experts get about as many; the weight's gradient is that of logits.
+TEST(ForcedBalance, ActsInTrainingOnly) {
+  random_context() = {.seed = 7, .step = 3, .sample_ids = {4}};
+  TransformerConfig config = small_config();
+  TopKRouter plain(config, 1, false);
+  config.moe.moe_router_force_load_balancing = true;
+  TopKRouter forced(config, 1, false);
+  const GroupTokens tokens = testing::all_tokens(1, 2000);
+  const Tensor same = ones({2000, 6});
+  EXPECT_THAT(plain.forward(same, tokens).tokens_per_expert,
+              ::testing::UnorderedElementsAre(2000, 2000, 0, 0));
+  const Routing found = forced.forward(same, tokens);
+  EXPECT_THAT(found.tokens_per_expert,
+              ::testing::Each(::testing::AllOf(::testing::Gt(900), ::testing::Lt(1100))));
+  EXPECT_EQ(found.logits.to_vector<float>(),
+            random_logits(zeros({2000, 4}), 0, tokens.numbers, 2000).to_vector<float>());
+  sum(found.logits).backward();
+  EXPECT_EQ(min(forced.parameters().front().grad()).item(), 2000);
+  forced.eval();
+  plain.eval();
+  EXPECT_EQ(forced.forward(same, tokens).experts, plain.forward(same, tokens).experts);
 }
 
 // A recomputed layer decides as it did the first time, which drops too.
