@@ -146,12 +146,13 @@ TEST_F(HfMixturesTest, WhatNoMixtureCanBeMadeOf) {
   EXPECT_FALSE(std::filesystem::exists(dir_.file("output/metrics.jsonl")));
   write_upcycling("dense", "  moe_ffn_hidden_size: 12\n");
   expect_refused(made,
-                 "upcycle.yaml:18:24: moe_config.moe_ffn_hidden_size: is 12, but with upcycle_from "
+                 "upcycle.yaml:17:24: moe_config.moe_ffn_hidden_size: is 12, but with upcycle_from "
                  "experts are copies of a dense MLP of ffn_hidden_size 24; leave this key out");
-  // A file alone has no config.json to be held against.
-  write_upcycling("dense/model.safetensors");
-  expect_refused(made + "--set model_config.ffn_hidden_size=24 --set moe_config.num_experts=1",
+  write_upcycling("dense");
+  expect_refused(made + "--set moe_config.num_experts=1",
                  "num_experts is 1; set it, or load the dense model as it is");
+  // A file by itself has no config.json to be held against.
+  write_upcycling("dense/model.safetensors");
   testing::State state = tensors("dense");
   state["model.layers.1.mlp.up_proj.weight"] = zeros({kInner + 8, kWidth});
   write_state(dir_.file("dense/model.safetensors"), state);
