@@ -29,17 +29,33 @@ void* element(const Tensor& array, int64_t at) {
   return static_cast<std::byte*>(array.raw()) + at * size_of(array.dtype());
 }
 
-double value_at(const Tensor& array, int64_t i) {
-  return array.dtype() == kFloat64 ? array.data<double>()[i]
-                                   : static_cast<double>(array.data<float>()[i]);
-}
-void set_value(const Tensor& array, int64_t i, double value) {
-  if (array.dtype() == kFloat64) {
-    array.data<double>()[i] = value;
-  } else {
-    array.data<float>()[i] = static_cast<float>(value);
+// The numbers of a float32 or float64 tensor as doubles; the tensor is looked at once.
+class Doubles {
+ public:
+  explicit Doubles(const Tensor& array)
+      : wide_(array.dtype() == kFloat64 ? array.data<double>() : nullptr),
+        narrow_(wide_ == nullptr ? array.data<float>() : nullptr) {}
+
+  double get(int64_t i) const {
+    return wide_ != nullptr ? wide_[i] : static_cast<double>(narrow_[i]);
   }
-}
+  void set(int64_t i, double value) const {
+    if (wide_ != nullptr) {
+      wide_[i] = value;
+    } else {
+      narrow_[i] = static_cast<float>(value);
+    }
+  }
+  /// Rounded to what the array holds.
+  double move(int64_t i, double beta, double mean) const {
+    set(i, beta * get(i) + (1.0 - beta) * mean);
+    return get(i);
+  }
+
+ private:
+  double* wide_;
+  float* narrow_;
+};
 
 }  // namespace
 
@@ -292,26 +308,27 @@ void FactoredStep::average(const Part& part,
                            const Tensor& row_state,
                            const Tensor& column_state,
                            double beta) const {
-  const auto move = [&](const Tensor& state, int64_t i, double mean) {
-    set_value(state, i, beta * value_at(state, i) + (1.0 - beta) * mean);
-    return value_at(state, i);
-  };
+  const Doubles row_values(row_state);
+  const Doubles column_values(column_state);
+  const Doubles row_roots(part.row_root);
+  const Doubles column_roots(part.column_root);
   const double* column_sums = sums + part.stack * part.rows;
   for (int64_t matrix = 0; matrix < part.stack; ++matrix) {
     const int64_t row = matrix * part.rows;
     const int64_t column = matrix * part.columns;
     double mean = 0;  // over rows
     for (int64_t i = row; i < row + part.rows; ++i) {
-      mean += move(row_state, i, sums[i] / static_cast<double>(part.columns));
+      mean += row_values.move(i, beta, sums[i] / static_cast<double>(part.columns));
     }
     mean /= static_cast<double>(part.rows);
     for (int64_t i = row; i < row + part.rows; ++i) {
       // The roots are taken apart: the product of both numbers can vanish in float32.
-      set_value(part.row_root, i, std::sqrt(mean / value_at(row_state, i)));
+      row_roots.set(i, std::sqrt(mean / row_values.get(i)));
     }
     for (int64_t i = column; i < column + part.columns; ++i) {
-      const double average = move(column_state, i, column_sums[i] / static_cast<double>(part.rows));
-      set_value(part.column_root, i, 1.0 / std::sqrt(average));
+      const double average =
+          column_values.move(i, beta, column_sums[i] / static_cast<double>(part.rows));
+      column_roots.set(i, 1.0 / std::sqrt(average));
     }
   }
 }

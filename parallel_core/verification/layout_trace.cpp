@@ -77,7 +77,10 @@ LayoutTrace trace_single_process(const LayoutPair& pair,
     training.cell->set_gradient_observer(
         [&](int64_t /*step*/) { now.gradients = logical_gradients(*training.model); },
         [&](int64_t /*step*/) { return is_looked_at(options, step); });
-    now.result = (*training.cell)(batches);
+    {
+      const RecordedChoices choices(trace.choices);
+      now.result = (*training.cell)(batches);
+    }
     training.cell->set_gradient_observer({});
     if (recorder) {
       now.order = recorder->order();

@@ -10,6 +10,7 @@
 #include "optim/lr_scheduler.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/training/train_one_step.h"
+#include "parallel_core/verification/expert_choices.h"
 #include "parallel_core/verification/sample_recorder.h"
 #include "parallel_core/verification/verify_layout.h"
 
@@ -30,6 +31,7 @@ struct LayoutTrace {
   std::vector<std::string> tensors;  ///< in the order of their making
   optim::Schedule::Position position;
   std::vector<StepTrace> steps;
+  ExpertChoices choices;
 
   size_t index_of(const std::string& tensor) const;
 };

@@ -1,6 +1,7 @@
 #include "parallel_core/verification/verify_layout.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <mutex>
@@ -20,6 +21,7 @@
 #include "parallel_core/random.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/verification/compared_training.h"
+#include "parallel_core/verification/expert_choices.h"
 #include "parallel_core/verification/layout_comparison.h"
 #include "parallel_core/verification/layout_trace.h"
 #include "parallel_core/verification/rounding_spread.h"
@@ -78,7 +80,8 @@ uint64_t train_rank(const AllConfig& config,
                     const LayoutTrace& trace,
                     const LogicalState* start,
                     RankComparison& comparison,
-                    Coverage* coverage) {
+                    Coverage* coverage,
+                    std::atomic<int64_t>* imposed) {
   const LayoutParts& parts = options.parts;
   ComparedTraining training(config, options, true);
   comparison.describe_modules(*training.model);
@@ -96,6 +99,7 @@ uint64_t train_rank(const AllConfig& config,
     parts.started(*training.model);
   }
   training.start(trace.position);
+  ImposedChoices choices(trace.choices);
   uint64_t sum = 0;
   const auto steps = static_cast<int64_t>(trace.steps.size());
   for (int64_t step = 1; step <= steps; ++step) {
@@ -125,6 +129,9 @@ uint64_t train_rank(const AllConfig& config,
       comparison.weights(step, *training.model, *training.optimizer);
     }
   }
+  if (imposed != nullptr) {
+    *imposed += choices.count();
+  }
   const NoGradGuard guard;
   for (const nn::Module::NamedParameter& entry : training.model->named_parameters()) {
     const Tensor values = dense(*entry.parameter);
@@ -148,7 +155,7 @@ void measure_rounding(const LayoutPair& pair,
     const LogicalState start = moved_by_rounding(
         trace.start, pair.single.model_config.compute_dtype, static_cast<uint64_t>(draw));
     RankComparison comparison(alone, trace, spread);
-    train_rank(pair.single, sound, trace, &start, comparison, nullptr);
+    train_rank(pair.single, sound, trace, &start, comparison, nullptr, nullptr);
   }
 }
 
@@ -180,18 +187,20 @@ LayoutReport compare_layout(const LayoutPair& pair, const VerifyOptions& options
       static_cast<int>(world_size(pair.layout.parallel_config, pair.data_parallel_size));
   report.checksums.resize(static_cast<size_t>(ranks));
   Coverage coverage;
-  run_thread_ranks(ranks,
-                   [&](const std::shared_ptr<ProcessGroup>& own_world) {
-                     initialize_model_parallel(
-                         model_parallel_sizes(pair.layout.parallel_config),
-                         options.parts.world ? options.parts.world(own_world) : own_world);
-                     RankComparison comparison(pair, trace, spread, *report.findings);
-                     report.checksums[static_cast<size_t>(own_world->rank())] =
-                         train_rank(pair.layout, options, trace, nullptr, comparison, &coverage);
-                     destroy_model_parallel();
-                   },
-                   {.timeout_seconds = options.timeout_seconds});
+  std::atomic<int64_t> imposed = 0;
+  run_thread_ranks(
+      ranks,
+      [&](const std::shared_ptr<ProcessGroup>& own_world) {
+        initialize_model_parallel(model_parallel_sizes(pair.layout.parallel_config),
+                                  options.parts.world ? options.parts.world(own_world) : own_world);
+        RankComparison comparison(pair, trace, spread, *report.findings);
+        report.checksums[static_cast<size_t>(own_world->rank())] =
+            train_rank(pair.layout, options, trace, nullptr, comparison, &coverage, &imposed);
+        destroy_model_parallel();
+      },
+      {.timeout_seconds = options.timeout_seconds});
   coverage.report_missing(trace, *report.findings);
+  report.imposed_choices = imposed;
   return report;
 }
 
@@ -209,10 +218,15 @@ LayoutPair load_layout_pair(const std::string& layout, const ConfigLoader& load)
 }
 
 std::string report_text(const LayoutReport& report, const LayoutPair& pair) {
-  std::string out = concat("verify_layout: ", layout_text(pair.layout, pair.data_parallel_size),
-                           " on ", world_size(pair.layout.parallel_config, pair.data_parallel_size),
-                           " ranks against one process, ", report.steps, " steps\n\n",
-                           report.findings->table(), "\n");
+  std::string out = concat(
+      "verify_layout: ", layout_text(pair.layout, pair.data_parallel_size), " on ",
+      world_size(pair.layout.parallel_config, pair.data_parallel_size),
+      " ranks against one process, ", report.steps, " steps\n\n", report.findings->table(),
+      report.imposed_choices > 0 ? concat(report.imposed_choices,
+                                          " choices of experts that rounding would have made "
+                                          "otherwise were taken from one process\n")
+                                 : std::string(),
+      "\n");
   const std::optional<Finding> first = report.findings->first();
   return out +
          (first ? "first difference: " + LayoutFindings::sentence(*first)

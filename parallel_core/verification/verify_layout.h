@@ -63,6 +63,9 @@ struct LayoutReport {
   int64_t steps = 0;
   /// Of each rank, over the bits of its losses, norms and final weights.
   std::vector<uint64_t> checksums;
+  /// Choices of experts that were so close that rounding would have made them otherwise on the
+  /// layout's ranks, which took those of one process (ImposedChoices).
+  int64_t imposed_choices = 0;
 
   bool agrees() const { return findings->agree(); }
 };

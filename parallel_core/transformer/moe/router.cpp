@@ -14,6 +14,7 @@
 #include "parallel_core/parameter_builder.h"
 #include "parallel_core/random.h"
 #include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
+#include "parallel_core/transformer/moe/choice_observer.h"
 #include "parallel_core/transformer/moe/expert_bias.h"
 #include "parallel_core/transformer/moe/group_sums.h"
 #include "parallel_core/transformer/moe/router_logits.h"
@@ -202,10 +203,16 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
     scores = router_scores(out.logits, gates_);
   }
   const std::span<const float> unbiased = values_of(by_scores ? scores : out.logits);
-  ExpertChoice choice =
-      has_bias ? choose_experts(biased(unbiased, values_of(expert_bias_.to(kFloat32))), choice_)
-               : choose_experts(unbiased, choice_);
+  std::vector<float> with_bias;
+  if (has_bias) {
+    with_bias = biased(unbiased, values_of(expert_bias_.to(kFloat32)));
+  }
+  const std::span<const float> competing = has_bias ? with_bias : unbiased;
+  ExpertChoice choice = choose_experts(competing, choice_);
   out.experts = std::move(choice.experts);
+  if (ChoiceObserver* observer = choice_observer(); observer != nullptr && training) {
+    observer->choose(layer_, tokens, competing, out.experts);
+  }
   out.gates =
       expert_gates(out.logits, scores, tensor(out.experts, {x.size(0), choice_.topk}), gates_);
 

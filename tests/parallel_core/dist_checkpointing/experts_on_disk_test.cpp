@@ -173,7 +173,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(SavedExperts{"adamw", {"optimizer_config.learning_rate=1e-3"}},
                       SavedExperts{"divided", {"optimizer_config.learning_rate=1e-3"}, true},
                       SavedExperts{"came", {"optimizer_config.optimizer_type=Came"}},
-                      SavedExperts{"muon", {"optimizer_config.optimizer_type=Muon"}, true}),
+                      SavedExperts{"muon",
+                                   {"optimizer_config.optimizer_type=Muon",
+                                    "optimizer_config.ns_dtype=float32"},
+                                   true}),
     [](const auto& info) { return info.param.name; });
 
 // Weights that a file lacks, or has too many of, whichever rank's experts they are.

@@ -9,6 +9,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/dist_checkpointing/hf_names.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "tests/parallel_core/data/temp_dir.h"
@@ -20,6 +21,7 @@ namespace {
 
 using data::TempDir;
 using testing::mixture_config;
+using testing::names_of;
 using testing::Overrides;
 using testing::Trainer;
 
@@ -155,6 +157,57 @@ TEST(MixtureOnDisk, AnotherLayoutGoesOn) {
   testing::expect_states_close(a, b, 1e-4);
   for (const char* name : {"layers.0.moe.router.expert_bias", "layers.1.moe.router.expert_bias"}) {
     EXPECT_TRUE(testing::same_bits(a.at(name), b.at(name))) << name;
+  }
+}
+
+// Weights under Hugging Face's names, and back, bit for bit; written by ranks, read by one process.
+TEST(MixtureOnDisk, FoldersOfOtherProgramsComeBack) {
+  const Overrides llama = {"model_config.vocab_size=32",
+                           "model_config.position_embedding_type=rope",
+                           "model_config.normalization=RMSNorm",
+                           "model_config.hidden_act=swiglu",
+                           "model_config.add_bias_linear=False",
+                           "model_config.untie_embeddings_and_output_weights=True"};
+  struct Family {
+    std::string name;
+    Overrides overrides;
+    std::function<void(MoEConfig&)> change;
+    std::string tensor;  // as its files call one
+  };
+  for (const Family& family :
+       {Family{"mixtral", {}, nullptr, "model.layers.1.block_sparse_moe.experts.3.w2.weight"},
+        Family{"qwen2_moe",
+               {"model_config.qkv_has_bias=True"},
+               [](MoEConfig& moe) {
+                 moe.moe_shared_expert_intermediate_size = 20;
+                 moe.use_shared_expert_gating = true;
+               },
+               "model.layers.1.mlp.shared_expert.gate_proj.weight"}}) {
+    SCOPED_TRACE(family.name);
+    const Overrides overrides = testing::joined(llama, family.overrides);
+    const AllConfig one = mixture_config(overrides, family.change);
+    const auto start = get_model(one);
+    testing::jitter(*start);
+    const testing::State expected = get_logical_state(*start);
+    const TempDir dir;
+    std::string folder;
+    testing::run_parallel(
+        4, {.tensor_model_parallel_size = 2, .expert_model_parallel_size = 2}, [&] {
+          const AllConfig config = mixture_config(
+              testing::joined(overrides, {"parallel_config.tensor_model_parallel_size=2"}),
+              family.change);
+          Trainer trainer(config, expected);
+          const std::string own = save(trainer, 1, dir.file("hf"));
+          if (get_world_group().rank() == 0) {
+            folder = own;
+          }
+        });
+    EXPECT_THAT(names_of(read_weights(folder + "/model.safetensors")),
+                ::testing::Contains(family.tensor));
+    EXPECT_EQ(file_model_type(one.model_config), family.name);
+    const auto found = get_model(one);
+    load_weights(*found, one.model_config, folder);
+    testing::expect_states_equal(get_logical_state(*found), expected);
   }
 }
 
