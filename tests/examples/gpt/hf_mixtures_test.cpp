@@ -92,6 +92,8 @@ TEST_F(HfMixturesTest, AMixtureStartsAsTheDenseModel) {
     EXPECT_NEAR(steps("output").front().at("loss").get<double>(), dense, 1e-5 * dense);
   }
   const std::string saved = "output/checkpoint/step_00000001";
+  EXPECT_EQ(json(saved + "/config.json").at("model_type"), "tapestry");  // and not the folder's
+  EXPECT_EQ(json(saved + "/generation_config.json").at("eos_token_id"), 256);
   const testing::State mixture = tensors(saved);
   const testing::State dense = tensors("dense");
   for (const char* layer : {"0", "1"}) {
