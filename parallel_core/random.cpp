@@ -34,6 +34,12 @@ struct TokenRun {
   int64_t count = 0;
 };
 
+// Where the numbers of a run's first token begin, of `width` for each token.
+RandomKey key_of(const RandomKey& site, const TokenRun& run, int64_t width) {
+  return {site.seed, combine(site.stream, run.sample),
+          site.offset + static_cast<uint64_t>(run.position * width)};
+}
+
 // Linear in x, so its own derivative; keeps no noise but makes it again.
 struct InputJitter {
   static constexpr std::string_view name = "input_jitter";
@@ -45,14 +51,54 @@ struct InputJitter {
     const int64_t width = x.size(1);
     TensorList noise;
     for (const TokenRun& run : runs) {
-      const RandomKey own = {key.seed, combine(key.stream, run.sample),
-                             key.offset + static_cast<uint64_t>(run.position * width)};
-      noise.push_back(uniform(1 - eps, 1 + eps, {run.count, width}, kFloat32, own));
+      noise.push_back(
+          uniform(1 - eps, 1 + eps, {run.count, width}, kFloat32, key_of(key, run, width)));
     }
     return noise.empty() ? x : (x * cat(noise, 0)).to(x.dtype());
   }
   Tensor backward(const Tensor& dy) const { return apply_op(InputJitter{eps, key, runs}, dy); }
 };
+
+struct RandomLogits {
+  static constexpr std::string_view name = "random_logits";
+  RandomKey key;
+  std::vector<TokenRun> runs;
+
+  Tensor forward(const Tensor& logits) {
+    TensorList values;
+    for (const TokenRun& run : runs) {
+      values.push_back(normal(0, 1, {run.count, logits.size(1)}, logits.dtype(),
+                              key_of(key, run, logits.size(1))));
+    }
+    return values.empty() ? logits.detach() : cat(values, 0);
+  }
+  Tensor backward(const Tensor& dy) const { return dy; }
+};
+
+// `op` names the caller in errors.
+std::vector<TokenRun> token_runs(const char* op,
+                                 const Tensor& x,
+                                 std::span<const int64_t> numbers,
+                                 int64_t seq_length) {
+  check<ValueError>(x.dim() == 2 && x.size(0) == std::ssize(numbers), op, ": there are ",
+                    numbers.size(), " numbers for the tokens of ", describe(x));
+  const std::vector<int64_t>& samples = random_context().sample_ids;
+  std::vector<TokenRun> runs;
+  int64_t last = -1;
+  for (const int64_t number : numbers) {
+    check<ValueError>(number >= 0 && number < std::ssize(samples) * seq_length, op,
+                      ": a token has number ", number, ", but the micro-batch has ", samples.size(),
+                      " samples of ", seq_length, " tokens");
+    if (!runs.empty() && number == last + 1 && number % seq_length != 0) {
+      ++runs.back().count;
+    } else {
+      runs.push_back({static_cast<uint64_t>(samples[static_cast<size_t>(number / seq_length)]),
+                      number % seq_length, 1});
+    }
+    last = number;
+  }
+  return runs;
+}
 
 }  // namespace
 
@@ -132,24 +178,17 @@ Tensor input_jitter(const Tensor& x,
   if (eps == 0) {
     return x;
   }
-  check<ValueError>(x.dim() == 2 && x.size(0) == std::ssize(numbers), "input_jitter: there are ",
-                    numbers.size(), " numbers for the tokens of ", describe(x));
-  const std::vector<int64_t>& samples = random_context().sample_ids;
-  std::vector<TokenRun> runs;
-  int64_t last = -1;
-  for (const int64_t number : numbers) {
-    check<ValueError>(number >= 0 && number < std::ssize(samples) * seq_length,
-                      "input_jitter: a token has number ", number, ", but the micro-batch has ",
-                      samples.size(), " samples of ", seq_length, " tokens");
-    if (!runs.empty() && number == last + 1 && number % seq_length != 0) {
-      ++runs.back().count;
-    } else {
-      runs.push_back({static_cast<uint64_t>(samples[static_cast<size_t>(number / seq_length)]),
-                      number % seq_length, 1});
-    }
-    last = number;
-  }
-  return apply_op(InputJitter{eps, dropout_key(layer, DropoutSite::kRouterInput), runs}, x);
+  const RandomKey key = dropout_key(layer, DropoutSite::kRouterInput);
+  return apply_op(InputJitter{eps, key, token_runs("input_jitter", x, numbers, seq_length)}, x);
+}
+
+Tensor random_logits(const Tensor& logits,
+                     int64_t layer,
+                     std::span<const int64_t> numbers,
+                     int64_t seq_length) {
+  const RandomKey key = dropout_key(layer, DropoutSite::kRouterLogits);
+  return apply_op(RandomLogits{key, token_runs("random_logits", logits, numbers, seq_length)},
+                  logits);
 }
 
 }  // namespace tapestry

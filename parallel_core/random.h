@@ -20,7 +20,8 @@ enum class DropoutSite : uint64_t {
   kAttentionProbs = 1,
   kAttentionOutput = 2,
   kMlpOutput = 3,
-  kRouterInput = 4,  ///< input_jitter()
+  kRouterInput = 4,   ///< input_jitter()
+  kRouterLogits = 5,  ///< random_logits()
 };
 
 /// What the current rank's random streams are derived from. The training loop sets it before each
@@ -74,5 +75,13 @@ Tensor input_jitter(const Tensor& x,
                     int64_t layer,
                     std::span<const int64_t> numbers,
                     int64_t seq_length);
+
+/// Standard normal numbers in place of a router's logits [T, E], whose tokens are as in
+/// input_jitter(); the counter of an element is position * E + e. The gradient goes to `logits` as
+/// it comes (straight-through estimator, Bengio et al. 2013, arXiv:1308.3432). ValueError as there.
+Tensor random_logits(const Tensor& logits,
+                     int64_t layer,
+                     std::span<const int64_t> numbers,
+                     int64_t seq_length);
 
 }  // namespace tapestry

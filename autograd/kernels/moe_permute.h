@@ -1,7 +1,7 @@
 // Rows of tokens copied to rows sorted by expert, and summed back.
 //
-// Token t has up to topk rows: rows[t * topk + j], or -1. All tokens together have each row once.
-// Inputs are [rows or tokens, n] with strides in elements from one row to the next, outputs are
+// Token t has up to topk rows: rows[t * topk + j], or -1; no two choices have the same one. Inputs
+// are [rows or tokens, n] with strides in elements from one row to the next, outputs are
 // contiguous. One floating dtype; 16-bit ones are computed in float32 and rounded once. Gates are
 // float32, or float64 with float64. Threads share the tokens; the bits do not depend on how.
 #pragma once

@@ -19,9 +19,9 @@ namespace tapestry {
 
 namespace {
 
-kernels::TokenRows token_rows(const RowMap& map) { return {map.tokens, map.topk, map.rows.data()}; }
-
 int64_t rows_in(const RowMap& map) { return static_cast<int64_t>(map.sources.size()); }
+
+kernels::TokenRows token_rows(const RowMap& map) { return {map.tokens, map.topk, map.rows.data()}; }
 
 // As if each assignment were a token of its own.
 RowMap by_assignment(const RowMap& map) {

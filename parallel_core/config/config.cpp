@@ -116,13 +116,15 @@ std::optional<GradClipConfig> gradient_clipping(const AllConfig& config) {
   return std::nullopt;
 }
 
-std::string start_weights(const AllConfig& config) {
+StartWeights start_weights(const AllConfig& config) {
   const auto origin = config.origins.find("training_config.load_checkpoint");
   const bool given = origin != config.origins.end() && !origin->second.place.empty();
   const std::string& path = config.training_config.load_checkpoint;
-  return given || !path.empty() || config.moe_config.upcycle_from
-             ? path
-             : config.model_config.from_hf.value_or("");
+  const std::optional<std::string>& dense = config.moe_config.upcycle_from;
+  if (path.empty() && dense) {
+    return {.path = *dense, .dense = true};
+  }
+  return {.path = given || !path.empty() ? path : config.model_config.from_hf.value_or("")};
 }
 
 int zero_level(const AllConfig& config) {

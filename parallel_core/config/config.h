@@ -320,6 +320,7 @@ struct MoEConfig {
   std::string moe_token_drop_policy = "probs";  // probs | position | choice
   bool callback_moe_droprate = false;
   std::optional<std::string> upcycle_from;
+  bool moe_router_force_load_balancing = false;
   bool moe_grouped_gemm = false;
   std::string moe_token_dispatcher_type = "alltoall";
   bool use_self_defined_alltoall = false;
@@ -618,10 +619,15 @@ void require_supported(const AllConfig& config);
 /// The clipping that holds, from grad_clip_kwargs or optimizer_config.clip_grad; empty: none.
 std::optional<GradClipConfig> gradient_clipping(const AllConfig& config);
 
-/// What a run that starts from its beginning takes its weights from: load_checkpoint, or, where a
-/// run is to go on and has nothing to go on with yet, from_hf. Empty: initial weights, or those
-/// that moe_config.upcycle_from gives.
-std::string start_weights(const AllConfig& config);
+/// What a run that starts from its beginning takes its weights from.
+struct StartWeights {
+  std::string path;    ///< of a file or folder; empty: the weights are initial ones
+  bool dense = false;  ///< it is a dense model, of which the mixture is made (upcycle_from)
+};
+
+/// load_checkpoint; or, where a run is to go on and has nothing to go on with yet, from_hf; or
+/// moe_config.upcycle_from.
+StartWeights start_weights(const AllConfig& config);
 
 /// What data-parallel ranks share out: 0 nothing, 1 optimizer state, 2 also gradients, 3 also
 /// weights (parallel_config.zero_level, training_config.use_distributed_optimizer).

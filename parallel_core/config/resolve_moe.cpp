@@ -40,6 +40,8 @@ constexpr const char* kPad = "moe_config.moe_pad_expert_input_to_capacity";
 constexpr const char* kPolicy = "moe_config.moe_token_drop_policy";
 constexpr const char* kSdrop = "moe_config.enable_sdrop";
 constexpr const char* kUpcycle = "moe_config.upcycle_from";
+constexpr const char* kForced = "moe_config.moe_router_force_load_balancing";
+constexpr const char* kScaling = "moe_config.moe_router_topk_scaling_factor";
 constexpr const char* kLayers = "model_config.num_layers";
 constexpr const char* kTp = "parallel_config.tensor_model_parallel_size";
 constexpr const char* kEp = "parallel_config.expert_model_parallel_size";
@@ -374,11 +376,31 @@ void check_experts_layout(Resolution& r) {
   }
 }
 
+// A mixture that is made of a dense model. A run that goes on has weights of its own.
 void check_start(Resolution& r) {
-  const std::string& loaded = r.config().training_config.load_checkpoint;
-  if (r.config().moe_config.upcycle_from && !loaded.empty()) {
-    r.error(kUpcycle, concat("given beside training_config.load_checkpoint ", loaded,
-                             "; both give the weights to start from, keep one of them"));
+  const MoEConfig& moe = r.config().moe_config;
+  const TrainingConfig& training = r.config().training_config;
+  if (!moe.upcycle_from) {
+    return;
+  }
+  if (!training.load_checkpoint.empty() && !training.resume_training.on) {
+    r.error(kUpcycle,
+            concat("given beside training_config.load_checkpoint ", training.load_checkpoint,
+                   "; both give the weights to start from, keep one of them"));
+  }
+  const int64_t dense = r.config().model_config.ffn_hidden_size;
+  if (r.sound({kFfn, kDenseFfn}) && moe.moe_ffn_hidden_size.value_or(dense) != dense) {
+    r.error(kFfn,
+            concat("is ", *moe.moe_ffn_hidden_size, ", but with upcycle_from experts are ",
+                   "copies of a dense MLP of ffn_hidden_size ", dense, "; leave this key out"));
+  }
+  if (r.sound({kScores, kPreSoftmax, kNorm, kTopk, kScaling}) &&
+      (!normalises(moe) || moe.moe_router_topk_scaling_factor != 1 ||
+       (moe.moe_router_topk == 1 && !softmax_of_the_chosen(moe)))) {
+    r.note(kUpcycle,
+           "the gates of a token do not add up to 1, so that the mixture begins as another "
+           "function than the dense model; norm_topk_prob: True with "
+           "moe_router_topk_scaling_factor: 1 and moe_router_topk above 1 makes them equal");
   }
 }
 
@@ -421,6 +443,12 @@ void resolve_moe(Resolution& r) {
     return;
   }
   if (moe.num_experts == 1) {
+    if (moe.upcycle_from) {
+      r.error(kUpcycle,
+              concat("makes experts of ", *moe.upcycle_from,
+                     ", but num_experts is 1; set it, or load the dense model as it is with "
+                     "training_config.load_checkpoint"));
+    }
     note_without_experts(r);
     return;
   }
@@ -432,6 +460,11 @@ void resolve_moe(Resolution& r) {
   check_shared(r);
   check_experts_layout(r);
   check_start(r);
+  if (moe.moe_router_force_load_balancing) {
+    r.note(kForced,
+           "tokens go to random experts while training: the model does not learn to route, use it "
+           "to measure speed alone");
+  }
   r.config().model_config.moe = resolved(r.config());
 }
 

@@ -224,8 +224,14 @@ constexpr Key kKeys[] = {
     {.name = "upcycle_from",
      .field = f<&E::upcycle_from>,
      .path = true,
-     .doc = "Folder of a dense model to start from: each expert is a copy of its MLP (Komatsuzaki "
-            "et al. 2022, arXiv:2212.05055)."},
+     .doc = "Folder or file of a dense model to start from (Komatsuzaki et al. 2022, "
+            "arXiv:2212.05055): each expert is a copy of its MLP, the router is new, what a shared "
+            "expert gives is 0 at first, and everything else is the dense model's."},
+    {.name = "moe_router_force_load_balancing",
+     .field = f<&E::moe_router_force_load_balancing>,
+     .doc = "While training, take random numbers in place of the router's logits, so that all "
+            "experts get about as many tokens: for measuring speed. The model does not learn to "
+            "route."},
     {.name = "routing_policy",
      .field = of_others<&C::routing_policy>,
      .check = one_of("TopkRouterV1|TopkRouterV2"),

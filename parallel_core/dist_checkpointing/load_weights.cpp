@@ -14,6 +14,7 @@
 #include "parallel_core/dist_checkpointing/file_place.h"
 #include "parallel_core/dist_checkpointing/part_io.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
+#include "parallel_core/dist_checkpointing/upcycle.h"
 #include "parallel_core/parameter_ranks.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
@@ -97,13 +98,29 @@ bool repeats_embeddings(const TensorSource& files,
          equal_in_files(files, name, table);
 }
 
+// What stored weights are of: the model that they are loaded into, or the dense one that this
+// mixture starts from.
+enum class WeightsOf : uint8_t { kModel, kDenseModel };
+
+// What of stored weights a logical tensor of the model starts from.
+UpcycledTensor start_of(const std::string& logical, WeightsOf of) {
+  return of == WeightsOf::kDenseModel ? upcycled_tensor(logical) : UpcycledTensor{.name = logical};
+}
+
 // What of the model is missing from, unexpected in, or of another shape in the files.
 nn::LoadReport compare_with_files(const ParallelModel& model,
                                   const TensorSource& files,
-                                  const FileNames& scheme) {
+                                  const FileNames& scheme,
+                                  WeightsOf of) {
   nn::LoadReport report;
   std::set<std::string> used;
-  const auto expect = [&](const std::string& name, const Shape& shape) {
+  std::set<std::string> seen;
+  const auto expect = [&](const std::string& logical, const Shape& shape) {
+    const auto [start, name] = start_of(logical, of);
+    // All experts are of one tensor.
+    if (start != UpcycledTensor::Start::kDense || !seen.insert(name).second) {
+      return;
+    }
     const FilePlace place = file_place(scheme, name, shape);
     used.insert(place.name);
     if (!files.contains(place.name)) {
@@ -158,16 +175,35 @@ struct Fitting {
   std::unique_ptr<TensorSource> files;
   FileNames scheme;
   bool by_module_paths = false;
+  WeightsOf of = WeightsOf::kModel;
+
+  UpcycledTensor start_of(const nn::LogicalTensor& logical) const {
+    return tapestry::start_of(logical.name, of);
+  }
+  // Whether nothing of a parameter is stored: it has its start values already.
+  bool leaves(const nn::Parameter& parameter) const {
+    const std::vector<nn::LogicalTensor>& parts = parameter.logical();
+    return of == WeightsOf::kDenseModel &&
+           std::all_of(parts.begin(), parts.end(), [&](const nn::LogicalTensor& logical) {
+             return start_of(logical).start == UpcycledTensor::Start::kInitial;
+           });
+  }
 };
 
 Fitting open_fitting(const ParallelModel& model,
                      const TransformerConfig& config,
-                     const std::string& path) {
+                     const std::string& path,
+                     WeightsOf of) {
   const std::string resolved = resolve_checkpoint(path);
+  const bool dense = of == WeightsOf::kDenseModel;
   if (model.has_file_names_of_config()) {
-    check_hf_config(config, resolved);
+    if (dense) {
+      check_dense_model(config, resolved);
+    } else {
+      check_hf_config(config, resolved);
+    }
   }
-  Fitting found{.path = resolved, .files = open_weights(resolved), .scheme = {}};
+  Fitting found{.path = resolved, .files = open_weights(resolved), .scheme = {}, .of = of};
   const std::vector<std::string> list = found.files->names();
   const std::set<std::string> names(list.begin(), list.end());
   if (model.has_file_names_of_config()) {
@@ -177,23 +213,39 @@ Fitting open_fitting(const ParallelModel& model,
   found.by_module_paths =
       found.scheme.scheme != NameScheme::kModules && uses_module_paths(model, names);
   if (found.by_module_paths) {
+    check<ValueError>(!dense, resolved,
+                      ": its tensors have the names of modules, of which no experts can be made "
+                      "(moe_config.upcycle_from); save the model as safetensors");
     return found;
   }
-  const nn::LoadReport report = compare_with_files(model, *found.files, found.scheme);
-  check<ValueError>(report.empty(), resolved, ": the weights do not fit the model\n", report.str());
+  const nn::LoadReport report = compare_with_files(model, *found.files, found.scheme, of);
+  check<ValueError>(
+      report.empty(), resolved,
+      dense ? ": the weights do not fit the model that experts are to be made of "
+              "(moe_config.upcycle_from); give the mixture the sizes of this dense model, and its "
+              "experts the width of the MLPs\n"
+            : ": the weights do not fit the model\n",
+      report.str());
   return found;
 }
 
+// What belongs to no stored tensor is 0.
 void read_parameter(const nn::Parameter& parameter, const Fitting& from, const Part& part) {
   for (const nn::LogicalTensor& logical : parameter.logical()) {
-    const FilePlace place = file_place(from.scheme, logical.name, logical.shape);
-    read_part(logical, place, *from.files, part);
+    const auto [start, name] = from.start_of(logical);
+    if (start == UpcycledTensor::Start::kDense) {
+      read_part(logical, file_place(from.scheme, name, logical.shape), *from.files, part);
+    } else {
+      check<RuntimeError>(start == UpcycledTensor::Start::kZeros, logical.name,
+                          ": shares its parameter with a tensor that is stored");
+    }
   }
 }
 
 void read_buffers(const ParallelModel& model, const Fitting& from) {
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
-    if (!entry.logical.empty()) {
+    if (!entry.logical.empty() &&
+        start_of(entry.logical, from.of).start == UpcycledTensor::Start::kDense) {
       const FilePlace place = file_place(from.scheme, entry.logical, entry.buffer.shape());
       const Tensor values = empty(place.shape, from.files->dtype(place.name));
       from.files->read(place.name, values.raw());
@@ -202,39 +254,69 @@ void read_buffers(const ParallelModel& model, const Fitting& from) {
   }
 }
 
-}  // namespace
-
-void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path) {
-  const Fitting from = open_fitting(model, config, path);
-  if (from.by_module_paths) {
-    load_by_module_paths(model, read_weights(from.path), from.path);
-    return;
-  }
+void load_parameters(const ParallelModel& model, const Fitting& from) {
   const NoGradGuard guard;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    read_parameter(*entry.parameter, from, {.values = entry.parameter->detach()});
+    if (from.leaves(*entry.parameter)) {
+      continue;
+    }
+    const Tensor values = entry.parameter->detach();
+    if (from.of == WeightsOf::kDenseModel) {
+      copy_values(zeros({}, values.dtype()).expand(values.shape()), values);
+    }
+    read_parameter(*entry.parameter, from, {.values = values});
     entry.parameter->bump_version();
   }
   read_buffers(model, from);
+}
+
+void load_own_parameters(const ParallelModel& model,
+                         const Fitting& from,
+                         optim::Optimizer& optimizer) {
+  check<ValueError>(!from.by_module_paths, from.path,
+                    ": its tensors have the names of modules, which can be loaded only where no "
+                    "rank has less than whole parameters (zero_level up to z2)");
+  const NoGradGuard guard;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    if (from.leaves(*entry.parameter)) {
+      continue;
+    }
+    const optim::Optimizer::OwnPart part = optimizer.own_part(entry.name);
+    const Tensor own = zeros(optimizer.updates_pieces() ? Shape{part.count} : part.shape);
+    read_parameter(*entry.parameter, from, {.values = own, .first = part.first});
+    optimizer.set_own_main_param(entry.name, own);
+  }
+  read_buffers(model, from);
+}
+
+}  // namespace
+
+void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path) {
+  const Fitting from = open_fitting(model, config, path, WeightsOf::kModel);
+  if (from.by_module_paths) {
+    load_by_module_paths(model, read_weights(from.path), from.path);
+  } else {
+    load_parameters(model, from);
+  }
 }
 
 void load_own_weights(const ParallelModel& model,
                       const TransformerConfig& config,
                       const std::string& path,
                       optim::Optimizer& optimizer) {
-  const Fitting from = open_fitting(model, config, path);
-  check<ValueError>(!from.by_module_paths, from.path,
-                    ": its tensors have the names of modules, which can be loaded only where no "
-                    "rank has less than whole parameters (zero_level up to z2)");
-  const NoGradGuard guard;
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    const optim::Optimizer::OwnPart part = optimizer.own_part(entry.name);
-    // What belongs to no logical tensor is 0.
-    const Tensor own = zeros(optimizer.updates_pieces() ? Shape{part.count} : part.shape);
-    read_parameter(*entry.parameter, from, {.values = own, .first = part.first});
-    optimizer.set_own_main_param(entry.name, own);
+  load_own_parameters(model, open_fitting(model, config, path, WeightsOf::kModel), optimizer);
+}
+
+void load_upcycled(ParallelModel& model,
+                   const TransformerConfig& config,
+                   const std::string& path,
+                   optim::Optimizer* optimizer) {
+  const Fitting from = open_fitting(model, config, path, WeightsOf::kDenseModel);
+  if (optimizer == nullptr) {
+    load_parameters(model, from);
+  } else {
+    load_own_parameters(model, from, *optimizer);
   }
-  read_buffers(model, from);
 }
 
 }  // namespace tapestry

@@ -18,6 +18,7 @@
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/file_place.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
+#include "parallel_core/dist_checkpointing/upcycle.h"
 #include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/get_model.h"
@@ -125,25 +126,42 @@ std::string resume_text(const AllConfig& config,
                 schedule.remark.empty() ? "" : "; ", schedule.remark);
 }
 
-// `weights` is a path as resolve_checkpoint takes it.
-std::string weights_text(const AllConfig& config, const std::string& weights, int64_t available) {
+// `weights.path` is one as resolve_checkpoint takes it.
+std::string weights_text(const AllConfig& config, const StartWeights& weights, int64_t available) {
   const TransformerConfig& model = config.model_config;
-  const std::string path = resolve_checkpoint(weights);
-  check_hf_config(model, path);
+  const TransformerConfig stored = weights.dense ? dense_model_of(model) : model;
+  const std::string path = resolve_checkpoint(weights.path);
+  if (weights.dense) {
+    check_dense_model(model, path);
+  } else {
+    check_hf_config(model, path);
+  }
   const int64_t found = parameters_in(path);
-  const int64_t expected = parameter_count(model);
+  const int64_t expected = parameter_count(stored);
   // Files may repeat tied embeddings as the output matrix.
   const int64_t repeated =
       model.untie_embeddings_and_output_weights ? 0 : model.vocab_size * model.hidden_size;
-  const bool small = expected <= kSmallModel && expected * 16 < available;
-  if (small && get_tensor_model_parallel_world_size() == 1 &&
-      get_pipeline_model_parallel_world_size() == 1) {
-    load_weights(*get_model(config), model, path);
+  const int64_t size = parameter_count(model);
+  const bool small = size <= kSmallModel && size * 16 < available;
+  // Reading is collective where ranks have parts of the model, and this one is alone.
+  const bool whole = get_tensor_model_parallel_world_size() == 1 &&
+                     get_pipeline_model_parallel_world_size() == 1 &&
+                     get_expert_model_parallel_world_size() == 1 &&
+                     get_expert_tensor_parallel_world_size() == 1;
+  if (small && whole) {
+    const auto whole_model = get_model(config);
+    if (weights.dense) {
+      load_upcycled(*whole_model, model, path);
+    } else {
+      load_weights(*whole_model, model, path);
+    }
   } else {
     check<ValueError>(found == expected || found == expected + repeated, path, ": holds ", found,
-                      " parameters, the model has ", expected);
+                      " parameters, the ", weights.dense ? "dense model" : "model", " has ",
+                      expected);
   }
-  return concat(path, ", ", found, " parameters");
+  return concat(path, ", ", found, " parameters",
+                weights.dense ? ", whose MLPs become experts" : "");
 }
 
 std::string folder_text(const TrainingConfig& training) {
@@ -268,8 +286,9 @@ void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream
     });
   }
   show("data", [&] { return data_text(config, resume ? &*resume : nullptr); });
-  const std::string weights = resume ? resume->checkpoint : start_weights(config);
-  if (!weights.empty()) {
+  const StartWeights weights =
+      resume ? StartWeights{.path = resume->checkpoint} : start_weights(config);
+  if (!weights.path.empty()) {
     show("weights", [&] { return weights_text(config, weights, available); });
   }
   show("output", [&] { return folder_text(t); });

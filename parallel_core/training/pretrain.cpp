@@ -110,11 +110,11 @@ std::function<bool()> stop_of_all(const PretrainOptions& options,
 std::unique_ptr<ParallelModel> make_model(const AllConfig& config,
                                           const PretrainOptions& options,
                                           bool in_pieces,
-                                          const std::string& weights) {
+                                          bool all_are_loaded) {
   std::optional<DeferInitialValues> deferred;
   if (in_pieces) {
-    deferred.emplace(weights.empty() ? DeferInitialValues::Values::kInitial
-                                     : DeferInitialValues::Values::kZeros);
+    deferred.emplace(all_are_loaded ? DeferInitialValues::Values::kZeros
+                                    : DeferInitialValues::Values::kInitial);
   }
   return options.model ? get_model(options.model, config) : get_model(config);
 }
@@ -334,15 +334,20 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     log_info(concat("resume_training: ", output,
                     " holds no checkpoint yet, so the run starts from its beginning"));
   }
-  const std::string start = start_weights(config);
-  const std::string weights = resume          ? resume->checkpoint
-                              : start.empty() ? std::string()
-                                              : resolve_checkpoint(start);
+  const StartWeights start = start_weights(config);
+  const std::string weights = resume               ? resume->checkpoint
+                              : start.path.empty() ? std::string()
+                                                   : resolve_checkpoint(start.path);
+  const bool upcycles = !resume && start.dense;
   if (!weights.empty() && !resume) {
     verify_weights(weights, config.training_config.crc_check, *options.world);
   }
-  if (!weights.empty() && !options.model) {
-    check_hf_config(config.model_config, weights);  // before data and model are made
+  if (!weights.empty() && !options.model) {  // before data and model are made
+    if (upcycles) {
+      check_dense_model(config.model_config, weights);
+    } else {
+      check_hf_config(config.model_config, weights);
+    }
   }
   RunData data = open_data(config, *options.world, DataUse::kTraining,
                            resume && resume->data ? &*resume->data : nullptr);
@@ -358,24 +363,20 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   // With z3 no rank can hold the whole model, not even once.
   const bool in_pieces =
       zero_level(config) == 3 && get_data_parallel_world_size(/*with_context_parallel=*/true) > 1;
-  const std::unique_ptr<ParallelModel> model = make_model(config, options, in_pieces, weights);
+  const std::unique_ptr<ParallelModel> model =
+      make_model(config, options, in_pieces, !weights.empty() && !upcycles);
   if (!weights.empty()) {
-    if (!in_pieces) {
+    if (!in_pieces && upcycles) {
+      load_upcycled(*model, config.model_config, weights);
+    } else if (!in_pieces) {
       load_weights(*model, config.model_config, weights);
     }
-    log_info("loaded " + weights);
+    log_info(concat("loaded ", weights,
+                    upcycles ? ": experts are copies of the MLPs of this dense model" : ""));
     const std::string remark = other_tokenizer_remark(config, data, weights);
     if (!remark.empty()) {
       log_warning(remark);
     }
-  }
-  const std::string dense =
-      resume || options.model ? std::string() : config.moe_config.upcycle_from.value_or("");
-  if (!dense.empty()) {
-    if (!in_pieces) {
-      load_upcycled(*model, config.model_config, dense);
-    }
-    log_info(concat("experts are copies of the MLPs of ", resolve_checkpoint(dense)));
   }
   const std::string own_model = options.model
                                     ? concat(model->type_name(), ", this rank holds ",
@@ -404,11 +405,11 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
           ? get_optimizer(config, *model, options.param_groups(*model), data_parallel.get())
           : get_optimizer(config, *model, data_parallel.get());
   if (in_pieces && !weights.empty()) {
-    load_own_weights(*model, config.model_config, weights, *optimizer);
-    data_parallel->parameters_changed();
-  }
-  if (in_pieces && !dense.empty()) {
-    load_upcycled(*model, config.model_config, dense, optimizer.get());
+    if (upcycles) {
+      load_upcycled(*model, config.model_config, weights, optimizer.get());
+    } else {
+      load_own_weights(*model, config.model_config, weights, *optimizer);
+    }
     data_parallel->parameters_changed();
   }
   const int64_t ranks = get_data_parallel_world_size();

@@ -15,24 +15,36 @@
 namespace tapestry::kernels::TAPESTRY_ISA {
 namespace {
 
-/// y = x; y and bytes are multiples of 64. Without such stores, as memcpy().
-[[gnu::always_inline]] inline void stream_bytes(int64_t bytes, const void* x, void* y) {
-#if defined(__SSE2__)
-  const auto* from = static_cast<const float*>(x);
-  auto* to = static_cast<float*>(y);
-  for (int64_t i = 0; i < bytes / 4; i += kLanes<float>) {
-    const FloatVector v = load(from + i);
+/// y = v, past the caches where there is a store for so many bytes; y is aligned to them.
+template <class V>
+[[gnu::always_inline]] inline void stream(void* y, V v) {
 #if defined(__AVX512F__)
-    _mm512_stream_ps(to + i, v);
-#elif defined(__AVX2__)
-    _mm256_stream_ps(to + i, v);
-#else
-    _mm_stream_ps(to + i, v);
-#endif
+  if constexpr (sizeof(V) == 64) {
+    _mm512_stream_si512(static_cast<__m512i*>(y), __builtin_bit_cast(__m512i, v));
+    return;
   }
-#else
-  __builtin_memcpy(y, x, static_cast<size_t>(bytes));
 #endif
+#if defined(__AVX2__)
+  if constexpr (sizeof(V) == 32) {
+    _mm256_stream_si256(static_cast<__m256i*>(y), __builtin_bit_cast(__m256i, v));
+    return;
+  }
+#endif
+#if defined(__SSE2__)
+  if constexpr (sizeof(V) == 16) {
+    _mm_stream_si128(static_cast<__m128i*>(y), __builtin_bit_cast(__m128i, v));
+    return;
+  }
+#endif
+  __builtin_memcpy(y, &v, sizeof(V));
+}
+
+/// y = x; y and bytes are multiples of 64.
+[[gnu::always_inline]] inline void stream_bytes(int64_t bytes, const void* x, void* y) {
+  for (int64_t at = 0; at < bytes; at += kVectorBytes) {
+    stream(static_cast<char*>(y) + at,
+           load(reinterpret_cast<const float*>(static_cast<const char*>(x) + at)));
+  }
 }
 
 /// What was streamed is seen by whoever sees what the thread does next.

@@ -2,13 +2,13 @@
 
 #include <numeric>
 
+#include "autograd/ops/elementwise.h"
 #include "autograd/ops/grouped_linear.h"
 #include "autograd/ops/indexing.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/init_method.h"
-#include "parallel_core/parameter_builder.h"
 #include "parallel_core/parameter_ranks.h"
 
 namespace tapestry {

@@ -7,6 +7,7 @@
 
 #include "nn/module.h"
 #include "parallel_core/config/config.h"
+#include "parallel_core/parameter_builder.h"
 #include "parallel_core/precision.h"
 #include "parallel_core/transformer/activation.h"
 #include "parallel_core/transformer/recompute_policy.h"

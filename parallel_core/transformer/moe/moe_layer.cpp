@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/ops/map.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
@@ -136,7 +137,7 @@ MoELayer::OwnTokens MoELayer::own_tokens(const Tensor& x) const {
 
 Tensor MoELayer::through_shared_expert(const Tensor& x, const LayerPass& pass) {
   const OutputAndBias y = shared_expert_->forward(x, pass);
-  const Tensor out = add_bias(y.output, y.bias);
+  Tensor out = add_bias(y.output, y.bias);
   if (shared_expert_gate_ == nullptr) {
     return out;
   }

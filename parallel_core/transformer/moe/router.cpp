@@ -80,6 +80,7 @@ TopKRouter::TopKRouter(const TransformerConfig& config, int64_t layer_number, bo
       num_groups_(config.moe.expert_group_size.value_or(0)),
       z_loss_coeff_(config.moe.moe_z_loss_coeff.value_or(0)),
       jitter_(config.moe.moe_input_jitter_eps.value_or(0)),
+      forces_balance_(config.moe.moe_router_force_load_balancing),
       bias_rate_(config.moe.moe_router_bias_update_rate),
       capacity_factor_(config.moe.moe_expert_capacity_factor),
       drop_policy_(drop_policy(config.moe.moe_token_drop_policy)) {
@@ -194,6 +195,9 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
   }
   Routing out;
   out.logits = router_logits(read, weight_->to(kFloat32));
+  if (training && forces_balance_) {
+    out.logits = random_logits(out.logits, layer_, tokens.numbers, tokens.seq_length);
+  }
 
   // What experts compete with. A softmax keeps the order of the logits, with finer steps.
   const bool balances = training && !losses_.empty();

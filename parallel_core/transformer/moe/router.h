@@ -51,7 +51,8 @@ struct StepCounts {
 /// The gates are a softmax over the k chosen logits; or scores (softmax or sigmoid over all
 /// experts), divided by their sum over the k where norm_topk_prob says so (and k > 1). The scaling
 /// factor comes last. While training, drops what exceeds the experts' capacity, adds jitter, and
-/// gives the balance losses; in evaluation nothing is ever dropped.
+/// gives the balance losses; in evaluation nothing is ever dropped. With
+/// moe_router_force_load_balancing training takes random_logits() in place of the logits.
 class TopKRouter final : public nn::Module {
  public:
   /// `layer_number` counts from 1. ValueError, naming the key, for a configuration that cannot be
@@ -93,6 +94,7 @@ class TopKRouter final : public nn::Module {
   int64_t num_groups_;                  // of the loss "device"
   double z_loss_coeff_;
   double jitter_;
+  bool forces_balance_;
   double bias_rate_;
   std::optional<double> capacity_factor_;
   DropPolicy drop_policy_;

@@ -13,8 +13,8 @@ namespace {
 struct RowsOfTokens {
   int64_t tokens;
   int64_t topk;
-  int64_t rows;  // that are kept
-  std::vector<int32_t> map;
+  int64_t rows;              // that are kept
+  std::vector<int32_t> map;  // the row of each choice, -1: none
 
   kernels::TokenRows view() const { return {tokens, topk, map.data()}; }
 };
@@ -101,10 +101,10 @@ TEST(MoePermuteKernel, SumsTheRowsOfEachToken) {
 
 // Three terms whose float32 sum depends on their order.
 TEST(MoePermuteKernel, AddsInTheOrderOfRows) {
-  const std::vector<int32_t> map = {2, 0, 1};
+  const std::vector<int32_t> rows = {2, 0, 1};
   const Array x(kFloat32, Doubles{0x1p30, -0x1p30, 1});
   Array y(kFloat32, 1);
-  kernels::unpermute_rows({kFloat32, {1, 3, map.data()}, 1, x.data(), 1, nullptr, y.data()});
+  kernels::unpermute_rows({kFloat32, {1, 3, rows.data()}, 1, x.data(), 1, nullptr, y.data()});
   EXPECT_EQ(y[0], 1);  // in the order of choices it is 0
 }
 

@@ -6,6 +6,7 @@ small compare --smoke
 small neighbours --rounds 1 --steps 2 --seq 16
 small step_bench --seq 16 --steps 1 --warmup 1 --set model_config.num_layers=1
 small gemm_bench --model tiny --form NT --seconds 0.001
+small grouped_bench --load half --dtype bfloat16 --only products --seconds 0.001
 small ops_bench --benchmark_repetitions=1 --benchmark_min_time=0.001
 small machine_bench --quick
 
@@ -30,6 +31,8 @@ runs 'build/release/bench/machine_bench'
 says 'peak_gflops'
 runs 'build/release/bench/gemm_bench --model gpt2_124m --dtype float32'
 says '| tiny | NT |'
+runs 'build/release/bench/grouped_bench --load 64'
+says '| half | bfloat16 |'
 runs 'build/release/bench/gemm_bench --threads 1 --model gpt2_124m'
 says '| bfloat16 |'
 

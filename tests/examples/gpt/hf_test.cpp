@@ -1,165 +1,17 @@
 // Folders of Hugging Face models: what the programs take from them, and what they write back.
 #include <gmock/gmock.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
-#include "autograd/io/tensor_io.h"
 #include "autograd/ops/ops.h"
-#include "parallel_core/dist_checkpointing/checkpoint.h"
-#include "tests/examples/gpt/run_program.h"
-#include "tests/parallel_core/small_model.h"
+#include "tests/examples/gpt/hf_folders.h"
 
 namespace tapestry::hf_test {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-constexpr int64_t kVocab = 264;
-constexpr int64_t kWidth = 16;
-constexpr int64_t kInner = 24;
-constexpr int64_t kLayers = 2;
-constexpr int64_t kHeads = 4;
-constexpr int64_t kGroups = 2;
-constexpr int64_t kHead = 6;  // not kWidth / kHeads
-constexpr int64_t kPositions = 32;
-
-// A run that changes nothing: its one update is less than the last place of any weight.
-constexpr const char* kNothing =
-    "training_config:\n"
-    "  training_iters: 1\n"
-    "  num_threads: 1\n"
-    "dataset_config:\n"
-    "  data_path: text_text_document\n"
-    "  tokenizer_type: byte\n"
-    "  batch_size: 2\n"
-    "  split: 90,10,0\n"
-    "model_config:\n"
-    "  seq_length: 16\n"
-    "optimizer_config:\n"
-    "  learning_rate: 1e-30\n";
-
-class HfTest : public ProgramTest {
- protected:
-  void SetUp() override { ASSERT_NO_FATAL_FAILURE(prepare_text()); }
-
-  using Shapes = std::vector<std::pair<std::string, Shape>>;
-
-  void write_folder(const std::string& folder, const Json& config, const Shapes& shapes) {
-    dir_.write(folder + "/config.json", config.dump(2) + "\n");
-    testing::State state;
-    for (const auto& [name, shape] : shapes) {
-      state[name] = normal(0, 0.2, shape, kFloat32, RandomKey{5, stream_of(name), 0});
-    }
-    write_state(dir_.file(folder) + "/model.safetensors", state);
-  }
-
-  static Json llama_config(const std::string& type) {
-    Json json = {{"architectures", {type == "llama" ? "LlamaForCausalLM" : "Qwen2ForCausalLM"}},
-                 {"attention_dropout", 0.0},
-                 {"bos_token_id", nullptr},
-                 {"eos_token_id", 256},
-                 {"head_dim", kHead},
-                 {"hidden_act", "silu"},
-                 {"hidden_size", kWidth},
-                 {"initializer_range", 0.02},
-                 {"intermediate_size", kInner},
-                 {"max_position_embeddings", kPositions},
-                 {"model_type", type},
-                 {"num_attention_heads", kHeads},
-                 {"num_hidden_layers", kLayers},
-                 {"num_key_value_heads", kGroups},
-                 {"rms_norm_eps", 1e-5},
-                 {"rope_scaling", nullptr},
-                 {"rope_theta", 500000.0},
-                 {"tie_word_embeddings", type == "qwen2"},
-                 {"torch_dtype", "float32"},
-                 {"transformers_version", "4.46.0"},
-                 {"use_cache", true},
-                 {"vocab_size", kVocab}};
-    if (type == "llama") {
-      json.update({{"attention_bias", false}, {"mlp_bias", false}, {"pretraining_tp", 1}});
-    } else {
-      json.update(
-          {{"use_sliding_window", false}, {"sliding_window", nullptr}, {"max_window_layers", 28}});
-    }
-    return json;
-  }
-  void write_llama(const std::string& folder, const std::string& type) {
-    Shapes shapes = {{"model.embed_tokens.weight", {kVocab, kWidth}},
-                     {"model.norm.weight", {kWidth}}};
-    if (type == "llama") {
-      shapes.push_back({"lm_head.weight", {kVocab, kWidth}});
-    }
-    for (int64_t i = 0; i < kLayers; ++i) {
-      const std::string layer = "model.layers." + std::to_string(i) + ".";
-      const std::string attention = layer + "self_attn.";
-      shapes.insert(shapes.end(), {{layer + "input_layernorm.weight", {kWidth}},
-                                   {layer + "post_attention_layernorm.weight", {kWidth}},
-                                   {attention + "q_proj.weight", {kHeads * kHead, kWidth}},
-                                   {attention + "k_proj.weight", {kGroups * kHead, kWidth}},
-                                   {attention + "v_proj.weight", {kGroups * kHead, kWidth}},
-                                   {attention + "o_proj.weight", {kWidth, kHeads * kHead}},
-                                   {layer + "mlp.gate_proj.weight", {kInner, kWidth}},
-                                   {layer + "mlp.up_proj.weight", {kInner, kWidth}},
-                                   {layer + "mlp.down_proj.weight", {kWidth, kInner}}});
-      if (type == "qwen2") {
-        shapes.insert(shapes.end(), {{attention + "q_proj.bias", {kHeads * kHead}},
-                                     {attention + "k_proj.bias", {kGroups * kHead}},
-                                     {attention + "v_proj.bias", {kGroups * kHead}}});
-      }
-    }
-    write_folder(folder, llama_config(type), shapes);
-  }
-  void write_gpt2(const std::string& folder, const std::string& prefix = "transformer.") {
-    const Json config = {{"activation_function", "gelu_new"},
-                         {"architectures", {"GPT2LMHeadModel"}},
-                         {"attn_pdrop", 0.0},
-                         {"bos_token_id", nullptr},
-                         {"embd_pdrop", 0.0},
-                         {"eos_token_id", 256},
-                         {"initializer_range", 0.02},
-                         {"layer_norm_epsilon", 1e-5},
-                         {"model_type", "gpt2"},
-                         {"n_embd", kWidth},
-                         {"n_head", kHeads},
-                         {"n_inner", nullptr},
-                         {"n_layer", kLayers},
-                         {"n_positions", kPositions},
-                         {"resid_pdrop", 0.0},
-                         {"summary_type", "cls_index"},
-                         {"torch_dtype", "float32"},
-                         {"vocab_size", kVocab}};
-    Shapes shapes = {{prefix + "wte.weight", {kVocab, kWidth}},
-                     {prefix + "wpe.weight", {kPositions, kWidth}},
-                     {prefix + "ln_f.weight", {kWidth}},
-                     {prefix + "ln_f.bias", {kWidth}}};
-    for (int64_t i = 0; i < kLayers; ++i) {
-      const std::string layer = prefix + "h." + std::to_string(i) + ".";
-      for (const char* norm : {"ln_1", "ln_2"}) {
-        shapes.push_back({layer + norm + ".weight", {kWidth}});
-        shapes.push_back({layer + norm + ".bias", {kWidth}});
-      }
-      const auto conv1d = [&](const char* name, int64_t in, int64_t out) {
-        shapes.push_back({layer + name + ".weight", {in, out}});
-        shapes.push_back({layer + name + ".bias", {out}});
-      };
-      conv1d("attn.c_attn", kWidth, 3 * kWidth);
-      conv1d("attn.c_proj", kWidth, kWidth);
-      conv1d("mlp.c_fc", kWidth, 4 * kWidth);
-      conv1d("mlp.c_proj", 4 * kWidth, kWidth);
-    }
-    write_folder(folder, config, shapes);
-  }
-  testing::State tensors(const std::string& folder) const {
-    return read_weights(dir_.file(folder) + "/model.safetensors");
-  }
-  Json json(const std::string& file) const { return Json::parse(dir_.read(file)); }
-};
 
 TEST_F(HfTest, LoadedAndWrittenBackBitForBit) {
   write_llama("llama", "llama");

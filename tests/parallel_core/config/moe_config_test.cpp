@@ -341,10 +341,43 @@ TEST(MoEConfig, InCppAndFromACommandLine) {
 TEST(MoEConfig, UpcyclingTakesTheModelFromADenseOne) {
   const AllConfig config = with_experts({"upcycle_from=dense"});
   EXPECT_EQ(config.model_config.moe.upcycle_from, "dense");
-  EXPECT_EQ(start_weights(config), "");
+  EXPECT_EQ(start_weights(config).path, "dense");
+  EXPECT_TRUE(start_weights(config).dense);
+  EXPECT_THAT(config.notes, IsEmpty());
   EXPECT_THAT(with_experts({"training_config.resume_training=True", "upcycle_from=dense"})
                   .training_config.load_checkpoint,
               IsEmpty());
+}
+
+TEST(MoEConfig, UpcyclingWithGatesThatDoNotAddUpToOne) {
+  const auto notes = [](const Settings& settings) {
+    Settings all = {"upcycle_from=dense"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    return with_experts(all).notes;
+  };
+  const auto said = ElementsAre(HasSubstr("begins as another function than the dense model"));
+  EXPECT_THAT(notes({"moe_router_topk_scaling_factor=2"}), said);
+  EXPECT_THAT(notes({"moe_router_pre_softmax=True"}), said);
+  EXPECT_THAT(notes({"norm_topk_prob=False"}), said);
+  EXPECT_THAT(notes({"moe_router_score_function=sigmoid", "moe_router_topk=1"}), said);
+  EXPECT_THAT(notes({"moe_router_score_function=sigmoid"}), IsEmpty());
+  EXPECT_THAT(notes({"moe_router_pre_softmax=True", "norm_topk_prob=True"}), IsEmpty());
+}
+
+// A run that goes on elsewhere has the weights of that one.
+TEST(MoEConfig, UpcyclingOfARunThatGoesOn) {
+  const AllConfig config =
+      with_experts({"upcycle_from=dense", "training_config.load_checkpoint=run",
+                    "training_config.resume_training=True"});
+  EXPECT_EQ(start_weights(config).path, "run");
+  EXPECT_FALSE(start_weights(config).dense);
+}
+
+TEST(MoEConfig, ForcedBalanceIsNoted) {
+  const AllConfig config = with_experts({"moe_router_force_load_balancing=True"});
+  EXPECT_TRUE(config.model_config.moe.moe_router_force_load_balancing);
+  EXPECT_THAT(config.notes, ElementsAre(AllOf(HasSubstr("moe_router_force_load_balancing"),
+                                              HasSubstr("does not learn to route"))));
 }
 
 // Wrong files: place, what is wrong, and what helps.
@@ -533,6 +566,14 @@ const std::vector<MoECase> kMoECases = {
       "keep one of them"},
      "",
      {"training_config.load_checkpoint=other"}},
+    {"CopiesOfAnotherWidth",
+     kTwelve + "  moe_ffn_hidden_size: 8\n  upcycle_from: dense\n",
+     {"f.yaml:11:24: moe_config.moe_ffn_hidden_size: is 8, but with upcycle_from experts are "
+      "copies of a dense MLP of ffn_hidden_size 24; leave this key out"}},
+    {"ExpertsOfNone",
+     "  upcycle_from: dense\n",
+     {"f.yaml:10:17: moe_config.upcycle_from: makes experts of dense, but num_experts is 1; set "
+      "it, or load the dense model as it is with training_config.load_checkpoint"}},
     {"SpellingsThatDisagree",
      kTwelve + "  expert_num: 8\n",
      {"f.yaml:11:3: moe_config.num_experts: given as 'num_experts' at f.yaml:10:3 and as "

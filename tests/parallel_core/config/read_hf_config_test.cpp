@@ -284,7 +284,8 @@ TEST_F(FromHf, UpcyclingTakesTheRestFromTheDenseModel) {
   EXPECT_EQ(config.model_config.moe.moe_ffn_hidden_size, 48);
   EXPECT_EQ(config.model_config.norm_epsilon, 1e-5);
   EXPECT_EQ(config.training_config.load_checkpoint, "");
-  EXPECT_EQ(start_weights(config), "");
+  EXPECT_EQ(start_weights(config).path, dense);
+  EXPECT_TRUE(start_weights(config).dense);
 }
 
 TEST_F(FromHf, WhatTheFileLeavesOutIsThatOfTheType) {

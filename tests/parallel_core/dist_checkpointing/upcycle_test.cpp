@@ -88,6 +88,75 @@ TEST_F(Upcycled, OnRanksToo) {
   });
 }
 
+// In every layout the checkpoint of what was made is that of one process.
+TEST_F(Upcycled, TheSameInEveryLayout) {
+  struct Layout {
+    int ranks;
+    ModelParallelSizes sizes;
+    Overrides overrides = {};
+  };
+  const std::string tensor = "parallel_config.tensor_model_parallel_size=2";
+  const std::vector<Layout> layouts = {
+      {1, {}},
+      {2, {.pipeline_model_parallel_size = 2}, {"parallel_config.pipeline_model_parallel_size=2"}},
+      {2, {.tensor_model_parallel_size = 2, .expert_tensor_parallel_size = 1}, {tensor}},
+      {4,
+       {.tensor_model_parallel_size = 2,
+        .expert_model_parallel_size = 4,
+        .expert_tensor_parallel_size = 1},
+       {tensor}},
+      {4, {.expert_model_parallel_size = 2, .expert_tensor_parallel_size = 2}},
+      {4, {.context_parallel_size = 2, .expert_model_parallel_size = 4}},
+      {4, {.expert_model_parallel_size = 2}, {"parallel_config.zero_level=z3"}},
+      {4,
+       {.expert_model_parallel_size = 2, .expert_tensor_parallel_size = 2},
+       {"parallel_config.zero_level=z3"}},
+      {4, {.expert_model_parallel_size = 2}, {"parallel_config.zero_level=z2"}}};
+  std::vector<testing::State> made(layouts.size());
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const Layout& layout = layouts[i];
+    testing::run_parallel(layout.ranks, layout.sizes, [&] {
+      const AllConfig own = config(layout.overrides);
+      Trainer trainer(own);
+      const bool shards =
+          trainer.data_parallel != nullptr && trainer.data_parallel->shards_optimizer();
+      load_upcycled(*trainer.model, own.model_config, path_,
+                    shards ? trainer.optimizer.get() : nullptr);
+      const std::string saved =
+          write_checkpoint(*trainer.model, own.model_config, 1,
+                           {.directory = dir_.file(std::to_string(i))}, trainer.optimizer.get());
+      if (get_world_group().rank() == 0) {
+        made[i] = read_weights(saved + "/model.safetensors");
+      }
+    });
+    SCOPED_TRACE(i);
+    testing::expect_states_equal(made[i], made[0]);
+  }
+}
+
+// Files may hold tied embeddings twice, but nothing that the mixture has no place for.
+TEST_F(Upcycled, RepeatedEmbeddings) {
+  const AllConfig one = config({"model_config.untie_embeddings_and_output_weights=False"});
+  state_["lm_head.weight"] = state_.at("tok_embeddings.weight");
+  write_state(path_, state_);
+  const auto model = get_model(one);
+  load_upcycled(*model, one.model_config, path_);
+  state_["lm_head.weight"] = zeros(state_.at("tok_embeddings.weight").shape());
+  write_state(path_, state_);
+  EXPECT_THAT([&] { load_upcycled(*model, one.model_config, path_); },
+              ::testing::ThrowsMessage<ValueError>(::testing::HasSubstr("lm_head.weight")));
+}
+
+TEST_F(Upcycled, AMixtureIsNoDenseModel) {
+  const AllConfig one = config({});
+  const auto model = get_model(one);
+  write_state(path_, get_logical_state(*model));
+  EXPECT_THAT([&] { load_upcycled(*model, one.model_config, path_); },
+              ::testing::ThrowsMessage<ValueError>(
+                  ::testing::HasSubstr("this is a mixture of experts already, with the tensor "
+                                       "layers.1.moe.experts.0.w_down.bias")));
+}
+
 TEST_F(Upcycled, WhatDoesNotFitIsNamed) {
   const AllConfig narrow = config({}, 24);
   const auto model = get_model(narrow);

@@ -208,6 +208,29 @@ TEST(Jitter, ActsInTrainingOnly) {
   EXPECT_EQ(logits(noisy), logits(plain));
 }
 
+// Whatever the tokens are, all experts get about as many; the weight's gradient is that of logits.
+TEST(ForcedBalance, ActsInTrainingOnly) {
+  random_context() = {.seed = 7, .step = 3, .sample_ids = {4}};
+  TransformerConfig config = small_config();
+  TopKRouter plain(config, 1, false);
+  config.moe.moe_router_force_load_balancing = true;
+  TopKRouter forced(config, 1, false);
+  const GroupTokens tokens = testing::all_tokens(1, 2000);
+  const Tensor same = ones({2000, 6});
+  EXPECT_THAT(plain.forward(same, tokens).tokens_per_expert,
+              ::testing::UnorderedElementsAre(2000, 2000, 0, 0));
+  const Routing found = forced.forward(same, tokens);
+  EXPECT_THAT(found.tokens_per_expert,
+              ::testing::Each(::testing::AllOf(::testing::Gt(900), ::testing::Lt(1100))));
+  EXPECT_EQ(found.logits.to_vector<float>(),
+            random_logits(zeros({2000, 4}), 0, tokens.numbers, 2000).to_vector<float>());
+  sum(found.logits).backward();
+  EXPECT_EQ(min(forced.parameters().front().grad()).item(), 2000);
+  forced.eval();
+  plain.eval();
+  EXPECT_EQ(forced.forward(same, tokens).experts, plain.forward(same, tokens).experts);
+}
+
 // A recomputed layer decides as it did the first time, which drops too.
 TEST(TopKRouter, ACheckpointDecidesTheSameAgain) {
   const auto gradient = [](bool recompute) {
