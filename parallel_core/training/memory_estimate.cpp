@@ -167,8 +167,7 @@ double largest_parameter(const TransformerConfig& model) {  // without tensor pa
 // What an optimizer keeps of a parameter, on average. Statistics of rows and columns are nothing
 // beside it.
 double state_bytes_per_parameter(const OptimizerConfig& o, const TransformerConfig& model) {
-  const double moments =
-      static_cast<double>(size_of(o.exp_avg_dtype) + size_of(o.exp_avg_sq_dtype));
+  const auto moments = static_cast<double>(size_of(o.exp_avg_dtype) + size_of(o.exp_avg_sq_dtype));
   if (o.optimizer_type == "SGD" || o.optimizer_type == "Adafactor") {
     return o.momentum > 0 ? 4 : 0;
   }

@@ -105,7 +105,7 @@ Tensor plain_gates(const State& w, const MoEConfig& moe, const Tensor& x) {
     return gates;
   }
   // Each expert keeps its largest gates.
-  const double tokens = static_cast<double>(x.size(0));
+  const auto tokens = static_cast<double>(x.size(0));
   const auto capacity = static_cast<int64_t>(
       std::min(tokens, std::ceil(tokens * static_cast<double>(moe.moe_router_topk) /
                                  static_cast<double>(experts) * *moe.moe_expert_capacity_factor)));
