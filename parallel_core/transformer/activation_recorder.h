@@ -16,7 +16,9 @@ namespace tapestry {
 ///
 /// Names: embedding, layers.I.{attention_norm, attention, ffn_norm, mlp, output} and final_norm
 /// [1, S, H]; layers.I.attention.{q, k, v} after the rotation [1, heads or groups, S, D];
-/// layers.I.attention.context, before the output projection [1, S, heads * D]; logits [1, S, V].
+/// layers.I.attention.context, before the output projection [1, S, heads * D]; logits [1, S, V]. Of
+/// mixtures of experts layers.I.moe.router_logits and layers.I.moe.gates [1, S, E], a gate being 0
+/// where an expert is not chosen or drops the token, and layers.I.moe.shared_expert_gate [1, S, 1].
 class ActivationRecorder {
  public:
   ActivationRecorder();

@@ -183,13 +183,82 @@ void RankComparison::activations(int64_t step, SampleRecorder& recorder) {
   }
 }
 
+void RankComparison::choice(int64_t step, const ChoiceDifference& difference) {
+  const std::vector<ActivationKey>& order = step_of(step).order;
+  const std::string made_of_it = concat("layers.", difference.layer, ".moe.gates");
+  const auto first = [&](const auto& wanted) {
+    return static_cast<size_t>(std::find_if(order.begin(), order.end(), wanted) - order.begin());
+  };
+  Finding finding = {.what = Compared::kChoice,
+                     .step = step,
+                     .order = first([&](const ActivationKey& key) {
+                       return key == ActivationKey(made_of_it, difference.sample);
+                     }),
+                     .name = difference.name,
+                     .made_by = "TopKRouter",
+                     .distance = difference.gap,
+                     .detail = difference.detail};
+  if (finding.order == order.size()) {  // not a sample whose activations are compared
+    finding.order = first([&](const ActivationKey& key) { return key.first == made_of_it; });
+  }
+  if (measured_ != nullptr && difference.is_close()) {
+    return;  // as in a layout, the choice was replaced
+  }
+  add(finding, measured_ != nullptr
+                   ? std::nullopt
+                   : std::optional(std::max(kClosestChoice, spread_.bound_of(finding))));
+}
+
+void RankComparison::choices_compared(int64_t count) {
+  if (findings_ != nullptr) {
+    findings_->add_equal(Compared::kChoice, count);
+  }
+}
+
+void RankComparison::expert_counts(int64_t step, const StepResult& found) {
+  const StepResult& expected = step_of(step).result;
+  if (!expected.moe) {
+    return;
+  }
+  size_t order = 0;
+  const auto compare = [&](const std::string& name, const std::vector<int64_t>& own,
+                           const std::vector<int64_t>& theirs) {
+    Finding finding = {.what = Compared::kExpertCounts,
+                       .step = step,
+                       .order = order++,
+                       .name = name,
+                       .made_by = "TopKRouter and its sums over micro-batches and ranks"};
+    finding.distance = own.size() == theirs.size() ? 0 : kInfinity;
+    for (size_t e = 0; e < std::min(own.size(), theirs.size()); ++e) {
+      if (own[e] != theirs[e]) {
+        finding.distance += std::abs(static_cast<double>(own[e] - theirs[e]));
+        finding.detail += concat(finding.detail.empty() ? "" : ", ", "expert ", e, ": ", own[e],
+                                 " against ", theirs[e]);
+      }
+    }
+    add(finding);
+  };
+  for (const auto& [layer, theirs] : expected.moe->layers) {
+    const std::string name = concat("layers.", layer, ".moe.");
+    const bool is_there = found.moe && found.moe->layers.contains(layer);
+    const MoELayerStatistics ours = is_there ? found.moe->layers.at(layer) : MoELayerStatistics();
+    compare(name + "tokens_per_expert", ours.tokens_per_expert, theirs.tokens_per_expert);
+    compare(name + "dropped_per_expert", ours.dropped_per_expert, theirs.dropped_per_expert);
+  }
+}
+
 void RankComparison::step_result(int64_t step, const StepResult& found) {
   const StepResult& expected = step_of(step).result;
+  expert_counts(step, found);
   number(Compared::kTokens, step, "tokens", static_cast<double>(found.tokens),
          static_cast<double>(expected.tokens), 0);
   number(Compared::kTokens, step, "loss_tokens", found.loss_tokens, expected.loss_tokens, 0);
   number(Compared::kLoss, step, "loss", found.loss, expected.loss, {},
          "VocabParallelCrossEntropy and its sum over micro-batches and ranks");
+  if (found.moe && expected.moe && expected.moe->aux_loss != 0) {
+    number(Compared::kLoss, step, "aux_loss", found.moe->aux_loss, expected.moe->aux_loss, {},
+           "the balance losses of TopKRouter and their sum over micro-batches and ranks");
+  }
   number(Compared::kGradNorm, step, "grad_norm", found.grad_norm, expected.grad_norm, {},
          "the sum of squares over ranks");
   number(Compared::kGradNorm, step, "finite", found.finite ? 1 : 0, expected.finite ? 1 : 0, 0,

@@ -9,6 +9,7 @@
 #include "nn/module.h"
 #include "optim/optimizer.h"
 #include "parallel_core/training/train_one_step.h"
+#include "parallel_core/verification/expert_choices.h"
 #include "parallel_core/verification/layout_findings.h"
 #include "parallel_core/verification/layout_trace.h"
 #include "parallel_core/verification/rounding_spread.h"
@@ -37,12 +38,17 @@ class RankComparison {
   /// Bit for bit; `look` counts the calls from 0.
   void weights_before(const nn::Module& model, const LogicalState& expected, size_t look);
   void activations(int64_t step, SampleRecorder& recorder);
-  /// What the whole step agrees in: loss, norm, numbers of tokens, schedules.
+  /// A decision of a router that is not that of one process; how many were compared.
+  void choice(int64_t step, const ChoiceDifference& difference);
+  void choices_compared(int64_t count);
+  /// What the whole step agrees in: what experts were given, loss, norm, numbers of tokens,
+  /// schedules.
   void step_result(int64_t step, const StepResult& found);
   void gradients(int64_t step, const nn::Module& model);
   void weights(int64_t step, const nn::Module& model, const optim::Optimizer& optimizer);
 
  private:
+  void expert_counts(int64_t step, const StepResult& found);
   bool has_free_bias(const std::string& activation) const;
   const StepTrace& step_of(int64_t step) const;
   std::string maker_of_parameter(const std::string& path) const;

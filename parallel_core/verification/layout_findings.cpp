@@ -39,6 +39,10 @@ double severity(const Finding& f) {
                      : (f.distance > 0 ? std::numeric_limits<double>::infinity() : 0);
 }
 
+bool is_absolute(Compared what) {
+  return what == Compared::kChoice || what == Compared::kExpertCounts;
+}
+
 std::string place_of(const Finding& f) {
   return concat(f.step > 0 ? concat("step ", f.step, ": ") : std::string(), f.name,
                 f.where.empty() ? "" : " on " + f.where);
@@ -68,8 +72,12 @@ std::string_view name_of(Compared what) {
       return "initial weights";
     case Compared::kTokens:
       return "tokens";
+    case Compared::kChoice:
+      return "expert choices";
     case Compared::kActivation:
       return "activations";
+    case Compared::kExpertCounts:
+      return "expert counts";
     case Compared::kLoss:
       return "loss";
     case Compared::kGradient:
@@ -84,8 +92,13 @@ std::string_view name_of(Compared what) {
   return "";
 }
 
+// Choices are made among the activations, and have the place of what is made of them.
 bool comes_before(const Finding& a, const Finding& b) {
-  return std::tuple(a.step, a.what, a.order) < std::tuple(b.step, b.what, b.order);
+  const auto place = [](const Finding& f) {
+    const Compared kind = f.what == Compared::kChoice ? Compared::kActivation : f.what;
+    return std::tuple(f.step, kind, f.order, f.what);
+  };
+  return place(a) < place(b);
 }
 
 double largest_element(const Tensor& x) {
@@ -150,6 +163,11 @@ void LayoutFindings::add(const Finding& finding) {
   }
 }
 
+void LayoutFindings::add_equal(Compared what, int64_t count) {
+  const std::scoped_lock lock(mutex_);
+  worst_.at(static_cast<size_t>(what)).compared += count;
+}
+
 bool LayoutFindings::agree() const {
   const std::scoped_lock lock(mutex_);
   return !first_;
@@ -169,15 +187,16 @@ std::string LayoutFindings::table() const {
   std::string out = "                  compared  above  worst distance  bound    at\n";
   for (size_t kind = 0; kind < kNumCompared; ++kind) {
     const Worst w = worst(static_cast<Compared>(kind));
-    if (!w.finding) {
+    if (w.compared == 0) {
       continue;
     }
+    const Finding farthest = w.finding.value_or(Finding());
     char line[96];
     std::snprintf(line, sizeof(line), "%-16s %9lld %6lld  %14s  %-7s  ",
                   std::string(name_of(static_cast<Compared>(kind))).c_str(),
                   static_cast<long long>(w.compared), static_cast<long long>(w.above),
-                  number(w.finding->distance).c_str(), number(w.finding->bound).c_str());
-    out += line + (w.finding->distance == 0 ? "-" : place_of(*w.finding)) + "\n";
+                  number(farthest.distance).c_str(), number(farthest.bound).c_str());
+    out += line + (farthest.distance == 0 ? "-" : place_of(farthest)) + "\n";
   }
   return out;
 }
@@ -191,8 +210,9 @@ std::string LayoutFindings::sentence(const Finding& f) {
   } else if (f.what == Compared::kInitialWeights) {
     out += "the initial ";
   }
-  out += concat(f.name, " differs", f.where.empty() ? "" : " on " + f.where, ": relative distance ",
-                number(f.distance), ", bound ", number(f.bound));
+  out += concat(f.name, " differs", f.where.empty() ? "" : " on " + f.where, ": ",
+                is_absolute(f.what) ? "" : "relative ", "distance ", number(f.distance), ", bound ",
+                number(f.bound));
   out += f.detail.empty() ? "" : " (" + f.detail + ")";
   out += "; everything that is computed before it agrees";
   return out + (f.made_by.empty() ? "" : "; made by " + f.made_by);

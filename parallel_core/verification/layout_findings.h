@@ -18,20 +18,23 @@ namespace tapestry {
 enum class Compared : uint8_t {
   kInitialWeights,
   kTokens,
+  kChoice,  ///< of experts, and what they keep
   kActivation,
+  kExpertCounts,
   kLoss,
   kGradient,
   kGradNorm,
   kSchedule,
   kWeights,
 };
-inline constexpr size_t kNumCompared = 8;
+inline constexpr size_t kNumCompared = 10;
 /// "activations", "loss", ...
 std::string_view name_of(Compared what);
 
 /// One distance. Distances are relative: of an activation or gradient max|difference| /
 /// max|expected| in float32, |difference| / |expected| (Euclidean) with 16-bit compute, where
-/// single elements say little; of weights always the latter.
+/// single elements say little; of weights always the latter. Of a choice it is the gap between the
+/// numbers that decide; of counts the number of assignments that are counted elsewhere.
 struct Finding {
   Compared what = Compared::kInitialWeights;
   int64_t step = 0;  ///< from 1; 0 before the first
@@ -68,6 +71,8 @@ class LayoutFindings {
   };
 
   void add(const Finding& finding);
+  /// More that was compared, in which nothing differs.
+  void add_equal(Compared what, int64_t count);
 
   bool agree() const;
   /// The first one above its bound.

@@ -99,10 +99,12 @@ uint64_t train_rank(const AllConfig& config,
     parts.started(*training.model);
   }
   training.start(trace.position);
-  ImposedChoices choices(trace.choices);
   uint64_t sum = 0;
   const auto steps = static_cast<int64_t>(trace.steps.size());
   for (int64_t step = 1; step <= steps; ++step) {
+    ImposedChoices choices(trace.choices, [&](const ChoiceDifference& difference) {
+      comparison.choice(step, difference);
+    });
     if (parts.before_step) {
       parts.before_step(*training.model, step);
     }
@@ -115,6 +117,7 @@ uint64_t train_rank(const AllConfig& config,
         [&](int64_t /*step*/) { comparison.gradients(step, *training.model); },
         [&](int64_t /*step*/) { return is_looked_at(options, step); });
     const StepResult result = (*training.cell)(batches);
+    comparison.choices_compared(choices.equal());
     training.cell->set_gradient_observer({});
     if (recorder) {
       comparison.activations(step, *recorder);
@@ -122,15 +125,15 @@ uint64_t train_rank(const AllConfig& config,
         coverage->add(recorder->order(), step);
       }
     }
+    if (imposed != nullptr) {
+      *imposed += choices.count();
+    }
     comparison.step_result(step, result);
     sum = checksum(sum, &result.loss, sizeof(result.loss));
     sum = checksum(sum, &result.grad_norm, sizeof(result.grad_norm));
     if (options.every_step || step == steps) {
       comparison.weights(step, *training.model, *training.optimizer);
     }
-  }
-  if (imposed != nullptr) {
-    *imposed += choices.count();
   }
   const NoGradGuard guard;
   for (const nn::Module::NamedParameter& entry : training.model->named_parameters()) {

@@ -158,22 +158,28 @@ void TopKRouter::drop(Routing& routing,
                       const GroupTokens& tokens,
                       const std::vector<int64_t>& tokens_of_ranks) const {
   const std::span<const float> gates = values_of(routing.gates);
-  Assignments all = {.topk = choice_.topk,
-                     .numbers = tokens.numbers,
-                     .experts = routing.experts,
-                     .gates = {gates.begin(), gates.end()}};
+  const Assignments own = {.topk = choice_.topk,
+                           .numbers = tokens.numbers,
+                           .experts = routing.experts,
+                           .gates = {gates.begin(), gates.end()}};
+  Assignments gathered;
+  const Assignments* all = &own;
   int64_t first = 0;
   if (tokens_of_ranks.size() > 1) {
-    all = gather_assignments(all, *tokens.group, tokens_of_ranks);
+    gathered = gather_assignments(own, *tokens.group, tokens_of_ranks);
+    all = &gathered;
     for (int r = 0; r < tokens.group->rank(); ++r) {
       first += tokens_of_ranks[static_cast<size_t>(r)] * choice_.topk;
     }
   }
   const int64_t capacity =
       expert_capacity(tokens.total, choice_.topk, choice_.num_experts, *capacity_factor_);
-  KeptAssignments found = keep_assignments(all, choice_.num_experts, capacity, drop_policy_);
-  const auto own = found.kept.begin() + first;
-  routing.kept.assign(own, own + std::ssize(routing.experts));
+  KeptAssignments found = keep_assignments(*all, choice_.num_experts, capacity, drop_policy_);
+  const auto begin = found.kept.begin() + first;
+  routing.kept.assign(begin, begin + std::ssize(routing.experts));
+  if (ChoiceObserver* observer = choice_observer(); observer != nullptr) {
+    observer->keep(layer_, tokens, own, drop_policy_, routing.kept);
+  }
   routing.dropped_per_expert = std::move(found.dropped_per_expert);
   if (drop_policy_ == DropPolicy::kProbs) {
     routing.smallest_capacity_gap = found.smallest_gap;
@@ -210,8 +216,9 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
   const std::span<const float> competing = has_bias ? with_bias : unbiased;
   ExpertChoice choice = choose_experts(competing, choice_);
   out.experts = std::move(choice.experts);
-  if (ChoiceObserver* observer = choice_observer(); observer != nullptr && training) {
-    observer->choose(layer_, tokens, competing, out.experts);
+  ChoiceObserver* observer = training ? choice_observer() : nullptr;
+  if (observer != nullptr) {
+    observer->choose(layer_, ChoiceUse::kRouting, tokens, competing, choice_, out.experts);
   }
   out.gates =
       expert_gates(out.logits, scores, tensor(out.experts, {x.size(0), choice_.topk}), gates_);
@@ -221,7 +228,10 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
   const bool counts_twice = balances && has_bias;
   std::vector<int64_t> counts = counts_of(out.experts, tokens, by_row && !counts_twice);
   if (counts_twice) {
-    const ExpertChoice balanced = choose_experts(unbiased, choice_);
+    ExpertChoice balanced = choose_experts(unbiased, choice_);
+    if (observer != nullptr) {
+      observer->choose(layer_, ChoiceUse::kBalance, tokens, unbiased, choice_, balanced.experts);
+    }
     const std::vector<int64_t> more = counts_of(balanced.experts, tokens, by_row);
     counts.insert(counts.end(), more.begin(), more.end());
     choice.smallest_gap = std::min(choice.smallest_gap, balanced.smallest_gap);
