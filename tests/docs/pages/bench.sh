@@ -7,6 +7,7 @@ small neighbours --rounds 1 --steps 2 --seq 16
 small step_bench --seq 16 --steps 1 --warmup 1 --set model_config.num_layers=1
 small gemm_bench --model tiny --form NT --seconds 0.001
 small grouped_bench --load half --dtype bfloat16 --only products --seconds 0.001
+small moe_bench --tokens 32 --hidden 16 --ffn 16 --repeats 1
 small ops_bench --benchmark_repetitions=1 --benchmark_min_time=0.001
 small machine_bench --quick
 
@@ -32,6 +33,12 @@ says 'peak_gflops'
 runs 'build/release/bench/gemm_bench --model gpt2_124m --dtype float32'
 says '| tiny | NT |'
 runs 'build/release/bench/grouped_bench --load 64'
+says '| half | bfloat16 |'
+runs 'build/release/bench/moe_bench'
+says '"op":"dense_layer"'
+unrunnable peers_moe 'OMP_NUM_THREADS=2 /usr/bin/python3 bench/peer/torch_moe.py' 'needs PyTorch' \
+  python3 -m py_compile bench/peer/torch_moe.py
+runs 'build/release/bench/grouped_bench --threads 2'
 says '| half | bfloat16 |'
 runs 'build/release/bench/gemm_bench --threads 1 --model gpt2_124m'
 says '| bfloat16 |'
