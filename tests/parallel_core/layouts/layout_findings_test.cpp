@@ -16,6 +16,7 @@ namespace tapestry {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -57,6 +58,37 @@ TEST(LayoutFindings, TheFirstIsTheOneThatIsComputedFirst) {
   EXPECT_EQ(findings.worst(Compared::kGradient).compared, 2);
   EXPECT_EQ(findings.worst(Compared::kGradient).above, 2);
   EXPECT_EQ(findings.worst(Compared::kLoss).above, 0);
+}
+
+// A choice is as old as what is made of it, and comes first there.
+TEST(LayoutFindings, ChoicesHaveTheirPlaceAmongTheActivations) {
+  LayoutFindings findings;
+  const auto add = [&](Compared what, size_t order, const char* name) {
+    findings.add({.what = what, .step = 1, .order = order, .name = name, .distance = 1});
+    return findings.first()->name;
+  };
+  EXPECT_EQ(add(Compared::kExpertCounts, 0, "counts"), "counts");
+  EXPECT_EQ(add(Compared::kActivation, 5, "gates"), "gates");
+  EXPECT_EQ(add(Compared::kChoice, 6, "later choices"), "gates");
+  EXPECT_EQ(add(Compared::kChoice, 5, "choices"), "choices");
+  EXPECT_EQ(add(Compared::kActivation, 4, "logits"), "logits");
+}
+
+TEST(LayoutFindings, WhatIsEqualIsCounted) {
+  LayoutFindings findings;
+  findings.add_equal(Compared::kChoice, 40);
+  EXPECT_TRUE(findings.agree());
+  EXPECT_EQ(findings.worst(Compared::kChoice).compared, 40);
+  EXPECT_THAT(findings.table(), HasSubstr("expert choices          40      0         0.0e+00"));
+  EXPECT_THAT(findings.table(), Not(HasSubstr("expert counts")));
+  const Finding moved = {.what = Compared::kChoice,
+                         .step = 1,
+                         .name = "layers.1.moe.choices",
+                         .distance = 0.5,
+                         .bound = 1e-5};
+  findings.add(moved);
+  EXPECT_EQ(findings.worst(Compared::kChoice).compared, 41);
+  EXPECT_THAT(LayoutFindings::sentence(moved), HasSubstr("differs: distance 5.0e-01, bound"));
 }
 
 // Whichever rank comes first, the report is the same.
