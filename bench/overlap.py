@@ -92,20 +92,21 @@ def layouts():
                 "dataset_config.batch_size": 1,
             },
         ),
-        # Of four messages a layer the one to the experts in forward, and its gradient's way back, have
-        # the shared expert beside them.
+        # Of four messages of a layer and micro-batch the one to the experts in forward, and its
+        # gradient's way back, have the shared expert beside them.
         Layout(
             "moe_shared_expert_overlap",
-            2 * LAYERS,
+            4 * 2 * LAYERS,
             {
                 **SMALL,
                 "parallel_config.expert_model_parallel_size": 2,
                 "model_config.seq_length": 512,
                 "dataset_config.batch_size": 1,
+                "dataset_config.micro_batch_num": 4,
                 "moe_config.num_experts": 8,
                 "moe_config.moe_router_topk": 2,
                 "moe_config.moe_ffn_hidden_size": 1024,
-                "moe_config.moe_shared_expert_intermediate_size": 16384,
+                "moe_config.moe_shared_expert_intermediate_size": 8192,
                 "moe_config.moe_shared_expert_overlap": True,
             },
         ),

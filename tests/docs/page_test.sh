@@ -103,6 +103,7 @@ fi
 scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT
 clone="$scratch/clone" out="$scratch/out.txt"
+export OMPI_MCA_orte_tmpdir_base="$scratch/mpirun" # another test's mpirun removes what they share
 folder="$clone"
 failures=0
 skipped=""         # why nothing of this page can be run here
