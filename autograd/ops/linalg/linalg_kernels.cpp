@@ -171,13 +171,19 @@ int64_t eigh(const Batch& a, bool upper, void* w, void* v) {
   });
 }
 
+// Eigen's solvers look at the first element of a right side, so none gets an empty one.
 int64_t solve(const Batch& a, int64_t columns, const void* b, void* x) {
   return for_each(a, [&](int64_t i) {
+    if (a.rows == 0) {
+      return true;
+    }
     const Lu lu(load(a, i));
     if (is_singular(lu)) {
       return false;
     }
-    store(lu.solve(load(a.dtype, b, i, a.rows, columns)), a.dtype, x, i);
+    if (columns > 0) {
+      store(lu.solve(load(a.dtype, b, i, a.rows, columns)), a.dtype, x, i);
+    }
     return true;
   });
 }
@@ -192,6 +198,9 @@ int64_t solve_triangular(
     if ((triangle.diagonal().array() == 0).any()) {
       return false;
     }
+    if (a.rows == 0 || columns == 0) {
+      return true;
+    }
     Matrix right = load(a.dtype, b, i, a.rows, columns);
     if (upper) {
       triangle.triangularView<Eigen::Upper>().solveInPlace(right);
@@ -205,6 +214,9 @@ int64_t solve_triangular(
 
 int64_t inverse(const Batch& a, void* y) {
   return for_each(a, [&](int64_t i) {
+    if (a.rows == 0) {
+      return true;
+    }
     const Lu lu(load(a, i));
     if (is_singular(lu)) {
       return false;
