@@ -55,6 +55,9 @@ TEST(LeafGradient, OfARecordedPassIsAPlaceOfItsOwnInTheGraph) {
   EXPECT_FALSE(of_a.grad().defined());
   sum(of_a).backward();
   EXPECT_THAT(values(of_a.grad()), ElementsAre(1, 1));
+  // A gradient with a graph holds the leaf that holds it: dropping it ends the cycle.
+  a.set_grad({});
+  b.set_grad({});
 }
 
 TEST(LeafGradient, TwoLeavesOfARecordedPassShareNothing) {
@@ -72,6 +75,7 @@ TEST(LeafGradient, AnUnrecordedPassAddsAConstantToAGraph) {
   sum(5 * a).backward();
   EXPECT_THAT(values(a.grad()), ElementsAre(3 + 5, 12 + 5, 27 + 5));
   EXPECT_THAT(values(grad(sum(a.grad()), {a})[0]), ElementsAre(6, 12, 18));
+  a.set_grad({});
 }
 
 TEST(LeafGradient, AHandleOfTheGradientThatAGraphHasSavedIsWatched) {
