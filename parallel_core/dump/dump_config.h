@@ -51,17 +51,13 @@ struct DumpConfig {
   bool wants_device(int64_t local_rank) const;
 };
 
-/// The configuration in a file. Every field may be left out; what is not known is an error. An
-/// empty `path` means $MS_DIAGNOSTIC_DATA_PATH/debug_dump.
+/// The configuration in a file. Every field may be left out; an empty `path` means
+/// $MS_DIAGNOSTIC_DATA_PATH/debug_dump.
 ///
 /// IoError if the file cannot be read or is no JSON. ValueError, with file, field, value and what
-/// was expected, for unknown fields, values out of their range, and what does not exist here or
-/// does not go together: op_debug_mode 4, dump_mode 2, dump_mode 1 without kernels, file_format
-/// bin, op_debug_mode 3 without outputs, op_debug_mode 3 or sample_mode 1 where nothing follows
-/// from them, a path that is not absolute, no path at all.
+/// was expected, for unknown fields, values of another type or outside their range, and what does
+/// not exist here: op_debug_mode 4, dump_mode 2, file_format bin; for dump_mode 1 without kernels,
+/// lists that leave nothing to dump, a path that is not absolute, and no path at all.
 DumpConfig read_dump_config(const std::string& file);
-
-/// The same from a text; `file` is for messages. ValueError if it is no JSON.
-DumpConfig parse_dump_config(std::string_view text, const std::string& file);
 
 }  // namespace tapestry::dump

@@ -3,12 +3,15 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
-#include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "parallel_core/dump/dump_config.h"
+#include "parallel_core/dump/dump_row.h"
 #include "parallel_core/dump/dumped_tensor.h"
 
 namespace tapestry::dump {
@@ -48,7 +51,7 @@ class DumpWriter {
   /// there and is no dump.
   bool begin_iteration(int64_t iteration);
   /// Between begin_iteration() and end_iteration() of an iteration that is dumped.
-  bool active() const { return active_; }
+  bool active() const { return iteration_ != nullptr; }
 
   /// True if a tensor of such an op would be written: what is costly to make may be left out if
   /// not.
@@ -71,12 +74,24 @@ class DumpWriter {
   void end_iteration();
 
  private:
-  struct Held;
+  class Iteration;
+  /// The tensors of an op that has made no NaN or infinity yet.
+  struct Held {
+    bool overflows = false;
+    bool has_output = false;
+    std::vector<std::pair<DumpRow, Tensor>> tensors;
+  };
 
-  bool device_wanted_ = false;
+  void write_row(DumpRow& row, const Tensor& value);
+  void hold_or_write(const DumpedTensor& tensor, DumpRow& row);
+
   DumpConfig config_;
-  int64_t rank_ = 0;
-  bool active_ = false;
+  StatisticSet statistics_;  // that rows have
+  bool device_wanted_;
+  std::string rank_folder_;
+  std::unique_ptr<Iteration> iteration_;
+  std::map<int64_t, Held> held_;  // by task_id
+  int64_t overflows_ = 0;
 };
 
 }  // namespace tapestry::dump

@@ -63,8 +63,8 @@ class StatisticSet {
   uint32_t members_ = 0;
 };
 
-/// The statistics of a tensor's n elements. Of those that were not asked for the fields are as
-/// here.
+/// The statistics of a tensor's n elements. `count` is always there; of others that were not asked
+/// for the fields are as here, or as they are where making them costs nothing.
 struct TensorStatistics {
   /// Of the finite elements, of which NaN if there are none.
   double max = std::numeric_limits<double>::quiet_NaN();
@@ -91,7 +91,11 @@ struct TensorStatistics {
   /// 32 hexadecimal digits; empty if it was not asked for.
   std::string md5;
 
-  double value(Statistic statistic) const;  ///< not of kMd5
+  int64_t finite() const { return count - nan - negative_infinity - positive_infinity; }
+  /// As a number; ValueError for kMd5.
+  double value(Statistic statistic) const;
+  /// The reverse; of avg, max and min too. False for a count that is not one.
+  bool set(Statistic statistic, double value);
 };
 
 /// The chosen statistics of x: any dtype, shape and strides; bool counts as 0 and 1. All but MD5
