@@ -28,12 +28,20 @@ std::string shape_field(const Shape& shape) {
   return text + ")";
 }
 
-std::string begin_field(const std::vector<AxisBegins>& begin) {
+std::string begin_field(const std::vector<AxisRanges>& ranges) {
   std::string text = "(";
-  for (size_t axis = 0; axis < begin.size(); ++axis) {
+  for (size_t axis = 0; axis < ranges.size(); ++axis) {
     text += axis > 0 ? "," : "";
-    for (size_t run = 0; run < begin[axis].size(); ++run) {
-      text += (run > 0 ? "+" : "") + std::to_string(begin[axis][run]);
+    const AxisRanges& along = ranges[axis];
+    const auto length = [](const AxisRange& range) { return range.end - range.begin; };
+    const bool equal = std::all_of(along.begin(), along.end(), [&](const AxisRange& range) {
+      return length(range) == length(along.front());
+    });
+    for (size_t i = 0; i < along.size(); ++i) {
+      text += (i > 0 ? "+" : "") + std::to_string(along[i].begin);
+      if (!equal) {
+        text += ":" + std::to_string(length(along[i]));
+      }
     }
   }
   return text + ")";
@@ -106,26 +114,42 @@ std::optional<Shape> shape_of(std::string_view text) {
   return shape;
 }
 
-std::optional<std::vector<AxisBegins>> begins_of(std::string_view text) {
-  const auto pieces = tuple_pieces(text);
-  if (!pieces.has_value() || pieces->size() > size_t{kMaxDims}) {
-    return std::nullopt;
-  }
-  std::vector<AxisBegins> begin;
-  for (const std::string_view piece : *pieces) {
-    AxisBegins& axis = begin.emplace_back();
-    for (const std::string_view run : pieces_of(piece, '+')) {
-      const auto index = integer_of(run);
-      if (!index.has_value() || *index < 0) {
-        return std::nullopt;
-      }
-      axis.push_back(*index);
-    }
-    if (axis.empty()) {
+/// What "0", "0+12" or "0:3+12:5" means for a part with `size` elements along the axis; nothing if
+/// it means nothing.
+std::optional<AxisRanges> axis_ranges_of(std::string_view text, int64_t size) {
+  const auto pieces = pieces_of(text, '+');
+  AxisRanges ranges;
+  for (const std::string_view piece : pieces) {
+    const size_t colon = piece.find(':');
+    const auto begin = integer_of(piece.substr(0, colon));
+    const auto length = colon != std::string_view::npos
+                            ? integer_of(piece.substr(colon + 1))
+                            : size / static_cast<int64_t>(pieces.size());
+    // Far from where sums of them overflow.
+    constexpr int64_t kMost = int64_t{1} << 60U;
+    if (!begin.has_value() || !length.has_value() || *begin < 0 || *begin > kMost || *length < 0 ||
+        *length > kMost) {
       return std::nullopt;
     }
+    ranges.push_back({*begin, *begin + *length});
   }
-  return begin;
+  return ranges.empty() ? std::nullopt : std::optional(ranges);
+}
+
+std::optional<std::vector<AxisRanges>> ranges_of(std::string_view text, const Shape& shape) {
+  const auto pieces = tuple_pieces(text);
+  if (!pieces.has_value() || static_cast<int64_t>(pieces->size()) != shape.size()) {
+    return std::nullopt;
+  }
+  std::vector<AxisRanges> ranges;
+  for (const std::string_view piece : *pieces) {
+    const auto along = axis_ranges_of(piece, shape[static_cast<int64_t>(ranges.size())]);
+    if (!along.has_value()) {
+      return std::nullopt;
+    }
+    ranges.push_back(*along);
+  }
+  return ranges;
 }
 
 /// Appends what "4" or "4-7" means; false if it means nothing.
@@ -190,7 +214,7 @@ std::vector<std::string> dump_fields(const DumpRow& row, StatisticSet chosen) {
   fields.push_back(std::to_string(row.micro_batch));
   fields.push_back(samples_field(row.samples, row.sample_axis));
   fields.push_back(shape_field(row.global_shape));
-  fields.push_back(begin_field(row.begin));
+  fields.push_back(begin_field(row.ranges));
   fields.emplace_back(name_of(row.state));
   fields.push_back(row.source);
   fields.push_back(row.file);
@@ -281,11 +305,11 @@ DumpRow DumpRowReader::read(size_t row) const {
   }
   out.global_shape = table_.find("Global Shape").has_value() ? shape("Global Shape") : out.shape;
   if (const auto column = table_.find("Begin"); column.has_value()) {
-    const auto begin = begins_of(table_.at(row, *column));
-    if (!begin.has_value()) {
-      table_.fail(row, *column, "is no place, as (0,4) is one");
+    const auto ranges = ranges_of(table_.at(row, *column), out.shape);
+    if (!ranges.has_value()) {
+      table_.fail(row, *column, concat("is no place, as (0,4) is one, of a tensor ", out.shape));
     }
-    out.begin = *begin;
+    out.ranges = *ranges;
   }
   if (const auto column = table_.find("State"); column.has_value()) {
     const auto state = tensor_state_of(table_.at(row, *column));
@@ -311,22 +335,24 @@ void check_place(DumpRow& row) {
   const int64_t axes = row.shape.size();
   check<ValueError>(row.global_shape.size() == axes, "is ", row.shape, " of a whole of ",
                     row.global_shape, ", which has another number of axes");
-  if (row.begin.empty()) {
-    row.begin.assign(static_cast<size_t>(axes), {0});
-  }
-  check<ValueError>(static_cast<int64_t>(row.begin.size()) == axes, "begins at ", row.begin.size(),
-                    " indices but has ", axes, " axes");
-  for (int64_t axis = 0; axis < axes; ++axis) {
-    const AxisBegins& begins = row.begin[static_cast<size_t>(axis)];
-    const int64_t size = row.shape[axis];
-    const auto runs = static_cast<int64_t>(begins.size());
-    check<ValueError>(runs > 0 && size % runs == 0, "has ", size, " elements along axis ", axis,
-                      ", which are not ", runs, " runs of equal length");
-    for (const int64_t begin : begins) {
-      check<ValueError>(begin >= 0 && begin <= row.global_shape[axis] - size / runs,
-                        "has elements ", begin, " to ", begin + size / runs, " along axis ", axis,
-                        ", and the whole ", row.global_shape[axis]);
+  if (row.ranges.empty()) {
+    for (const int64_t size : row.shape) {
+      row.ranges.push_back({{0, size}});
     }
+  }
+  check<ValueError>(static_cast<int64_t>(row.ranges.size()) == axes, "has ranges of ",
+                    row.ranges.size(), " axes but ", axes, " axes");
+  for (int64_t axis = 0; axis < axes; ++axis) {
+    int64_t covered = 0;
+    for (const AxisRange& range : row.ranges[static_cast<size_t>(axis)]) {
+      check<ValueError>(
+          0 <= range.begin && range.begin <= range.end && range.end <= row.global_shape[axis],
+          "has indices ", range.begin, " to ", range.end, " along axis ", axis,
+          ", and the whole 0 to ", row.global_shape[axis]);
+      covered += range.end - range.begin;
+    }
+    check<ValueError>(covered == row.shape[axis], "has ", row.shape[axis], " elements along axis ",
+                      axis, ", and ranges of ", covered);
   }
   check<ValueError>(row.state == TensorState::kSlice || row.state == TensorState::kPartial ||
                         row.shape == row.global_shape,

@@ -32,7 +32,7 @@ struct DumpRow {
   std::vector<int64_t> samples;
   int64_t sample_axis = 0;
   Shape global_shape;
-  std::vector<AxisBegins> begin;  ///< one entry per axis
+  std::vector<AxisRanges> ranges;  ///< one entry per axis
   TensorState state = TensorState::kWhole;
   std::string source;
   std::string file;  ///< the .npy with the elements, in the same folder; "" if there is none
@@ -44,8 +44,9 @@ std::vector<std::string> dump_columns(StatisticSet chosen);
 
 /// The fields under those columns. Shapes are "(2,3)". Samples are numbers and ranges, "0-3 8",
 /// with
-/// "@1" behind them where they lie along axis 1. Begin has a number per axis, or several joined by
-/// + where the part has several runs along it: "(0,0+12,0)".
+/// "@1" behind them where they lie along axis 1. Begin has a number per axis, "(0,4)"; where the
+/// part has several ranges along it, their begins joined by +, "(0,0+12)", with their lengths where
+/// those differ, "(0,0:3+12:5)".
 std::vector<std::string> dump_fields(const DumpRow& row, StatisticSet chosen);
 
 /// Reads rows of a table by the names of its columns, in any order. Tables of MindSpore, which end
@@ -66,7 +67,7 @@ class DumpRowReader {
 };
 
 /// ValueError, saying what contradicts what, unless the part of this shape fits where it claims to
-/// lie, and samples divide their axis. Fills in `begin` of a part that has none.
+/// lie, and samples divide their axis. Fills in `ranges` of a part that has none.
 void check_place(DumpRow& row);
 
 }  // namespace tapestry::dump

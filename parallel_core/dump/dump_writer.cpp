@@ -83,7 +83,7 @@ DumpRow row_of(const DumpedTensor& tensor) {
   row.samples = tensor.samples;
   row.sample_axis = tensor.sample_axis;
   row.global_shape = tensor.global_shape.value_or(row.shape);
-  row.begin = tensor.begin;
+  row.ranges = tensor.ranges;
   row.state = tensor.state;
   row.source = tensor.source;
   try {

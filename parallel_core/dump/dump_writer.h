@@ -61,7 +61,7 @@ class DumpWriter {
   /// With op_debug_mode 3 an op's tensors are held until its first output with a NaN or an
   /// infinity, or until the op turns out to make none. Each op has a task_id of its own; it may be
   /// written while another one runs (a module's inputs, its ops, its outputs). ValueError for a
-  /// tensor that contradicts itself (sizes of value, begin, samples and global_shape); IoError.
+  /// tensor that contradicts itself (sizes of value, ranges, samples and global_shape); IoError.
   void write(const DumpedTensor& tensor);
 
   /// The op's attributes, an object; the first of an iteration's ops of one name count. Does

@@ -13,19 +13,26 @@ namespace tapestry::dump {
 
 /// What a rank's tensor is to the logical one.
 enum class TensorState : uint8_t {
-  kWhole,    ///< all of it
-  kSlice,    ///< the part that starts at `begin`; ranks together have all of it, once
-  kPartial,  ///< a summand, of its shape or of the slice's
-  kCopy,     ///< all of it, and other ranks of the group should have the same
+  kWhole,  ///< all of it
+  kSlice,  ///< the part that `ranges` says; ranks together have all of it
+  /// A summand, of all of it or of the part that `ranges` says. Where ranks have equal summands
+  /// (a weight's gradient that tensor-parallel ranks share), one of them writes its own.
+  kPartial,
+  kCopy,  ///< all of it, and other ranks of the group should have the same
 };
 /// "whole", "slice", "partial", "copy"
 std::string_view name_of(TensorState state);
 std::optional<TensorState> tensor_state_of(std::string_view name);
 
-/// Where a slice lies along one axis: first indices of runs of equal length that follow each other
-/// in the tensor. {4}: one run from 4 on. {0, 12} of 8 elements: 0..3 and 12..15, as a rank
-/// has of a sequence under context parallelism.
-using AxisBegins = std::vector<int64_t>;
+/// Indices begin .. end - 1 along an axis of the logical tensor.
+struct AxisRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  friend bool operator==(const AxisRange&, const AxisRange&) = default;
+};
+/// The ranges that a part has along one axis, one after the other: {{4, 8}}, or {{0, 4}, {12, 16}}
+/// as a rank has of a sequence under context parallelism. Never empty.
+using AxisRanges = std::vector<AxisRange>;
 
 struct DumpedTensor {
   std::string op_type;  ///< "MatMul"; "Module" for what a module takes and gives
@@ -50,8 +57,9 @@ struct DumpedTensor {
   int64_t sample_axis = 0;
   /// The logical tensor of this micro-batch, of which ranks may have parts. Empty: that of `value`.
   std::optional<Shape> global_shape;
-  /// Per axis, of a slice (or of a summand of a slice). Empty: 0 everywhere.
-  std::vector<AxisBegins> begin;
+  /// Per axis, of a slice (or of a summand of a slice). Empty: from 0 on along every axis. Ranks
+  /// with the same ranges have equal copies, or with kPartial summands.
+  std::vector<AxisRanges> ranges;
   TensorState state = TensorState::kWhole;
   std::string source;  ///< "attention.cpp:123"; may be empty
 };
