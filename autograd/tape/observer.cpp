@@ -9,6 +9,8 @@ namespace tapestry {
 
 namespace {
 
+thread_local constinit ObserverScope* newest_scope = nullptr;
+
 std::vector<Observer*> with(const void* observers, Observer& observer) {
   std::vector<Observer*> list;
   if (observers != nullptr) {
@@ -39,17 +41,38 @@ double observer_clock() {
 Observer::~Observer() = default;
 
 ObserverScope::ObserverScope(Observer& observer)
-    : previous_all_(thread_state().observers),
+    : observer_(&observer),
+      below_(std::exchange(newest_scope, this)),
+      previous_all_(thread_state().observers),
       previous_of_ops_(thread_state().op_observers),
       all_(with(previous_all_, observer)),
       of_ops_(with(previous_of_ops_, observer)) {
+  if (below_ != nullptr) {
+    below_->above_ = this;
+  }
   thread_state().observers = &all_;
   thread_state().op_observers = &of_ops_;
 }
 
 ObserverScope::~ObserverScope() {
-  thread_state().observers = previous_all_;
-  thread_state().op_observers = previous_of_ops_;
+  if (below_ != nullptr) {
+    below_->above_ = above_;
+  }
+  if (above_ == nullptr) {
+    newest_scope = below_;
+    thread_state().observers = previous_all_;
+    thread_state().op_observers = previous_of_ops_;
+    return;
+  }
+  above_->below_ = below_;
+  above_->previous_all_ = previous_all_;
+  if (above_->previous_of_ops_ == &of_ops_) {
+    above_->previous_of_ops_ = previous_of_ops_;
+  }
+  for (ObserverScope* scope = above_; scope != nullptr; scope = scope->above_) {
+    std::erase(scope->all_, observer_);
+    std::erase(scope->of_ops_, observer_);
+  }
 }
 
 PhaseScope::PhaseScope(std::string_view name, int64_t micro_batch, int64_t chunk)

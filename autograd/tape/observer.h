@@ -138,8 +138,9 @@ class Observer {
   virtual void phase_ended(const PhaseRun& /*phase*/) {}
 };
 
-/// Shows what the calling thread runs to an observer, for the lifetime. Scopes nest; observers are
-/// told in the order in which their scopes were opened.
+/// Shows what the calling thread runs to an observer, for the lifetime. Observers are told in the
+/// order in which their scopes were opened; scopes may be closed in any order, each by the thread
+/// that opened it and not inside an op that it was opened around.
 class ObserverScope {
  public:
   explicit ObserverScope(Observer& observer);
@@ -148,6 +149,9 @@ class ObserverScope {
   ~ObserverScope();
 
  private:
+  Observer* observer_;
+  ObserverScope* below_;
+  ObserverScope* above_ = nullptr;
   void* previous_all_;
   void* previous_of_ops_;
   std::vector<Observer*> all_;

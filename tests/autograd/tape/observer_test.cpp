@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -146,6 +147,21 @@ TEST(Observer, ScopesNestAndBelongToTheirThread) {
   EXPECT_EQ(outer.lines,
             (std::vector<std::string>{"phase forward 1", "forward square begins 2.00",
                                       "forward square ended 4.00", "end of phase forward"}));
+  EXPECT_FALSE(is_observed());
+}
+
+TEST(Observer, ScopesMayBeClosedInAnyOrder) {
+  OpListener first;
+  OpListener second;
+  auto one = std::make_unique<ObserverScope>(first);
+  auto two = std::make_unique<ObserverScope>(second);
+  one.reset();
+  square(full({1}, 2.0));
+  EXPECT_TRUE(first.lines.empty());
+  EXPECT_EQ(second.lines.size(), 2U);
+  two.reset();
+  square(full({1}, 2.0));
+  EXPECT_EQ(second.lines.size(), 2U);
   EXPECT_FALSE(is_observed());
 }
 
