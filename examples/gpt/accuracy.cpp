@@ -13,7 +13,8 @@
 namespace tapestry::examples {
 namespace {
 
-constexpr std::array<AccuracyCommand, 1> kCommands = {{
+constexpr std::array<AccuracyCommand, 2> kCommands = {{
+    {"compare", "dumps of a step, tensor by tensor", accuracy_compare},
     {"curves", "losses and gradient norms of runs, step by step", accuracy_curves},
 }};
 
