@@ -2,10 +2,15 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "parallel_core/accuracy/verdict_report.h"
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
+#include "parallel_core/injection/injection.h"
 #include "parallel_core/training/pretrain.h"
 
 namespace tapestry::examples {
@@ -18,6 +23,21 @@ std::string accuracy_help();
 /// The configuration of what is dumped: --dump, else the environment variable
 /// MINDSPORE_DUMP_CONFIG, else none. ValueError and IoError for one that is wrong.
 std::optional<dump::DumpConfig> dump_asked_for(
+    const boost::program_options::variables_map& arguments);
+
+/// --inject_weights, --inject_grads, --inject_data, --inject_inputs and --map. ValueError for empty
+/// names.
+Injection injection_asked_for(const boost::program_options::variables_map& arguments);
+
+/// A test that trains and ends in a verdict.
+struct TrainingTest {
+  std::vector<std::string> overrides;  ///< of the configuration
+  std::function<accuracy::VerdictReport(const AllConfig&, const PretrainOptions&)> run;
+  accuracy::ReportFiles files;
+};
+/// --op_error, --twice or --lr_zero. ValueError for more than one of them, for numbers of steps
+/// below 1, and for files of a report without a test.
+std::optional<TrainingTest> test_asked_for(
     const boost::program_options::variables_map& arguments);
 
 }  // namespace tapestry::examples

@@ -111,6 +111,19 @@ int evaluate(const po::variables_map& arguments,
   return kFinished;
 }
 
+// Prints and writes the report of a test that trains, on the first rank; its exit code, on all.
+int finish_test(const tapestry::examples::TrainingTest& test,
+                const tapestry::AllConfig& config,
+                const tapestry::PretrainOptions& options,
+                bool first) {
+  const tapestry::accuracy::VerdictReport report = test.run(config, options);
+  if (first) {
+    print_wrapped(tapestry::accuracy::report_text(report) +
+                  tapestry::accuracy::write_report_files(report, test.files));
+  }
+  return report.exit_code();
+}
+
 po::options_description describe_options() {
   po::options_description options("Options", tapestry::examples::help_columns());
   options.add_options()("config_path", po::value<std::string>()->value_name("FILE"),
@@ -241,6 +254,14 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     return verify(config_path, load, arguments["verify_layout"].as<std::string>(),
                   arguments["verify_steps"].as<int64_t>());
   }
+  const tapestry::Injection injection = tapestry::examples::injection_asked_for(arguments);
+  const auto test = tapestry::examples::test_asked_for(arguments);
+  for (std::string& override : tapestry::injection_overrides(injection)) {
+    load.overrides.push_back(std::move(override));
+  }
+  if (test) {
+    load.overrides.insert(load.overrides.end(), test->overrides.begin(), test->overrides.end());
+  }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
   if (arguments.count("plot_schedule") != 0) {
     const std::string out = arguments["plot_schedule"].as<std::string>();
@@ -253,14 +274,20 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     dry_run(config, job);
     return kFinished;
   }
-  tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
-                              .stop_requested = tapestry::stop_on_signals(),
-                              .overwrite = arguments.count("overwrite") != 0,
-                              .replace = arguments.count("replace") != 0,
-                              .world = job.world(),
-                              .ranks_on_host = job.ranks_on_host(),
-                              .progress_text = job.progress_text(),
-                              .dump = tapestry::examples::dump_asked_for(arguments)});
+  tapestry::PretrainOptions pretraining = {
+      .run_cmd = arguments["run_cmd"].as<std::string>(),
+      .stop_requested = tapestry::stop_on_signals(),
+      .overwrite = arguments.count("overwrite") != 0,
+      .replace = arguments.count("replace") != 0,
+      .world = job.world(),
+      .ranks_on_host = job.ranks_on_host(),
+      .progress_text = job.progress_text(),
+      .dump = tapestry::examples::dump_asked_for(arguments)};
+  tapestry::add_injection(injection, config, pretraining);
+  if (test) {
+    return finish_test(*test, config, pretraining, first);
+  }
+  tapestry::pretrain(config, pretraining);
   return kFinished;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"

@@ -19,8 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kGradients = "Gradients/";
-constexpr std::string_view kUpdates = "Updates/";
+constexpr std::string_view kGradientPrefix = "Gradients/";
+constexpr std::string_view kUpdatePrefix = "Updates/";
 
 // The number in PREFIX<number>SUFFIX.
 std::optional<int64_t> number_in(std::string_view name,
@@ -38,7 +38,7 @@ std::optional<int64_t> number_in(std::string_view name,
   return is_number && number >= 0 ? std::optional(number) : std::nullopt;
 }
 
-void check_folder(const std::string& folder) {
+void check_is_folder(const std::string& folder) {
   check<IoError>(fs::is_directory(folder), folder, ": is no folder; expected one with the tensors ",
                  "of a reference");
 }
@@ -54,7 +54,7 @@ LogicalState parameters_of(const std::vector<dump::LogicalTensor>& tensors,
     const std::string_view name = row.op_name;
     if (row.op_type != "Parameter" || !name.starts_with(prefix) ||
         (of_optimizer && (row.pass == "optimizer") != *of_optimizer) ||
-        (prefix.empty() && (name.starts_with(kGradients) || name.starts_with(kUpdates)))) {
+        (prefix.empty() && (name.starts_with(kGradientPrefix) || name.starts_with(kUpdatePrefix)))) {
       continue;
     }
     const std::string own(name.substr(prefix.size()));
@@ -94,7 +94,7 @@ LogicalState dumped_start_weights(const std::string& folder, const accuracy::Nam
   check<ValueError>(!state.empty(), folder, ": iteration ", reader.iterations().front(),
                     " has no values of weights; dump kernels of the type Parameter with saved_data "
                     "'tensor', or name a folder with safetensors files");
-  const LogicalState updates = parameters_of(tensors, kUpdates, std::nullopt, map);
+  const LogicalState updates = parameters_of(tensors, kUpdatePrefix, std::nullopt, map);
   const NoGradGuard guard;
   for (auto& [name, after] : state) {
     const auto update = updates.find(name);
@@ -109,7 +109,7 @@ LogicalState dumped_start_weights(const std::string& folder, const accuracy::Nam
 
 ReferenceGradients::ReferenceGradients(std::string folder, accuracy::NameMap map)
     : folder_(std::move(folder)), map_(std::move(map)) {
-  check_folder(folder_);
+  check_is_folder(folder_);
   if (is_dump_folder(folder_)) {
     form_ = Form::kDump;
     for (const int64_t iteration : dump::DumpReader(folder_).iterations()) {
@@ -142,7 +142,7 @@ std::optional<LogicalState> ReferenceGradients::of_step(int64_t step) const {
   LogicalState state;
   if (form_ == Form::kDump) {
     state = parameters_of(dump::logical_tensors(dump::DumpReader(folder_).tensors(step - 1)),
-                          kGradients, std::nullopt, map_);
+                          kGradientPrefix, std::nullopt, map_);
   } else if (form_ == Form::kSafetensors) {
     for (auto& [name, tensor] :
          load_safetensors(concat(folder_, "/grads_step_", step, ".safetensors"))) {
