@@ -1,4 +1,5 @@
 // Says whether two sides agree, and where they part first if not:
+//   accuracy checklist ours.yaml theirs.yaml
 //   accuracy curves output reference --html curves.html
 #include <algorithm>
 #include <array>
@@ -13,7 +14,8 @@
 namespace tapestry::examples {
 namespace {
 
-constexpr std::array<AccuracyCommand, 1> kCommands = {{
+constexpr std::array<AccuracyCommand, 2> kCommands = {{
+    {"checklist", "two configurations, key by key, before anything is trained", accuracy_checklist},
     {"curves", "losses and gradient norms of runs, step by step", accuracy_curves},
 }};
 

@@ -19,6 +19,7 @@ struct AccuracyCommand {
   int (*run)(std::vector<std::string> words);
 };
 
+int accuracy_checklist(std::vector<std::string> words);
 int accuracy_curves(std::vector<std::string> words);
 
 /// --json and --html, for the options of a command; `files` receives them at po::notify.
