@@ -4,12 +4,13 @@
 
 namespace tapestry {
 
-void SampleRecorder::record(const std::string& name, const Tensor& value, int64_t batch_axis) {
+void SampleRecorder::value_made(const ObservedValue& value) {
   const std::vector<int64_t>& ids = random_context().sample_ids;
   for (size_t row = 0; row < ids.size(); ++row) {
-    const ActivationKey key = {name, ids[row]};
+    const ActivationKey key = {std::string(value.name), ids[row]};
     if (samples_.contains(ids[row]) && !rows_.contains(key)) {
-      rows_.emplace(key, row_of(value, batch_axis, static_cast<int64_t>(row)));
+      rows_.emplace(key,
+                    RecordedRow{row_of(value, static_cast<int64_t>(row)), placement_of_row(value)});
       order_.push_back(key);
     }
   }
