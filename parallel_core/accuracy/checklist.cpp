@@ -242,7 +242,9 @@ void Checklist::add_decay() {
     } else {
       const bool same = same_number(*mine, *theirs);
       add("optimizer", key, ours, *theirs, same ? kSame : kDiffering,
-          same ? "" : "biases and what has one axis must decay on both sides or on neither");
+          same                         ? ""
+          : *mine == 0 || *theirs == 0 ? "what has one axis decays on one side alone"
+                                       : "weight_decay is another number");
     }
   }
 }

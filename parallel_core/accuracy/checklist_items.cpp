@@ -24,6 +24,8 @@ constexpr std::string_view kSameDtype =
 constexpr std::string_view kSums =
     "sums are made in another order; no more than rounding may follow";
 constexpr std::string_view kRouting = "tokens go to other experts: take the other side's value";
+constexpr std::string_view kDecayCourse =
+    "weight decay changes over the run on one side, or in another way";
 constexpr std::string_view kUpdate = "updates differ from the first step on";
 
 std::string text_of(DType dtype) { return std::string(name_of(dtype)); }
@@ -270,6 +272,8 @@ constexpr ChecklistItem kItems[] = {
      "Adam of Megatron is AdamW here; Adam adds the decay to the gradient"},
     {kOptimizer, "optimizer_config.learning_rate", Effect::kMeaning, kUpdate},
     {kOptimizer, "optimizer_config.weight_decay", Effect::kMeaning, kUpdate},
+    {kOptimizer, "optimizer_config.start_weight_decay", Effect::kMeaning, kDecayCourse},
+    {kOptimizer, "optimizer_config.end_weight_decay", Effect::kMeaning, kDecayCourse},
     {kOptimizer, "beta1", Effect::kMeaning,
      "bias correction hides it after one step; it shows from the second on", Where::kAlways, beta1},
     {kOptimizer, "beta2", Effect::kMeaning,

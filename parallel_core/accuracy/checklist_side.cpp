@@ -101,6 +101,22 @@ ChecklistSide read_reference(const std::string& text, const std::string& file) {
   return side;
 }
 
+// Several members together say which layers have experts.
+void add_expert_layers(const HfConfig& hf, ChecklistSide& side) {
+  AllConfig all;
+  for (const HfSetting& setting : hf.settings) {
+    config::find_key(setting.section, setting.key)->field.set(all, setting.value);
+  }
+  all.model_config.moe = all.moe_config;
+  if (all.moe_config.num_experts > 1) {
+    for (const ChecklistItem& item : checklist_items()) {
+      if (item.key == "moe_layers") {
+        side.values[std::string(item.key)] = item.of(all, {});
+      }
+    }
+  }
+}
+
 ChecklistSide read_hugging_face(const std::string& text, const std::string& file) {
   const HfConfig hf = parse_hf_config(text, file);
   ChecklistSide side{.kind = SideKind::kHuggingFace, .file = file};
@@ -113,10 +129,11 @@ ChecklistSide read_hugging_face(const std::string& text, const std::string& file
               ? Value(std::string("causal"))
               : Value(concat("window of ",
                              setting.value.as<Value::List>().front().as<int64_t>() + 1, " tokens"));
-    } else if (!setting.value.is_null()) {
-      side.values[key] = setting.value;
+    } else {
+      side.values[key] = setting.value.is_null() ? Value(std::string("none")) : setting.value;
     }
   }
+  add_expert_layers(hf, side);
   if (!side.values.contains("attention_pattern")) {
     side.values["attention_pattern"] = Value(std::string("causal"));
   }

@@ -77,6 +77,7 @@ constexpr Argument kArguments[] = {
     {"num_experts", Kind::kInteger, "1", "moe_config.num_experts"},
     {"moe_router_topk", Kind::kInteger, "2", "moe_config.moe_router_topk"},
     {"moe_ffn_hidden_size", Kind::kInteger, kNone},
+    {"moe_layer_freq", Kind::kText, "1"},
     {"moe_shared_expert_intermediate_size", Kind::kInteger, kNone},
     {"moe_router_score_function", Kind::kText, "softmax", "moe_config.moe_router_score_function"},
     {"moe_router_pre_softmax", Kind::kSwitch, "false", "moe_config.moe_router_pre_softmax"},
@@ -104,6 +105,8 @@ constexpr Argument kArguments[] = {
     {"lr_warmup_samples", Kind::kInteger, "0"},
     {"lr_warmup_init", Kind::kNumber, "0.0"},
     {"weight_decay", Kind::kNumber, "0.01", "optimizer_config.weight_decay"},
+    {"start_weight_decay", Kind::kNumber, kNone},
+    {"end_weight_decay", Kind::kNumber, kNone},
     {"no_weight_decay_cond_type", Kind::kText, kNone},
     {"adam_beta1", Kind::kNumber, "0.9", "beta1"},
     {"adam_beta2", Kind::kNumber, "0.999", "beta2"},
@@ -378,6 +381,22 @@ void add_experts(const Arguments& args, ChecklistSide& side) {
   const auto number_or_none = [&](const char* name) {
     return args.has(name) ? Value(args.number(name)) : Value(std::string("none"));
   };
+  // A pattern in Python is not understood.
+  const std::string freq = args.text("moe_layer_freq");
+  if (args.has("num_layers") && freq.find_first_not_of("0123456789") == std::string::npos) {
+    const int64_t every = args.integer("moe_layer_freq");
+    check<ValueError>(every > 0, side.file, ": moe_layer_freq is '", freq,
+                      "'; expected a number above 0");
+    const int64_t count = args.integer("num_layers");
+    constexpr int64_t kMostLayers = 100'000;
+    check<ValueError>(count > 0 && count <= kMostLayers, side.file, ": num_layers is ", count,
+                      "; expected a number from 1 to ", kMostLayers);
+    Value::List layers;
+    for (int64_t layer = 0; layer < count; ++layer) {
+      layers.emplace_back(int64_t{layer % every == 0 ? 1 : 0});
+    }
+    values["moe_layers"] = Value(std::move(layers));
+  }
   if (args.has("moe_ffn_hidden_size")) {
     values["moe_config.moe_ffn_hidden_size"] = Value(args.integer("moe_ffn_hidden_size"));
   } else if (values.contains("model_config.ffn_hidden_size")) {
@@ -430,6 +449,10 @@ void add_schedule(const Arguments& args, ChecklistSide& side) {
   side.values["optimizer_config.optimizer_type"] = Value(optimizer == "adam"  ? "AdamW"
                                                          : optimizer == "sgd" ? std::string("SGD")
                                                                               : optimizer);
+  for (const char* name : {"start_weight_decay", "end_weight_decay"}) {
+    side.values[concat("optimizer_config.", name)] =
+        Value(args.number(args.has(name) ? name : "weight_decay"));
+  }
   side.decay_rule = DecayRule::kNotNormsAndBiases;
   if (args.has("no_weight_decay_cond_type")) {
     const std::string rule = args.text("no_weight_decay_cond_type");
