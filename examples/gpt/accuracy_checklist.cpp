@@ -1,6 +1,5 @@
 // accuracy checklist OURS OTHER
 #include <boost/program_options.hpp>
-#include <iostream>
 
 #include "autograd/tensor/error.h"
 #include "examples/gpt/accuracy_commands.h"
@@ -32,7 +31,7 @@ int accuracy_checklist(std::vector<std::string> words) {
       "those of OTHER, where it is a configuration of pretrain_gpt (default: those of OURS)");
   add_report_options(options, files);
   if (take_help(words)) {
-    std::cout << options;
+    print_help(options);
     return kFinished;
   }
   const std::vector<std::string> paths =

@@ -26,6 +26,9 @@ int accuracy_curves(std::vector<std::string> words);
 void add_report_options(boost::program_options::options_description& options,
                         accuracy::ReportFiles& files);
 
+/// The page of options of `accuracy COMMAND --help`.
+void print_help(const boost::program_options::options_description& options);
+
 /// Prints the report and writes its files. Its exit code.
 int finish_report(const accuracy::VerdictReport& report, const accuracy::ReportFiles& files);
 

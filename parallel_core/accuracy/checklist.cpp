@@ -150,7 +150,7 @@ void Checklist::add_item(const ChecklistItem& item) {
   const auto theirs = other_.values.find(std::string(item.key));
   const std::string remark = item.remark == nullptr || mine == ours_.values.end()
                                  ? std::string()
-                                 : item.remark(mine->second);
+                                 : item.remark(mine->second, ours_);
   const Finding ours = mine == ours_.values.end() ? Finding(nullptr) : json_of(mine->second);
   if (theirs == other_.values.end()) {
     add(item.group, item.key, ours, nullptr, kNotSaid,

@@ -143,27 +143,46 @@ Value overflow_mode(const AllConfig& /*config*/, const SideOptions& /*options*/)
 
 Value graph_fusion(const AllConfig& /*config*/, const SideOptions& /*options*/) { return {false}; }
 
-std::string dropout_remark(const Value& value) {
+std::string dropout_remark(const Value& value, const ChecklistSide& /*ours*/) {
   return value.is<double>() && value.as<double>() > 0
              ? "set it to 0 on both sides to compare: the random numbers differ"
              : "";
 }
 
-std::string vocabulary_remark(const Value& value) {
+std::string vocabulary_remark(const Value& value, const ChecklistSide& /*ours*/) {
   constexpr int64_t kRow = 16;
   return value.is<int64_t>() && value.as<int64_t>() % kRow != 0
              ? "no multiple of 16: matrix products may take another path, which rounds otherwise"
              : "";
 }
 
-std::string loss_remark(const Value& value) {
+std::string loss_remark(const Value& value, const ChecklistSide& /*ours*/) {
   return value.is<double>() && value.as<double>() != 0
              ? "set it to 0 on both sides to compare: the mean over ranks or micro-batches differs"
              : "";
 }
 
-std::string deterministic_remark(const Value& value) {
+std::string deterministic_remark(const Value& value, const ChecklistSide& /*ours*/) {
   return value.is<bool>() && !value.as<bool>() ? "switch it on to compare step by step" : "";
+}
+
+// From 1, so that no choice of tokens is dropped that were spread evenly, to all tokens of an
+// expert.
+std::string capacity_remark(const Value& value, const ChecklistSide& ours) {
+  const auto experts = ours.values.find("moe_config.num_experts");
+  const auto topk = ours.values.find("moe_config.moe_router_topk");
+  if (!value.is<double>() || experts == ours.values.end() || topk == ours.values.end()) {
+    return {};
+  }
+  const double most = static_cast<double>(experts->second.as<int64_t>()) /
+                      static_cast<double>(topk->second.as<int64_t>());
+  return value.as<double>() < 1 || value.as<double>() > most
+             ? concat("expected from 1 to experts / topk, ", config::number_text(most))
+             : "";
+}
+
+Value accumulation(const AllConfig& /*config*/, const SideOptions& /*options*/) {
+  return {text_of(kFloat32)};
 }
 
 constexpr ChecklistItem kItems[] = {
@@ -250,9 +269,11 @@ constexpr ChecklistItem kItems[] = {
      Where::kExperts},
     {kExpertsGroup, "moe_config.moe_router_enable_expert_bias", Effect::kMeaning, kRouting,
      Where::kExperts},
-    {kExpertsGroup, "moe_config.moe_expert_capacity_factor", Effect::kMeaning,
-     "tokens are dropped on one side; a factor from 1 to experts / topk, or none on both",
-     Where::kExperts},
+    {.group = kExpertsGroup,
+     .key = "moe_config.moe_expert_capacity_factor",
+     .advice = "tokens are dropped on one side; a factor from 1 to experts / topk, or none on both",
+     .where = Where::kExperts,
+     .remark = capacity_remark},
     {kExpertsGroup, "moe_config.moe_token_drop_policy", Effect::kMeaning,
      "other tokens are dropped: position on both sides, with a capacity", Where::kExperts},
     {.group = kExpertsGroup,
@@ -312,6 +333,9 @@ constexpr ChecklistItem kItems[] = {
     {kPrecision, "bias_add_dtype", Effect::kMeaning, kSameDtype, Where::kAlways, compute_dtype},
     {kPrecision, "embedding_and_head_dtype", Effect::kMeaning, kSameDtype, Where::kAlways,
      compute_dtype},
+    {kPrecision, "product_sums_dtype", Effect::kRounding,
+     "products of matrices are summed in another dtype: switch on high-precision kernels",
+     Where::kAlways, accumulation},
     {kPrecision, "loss_dtype", Effect::kMeaning, kSameDtype, Where::kAlways, loss_dtype},
     {kPrecision, "gradient_dtype", Effect::kRounding,
      "gradients are summed over micro-batches and ranks in another dtype", Where::kAlways,

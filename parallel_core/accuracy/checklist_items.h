@@ -35,8 +35,8 @@ struct ChecklistItem {
   Where where = Where::kAlways;
   /// Our value, where it is not that of the key. Null: there is none, which is no value of its own.
   config::Value (*of)(const AllConfig& config, const SideOptions& options) = nullptr;
-  /// What to think of the value where both have it, as of dropout; empty text: nothing.
-  std::string (*remark)(const config::Value& value) = nullptr;
+  /// What to think of our value whatever the other side has, as of dropout; empty text: nothing.
+  std::string (*remark)(const config::Value& value, const ChecklistSide& ours) = nullptr;
 };
 
 /// All items, by group: structure, moe, optimizer, weights, precision, parallel, other. A row is

@@ -90,7 +90,7 @@ ChecklistSide read_reference(const std::string& text, const std::string& file) {
   for (const char* key :
        {"fused_qkv", "fused_attention", "model_config.use_fused_kernels", "zero_level",
         "parallel_config.deterministic_mode", "overflow_mode", "graph_fusion", "gradient_dtype",
-        "dataset_config.eod_mask_loss", "dataset_config.reset_attention_mask",
+        "product_sums_dtype", "dataset_config.eod_mask_loss", "dataset_config.reset_attention_mask",
         "dataset_config.reset_position_ids"}) {
     side.values.erase(key);
   }

@@ -38,7 +38,15 @@ constexpr StaticName kNames[] = {
     {"model.model_config.hidden_size", "model_config.hidden_size"},
     {"model.model_config.num_heads", "model_config.num_attention_heads"},
     {"model.model_config.num_attention_heads", "model_config.num_attention_heads"},
+    {"model.model_config.n_kv_heads", "model_config.num_query_groups"},
+    {"model.model_config.num_key_value_heads", "model_config.num_query_groups"},
+    {"model.model_config.num_query_groups", "model_config.num_query_groups"},
+    {"model.model_config.intermediate_size", "model_config.ffn_hidden_size"},
+    {"model.model_config.ffn_hidden_size", "model_config.ffn_hidden_size"},
     {"model.model_config.seq_length", "model_config.seq_length"},
+    {"model.model_config.position_embedding_type", "model_config.position_embedding_type"},
+    {"model.model_config.normalization", "model_config.normalization"},
+    {"model.model_config.qk_layernorm", "model_config.qk_layernorm"},
     {"model.model_config.vocab_size", "model_config.vocab_size"},
     {"model.model_config.rms_norm_eps", "model_config.norm_epsilon", Form::kNumber},
     {"model.model_config.layernorm_epsilon", "model_config.norm_epsilon", Form::kNumber},
@@ -204,6 +212,7 @@ class StaticReader {
   static std::string in_model(const char* name) { return std::string(kModel) + name; }
 
   void read_model();
+  void read_widths();
   void read_experts();
   void read_optimizer();
   void read_batches();
@@ -215,31 +224,38 @@ class StaticReader {
 };
 
 void StaticReader::read_model() {
+  const auto put_default = [&](const char* key, Value value) {
+    side_.values.try_emplace(key, std::move(value));
+  };
   const auto heads = side_.values.find("model_config.num_attention_heads");
-  const std::string groups = in_model("n_kv_heads");
-  if (has(groups)) {
-    put("model_config.num_query_groups", Value(integer(groups)));
-  } else if (heads != side_.values.end()) {
-    put("model_config.num_query_groups", heads->second);
+  if (heads != side_.values.end()) {
+    put_default("model_config.num_query_groups", heads->second);
   }
   const std::string type = has(in_model("type")) ? text(in_model("type")) : "";
-  const bool llama = type.starts_with("Llama") || has(in_model("rms_norm_eps"));
+  const bool llama = type.starts_with("Llama");
   if (llama) {
-    put("model_config.normalization", Value(std::string("RMSNorm")));
-    put("model_config.hidden_act", Value(std::string("swiglu")));
-    put("model_config.position_embedding_type", Value(std::string("rope")));
-    put("model_config.use_final_norm", Value(true));
+    put_default("model_config.normalization", Value(std::string("RMSNorm")));
+    put_default("model_config.position_embedding_type", Value(std::string("rope")));
+    put_default("model_config.use_final_norm", Value(true));
   }
-  if (has(in_model("hidden_act")) && !llama) {
-    put("model_config.hidden_act", scalar(in_model("hidden_act")));
+  const std::string act = has(in_model("hidden_act")) ? text(in_model("hidden_act"))
+                          : llama                     ? "silu"
+                                                      : "";
+  const bool gated = llama || (has(in_model("gated_linear_unit")) &&
+                               scalar(in_model("gated_linear_unit")) == Value(true));
+  if (!act.empty()) {
+    put("model_config.hidden_act",
+        Value(act == "fused_swiglu" || (gated && act == "silu") ? std::string("swiglu") : act));
   }
+  read_widths();
+}
+
+void StaticReader::read_widths() {
   if (!has(in_model("hidden_size"))) {
     return;
   }
   const int64_t hidden = integer(in_model("hidden_size"));
-  if (has(in_model("intermediate_size"))) {
-    put("model_config.ffn_hidden_size", Value(integer(in_model("intermediate_size"))));
-  } else if (has(in_model("multiple_of"))) {
+  if (has(in_model("multiple_of")) && !side_.values.contains("model_config.ffn_hidden_size")) {
     const int64_t step = integer(in_model("multiple_of"));
     check<ValueError>(step > 0, place(in_model("multiple_of")), ": is ", step,
                       "; expected a number above 0");
@@ -251,6 +267,7 @@ void StaticReader::read_model() {
     width = 2 * width / 3;
     put("model_config.ffn_hidden_size", Value((width + step - 1) / step * step));
   }
+  const auto heads = side_.values.find("model_config.num_attention_heads");
   if (heads != side_.values.end() && heads->second.is<int64_t>() &&
       heads->second.as<int64_t>() > 0) {
     put("model_config.kv_channels",

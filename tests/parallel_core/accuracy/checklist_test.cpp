@@ -312,6 +312,24 @@ TEST(Checklist, ReadsStaticConfigurations) {
   EXPECT_EQ(status_of(report, "eos_id"), "unknown");
 }
 
+TEST(Checklist, ReadsNamesOfTheNewerStaticModels) {
+  const ChecklistSide side = read_static_yaml(
+      "model:\n  model_config:\n    num_hidden_layers: 3\n    hidden_size: 64\n"
+      "    num_attention_heads: 4\n    num_key_value_heads: 2\n    intermediate_size: 100\n"
+      "    hidden_act: silu\n    gated_linear_unit: True\n    normalization: RMSNorm\n"
+      "    tie_word_embeddings: False\n    param_init_type: float32\n    embedding_init_type: "
+      "bfloat16\n",
+      "static.yaml");
+  EXPECT_EQ(side.values.at("model_config.num_layers"), Value(int64_t{3}));
+  EXPECT_EQ(side.values.at("model_config.num_query_groups"), Value(int64_t{2}));
+  EXPECT_EQ(side.values.at("model_config.ffn_hidden_size"), Value(int64_t{100}));
+  EXPECT_EQ(side.values.at("model_config.hidden_act"), Value(std::string("swiglu")));
+  EXPECT_EQ(side.values.at("model_config.untie_embeddings_and_output_weights"), Value(true));
+  EXPECT_EQ(side.values.at("embedding_dtype"), Value(std::string("bfloat16")));
+  EXPECT_FALSE(side.values.contains("model_config.position_embedding_type"));
+  EXPECT_FALSE(side.learning_rate);
+}
+
 TEST(Checklist, RefusesWrongStaticConfigurations) {
   const auto message = [](std::string text, const std::string& from, const std::string& to) {
     text.replace(text.find(from), from.size(), to);
