@@ -169,6 +169,12 @@ class Process {
         noise.emplace(*draw * 1000003 + static_cast<uint64_t>(step));
         noisy.emplace(*noise);
       }
+      const std::unique_ptr<Observer> observer =
+          options_.parts.observer ? options_.parts.observer() : nullptr;
+      std::optional<ObserverScope> observed;
+      if (observer != nullptr) {
+        observed.emplace(*observer);
+      }
       value_order_.clear();
       const OrderedRecorder recorder(value_order_);
       own.result = (*training.cell)(batches);
