@@ -26,6 +26,7 @@
 #include "parallel_core/report/schedule_plot.h"
 #include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/evaluate_checkpoint.h"
+#include "parallel_core/training/measured_rounding.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/training/terminal.h"
@@ -253,14 +254,23 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     dry_run(config, job);
     return kFinished;
   }
-  tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
-                              .stop_requested = tapestry::stop_on_signals(),
-                              .overwrite = arguments.count("overwrite") != 0,
-                              .replace = arguments.count("replace") != 0,
-                              .world = job.world(),
-                              .ranks_on_host = job.ranks_on_host(),
-                              .progress_text = job.progress_text(),
-                              .dump = tapestry::examples::dump_asked_for(arguments)});
+  tapestry::PretrainOptions training = {.run_cmd = arguments["run_cmd"].as<std::string>(),
+                                        .stop_requested = tapestry::stop_on_signals(),
+                                        .overwrite = arguments.count("overwrite") != 0,
+                                        .replace = arguments.count("replace") != 0,
+                                        .world = job.world(),
+                                        .ranks_on_host = job.ranks_on_host(),
+                                        .progress_text = job.progress_text(),
+                                        .dump = tapestry::examples::dump_asked_for(arguments)};
+  if (arguments.count("measure_rounding") == 0) {
+    tapestry::pretrain(config, training);
+    return kFinished;
+  }
+  const auto repetitions = arguments["measure_rounding"].as<int64_t>();
+  tapestry::check_rounding_can_be_measured(config, *training.dump, repetitions);
+  if (!tapestry::pretrain(config, training).stopped_on_request) {
+    tapestry::measure_rounding(config, training, repetitions);
+  }
   return kFinished;
 }
 
