@@ -151,7 +151,7 @@ TEST_F(PrepareTest, AFailedRunKeepsTheOldResult) {
   prepare({{dir_.write("a.txt", "old")}});
   EXPECT_ERROR(prepare({{dir_.write("a.jsonl", "{")}}), ValueError, "JSON");
   EXPECT_THAT(documents(), ElementsAre("old"));
-  EXPECT_EQ(dir_.names().size(), 5U);
+  EXPECT_EQ(dir_.names().size(), 7U);
 }
 
 TEST_F(PrepareTest, AByteOrderMarkIsNoText) {
