@@ -109,7 +109,7 @@ TEST_F(RowOriginTest, EveryKindOfDataNamesItsOwnTokens) {
       {"a blend", config({"0.7", a, "0.3", b})},
       {"a data set twice", config({"1", b, "1", b})},
       {"bare prefixes", config({a, b})},
-      {"cut tokens", config({b}, "95,5,0")},
+      {"cut tokens", config({store("few", 6, 0)}, "95,5,0")},
   };
   cases["in the order of the data"] = config({a});
   cases["in the order of the data"].options.shuffle = false;
