@@ -1,8 +1,11 @@
 #include "nn/module.h"
 
 #include <algorithm>
+#include <mutex>
+#include <optional>
 #include <ostream>
 #include <set>
+#include <unordered_set>
 
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
@@ -11,6 +14,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "nn/module_call.h"
 
 namespace tapestry::nn {
 
@@ -41,6 +45,14 @@ void print(std::ostream& out, const Module& module, const std::string& name, int
   for (const Module::NamedModule& child : module.named_children()) {
     print(out, *child.module, child.name, depth + 1);
   }
+}
+
+// Nodes and threads point to a path: it outlives its module.
+const std::string* kept_for_ever(std::string path) {
+  static std::mutex mutex;
+  static auto& paths = *new std::unordered_set<std::string>;
+  const std::lock_guard lock(mutex);
+  return &*paths.insert(std::move(path)).first;
 }
 
 }  // namespace
@@ -223,9 +235,27 @@ Tensor Module::register_buffer(std::string name, const Tensor& value, std::strin
 Module& Module::add_child(std::string name, std::unique_ptr<Module> child) {
   check_name(name);
   check<ValueError>(child != nullptr, type_name(), ": the child '", name, "' is null");
+  child->parent_ = this;
+  child->name_ = name;
+  child->forget_paths();
   child_list_.push_back({std::move(name), child.get()});
   children_.push_back(std::move(child));
   return *children_.back();
+}
+
+const std::string& Module::path() const {
+  const std::string* path = path_.load(std::memory_order_acquire);
+  if (path == nullptr) {
+    path = kept_for_ever(parent_ == nullptr ? name_ : join(parent_->path(), name_));
+    path_.store(path, std::memory_order_release);
+  }
+  return *path;
+}
+
+void Module::forget_paths() {
+  for (const NamedModule& entry : named_modules()) {
+    entry.module->path_.store(nullptr, std::memory_order_release);
+  }
 }
 
 std::ostream& operator<<(std::ostream& out, const Module& module) {
@@ -234,6 +264,11 @@ std::ostream& operator<<(std::ostream& out, const Module& module) {
 }
 
 Tensor UnaryModule::operator()(const Tensor& x) {
+  const ModuleScope scope(*this);
+  std::optional<detail::CallReport> report;
+  if (is_observed()) [[unlikely]] {
+    report.emplace(*this, TensorList{x});
+  }
   Tensor input = x;
   pre_hooks_.for_each([&](const PreHook& hook) {
     if (Tensor replaced = hook(*this, input); replaced.defined()) {
@@ -246,6 +281,9 @@ Tensor UnaryModule::operator()(const Tensor& x) {
       output = replaced;
     }
   });
+  if (report) [[unlikely]] {
+    report->end({&output, 1});
+  }
   return output;
 }
 

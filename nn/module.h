@@ -1,6 +1,7 @@
 // Module: a tree of named parameters, buffers and children.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <iosfwd>
 #include <map>
@@ -84,6 +85,9 @@ class Module {
   /// Drops the gradients of all parameters; a main_grad is filled with zeros instead.
   void zero_grad();
 
+  /// Where it is in its tree, for example "layers.0.attention"; empty for the root.
+  const std::string& path() const;
+
   /// Parameters and buffers by path. The tensors share storage with the module.
   StateDict state_dict() const;
   /// Copies values into parameters and buffers by path, converting dtypes. Nothing is changed
@@ -111,7 +115,11 @@ class Module {
 
  private:
   void check_name(const std::string& name) const;
+  void forget_paths();
 
+  const Module* parent_ = nullptr;
+  std::string name_;                                       // among the parent's children
+  mutable std::atomic<const std::string*> path_{nullptr};  // found when it is first asked for
   std::vector<std::pair<std::string, std::unique_ptr<Parameter>>> parameters_;
   std::vector<NamedBuffer> buffers_;
   std::vector<std::unique_ptr<Module>> children_;
@@ -127,7 +135,7 @@ class UnaryModule : public Module {
  public:
   virtual Tensor forward(const Tensor& x) = 0;
 
-  /// Runs the pre-hooks, forward, and the hooks.
+  /// Runs the pre-hooks, forward, and the hooks, as a call of the module (ModuleScope).
   Tensor operator()(const Tensor& x);
 
   using PreHook = std::function<Tensor(UnaryModule&, const Tensor& x)>;

@@ -11,3 +11,4 @@
 #include "nn/layers/norm.h"
 #include "nn/losses/losses.h"
 #include "nn/module.h"
+#include "nn/module_call.h"

@@ -40,6 +40,9 @@ struct OutputAndBias {
   Tensor output;
   Tensor bias;
 };
+inline void append_observed(TensorList& out, const OutputAndBias& value) {
+  out.insert(out.end(), {value.output, value.bias});
+}
 
 /// The weight in the dtype of matrix products, as linear() takes it: undefined if it has that
 /// dtype.

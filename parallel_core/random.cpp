@@ -42,7 +42,7 @@ RandomKey key_of(const RandomKey& site, const TokenRun& run, int64_t width) {
 
 // Linear in x, so its own derivative; keeps no noise but makes it again.
 struct InputJitter {
-  static constexpr std::string_view name = "input_jitter";
+  static constexpr OpName name = "input_jitter";
   double eps;
   RandomKey key;
   std::vector<TokenRun> runs;
@@ -60,7 +60,7 @@ struct InputJitter {
 };
 
 struct RandomLogits {
-  static constexpr std::string_view name = "random_logits";
+  static constexpr OpName name = "random_logits";
   RandomKey key;
   std::vector<TokenRun> runs;
 

@@ -22,7 +22,7 @@ using kernels::BinaryOp;
 using kernels::UnaryOp;
 
 struct Relu {
-  static constexpr std::string_view name = "relu";
+  static constexpr OpName name = "relu";
   SavedTensor y;
   Tensor forward(const Tensor& x) { return y.save_output(map_unary(name, UnaryOp::kRelu, x)); }
   Tensor backward(const Tensor& dy) const {
@@ -37,7 +37,7 @@ struct Relu {
 // A smooth function with a kernel for f(x), one for dy f'(x), and a composed form.
 template <class F>
 struct Smooth {
-  static constexpr std::string_view name = F::name;
+  static constexpr OpName name = F::name;
   SavedTensor x;
   Tensor forward(const Tensor& x_) {
     x.save(x_);
@@ -52,24 +52,24 @@ struct Smooth {
 };
 
 struct Gelu {
-  static constexpr std::string_view name = "gelu";
-  static constexpr std::string_view bias_name = "bias_gelu";
+  static constexpr OpName name = "gelu";
+  static constexpr OpName bias_name = "bias_gelu";
   static constexpr kernels::Activation kActivation = kernels::Activation::kGelu;
   static constexpr UnaryOp kForward = UnaryOp::kGelu;
   static constexpr BinaryOp kBackward = BinaryOp::kGeluBackward;
   static Tensor composed(const Tensor& x) { return composed_gelu(x); }
 };
 struct GeluTanh {
-  static constexpr std::string_view name = "gelu_tanh";
-  static constexpr std::string_view bias_name = "bias_gelu_tanh";
+  static constexpr OpName name = "gelu_tanh";
+  static constexpr OpName bias_name = "bias_gelu_tanh";
   static constexpr kernels::Activation kActivation = kernels::Activation::kGeluTanh;
   static constexpr UnaryOp kForward = UnaryOp::kGeluTanh;
   static constexpr BinaryOp kBackward = BinaryOp::kGeluTanhBackward;
   static Tensor composed(const Tensor& x) { return composed_gelu_tanh(x); }
 };
 struct Silu {
-  static constexpr std::string_view name = "silu";
-  static constexpr std::string_view bias_name = "bias_silu";
+  static constexpr OpName name = "silu";
+  static constexpr OpName bias_name = "bias_silu";
   static constexpr kernels::Activation kActivation = kernels::Activation::kSilu;
   static constexpr UnaryOp kForward = UnaryOp::kSilu;
   static constexpr BinaryOp kBackward = BinaryOp::kSiluBackward;
@@ -84,7 +84,7 @@ Tensor composed_with_bias(const Tensor& x, const Tensor& bias) {
 
 template <class F>
 struct WithBias {
-  static constexpr std::string_view name = F::bias_name;
+  static constexpr OpName name = F::bias_name;
   SavedTensor x, bias;
 
   Tensor forward(const Tensor& x_, const Tensor& bias_) {
@@ -159,7 +159,7 @@ Tensor log_one_plus(const Tensor& u) {
 }
 
 struct Softplus {
-  static constexpr std::string_view name = "softplus";
+  static constexpr OpName name = "softplus";
   SavedTensor x;
   Tensor forward(const Tensor& x_) {
     x.save(x_);
@@ -215,7 +215,7 @@ std::array<RowView, 2> halves_of(const Tensor& x) {
 }
 
 struct SwiGlu {
-  static constexpr std::string_view name = "swiglu";
+  static constexpr OpName name = "swiglu";
   SavedTensor gate, up;
   Tensor forward(const Tensor& gate_, const Tensor& up_) {
     gate.save(gate_);
@@ -238,7 +238,7 @@ struct SwiGlu {
 };
 
 struct FusedSwiGlu {
-  static constexpr std::string_view name = "swiglu_fused";
+  static constexpr OpName name = "swiglu_fused";
   SavedTensor x;
   Tensor forward(const Tensor& x_) {
     x.save(x_);

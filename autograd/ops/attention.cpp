@@ -399,7 +399,7 @@ void run_backward(const Problem& problem,
 }
 
 struct Attention {
-  static constexpr std::string_view name = kName;
+  static constexpr OpName name = kName;
   Problem problem;
   SavedTensor q, k, v, mask, starts, out, lse;
 

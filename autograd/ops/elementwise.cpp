@@ -29,7 +29,7 @@ struct Broadcast {
 };
 
 struct Add : Broadcast {
-  static constexpr std::string_view name = "add";
+  static constexpr OpName name = "add";
   Tensor forward(const Tensor& a, const Tensor& b) {
     remember(a, b);
     return map_binary(name, BinaryOp::kAdd, a, b);
@@ -40,7 +40,7 @@ struct Add : Broadcast {
 };
 
 struct Sub : Broadcast {
-  static constexpr std::string_view name = "sub";
+  static constexpr OpName name = "sub";
   Tensor forward(const Tensor& a, const Tensor& b) {
     remember(a, b);
     return map_binary(name, BinaryOp::kSub, a, b);
@@ -52,7 +52,7 @@ struct Sub : Broadcast {
 };
 
 struct Mul {
-  static constexpr std::string_view name = "mul";
+  static constexpr OpName name = "mul";
   SavedTensor a, b;
   Shape a_shape, b_shape;
   Tensor forward(const Tensor& a_, const Tensor& b_) {
@@ -74,7 +74,7 @@ struct Mul {
 };
 
 struct Div {
-  static constexpr std::string_view name = "div";
+  static constexpr OpName name = "div";
   SavedTensor a, b;
   Shape a_shape;
   Tensor forward(const Tensor& a_, const Tensor& b_) {
@@ -94,7 +94,7 @@ struct Div {
 };
 
 struct Pow {
-  static constexpr std::string_view name = "pow";
+  static constexpr OpName name = "pow";
   SavedTensor a, b, y;
   Tensor forward(const Tensor& a_, const Tensor& b_) {
     a.save(a_);
@@ -120,7 +120,7 @@ struct Pow {
 
 template <BinaryOp kKernel>
 struct Extremum {
-  static constexpr std::string_view name = kKernel == BinaryOp::kMaximum ? "maximum" : "minimum";
+  static constexpr OpName name = kKernel == BinaryOp::kMaximum ? "maximum" : "minimum";
   SavedTensor a, b;
   Tensor forward(const Tensor& a_, const Tensor& b_) {
     a.save(a_);
@@ -141,7 +141,7 @@ struct Extremum {
 
 template <BinaryOp kKernel>
 struct Compare {
-  static constexpr std::string_view name = [] {
+  static constexpr OpName name = [] {
     switch (kKernel) {
       case BinaryOp::kEq:
         return "eq";
@@ -207,35 +207,35 @@ Tensor widen_for(const Tensor& x, Scalar s) {
 }
 
 struct AddScalar {
-  static constexpr std::string_view name = "add_scalar";
+  static constexpr OpName name = "add_scalar";
   double s;
   Tensor forward(const Tensor& x) { return map_scalar("add", ScalarOp::kAdd, x, s); }
   Tensor backward(const Tensor& dy) const { return dy; }
 };
 
 struct RsubScalar {
-  static constexpr std::string_view name = "rsub_scalar";
+  static constexpr OpName name = "rsub_scalar";
   double s;
   Tensor forward(const Tensor& x) { return map_scalar("sub", ScalarOp::kRsub, x, s); }
   Tensor backward(const Tensor& dy) const { return neg(dy); }
 };
 
 struct MulScalar {
-  static constexpr std::string_view name = "mul_scalar";
+  static constexpr OpName name = "mul_scalar";
   double s;
   Tensor forward(const Tensor& x) { return map_scalar("mul", ScalarOp::kMul, x, s); }
   Tensor backward(const Tensor& dy) const { return mul(dy, s); }
 };
 
 struct DivScalar {
-  static constexpr std::string_view name = "div_scalar";
+  static constexpr OpName name = "div_scalar";
   double s;
   Tensor forward(const Tensor& x) { return map_scalar("div", ScalarOp::kDiv, x, s); }
   Tensor backward(const Tensor& dy) const { return div(dy, s); }
 };
 
 struct PowScalar {
-  static constexpr std::string_view name = "pow_scalar";
+  static constexpr OpName name = "pow_scalar";
   double exponent;
   SavedTensor x;
   Tensor forward(const Tensor& x_) {
@@ -252,7 +252,7 @@ struct PowScalar {
 };
 
 struct RpowScalar {
-  static constexpr std::string_view name = "rpow_scalar";
+  static constexpr OpName name = "rpow_scalar";
   double base;
   SavedTensor y;
   Tensor forward(const Tensor& x) {
@@ -267,7 +267,7 @@ struct RpowScalar {
 
 template <ScalarOp kKernel>
 struct CompareScalar {
-  static constexpr std::string_view name = [] {
+  static constexpr OpName name = [] {
     switch (kKernel) {
       case ScalarOp::kEq:
         return "eq_scalar";
@@ -295,13 +295,13 @@ Tensor compare(const Tensor& x, Scalar s) {
 // ------------------------------------------------------------------------------------ one operand
 
 struct Neg {
-  static constexpr std::string_view name = "neg";
+  static constexpr OpName name = "neg";
   Tensor forward(const Tensor& x) { return map_unary(name, UnaryOp::kNeg, x); }
   Tensor backward(const Tensor& dy) const { return neg(dy); }
 };
 
 struct Abs {
-  static constexpr std::string_view name = "abs";
+  static constexpr OpName name = "abs";
   SavedTensor x;
   Tensor forward(const Tensor& x_) {
     x.save(x_);
@@ -313,7 +313,7 @@ struct Abs {
 // Functions that are constant almost everywhere.
 template <UnaryOp kKernel>
 struct Step {
-  static constexpr std::string_view name = [] {
+  static constexpr OpName name = [] {
     switch (kKernel) {
       case UnaryOp::kSign:
         return "sign";
@@ -330,14 +330,14 @@ struct Step {
 };
 
 struct Exp {
-  static constexpr std::string_view name = "exp";
+  static constexpr OpName name = "exp";
   SavedTensor y;
   Tensor forward(const Tensor& x) { return y.save_output(map_unary(name, UnaryOp::kExp, x)); }
   Tensor backward(const Tensor& dy) const { return mul(dy, y.get()); }
 };
 
 struct Log {
-  static constexpr std::string_view name = "log";
+  static constexpr OpName name = "log";
   SavedTensor x;
   Tensor forward(const Tensor& x_) {
     x.save(x_);
@@ -347,21 +347,21 @@ struct Log {
 };
 
 struct Sqrt {
-  static constexpr std::string_view name = "sqrt";
+  static constexpr OpName name = "sqrt";
   SavedTensor y;
   Tensor forward(const Tensor& x) { return y.save_output(map_unary(name, UnaryOp::kSqrt, x)); }
   Tensor backward(const Tensor& dy) const { return div(dy, mul(y.get(), 2)); }
 };
 
 struct Rsqrt {
-  static constexpr std::string_view name = "rsqrt";
+  static constexpr OpName name = "rsqrt";
   SavedTensor y;
   Tensor forward(const Tensor& x) { return y.save_output(map_unary(name, UnaryOp::kRsqrt, x)); }
   Tensor backward(const Tensor& dy) const { return mul(mul(dy, -0.5), pow(y.get(), 3)); }
 };
 
 struct Reciprocal {
-  static constexpr std::string_view name = "reciprocal";
+  static constexpr OpName name = "reciprocal";
   SavedTensor y;
   Tensor forward(const Tensor& x) {
     return y.save_output(map_unary(name, UnaryOp::kReciprocal, x));
@@ -370,7 +370,7 @@ struct Reciprocal {
 };
 
 struct Square {
-  static constexpr std::string_view name = "square";
+  static constexpr OpName name = "square";
   SavedTensor x;
   Tensor forward(const Tensor& x_) {
     x.save(x_);
@@ -385,7 +385,7 @@ struct Square {
 };
 
 struct Sin {
-  static constexpr std::string_view name = "sin";
+  static constexpr OpName name = "sin";
   SavedTensor x;
   Tensor forward(const Tensor& x_) {
     x.save(x_);
@@ -395,7 +395,7 @@ struct Sin {
 };
 
 struct Cos {
-  static constexpr std::string_view name = "cos";
+  static constexpr OpName name = "cos";
   SavedTensor x;
   Tensor forward(const Tensor& x_) {
     x.save(x_);
@@ -405,7 +405,7 @@ struct Cos {
 };
 
 struct Tanh {
-  static constexpr std::string_view name = "tanh";
+  static constexpr OpName name = "tanh";
   SavedTensor y;
   Tensor forward(const Tensor& x) { return y.save_output(map_unary(name, UnaryOp::kTanh, x)); }
   Tensor backward(const Tensor& dy) const {
@@ -417,7 +417,7 @@ struct Tanh {
 };
 
 struct Sigmoid {
-  static constexpr std::string_view name = "sigmoid";
+  static constexpr OpName name = "sigmoid";
   SavedTensor y;
   Tensor forward(const Tensor& x) { return y.save_output(map_unary(name, UnaryOp::kSigmoid, x)); }
   Tensor backward(const Tensor& dy) const {
@@ -430,7 +430,7 @@ struct Sigmoid {
 };
 
 struct Erf {
-  static constexpr std::string_view name = "erf";
+  static constexpr OpName name = "erf";
   SavedTensor x;
   Tensor forward(const Tensor& x_) {
     x.save(x_);
@@ -443,7 +443,7 @@ struct Erf {
 };
 
 struct Clamp {
-  static constexpr std::string_view name = "clamp";
+  static constexpr OpName name = "clamp";
   double low, high;
   SavedTensor x;
   Tensor forward(const Tensor& x_) {
@@ -465,7 +465,7 @@ struct Clamp {
 
 template <UnaryOp kKernel>
 struct Test {
-  static constexpr std::string_view name = [] {
+  static constexpr OpName name = [] {
     switch (kKernel) {
       case UnaryOp::kLogicalNot:
         return "logical_not";
@@ -481,7 +481,7 @@ struct Test {
 // -------------------------------------------------------------------------------------- selection
 
 struct Where {
-  static constexpr std::string_view name = "where";
+  static constexpr OpName name = "where";
   SavedTensor condition;
   Shape a_shape, b_shape;
   Tensor forward(const Tensor& condition_, const Tensor& a, const Tensor& b) {

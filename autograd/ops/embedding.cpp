@@ -22,7 +22,7 @@ struct Table {
 Tensor add_rows(const Tensor& dy, const Tensor& ids, const Table& table);
 
 struct Embedding {
-  static constexpr std::string_view name = "embedding";
+  static constexpr OpName name = "embedding";
   Table table;
   SavedTensor ids = {};
   Tensor leaf = {};  // the table itself, whose main_grad may take the gradient
@@ -58,7 +58,7 @@ struct Embedding {
 
 // A table of zeros to whose rows those of dy are added.
 struct EmbeddingBackward {
-  static constexpr std::string_view name = "embedding_backward";
+  static constexpr OpName name = "embedding_backward";
   Table table;
   SavedTensor ids = {};
   Tensor forward(const Tensor& dy, const Tensor& ids_) {

@@ -82,7 +82,7 @@ Tensor sum_groups(const Tensor& x, const Ends& ends) {
 Tensor weight_product(const Tensor& dy, const Tensor& x, const Ends& ends);
 
 struct GroupedLinear {
-  static constexpr std::string_view name = "grouped_linear";
+  static constexpr OpName name = "grouped_linear";
   Ends ends;
   Tensor rounded;  // the weight in x's dtype, where that differs
   SavedTensor x = {}, weight = {};
@@ -162,7 +162,7 @@ struct GroupedLinear {
 
 // dy[rows of e]^T x[rows of e] for each group e.
 struct GroupedLinearWeight {
-  static constexpr std::string_view name = "grouped_linear_weight";
+  static constexpr OpName name = "grouped_linear_weight";
   Ends ends;
   SavedTensor dy = {}, x = {};
   Tensor forward(const Tensor& dy_, const Tensor& x_) {

@@ -157,7 +157,7 @@ Tensor pick(const Tensor& x, const IndexList& indices) {
 
 // x with values written to a view of it.
 struct SliceAssign {
-  static constexpr std::string_view name = "slice_assign";
+  static constexpr OpName name = "slice_assign";
   IndexList indices;  // without tensors
   Shape values_shape = {};
   Tensor forward(const Tensor& x, const Tensor& values) {

@@ -101,7 +101,7 @@ Tensor watched(const Tensor& y, const Tensor& index, const Tensor& used) {
 // -------------------------------------------------------------------------------- along one axis
 
 struct Gather {
-  static constexpr std::string_view name = "gather";
+  static constexpr OpName name = "gather";
   int64_t axis;
   SavedTensor index;
   Shape x_shape;
@@ -129,7 +129,7 @@ Tensor add_scattered(const Tensor& target, int64_t axis, const Tensor& index, co
 }
 
 struct GatherBackward {
-  static constexpr std::string_view name = "gather_backward";
+  static constexpr OpName name = "gather_backward";
   Shape shape;
   int64_t axis;
   SavedTensor index;
@@ -143,7 +143,7 @@ struct GatherBackward {
 };
 
 struct ScatterAdd {
-  static constexpr std::string_view name = "scatter_add";
+  static constexpr OpName name = "scatter_add";
   int64_t axis;
   SavedTensor index;
   Tensor forward(const Tensor& x, const Tensor& index_, const Tensor& src) {
@@ -171,7 +171,7 @@ Tensor survivors(const Shape& x_shape, int64_t axis, const Tensor& index) {
 }
 
 struct Scatter {
-  static constexpr std::string_view name = "scatter";
+  static constexpr OpName name = "scatter";
   int64_t axis;
   SavedTensor index;
   Shape x_shape;
@@ -198,7 +198,7 @@ struct Scatter {
 
 // Rows of an axis, all of each.
 struct IndexSelect {
-  static constexpr std::string_view name = "index_select";
+  static constexpr OpName name = "index_select";
   int64_t axis;
   SavedTensor index;
   Shape x_shape;
@@ -227,7 +227,7 @@ Tensor add_rows(const Tensor& target, int64_t axis, const Tensor& index, const T
 }
 
 struct IndexSelectBackward {
-  static constexpr std::string_view name = "index_select_backward";
+  static constexpr OpName name = "index_select_backward";
   Shape shape;
   int64_t axis;
   SavedTensor index;
@@ -245,7 +245,7 @@ std::array<Tensor, 2> IndexSelect::backward(const Tensor& dy, NeedsGrad /*needs*
 }
 
 struct IndexAdd {
-  static constexpr std::string_view name = "index_add";
+  static constexpr OpName name = "index_add";
   int64_t axis;
   SavedTensor index;
   Tensor forward(const Tensor& x, const Tensor& index_, const Tensor& src) {
@@ -261,7 +261,7 @@ struct IndexAdd {
 };
 
 struct IndexCopy {
-  static constexpr std::string_view name = "index_copy";
+  static constexpr OpName name = "index_copy";
   int64_t axis;
   SavedTensor index;
   Shape src_shape;
@@ -375,7 +375,7 @@ Coordinates resolve(std::string_view op, const Tensor& x, const TensorList& indi
 }
 
 struct NonZero {
-  static constexpr std::string_view name = "nonzero";
+  static constexpr OpName name = "nonzero";
   Tensor forward(const Tensor& x) {
     const std::vector<bool> hits = x.to_vector<bool>();
     const auto count = static_cast<int64_t>(std::count(hits.begin(), hits.end(), true));
@@ -392,7 +392,7 @@ struct NonZero {
 };
 
 struct OneHot {
-  static constexpr std::string_view name = "one_hot";
+  static constexpr OpName name = "one_hot";
   int64_t num_classes;
   Tensor forward(const Tensor& index) {
     Shape shape = index.shape();

@@ -193,7 +193,7 @@ Tensor change_scalar(
 // New values for x that do not depend on the old ones. With a history, x keeps one: its old value
 // has a gradient, which is zero.
 struct Copy {
-  static constexpr std::string_view name = "copy_";
+  static constexpr OpName name = "copy_";
   Shape source_shape;
   Tensor forward(const Tensor& x, const Tensor& source) {
     source_shape = source.shape();

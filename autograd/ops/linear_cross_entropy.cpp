@@ -123,7 +123,7 @@ TensorList composed_gradients(const CrossEntropyRows& rows,
 // One loss per row. How what follows weighs the rows is known only in backward, which makes the
 // logits again.
 struct LinearCrossEntropy {
-  static constexpr std::string_view name = "linear_cross_entropy";
+  static constexpr OpName name = "linear_cross_entropy";
   CrossEntropyRows rows;
   int64_t chunk_rows;
   Tensor rounded;  // the weight in hidden's dtype, where that differs
@@ -191,7 +191,7 @@ struct LinearCrossEntropy {
 // The sum of the rows' losses, weighed. All that backward can add is one factor, so forward makes
 // both gradients while it has the logits of a chunk (Hsu et al. 2024, "Liger Kernel").
 struct LinearCrossEntropySum {
-  static constexpr std::string_view name = "linear_cross_entropy_sum";
+  static constexpr OpName name = "linear_cross_entropy_sum";
   CrossEntropyRows rows;
   int64_t chunk_rows;
   Tensor rounded;

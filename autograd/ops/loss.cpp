@@ -30,7 +30,7 @@ namespace {
 
 // One loss per row.
 struct CrossEntropy {
-  static constexpr std::string_view name = "cross_entropy";
+  static constexpr OpName name = "cross_entropy";
   CrossEntropyRows rows;
   SavedTensor logits = {}, labels = {}, lse = {};
 

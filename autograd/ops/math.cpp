@@ -34,7 +34,7 @@ Tensor map_row(std::string_view op, kernels::BinaryRow row, const Tensor& a, con
 }
 
 struct Log1p {
-  static constexpr std::string_view name = "log1p";
+  static constexpr OpName name = "log1p";
   SavedTensor x;
   Tensor forward(const Tensor& x_) {
     x.save(x_);
@@ -44,7 +44,7 @@ struct Log1p {
 };
 
 struct Expm1 {
-  static constexpr std::string_view name = "expm1";
+  static constexpr OpName name = "expm1";
   SavedTensor y;
   Tensor forward(const Tensor& x) {
     return y.save_output(map_row(kernels::expm1_row(x.dtype()), x));
@@ -53,14 +53,14 @@ struct Expm1 {
 };
 
 struct FloorDivide {
-  static constexpr std::string_view name = "floor_divide";
+  static constexpr OpName name = "floor_divide";
   Tensor forward(const Tensor& a, const Tensor& b) {
     return map_row(name, kernels::floor_divide_row(a.dtype()), a, b);
   }
 };
 
 struct Remainder {
-  static constexpr std::string_view name = "remainder";
+  static constexpr OpName name = "remainder";
   SavedTensor a = {}, b = {};
   Shape a_shape = {}, b_shape = {};
   Tensor forward(const Tensor& a_, const Tensor& b_) {

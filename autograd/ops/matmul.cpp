@@ -146,7 +146,7 @@ Tensor fold(const Tensor& x) {
 
 // a and b have at least two axes.
 struct MatMul {
-  static constexpr std::string_view name = "matmul";
+  static constexpr OpName name = "matmul";
   SavedTensor a, b;
   Shape a_shape, b_shape;
   Tensor forward(const Tensor& a_, const Tensor& b_) {
@@ -188,7 +188,7 @@ struct MatMul {
 };
 
 struct Linear {
-  static constexpr std::string_view name = "linear";
+  static constexpr OpName name = "linear";
   Tensor rounded;                       // the weight in x's dtype, where that differs
   std::function<Tensor()> recompute_x;  // in place of a saved x
   SavedTensor x = {}, weight = {};

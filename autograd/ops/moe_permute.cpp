@@ -46,7 +46,7 @@ void check_map(std::string_view op, const RowMap& map) {
 }
 
 struct MoePermute {
-  static constexpr std::string_view name = "moe_permute";
+  static constexpr OpName name = "moe_permute";
   RowMap map;
   Tensor forward(const Tensor& x_) {
     const RowView x = rows_of(x_);
@@ -63,7 +63,7 @@ struct MoePermute {
 };
 
 struct MoeUnpermute {
-  static constexpr std::string_view name = "moe_unpermute";
+  static constexpr OpName name = "moe_unpermute";
   RowMap map;
   SavedTensor x = {}, gates = {};
   Tensor forward(const Tensor& x_, const Tensor& gates_) {

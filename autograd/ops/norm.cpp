@@ -143,7 +143,7 @@ Tensor composed_norm(bool centered,
 
 template <bool kCentered>
 struct Norm {
-  static constexpr std::string_view name = kCentered ? "layer_norm" : "rms_norm";
+  static constexpr OpName name = kCentered ? "layer_norm" : "rms_norm";
   double eps;
   DType dtype;
   DType parameters;
@@ -197,7 +197,7 @@ struct Norm {
 
 template <bool kCentered>
 struct AddAndNorm {
-  static constexpr std::string_view name = kCentered ? "add_layer_norm" : "add_rms_norm";
+  static constexpr OpName name = kCentered ? "add_layer_norm" : "add_rms_norm";
   double eps;
   DType dtype;
   DType parameters;

@@ -175,7 +175,7 @@ struct CounterRuns {
 constexpr int64_t kPiece = 4096;
 
 struct Dropout {
-  static constexpr std::string_view name = "dropout";
+  static constexpr OpName name = "dropout";
   double p;
   RandomKey key;
   LogicalPlace place;

@@ -19,7 +19,7 @@ namespace {
 
 template <bool kLower>
 struct Triangle {
-  static constexpr std::string_view name = kLower ? "tril" : "triu";
+  static constexpr OpName name = kLower ? "tril" : "triu";
   int64_t diagonal;
   Tensor forward(const Tensor& x) {
     Tensor y = dense_copy(x);
@@ -51,7 +51,7 @@ Tensor triangle(const Tensor& x, int64_t diagonal) {
 }
 
 struct Flip {
-  static constexpr std::string_view name = "flip";
+  static constexpr OpName name = "flip";
   Shape axes;  // normalized
   Tensor forward(const Tensor& x) {
     Strides strides = x.strides();
@@ -84,7 +84,7 @@ Tensor axis_back(const Tensor& y, int64_t axis) {
 
 template <bool kPart>
 struct Order {
-  static constexpr std::string_view name = kPart ? "topk" : "sort";
+  static constexpr OpName name = kPart ? "topk" : "sort";
   int64_t axis;
   bool descending;
   int64_t k;  // entries that stay
@@ -118,7 +118,7 @@ struct Order {
 };
 
 struct ArgSort {
-  static constexpr std::string_view name = "argsort";
+  static constexpr OpName name = "argsort";
   int64_t axis;
   bool descending;
   Tensor forward(const Tensor& x) {
@@ -132,7 +132,7 @@ struct ArgSort {
 };
 
 struct Unique {
-  static constexpr std::string_view name = "unique";
+  static constexpr OpName name = "unique";
   std::array<Tensor, 3> forward(const Tensor& x) {
     const Tensor flat = dense(x);
     const int64_t n = flat.numel();

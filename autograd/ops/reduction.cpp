@@ -28,7 +28,7 @@ Tensor restore_axes(const Tensor& y, const Shape& x_shape, const Shape& axes) {
 }
 
 struct Sum {
-  static constexpr std::string_view name = "sum";
+  static constexpr OpName name = "sum";
   Shape axes;  // normalized
   bool keepdim;
   Shape x_shape;
@@ -52,7 +52,7 @@ Tensor products_of_others(const Tensor& x) {
 }
 
 struct Prod {
-  static constexpr std::string_view name = "prod";
+  static constexpr OpName name = "prod";
   Shape axes;  // normalized
   bool keepdim;
   SavedTensor x, y;
@@ -110,7 +110,7 @@ struct Prod {
 // Values and indices along one axis.
 template <bool kMax>
 struct Choose {
-  static constexpr std::string_view name = kMax ? "max" : "min";
+  static constexpr OpName name = kMax ? "max" : "min";
   int64_t axis;  // normalized
   bool keepdim;
   SavedTensor indices;
@@ -139,7 +139,7 @@ struct Choose {
 
 template <bool kMax>
 struct Extreme {
-  static constexpr std::string_view name = kMax ? "amax" : "amin";
+  static constexpr OpName name = kMax ? "amax" : "amin";
   Shape axes;  // normalized
   bool keepdim;
   SavedTensor x, y;
@@ -160,7 +160,7 @@ struct Extreme {
 
 template <bool kMax>
 struct ArgExtreme {
-  static constexpr std::string_view name = kMax ? "argmax" : "argmin";
+  static constexpr OpName name = kMax ? "argmax" : "argmin";
   int64_t axis;
   bool keepdim;
   Tensor forward(const Tensor& x) {
@@ -177,7 +177,7 @@ struct ArgExtreme {
 
 template <bool kAny>
 struct Quantifier {
-  static constexpr std::string_view name = kAny ? "any" : "all";
+  static constexpr OpName name = kAny ? "any" : "all";
   Shape axes;  // normalized
   bool keepdim;
   Tensor forward(const Tensor& x) {
@@ -190,7 +190,7 @@ struct Quantifier {
 };
 
 struct CumSum {
-  static constexpr std::string_view name = "cumsum";
+  static constexpr OpName name = "cumsum";
   int64_t axis;
   bool reverse;
   Tensor forward(const Tensor& x) {

@@ -69,7 +69,7 @@ void check_rope(const Tensor& x, const RopeTable& table, const RopeOptions& opti
 
 // With inverse, the angles are negated: the transpose of the rotation, which is its gradient.
 struct Rope {
-  static constexpr std::string_view name = "rope";
+  static constexpr OpName name = "rope";
   RopeOptions options;  // without positions
   bool inverse;
   SavedTensor cos, sin, positions;

@@ -51,7 +51,7 @@ std::optional<Strides> view_strides(const Tensor& x, const Shape& shape) {
 }
 
 struct View {
-  static constexpr std::string_view name = "view";
+  static constexpr OpName name = "view";
   Shape shape;
   Strides strides;
   Shape x_shape;
@@ -69,7 +69,7 @@ struct View {
 Tensor whole(const Tensor& x) { return apply_op(View{x.shape(), x.strides(), {}}, x); }
 
 struct Permute {
-  static constexpr std::string_view name = "permute";
+  static constexpr OpName name = "permute";
   Shape axes;  // normalized
   Tensor forward(const Tensor& x) {
     Shape shape;
@@ -90,7 +90,7 @@ struct Permute {
 };
 
 struct Expand {
-  static constexpr std::string_view name = "expand";
+  static constexpr OpName name = "expand";
   Shape shape;
   Shape x_shape;
   Tensor forward(const Tensor& x) {
@@ -116,7 +116,7 @@ Tensor slice_backward(
     const Tensor& dy, const Shape& shape, int64_t axis, int64_t start, int64_t step);
 
 struct SliceView {
-  static constexpr std::string_view name = "slice";
+  static constexpr OpName name = "slice";
   int64_t axis, start, count, step;
   Shape x_shape;
   Tensor forward(const Tensor& x) {
@@ -128,7 +128,7 @@ struct SliceView {
 
 // Zeros with dy at the place of the slice.
 struct SliceBackward {
-  static constexpr std::string_view name = "slice_backward";
+  static constexpr OpName name = "slice_backward";
   Shape shape;
   int64_t axis, start, step;
   int64_t count = 0;
@@ -149,13 +149,13 @@ Tensor slice_backward(
 }
 
 struct Clone {
-  static constexpr std::string_view name = "clone";
+  static constexpr OpName name = "clone";
   Tensor forward(const Tensor& x) { return dense_copy(x); }
   Tensor backward(const Tensor& dy) const { return dy; }
 };
 
 struct Cast {
-  static constexpr std::string_view name = "to";
+  static constexpr OpName name = "to";
   DType dtype;
   DType from{};
   Tensor forward(const Tensor& x) {
@@ -168,7 +168,7 @@ struct Cast {
 };
 
 struct Cat {
-  static constexpr std::string_view name = "cat";
+  static constexpr OpName name = "cat";
   int64_t axis;
   std::vector<int64_t> starts;
   Tensor forward(const TensorList& tensors) {
@@ -219,7 +219,7 @@ struct Cat {
 };
 
 struct Pad {
-  static constexpr std::string_view name = "pad";
+  static constexpr OpName name = "pad";
   std::vector<Padding> padding;
   double value;
   Tensor forward(const Tensor& x) {

@@ -42,7 +42,7 @@ Tensor run(BackwardKernel kernel, const Tensor& y, const Tensor& dy, int64_t axi
 
 // Both derivatives are short in terms of the output, which second order goes through, too.
 struct Softmax {
-  static constexpr std::string_view name = "softmax";
+  static constexpr OpName name = "softmax";
   int64_t axis;  // normalized
   SavedTensor y;
   Tensor forward(const Tensor& x) { return y.save_output(run(kernels::softmax, x, axis)); }
@@ -56,7 +56,7 @@ struct Softmax {
 };
 
 struct LogSoftmax {
-  static constexpr std::string_view name = "log_softmax";
+  static constexpr OpName name = "log_softmax";
   int64_t axis;  // normalized
   SavedTensor y;
   Tensor forward(const Tensor& x) { return y.save_output(run(kernels::log_softmax, x, axis)); }
@@ -70,7 +70,7 @@ struct LogSoftmax {
 };
 
 struct LogSumExp {
-  static constexpr std::string_view name = "logsumexp";
+  static constexpr OpName name = "logsumexp";
   Shape axes;  // normalized
   bool keepdim;
   SavedTensor x, y;

@@ -11,7 +11,7 @@ namespace tapestry {
 namespace {
 
 struct Split {
-  static constexpr std::string_view name = "split";
+  static constexpr OpName name = "split";
   std::vector<int64_t> sizes;
   int64_t axis;
   Shape x_shape = {};

@@ -1,18 +1,28 @@
-// Anomaly mode (AnomalyGuard in grad_mode.h): the check of one op's results.
+// Anomaly mode: the first op that makes a NaN or an infinity says so.
 #pragma once
 
-#include <span>
-#include <string_view>
+#include <memory>
 
-#include "autograd/tensor/tensor.h"
+#include "autograd/tape/grad_mode.h"
 
-namespace tapestry::detail {
+namespace tapestry {
 
-/// RuntimeError if an op made a NaN or an infinity out of finite inputs; `pass` is "forward" or
-/// "backward".
-void check_anomaly(std::string_view name,
-                   std::string_view pass,
-                   std::span<const Tensor> inputs,
-                   std::span<const Tensor> outputs);
+class ObserverScope;
 
-}  // namespace tapestry::detail
+/// In its scope each op, forward and backward, is looked at, and the first one that makes a NaN or
+/// infinity out of finite inputs throws a RuntimeError with its name. What goes on inside an op is
+/// its own business: it may make infinities that it masks out again. With false: not in its scope,
+/// inside another one's. Costs a pass over every tensor.
+class AnomalyGuard {
+ public:
+  explicit AnomalyGuard(bool enabled = true);
+  AnomalyGuard(const AnomalyGuard&) = delete;
+  AnomalyGuard& operator=(const AnomalyGuard&) = delete;
+  ~AnomalyGuard();
+
+ private:
+  detail::FlagGuard<&ThreadState::anomaly_enabled> flag_;
+  std::unique_ptr<ObserverScope> scope_;  // of the outermost one alone
+};
+
+}  // namespace tapestry

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "autograd/tape/anomaly.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/error.h"
@@ -41,7 +42,7 @@ class StateReplay {
 };
 
 struct Checkpoint {
-  static constexpr std::string_view name = "checkpoint";
+  static constexpr OpName name = "checkpoint";
   static constexpr bool has_hidden_edges = true;  // to what the function uses besides its inputs
   std::shared_ptr<TensorListFunction> function;
   std::vector<SavedTensor> inputs = {};

@@ -6,7 +6,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "autograd/tape/anomaly.h"
 #include "autograd/tape/check_gradient.h"
 #include "autograd/tape/gradient_sum.h"
 #include "autograd/tape/op.h"
@@ -19,7 +18,7 @@ namespace {
 
 // The same tensor under another handle.
 struct Separate {
-  static constexpr std::string_view name = "separate";
+  static constexpr OpName name = "separate";
   Tensor forward(const Tensor& x) { return x; }
   Tensor backward(const Tensor& dy) const { return dy; }
 };
@@ -272,6 +271,26 @@ void BackwardPass::run() {
   }
 }
 
+namespace {
+
+void run_observed(const detail::ObserverList& observers,
+                  Node& node,
+                  std::span<Tensor> grad_outputs,
+                  std::span<Tensor> grad_inputs) {
+  OpRun run{.op = node.name(),
+            .pass = OpPass::kBackward,
+            .module = detail::current_module(),
+            .number = node.sequence_number(),
+            .node = &node,
+            .inputs = grad_outputs};
+  detail::tell(&observers, &Observer::op_begins, run);
+  node.run(grad_outputs, grad_inputs);
+  run.outputs = grad_inputs;
+  detail::tell(&observers, &Observer::op_ended, run);
+}
+
+}  // namespace
+
 void BackwardPass::run_node(PendingGradients& pending) {
   Node& node = *pending.node;
   TensorList outputs_storage;
@@ -299,18 +318,16 @@ void BackwardPass::run_node(PendingGradients& pending) {
 
   TensorList grad_inputs = std::move(inputs_scratch_);
   grad_inputs.assign(node.edges().size(), Tensor());
-  const bool anomaly = thread_state().anomaly_enabled;
-  const TensorList before =
-      anomaly ? TensorList(grad_outputs.begin(), grad_outputs.end()) : TensorList();
   {
-    // Inside, an op may make infinities that it masks out again; and the name to report is its own.
-    const AnomalyGuard whole_op_only(false);
-    const detail::BackwardScope scope(node.name());
+    const detail::ObserverList* observers =
+        node.has_hidden_edges() ? nullptr : detail::op_observers();
+    const detail::BackwardScope scope(node);
     node.check_watched();
-    node.run(grad_outputs, grad_inputs);
-  }
-  if (anomaly) {
-    detail::check_anomaly(node.name(), "backward", before, grad_inputs);
+    if (observers != nullptr) [[unlikely]] {
+      run_observed(*observers, node, grad_outputs, grad_inputs);
+    } else {
+      node.run(grad_outputs, grad_inputs);
+    }
   }
   if (!retain_) {
     node.release_saved();

@@ -42,12 +42,4 @@ class EnableGradGuard : GradModeGuard {
   EnableGradGuard() : GradModeGuard(true) {}
 };
 
-/// Anomaly mode: each op in its scope, forward and backward, checks its results, and the first one
-/// that makes a NaN or infinity out of finite inputs throws a RuntimeError with its name. Costs a
-/// pass over every tensor.
-class AnomalyGuard : detail::FlagGuard<&ThreadState::anomaly_enabled> {
- public:
-  explicit AnomalyGuard(bool enabled = true) : FlagGuard(enabled) {}
-};
-
 }  // namespace tapestry

@@ -39,7 +39,7 @@ namespace {
 
 // The sum of two gradients, recorded in create_graph mode.
 struct AccumulateGradients {
-  static constexpr std::string_view name = "accumulate_gradients";
+  static constexpr OpName name = "accumulate_gradients";
   Tensor forward(const Tensor& a, const Tensor& b) {
     check_gradient(b, a, name, ": b");
     return detail::sum_into(a, b, empty(a.shape(), a.dtype()));
@@ -49,7 +49,7 @@ struct AccumulateGradients {
 
 // A gradient of its own for a leaf, recorded in create_graph mode.
 struct CopyGradient {
-  static constexpr std::string_view name = "copy_gradient";
+  static constexpr OpName name = "copy_gradient";
   Tensor forward(const Tensor& gradient) { return detail::contiguous_copy(gradient); }
   Tensor backward(const Tensor& dy) const { return dy; }
 };

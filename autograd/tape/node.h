@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "autograd/tensor/tensor.h"
+#include "autograd/tensor/thread_state.h"
 
 namespace tapestry {
 
@@ -83,6 +84,8 @@ class Node : public RefCounted {
   /// Makes this the newest node. An op calls it when its edges are known: asking a leaf for its
   /// edge may create a node, which has to be older than its user.
   void renumber() { sequence_number_ = next_number(); }
+  /// Path of the module whose forward has made it; null outside of modules.
+  const std::string* module() const { return module_; }
   std::span<const Edge> edges() const { return edges_; }
   void add_edge(Edge edge) { edges_.push_back(std::move(edge)); }
 
@@ -140,6 +143,7 @@ class Node : public RefCounted {
   static std::atomic<uint64_t> last_number_;
 
   uint64_t sequence_number_ = 0;
+  const std::string* module_ = thread_state().module;
   std::vector<Edge> edges_;
   OutputInfo first_output_;
   std::vector<OutputInfo> more_outputs_;

@@ -3,7 +3,7 @@
 // An op is a struct with a name, a forward and a backward; its fields are what it remembers:
 //
 //   struct Scale {
-//     static constexpr std::string_view name = "scale";
+//     static constexpr OpName name = "scale";
 //     double factor;
 //     Tensor forward(const Tensor& x) { return x * factor; }
 //     Tensor backward(const Tensor& dy) const { return dy * factor; }
@@ -36,9 +36,9 @@
 #include <type_traits>
 
 #include "autograd/kernels/team_state.h"
-#include "autograd/tape/anomaly.h"
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/grad_mode.h"
+#include "autograd/tape/observer.h"
 #include "autograd/tape/recompute.h"
 #include "autograd/tape/registry.h"
 #include "autograd/tape/saved_tensor.h"
@@ -67,7 +67,8 @@ inline constexpr bool kDifferentiable =
 
 template <class Op>
 struct Registration {
-  inline static const bool done = register_op({Op::name, kDifferentiable<Op>});
+  inline static const bool done = register_op(
+      {Op::name, kDifferentiable<Op>, Op::name.where.file_name(), Op::name.where.line()});
 };
 
 [[noreturn]] void throw_released(std::string_view name);
@@ -123,16 +124,30 @@ class OpNode final : public Node {
   std::optional<Op> op_;
 };
 
-/// Recording is off while an op's forward runs; what it saves belongs to the given node.
+/// Whether an op runs functions of others, which are observed in its place.
+template <class Op>
+constexpr bool is_transparent() {
+  if constexpr (requires { Op::has_hidden_edges; }) {
+    return Op::has_hidden_edges;
+  }
+  return false;
+}
+
+/// Recording is off while an op's forward runs; what it saves belongs to the given node. Observers
+/// are not told of what the op runs, unless it is transparent.
 class ForwardScope {
  public:
-  ForwardScope(std::string_view op, Node* node)
+  ForwardScope(std::string_view op, Node* node, bool transparent = false)
       : previous_mode_(thread_state().grad_enabled),
         previous_node_(thread_state().recording_node),
+        previous_observers_(thread_state().op_observers),
         previous_op_(kernels::team_state().op) {
     ThreadState& state = thread_state();
     state.grad_enabled = false;
     state.recording_node = node;
+    if (!transparent) {
+      state.op_observers = nullptr;
+    }
     kernels::team_state().op = op;
   }
   ForwardScope(const ForwardScope&) = delete;
@@ -141,37 +156,50 @@ class ForwardScope {
     ThreadState& state = thread_state();
     state.grad_enabled = previous_mode_;
     state.recording_node = previous_node_;
+    state.op_observers = previous_observers_;
     kernels::team_state().op = previous_op_;
   }
 
  private:
   bool previous_mode_;
   void* previous_node_;
+  void* previous_observers_;
   std::string_view previous_op_;
   LeaseScope leases_;
 };
 
-/// Names the op whose backward runs, for messages.
+/// While the backward of a node runs: names it, for messages, and its module. As in ForwardScope,
+/// observers are not told of what it runs, unless the node has hidden edges.
 class BackwardScope {
  public:
-  explicit BackwardScope(std::string_view op)
+  explicit BackwardScope(const Node& node)
       : state_(kernels::team_state()),
         previous_op_(state_.op),
-        previous_backward_of_(state_.backward_of) {
+        previous_backward_of_(state_.backward_of),
+        previous_module_(thread_state().module),
+        previous_observers_(thread_state().op_observers) {
     state_.op = {};
-    state_.backward_of = op;
+    state_.backward_of = node.name();
+    thread_state().module = node.module();
+    if (previous_observers_ != nullptr && !node.has_hidden_edges()) [[unlikely]] {
+      thread_state().op_observers = nullptr;
+    }
   }
   BackwardScope(const BackwardScope&) = delete;
   BackwardScope& operator=(const BackwardScope&) = delete;
   ~BackwardScope() {
     state_.op = previous_op_;
     state_.backward_of = previous_backward_of_;
+    thread_state().module = previous_module_;
+    thread_state().op_observers = previous_observers_;
   }
 
  private:
   kernels::TeamState& state_;
   std::string_view previous_op_;
   std::string_view previous_backward_of_;
+  const std::string* previous_module_;
+  void* previous_observers_;
   LeaseScope leases_;
 };
 
@@ -192,15 +220,6 @@ inline void collect_edges(Node& node, const TensorList& list) {
   for (const Tensor& t : list) {
     collect_edges(node, t);
   }
-}
-
-inline void collect_tensors(TensorList& out, const Tensor& t) {
-  if (t.defined()) {
-    out.push_back(t);
-  }
-}
-inline void collect_tensors(TensorList& out, const TensorList& list) {
-  out.insert(out.end(), list.begin(), list.end());
 }
 
 /// A handle of its own for every result, also where forward returned an input.
@@ -258,10 +277,14 @@ void note_op(const Op& op,
   std::apply([&](const auto&... each) { (append_tensors(all, each), ...); }, again);
   note_again(
       *values, listed(result), made,
-      [op, again = std::move(again)] {
+      [op, again = std::move(again), module = current_module()] {
         Op own = op;
         const ForwardScope scope(Op::name, nullptr);
-        return listed(std::apply([&](const auto&... each) { return own.forward(each...); }, again));
+        AgainReport report(Op::name, module);
+        TensorList made_again =
+            listed(std::apply([&](const auto&... each) { return own.forward(each...); }, again));
+        report.end(made_again);
+        return made_again;
       },
       all);
 }
@@ -270,6 +293,25 @@ inline std::span<const Tensor> as_span(const Tensor& t) { return {&t, 1}; }
 template <class List>
 std::span<const Tensor> as_span(const List& list) {
   return {list.data(), list.size()};
+}
+
+/// op.forward(inputs...), which observers are told of.
+template <class Op, class... Inputs>
+auto run_forward(Op& op, Node* node, const Inputs&... inputs) {
+  const ObserverList* observers = op_observers();
+  const ForwardScope scope(Op::name, node, is_transparent<Op>());
+  if constexpr (!is_transparent<Op>()) {
+    if (observers != nullptr) [[unlikely]] {
+      TensorList all;
+      (append_tensors(all, inputs), ...);
+      ForwardReport report(Op::name, node, std::move(all));
+      report.begin(*observers);
+      auto result = op.forward(inputs...);
+      report.end(as_span(result));
+      return result;
+    }
+  }
+  return op.forward(inputs...);
 }
 
 }  // namespace detail
@@ -281,14 +323,6 @@ auto apply_op(Op op, const Inputs&... inputs) {
   (void)detail::Registration<Op>::done;
   using Result = decltype(op.forward(inputs...));
   const ThreadState& state = thread_state();
-
-  const auto anomaly = [&](const Result& result) {
-    if (state.anomaly_enabled) [[unlikely]] {
-      TensorList all;
-      (detail::collect_tensors(all, inputs), ...);
-      detail::check_anomaly(Op::name, "forward", all, detail::as_span(result));
-    }
-  };
 
   if constexpr (detail::kDifferentiable<Op>) {
     if (state.grad_enabled && (detail::wants_grad(inputs) || ...)) {
@@ -303,14 +337,12 @@ auto apply_op(Op op, const Inputs&... inputs) {
       (detail::collect_edges(*node, inputs), ...);
       node->renumber();
       Result result = [&] {
-        const detail::ForwardScope scope(Op::name, node.get());
         if (as_given) [[unlikely]] {
           const detail::NewStorages listing(made);
-          return node->op().forward(inputs...);
+          return detail::run_forward(node->op(), node.get(), inputs...);
         }
-        return node->op().forward(inputs...);
+        return detail::run_forward(node->op(), node.get(), inputs...);
       }();
-      anomaly(result);
       if constexpr (detail::can_run_again<Op>()) {
         if (as_given) [[unlikely]] {
           detail::note_op(*as_given, result, made, inputs...);
@@ -321,11 +353,7 @@ auto apply_op(Op op, const Inputs&... inputs) {
       return result;
     }
   }
-  Result result = [&] {
-    const detail::ForwardScope scope(Op::name, nullptr);
-    return op.forward(inputs...);
-  }();
-  anomaly(result);
+  Result result = detail::run_forward(op, nullptr, inputs...);
   detail::make_fresh(result);
   return result;
 }

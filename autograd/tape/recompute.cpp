@@ -44,7 +44,6 @@ class Again final : public StorageSource {
       const detail::ForwardScope scope(kernels::team_state().op, nullptr);
       const RecomputeScope unnoted(nullptr);
       const MemoryKindGuard kind(MemoryKind::kActivation);
-      const AnomalyGuard checked_before(false);
       const detail::FlagGuard<&ThreadState::recomputing> again(true);
       void* const listed = std::exchange(state.new_storages, nullptr);
       try {

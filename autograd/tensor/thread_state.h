@@ -14,6 +14,8 @@
 // autograd/tape/engine.h says what backward passes at the same time may share.
 #pragma once
 
+#include <string>
+
 #include "autograd/tensor/memory_kind.h"
 
 namespace tapestry {
@@ -32,6 +34,9 @@ struct ThreadState {
   void* new_storages = nullptr;  ///< a std::vector<Storage*>, if those that are made are listed
   void* leases = nullptr;        ///< the LeaseScope of the op that is running
   bool recomputing = false;      ///< what runs has run before
+  void* observers = nullptr;     ///< those that are told what runs, see autograd/tape/observer.h
+  void* op_observers = nullptr;  ///< the same, but null inside an op: whoever is told of ops
+  const std::string* module = nullptr;  ///< path of the module whose forward runs; lives for ever
 };
 
 namespace detail {

@@ -138,7 +138,7 @@ void threads() {
 
 /// y = x / (1 + |x|)
 struct Softsign {
-  static constexpr std::string_view name = "softsign";
+  static constexpr OpName name = "softsign";
   SavedTensor x;
 
   Tensor forward(const Tensor& input) {

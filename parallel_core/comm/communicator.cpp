@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {
@@ -318,6 +319,9 @@ void Communicator::settle(const std::shared_ptr<Operation>& operation) {
     operation->advance(*this);
     if (operation->under_way_ == 0 && activity_ == before) {
       in_background_ -= operation->in_background_ ? 1 : 0;
+      if (operation->notes_end_) [[unlikely]] {
+        operation->finished_at_ = observer_clock();
+      }
       operation->finished_.store(true, std::memory_order_release);
       ++activity_;
       if (operation->label().collective != Collective::kSend) {

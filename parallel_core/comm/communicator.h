@@ -45,6 +45,9 @@ class Operation : public std::enable_shared_from_this<Operation> {
   const Label& label() const { return label_; }
   /// True once the results are there, for the thread that asks.
   bool finished() const { return finished_.load(std::memory_order_acquire); }
+  /// When they were, in seconds of observer_clock(), if somebody observed its start; else 0.
+  double finished_at() const { return finished_at_; }
+  void note_end() { notes_end_ = true; }
 
  protected:
   /// Starts the first messages.
@@ -61,6 +64,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   Background background_;
   bool in_background_ = false;
   int under_way_ = 0;
+  bool notes_end_ = false;
+  double finished_at_ = 0;
   std::atomic<bool> finished_{false};
 };
 

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/comm/collectives.h"
 
@@ -12,30 +13,74 @@ namespace tapestry {
 
 namespace {
 
+// Tells the rank's observers of a collective.
+class CollectiveReport {
+ public:
+  CollectiveReport(const Operation& operation, const std::string& group, int64_t bytes)
+      : group_(group),
+        run_{.kind = name_of(operation.label().collective),
+             .group = group_,
+             .group_id = operation.label().group,
+             .sequence = operation.label().sequence,
+             .peer = operation.label().is_message() ? operation.label().root : -1,
+             .bytes = bytes,
+             .module = detail::current_module()} {
+    detail::tell(detail::all_observers(), &Observer::collective_begins, run_);
+  }
+
+  void wait_begins() { run_.wait_began = observer_clock(); }
+  void ended(const Operation& operation) {
+    if (!std::exchange(told_, true)) {
+      run_.finished = operation.finished_at();
+      detail::tell(detail::all_observers(), &Observer::collective_ended, run_);
+    }
+  }
+
+ private:
+  std::string group_;
+  CollectiveRun run_;
+  bool told_ = false;
+};
+
 // The caller's end of an operation, which the communicator keeps until it has finished.
 class OperationWork final : public Work {
  public:
-  OperationWork(std::shared_ptr<Communicator> communicator, std::shared_ptr<Operation> operation)
-      : communicator_(std::move(communicator)), operation_(std::move(operation)) {}
+  OperationWork(std::shared_ptr<Communicator> communicator,
+                std::shared_ptr<Operation> operation,
+                std::unique_ptr<CollectiveReport> report)
+      : communicator_(std::move(communicator)),
+        operation_(std::move(operation)),
+        report_(std::move(report)) {}
   OperationWork(const OperationWork&) = delete;
   OperationWork& operator=(const OperationWork&) = delete;
   ~OperationWork() override {
     // While an exception is on its way, this rank is about to stop the others.
-    if (operation_->finished() || communicator_->failed() || std::uncaught_exceptions() > 0) {
+    if ((operation_->finished() && report_ == nullptr) || communicator_->failed() ||
+        std::uncaught_exceptions() > 0) {
       return;
     }
     try {
-      communicator_->wait(*operation_);
+      wait();
     } catch (const CommError&) {  // NOLINT(bugprone-empty-catch): the next call throws it again
     }
   }
 
-  void wait() override { communicator_->wait(*operation_); }
+  void wait() override {
+    if (report_ == nullptr) [[likely]] {
+      communicator_->wait(*operation_);
+      return;
+    }
+    report_->wait_begins();
+    communicator_->wait(*operation_);
+    report_->ended(*operation_);
+    report_.reset();
+  }
   bool done() const override { return communicator_->done(*operation_); }
 
  private:
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<Operation> operation_;
+  std::unique_ptr<CollectiveReport> report_;  // null: nobody observes
 };
 
 void require_dense(Collective collective, const Tensor& tensor) {
@@ -211,14 +256,20 @@ class CommunicatorGroup final : public ProcessGroup {
   WorkHandle start(std::shared_ptr<Operation> operation, const Tensor& whole) {
     CommunicationStats::Counter& counter =
         stats_.by_collective[static_cast<size_t>(operation->label().collective)];
+    const int64_t bytes = whole.defined() ? whole.numel() * size_of(whole.dtype()) : 0;
     ++counter.calls;
-    counter.bytes += whole.defined() ? whole.numel() * size_of(whole.dtype()) : 0;
+    counter.bytes += bytes;
+    std::unique_ptr<CollectiveReport> report;
+    if (detail::all_observers() != nullptr) [[unlikely]] {
+      operation->note_end();
+      report = std::make_unique<CollectiveReport>(*operation, name_, bytes);
+    }
     communicator_->start(operation);
     if (communicator_->options().progress == CommProgress::kNone &&
         !operation->label().is_message()) {
       communicator_->wait(*operation);
     }
-    return std::make_shared<OperationWork>(communicator_, std::move(operation));
+    return std::make_shared<OperationWork>(communicator_, std::move(operation), std::move(report));
   }
 
   std::shared_ptr<Communicator> communicator_;

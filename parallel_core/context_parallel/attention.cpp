@@ -189,7 +189,7 @@ Tensor empty_by_rows(const Tensor& like) {
 }
 
 struct ContextParallelAttention {
-  static constexpr std::string_view name = kName;
+  static constexpr OpName name = kName;
   AttentionOptions options;  // without mask and documents
   ContextParallelLayout layout;
   SavedTensor q, k, v, mask, starts, out, lse;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "nn/module.h"
+#include "nn/module_call.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
 
 namespace tapestry {
@@ -38,10 +39,16 @@ struct ModelOutput {
   Tensor logits;
   double token_count = 0;  ///< sum(mask), over whole sequences
 };
+inline void append_observed(TensorList& out, const ModelInput& input) {
+  out.insert(out.end(), {input.tokens, input.hidden});
+}
+inline void append_observed(TensorList& out, const ModelOutput& output) {
+  out.insert(out.end(), {output.loss, output.logits, output.hidden});
+}
 
 /// A model, or what one rank of a pipeline has of it. Training, evaluation, generation, files and
 /// the comparison of layouts use this and the parameters' logical tensors, nothing else.
-class ParallelModel : public nn::Module {
+class ParallelModel : public nn::Module, public nn::Callable<ParallelModel> {
  public:
   /// Every rank of the tensor-parallel group passes the same input and gets the same loss.
   virtual ModelOutput forward(const ModelInput& input) = 0;

@@ -7,6 +7,7 @@
 
 #include "autograd/ops/map.h"
 #include "autograd/tape/engine.h"
+#include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
@@ -48,7 +49,10 @@ PipelineReport run(const PipelineWork& work) {
       if (!received.defined()) {
         received = now.gradient;
       }
-      backward(std::array{now.output}, std::array{std::move(received)});
+      {
+        const PhaseScope phase("backward", pass.micro_batch, pass.chunk);
+        backward(std::array{now.output}, std::array{std::move(received)});
+      }
       if (now.input.defined()) {
         p2p.send(pass, now.input.grad());
       }
@@ -57,7 +61,10 @@ PipelineReport run(const PipelineWork& work) {
     if (received.defined() && !work.forward_only) {
       received.set_requires_grad();
     }
-    StageOutput out = work.forward(pass.chunk, pass.micro_batch, received);
+    StageOutput out = [&] {
+      const PhaseScope phase("forward", pass.micro_batch, pass.chunk);
+      return work.forward(pass.chunk, pass.micro_batch, received);
+    }();
     p2p.send(pass, out.value);
     if (!work.forward_only) {
       entry = {std::move(received), graph_root(out.value), std::move(out.gradient)};

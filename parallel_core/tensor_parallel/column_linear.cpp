@@ -12,7 +12,7 @@ namespace tapestry {
 namespace {
 
 struct ColumnLinear {
-  static constexpr std::string_view name = "column_parallel_linear";
+  static constexpr OpName name = "column_parallel_linear";
   ProcessGroup* group;
   std::optional<int64_t> sequence_axis;
   Tensor rounded;   // the weight in x's dtype, where that differs

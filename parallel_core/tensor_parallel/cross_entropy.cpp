@@ -26,7 +26,7 @@ constexpr int64_t kIgnoreIndex = -100;
 constexpr int64_t kElsewhere = -1;  // label of a column that another rank has
 
 struct SplitCrossEntropy {
-  static constexpr std::string_view name = "vocab_parallel_cross_entropy";
+  static constexpr OpName name = "vocab_parallel_cross_entropy";
   ProcessGroup* group;
   VocabularyShard shard;
   int64_t vocabulary;

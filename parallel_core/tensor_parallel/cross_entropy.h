@@ -4,6 +4,7 @@
 #include <string>
 
 #include "nn/module.h"
+#include "nn/module_call.h"
 #include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
 
 namespace tapestry {
@@ -13,7 +14,8 @@ namespace tapestry {
 ///
 /// The ranks exchange one logarithm of a sum and one partial loss per token (with label smoothing
 /// also one sum), never logits. Backward needs nothing from other ranks.
-class VocabParallelCrossEntropy final : public nn::Module {
+class VocabParallelCrossEntropy final : public nn::Module,
+                                        public nn::Callable<VocabParallelCrossEntropy> {
  public:
   VocabParallelCrossEntropy(int64_t vocabulary, const TensorParallelLayout& layout)
       : vocabulary_(vocabulary), layout_(layout) {}

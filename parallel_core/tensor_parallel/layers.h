@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "nn/module.h"
+#include "nn/module_call.h"
 #include "parallel_core/parameter_builder.h"
 #include "parallel_core/precision.h"
 #include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
@@ -62,7 +63,7 @@ struct ColumnParallelLinearOptions {
 
 /// y = x W^T + b with the rows of W (the output features) split over the group. x [.., in] is
 /// replicated or a piece of the sequence; y [.., out] has this rank's features.
-class ColumnParallelLinear final : public nn::Module {
+class ColumnParallelLinear final : public nn::Module, public nn::Callable<ColumnParallelLinear> {
  public:
   explicit ColumnParallelLinear(const ParallelLinearSpec& spec);
   /// Global sizes; `name` is that of the logical tensors NAME.weight [out, in] and NAME.bias [out],
@@ -100,7 +101,7 @@ struct RowParallelLinearOptions {
 /// y = x W^T + b with the columns of W (the input features) split over the group: x has this rank's
 /// features, y is summed over the ranks and replicated, or a piece of the sequence. The bias, which
 /// every rank holds whole, is added after the sum.
-class RowParallelLinear final : public nn::Module {
+class RowParallelLinear final : public nn::Module, public nn::Callable<RowParallelLinear> {
  public:
   explicit RowParallelLinear(const ParallelLinearSpec& spec);
   /// As for ColumnParallelLinear, but it is the input features that are divided. ValueError too for
@@ -127,7 +128,8 @@ class RowParallelLinear final : public nn::Module {
 
 /// Rows of a table [vocabulary, hidden], split over the group by rows. ids [B, S] -> [B, S,
 /// hidden], or [S, B] -> [S, B, hidden]; with sequence parallelism the rank's piece of that.
-class VocabParallelEmbedding final : public nn::Module {
+class VocabParallelEmbedding final : public nn::Module,
+                                     public nn::Callable<VocabParallelEmbedding> {
  public:
   VocabParallelEmbedding(const std::string& logical_name,
                          int64_t num_embeddings,

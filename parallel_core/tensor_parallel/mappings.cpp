@@ -10,14 +10,14 @@ namespace tapestry {
 namespace {
 
 struct CopyToRegion {
-  static constexpr std::string_view name = "copy_to_model_parallel_region";
+  static constexpr OpName name = "copy_to_model_parallel_region";
   ProcessGroup* group;
   Tensor forward(const Tensor& x) { return x; }
   Tensor backward(const Tensor& dy) const { return reduce_from_model_parallel_region(dy, *group); }
 };
 
 struct ReduceFromRegion {
-  static constexpr std::string_view name = "reduce_from_model_parallel_region";
+  static constexpr OpName name = "reduce_from_model_parallel_region";
   static constexpr bool communicates = true;
   ProcessGroup* group;
   Tensor forward(const Tensor& x) { return start_all_reduce(dense_copy(x), *group).wait(); }
@@ -25,7 +25,7 @@ struct ReduceFromRegion {
 };
 
 struct ScatterToRegion {
-  static constexpr std::string_view name = "scatter_to_model_parallel_region";
+  static constexpr OpName name = "scatter_to_model_parallel_region";
   ProcessGroup* group;
   int64_t axis;
   Tensor forward(const Tensor& x) { return dense_copy(piece_along(x, axis, *group)); }
@@ -35,7 +35,7 @@ struct ScatterToRegion {
 };
 
 struct GatherFromRegion {
-  static constexpr std::string_view name = "gather_from_model_parallel_region";
+  static constexpr OpName name = "gather_from_model_parallel_region";
   static constexpr bool communicates = true;
   ProcessGroup* group;
   int64_t axis;
@@ -46,7 +46,7 @@ struct GatherFromRegion {
 };
 
 struct GatherFromSequence {
-  static constexpr std::string_view name = "gather_from_sequence_parallel_region";
+  static constexpr OpName name = "gather_from_sequence_parallel_region";
   static constexpr bool communicates = true;
   ProcessGroup* group;
   int64_t axis;
@@ -57,7 +57,7 @@ struct GatherFromSequence {
 };
 
 struct ReduceScatterToSequence {
-  static constexpr std::string_view name = "reduce_scatter_to_sequence_parallel_region";
+  static constexpr OpName name = "reduce_scatter_to_sequence_parallel_region";
   static constexpr bool communicates = true;
   ProcessGroup* group;
   int64_t axis;

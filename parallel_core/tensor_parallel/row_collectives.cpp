@@ -114,7 +114,7 @@ struct ResultStays {
 };
 
 struct AllToAllRows {
-  static constexpr std::string_view name = "all_to_all_rows";
+  static constexpr OpName name = "all_to_all_rows";
   static constexpr bool communicates = true;
   RowCounts send;
   RowCounts receive;
@@ -139,7 +139,7 @@ struct AllToAllRows {
 };
 
 struct GatherRows {
-  static constexpr std::string_view name = "gather_rows";
+  static constexpr OpName name = "gather_rows";
   static constexpr bool communicates = true;
   RowCounts counts;
   ProcessGroup* group;
@@ -160,7 +160,7 @@ struct GatherRows {
 };
 
 struct ReduceScatterRows {
-  static constexpr std::string_view name = "reduce_scatter_rows";
+  static constexpr OpName name = "reduce_scatter_rows";
   static constexpr bool communicates = true;
   RowCounts counts;
   ProcessGroup* group;

@@ -85,7 +85,7 @@ PipelineWork pipeline_work(
     ModelInput input = to_model_input(batch, model.sequence_unit());
     input.chunk = chunk;
     input.hidden = hidden;
-    ModelOutput output = model.forward(input);
+    ModelOutput output = model(input);
     return output.hidden.defined() ? StageOutput{output.hidden, {}} : finish(i, output);
   };
   return work;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "autograd/ops/map.h"
+#include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "optim/grad_clip.h"
@@ -246,7 +247,10 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
                                            StepResult& result) {
   gradients_->start_step(position_.seen, static_cast<int64_t>(micro_batches.size()));
   result.loss = forward_backward(micro_batches, result);
-  gradients_->finish_reduce();
+  {
+    const PhaseScope phase("reduce_gradients");
+    gradients_->finish_reduce();
+  }
   // Unscaling is left to the pass that updates, unless somebody wants to see the gradients.
   double unscale = 1.0 / result.loss_scale;
   const int64_t step = position_.seen + 1;
@@ -256,7 +260,10 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
     gradients_->scale(unscale);
     unscale = 1;
   }
-  result.grad_norm = global_grad_norm(network_, *gradients_) * unscale;
+  {
+    const PhaseScope phase("gradient_norm");
+    result.grad_norm = global_grad_norm(network_, *gradients_) * unscale;
+  }
   result.finite = std::isfinite(result.grad_norm);
   const double local = local_factor(micro_batches, result) / result.loss_scale;
   for (const auto& [name, squares] : gradients_->local_squares()) {
@@ -276,6 +283,7 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
     } else if (clip_) {
       transform.limit = clip_->clip_value;
     }
+    const PhaseScope phase("optimizer");
     optimizer_.step(transform);
     gradients_->parameters_changed();
     ++position_.applied;

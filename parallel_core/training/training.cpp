@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/parallel_state.h"
@@ -104,7 +105,10 @@ TrainSummary train(TrainOneStepCell& cell,
     }
     FinishedStep finished{.record = {.step = step, .epoch = source.epoch(position.first_sample)}};
     const auto start = Clock::now();
-    finished.result = cell(step_batches(source, config, position));
+    finished.result = cell([&] {
+      const PhaseScope phase("data");
+      return step_batches(source, config, position);
+    }());
     finished.record.step_time_ms = milliseconds_since(start);
     finished.record.memory = memory_stats();
     ++position.step;

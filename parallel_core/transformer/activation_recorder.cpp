@@ -1,55 +1,79 @@
 #include "parallel_core/transformer/activation_recorder.h"
 
+#include <algorithm>
+
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
-#include "autograd/tape/recompute.h"
-#include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
 
-namespace {
-
-struct CurrentRecorder {
-  ActivationRecorder* recorder = nullptr;
-};
-
-ActivationRecorder*& current() { return RankContext::current().slot<CurrentRecorder>().recorder; }
-
-}  // namespace
-
-ActivationRecorder::ActivationRecorder() : previous_(current()) { current() = this; }
-
-ActivationRecorder::~ActivationRecorder() { current() = previous_; }
-
-void ActivationRecorder::record(const std::string& name, const Tensor& value, int64_t batch_axis) {
-  if (values_.contains(name)) {
-    return;
+void ActivationRecorder::value_made(const ObservedValue& value) {
+  if (const std::string name(value.name); !values_.contains(name)) {
+    values_.emplace(name, row_of(value, 0));
   }
-  values_.emplace(name, row_of(value, batch_axis, 0));
 }
 
-Tensor ActivationRecorder::row_of(const Tensor& value, int64_t batch_axis, int64_t row) {
+Tensor ActivationRecorder::row_of(const ObservedValue& value, int64_t row) {
   const NoGradGuard guard;
-  const Tensor rows = value.detach().transpose(0, batch_axis);
+  const UnobservedScope unobserved;
+  const Tensor rows = value.value.detach().transpose(0, value.batch_axis);
   return dense_copy(rows.slice(0, row, row + 1).to(kFloat32));
 }
 
-bool activations_are_recorded() { return current() != nullptr; }
-
-void report_activation(std::string_view name, const Tensor& value, int64_t batch_axis) {
-  if (ActivationRecorder* recorder = current(); recorder != nullptr && !is_recomputing()) {
-    recorder->record(std::string(name), value, batch_axis);
-  }
+ReportedAxis sliced_axis(int64_t begin, int64_t count, int64_t size) {
+  return {.size = size, .ranges = {{begin, begin + count}}};
 }
 
-void report_activation(int64_t layer,
-                       std::string_view name,
-                       const Tensor& value,
-                       int64_t batch_axis) {
-  if (ActivationRecorder* recorder = current(); recorder != nullptr && !is_recomputing()) {
-    recorder->record("layers." + std::to_string(layer) + "." + std::string(name), value,
-                     batch_axis);
+ReportedAxis token_axis(const SequencePart& part) {
+  if (part.length == 0) {
+    return whole_axis();
   }
+  ReportedAxis axis{.size = part.length};
+  for (const PositionRun& run : part.runs) {
+    axis.ranges.push_back({run.first, run.first + run.count});
+  }
+  return axis;
+}
+
+bool activations_are_recorded() {
+  const detail::ObserverList* observers = detail::op_observers();
+  return observers != nullptr && !thread_state().recomputing &&
+         std::any_of(observers->begin(), observers->end(),
+                     [](const Observer* observer) { return observer->wants_values(); });
+}
+
+void report_activation(std::string_view name,
+                       const Tensor& value,
+                       const std::vector<ReportedAxis>& axes,
+                       int64_t batch_axis) {
+  if (!activations_are_recorded()) {
+    return;
+  }
+  ValuePlacement placement{.global_shape = value.shape()};
+  for (int64_t axis = 0; axis < value.dim(); ++axis) {
+    const ReportedAxis& place = axes.at(static_cast<size_t>(axis));
+    const int64_t own = value.size(axis);
+    placement.global_shape[axis] = place.size < 0 ? own : place.size;
+    placement.ranges.push_back(place.size < 0 ? std::vector<ValuePlacement::Range>{{0, own}}
+                                              : place.ranges);
+  }
+  detail::tell(detail::op_observers(), &Observer::value_made,
+               ObservedValue{
+                   .name = name, .value = value, .placement = placement, .batch_axis = batch_axis});
+}
+
+std::vector<ReportedAxis> hidden_axes(const Tensor& hidden,
+                                      int64_t batch_axis,
+                                      const ContextParallelLayout& context,
+                                      const TensorParallelLayout& tensor) {
+  std::vector<ReportedAxis> axes = {whole_axis(), whole_axis(), whole_axis()};
+  axes[static_cast<size_t>(1 - batch_axis)] =
+      token_axis(hidden_positions(context, tensor, hidden.size(1 - batch_axis)));
+  return axes;
+}
+
+std::string layer_value(int64_t layer, std::string_view name) {
+  return "layers." + std::to_string(layer) + "." + std::string(name);
 }
 
 }  // namespace tapestry

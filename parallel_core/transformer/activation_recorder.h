@@ -6,8 +6,14 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tape/observer.h"
 #include "autograd/tensor/tensor.h"
+#include "parallel_core/context_parallel/context_parallel_layout.h"
+#include "parallel_core/sequence_part.h"
+#include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
 
 namespace tapestry {
 
@@ -15,39 +21,75 @@ namespace tapestry {
 /// and of that the first row of the batch, as a float32 copy of the shape [1, ...].
 ///
 /// Names: embedding, layers.I.{attention_norm, attention, ffn_norm, mlp, output} and final_norm
-/// [1, S, H]; layers.I.attention.{q, k, v} after the rotation [1, heads or groups, S, D];
-/// layers.I.attention.context, before the output projection [1, S, heads * D]; logits [1, S, V]. Of
-/// mixtures of experts layers.I.moe.router_logits and layers.I.moe.gates [1, S, E], a gate being 0
-/// where an expert is not chosen or drops the token, and layers.I.moe.shared_expert_gate [1, S, 1].
-class ActivationRecorder {
+/// [1, S, H]; layers.I.attention.{query, key, value} as projected, with their biases, and
+/// layers.I.attention.{q, k, v} as attended, after norm and rotation [1, heads or groups, S, D];
+/// layers.I.attention.context, before the output projection [1, S, heads * D]; of a dense MLP
+/// layers.I.mlp.{gate, up}, or up alone, with their biases, and layers.I.mlp.active, before its
+/// projection [1, S, F]; logits [1, S, V]. Of mixtures of experts layers.I.moe.router_logits and
+/// layers.I.moe.gates [1, S, E], a gate being 0 where an expert is not chosen or drops the token,
+/// and layers.I.moe.shared_expert_gate [1, S, 1].
+class ActivationRecorder : public Observer {
  public:
-  ActivationRecorder();
-  ActivationRecorder(const ActivationRecorder&) = delete;
-  ActivationRecorder& operator=(const ActivationRecorder&) = delete;
-  virtual ~ActivationRecorder();
+  ActivationRecorder() : scope_(*this) {}
 
   const std::map<std::string, Tensor>& values() const { return values_; }
 
-  /// Called for every value that is reported, batch-first or, with batch_axis 1, sequence-first.
-  virtual void record(const std::string& name, const Tensor& value, int64_t batch_axis);
+  bool wants_values() const override { return true; }
+  void value_made(const ObservedValue& value) override;
 
  protected:
   /// A row of the batch as it is kept.
-  static Tensor row_of(const Tensor& value, int64_t batch_axis, int64_t row);
+  static Tensor row_of(const ObservedValue& value, int64_t row);
 
  private:
-  ActivationRecorder* previous_;
   std::map<std::string, Tensor> values_;
+  ObserverScope scope_;
 };
 
-/// Whether somebody records: for values that are made only to be reported.
+/// Where an axis of a reported value lies in that of the whole.
+struct ReportedAxis {
+  int64_t size = -1;  ///< of the whole; -1: that of the value, which is all of it
+  std::vector<ValuePlacement::Range> ranges = {};
+};
+inline ReportedAxis whole_axis() { return {}; }
+/// `count` from `begin` on, of `size`.
+ReportedAxis sliced_axis(int64_t begin, int64_t count, int64_t size);
+/// The tokens that a rank has of each sequence.
+ReportedAxis token_axis(const SequencePart& part);
+
+/// Whether somebody records: for values that are made only to be reported. Not in a second run.
 bool activations_are_recorded();
-/// Reports a value of the model; free of cost unless somebody records.
-void report_activation(std::string_view name, const Tensor& value, int64_t batch_axis = 0);
-/// The same for "layers.<layer>.<name>".
-void report_activation(int64_t layer,
-                       std::string_view name,
+
+/// Reports a value of the model; free of cost unless somebody records. `axes` are those of the
+/// value as it is given: batch-first, or with batch_axis 1 sequence-first.
+void report_activation(std::string_view name,
                        const Tensor& value,
+                       const std::vector<ReportedAxis>& axes,
                        int64_t batch_axis = 0);
+/// The name "layers.<layer>.<name>".
+std::string layer_value(int64_t layer, std::string_view name);
+
+/// Runs `report`, which calls report_activation(), if somebody records.
+template <class Report>
+void report_if_recorded(const Report& report) {
+  if (activations_are_recorded()) [[unlikely]] {
+    report();
+  }
+}
+
+/// What `make` returns: a value that is made to be shown, without a graph and unobserved.
+template <class Make>
+Tensor shown_only(const Make& make) {
+  const NoGradGuard guard;
+  const UnobservedScope unobserved;
+  return make();
+}
+
+/// Axes of hidden states [B, S, H], or [S, B, H] with batch_axis 1, as ranks divide them outside of
+/// the layers' products.
+std::vector<ReportedAxis> hidden_axes(const Tensor& hidden,
+                                      int64_t batch_axis,
+                                      const ContextParallelLayout& context,
+                                      const TensorParallelLayout& tensor);
 
 }  // namespace tapestry

@@ -128,6 +128,8 @@ ParallelAttention::ParallelAttention(const TransformerConfig& config,
   first_head_ = share.first_head;
   num_heads_ = share.heads;
   num_groups_ = share.groups;
+  total_groups_ = config.num_query_groups;
+  first_group_ = first_head_ / (total_heads_ / total_groups_);
   if (config.window_size.has_value()) {
     window_left_ = (*config.window_size)[0];
   }
@@ -172,7 +174,7 @@ OutputAndBias ParallelAttention::forward(const Tensor& x,
   Tensor v;
   {
     const RecomputeScope scope = pass.of(LayerOp::kQkv);
-    const Tensor projected = qkv_proj_->forward(x, pass.keeps_gathered(LayerOp::kInputNorm)).output;
+    const Tensor projected = (*qkv_proj_)(x, pass.keeps_gathered(LayerOp::kInputNorm)).output;
     first = projected.size(0);
     second = projected.size(1);
     const int64_t per_group = num_heads_ / num_groups_;
@@ -185,6 +187,16 @@ OutputAndBias ParallelAttention::forward(const Tensor& x,
     k = shaped(parts[1], num_groups_);
     v = shaped(parts[2], num_groups_);
   }
+  const auto report = [&](const char* name, const Tensor& value, int64_t begin, int64_t total) {
+    report_if_recorded([&] {
+      report_activation(layer_value(layer_, name), value,
+                        {whole_axis(), sliced_axis(begin, value.size(1), total),
+                         token_axis(context_layout_.positions(value.size(2))), whole_axis()});
+    });
+  };
+  report("attention.query", q, first_head_, total_heads_);
+  report("attention.key", k, first_group_, total_groups_);
+  report("attention.value", v, first_group_, total_groups_);
   if (q_norm_ != nullptr) {
     const auto normed = [&](ParallelNorm& norm, const Tensor& t, LayerOp op) {
       const RecomputeScope scope = pass.of(op);
@@ -198,9 +210,9 @@ OutputAndBias ParallelAttention::forward(const Tensor& x,
     q = context.rotary->apply(q, context.position_ids);
     k = context.rotary->apply(k, context.position_ids);
   }
-  report_activation(layer_, "attention.q", q);
-  report_activation(layer_, "attention.k", k);
-  report_activation(layer_, "attention.v", v);
+  report("attention.q", q, first_head_, total_heads_);
+  report("attention.k", k, first_group_, total_groups_);
+  report("attention.v", v, first_group_, total_groups_);
   const DType compute = precision_.compute;
   const Tensor merged = [&] {
     const RecomputeScope scope = pass.of(LayerOp::kCoreAttention);
@@ -209,9 +221,17 @@ OutputAndBias ParallelAttention::forward(const Tensor& x,
     return (sequence_first_ ? attended.permute({2, 0, 1, 3}) : attended.permute({0, 2, 1, 3}))
         .reshape({first, second, num_heads_ * head_dim_});
   }();
-  report_activation(layer_, "attention.context", merged, sequence_first_ ? 1 : 0);
+  report_if_recorded([&] {
+    const int64_t batch_axis = sequence_first_ ? 1 : 0;
+    std::vector<ReportedAxis> axes = {
+        whole_axis(), whole_axis(),
+        sliced_axis(first_head_ * head_dim_, merged.size(2), total_heads_ * head_dim_)};
+    axes[static_cast<size_t>(1 - batch_axis)] =
+        token_axis(context_layout_.positions(merged.size(1 - batch_axis)));
+    report_activation(layer_value(layer_, "attention.context"), merged, axes, batch_axis);
+  });
   const RecomputeScope scope = pass.of(LayerOp::kOutProj);
-  return out_proj_->forward(merged);
+  return (*out_proj_)(merged);
 }
 
 Tensor ParallelAttention::attend(const Tensor& q,

@@ -36,7 +36,7 @@ inline AttentionContext attention_context(const ModelInput& input, RotaryEmbeddi
 /// what each computes of the gradient of that key and value is then a share of the sum
 /// (finalize_model_grads). Where context-parallel ranks divide the sequences, each has its own
 /// queries and they share keys and values (context_parallel/attention.h).
-class ParallelAttention final : public nn::Module {
+class ParallelAttention final : public nn::Module, public nn::Callable<ParallelAttention> {
  public:
   /// `layer_number` counts from 1. ValueError if the heads are not a multiple of the groups, or the
   /// ranks divide neither heads and groups nor, where there are more ranks than groups, the heads
@@ -63,6 +63,8 @@ class ParallelAttention final : public nn::Module {
   int64_t first_head_;   // of this rank
   int64_t num_heads_;    // of this rank, and so are the groups
   int64_t num_groups_;
+  int64_t total_groups_;
+  int64_t first_group_;
   int64_t head_dim_;
   bool mask_alone_;  // what the mask lets through is visible, also behind the query
   std::optional<int64_t> window_left_;

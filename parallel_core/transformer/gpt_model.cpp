@@ -49,7 +49,7 @@ GPTModel::GPTModel(const TransformerConfig& config,
   const auto& cross_entropy =
       register_module<VocabParallelCrossEntropy>("loss", config.vocab_size, tensor_layout());
   loss_ = [&cross_entropy](const Tensor& logits, const Tensor& labels) {
-    return cross_entropy.forward(logits, labels);
+    return cross_entropy(logits, labels);
   };
 }
 
@@ -88,12 +88,13 @@ ModelOutput GPTModel::forward(const ModelInput& input) {
     tokens = cat(
         {tokens, zeros({tokens.size(0), layout.size - length % layout.size}, tokens.dtype())}, 1);
   }
-  const Tensor hidden = language_model_->forward({.ids = tokens,
-                                                  .hidden = input.hidden,
-                                                  .position_ids = input.position_ids,
-                                                  .mask = input.attention_mask,
-                                                  .document_starts = input.document_starts,
-                                                  .chunk = input.chunk});
+  const Tensor hidden =
+      (*language_model_)(TransformerLanguageModel::Input{.ids = tokens,
+                                                         .hidden = input.hidden,
+                                                         .position_ids = input.position_ids,
+                                                         .mask = input.attention_mask,
+                                                         .document_starts = input.document_starts,
+                                                         .chunk = input.chunk});
   if (!stage().is_last(input.chunk)) {
     return {.hidden = hidden};
   }
@@ -103,13 +104,15 @@ ModelOutput GPTModel::forward(const ModelInput& input) {
     return layout.size == 1 ? all : all.slice(sequence_axis(), 0, length);
   };
   const bool fused = input.labels.defined() && fuses_loss();
-  Tensor logits = fused ? Tensor() : parallel_lm_logits_->forward(hidden, weight);
-  if (activations_are_recorded()) {
-    const NoGradGuard guard;
-    report_activation("logits",
-                      whole(fused ? parallel_lm_logits_->forward(hidden, weight) : logits),
-                      sequence_first() ? 1 : 0);
-  }
+  Tensor logits = fused ? Tensor() : (*parallel_lm_logits_)(hidden, weight);
+  report_if_recorded([&] {
+    const Tensor shown = shown_only(
+        [&] { return whole(fused ? parallel_lm_logits_->forward(hidden, weight) : logits); });
+    std::vector<ReportedAxis> axes = {whole_axis(), whole_axis(), whole_axis()};
+    axes[static_cast<size_t>(sequence_axis())] =
+        token_axis(context_parallel_layout().positions(shown.size(sequence_axis())));
+    report_activation("logits", shown, axes, sequence_first() ? 1 : 0);
+  });
   if (!input.labels.defined()) {
     return {.logits = whole(logits)};
   }

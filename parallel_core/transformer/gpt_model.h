@@ -13,7 +13,7 @@
 namespace tapestry {
 
 /// Hidden states to logits by a matrix that belongs to somebody else.
-class ParallelLMLogits final : public nn::Module {
+class ParallelLMLogits final : public nn::Module, public nn::Callable<ParallelLMLogits> {
  public:
   ParallelLMLogits(const TransformerConfig& config, const TensorParallelLayout& layout)
       : vocabulary_(config.vocab_size), precision_(precision_of(config)), layout_(layout) {}

@@ -99,7 +99,7 @@ Tensor Embedding::parallel_positions(const Tensor& position_ids, int64_t length)
     }
     ids = cat(runs, 0).unsqueeze(0);
   }
-  return parallel_positions_->forward(sequence_first_ ? ids.transpose(0, 1).contiguous() : ids);
+  return (*parallel_positions_)(sequence_first_ ? ids.transpose(0, 1).contiguous() : ids);
 }
 
 Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
@@ -110,7 +110,7 @@ Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
   const auto in_layout = [&](const Tensor& t) {
     return sequence_first_ ? t.transpose(0, 1).contiguous() : t;
   };
-  Tensor x = word_embeddings_->forward(in_layout(ids));
+  Tensor x = (*word_embeddings_)(in_layout(ids));
   const int64_t own = layout_.sequence_axis ? length / layout_.size : length;
   const int64_t first = layout_.sequence_axis ? layout_.rank * own : 0;
   const SequencePart part = hidden_positions(context_layout_, layout_, own);
@@ -135,7 +135,11 @@ Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
     x = hidden_dropout(x, dropout_, 0, DropoutSite::kEmbedding, sequence_first_ ? 1 : 0, part);
   }
   x = x.to(dtype_);
-  report_activation("embedding", x, sequence_first_ ? 1 : 0);
+  report_if_recorded([&] {
+    const int64_t batch_axis = sequence_first_ ? 1 : 0;
+    report_activation("embedding", x, hidden_axes(x, batch_axis, context_layout_, layout_),
+                      batch_axis);
+  });
   return x;
 }
 
@@ -170,13 +174,13 @@ Tensor TransformerLanguageModel::forward(const Input& input) {
   check<ValueError>(first || input.hidden.defined(), "language model: the chunk with layers from ",
                     stage_.chunks.at(static_cast<size_t>(input.chunk)).first,
                     " needs the hidden states of the one before");
-  const Tensor hidden = first ? embedding_->forward(input.ids, input.position_ids) : input.hidden;
-  return encoder_->forward(hidden,
-                           {.rotary = rotary_.get(),
-                            .position_ids = input.position_ids,
-                            .mask = input.mask,
-                            .document_starts = input.document_starts},
-                           input.chunk);
+  const Tensor hidden = first ? (*embedding_)(input.ids, input.position_ids) : input.hidden;
+  return (*encoder_)(hidden,
+                     AttentionContext{.rotary = rotary_.get(),
+                                      .position_ids = input.position_ids,
+                                      .mask = input.mask,
+                                      .document_starts = input.document_starts},
+                     input.chunk);
 }
 
 nn::Parameter& TransformerLanguageModel::output_weight() const {

@@ -22,7 +22,7 @@ enum class EmbeddingCopy : uint8_t {
 /// dropout. ids [B, S] -> [B, S, H], or [S, B, H] with data_layout SBH; with sequence parallelism
 /// the rank's piece of that. S are the rank's own tokens where context-parallel ranks divide
 /// sequences.
-class Embedding final : public nn::Module {
+class Embedding final : public nn::Module, public nn::Callable<Embedding> {
  public:
   Embedding(const TransformerConfig& config,
             bool sequence_first,
@@ -48,7 +48,8 @@ class Embedding final : public nn::Module {
   VocabParallelEmbedding* parallel_positions_ = nullptr;  // in place of it, divided over ranks
 };
 
-class TransformerLanguageModel final : public nn::Module {
+class TransformerLanguageModel final : public nn::Module,
+                                       public nn::Callable<TransformerLanguageModel> {
  public:
   TransformerLanguageModel(const TransformerConfig& config,
                            bool sequence_first,
@@ -77,6 +78,9 @@ class TransformerLanguageModel final : public nn::Module {
   ParallelTransformer* encoder_;
   nn::Parameter* output_weight_ = nullptr;
 };
+inline void append_observed(TensorList& out, const TransformerLanguageModel::Input& input) {
+  out.insert(out.end(), {input.ids, input.hidden});
+}
 
 /// A stage of the language model of a configuration; rows of the batch come second with
 /// sequence_first.

@@ -1,6 +1,9 @@
 #include "parallel_core/transformer/mlp.h"
 
+#include "autograd/ops/shape_ops.h"
+#include "parallel_core/context_parallel/context_parallel_layout.h"
 #include "parallel_core/init_method.h"
+#include "parallel_core/transformer/activation_recorder.h"
 
 namespace tapestry {
 
@@ -65,7 +68,9 @@ ParallelMLP::ParallelMLP(const TransformerConfig& config, int64_t layer_number, 
     : ParallelMLP(config,
                   config.ffn_hidden_size,
                   "layers." + std::to_string(layer_number - 1) + ".feed_forward.",
-                  sequence_first) {}
+                  sequence_first) {
+  layer_ = layer_number - 1;
+}
 
 ParallelMLP::ParallelMLP(const TransformerConfig& config,
                          int64_t ffn_hidden_size,
@@ -73,31 +78,57 @@ ParallelMLP::ParallelMLP(const TransformerConfig& config,
                          bool sequence_first)
     : hidden_act_(config.hidden_act),
       activation_(get_act_func(config.hidden_act, uses_fused_activation(config))),
-      recomputes_(uses_fused_activation(config) && keeps_only_input(config.hidden_act)) {
-  const TensorParallelLayout layout = tensor_parallel_layout(config, sequence_first);
+      recomputes_(uses_fused_activation(config) && keeps_only_input(config.hidden_act)),
+      sequence_first_(sequence_first),
+      layout_(tensor_parallel_layout(config, sequence_first)) {
   mapping_ = &register_module<ColumnParallelLinear>(
-      "mapping", mapping_spec(config, layout, ffn_hidden_size, prefix));
+      "mapping", mapping_spec(config, layout_, ffn_hidden_size, prefix));
   projection_ = &register_module<RowParallelLinear>(
-      "projection", projection_spec(config, layout, ffn_hidden_size, prefix));
+      "projection", projection_spec(config, layout_, ffn_hidden_size, prefix));
 }
 
 OutputAndBias ParallelMLP::forward(const Tensor& x, const LayerPass& pass) {
   const OutputAndBias mapped = [&] {
     const RecomputeScope scope = pass.of(LayerOp::kMapping);
-    return mapping_->forward(x, pass.keeps_gathered(LayerOp::kPostAttentionNorm));
+    return (*mapping_)(x, pass.keeps_gathered(LayerOp::kPostAttentionNorm));
   }();
   const Tensor active = [&] {
     const RecomputeScope scope = pass.of(LayerOp::kActivation);
     return activation_(mapped.output, mapped.bias);
   }();
+  report(mapped, active);
   const RecomputeScope scope = pass.of(LayerOp::kProjection);
   if (!recomputes_ || pass.keeps(LayerOp::kActivation)) {
-    return projection_->forward(active);
+    return (*projection_)(active);
   }
   // The widest value of the layer is made from the one before it, which its own backward keeps.
-  return projection_->forward(active, [activation = activation_, mapped] {
+  return (*projection_)(active, [activation = activation_, mapped] {
     return activation(mapped.output, mapped.bias);
   });
+}
+
+void ParallelMLP::report(const OutputAndBias& mapped, const Tensor& active) const {
+  if (layer_ < 0 || !activations_are_recorded()) {
+    return;
+  }
+  const int64_t batch_axis = sequence_first_ ? 1 : 0;
+  const auto show = [&](const char* name, const Tensor& value) {
+    const int64_t own = value.size(2);
+    std::vector<ReportedAxis> axes = {whole_axis(), whole_axis(),
+                                      sliced_axis(layout_.rank * own, own, layout_.size * own)};
+    axes[static_cast<size_t>(1 - batch_axis)] =
+        token_axis(context_parallel_layout().positions(value.size(1 - batch_axis)));
+    report_activation(layer_value(layer_, name), value, axes, batch_axis);
+  };
+  const Tensor both = shown_only([&] { return add_bias(mapped.output, mapped.bias); });
+  const int64_t channels = active.size(2);
+  if (is_gated(hidden_act_)) {
+    show("mlp.gate", shown_only([&] { return both.slice(2, 0, channels); }));
+    show("mlp.up", shown_only([&] { return both.slice(2, channels, 2 * channels); }));
+  } else {
+    show("mlp.up", both);
+  }
+  show("mlp.active", active);
 }
 
 }  // namespace tapestry

@@ -13,7 +13,7 @@ namespace tapestry {
 
 /// What a transformer layer needs of its feed-forward block. A mixture of experts is another such
 /// block; it may add to the step's auxiliary loss.
-class MlpBlock : public nn::Module {
+class MlpBlock : public nn::Module, public nn::Callable<MlpBlock> {
  public:
   /// x [.., H] -> output [.., H] and the bias that the layer adds (undefined if none).
   virtual OutputAndBias forward(const Tensor& x, const LayerPass& pass) = 0;
@@ -38,9 +38,14 @@ class ParallelMLP final : public MlpBlock {
   OutputAndBias forward(const Tensor& x, const LayerPass& pass) override;
 
  private:
+  void report(const OutputAndBias& mapped, const Tensor& active) const;
+
   std::string hidden_act_;
   Activation activation_;
   bool recomputes_;  // the activation, in backward, unless a pass keeps it
+  bool sequence_first_;
+  TensorParallelLayout layout_;
+  int64_t layer_ = -1;  // whose block it is, from 0; -1: a part of one
   ColumnParallelLinear* mapping_;
   RowParallelLinear* projection_;
 };

@@ -22,7 +22,7 @@ class NormBase : public ParallelNorm {
     return normalize(read, eps_);
   }
 
-  AddNorm add(const OutputAndBias& block, const Tensor& residual) override {
+  AddNorm sum_and_norm(const OutputAndBias& block, const Tensor& residual) override {
     if (!adds_in_one_pass(residual)) {
       const Tensor sum = ResidualStream{residual, block}.sum(precision_);
       return {sum, (*this)(sum)};
@@ -152,6 +152,21 @@ Tensor ResidualStream::sum(const Precision& precision) const {
   const Tensor block =
       pending.bias.defined() ? float_or_wider(pending.output) + pending.bias : pending.output;
   return (value + block).to(precision.residual);
+}
+
+// A call with another input than forward's: that is what an observer sees.
+AddNorm ParallelNorm::add(const OutputAndBias& block, const Tensor& residual) {
+  if (!adds_in_one_pass(residual)) {
+    return sum_and_norm(block, residual);  // calls the norm
+  }
+  const nn::ModuleScope scope(*this);
+  if (!is_observed()) [[likely]] {
+    return sum_and_norm(block, residual);
+  }
+  nn::detail::CallReport report(*this, {block.output, block.bias, residual});
+  AddNorm out = sum_and_norm(block, residual);
+  report.end(TensorList{out.normed, out.sum});
+  return out;
 }
 
 AddNorm ResidualStream::normalize(ParallelNorm& norm) const {

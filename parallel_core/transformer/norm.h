@@ -7,6 +7,7 @@
 #include "autograd/ops/norm.h"
 #include "autograd/tape/recompute.h"
 #include "nn/module.h"
+#include "nn/module_call.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/precision.h"
 
@@ -18,9 +19,12 @@ class ParallelNorm : public nn::UnaryModule {
  public:
   /// The sum residual + block.output (+ block.bias), in the residual stream's dtype, and its norm;
   /// one op where kernels are fused.
-  virtual AddNorm add(const OutputAndBias& block, const Tensor& residual) = 0;
+  AddNorm add(const OutputAndBias& block, const Tensor& residual);
   /// Whether it is one op for such a residual stream.
   virtual bool adds_in_one_pass(const Tensor& residual) const = 0;
+
+ private:
+  virtual AddNorm sum_and_norm(const OutputAndBias& block, const Tensor& residual) = 0;
 };
 
 /// By config.normalization: "LayerNorm" (in-memory parameters gamma and beta) or "RMSNorm",
@@ -56,5 +60,9 @@ struct ResidualStream {
     }
   }
 };
+inline void append_observed(TensorList& out, const ResidualStream& stream) {
+  out.push_back(stream.value);
+  append_observed(out, stream.pending);
+}
 
 }  // namespace tapestry

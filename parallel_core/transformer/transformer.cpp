@@ -145,13 +145,15 @@ OutputAndBias ParallelTransformerLayer::finish(const OutputAndBias& block,
 
 ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
                                                  const AttentionContext& context) {
-  const auto report = [&](const char* name, const Tensor& value) {
-    report_activation(layer_, name, value, batch_axis_);
+  const auto report = [&](const char* name, const auto& make) {
+    report_if_recorded([&] {
+      const Tensor value = shown_only(make);
+      report_activation(layer_value(layer_, name), value,
+                        hidden_axes(value, batch_axis_, context_layout_, layout_), batch_axis_);
+    });
   };
   const auto report_block = [&](const char* name, const OutputAndBias& block) {
-    if (activations_are_recorded()) {
-      report(name, add_bias(block.output, block.bias));
-    }
+    report(name, [&] { return add_bias(block.output, block.bias); });
   };
   const auto values = recompute_ && grad_enabled() ? std::make_shared<RecomputedValues>() : nullptr;
   const LayerPass pass = values != nullptr ? LayerPass(*recompute_, *values) : LayerPass();
@@ -166,24 +168,22 @@ ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
     slice_input(before.sum, pass);
   }
   const RecomputeScope scope = pass.rest();
-  report("attention_norm", before.normed);
+  report("attention_norm", [&] { return before.normed; });
   const OutputAndBias attended =
-      finish(attention_->forward(before.normed, context, pass), LayerOp::kOutProj,
+      finish((*attention_)(before.normed, context, pass), LayerOp::kOutProj,
              DropoutSite::kAttentionOutput, attn_post_norm_, LayerOp::kAttentionPostNorm, pass);
   report_block("attention", attended);
   const ResidualStream middle = {residual_from_norm_ ? before.normed : before.sum, attended};
   const AddNorm between =
       normalize(middle, *post_attention_norm_, LayerOp::kPostAttentionNorm,
                 values != nullptr && recompute_->recomputes(LayerOp::kAdd), pass);
-  report("ffn_norm", between.normed);
+  report("ffn_norm", [&] { return between.normed; });
   const OutputAndBias fed =
-      finish(mlp_->forward(between.normed, pass), LayerOp::kProjection, DropoutSite::kMlpOutput,
+      finish((*mlp_)(between.normed, pass), LayerOp::kProjection, DropoutSite::kMlpOutput,
              ffn_post_norm_, LayerOp::kFfnPostNorm, pass);
   report_block("mlp", fed);
   ResidualStream out = {residual_from_norm_ ? between.normed : between.sum, fed, values};
-  if (activations_are_recorded()) {
-    report("output", out.sum(precision_));
-  }
+  report("output", [&] { return out.sum(precision_); });
   return out;
 }
 
@@ -192,7 +192,8 @@ ParallelTransformer::ParallelTransformer(const TransformerConfig& config,
                                          const PipelineStage& stage)
     : post_process_(stage.post_process()),
       batch_axis_(sequence_first ? 1 : 0),
-      precision_(precision_of(config)) {
+      precision_(precision_of(config)),
+      layout_(tensor_parallel_layout(config, sequence_first)) {
   auto& list = register_module<LayerList>("layers");
   for (const LayerRange& range : stage.chunks) {
     auto& layers = chunks_.emplace_back();
@@ -201,9 +202,9 @@ ParallelTransformer::ParallelTransformer(const TransformerConfig& config,
     }
   }
   if (config.use_final_norm && post_process_) {
-    final_norm_ = static_cast<ParallelNorm*>(&add_child(
-        "final_norm", get_norm(config, config.hidden_size, "final_norm",
-                               tensor_parallel_layout(config, sequence_first).hidden_gradient())));
+    final_norm_ = static_cast<ParallelNorm*>(
+        &add_child("final_norm",
+                   get_norm(config, config.hidden_size, "final_norm", layout_.hidden_gradient())));
   }
 }
 
@@ -212,7 +213,7 @@ Tensor ParallelTransformer::forward(const Tensor& hidden,
                                     int chunk) {
   ResidualStream stream = {hidden};
   for (ParallelTransformerLayer* layer : chunks_.at(static_cast<size_t>(chunk))) {
-    stream = layer->forward(stream, context);
+    stream = (*layer)(stream, context);
   }
   Tensor out;
   if (!post_process_ || chunk + 1 < static_cast<int>(chunks_.size())) {
@@ -221,7 +222,11 @@ Tensor ParallelTransformer::forward(const Tensor& hidden,
     out = stream.sum(precision_).to(precision_.activation);
   } else {
     out = stream.normalize(*final_norm_).normed;
-    report_activation("final_norm", out, batch_axis_);
+    report_if_recorded([&] {
+      report_activation("final_norm", out,
+                        hidden_axes(out, batch_axis_, context_parallel_layout(), layout_),
+                        batch_axis_);
+    });
   }
   stream.release();
   return out;

@@ -22,7 +22,8 @@ namespace tapestry {
 /// What config.layer_recompute says for it is not kept but made again in backward, from what comes
 /// before it in the layer (autograd/tape/recompute.h). Of a layer that is recomputed as a whole the
 /// sum is kept that its first norm reads; what follows is let go when the next layer has read it.
-class ParallelTransformerLayer final : public nn::Module {
+class ParallelTransformerLayer final : public nn::Module,
+                                       public nn::Callable<ParallelTransformerLayer> {
  public:
   /// `layer_number` counts from 1.
   ParallelTransformerLayer(const TransformerConfig& config,
@@ -65,7 +66,7 @@ class ParallelTransformerLayer final : public nn::Module {
 
 /// The layers of a pipeline stage and, on the last one, the final norm. Layers are named by their
 /// index in the whole model.
-class ParallelTransformer final : public nn::Module {
+class ParallelTransformer final : public nn::Module, public nn::Callable<ParallelTransformer> {
  public:
   ParallelTransformer(const TransformerConfig& config,
                       bool sequence_first,
@@ -83,6 +84,7 @@ class ParallelTransformer final : public nn::Module {
   ParallelNorm* final_norm_ = nullptr;
   int64_t batch_axis_;
   Precision precision_;
+  TensorParallelLayout layout_;
 };
 
 }  // namespace tapestry

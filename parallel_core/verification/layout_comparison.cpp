@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "autograd/ops/map.h"
+#include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -39,33 +40,19 @@ std::string place_of_rank() {
   return concat("rank ", RankContext::current().rank(), axes.empty() ? "" : " (" + axes + ")");
 }
 
-// Piece number `index` of `pieces` equal ones along an axis.
-Tensor piece_of(const Tensor& x, int64_t axis, int64_t index, int64_t pieces) {
-  const int64_t size = x.size(axis) / pieces;
-  return x.slice(axis, index * size, (index + 1) * size);
-}
-
-// What a rank that reports a value of `shape` has of the whole value; undefined if it can have no
-// such part. Axes are those that ActivationRecorder documents: context-parallel ranks have chunks
-// of the sequence, tensor-parallel ones heads or channels, or where these are whole a part of that
-// sequence.
-Tensor own_part(const Tensor& whole, const Shape& shape) {
-  if (shape.size() != whole.dim()) {
+// What a rank has of the whole value, by its own account; undefined if the whole has another shape.
+Tensor own_part(const Tensor& whole, const ValuePlacement& placement) {
+  if (placement.global_shape != whole.shape()) {
     return {};
   }
-  const int64_t ranks = get_tensor_model_parallel_world_size();
-  const int64_t rank = get_tensor_model_parallel_rank();
   const NoGradGuard guard;
-  Tensor part = own_chunks(whole, whole.dim() == 4 ? 2 : 1, context_parallel_layout());
-  for (int64_t axis = 1; axis < whole.dim(); ++axis) {
-    if (shape[axis] == 0 || part.size(axis) % shape[axis] != 0) {
-      return {};
+  Tensor part = whole;
+  for (int64_t axis = 0; axis < whole.dim(); ++axis) {
+    TensorList ranges;
+    for (const ValuePlacement::Range& range : placement.ranges[static_cast<size_t>(axis)]) {
+      ranges.push_back(part.slice(axis, range.begin, range.end));
     }
-    const int64_t pieces = part.size(axis) / shape[axis];
-    if (pieces > ranks || ranks % pieces != 0) {
-      return {};
-    }
-    part = piece_of(part, axis, rank / (ranks / pieces), pieces);
+    part = ranges.size() == 1 ? ranges[0] : cat(ranges, axis);
   }
   return part;
 }
@@ -86,6 +73,9 @@ std::string maker_of_activation(const std::string& activation) {
   static const std::map<std::string, std::string> kMakers = {
       {"embedding", "Embedding (VocabParallelEmbedding, positions, dropout)"},
       {"attention_norm", "ParallelNorm input_norm"},
+      {"attention.query", "ColumnParallelLinear qkv_proj in ParallelAttention"},
+      {"attention.key", "ColumnParallelLinear qkv_proj in ParallelAttention"},
+      {"attention.value", "ColumnParallelLinear qkv_proj in ParallelAttention"},
       {"attention.q",
        "ColumnParallelLinear qkv_proj (with norm and rotation) in ParallelAttention"},
       {"attention.k",
@@ -94,6 +84,9 @@ std::string maker_of_activation(const std::string& activation) {
       {"attention.context", "ParallelAttention"},
       {"attention", "RowParallelLinear out_proj in ParallelAttention, dropout"},
       {"ffn_norm", "ParallelNorm post_attention_norm"},
+      {"mlp.gate", "ColumnParallelLinear mapping in ParallelMLP"},
+      {"mlp.up", "ColumnParallelLinear mapping in ParallelMLP"},
+      {"mlp.active", "ParallelMLP (activation)"},
       {"mlp", "ParallelMLP or MoELayer, dropout"},
       {"moe.router_logits", "TopKRouter"},
       {"moe.gates", "TopKRouter"},
@@ -161,7 +154,7 @@ void RankComparison::activations(int64_t step, SampleRecorder& recorder) {
                        .name = key.first,
                        .made_by = maker_of_activation(key.first),
                        .detail = concat("sample ", key.second)};
-    const Tensor& own = recorder.rows().at(key);
+    const auto& [own, placement] = recorder.rows().at(key);
     const auto found = expected.activations.find(key);
     if (found == expected.activations.end()) {
       finding.distance = kInfinity;
@@ -171,13 +164,13 @@ void RankComparison::activations(int64_t step, SampleRecorder& recorder) {
     }
     finding.order = static_cast<size_t>(
         std::find(expected.order.begin(), expected.order.end(), key) - expected.order.begin());
-    const Tensor part = own_part(found->second, own.shape());
+    const Tensor part = own_part(found->second, placement);
     if (part.defined()) {
       finding.distance = distance(own, part, found->second);
     } else {
       finding.distance = kInfinity;
       finding.detail +=
-          concat(", of shape ", own.shape(), ", the whole is ", found->second.shape());
+          concat(", a part of ", placement.global_shape, ", the whole is ", found->second.shape());
     }
     add(finding);
   }
@@ -336,11 +329,10 @@ void RankComparison::weights(int64_t step,
 
 // Keys after updates, where the optimizer has turned rounding into steps of their biases.
 bool RankComparison::has_free_bias(const std::string& activation) const {
-  constexpr std::string_view kKeys = ".attention.k";
-  if (!activation.ends_with(kKeys)) {
+  if (!activation.ends_with(".attention.k") && !activation.ends_with(".attention.key")) {
     return false;
   }
-  const std::string layer = activation.substr(0, activation.size() - 1);
+  const std::string layer = activation.substr(0, activation.rfind('.') + 1);
   for (const std::string& bias : {layer + "wk.bias", layer + "k_norm.bias"}) {
     if (has_zero_gradient(config_.model_config, bias) != ZeroGradient::kNone &&
         trace_.start.contains(bias)) {

@@ -84,7 +84,9 @@ LayoutTrace trace_single_process(const LayoutPair& pair,
     training.cell->set_gradient_observer({});
     if (recorder) {
       now.order = recorder->order();
-      now.activations = std::move(recorder->rows());
+      for (auto& [key, row] : recorder->rows()) {
+        now.activations.emplace(key, std::move(row.value));  // of one rank: whole
+      }
     }
     if (options.every_step || step == steps) {
       now.weights = get_logical_state(*training.model, training.optimizer.get());

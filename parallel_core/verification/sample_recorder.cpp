@@ -1,15 +1,33 @@
 #include "parallel_core/verification/sample_recorder.h"
 
+#include <utility>
+
 #include "parallel_core/random.h"
 
 namespace tapestry {
 
-void SampleRecorder::record(const std::string& name, const Tensor& value, int64_t batch_axis) {
+namespace {
+
+// Of one row, with the batch first.
+ValuePlacement placement_of_row(const ObservedValue& value) {
+  ValuePlacement placement = value.placement;
+  const auto batch = static_cast<size_t>(value.batch_axis);
+  std::swap(placement.ranges[0], placement.ranges[batch]);
+  std::swap(placement.global_shape[0], placement.global_shape[value.batch_axis]);
+  placement.global_shape[0] = 1;
+  placement.ranges[0] = {{0, 1}};
+  return placement;
+}
+
+}  // namespace
+
+void SampleRecorder::value_made(const ObservedValue& value) {
   const std::vector<int64_t>& ids = random_context().sample_ids;
   for (size_t row = 0; row < ids.size(); ++row) {
-    const ActivationKey key = {name, ids[row]};
+    const ActivationKey key = {std::string(value.name), ids[row]};
     if (samples_.contains(ids[row]) && !rows_.contains(key)) {
-      rows_.emplace(key, row_of(value, batch_axis, static_cast<int64_t>(row)));
+      rows_.emplace(key,
+                    RecordedRow{row_of(value, static_cast<int64_t>(row)), placement_of_row(value)});
       order_.push_back(key);
     }
   }

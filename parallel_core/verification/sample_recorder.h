@@ -14,6 +14,12 @@
 
 namespace tapestry {
 
+/// What a rank has of a value of one sequence, [1, ...] with the batch first, and where that lies.
+struct RecordedRow {
+  Tensor value;
+  ValuePlacement placement;
+};
+
 /// A value of one sequence.
 using ActivationKey = std::pair<std::string, int64_t>;  // name, sample
 
@@ -23,15 +29,15 @@ class SampleRecorder final : public ActivationRecorder {
  public:
   explicit SampleRecorder(std::set<int64_t> samples) : samples_(std::move(samples)) {}
 
-  void record(const std::string& name, const Tensor& value, int64_t batch_axis) override;
+  void value_made(const ObservedValue& value) override;
 
   /// What was recorded, in its order.
   const std::vector<ActivationKey>& order() const { return order_; }
-  std::map<ActivationKey, Tensor>& rows() { return rows_; }
+  std::map<ActivationKey, RecordedRow>& rows() { return rows_; }
 
  private:
   std::set<int64_t> samples_;
-  std::map<ActivationKey, Tensor> rows_;
+  std::map<ActivationKey, RecordedRow> rows_;
   std::vector<ActivationKey> order_;
 };
 

@@ -79,7 +79,8 @@ class ExpertBlock final : public nn::Module {
       y = gather_from_model_parallel_region(y, 0, *layout_.group);
     }
     y = y.reshape(hidden.shape());
-    report_activation(layer_, "mlp", y, batch_axis_);
+    report_activation(layer_value(layer_, "mlp"), y,
+                      hidden_axes(y, batch_axis_, context_parallel_layout(), layout_), batch_axis_);
     return hidden + y;
   }
 

@@ -102,7 +102,7 @@ void check_distinct(std::string_view op, std::string_view what, const Tensor& so
 // ------------------------------------------------------------------------------- factorisations
 
 struct Cholesky {
-  static constexpr std::string_view name = "cholesky";
+  static constexpr OpName name = "cholesky";
   SavedTensor l;
   Tensor forward(const Tensor& x) {
     const Tensor a = dense(x);
@@ -140,7 +140,7 @@ Tensor tall_qr_gradient(const Tensor& q, const Tensor& r, const Tensor& dq, cons
 }
 
 struct Qr {
-  static constexpr std::string_view name = "qr";
+  static constexpr OpName name = "qr";
   bool complete;
   SavedTensor q = {}, r = {};
   std::array<Tensor, 2> forward(const Tensor& x) {
@@ -188,7 +188,7 @@ Tensor differences(const Tensor& values) {
 }
 
 struct Svd {
-  static constexpr std::string_view name = "svd";
+  static constexpr OpName name = "svd";
   bool full_matrices;
   SavedTensor u = {}, s = {}, vh = {};
   std::array<Tensor, 3> forward(const Tensor& x) {
@@ -266,7 +266,7 @@ struct Svd {
 };
 
 struct Eigh {
-  static constexpr std::string_view name = "eigh";
+  static constexpr OpName name = "eigh";
   bool upper;
   SavedTensor w = {}, v = {};
   std::array<Tensor, 2> forward(const Tensor& x) {
@@ -298,7 +298,7 @@ struct Eigh {
 
 // a [.., n, n] and b [.., n, k] of one batch.
 struct Solve {
-  static constexpr std::string_view name = "solve";
+  static constexpr OpName name = "solve";
   SavedTensor a = {}, x = {};
   Tensor forward(const Tensor& a_, const Tensor& b_) {
     a.save(a_);
@@ -317,7 +317,7 @@ struct Solve {
 };
 
 struct SolveTriangular {
-  static constexpr std::string_view name = "solve_triangular";
+  static constexpr OpName name = "solve_triangular";
   bool upper;
   bool unitriangular;
   SavedTensor a = {}, x = {};
@@ -345,7 +345,7 @@ struct SolveTriangular {
 };
 
 struct Inverse {
-  static constexpr std::string_view name = "inverse";
+  static constexpr OpName name = "inverse";
   SavedTensor y;
   Tensor forward(const Tensor& x) {
     const Tensor a = dense(x);
@@ -365,7 +365,7 @@ Tensor scale_matrices(const Tensor& numbers, const Tensor& matrices) {
 }
 
 struct Det {
-  static constexpr std::string_view name = "det";
+  static constexpr OpName name = "det";
   SavedTensor a = {}, y = {};
   Tensor forward(const Tensor& x) {
     a.save(x);
@@ -387,7 +387,7 @@ struct Det {
 };
 
 struct Slogdet {
-  static constexpr std::string_view name = "slogdet";
+  static constexpr OpName name = "slogdet";
   SavedTensor a;
   std::array<Tensor, 2> forward(const Tensor& x) {
     a.save(x);

@@ -17,7 +17,7 @@ struct AuxLossScale {
 };
 
 struct InjectAuxLoss {
-  static constexpr std::string_view name = "inject_aux_loss";
+  static constexpr OpName name = "inject_aux_loss";
   double scale;
   DType dtype = kFloat32;
 

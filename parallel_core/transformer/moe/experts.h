@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nn/module.h"
+#include "nn/module_call.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/parameter_builder.h"
 #include "parallel_core/precision.h"
@@ -21,7 +22,7 @@ namespace tapestry {
 /// [E/ep, 2F/etp] and `w2_bias` [E/ep, H]. They are made of every expert's own logical tensors
 /// layers.I.moe.experts.E.w_gate.weight [F, H], .w_up.weight, .w_down.weight [H, F] and .bias, so
 /// that start values, names and optimizers know single experts alone.
-class Experts final : public nn::Module {
+class Experts final : public nn::Module, public nn::Callable<Experts> {
  public:
   /// `layer_number` counts from 1. ValueError, naming the key, if ep does not divide the experts or
   /// etp their channels.

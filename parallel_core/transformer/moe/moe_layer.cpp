@@ -19,7 +19,7 @@
 namespace tapestry {
 
 /// One number for each token, of which a sigmoid is taken. Router and gate compute in float32.
-class SharedExpertGate final : public nn::Module {
+class SharedExpertGate final : public nn::Module, public nn::Callable<SharedExpertGate> {
  public:
   SharedExpertGate(const TransformerConfig& config,
                    int64_t layer,
@@ -136,13 +136,17 @@ MoELayer::OwnTokens MoELayer::own_tokens(const Tensor& x) const {
 }
 
 Tensor MoELayer::through_shared_expert(const Tensor& x, const LayerPass& pass) {
-  const OutputAndBias y = shared_expert_->forward(x, pass);
+  const OutputAndBias y = (*shared_expert_)(x, pass);
   Tensor out = add_bias(y.output, y.bias);
   if (shared_expert_gate_ == nullptr) {
     return out;
   }
-  const Tensor gate = shared_expert_gate_->forward(x);
-  report_activation(layer_, "moe.shared_expert_gate", gate, sequence_first_ ? 1 : 0);
+  const Tensor gate = (*shared_expert_gate_)(x);
+  report_if_recorded([&] {
+    const int64_t batch_axis = sequence_first_ ? 1 : 0;
+    report_activation(layer_value(layer_, "moe.shared_expert_gate"), gate,
+                      hidden_axes(gate, batch_axis, context_layout_, layout_), batch_axis);
+  });
   return gate * out;
 }
 
@@ -166,7 +170,7 @@ Tensor MoELayer::through_experts(const OwnTokens& own,
   if (overlaps_ && shared_expert_ != nullptr) {
     shared = through_shared_expert(x, pass);
   }
-  const Tensor y = experts_->forward(dispatcher.dispatched(), dispatcher.ends(), pass);
+  const Tensor y = (*experts_)(dispatcher.dispatched(), dispatcher.ends(), pass);
   Tensor out = dispatcher.reduced(y);
   if (experts_->lacks_output_bias()) {
     out = experts_->add_output_bias(out, dispatcher.expert_of_row());
@@ -177,7 +181,7 @@ Tensor MoELayer::through_experts(const OwnTokens& own,
 
 OutputAndBias MoELayer::forward(const Tensor& x, const LayerPass& pass) {
   const OwnTokens own = own_tokens(x);
-  const Routing routing = router_->forward(own.rows, own.tokens);
+  const Routing routing = (*router_)(own.rows, own.tokens);
   if (is_training() && !is_recomputing()) {
     counts_.add(routing);
   }
@@ -202,6 +206,7 @@ void MoELayer::report(const Routing& routing, const OwnTokens& tokens, const Ten
     return;
   }
   const NoGradGuard guard;
+  const int64_t batch_axis = sequence_first_ ? 1 : 0;
   const Tensor chosen = routing.gates.detach();
   const Tensor gates = zeros({chosen.size(0), num_experts_});
   for (int64_t i = 0; i < chosen.numel(); ++i) {
@@ -212,9 +217,12 @@ void MoELayer::report(const Routing& routing, const OwnTokens& tokens, const Ten
     }
   }
   const auto show = [&](const char* name, const Tensor& value) {
-    const Tensor whole = tokens.whole(value, x.size(0) * x.size(1), layout_);
-    report_activation(layer_, name, whole.reshape({x.size(0), x.size(1), num_experts_}),
-                      sequence_first_ ? 1 : 0);
+    const Tensor all = shown_only([&] {
+      return tokens.whole(value, x.size(0) * x.size(1), layout_)
+          .reshape({x.size(0), x.size(1), num_experts_});
+    });
+    report_activation(layer_value(layer_, name), all,
+                      hidden_axes(all, batch_axis, context_layout_, layout_), batch_axis);
   };
   show("moe.router_logits", routing.logits.detach());
   show("moe.gates", gates);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nn/module.h"
+#include "nn/module_call.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/transformer/moe/balance_loss.h"
 #include "parallel_core/transformer/moe/capacity.h"
@@ -39,6 +40,9 @@ struct Routing {
   double smallest_group_gap = 1e9;     ///< the same of groups of experts
   double smallest_capacity_gap = 1e9;  ///< from the last kept gate to the first dropped one
 };
+inline void append_observed(TensorList& out, const Routing& routing) {
+  out.insert(out.end(), {routing.logits, routing.gates, routing.aux_loss});
+}
 
 /// Assignments to each expert in a whole step, over all micro-batches and data-parallel ranks.
 struct StepCounts {
@@ -53,7 +57,7 @@ struct StepCounts {
 /// factor comes last. While training, drops what exceeds the experts' capacity, adds jitter, and
 /// gives the balance losses; in evaluation nothing is ever dropped. With
 /// moe_router_force_load_balancing training takes random_logits() in place of the logits.
-class TopKRouter final : public nn::Module {
+class TopKRouter final : public nn::Module, public nn::Callable<TopKRouter> {
  public:
   /// `layer_number` counts from 1. ValueError, naming the key, for a configuration that cannot be
   /// routed.

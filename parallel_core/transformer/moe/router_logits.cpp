@@ -14,7 +14,7 @@ namespace tapestry {
 namespace {
 
 struct RouterLogits {
-  static constexpr std::string_view name = "router_logits";
+  static constexpr OpName name = "router_logits";
   SavedTensor x = {}, weight = {};
   Tensor leaf = {};  // the weight itself, whose main_grad may take the gradient
 

@@ -1,3 +1,5 @@
+#include "autograd/tape/anomaly.h"
+
 #include <cmath>
 #include <limits>
 

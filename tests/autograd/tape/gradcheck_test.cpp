@@ -10,7 +10,7 @@ using ::testing::HasSubstr;
 
 // A derivative that is wrong by one part in a hundred.
 struct Slightly {
-  static constexpr std::string_view name = "test_slightly_wrong";
+  static constexpr OpName name = "test_slightly_wrong";
   SavedTensor x;
   Tensor forward(const Tensor& x_) {
     x.save(x_);
@@ -21,7 +21,7 @@ struct Slightly {
 
 // A right derivative that forgets to depend on x.
 struct Forgetful {
-  static constexpr std::string_view name = "test_forgetful";
+  static constexpr OpName name = "test_forgetful";
   SavedTensor x;
   Tensor forward(const Tensor& x_) {
     x.save(x_);

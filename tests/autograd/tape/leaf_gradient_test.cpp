@@ -108,7 +108,7 @@ TEST(LeafGradient, SetGradKeepsADenseTensorItself) {
 
 // Its backward gives out memory that belongs to somebody else.
 struct BorrowedGradient {
-  static constexpr std::string_view name = "test_borrowed_gradient";
+  static constexpr OpName name = "test_borrowed_gradient";
   float* memory;
   Tensor forward(const Tensor& x) { return x * 2; }
   Tensor backward(const Tensor& dy) const {
@@ -222,7 +222,7 @@ TEST(GradientCheck, Accumulate) {
 }
 
 struct WrongSize {
-  static constexpr std::string_view name = "test_wrong_main_grad";
+  static constexpr OpName name = "test_wrong_main_grad";
   Tensor leaf;
   Tensor forward(const Tensor& x) { return x * 2; }
   Tensor backward(const Tensor& /*dy*/) const { return add_to_main_grad(leaf, ones({3})); }

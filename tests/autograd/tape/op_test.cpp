@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 struct Scale {
-  static constexpr std::string_view name = "test_scale";
+  static constexpr OpName name = "test_scale";
   double factor;
   Tensor forward(const Tensor& x) { return x * factor; }
   Tensor backward(const Tensor& dy) const { return dy * factor; }
@@ -24,7 +24,7 @@ struct Scale {
 
 // Two inputs, one of which may be left out.
 struct Affine {
-  static constexpr std::string_view name = "test_affine";
+  static constexpr OpName name = "test_affine";
   SavedTensor x, w;
   bool has_bias = false;
   std::vector<bool>* needed = nullptr;
@@ -45,7 +45,7 @@ struct Affine {
 
 // Several inputs and outputs, one of them of integers.
 struct Parts {
-  static constexpr std::string_view name = "test_parts";
+  static constexpr OpName name = "test_parts";
   std::vector<bool>* arrived = nullptr;
   size_t count = 0;
   TensorList forward(const TensorList& in) {
@@ -75,43 +75,43 @@ struct Parts {
 };
 
 struct NoDerivative {
-  static constexpr std::string_view name = "test_no_derivative";
+  static constexpr OpName name = "test_no_derivative";
   Tensor forward(const Tensor& x) { return x * 2; }
 };
 
 struct Identity {
-  static constexpr std::string_view name = "test_identity";
+  static constexpr OpName name = "test_identity";
   Tensor forward(const Tensor& x) { return x; }
   Tensor backward(const Tensor& dy) const { return dy * 10; }
 };
 
 struct WrongShape {
-  static constexpr std::string_view name = "test_wrong_shape";
+  static constexpr OpName name = "test_wrong_shape";
   Tensor forward(const Tensor& x) { return x * 2; }
   Tensor backward(const Tensor& dy) const { return dy.unsqueeze(0); }
 };
 
 struct WrongDType {
-  static constexpr std::string_view name = "test_wrong_dtype";
+  static constexpr OpName name = "test_wrong_dtype";
   Tensor forward(const Tensor& x) { return x * 2; }
   Tensor backward(const Tensor& dy) const { return dy.to(kFloat64); }
 };
 
 struct TooMany {
-  static constexpr std::string_view name = "test_too_many";
+  static constexpr OpName name = "test_too_many";
   Tensor forward(const Tensor& x) { return x * 2; }
   TensorList backward(const Tensor& dy) const { return {dy, dy}; }
 };
 
 struct TooFew {
-  static constexpr std::string_view name = "test_too_few";
+  static constexpr OpName name = "test_too_few";
   Tensor forward(const Tensor& x, const Tensor& y) { return x * y; }
   Tensor backward(const Tensor& dy) const { return dy; }
 };
 
 // Saves its output.
 struct Root {
-  static constexpr std::string_view name = "test_root";
+  static constexpr OpName name = "test_root";
   SavedTensor y;
   Tensor forward(const Tensor& x) { return y.save_output(sqrt(x)); }
   Tensor backward(const Tensor& dy) const { return dy / (2 * y.get()); }

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 // Counts its runs; keeps its input.
 struct Square {
-  static constexpr std::string_view name = "recompute_test.square";
+  static constexpr OpName name = "recompute_test.square";
   int* runs;
   SavedTensor x;
   Tensor forward(const Tensor& x_) {
@@ -33,7 +33,7 @@ Tensor square_of(const Tensor& x, int& runs) { return apply_op(Square{&runs, {}}
 
 // Two results of one op.
 struct Both {
-  static constexpr std::string_view name = "recompute_test.both";
+  static constexpr OpName name = "recompute_test.both";
   int* runs;
   SavedTensor sum, product;
   std::array<Tensor, 2> forward(const Tensor& x) {
@@ -47,7 +47,7 @@ struct Both {
 
 // Messages from nowhere.
 struct Talk {
-  static constexpr std::string_view name = "recompute_test.talk";
+  static constexpr OpName name = "recompute_test.talk";
   static constexpr bool communicates = true;
   int* runs;
   Tensor forward(const Tensor& x) {

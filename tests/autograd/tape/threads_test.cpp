@@ -8,6 +8,7 @@
 #include "autograd/ops/activation.h"
 #include "autograd/ops/matmul.h"
 #include "autograd/ops/random.h"
+#include "autograd/tape/anomaly.h"
 #include "autograd/tape/checkpoint.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/rank_context.h"
@@ -67,7 +68,7 @@ TEST(ThreadState, IsNotThatOfTheContext) {
 
 // Looks which op the thread is said to work for.
 struct Asking {
-  static constexpr std::string_view name = "asking";
+  static constexpr OpName name = "asking";
   Tensor forward(const Tensor& x) {
     EXPECT_EQ(kernels::team_state().op, "asking");
     return x;

@@ -337,7 +337,7 @@ class FourMatrices final : public nn::Module {
 
 // Looks at all of them at once, forward and backward.
 struct FirstElements {
-  static constexpr std::string_view name = "first_elements";
+  static constexpr OpName name = "first_elements";
   TensorList matrices;
 
   static double sum_of(const TensorList& x) {

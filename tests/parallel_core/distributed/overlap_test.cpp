@@ -75,7 +75,7 @@ class RecordingGroup final : public ProcessGroup {
 
 // x, whose backward pass takes as long as `work` does.
 struct Busy {
-  static constexpr std::string_view name = "busy";
+  static constexpr OpName name = "busy";
   std::function<void()> work;
   Tensor forward(const Tensor& x) { return x; }
   Tensor backward(const Tensor& dy) const {

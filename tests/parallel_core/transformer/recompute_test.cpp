@@ -293,9 +293,7 @@ TEST(RecomputedLayer, KeepsWhatTheEstimateSays) {
 // Counts what is reported.
 class Counter final : public ActivationRecorder {
  public:
-  void record(const std::string& name, const Tensor& /*value*/, int64_t /*batch_axis*/) override {
-    ++counts[name];
-  }
+  void value_made(const ObservedValue& value) override { ++counts[std::string(value.name)]; }
   std::map<std::string, int> counts;
 };
 
