@@ -128,7 +128,7 @@ po::options_description describe_options() {
                         "text that is recorded in the log");
   options.add_options()("overwrite", "move an earlier run in the output folder to its old/");
   options.add_options()("replace", "end the run in the output folder; then as --overwrite");
-  options.add_options()("dry_run", "check everything, print layout, memory and time");
+  options.add_options()("dry_run", "check all, print layout, memory, disk, time; write nothing");
   options.add_options()(
       "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
       "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process, all "
