@@ -107,7 +107,7 @@ check own_part "[3, \"$a\", 2, \"$b\"]" 20 32 2 '"split": "1"' "$b:51"
 path_key=data_path configuration=run.yaml
 # One document, of which training has the first tokens.
 "$preprocess_data" --input texts/more.txt --output_prefix data/one --tokenizer_type byte >> preprocess.log
-check one_document '["data/one_text_document"]' 30 32 1 '"expect": [[3, true]]' data/one_text_document:0
+check one_document '["data/one_text_document"]' 30 32 1 '"expect": [[4, true]]' data/one_text_document:0
 grep -q 'so it cuts tokens' one_document.notes
 
 # Each step alone, and a job of two ranks: the same lines.

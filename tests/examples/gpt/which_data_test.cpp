@@ -221,6 +221,8 @@ TEST_F(WhichDataProgramTest, WrongQuestionsAreExplained) {
       {"--which_data 1 --ranks two", "'--ranks' is invalid"},
       {"--which_data 1 --dry_run", "--which_data and --dry_run exclude each other"},
       {"--which_steps a:0 --overwrite", "--which_steps and --overwrite exclude each other"},
+      {"--which_data 1 --run_cmd text", "--which_data and --run_cmd exclude each other"},
+      {"--which_data 1 --dump dump.json", "--which_data and --dump exclude each other"},
       {"--which_data 1 --evaluate output", "--which_data and --evaluate exclude each other"},
       {"--which_data 1 --plot output", "--config_path means nothing to --plot"},
   };
