@@ -43,7 +43,8 @@ enum class OpPass : uint8_t {
 std::string_view name_of(OpPass pass);
 
 /// An op, as it was before it ran, for other inputs: as many as it had, lists of tensors one after
-/// the other, undefined ones where it had those. It records what it does if grad mode is on, and
+/// the other, undefined ones where it had those; of the dtypes that it had, or all floating ones
+/// float64. It records what it does if grad mode is on, and
 /// observers are told of it, unless an UnobservedScope says otherwise. The results are those of
 /// OpRun::outputs. Throws what the op throws, which may not take every dtype.
 using OpAgain = std::function<TensorList(std::span<const Tensor> inputs)>;

@@ -24,6 +24,9 @@
 // An op without backward has results that are cut off from the graph. Ops of the library and of
 // users are made in the same way.
 //
+// An op that holds dtypes, or tensors of one, before forward has `void widen()`, which makes of a
+// copy one for float64 inputs: observers may run it on such (OpRun::again).
+//
 // In a RecomputeScope a copy of the op, as it was before forward, may be run again: forward gives
 // the same bits whenever it is called with the same inputs. `static constexpr bool communicates =
 // true` marks ops that exchange messages, which may be told not to.
@@ -317,6 +320,17 @@ size_t tensors_in(const Input& input) {
   }
 }
 
+inline bool has_float64(const Tensor& t) { return t.defined() && t.dtype() == kFloat64; }
+template <class List>
+bool has_float64(const List& list) {
+  for (const Tensor& t : list) {
+    if (has_float64(t)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /// Tensors as the argument that they are given for.
 template <class Input>
 auto as_argument(std::span<const Tensor> tensors) {
@@ -332,8 +346,8 @@ TensorList apply_to(const Op& op,
                     [[maybe_unused]] std::span<const Tensor> tensors,
                     [[maybe_unused]] const std::array<size_t, sizeof...(I) + 1>& begins,
                     std::index_sequence<I...> /*arguments*/) {
-  return listed(apply_op(
-      op, as_argument<Inputs>(tensors.subspan(begins[I], begins[I + 1] - begins[I]))...));
+  return listed(
+      apply_op(op, as_argument<Inputs>(tensors.subspan(begins[I], begins[I + 1] - begins[I]))...));
 }
 
 /// The op on other inputs, for observers. Not inlined: only who looks for faults runs it.
@@ -342,8 +356,15 @@ template <class Op, class... Inputs>
   std::array<size_t, sizeof...(Inputs) + 1> begins = {};
   size_t next = 0;
   ((begins[next + 1] = begins[next] + tensors_in(inputs), ++next), ...);
-  return [op, begins](std::span<const Tensor> tensors) {
-    return apply_to<Inputs...>(op, tensors, begins, std::index_sequence_for<Inputs...>());
+  const bool was_wide = (has_float64(inputs) || ...);
+  return [op, begins, was_wide](std::span<const Tensor> tensors) {
+    Op own = op;
+    if constexpr (requires { own.widen(); }) {
+      if (!was_wide && has_float64(tensors)) {
+        own.widen();
+      }
+    }
+    return apply_to<Inputs...>(own, tensors, begins, std::index_sequence_for<Inputs...>());
   };
 }
 

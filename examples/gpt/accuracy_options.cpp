@@ -5,6 +5,7 @@
 
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
+#include "parallel_core/training/program.h"
 #include "parallel_core/training/terminal.h"
 #include "parallel_core/verification/op_error.h"
 #include "parallel_core/verification/run_twice.h"
@@ -46,20 +47,32 @@ po::options_description accuracy_options() {
                         "again in float64 from the same inputs, forward and backward; print their "
                         "errors in units of what half a unit in the last place of the inputs does; "
                         "exit code 1 if one is beyond --op_error_multiple");
-  options.add_options()("op_error_multiple",
-                        po::value<double>()->default_value(8)->value_name("X"),
+  options.add_options()("op_error_multiple", po::value<double>()->default_value(8)->value_name("X"),
                         "of that unit which an op may be off by");
-  options.add_options()("twice", po::value<int64_t>()->value_name("N"),
-                        "train the first N steps twice and compare bits: of all op results, losses, "
-                        "norms, gradients and weights; exit code 1 and the first op that differs");
-  options.add_options()("lr_zero", po::value<int64_t>()->value_name("N"),
-                        "N steps with learning rate 0 and no weight decay, for loss and norm of the "
-                        "start weights on many batches (metrics.jsonl); exit code 1 if a weight "
-                        "changes");
-  options.add_options()("json", po::value<std::string>()->value_name("FILE"),
-                        "write the report of --op_error, --twice or --lr_zero to this file too");
-  options.add_options()("html", po::value<std::string>()->value_name("FILE"),
-                        "the same as a page");
+  options.add_options()(
+      "twice", po::value<int64_t>()->value_name("N"),
+      "train the first N steps twice and compare bits: of all op results, losses, "
+      "norms, gradients and weights; exit code 1 and the first op that differs");
+  options.add_options()(
+      "lr_zero", po::value<int64_t>()->value_name("N"),
+      "N steps with learning rate 0 and no weight decay, for loss and norm of the "
+      "start weights on many batches (metrics.jsonl); exit code 1 if a weight "
+      "changes");
+  options.add_options()(
+      "find_fault", po::value<std::string>()->value_name("REFERENCE"),
+      "hold this training against a replay case or the output folder of a run, stage by stage, "
+      "and end at the first that fails: config weights data forward loss backward reduction clip "
+      "schedule optimizer determinism long_run none (docs/accuracy.md)");
+  options.add_options()("expand", po::value<std::string>()->value_name("LAYOUTS"),
+                        "with --find_fault: layouts as for --verify_layout, separated by "
+                        "semicolons, that are then held against one process");
+  options.add_options()("fault_steps", po::value<int64_t>()->default_value(3)->value_name("N"),
+                        "steps that --find_fault compares number by number");
+  options.add_options()(
+      "json", po::value<std::string>()->value_name("FILE.json"),
+      "also write the verdict of --find_fault, --op_error, --twice or --lr_zero to this file");
+  options.add_options()("html", po::value<std::string>()->value_name("FILE.html"),
+                        "and to this page");
   return options;
 }
 
@@ -75,6 +88,14 @@ std::string text_of(const po::variables_map& arguments, const char* option) {
 }
 
 }  // namespace
+
+void check_trains(const po::variables_map& arguments, const std::string& mode) {
+  for (const char* option : {"inject_weights", "inject_data", "inject_grads", "inject_inputs",
+                             "map", "op_error", "twice", "lr_zero"}) {
+    check<ValueError>(arguments.count(option) == 0, "--", mode, " and --", option,
+                      " exclude each other");
+  }
+}
 
 Injection injection_asked_for(const po::variables_map& arguments) {
   return {.weights = text_of(arguments, "inject_weights"),
@@ -105,16 +126,18 @@ std::optional<TrainingTest> test_asked_for(const po::variables_map& arguments) {
   }
   accuracy::check_report_files(test.files);
   if (chosen == "op_error") {
-    test.run = [measured = OpErrorOptions{
-                    .names = text_of(arguments, "op_error"),
-                    .multiple = arguments["op_error_multiple"].as<double>()}](
+    test.run = [measured = OpErrorOptions{.names = text_of(arguments, "op_error"),
+                                          .multiple = arguments["op_error_multiple"].as<double>()}](
                    const AllConfig& config, const PretrainOptions& options) {
       return measure_op_errors(config, options, measured);
     };
     return test;
   }
   const auto steps = arguments[chosen].as<int64_t>();
-  check<ValueError>(steps >= 1, "--", chosen, " is ", steps, "; expected a number of steps from 1 on");
+  check<ValueError>(arguments.count("measure_rounding") == 0, "--measure_rounding and --", chosen,
+                    " exclude each other");
+  check<ValueError>(steps >= 1, "--", chosen, " is ", steps,
+                    "; expected a number of steps from 1 on");
   if (chosen == "lr_zero") {
     test.overrides.push_back(concat("training_config.training_iters=", steps));
     test.run = [steps](const AllConfig& config, const PretrainOptions& options) {
@@ -151,6 +174,32 @@ std::optional<dump::DumpConfig> dump_asked_for(const po::variables_map& argument
     return std::nullopt;
   }
   return dump::read_dump_config(file);
+}
+
+int find_fault(const po::variables_map& arguments,
+               const ConfigLoader& load,
+               const Distributed& job) {
+  const auto text = [&](const char* option) {
+    return arguments.count(option) == 0 ? std::string() : arguments[option].as<std::string>();
+  };
+  check<ValueError>(job.world()->size() == 1,
+                    "--find_fault trains all ranks in one process; this job has ",
+                    job.world()->size(), " processes");
+  const accuracy::ReportFiles files = {.html = text("html"), .json = text("json")};
+  accuracy::check_report_files(files);
+  FindFaultOptions options;
+  options.steps = arguments["fault_steps"].as<int64_t>();
+  check<ValueError>(options.steps >= 1, "--fault_steps ", options.steps,
+                    ": expected at least one step");
+  options.config_file = text("config_path");
+  std::istringstream layouts(text("expand"));
+  for (std::string layout; std::getline(layouts, layout, ';');) {
+    options.expand.push_back(layout);
+  }
+  const accuracy::VerdictReport report = tapestry::find_fault(load, text("find_fault"), options);
+  print_result(fit_to_terminal(OutputStream::kOut, accuracy::report_text(report)) +
+               accuracy::write_report_files(report, files));
+  return report.exit_code();
 }
 
 }  // namespace tapestry::examples

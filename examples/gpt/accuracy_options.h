@@ -12,6 +12,7 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/injection/injection.h"
 #include "parallel_core/training/pretrain.h"
+#include "parallel_core/verification/find_fault.h"
 
 namespace tapestry::examples {
 
@@ -25,6 +26,10 @@ std::string accuracy_help();
 std::optional<dump::DumpConfig> dump_asked_for(
     const boost::program_options::variables_map& arguments);
 
+/// ValueError, naming both, if there is an option of what injects or tests a training beside one
+/// that does not train as configured.
+void check_trains(const boost::program_options::variables_map& arguments, const std::string& mode);
+
 /// --inject_weights, --inject_grads, --inject_data, --inject_inputs and --map. ValueError for empty
 /// names.
 Injection injection_asked_for(const boost::program_options::variables_map& arguments);
@@ -37,7 +42,11 @@ struct TrainingTest {
 };
 /// --op_error, --twice or --lr_zero. ValueError for more than one of them, for numbers of steps
 /// below 1, and for files of a report without a test.
-std::optional<TrainingTest> test_asked_for(
-    const boost::program_options::variables_map& arguments);
+std::optional<TrainingTest> test_asked_for(const boost::program_options::variables_map& arguments);
+
+/// --find_fault: prints the verdict, writes its files. Its exit code.
+int find_fault(const boost::program_options::variables_map& arguments,
+               const ConfigLoader& load,
+               const Distributed& job);
 
 }  // namespace tapestry::examples

@@ -40,8 +40,8 @@ struct InjectedValue {
 // Names of the gradient, the likelier one first.
 std::vector<std::string> gradient_names(const std::string& name) {
   std::vector<std::string> names;
-  for (const auto& [sum, block] : {std::pair{".output", ".mlp"},
-                                   std::pair{".attention_residual", ".attention"}}) {
+  for (const auto& [sum, block] :
+       {std::pair{".output", ".mlp"}, std::pair{".attention_residual", ".attention"}}) {
     if (name.ends_with(sum)) {
       names.push_back(kGradients + name.substr(0, name.size() - std::string(sum).size()) + block);
     }
@@ -54,8 +54,8 @@ std::vector<std::string> gradient_names(const std::string& name) {
 int64_t shares_of_gradient(const std::string& name, const AllConfig& config) {
   for (const char* end : {".k", ".v", ".key", ".value"}) {
     if (name.ends_with(end)) {
-      return std::max<int64_t>(1, get_tensor_model_parallel_world_size() /
-                                      config.model_config.num_query_groups);
+      return std::max<int64_t>(
+          1, get_tensor_model_parallel_world_size() / config.model_config.num_query_groups);
     }
   }
   return 1;
@@ -102,9 +102,9 @@ void InjectedValues::after(FinishedStep& step) {
     active_ = false;
     reference_->end_step();
     injected_any_ = injected_any_ || !values_.empty();
-    std::string text = concat("inject_inputs: in step ", step.record.step, " ", values_.size(),
-                              " values and ", gradients_.size(), " gradients are those of ",
-                              reference_->folder());
+    std::string text =
+        concat("inject_inputs: in step ", step.record.step, " ", values_.size(), " values and ",
+               gradients_.size(), " gradients are those of ", reference_->folder());
     if (!missing_.empty()) {
       text += concat("; it lacks ", missing_.size(), ", such as ", *missing_.begin());
     }
@@ -136,8 +136,7 @@ Tensor InjectedValues::whole_rows(const std::string& name, const Place& place) {
         continue;
       }
       TensorList pieces;
-      for (const ValuePlacement::Range& range :
-           place.placement.ranges[static_cast<size_t>(axis)]) {
+      for (const ValuePlacement::Range& range : place.placement.ranges[static_cast<size_t>(axis)]) {
         pieces.push_back(part.slice(axis_of_row, range.begin, range.end));
       }
       part = pieces.size() == 1 ? pieces.front() : cat(pieces, axis_of_row);
@@ -200,11 +199,11 @@ Tensor InjectedValues::replacement(const ObservedValue& value) {
     values_.insert(name);
   }
   const UnobservedScope unobserved;
-  return apply_op(InjectedValue{.value = std::move(rows),
-                                .gradient = [this, name, place, reference = reference_] {
-                                  return gradient_of(name, *place);
-                                }},
-                  value.value);
+  return apply_op(
+      InjectedValue{.value = std::move(rows),
+                    .gradient = [this, name, place,
+                                 reference = reference_] { return gradient_of(name, *place); }},
+      value.value);
 }
 
 }  // namespace tapestry

@@ -43,9 +43,10 @@ class InjectedGradients final : public StepObserver {
           concat("inject_grads: step ", step.record.step, " is updated with given gradients"));
     }
     if (step.is_last && !any_ && step.failure.empty()) {
-      step.failure = concat("inject_grads: no step of this run has given gradients; those that "
-                            "there are begin with step ",
-                            *reference_.steps().begin());
+      step.failure = concat(
+          "inject_grads: no step of this run has given gradients; those that "
+          "there are begin with step ",
+          *reference_.steps().begin());
     }
   }
 
@@ -62,8 +63,8 @@ std::vector<std::string> injection_overrides(const Injection& injection) {
   std::vector<std::string> overrides;
   if (!injection.data.empty()) {
     check_folder("inject_data", injection.data);
-    for (const char* key : {"data_path", "train_data_path", "valid_data_path", "test_data_path",
-                            "text", "shuffle"}) {
+    for (const char* key :
+         {"data_path", "train_data_path", "valid_data_path", "test_data_path", "text", "shuffle"}) {
       overrides.push_back(concat("dataset_config.", key, "=null"));
     }
     overrides.push_back("dataset_config.step_data_dir=" + config::string_text(injection.data));
@@ -101,11 +102,10 @@ void add_injection(const Injection& injection, const AllConfig& config, Pretrain
         });
   }
   if (!injection.inputs.empty()) {
-    options.observers.push_back(
-        [reference = ReferenceValues(injection.inputs, map),
-         &config](TrainOneStepCell& cell) -> std::unique_ptr<StepObserver> {
-          return std::make_unique<InjectedValues>(cell, config, reference);
-        });
+    options.observers.push_back([reference = ReferenceValues(injection.inputs, map),
+                                 &config](TrainOneStepCell& cell) -> std::unique_ptr<StepObserver> {
+      return std::make_unique<InjectedValues>(cell, config, reference);
+    });
   }
 }
 

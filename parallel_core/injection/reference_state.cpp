@@ -54,7 +54,8 @@ LogicalState parameters_of(const std::vector<dump::LogicalTensor>& tensors,
     const std::string_view name = row.op_name;
     if (row.op_type != "Parameter" || !name.starts_with(prefix) ||
         (of_optimizer && (row.pass == "optimizer") != *of_optimizer) ||
-        (prefix.empty() && (name.starts_with(kGradientPrefix) || name.starts_with(kUpdatePrefix)))) {
+        (prefix.empty() &&
+         (name.starts_with(kGradientPrefix) || name.starts_with(kUpdatePrefix)))) {
       continue;
     }
     const std::string own(name.substr(prefix.size()));
@@ -158,8 +159,8 @@ std::optional<LogicalState> ReferenceGradients::of_step(int64_t step) const {
       if (!file.starts_with(kPrefix) || !file.ends_with(kSuffix)) {
         continue;
       }
-      const std::string name = map_.apply(
-          file.substr(kPrefix.size(), file.size() - kPrefix.size() - kSuffix.size()));
+      const std::string name =
+          map_.apply(file.substr(kPrefix.size(), file.size() - kPrefix.size() - kSuffix.size()));
       check<ValueError>(state.emplace(name, load_npy(entry.path().string())).second,
                         entry.path().string(), ": its name, ", name,
                         ", is that of another file too");

@@ -16,14 +16,14 @@ bool is_dump_folder(const std::string& folder);
 
 /// The weights that the first iteration of a dump began with, from rows of op_type Parameter, names
 /// through `map`: those that are not of the pass "optimizer", else the weights after the update
-/// less Updates/NAME. IoError for a dump that cannot be read; ValueError, saying what to dump, if it
-/// has neither, and for a tensor whose values are not all there.
+/// less Updates/NAME. IoError for a dump that cannot be read; ValueError, saying what to dump, if
+/// it has neither, and for a tensor whose values are not all there.
 LogicalState dumped_start_weights(const std::string& folder, const accuracy::NameMap& map);
 
 /// Gradients of steps, before clipping, unscaled. A folder has one of
 ///   grads_step_N.safetensors           N from 1 on, as training_config.dump_grad_steps writes them
-///   step_N/grad_ID.npy                 a file per tensor, N from 1 on; ID, through the map, its name
-///   a dump: Gradients/NAME of op_type Parameter in iteration N - 1
+///   step_N/grad_ID.npy                 a file per tensor, N from 1 on; ID, through the map, its
+///   name a dump: Gradients/NAME of op_type Parameter in iteration N - 1
 class ReferenceGradients {
  public:
   /// IoError for a folder that cannot be read; ValueError if it has no gradients of any step.

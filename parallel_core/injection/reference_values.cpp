@@ -48,8 +48,8 @@ void ReferenceValues::index() {
   std::set<std::string> with_second_output;
   for (const dump::LogicalTensor& tensor : of_step_) {
     const dump::DumpRow& row = tensor.row();
-    has_gate = has_gate || row.op_name.ends_with(".mlp.gate") ||
-               row.op_name.ends_with(".mlp.gate_proj");
+    has_gate =
+        has_gate || row.op_name.ends_with(".mlp.gate") || row.op_name.ends_with(".mlp.gate_proj");
     if (row.op_type == "Module" && !row.input && row.slot == 1) {
       with_second_output.insert(row.op_name);
     }
@@ -67,10 +67,10 @@ void ReferenceValues::index() {
     } else if (row.op_type == "Module") {
       for (accuracy::NamedValue& value :
            accuracy::named_values({.op_name = name,
-                                   .input = row.input,
-                                   .slot = row.slot,
-                                   .has_gate = has_gate,
-                                   .has_second_output = with_second_output.contains(row.op_name)})) {
+           .input = row.input,
+           .slot = row.slot,
+           .has_gate = has_gate,
+           .has_second_output = with_second_output.contains(row.op_name)})) {
         if (value.cut != accuracy::Cut::kGroups) {
           of_modules.emplace_back(std::move(value.name),
                                   Side{.tensor = i, .cut = value.cut, .part = value.part});
@@ -115,9 +115,8 @@ Tensor ReferenceValues::row(const std::string& name, int64_t sample, const Shape
                     " is ", row.shape(), ", the model's is ", shape,
                     "; are the two of the same configuration?");
   // [S, n, D] or [S, n * D] in place of [n, S, D]
-  return shape.size() == 3
-             ? row.reshape({shape[1], shape[0], shape[2]}).permute({1, 0, 2})
-             : row.reshape(shape);
+  return shape.size() == 3 ? row.reshape({shape[1], shape[0], shape[2]}).permute({1, 0, 2})
+                           : row.reshape(shape);
 }
 
 }  // namespace tapestry

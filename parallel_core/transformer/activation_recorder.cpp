@@ -91,8 +91,7 @@ Tensor replaced(std::string_view name,
                                           .batch_axis = batch_axis});
     if (other.defined()) {
       check<RuntimeError>(other.shape() == value.shape() && other.dtype() == value.dtype(), name,
-                          ": is to be replaced by ", describe(other), ", but is ",
-                          describe(value));
+                          ": is to be replaced by ", describe(other), ", but is ", describe(value));
       goes_on = std::move(other);
     }
   }

@@ -20,8 +20,9 @@ namespace tapestry {
 /// While it lives, keeps what the model of the current rank reports: of each name the first value,
 /// and of that the first row of the batch, as a float32 copy of the shape [1, ...].
 ///
-/// Names: embedding, layers.I.{attention_norm, attention, attention_residual, ffn_norm, mlp, output}
-/// and final_norm [1, S, H], attention_residual being what ffn_norm is the norm of; layers.I.attention.{query, key, value} as projected, with their biases, and
+/// Names: embedding, layers.I.{attention_norm, attention, attention_residual, ffn_norm, mlp,
+/// output} and final_norm [1, S, H], attention_residual being what ffn_norm is the norm of;
+/// layers.I.attention.{query, key, value} as projected, with their biases, and
 /// layers.I.attention.{q, k, v} as attended, after norm and rotation [1, heads or groups, S, D];
 /// layers.I.attention.context, before the output projection [1, S, heads * D]; of a dense MLP
 /// layers.I.mlp.{gate, up}, or up alone, with their biases, and layers.I.mlp.active, before its

@@ -149,9 +149,8 @@ ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
     return hidden_axes(value, batch_axis_, context_layout_, layout_);
   };
   const auto pass_on = [&](const char* name, Tensor& value) {
-    report_if_recorded([&] {
-      pass_activation(layer_value(layer_, name), value, axes_of(value), batch_axis_);
-    });
+    report_if_recorded(
+        [&] { pass_activation(layer_value(layer_, name), value, axes_of(value), batch_axis_); });
   };
   // A block's result, and what becomes of it by adding. Both are made only to be shown, as the next
   // norm adds; but a sum that another takes the place of is made here.
@@ -195,9 +194,8 @@ ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
              DropoutSite::kAttentionOutput, attn_post_norm_, LayerOp::kAttentionPostNorm, pass);
   ResidualStream middle = {residual_from_norm_ ? before.normed : before.sum, attended};
   pass_sum("attention", "attention_residual", middle);
-  AddNorm between =
-      normalize(middle, *post_attention_norm_, LayerOp::kPostAttentionNorm,
-                values != nullptr && recompute_->recomputes(LayerOp::kAdd), pass);
+  AddNorm between = normalize(middle, *post_attention_norm_, LayerOp::kPostAttentionNorm,
+                              values != nullptr && recompute_->recomputes(LayerOp::kAdd), pass);
   pass_on("ffn_norm", between.normed);
   const OutputAndBias fed =
       finish((*mlp_)(between.normed, pass), LayerOp::kProjection, DropoutSite::kMlpOutput,

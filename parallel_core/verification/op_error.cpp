@@ -324,16 +324,13 @@ class OpErrors final : public StepObserver, private Observer {
       const double error = dump::tensor_distance(result.detach(), exact.values[i], unit);
       double by_inputs = 0;
       for (const TensorList& of_moved : exact.of_moved) {
-        by_inputs =
-            std::max(by_inputs, dump::tensor_distance(of_moved[i], exact.values[i], unit));
+        by_inputs = std::max(by_inputs, dump::tensor_distance(of_moved[i], exact.values[i], unit));
       }
-      const double half_ulp =
-          by_inputs +
-          dump::tensor_distance(exact.values[i].to(result.dtype()), exact.values[i], unit);
-      const double ratio = error == 0 ? 0
-                           : half_ulp > 0
-                               ? error / half_ulp
-                               : std::numeric_limits<double>::infinity();
+      const double half_ulp = by_inputs + dump::tensor_distance(exact.values[i].to(result.dtype()),
+                                                                exact.values[i], unit);
+      const double ratio = error == 0     ? 0
+                           : half_ulp > 0 ? error / half_ulp
+                                          : std::numeric_limits<double>::infinity();
       if (ratio > found.ratio) {
         found.error = error;
         found.half_ulp = half_ulp;
@@ -426,8 +423,8 @@ accuracy::VerdictReport measure_op_errors(const AllConfig& config,
   try {
     names = std::regex(measured.names);
   } catch (const std::regex_error& error) {
-    throw ValueError(concat("op_error: '", measured.names, "' is no regular expression: ",
-                            error.what()));
+    throw ValueError(
+        concat("op_error: '", measured.names, "' is no regular expression: ", error.what()));
   }
   auto found = std::make_shared<Measurements>();
   PretrainOptions own = options;

@@ -141,12 +141,9 @@ nlohmann::json comparison_of(const Trace& first, const Trace& second) {
     }
     ++differ;
     if (!earliest) {
-      earliest = {{"step", thing.step},
-                  {"micro_batch", thing.micro_batch},
-                  {"pass", thing.pass},
-                  {"module", thing.module},
-                  {"name", thing.name},
-                  {"what", thing.what},
+      earliest = {{"step", thing.step},    {"micro_batch", thing.micro_batch},
+                  {"pass", thing.pass},    {"module", thing.module},
+                  {"name", thing.name},    {"what", thing.what},
                   {"another", !same_thing}};
     }
     if (!same_thing) {

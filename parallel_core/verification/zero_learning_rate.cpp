@@ -93,11 +93,10 @@ accuracy::VerdictReport run_with_zero_learning_rate(const AllConfig& config,
   report.lines.push_back(concat("Losses and norms of ", summary.steps,
                                 summary.steps == 1 ? " step" : " steps", " are in ",
                                 config.training_config.output_dir, "/metrics.jsonl."));
-  report.lines.push_back(report.first
-                             ? "Weights have changed although the learning rate is 0."
-                             : concat("The ", changes->tensors,
-                                      " tensors of the first rank have the bits that they "
-                                      "started with, and so have those of all others."));
+  report.lines.push_back(report.first ? "Weights have changed although the learning rate is 0."
+                                      : concat("The ", changes->tensors,
+                                               " tensors of the first rank have the bits that they "
+                                               "started with, and so have those of all others."));
   return report;
 }
 

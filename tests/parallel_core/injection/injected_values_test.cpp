@@ -32,6 +32,7 @@ struct ValuesReference {
   std::map<std::string, TensorList> values;
 };
 ValuesReference make_reference(const Overrides& overrides, const std::string& folder) {
+  const testing::OneProcess groups;
   ValuesReference out{overrides, testing::moved_weights(overrides), folder, {}};
   Trainer trainer(testing::small_config(overrides), out.start);
   testing::run_steps(trainer, {.dump = folder});
@@ -78,7 +79,7 @@ const std::set<std::string>& names_of_the_two_faults() {
   static const auto& names = *new std::set<std::string>{
       // Forward: what is made of the wrong weight. Backward: what its transpose makes.
       "layers.0.attention", "layers.0.attention_residual", "Gradients/layers.0.attention.context",
-      "layers.1.mlp.gate", "layers.1.mlp.active", "Gradients/layers.1.ffn_norm"};
+      "layers.1.mlp.gate",  "layers.1.mlp.active",         "Gradients/layers.1.ffn_norm"};
   return names;
 }
 
@@ -120,6 +121,7 @@ TEST(InjectedValues, TakeThePlaceOfValuesOfAnyStructure) {
   for (size_t i = 0; i < structures.size(); ++i) {
     const std::string folder = dump::fresh_folder(concat("structure_", i));
     const ValuesReference reference = make_reference(structures[i], folder + "/reference");
+    const testing::OneProcess groups;
     Trainer trainer(testing::small_config(structures[i]), with_two_faults(reference.start));
     testing::run_steps(trainer, {.dump = folder + "/injected", .inputs = reference.folder});
     std::set<std::string> found = differing(testing::dumped(folder + "/injected"), reference);
@@ -133,6 +135,7 @@ TEST(InjectedValues, TakeThePlaceOfValuesOfAnyStructure) {
 // The loss is that of the reference although every weight is another one, where logits go on.
 TEST(InjectedValues, LossFollowsFromTheReferencesLogits) {
   const Overrides overrides = {"model_config.fused_linear_cross_entropy=False"};
+  const testing::OneProcess groups;
   const std::string folder = dump::fresh_folder();
   State start = testing::moved_weights(overrides);
   StepsOfRun expected;
@@ -152,15 +155,14 @@ TEST(InjectedValues, LossFollowsFromTheReferencesLogits) {
 TEST(InjectedValues, RecomputedLayersAreInjectedToo) {
   const std::string folder = dump::fresh_folder();
   const ValuesReference reference = make_reference(kLlama, folder + "/reference");
-  for (const char* recompute :
-       {"parallel_config.recompute_config={recompute: True}",
-        "parallel_config.recompute_config={select_recompute: True}"}) {
+  for (const char* recompute : {"parallel_config.recompute_config={recompute: True}",
+                                "parallel_config.recompute_config={select_recompute: True}"}) {
+    const testing::OneProcess groups;
     const Overrides overrides = testing::joined(kLlama, {recompute});
     Trainer trainer(testing::small_config(overrides), with_two_faults(reference.start));
     const std::string own = dump::fresh_folder("recomputed");
     testing::run_steps(trainer, {.dump = own + "/injected", .inputs = reference.folder});
-    EXPECT_EQ(differing(testing::dumped(own + "/injected"), reference),
-              names_of_the_two_faults())
+    EXPECT_EQ(differing(testing::dumped(own + "/injected"), reference), names_of_the_two_faults())
         << recompute;
   }
 }
@@ -168,7 +170,8 @@ TEST(InjectedValues, RecomputedLayersAreInjectedToo) {
 TEST(InjectedValues, ARunThatTakesNothingFails) {
   const std::string folder = dump::fresh_folder();
   make_reference({}, folder + "/reference");
-  // Two steps of other samples: the reference has none of them.
+  // Other samples: the reference has none of them.
+  const testing::OneProcess groups;
   Trainer trainer(testing::small_config());
   InjectedValues values(trainer.cell, trainer.config,
                         ReferenceValues(folder + "/reference", accuracy::NameMap()));
@@ -184,6 +187,7 @@ TEST(InjectedValues, ARunThatTakesNothingFails) {
 TEST(InjectedValues, ValuesOfAnotherShapeAreRefused) {
   const std::string folder = dump::fresh_folder();
   make_reference({}, folder + "/reference");
+  const testing::OneProcess groups;
   Trainer trainer(testing::small_config({"model_config.hidden_size=16"}));
   EXPECT_THROW(testing::run_steps(trainer, {.inputs = folder + "/reference"}), ValueError);
   EXPECT_THROW(ReferenceValues(folder + "/nowhere", accuracy::NameMap()), IoError);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/tensor/rank_context.h"
 #include "parallel_core/dump/dump_reader.h"
 #include "parallel_core/dump/logical_tensor.h"
 #include "parallel_core/dump/tensor_distance.h"
@@ -26,8 +27,8 @@ namespace tapestry::testing {
 
 struct InjectedRun {
   int64_t steps = 1;
-  std::string dump;       ///< folder to write; empty: none
-  std::string inputs;     ///< dump to take values from; empty: none
+  std::string dump;    ///< folder to write; empty: none
+  std::string inputs;  ///< dump to take values from; empty: none
   TrainOneStepCell::GradientSource gradients;
   std::function<void(TrainOneStepCell&)> started;  ///< when the start weights are in
 };
@@ -39,10 +40,20 @@ struct StepsOfRun {
   std::string failure;
 };
 
+/// The groups of one process, while it lives.
+class OneProcess {
+ public:
+  OneProcess() { initialize_model_parallel(); }
+  OneProcess(const OneProcess&) = delete;
+  OneProcess& operator=(const OneProcess&) = delete;
+  ~OneProcess() { destroy_model_parallel(); }
+};
+
 inline constexpr int64_t kMicroBatches = 4;  // of all data-parallel ranks together, two rows each
 
 inline dump::DumpConfig dump_into(const std::string& folder) {
-  const std::string file = folder + ".json";
+  // Of each rank its own: they write at the same time.
+  const std::string file = concat(folder, ".", RankContext::current().rank(), ".json");
   dump::write_text(file, R"({"common_dump_settings": {"path": ")" + folder +
                              R"(", "dump_mode": 1, "kernels": ["Value", "Parameter"]}, )" +
                              R"("e2e_dump_settings": {}})");
@@ -128,8 +139,7 @@ inline std::ostream& operator<<(std::ostream& out, const InjectionLayout& layout
 inline std::vector<InjectionLayout> injection_layouts() {
   const std::string p = "parallel_config.";
   const auto zero = [&](const char* level) {
-    return Overrides{"training_config.use_distributed_optimizer=True",
-                     p + "zero_level=" + level};
+    return Overrides{"training_config.use_distributed_optimizer=True", p + "zero_level=" + level};
   };
   return {
       {"one", 1, {}, {}},

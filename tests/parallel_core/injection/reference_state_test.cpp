@@ -32,6 +32,7 @@ accuracy::NameMap map_of(const std::string& folder, const std::string& text) {
 }
 
 TEST(ReferenceState, ADumpGivesWhatItsFirstStepBeganWithAndGradients) {
+  const testing::OneProcess groups;
   const std::string folder = dump::fresh_folder();
   const State start = testing::moved_weights({});
   Trainer trainer(testing::small_config(), start);
@@ -72,8 +73,8 @@ TEST(ReferenceState, WeightsOfAnotherPassAreThoseAtTheStart) {
   weight.pass = "forward";
   writer.write(weight);
   writer.end_iteration();
-  const LogicalState found = dumped_start_weights(
-      folder, map_of(folder, "model\\.norm\\.(.*): final_norm.$1\n"));
+  const LogicalState found =
+      dumped_start_weights(folder, map_of(folder, "model\\.norm\\.(.*): final_norm.$1\n"));
   ASSERT_EQ(found.size(), 1U);
   EXPECT_TRUE(testing::same_bits(found.at("final_norm.weight"), dump::numbered({4})));
 }
@@ -107,9 +108,8 @@ TEST(ReferenceState, FoldersWithoutWhatIsAskedForAreRefused) {
   EXPECT_THAT(message_of<IoError>([&] { injection_overrides({.data = folder + "/none"}); }),
               HasSubstr("inject_data"));
   PretrainOptions options;
-  EXPECT_THAT(message_of<ValueError>([&] {
-                add_injection({.map = "map.yaml"}, testing::small_config(), options);
-              }),
+  EXPECT_THAT(message_of<ValueError>(
+                  [&] { add_injection({.map = "map.yaml"}, testing::small_config(), options); }),
               HasSubstr("has no effect"));
 }
 
