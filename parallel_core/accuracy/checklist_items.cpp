@@ -1,5 +1,7 @@
 #include "parallel_core/accuracy/checklist_items.h"
 
+#include <algorithm>
+
 #include "autograd/tensor/error.h"
 
 namespace tapestry::accuracy {
@@ -79,13 +81,10 @@ Value expert_width(const AllConfig& config, const SideOptions& /*options*/) {
   return Value(moe_ffn_hidden_size(config.model_config));
 }
 
-// In each layer, as several keys can say it.
 Value expert_layers(const AllConfig& config, const SideOptions& /*options*/) {
-  Value::List layers;
-  for (int64_t layer = 0; layer < config.model_config.num_layers; ++layer) {
-    layers.emplace_back(static_cast<int64_t>(is_moe_layer(config.model_config, layer) ? 1 : 0));
-  }
-  return {std::move(layers)};
+  return {expert_layers_text(config.model_config.num_layers, [&](int64_t layer) {
+    return is_moe_layer(config.model_config, layer);
+  })};
 }
 
 Value beta1(const AllConfig& config, const SideOptions& /*options*/) {
@@ -373,12 +372,23 @@ constexpr ChecklistItem kItems[] = {
 
 std::span<const ChecklistItem> checklist_items() { return checklist_items_file::kItems; }
 
+std::string expert_layers_text(int64_t layers, const std::function<bool(int64_t)>& has_experts) {
+  if (layers > kMostListedLayers) {
+    return concat(layers, " layers");
+  }
+  std::string text;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    text += has_experts(layer) ? '1' : '0';
+  }
+  return text;
+}
+
 std::vector<ParameterKind> parameter_kinds(const AllConfig& config) {
   const TransformerConfig& model = config.model_config;
   const bool norm_biases = model.normalization == "LayerNorm";
   bool dense = false;
   bool experts = false;
-  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+  for (int64_t layer = 0; layer < std::min(model.num_layers, kMostListedLayers); ++layer) {
     (is_moe_layer(model, layer) ? experts : dense) = true;
   }
   std::vector<ParameterKind> kinds = {{"tok_embeddings.weight"}};
