@@ -26,6 +26,7 @@
 #include "parallel_core/report/schedule_plot.h"
 #include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/evaluate_checkpoint.h"
+#include "parallel_core/training/measured_rounding.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/training/terminal.h"
@@ -48,16 +49,22 @@ std::string version_text() {
 }
 
 // Exit code 1 means that the layout does not compute what one process does.
+// Reads the file with further overrides.
+tapestry::ConfigLoader loader_of(const std::string& config_path,
+                                 const tapestry::LoadOptions& load) {
+  return [config_path, load](const std::vector<std::string>& more) {
+    tapestry::LoadOptions all = load;
+    all.overrides.insert(all.overrides.end(), more.begin(), more.end());
+    return tapestry::init_configs_from_yaml(config_path, all);
+  };
+}
+
 int verify(const std::string& config_path,
            const tapestry::LoadOptions& load,
            const std::string& layout,
            int64_t steps) {
   const tapestry::LayoutPair pair =
-      tapestry::load_layout_pair(layout, [&](const std::vector<std::string>& more) {
-        tapestry::LoadOptions all = load;
-        all.overrides.insert(all.overrides.end(), more.begin(), more.end());
-        return tapestry::init_configs_from_yaml(config_path, all);
-      });
+      tapestry::load_layout_pair(layout, loader_of(config_path, load));
   const tapestry::LayoutReport report = tapestry::compare_layout(pair, {.steps = steps});
   print_wrapped(tapestry::report_text(report, pair));
   return report.agrees() ? kFinished : kFailure;
@@ -241,6 +248,9 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     return verify(config_path, load, arguments["verify_layout"].as<std::string>(),
                   arguments["verify_steps"].as<int64_t>());
   }
+  if (arguments.count("find_fault") != 0) {
+    return tapestry::examples::find_fault(arguments, loader_of(config_path, load), job);
+  }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
   if (arguments.count("plot_schedule") != 0) {
     const std::string out = arguments["plot_schedule"].as<std::string>();
@@ -253,14 +263,23 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     dry_run(config, job);
     return kFinished;
   }
-  tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
-                              .stop_requested = tapestry::stop_on_signals(),
-                              .overwrite = arguments.count("overwrite") != 0,
-                              .replace = arguments.count("replace") != 0,
-                              .world = job.world(),
-                              .ranks_on_host = job.ranks_on_host(),
-                              .progress_text = job.progress_text(),
-                              .dump = tapestry::examples::dump_asked_for(arguments)});
+  tapestry::PretrainOptions training = {.run_cmd = arguments["run_cmd"].as<std::string>(),
+                                        .stop_requested = tapestry::stop_on_signals(),
+                                        .overwrite = arguments.count("overwrite") != 0,
+                                        .replace = arguments.count("replace") != 0,
+                                        .world = job.world(),
+                                        .ranks_on_host = job.ranks_on_host(),
+                                        .progress_text = job.progress_text(),
+                                        .dump = tapestry::examples::dump_asked_for(arguments)};
+  if (arguments.count("measure_rounding") == 0) {
+    tapestry::pretrain(config, training);
+    return kFinished;
+  }
+  const auto repetitions = arguments["measure_rounding"].as<int64_t>();
+  tapestry::check_rounding_can_be_measured(config, *training.dump, repetitions);
+  if (!tapestry::pretrain(config, training).stopped_on_request) {
+    tapestry::measure_rounding(config, training, repetitions);
+  }
   return kFinished;
 }
 
