@@ -3,11 +3,10 @@
 // Source of names and defaults: megatron/training/arguments.py of Megatron-LM core 0.8 to 0.12, and
 // for the groups of weight decay megatron/core/optimizer/__init__.py.
 #include <algorithm>
-#include <array>
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 #include <string_view>
 #include <utility>
