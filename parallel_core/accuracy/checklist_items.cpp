@@ -47,38 +47,34 @@ Value residual_dtype(const AllConfig& config, const SideOptions& /*options*/) {
 
 Value softmax_dtype(const AllConfig& config, const SideOptions& /*options*/) {
   const TransformerConfig& model = config.model_config;
-  return Value(text_of(model.attention_softmax_in_fp32 ? kFloat32 : model.softmax_compute_dtype));
+  return {text_of(model.attention_softmax_in_fp32 ? kFloat32 : model.softmax_compute_dtype)};
 }
 
 Value loss_dtype(const AllConfig& config, const SideOptions& /*options*/) {
-  return Value(text_of(config.model_config.fp16_lm_cross_entropy ? kFloat16 : kFloat32));
+  return {text_of(config.model_config.fp16_lm_cross_entropy ? kFloat16 : kFloat32)};
 }
 
 Value embedding_dtype(const AllConfig& config, const SideOptions& /*options*/) {
   const TransformerConfig& model = config.model_config;
-  return Value(text_of(model.embedding_init_dtype.value_or(model.params_dtype)));
+  return {text_of(model.embedding_init_dtype.value_or(model.params_dtype))};
 }
 
 Value compute_dtype(const AllConfig& config, const SideOptions& /*options*/) {
-  return Value(text_of(config.model_config.compute_dtype));
+  return {text_of(config.model_config.compute_dtype)};
 }
 
 Value gradient_dtype(const AllConfig& config, const SideOptions& /*options*/) {
-  return Value(text_of(config.training_config.accumulate_allreduce_grads_in_fp32
-                           ? kFloat32
-                           : config.optimizer_config.main_grads_dtype));
-}
-
-Value qkv_bias(const AllConfig& config, const SideOptions& /*options*/) {
-  return Value(config.model_config.qkv_has_bias);
+  return {text_of(config.training_config.accumulate_allreduce_grads_in_fp32
+                      ? kFloat32
+                      : config.optimizer_config.main_grads_dtype)};
 }
 
 Value experts(const AllConfig& config, const SideOptions& /*options*/) {
-  return Value(config.model_config.moe.num_experts);
+  return {config.model_config.moe.num_experts};
 }
 
 Value expert_width(const AllConfig& config, const SideOptions& /*options*/) {
-  return Value(moe_ffn_hidden_size(config.model_config));
+  return {moe_ffn_hidden_size(config.model_config)};
 }
 
 Value expert_layers(const AllConfig& config, const SideOptions& /*options*/) {
@@ -222,8 +218,7 @@ constexpr ChecklistItem kItems[] = {
     {kStructure, "model_config.use_sandwich_norm", Effect::kMeaning, kAnotherModel},
     {kStructure, "model_config.hidden_act", Effect::kMeaning,
      "another function; gelu is the one with erf, fast_gelu that with tanh"},
-    {kStructure, "model_config.qkv_has_bias", Effect::kMeaning, kAnotherModel, Where::kAlways,
-     qkv_bias},
+    {kStructure, "model_config.qkv_has_bias", Effect::kMeaning, kAnotherModel},
     {kStructure, "model_config.out_proj_has_bias", Effect::kMeaning, kAnotherModel},
     {kStructure, "model_config.mlp_has_bias", Effect::kMeaning, kAnotherModel},
     {kStructure, "model_config.untie_embeddings_and_output_weights", Effect::kMeaning,

@@ -228,8 +228,8 @@ class StaticReader {
 };
 
 void StaticReader::read_model() {
-  const auto put_default = [&](const char* key, Value value) {
-    side_.values.try_emplace(key, std::move(value));
+  const auto put_default = [&](const char* key, const Value& value) {
+    side_.values.try_emplace(key, value);
   };
   const auto heads = side_.values.find("model_config.num_attention_heads");
   if (heads != side_.values.end()) {
