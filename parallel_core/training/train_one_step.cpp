@@ -167,7 +167,10 @@ double TrainOneStepCell::local_factor(const std::vector<data::Batch>& micro_batc
 
 double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_batches,
                                           StepResult& result) {
-  count_tokens(micro_batches, result);
+  {
+    const PhaseScope phase("count_tokens");
+    count_tokens(micro_batches, result);
+  }
   const double parts = static_cast<double>(micro_batches.size()) * data_parallel_size();
   random_context().step = position_.seen;
   const auto start = std::chrono::steady_clock::now();
@@ -191,6 +194,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
   result.compute_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count() -
       1000 * report.waiting_seconds;
+  const PhaseScope phase("sum_loss");
   // The loss is that of the last stage, and nothing on others.
   std::array<double, 2> sums = {loss, report.waiting_seconds / report.seconds};
   sum_over_pipeline(sums);
@@ -245,7 +249,10 @@ void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResu
 
 void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro_batches,
                                            StepResult& result) {
-  gradients_->start_step(position_.seen, static_cast<int64_t>(micro_batches.size()));
+  {
+    const PhaseScope phase("start_gradients");
+    gradients_->start_step(position_.seen, static_cast<int64_t>(micro_batches.size()));
+  }
   result.loss = forward_backward(micro_batches, result);
   {
     const PhaseScope phase("reduce_gradients");
