@@ -13,6 +13,7 @@
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
 #include "autograd/tensor/error.h"
+#include "examples/gpt/accuracy_options.h"
 #include "examples/gpt/command_line.h"
 #include "examples/gpt/view_commands.h"
 #include "parallel_core/comm/distributed.h"
@@ -162,7 +163,8 @@ std::string help_text(const po::options_description& options, const std::string&
   std::ostringstream text;
   text << "\nSections of FILE (--help SECTION lists the keys of one):\n"
        << tapestry::render_sections_help()
-       << "\nPresets: examples/gpt/pretrain_gpt_*.yaml. Several ranks: "
+       << "\nLooking for faults (dumps, comparisons): --help accuracy, docs/accuracy.md.\n"
+       << "Presets: examples/gpt/pretrain_gpt_*.yaml. Several ranks: "
           "examples/gpt/pretrain_gpt.sh.\n"
           "Exit codes: 0 finished, 2 wrong configuration or input, 1 any other failure.\n";
   std::ostringstream fitting;
@@ -178,16 +180,19 @@ std::string help_text(const po::options_description& options, const std::string&
 int run(const std::vector<std::string>& given, const tapestry::Distributed& job) {
   const bool first = job.world()->rank() == 0;
   const po::options_description options = describe_options();
+  po::options_description all("All");
+  all.add(options).add(tapestry::examples::accuracy_options());
   std::vector<std::string> words = given;
   if (const std::optional<std::string> topic = tapestry::examples::take_help(words)) {
-    const std::string text = help_text(options, *topic);
+    const std::string text =
+        *topic == "accuracy" ? tapestry::examples::accuracy_help() : help_text(options, *topic);
     if (first) {
       tapestry::print_result(text);
     }
     return kFinished;
   }
   po::variables_map arguments =
-      tapestry::examples::parse_command_line(words, options, tapestry::config::word_hint);
+      tapestry::examples::parse_command_line(words, all, tapestry::config::word_hint);
   po::notify(arguments);
   if (arguments.count("version") != 0) {
     if (first) {
@@ -254,7 +259,8 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
                               .replace = arguments.count("replace") != 0,
                               .world = job.world(),
                               .ranks_on_host = job.ranks_on_host(),
-                              .progress_text = job.progress_text()});
+                              .progress_text = job.progress_text(),
+                              .dump = tapestry::examples::dump_asked_for(arguments)});
   return kFinished;
 }
 
