@@ -3,9 +3,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <string_view>
-
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "autograd/tensor/error.h"
 

@@ -9,12 +9,12 @@ namespace tapestry::profile {
 
 /// The steps, and what the configuration says otherwise.
 struct WindowRequest {
-  int64_t first = 0;  ///< `start_step`
-  int64_t last = 0;   ///< `stop_step`
-  std::optional<std::string> level;  ///< `profiler_level`: 0, 1, 2 or "level0", ...; -1: level0
-  std::optional<bool> memory;               ///< `profile_memory`
-  std::optional<bool> with_stack;           ///< `with_stack`
-  std::optional<bool> communication;        ///< `profile_communication`
+  int64_t first = 0;                  ///< `start_step`
+  int64_t last = 0;                   ///< `stop_step`
+  std::optional<std::string> level;   ///< `profiler_level`: 0, 1, 2 or "level0", ...; -1: level0
+  std::optional<bool> memory;         ///< `profile_memory`
+  std::optional<bool> with_stack;     ///< `with_stack`
+  std::optional<bool> communication;  ///< `profile_communication`
   std::optional<bool> parallel_strategy;    ///< `parallel_strategy`
   std::optional<bool> data_process;         ///< `data_process`
   std::optional<bool> data_simplification;  ///< `data_simplification`

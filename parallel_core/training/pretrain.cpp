@@ -37,6 +37,7 @@
 #include "parallel_core/training/run_checkpoints.h"
 #include "parallel_core/training/saved_model.h"
 #include "parallel_core/training/start_summary.h"
+#include "parallel_core/training/step_profiler.h"
 #include "parallel_core/training/tensor_dump.h"
 #include "parallel_core/training/tensorboard_log.h"
 #include "parallel_core/training/time_estimate.h"
@@ -67,6 +68,18 @@ void check_output_paths(const TrainingConfig& training) {
   check<IoError>(!fs::exists(checkpoints) || fs::is_directory(checkpoints), checkpoints.string(),
                  ": is a file, but the run writes a folder of this name; move it away or choose "
                  "another training_config.output_dir");
+}
+
+// The same for a profile, and whether the file that steers it can be there.
+void check_profile(const TrainingConfig& training) {
+  const std::string& steered = training.profile_dynamic_profiler_config_path;
+  check<IoError>(steered.empty() || fs::exists(steered),
+                 "training_config.profile_dynamic_profiler_config_path: ", steered,
+                 " is neither a file nor a folder; make one of them before the run");
+  const std::string folder = profile_folder(training);
+  check<IoError>(!fs::exists(folder) || fs::is_directory(folder), folder,
+                 ": is a file, but the run writes a folder of this name; move it away or choose "
+                 "another training_config.profile_save_path");
 }
 
 // Reads the first step's batch, so that wrong data are found before anything is written.
@@ -284,6 +297,13 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   }
   const std::string& output = config.training_config.output_dir;
   check_output_paths(config.training_config);
+  std::optional<profile::MemoryWatch> memory_watch;
+  if (config.training_config.profile) {
+    check_profile(config.training_config);
+    if (config.training_config.profile_memory) {
+      memory_watch.emplace(Ref<CachingAllocator>(&RankContext::current().allocator()));
+    }
+  }
   const bool started_again = is_started_again_on_first_rank(config, options);
   const bool in_place = started_again || resumes_in_place(config.training_config);
   OutputFolder folder(output,
@@ -505,6 +525,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
           &histograms.emplace(cell, *config.tensorboard.histogram_interval, *board));
     }
   }
+  train_options.memory_watch = memory_watch ? &*memory_watch : nullptr;
   train_options.checkpoint = std::move(checkpoint);
   train_options.stop_requested = stop_of_all(options, t.exit_duration_in_mins);
   train_options.start = data.start;

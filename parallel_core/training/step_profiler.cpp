@@ -50,28 +50,32 @@ ordered_json layout_json(const AllConfig& config) {
   for (const auto& chunk : layer_ranges(config.model_config.num_layers, p)) {
     layers.push_back({{"first", chunk[stage].first}, {"count", chunk[stage].count}});
   }
-  return {{"rank", get_world_group().rank()},
-          {"tensor", {{"rank", get_tensor_model_parallel_rank()},
-                      {"size", get_tensor_model_parallel_world_size()}}},
-          {"pipeline", {{"rank", get_pipeline_model_parallel_rank()},
-                        {"size", get_pipeline_model_parallel_world_size()}}},
-          {"context", {{"rank", get_context_parallel_rank()},
-                       {"size", get_context_parallel_world_size()}}},
-          {"data", {{"rank", get_data_parallel_rank()}, {"size", get_data_parallel_world_size()}}},
-          {"expert", {{"rank", get_expert_model_parallel_rank()},
-                      {"size", get_expert_model_parallel_world_size()}}},
-          {"expert_tensor", {{"rank", get_expert_tensor_parallel_rank()},
-                             {"size", get_expert_tensor_parallel_world_size()}}},
-          {"sequence_parallel", p.sequence_parallel},
-          {"zero_level", zero_level(config)},
-          {"micro_batches", config.dataset_config.micro_batch_num},
-          {"layers_of_chunks", std::move(layers)},
-          {"groups", {group_json(get_tensor_model_parallel_group()),
-                      group_json(get_pipeline_model_parallel_group()),
-                      group_json(get_context_parallel_group()),
-                      group_json(get_data_parallel_group()),
-                      group_json(get_expert_model_parallel_group()),
-                      group_json(get_expert_tensor_parallel_group())}}};
+  return {
+      {"rank", get_world_group().rank()},
+      {"tensor",
+       {{"rank", get_tensor_model_parallel_rank()},
+        {"size", get_tensor_model_parallel_world_size()}}},
+      {"pipeline",
+       {{"rank", get_pipeline_model_parallel_rank()},
+        {"size", get_pipeline_model_parallel_world_size()}}},
+      {"context",
+       {{"rank", get_context_parallel_rank()}, {"size", get_context_parallel_world_size()}}},
+      {"data", {{"rank", get_data_parallel_rank()}, {"size", get_data_parallel_world_size()}}},
+      {"expert",
+       {{"rank", get_expert_model_parallel_rank()},
+        {"size", get_expert_model_parallel_world_size()}}},
+      {"expert_tensor",
+       {{"rank", get_expert_tensor_parallel_rank()},
+        {"size", get_expert_tensor_parallel_world_size()}}},
+      {"sequence_parallel", p.sequence_parallel},
+      {"zero_level", zero_level(config)},
+      {"micro_batches", config.dataset_config.micro_batch_num},
+      {"layers_of_chunks", std::move(layers)},
+      {"groups",
+       {group_json(get_tensor_model_parallel_group()),
+        group_json(get_pipeline_model_parallel_group()), group_json(get_context_parallel_group()),
+        group_json(get_data_parallel_group()), group_json(get_expert_model_parallel_group()),
+        group_json(get_expert_tensor_parallel_group())}}};
 }
 
 void label(profile::MemoryWatch& memory,
@@ -133,8 +137,8 @@ StepProfiler::StepProfiler(TrainOneStepCell& cell,
     last_ = t.profile_step_end;
   }
   if (memory_ == nullptr && t.profile_memory) {
-    own_memory_ =
-        std::make_unique<profile::MemoryWatch>(Ref<CachingAllocator>(&RankContext::current().allocator()));
+    own_memory_ = std::make_unique<profile::MemoryWatch>(
+        Ref<CachingAllocator>(&RankContext::current().allocator()));
     memory_ = own_memory_.get();
   }
 }
@@ -176,8 +180,8 @@ void StepProfiler::read_request(int64_t step) {
 
 void StepProfiler::start(int64_t step) {
   if (settings_.profile_memory && memory_ == nullptr) {  // asked for by a file
-    own_memory_ =
-        std::make_unique<profile::MemoryWatch>(Ref<CachingAllocator>(&RankContext::current().allocator()));
+    own_memory_ = std::make_unique<profile::MemoryWatch>(
+        Ref<CachingAllocator>(&RankContext::current().allocator()));
     RankContext::current().allocator().reset_peak();
     memory_ = own_memory_.get();
   }

@@ -26,8 +26,8 @@ std::string profile_folder(const TrainingConfig& config);
 /// an error in the log, no end of the run.
 class StepProfiler final : public StepObserver {
  public:
-  /// All arguments outlive the object. `memory` watches the rank's allocator, if it has been watched
-  /// since the run began; else null, and with profile_memory the object does.
+  /// All arguments outlive the object. `memory` watches the rank's allocator, if it has been
+  /// watched since the run began; else null, and with profile_memory the object does.
   StepProfiler(TrainOneStepCell& cell, const AllConfig& config, profile::MemoryWatch* memory);
   ~StepProfiler() override;
 
