@@ -6,12 +6,11 @@
 namespace tapestry::profile {
 
 struct MachinePeak {
-  double flops = 0;  ///< a second, in products of 1024 x 1024 matrices
+  double flops = 0;  ///< a second, in products of 512 x 512 or 1024 x 1024 matrices
   double bytes = 0;  ///< a second, read and written, by a copy that no cache holds
 };
 
-/// Measures for about a tenth of a second, in memory of its own: the best of several runs. Ranks
-/// that share a machine measure at the same time, so that each finds its share.
+/// Measures for about an eighth of a second, in memory of its own: the best of several runs.
 MachinePeak measure_peak(DType dtype);
 
 }  // namespace tapestry::profile

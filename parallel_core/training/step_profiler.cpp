@@ -186,7 +186,7 @@ void StepProfiler::start(int64_t step) {
     memory_ = own_memory_.get();
   }
   if (!peak_) {
-    get_world_group().barrier();  // ranks that share a machine measure at the same time
+    get_world_group().barrier();  // nobody trains meanwhile
     peak_ = profile::measure_peak(config_.model_config.compute_dtype);
   }
   log_detail(concat("profile: steps ", step, " to ", last_, ", ", settings_.profile_level));
