@@ -128,11 +128,11 @@ po::options_description describe_options() {
                         po::value<std::string>()->default_value("", "")->value_name("TEXT"),
                         "text that is recorded in the log");
   options.add_options()("overwrite",
-                        "move an earlier run in the output folder to old/ in there, start anew");
+                        "move an earlier run to old/ in the output folder, start anew");
   options.add_options()("replace",
                         "end the run in the output folder, which saves; then as --overwrite");
   options.add_options()("dry_run",
-                        "check everything, print layout, memory, disk, time, write nothing");
+                        "check all, print layout, memory, disk and time, write nothing");
   options.add_options()(
       "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
       "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process, all "
