@@ -27,6 +27,7 @@
 #include "parallel_core/report/schedule_plot.h"
 #include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/evaluate_checkpoint.h"
+#include "parallel_core/training/measured_rounding.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/training/terminal.h"
@@ -131,8 +132,7 @@ po::options_description describe_options() {
                         "move an earlier run to old/ in the output folder, start anew");
   options.add_options()("replace",
                         "end the run in the output folder, which saves; then as --overwrite");
-  options.add_options()("dry_run",
-                        "check all, print layout, memory, disk and time, write nothing");
+  options.add_options()("dry_run", "check all, print layout, memory, disk and time, write nothing");
   options.add_options()(
       "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
       "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process, all "
@@ -263,14 +263,23 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     dry_run(config, job);
     return kFinished;
   }
-  tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
-                              .stop_requested = tapestry::stop_on_signals(),
-                              .overwrite = arguments.count("overwrite") != 0,
-                              .replace = arguments.count("replace") != 0,
-                              .world = job.world(),
-                              .ranks_on_host = job.ranks_on_host(),
-                              .progress_text = job.progress_text(),
-                              .dump = tapestry::examples::dump_asked_for(arguments)});
+  tapestry::PretrainOptions training = {.run_cmd = arguments["run_cmd"].as<std::string>(),
+                                        .stop_requested = tapestry::stop_on_signals(),
+                                        .overwrite = arguments.count("overwrite") != 0,
+                                        .replace = arguments.count("replace") != 0,
+                                        .world = job.world(),
+                                        .ranks_on_host = job.ranks_on_host(),
+                                        .progress_text = job.progress_text(),
+                                        .dump = tapestry::examples::dump_asked_for(arguments)};
+  if (arguments.count("measure_rounding") == 0) {
+    tapestry::pretrain(config, training);
+    return kFinished;
+  }
+  const auto repetitions = arguments["measure_rounding"].as<int64_t>();
+  tapestry::check_rounding_can_be_measured(config, *training.dump, repetitions);
+  if (!tapestry::pretrain(config, training).stopped_on_request) {
+    tapestry::measure_rounding(config, training, repetitions);
+  }
   return kFinished;
 }
 

@@ -20,4 +20,10 @@ Tensor dense_copy(const Tensor& x, DType wider) {
   return out;
 }
 
+Tensor wide(const Tensor& x) {
+  const bool exact_in_float32 = x.dtype() != kFloat64 && x.dtype() != kInt64 && x.dtype() != kInt32;
+  const DType dtype = exact_in_float32 ? kFloat32 : kFloat64;
+  return x.dtype() == dtype && x.is_contiguous() ? x : dense_copy(x, dtype);
+}
+
 }  // namespace tapestry::dump

@@ -12,4 +12,8 @@ Tensor dense(const Tensor& x);
 /// A contiguous copy, always in memory of its own, of the same dtype or of a `wider` one.
 Tensor dense_copy(const Tensor& x, DType wider);
 
+/// Contiguous and of a type that holds every value of x: float32 for floating types up to that,
+/// bool and integers of 8 bits, else float64. x itself where it is that already.
+Tensor wide(const Tensor& x);
+
 }  // namespace tapestry::dump

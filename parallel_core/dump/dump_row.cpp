@@ -18,7 +18,7 @@ constexpr auto kLastColumns =
 constexpr auto kStateNames = std::to_array<std::string_view>({"whole", "slice", "partial", "copy"});
 constexpr std::string_view kGradients = "Gradients/";
 /// More than any batch has, and little memory for a hostile table to ask for.
-constexpr int64_t kMaxSamples = int64_t{1} << 20U;
+constexpr int64_t kMaxSamples = int64_t{1} << 16U;
 
 std::string shape_field(const Shape& shape) {
   std::string text = "(";

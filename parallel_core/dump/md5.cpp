@@ -1,10 +1,7 @@
 #include "parallel_core/dump/md5.h"
 
 #include <algorithm>
-#include <array>
 #include <boost/uuid/detail/md5.hpp>
-#include <cstdint>
-#include <cstring>
 #include <string_view>
 
 namespace tapestry::dump {
@@ -18,14 +15,13 @@ std::string md5_hex(const void* data, size_t bytes) {
   }
   boost::uuids::detail::md5::digest_type digest;
   sum.get_digest(digest);
-  std::array<uint8_t, 16> octets{};
-  static_assert(sizeof(digest) == octets.size());
-  std::memcpy(octets.data(), &digest, octets.size());
+  // Words, whose digits are in the order of the checksum's, or, from Boost 1.86 on, octets.
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string text;
-  for (const uint8_t octet : octets) {
-    text += kDigits[octet >> 4U];
-    text += kDigits[octet & 15U];
+  for (const auto element : digest) {
+    for (int shift = static_cast<int>(sizeof(element)) * 8 - 4; shift >= 0; shift -= 4) {
+      text += kDigits[element >> static_cast<unsigned>(shift) & 15U];
+    }
   }
   return text;
 }
