@@ -70,18 +70,6 @@ void check_output_paths(const TrainingConfig& training) {
                  "another training_config.output_dir");
 }
 
-// The same for a profile, and whether the file that steers it can be there.
-void check_profile(const TrainingConfig& training) {
-  const std::string& steered = training.profile_dynamic_profiler_config_path;
-  check<IoError>(steered.empty() || fs::exists(steered),
-                 "training_config.profile_dynamic_profiler_config_path: ", steered,
-                 " is neither a file nor a folder; make one of them before the run");
-  const std::string folder = profile_folder(training);
-  check<IoError>(!fs::exists(folder) || fs::is_directory(folder), folder,
-                 ": is a file, but the run writes a folder of this name; move it away or choose "
-                 "another training_config.profile_save_path");
-}
-
 // Reads the first step's batch, so that wrong data are found before anything is written.
 void check_first_step(const AllConfig& config, const RunData& data) {
   const DatasetConfig& d = config.dataset_config;
@@ -298,11 +286,9 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   const std::string& output = config.training_config.output_dir;
   check_output_paths(config.training_config);
   std::optional<profile::MemoryWatch> memory_watch;
-  if (config.training_config.profile) {
-    check_profile(config.training_config);
-    if (config.training_config.profile_memory) {
-      memory_watch.emplace(Ref<CachingAllocator>(&RankContext::current().allocator()));
-    }
+  check_profile(config.training_config);
+  if (config.training_config.profile && config.training_config.profile_memory) {
+    memory_watch.emplace(Ref<CachingAllocator>(&RankContext::current().allocator()));
   }
   const bool started_again = is_started_again_on_first_rank(config, options);
   const bool in_place = started_again || resumes_in_place(config.training_config);

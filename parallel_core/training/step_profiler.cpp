@@ -1,5 +1,6 @@
 #include "parallel_core/training/step_profiler.h"
 
+#include <filesystem>
 #include <sstream>
 #include <utility>
 
@@ -117,6 +118,21 @@ std::string profile_folder(const TrainingConfig& config) {
   return config.profile_save_path.value_or(config.output_dir + "/profile");
 }
 
+void check_profile(const TrainingConfig& config) {
+  namespace fs = std::filesystem;
+  if (!config.profile) {
+    return;
+  }
+  const std::string& steered = config.profile_dynamic_profiler_config_path;
+  check<IoError>(steered.empty() || fs::exists(steered),
+                 "training_config.profile_dynamic_profiler_config_path: ", steered,
+                 " is neither a file nor a folder; make one of them before the run");
+  const std::string folder = profile_folder(config);
+  check<IoError>(!fs::exists(folder) || fs::is_directory(folder), folder,
+                 ": is a file, but the run writes a folder of this name; move it away or choose "
+                 "another training_config.profile_save_path");
+}
+
 StepProfiler::StepProfiler(TrainOneStepCell& cell,
                            const AllConfig& config,
                            profile::MemoryWatch* memory)
@@ -140,6 +156,9 @@ StepProfiler::StepProfiler(TrainOneStepCell& cell,
     own_memory_ = std::make_unique<profile::MemoryWatch>(
         Ref<CachingAllocator>(&RankContext::current().allocator()));
     memory_ = own_memory_.get();
+  }
+  if (memory_ != nullptr) {
+    label_parameters(*memory_, cell);
   }
 }
 
@@ -216,6 +235,10 @@ void StepProfiler::before(int64_t step) {
 }
 
 void StepProfiler::after(FinishedStep& step) {
+  if (memory_ != nullptr && !states_are_labelled_) {
+    label_parameters(*memory_, cell_);  // the first step has made the optimizer's states
+    states_are_labelled_ = true;
+  }
   if (recorder_ && (step.record.step >= last_ || step.is_last || step.stops)) {
     stop();
   }
@@ -244,7 +267,7 @@ void StepProfiler::stop() {
     profile.recording.memory = memory_->take_points();
   }
   if (settings_.profile_memory) {
-    label_parameters(*memory_, cell_);
+    label_parameters(*memory_, cell_);  // some may have come since
     profile.memory = memory_->at_peak();
   }
   if (settings_.profile_parallel_strategy) {

@@ -21,6 +21,10 @@ namespace tapestry {
 /// Folder of a run's profiles: profile_save_path, or `profile` in the run's own.
 std::string profile_folder(const TrainingConfig& config);
 
+/// IoError for what would stop a profile when it is written, or the file that steers it: a path
+/// that is not there or is something else. Nothing where the configuration profiles nothing.
+void check_profile(const TrainingConfig& config);
+
 /// The last piece of the loop, so that evaluations and checkpoints are within the last profiled
 /// step's recording. What it writes is said in docs/profile.md. A profile that cannot be written is
 /// an error in the log, no end of the run.
@@ -52,6 +56,7 @@ class StepProfiler final : public StepObserver {
   std::optional<profile::MachinePeak> peak_;
   std::unique_ptr<profile::MemoryWatch> own_memory_;
   profile::MemoryWatch* memory_;
+  bool states_are_labelled_ = false;
   std::optional<profile::Recorder> recorder_;  // while steps are recorded
   profile::ClockSamples started_;
   std::optional<ObserverScope> scope_;

@@ -90,6 +90,9 @@ TEST_F(ProfileTest, WrongPathsAreFoundBeforeTheRun) {
   const std::string on = set("profile", "True");
   EXPECT_EQ(train(on + set("profile_dynamic_profiler_config_path", "steer.json")), 2);
   EXPECT_THAT(err_, HasSubstr("steer.json is neither a file nor a folder"));
+  EXPECT_EQ(train(" --dry_run" + on + set("profile_dynamic_profiler_config_path", "steer.json")),
+            2);
+  EXPECT_THAT(err_, HasSubstr("steer.json is neither a file nor a folder"));
   dir_.write("taken", "");
   EXPECT_EQ(train(on + set("profile_save_path", "taken")), 2);
   EXPECT_THAT(err_, HasSubstr("taken: is a file, but the run writes a folder of this name"));

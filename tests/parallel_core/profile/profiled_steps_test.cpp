@@ -257,6 +257,28 @@ TEST_F(ProfiledSteps, MemoryTableSumsToTheAllocatorsPeak) {
   EXPECT_GT(named["parameter weight"], 8);
 }
 
+TEST_F(ProfiledSteps, LackOfMemoryNamesModulesAndOps) {
+  profile::MemoryWatch watch(Ref<CachingAllocator>(&RankContext::current().allocator()));
+  Trainer trainer(testing::joined(kLarger, {"training_config.profile_memory=True",
+                                            "training_config.output_dir=" + dir_.path()}));
+  NumberedSamples samples(trainer.config);
+  TrainOptions options;
+  options.memory_watch = &watch;
+  RankContext::current().allocator().release_cache();
+  set_memory_limit(memory_stats().current_bytes + (int64_t{5} << 20));
+  std::string message;
+  try {
+    train(trainer.cell, samples, trainer.config, options);
+  } catch (const RuntimeError& error) {
+    message = error.what();
+  }
+  set_memory_limit(-1);
+  EXPECT_THAT(message, HasSubstr("largest holders:\n"));
+  EXPECT_THAT(message, ::testing::ContainsRegex(
+                           "MiB  parameters in 1 block, parameter weight, language_model\\."));
+  EXPECT_THAT(message, ::testing::ContainsRegex("MiB  [a-z]+ in [0-9]+ blocks?, .*layers\\."));
+}
+
 TEST_F(ProfiledSteps, Level2CountsEveryAllocation) {
   train_profiled(dir_, {"training_config.profile_level=level2"});
   int counters = 0;
