@@ -89,7 +89,7 @@ TEST(Recorder, ViewsMoveNothing) {
   for (const Slice& slice : recording.slices) {
     bytes[recording.names[slice.name]] = slice.bytes;
   }
-  EXPECT_EQ(bytes.at("reshape"), 0);
+  EXPECT_EQ(bytes.at("view"), 0);
   EXPECT_EQ(bytes.at("add"), 3 * 24 * 4);
 }
 
