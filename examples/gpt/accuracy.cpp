@@ -14,8 +14,9 @@
 namespace tapestry::examples {
 namespace {
 
-constexpr std::array<AccuracyCommand, 2> kCommands = {{
+constexpr std::array<AccuracyCommand, 3> kCommands = {{
     {"checklist", "two configurations, key by key, before anything is trained", accuracy_checklist},
+    {"compare", "dumps of a step, tensor by tensor", accuracy_compare},
     {"curves", "losses and gradient norms of runs, step by step", accuracy_curves},
 }};
 

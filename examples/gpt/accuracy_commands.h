@@ -20,6 +20,7 @@ struct AccuracyCommand {
 };
 
 int accuracy_checklist(std::vector<std::string> words);
+int accuracy_compare(std::vector<std::string> words);
 int accuracy_curves(std::vector<std::string> words);
 
 /// --json and --html, for the options of a command; `files` receives them at po::notify.

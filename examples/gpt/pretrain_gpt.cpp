@@ -50,16 +50,22 @@ std::string version_text() {
 }
 
 // Exit code 1 means that the layout does not compute what one process does.
+// Reads the file with further overrides.
+tapestry::ConfigLoader loader_of(const std::string& config_path,
+                                 const tapestry::LoadOptions& load) {
+  return [config_path, load](const std::vector<std::string>& more) {
+    tapestry::LoadOptions all = load;
+    all.overrides.insert(all.overrides.end(), more.begin(), more.end());
+    return tapestry::init_configs_from_yaml(config_path, all);
+  };
+}
+
 int verify(const std::string& config_path,
            const tapestry::LoadOptions& load,
            const std::string& layout,
            int64_t steps) {
   const tapestry::LayoutPair pair =
-      tapestry::load_layout_pair(layout, [&](const std::vector<std::string>& more) {
-        tapestry::LoadOptions all = load;
-        all.overrides.insert(all.overrides.end(), more.begin(), more.end());
-        return tapestry::init_configs_from_yaml(config_path, all);
-      });
+      tapestry::load_layout_pair(layout, loader_of(config_path, load));
   const tapestry::LayoutReport report = tapestry::compare_layout(pair, {.steps = steps});
   print_wrapped(tapestry::report_text(report, pair));
   return report.agrees() ? kFinished : kFailure;
@@ -250,6 +256,9 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
         job.world()->size(), " processes");
     return verify(config_path, load, arguments["verify_layout"].as<std::string>(),
                   arguments["verify_steps"].as<int64_t>());
+  }
+  if (arguments.count("find_fault") != 0) {
+    return tapestry::examples::find_fault(arguments, loader_of(config_path, load), job);
   }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
   if (arguments.count("plot_schedule") != 0) {
