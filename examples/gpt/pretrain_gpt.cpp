@@ -15,6 +15,7 @@
 #include "autograd/tensor/error.h"
 #include "examples/gpt/accuracy_options.h"
 #include "examples/gpt/command_line.h"
+#include "examples/gpt/data_commands.h"
 #include "examples/gpt/view_commands.h"
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
@@ -134,11 +135,9 @@ po::options_description describe_options() {
   options.add_options()("run_cmd",
                         po::value<std::string>()->default_value("", "")->value_name("TEXT"),
                         "text that is recorded in the log");
-  options.add_options()("overwrite",
-                        "move an earlier run to old/ in the output folder, start anew");
-  options.add_options()("replace",
-                        "end the run in the output folder, which saves; then as --overwrite");
-  options.add_options()("dry_run", "check all, print layout, memory, disk and time, write nothing");
+  options.add_options()("overwrite", "move an earlier run in the output folder to its old/");
+  options.add_options()("replace", "end the run in the output folder; then as --overwrite");
+  options.add_options()("dry_run", "check all, print layout, memory, disk, time; write nothing");
   options.add_options()(
       "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
       "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process, all "
@@ -154,7 +153,8 @@ po::options_description describe_options() {
                         "test data, and exit; without --config_path by the configuration that it "
                         "was saved with");
   options.add_options()("analyse_profile", po::value<std::string>()->value_name("DIR"),
-                        "put together what the ranks have written of a profile, and exit");
+                        "put together what the ranks have written of a profile");
+  tapestry::examples::add_data_options(options);
   tapestry::examples::add_view_options(options);
   options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
   options.add_options()("help,h",
@@ -227,6 +227,7 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   tapestry::check<tapestry::ValueError>(
       arguments.count("config_path") != 0 || evaluates,
       "--config_path FILE is needed; the tiny preset is examples/gpt/pretrain_gpt_tiny.yaml");
+  const bool asks_for_data = tapestry::examples::asks_for_data(arguments);
   tapestry::LoadOptions load;
   load.model_type = arguments["model_type"].as<std::string>();
   if (arguments.count("set") != 0) {
@@ -261,6 +262,10 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     return tapestry::examples::find_fault(arguments, loader_of(config_path, load), job);
   }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
+  if (asks_for_data) {
+    tapestry::examples::print_data(arguments, config, *job.world());
+    return kFinished;
+  }
   if (arguments.count("plot_schedule") != 0) {
     const std::string out = arguments["plot_schedule"].as<std::string>();
     if (first) {
