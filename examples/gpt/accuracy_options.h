@@ -7,6 +7,7 @@
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/training/pretrain.h"
+#include "parallel_core/verification/find_fault.h"
 
 namespace tapestry::examples {
 
@@ -19,5 +20,10 @@ std::string accuracy_help();
 /// MINDSPORE_DUMP_CONFIG, else none. ValueError and IoError for one that is wrong.
 std::optional<dump::DumpConfig> dump_asked_for(
     const boost::program_options::variables_map& arguments);
+
+/// --find_fault: prints the verdict, writes its files. Its exit code.
+int find_fault(const boost::program_options::variables_map& arguments,
+               const ConfigLoader& load,
+               const Distributed& job);
 
 }  // namespace tapestry::examples

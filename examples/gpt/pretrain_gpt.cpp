@@ -15,6 +15,7 @@
 #include "autograd/tensor/error.h"
 #include "examples/gpt/accuracy_options.h"
 #include "examples/gpt/command_line.h"
+#include "examples/gpt/data_commands.h"
 #include "examples/gpt/view_commands.h"
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
@@ -49,16 +50,22 @@ std::string version_text() {
 }
 
 // Exit code 1 means that the layout does not compute what one process does.
+// Reads the file with further overrides.
+tapestry::ConfigLoader loader_of(const std::string& config_path,
+                                 const tapestry::LoadOptions& load) {
+  return [config_path, load](const std::vector<std::string>& more) {
+    tapestry::LoadOptions all = load;
+    all.overrides.insert(all.overrides.end(), more.begin(), more.end());
+    return tapestry::init_configs_from_yaml(config_path, all);
+  };
+}
+
 int verify(const std::string& config_path,
            const tapestry::LoadOptions& load,
            const std::string& layout,
            int64_t steps) {
   const tapestry::LayoutPair pair =
-      tapestry::load_layout_pair(layout, [&](const std::vector<std::string>& more) {
-        tapestry::LoadOptions all = load;
-        all.overrides.insert(all.overrides.end(), more.begin(), more.end());
-        return tapestry::init_configs_from_yaml(config_path, all);
-      });
+      tapestry::load_layout_pair(layout, loader_of(config_path, load));
   const tapestry::LayoutReport report = tapestry::compare_layout(pair, {.steps = steps});
   print_wrapped(tapestry::report_text(report, pair));
   return report.agrees() ? kFinished : kFailure;
@@ -127,12 +134,9 @@ po::options_description describe_options() {
   options.add_options()("run_cmd",
                         po::value<std::string>()->default_value("", "")->value_name("TEXT"),
                         "text that is recorded in the log");
-  options.add_options()("overwrite",
-                        "move an earlier run in the output folder to old/ in there, start anew");
-  options.add_options()("replace",
-                        "end the run in the output folder, which saves; then as --overwrite");
-  options.add_options()("dry_run",
-                        "check everything, print layout, memory, disk, time, write nothing");
+  options.add_options()("overwrite", "move an earlier run in the output folder to its old/");
+  options.add_options()("replace", "end the run in the output folder; then as --overwrite");
+  options.add_options()("dry_run", "check all, print layout, memory, disk, time; write nothing");
   options.add_options()(
       "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
       "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process, all "
@@ -147,6 +151,7 @@ po::options_description describe_options() {
                         "a checkpoint, or a folder of them: print its loss on the validation and "
                         "test data, and exit; without --config_path by the configuration that it "
                         "was saved with");
+  tapestry::examples::add_data_options(options);
   tapestry::examples::add_view_options(options);
   options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
   options.add_options()("help,h",
@@ -212,6 +217,7 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   tapestry::check<tapestry::ValueError>(
       arguments.count("config_path") != 0 || evaluates,
       "--config_path FILE is needed; the tiny preset is examples/gpt/pretrain_gpt_tiny.yaml");
+  const bool asks_for_data = tapestry::examples::asks_for_data(arguments);
   tapestry::LoadOptions load;
   load.model_type = arguments["model_type"].as<std::string>();
   if (arguments.count("set") != 0) {
@@ -242,7 +248,14 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     return verify(config_path, load, arguments["verify_layout"].as<std::string>(),
                   arguments["verify_steps"].as<int64_t>());
   }
+  if (arguments.count("find_fault") != 0) {
+    return tapestry::examples::find_fault(arguments, loader_of(config_path, load), job);
+  }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
+  if (asks_for_data) {
+    tapestry::examples::print_data(arguments, config, *job.world());
+    return kFinished;
+  }
   if (arguments.count("plot_schedule") != 0) {
     const std::string out = arguments["plot_schedule"].as<std::string>();
     if (first) {
