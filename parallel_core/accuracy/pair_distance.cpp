@@ -101,7 +101,7 @@ Shape without_ones(const Shape& shape) {
   return out;
 }
 
-/// True if axes of one are products of neighbouring axes of the other, each of axes of one side alone.
+/// True if axes of one are products of neighbouring axes of the other.
 bool are_views(const Shape& a, const Shape& b) {
   int64_t i = 0;
   int64_t j = 0;
