@@ -16,6 +16,7 @@ import sys
 import torch
 from torch import nn
 
+sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "..", "tools"))
 from torch_dump import TorchDump  # noqa: E402
