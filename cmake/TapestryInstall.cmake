@@ -20,7 +20,8 @@ install(FILES "${PROJECT_SOURCE_DIR}/tapestry.h"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tapestry")
 
 # Programs that exist for the users of the package, not for the build or its tests.
-foreach(program IN ITEMS pretrain_gpt generate preprocess_data compare_checkpoints golden_to_yaml)
+foreach(program IN ITEMS pretrain_gpt generate preprocess_data compare_checkpoints golden_to_yaml
+    accuracy)
   if(TARGET ${program})
     install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
   endif()

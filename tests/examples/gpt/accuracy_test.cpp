@@ -1,0 +1,88 @@
+// The program accuracy: its commands, their files, and what it refuses.
+#include "tests/examples/gpt/run_program.h"
+
+namespace tapestry {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class AccuracyProgram : public ProgramTest {
+ protected:
+  int accuracy(const std::string& arguments) { return run(TAPESTRY_ACCURACY, arguments); }
+  nlohmann::json json(const std::string& name = "out.json") const {
+    return nlohmann::json::parse(dir_.read(name));
+  }
+  void write_losses(const std::string& name, double shift) {
+    std::string table = "step,loss,grad_norm\n";
+    for (int step = 1; step <= 40; ++step) {
+      const double wiggle = (step % 2 == 0 ? 1 : -1) * 0.001 * (1 + step % 5);
+      table += std::to_string(step) + "," + std::to_string(3 + wiggle + shift * (1 + step % 3)) +
+               ",1.5\n";
+    }
+    dir_.write(name, table);
+  }
+};
+
+TEST_F(AccuracyProgram, SaysWhatItCanDo) {
+  EXPECT_EQ(accuracy("--help"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("curves"));
+  EXPECT_THAT(out_, HasSubstr("Exit code 0 if they agree"));
+  EXPECT_EQ(accuracy("-h"), 0);
+  EXPECT_EQ(accuracy("curves --help"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("--loss_bound"));
+  EXPECT_EQ(accuracy("curves -h"), 0);
+}
+
+TEST_F(AccuracyProgram, RefusesUnknownCommandsAndOptions) {
+  const auto refused = [&](const std::string& words, const std::string& expected) {
+    EXPECT_EQ(accuracy(words), 2) << words << said();
+    EXPECT_THAT(err_, HasSubstr("accuracy: "));
+    EXPECT_THAT(err_, HasSubstr(expected));
+    EXPECT_EQ(out_, "");
+  };
+  write_losses("a.csv", 0);
+  write_losses("b.csv", 0);
+  refused("", "a command is needed; --help lists them");
+  refused("curvs a b", "there is no command 'curvs'; did you mean curves?");
+  refused("something", "expected one of ");
+  refused("--json a.json curves", "stands before the command");
+  refused("curves", "two runs or more are needed: 0 given");
+  refused("curves a.csv", "two runs or more are needed: 1 given");
+  refused("curves a.csv b.csv --loss-bound 1", "did you mean --loss_bound?");
+  refused("curves a.csv b.csv --window 0", "--window is 0; expected a number of steps above 0");
+  refused("curves a.csv b.csv --loss_bound -1", "--loss_bound is -1; expected a number above 0");
+  refused("curves a.csv b.csv --loss_bound small", "expected a number");
+  refused("curves a.csv b.csv --json out.txt", "--json is 'out.txt'; expected a name that ends in");
+  refused("curves a.csv b.csv --html none/out.html", "there is no folder none");
+  refused("curves a.csv b.csv --csv out", "--csv is 'out'");
+  refused("curves a.csv nothing.csv", "nothing.csv: there is no such file or folder");
+  refused("curves a.csv a.csv", "is given twice");
+}
+
+TEST_F(AccuracyProgram, CurvesThatAgree) {
+  write_losses("a.csv", 0);
+  write_losses("b.csv", 0);
+  EXPECT_EQ(accuracy("curves a.csv b.csv --json out.json --html out.html --csv out.csv"), 0)
+      << said();
+  EXPECT_THAT(out_, HasSubstr("curves: accepted\n"));
+  EXPECT_EQ(json()["command"], "curves");
+  EXPECT_EQ(json()["verdict"], "accepted");
+  EXPECT_TRUE(json()["first"].is_null());
+  EXPECT_THAT(dir_.read("out.html"), HasSubstr("</html>"));
+  EXPECT_THAT(dir_.read("out.csv"), HasSubstr("step,loss_ours,"));
+}
+
+TEST_F(AccuracyProgram, CurvesThatDiffer) {
+  write_losses("a.csv", 0.004);
+  write_losses("b.csv", 0);
+  EXPECT_EQ(accuracy("curves a.csv b.csv --json out.json"), 1) << said();
+  EXPECT_EQ(json()["verdict"], "one_sided");
+  EXPECT_EQ(json()["first"]["step"], 1);
+  EXPECT_EQ(json()["first"]["tensor"], "loss");
+  // Bounds can be changed, and change the verdict.
+  EXPECT_EQ(accuracy("curves a.csv b.csv --loss_bound 0.6"), 0) << said();
+}
+
+}  // namespace
+}  // namespace tapestry
