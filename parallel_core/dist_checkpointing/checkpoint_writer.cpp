@@ -255,7 +255,7 @@ void CheckpointWriter::add_sources(const ParallelModel& model,
                         .place = std::move(place),
                         .file = at.file,
                         .ranges = at.ranges,
-                        .only_finite = true};
+                        .only_finite = !options_.allow_nonfinite};
         });
     if (optimizer == nullptr || optimizer->steps_done(entry.name) == 0) {
       continue;

@@ -12,6 +12,7 @@
 #include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 #include "optim/grad_clip.h"
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
@@ -165,8 +166,18 @@ double TrainOneStepCell::local_factor(const std::vector<data::Batch>& micro_batc
   return own > 0 ? result.loss_tokens / own : 1;
 }
 
+namespace {
+
+// Ends a forward pass whose loss is to be examined before anything runs backwards.
+struct LossToExamine {
+  double loss;
+};
+
+}  // namespace
+
 double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_batches,
-                                          StepResult& result) {
+                                          StepResult& result,
+                                          LossUse use) {
   count_tokens(micro_batches, result);
   const double parts = static_cast<double>(micro_batches.size()) * data_parallel_size();
   random_context().step = position_.seen;
@@ -183,6 +194,10 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
         }
         const double own = output.loss.item();
         result.local_losses.push_back(own);
+        if (use == LossUse::kAlone ||
+            (use == LossUse::kExamined && examiner_->suspects_loss(own * share))) {
+          throw LossToExamine{own * share};
+        }
         loss += own * share;
         return StageOutput{output.loss, scalar(share * result.loss_scale, output.loss.dtype())};
       });
@@ -243,19 +258,18 @@ void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResu
   gradients_->release_gradients();
 }
 
-void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro_batches,
+// Returns what the gradients are still to be multiplied by.
+double TrainOneStepCell::compute_gradients(const std::vector<data::Batch>& micro_batches,
+                                           bool observed,
                                            StepResult& result) {
   gradients_->start_step(position_.seen, static_cast<int64_t>(micro_batches.size()));
-  result.loss = forward_backward(micro_batches, result);
+  result.loss = forward_backward(micro_batches, result, LossUse::kBackward);
   {
     const PhaseScope phase("reduce_gradients");
     gradients_->finish_reduce();
   }
   // Unscaling is left to the pass that updates, unless somebody wants to see the gradients.
   double unscale = 1.0 / result.loss_scale;
-  const int64_t step = position_.seen + 1;
-  const bool observed = std::any_of(gradient_observers_.begin(), gradient_observers_.end(),
-                                    [step](const auto& entry) { return entry.second.wants(step); });
   if (observed && unscale != 1) {
     gradients_->scale(unscale);
     unscale = 1;
@@ -269,6 +283,47 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
   for (const auto& [name, squares] : gradients_->local_squares()) {
     result.local_squares.emplace(name, squares * local * local);
   }
+  return unscale;
+}
+
+// What `compute` fills a result with may be computed again as often as the examiner wants.
+bool TrainOneStepCell::examined(
+    const std::vector<data::Batch>& micro_batches,
+    const std::function<void(const std::vector<data::Batch>&, StepResult&)>& compute,
+    StepResult& result) {
+  Generator& generator = RankContext::current().default_generator();
+  const Generator::State random = generator.state();
+  ComputedStep step{.step = position_.seen + 1,
+                    .micro_batches = micro_batches,
+                    .result = result,
+                    .forward_only = backward_update_.has_value()};
+  step.rerun = [&](const std::vector<data::Batch>& batches) {
+    StepResult again;
+    again.loss_scale = result.loss_scale;
+    experts_.start_step(again.loss_scale, std::ssize(batches));
+    generator.set_state(random_before_);
+    compute(batches, again);
+    return again;
+  };
+  const bool goes_on = examiner_->examine(step);
+  generator.set_state(random);
+  return goes_on;
+}
+
+void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro_batches,
+                                           StepResult& result) {
+  const int64_t step = position_.seen + 1;
+  const bool observed = std::any_of(gradient_observers_.begin(), gradient_observers_.end(),
+                                    [step](const auto& entry) { return entry.second.wants(step); });
+  double unscale = compute_gradients(micro_batches, observed, result);
+  if (examiner_ != nullptr) {
+    result.set_aside = !examined(
+        micro_batches,
+        [&](const std::vector<data::Batch>& batches, StepResult& again) {
+          unscale = compute_gradients(batches, observed, again);
+        },
+        result);
+  }
   if (spikes_) {
     result.skipped = spikes_->is_spike(result.grad_norm);
     result.norm_threshold = spikes_->threshold();
@@ -276,7 +331,7 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
   }
   observe_gradients(unscale, observed, result);
   apply_schedule(result);
-  if (result.finite && !result.skipped) {
+  if (result.finite && !result.skipped && !result.set_aside) {
     optim::GradTransform transform{.scale = unscale};
     if (clip_ && clip_->grad_clip_type == "ClipGlobalNorm") {
       transform.scale *= optim::clip_coefficient(result.grad_norm, clip_->clip_value);
@@ -290,6 +345,21 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
   }
 }
 
+// Whether a step that updates in its backward pass may have one. False: it has been set aside.
+bool TrainOneStepCell::loss_passes(const std::vector<data::Batch>& micro_batches,
+                                   StepResult& result) {
+  const auto forward = [&](const std::vector<data::Batch>& batches, StepResult& out) {
+    try {
+      forward_backward(batches, out, LossUse::kAlone);
+    } catch (const LossToExamine& found) {
+      out.loss = found.loss;
+    }
+  };
+  const bool goes_on = examined(micro_batches, forward, result);
+  result.set_aside = !goes_on;
+  return goes_on;
+}
+
 void TrainOneStepCell::step_in_backward(const std::vector<data::Batch>& micro_batches,
                                         StepResult& result) {
   check<ValueError>(micro_batches.size() == 1,
@@ -300,8 +370,22 @@ void TrainOneStepCell::step_in_backward(const std::vector<data::Batch>& micro_ba
   if (clip_) {
     transform.limit = clip_->clip_value;  // by value: the configuration refuses the other
   }
-  backward_update_->start(transform);
-  result.loss = forward_backward(micro_batches, result);
+  const LossUse use = examiner_ == nullptr ? LossUse::kBackward : LossUse::kExamined;
+  try {
+    backward_update_->start(transform);
+    result.loss = forward_backward(micro_batches, result, use);
+  } catch (const LossToExamine& found) {
+    backward_update_->cancel();
+    result.loss = found.loss;
+    if (!loss_passes(micro_batches, result)) {
+      return;
+    }
+    result.local_losses.clear();
+    experts_.start_step(result.loss_scale, std::ssize(micro_batches));
+    RankContext::current().default_generator().set_state(random_before_);
+    backward_update_->start(transform);
+    result.loss = forward_backward(micro_batches, result, LossUse::kBackward);
+  }
   BackwardUpdate::Norms norms = backward_update_->finish();
   result.grad_norm = norms.total;
   result.grad_norms = std::move(norms.logical);
@@ -313,6 +397,7 @@ StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_ba
   StepResult result;
   result.loss_scale = scaler_.scale();
   network_.train();
+  random_before_ = RankContext::current().default_generator().state();
   experts_.start_step(result.loss_scale, std::ssize(micro_batches));
   const int64_t applied = position_.applied;
   if (backward_update_) {
@@ -324,8 +409,9 @@ StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_ba
     result.moe = experts_.finish_step(/*updated=*/position_.applied > applied);
   }
   ++position_.seen;
-  position_.skipped += result.skipped ? 1 : 0;
-  if (!result.finite || !result.skipped) {  // a skipped step says nothing of the scale
+  const bool left_out = result.skipped || result.set_aside;
+  position_.skipped += left_out ? 1 : 0;
+  if (!result.finite || !left_out) {  // a skipped step says nothing of the scale
     scaler_.update(result.finite);
   }
   return result;
