@@ -29,6 +29,7 @@
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/training/terminal.h"
+#include "parallel_core/verification/replay_capsule.h"
 #include "parallel_core/verification/verify_layout.h"
 
 namespace {
@@ -111,6 +112,22 @@ int evaluate(const po::variables_map& arguments,
   return kFinished;
 }
 
+// Exit code 1 means that the step does not come to what it came to.
+int replay(const po::variables_map& arguments, const tapestry::Distributed& job) {
+  for (const char* other : {"config_path", "set", "from_hf", "dry_run", "verify_layout",
+                            "overwrite", "replace", "plot_schedule", "evaluate"}) {
+    tapestry::check<tapestry::ValueError>(arguments.count(other) == 0,
+                                          "--replay takes everything from its folder; leave out --",
+                                          other);
+  }
+  const tapestry::ReplayReport report =
+      tapestry::replay_capsule(arguments["replay"].as<std::string>(), job.world());
+  if (job.world()->rank() == 0) {
+    print_wrapped(report.text);
+  }
+  return report.returns ? kFinished : kFailure;
+}
+
 po::options_description describe_options() {
   po::options_description options("Options", tapestry::examples::help_columns());
   options.add_options()("config_path", po::value<std::string>()->value_name("FILE"),
@@ -139,6 +156,9 @@ po::options_description describe_options() {
                         "steps that --verify_layout trains");
   options.add_options()("plot_schedule", po::value<std::string>()->value_name("FILE"),
                         "draw learning rate and weight decay to this SVG file, and exit");
+  options.add_options()("replay", po::value<std::string>()->value_name("DIR"),
+                        "OUTPUT/capsule/step_N: run that bad step again, and exit; 0 if its bits "
+                        "return, 1 if not");
   options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
                         "a checkpoint, or a folder of them: print its loss on the validation and "
                         "test data, and exit; without --config_path by the configuration that it "
@@ -200,6 +220,9 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
           arguments, tapestry::concat("pretrain_gpt ", tapestry::kVersion)));
     }
     return kFinished;
+  }
+  if (arguments.count("replay") != 0) {
+    return replay(arguments, job);
   }
   const bool evaluates = arguments.count("evaluate") != 0;
   tapestry::check<tapestry::ValueError>(

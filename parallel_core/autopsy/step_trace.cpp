@@ -16,7 +16,8 @@ bool makes_losses_of_tokens(std::string_view op) {
 
 }  // namespace
 
-StepTrace::StepTrace(const KnownParameters& parameters) : parameters_(parameters), scope_(*this) {}
+StepTrace::StepTrace(const KnownParameters& parameters)
+    : parameters_(parameters), scope_(std::make_unique<ObserverScope>(*this)) {}
 
 const BadValue* StepTrace::first_bad() const {
   const BadValue* received = nullptr;

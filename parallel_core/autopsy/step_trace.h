@@ -53,12 +53,15 @@ struct RowLosses {
   std::vector<double> tokens;
 };
 
-/// Observes the calling thread while it lives. Only what runs in a phase that has a micro-batch is
+/// Observes the calling thread until stop(). Only what runs in a phase that has a micro-batch is
 /// taken in. Costs a pass over all tensors that ops read and write.
 class StepTrace final : public Observer {
  public:
   /// The parameters outlive the object.
   explicit StepTrace(const KnownParameters& parameters);
+
+  /// Ends the observation; what was seen stays.
+  void stop() { scope_.reset(); }
 
   const std::vector<TracedOp>& ops() const { return ops_; }
   /// In the order in which they came up; the first hundred or so.
@@ -93,7 +96,7 @@ class StepTrace final : public Observer {
   PhaseRun phase_;
   bool in_phase_ = false;
   int64_t next_number_ = 0;
-  ObserverScope scope_;
+  std::unique_ptr<ObserverScope> scope_;
 };
 
 }  // namespace tapestry::autopsy

@@ -51,6 +51,8 @@ struct CheckpointOptions {
   bool remove_redundancy = false;
   /// Weights that are not finite are written as they are, for whoever looks into them.
   bool allow_nonfinite = false;
+  /// With an optimizer, its states too; else its masters alone.
+  bool with_states = true;
 };
 
 /// Writes directory/step_%08d: the weights under the names of file_place.h, config.json,

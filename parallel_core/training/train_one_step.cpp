@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
 #include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
@@ -305,6 +306,13 @@ bool TrainOneStepCell::examined(
     compute(batches, again);
     return again;
   };
+  if (gradients_ != nullptr) {
+    step.gradient_squares = [this](const nn::Module::NamedParameter& entry) {
+      const Tensor held = gradients_->held_gradient(entry).elements;
+      return held.defined() ? kernels::sum_of_squares(held.dtype(), held.numel(), dense(held).raw())
+                            : 0.0;
+    };
+  }
   const bool goes_on = examiner_->examine(step);
   generator.set_state(random);
   return goes_on;

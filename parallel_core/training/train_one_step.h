@@ -82,6 +82,9 @@ struct ComputedStep {
   /// Runs the passes over such micro-batches with the weights and random numbers of this step, in
   /// place of what was computed before: the last call is what the step goes on with. Collective.
   std::function<StepResult(const std::vector<data::Batch>&)> rerun;
+  /// Sum of squares of what this rank holds of a parameter's gradient, scaled as the loss was;
+  /// empty with forward_only.
+  std::function<double(const nn::Module::NamedParameter&)> gradient_squares;
 };
 
 /// Looks at every step before its update, on all ranks alike: what it decides must follow from
