@@ -48,17 +48,27 @@ void name_parameter(Fault& fault, const KnownParameters& parameters, int32_t ind
   fault.parameter_is_suspect = parameters.all()[static_cast<size_t>(index)].is_suspect;
 }
 
-Fault fault_at(const StepTrace& trace,
-               const KnownParameters& parameters,
-               size_t index,
-               int stage,
-               int stages) {
+// The token that an element belongs to.
+void locate(Fault& fault, const TraceSide& side, const Shape& shape, int64_t element) {
+  if (fault.micro_batch < 0 || fault.micro_batch >= std::ssize(side.micro_batches)) {
+    return;
+  }
+  const data::Batch& batch = side.micro_batches[static_cast<size_t>(fault.micro_batch)];
+  const TokenPlace place = token_place(shape, element, batch.batch, batch.seq, side.sequence_axis);
+  fault.row = place.row;
+  fault.position = place.position;
+  fault.element = element;
+}
+
+Fault fault_at(const TraceSide& side, size_t index) {
+  const StepTrace& trace = side.trace;
+  const KnownParameters& parameters = side.parameters;
   const TracedOp& op = trace.ops()[index];
   Fault fault;
   fault.rank = RankContext::current().rank();
   fault.micro_batch = op.micro_batch;
   fault.in_backward = op.in_backward;
-  const int64_t order = op.chunk * stages + stage;
+  const int64_t order = op.chunk * side.stages + side.stage;
   fault.stage_order = op.in_backward ? -order : order;
   fault.number = op.number;
   fault.op = line_of(op);
@@ -104,22 +114,19 @@ bool comes_before(const Fault& a, const Fault& b) {
   return key(a) < key(b);
 }
 
-std::optional<Fault> fault_of_bad_values(const StepTrace& trace,
-                                         const KnownParameters& parameters,
-                                         int stage,
-                                         int stages) {
-  const BadValue* bad = trace.first_bad();
+std::optional<Fault> fault_of_bad_values(const TraceSide& side) {
+  const BadValue* bad = side.trace.first_bad();
   if (bad == nullptr) {
     return std::nullopt;
   }
-  Fault fault = fault_at(trace, parameters, bad->op, stage, stages);
+  Fault fault = fault_at(side, bad->op);
   switch (bad->origin) {
     case BadValue::Origin::kMade:
       fault.kind = FaultKind::kMade;
       break;
     case BadValue::Origin::kParameter:
       fault.kind = FaultKind::kParameter;
-      name_parameter(fault, parameters, trace.ops()[bad->op].parameter);
+      name_parameter(fault, side.parameters, side.trace.ops()[bad->op].parameter);
       break;
     case BadValue::Origin::kReceived:
       fault.kind = FaultKind::kReceived;
@@ -128,16 +135,12 @@ std::optional<Fault> fault_of_bad_values(const StepTrace& trace,
   std::ostringstream shape;
   shape << bad->shape;
   fault.shape = shape.str();
-  fault.element = bad->element;
   fault.value = bad->value;
+  locate(fault, side, bad->shape, bad->element);
   return fault;
 }
 
-std::optional<Fault> fault_of_growth(const StepTrace& trace,
-                                     const StepTrace& reference,
-                                     const KnownParameters& parameters,
-                                     int stage,
-                                     int stages) {
+std::optional<Fault> fault_of_growth(const TraceSide& side, const StepTrace& reference) {
   // Micro-batches run the same ops: the largest of any of them is what is usual.
   std::map<std::tuple<bool, int64_t, int64_t>, std::pair<std::string_view, double>> usual;
   for (const TracedOp& op : reference.ops()) {
@@ -151,21 +154,26 @@ std::optional<Fault> fault_of_growth(const StepTrace& trace,
                        found->second.second > 0 && op.pass != OpPass::kAgain;
     return known ? op.largest_output / found->second.second : 0.0;
   };
+  const std::vector<TracedOp>& ops = side.trace.ops();
   for (const bool backward : {false, true}) {
-    double most = 0;
-    for (const TracedOp& op : trace.ops()) {
-      most = op.in_backward == backward ? std::max(most, growth_of(op)) : most;
+    double most = kLeastGrowth;
+    int64_t micro_batch = -1;
+    for (const TracedOp& op : ops) {
+      if (op.in_backward == backward && growth_of(op) > most) {
+        most = growth_of(op);
+        micro_batch = op.micro_batch;
+      }
     }
-    if (most <= kLeastGrowth) {
-      continue;
-    }
-    for (size_t i = 0; i < trace.ops().size(); ++i) {
-      const TracedOp& op = trace.ops()[i];
-      const double growth = growth_of(op);
-      if (op.in_backward == backward && growth >= std::sqrt(most) && growth > 1) {
-        Fault fault = fault_at(trace, parameters, i, stage, stages);
+    for (size_t i = 0; i < ops.size() && micro_batch >= 0; ++i) {
+      const TracedOp& op = ops[i];
+      if (op.in_backward == backward && op.micro_batch == micro_batch &&
+          growth_of(op) >= std::sqrt(most)) {
+        Fault fault = fault_at(side, i);
         fault.kind = FaultKind::kGrew;
-        fault.growth = growth;
+        fault.growth = growth_of(op);
+        if (op.largest_at >= 0) {
+          locate(fault, side, op.shape, op.largest_at);
+        }
         return fault;
       }
     }
@@ -173,21 +181,12 @@ std::optional<Fault> fault_of_growth(const StepTrace& trace,
   return std::nullopt;
 }
 
-void place_in_data(Fault& fault,
-                   const Shape& shape,
-                   const std::vector<data::Batch>& micro_batches,
-                   int64_t sequence_axis) {
+void place_in_data(Fault& fault, const std::vector<data::Batch>& micro_batches) {
   if (fault.micro_batch < 0 || fault.micro_batch >= std::ssize(micro_batches)) {
     return;
   }
   const data::Batch& batch = micro_batches[static_cast<size_t>(fault.micro_batch)];
   fault.samples = batch.sample_ids;
-  if (fault.row < 0 && !shape.empty()) {
-    const TokenPlace place =
-        token_place(shape, fault.element, batch.batch, batch.seq, sequence_axis);
-    fault.row = place.row;
-    fault.position = place.position;
-  }
   if (fault.row < 0 && batch.batch == 1) {
     fault.row = 0;
   }

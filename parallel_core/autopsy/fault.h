@@ -83,30 +83,29 @@ inline constexpr size_t kOpsBefore = 20;
 /// one process would come to first; of growth the larger one.
 bool comes_before(const Fault& a, const Fault& b);
 
-/// What the current rank's trace says; nothing where all was finite. `parameters` are those of the
-/// trace, `stage_of` the place of a chunk of this rank among all chunks and stages.
-std::optional<Fault> fault_of_bad_values(const StepTrace& trace,
-                                         const KnownParameters& parameters,
-                                         int stage,
-                                         int stages);
+/// A trace of the current rank, and what it is of.
+struct TraceSide {
+  const StepTrace& trace;
+  const KnownParameters& parameters;
+  const std::vector<data::Batch>& micro_batches;
+  int64_t sequence_axis = 1;
+  int stage = 0;  ///< of the pipeline
+  int stages = 1;
+};
+
+/// What the trace says; nothing where all was finite.
+std::optional<Fault> fault_of_bad_values(const TraceSide& side);
 
 /// Of a step whose values are finite: which ops made larger ones than in `reference`, a trace of
 /// other data with the same weights. Named is the first op, in the forward passes or if those have
-/// not grown in the backward ones, whose growth reaches the square root of the largest. Nothing
-/// where no value has grown by more than kLeastGrowth.
-std::optional<Fault> fault_of_growth(const StepTrace& trace,
-                                     const StepTrace& reference,
-                                     const KnownParameters& parameters,
-                                     int stage,
-                                     int stages);
+/// not grown in the backward ones, whose growth reaches the square root of the largest, in the
+/// micro-batch of the largest. Nothing where no value has grown by more than kLeastGrowth.
+std::optional<Fault> fault_of_growth(const TraceSide& side, const StepTrace& reference);
 inline constexpr double kLeastGrowth = 1.05;
 
-/// Fills in what the micro-batch says of the fault: token, sample, documents. `shape` and `element`
-/// are those of the fault.
-void place_in_data(Fault& fault,
-                   const Shape& shape,
-                   const std::vector<data::Batch>& micro_batches,
-                   int64_t sequence_axis);
+/// Fills in what the fault's row and position of its micro-batch, as far as they are known, say:
+/// token, sample, documents.
+void place_in_data(Fault& fault, const std::vector<data::Batch>& micro_batches);
 
 /// The row of the micro-batch with the largest loss, where ops made one for each token; -1: not
 /// known.

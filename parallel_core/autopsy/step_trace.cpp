@@ -16,8 +16,10 @@ bool makes_losses_of_tokens(std::string_view op) {
 
 }  // namespace
 
-StepTrace::StepTrace(const KnownParameters& parameters)
-    : parameters_(parameters), scope_(std::make_unique<ObserverScope>(*this)) {}
+StepTrace::StepTrace(const KnownParameters& parameters, bool finds_largest)
+    : parameters_(parameters),
+      finds_largest_(finds_largest),
+      scope_(std::make_unique<ObserverScope>(*this)) {}
 
 const BadValue* StepTrace::first_bad() const {
   const BadValue* received = nullptr;
@@ -99,6 +101,10 @@ void StepTrace::op_ended(const OpRun& run) {
   Shape shape;
   for (const Tensor& output : run.outputs) {
     const ValueRange range = value_range(output);
+    if (finds_largest_ && range.finite() && range.largest > op.largest_output) {
+      op.shape = output.shape();
+      op.largest_at = place_of_magnitude(output, range.largest);
+    }
     op.largest_output = std::max(op.largest_output, range.largest);
     if (!range.finite() && worst.finite()) {
       worst = range;

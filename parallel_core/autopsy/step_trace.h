@@ -26,6 +26,10 @@ struct TracedOp {
   double largest_output = 0;
   bool finite_inputs = true;
   bool finite_outputs = true;
+  /// Of the result with the largest value, where that is asked for: its shape, and the value's
+  /// row-major number; -1: not known.
+  Shape shape;
+  int64_t largest_at = -1;
   int32_t parameter = -1;  ///< of its inputs, or whose gradient it adds to: the most suspect one
 };
 
@@ -57,8 +61,9 @@ struct RowLosses {
 /// taken in. Costs a pass over all tensors that ops read and write.
 class StepTrace final : public Observer {
  public:
-  /// The parameters outlive the object.
-  explicit StepTrace(const KnownParameters& parameters);
+  /// The parameters outlive the object. `finds_largest`: also where the largest results are, for
+  /// about another half of a pass over them.
+  explicit StepTrace(const KnownParameters& parameters, bool finds_largest = false);
 
   /// Ends the observation; what was seen stays.
   void stop() { scope_.reset(); }
@@ -89,6 +94,7 @@ class StepTrace final : public Observer {
   void heal();
 
   const KnownParameters& parameters_;
+  bool finds_largest_;
   std::vector<TracedOp> ops_;
   std::vector<BadValue> bad_;
   std::vector<RowLosses> row_losses_;

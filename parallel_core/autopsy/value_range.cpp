@@ -107,6 +107,33 @@ ValueRange value_range(const Tensor& x) {
   }
 }
 
+int64_t place_of_magnitude(const Tensor& x, double magnitude) {
+  if (!x.defined() || !is_floating(x.dtype())) {
+    return -1;
+  }
+  const Tensor values = x.is_contiguous() ? x : detail::contiguous_copy(x);
+  const auto find = [&](const auto* first, const auto& value_of) -> int64_t {
+    for (int64_t i = 0; i < values.numel(); ++i) {
+      if (std::abs(value_of(first[i])) == magnitude) {
+        return i;
+      }
+    }
+    return -1;
+  };
+  switch (values.dtype()) {
+    case kFloat64:
+      return find(values.data<double>(), [](double v) { return v; });
+    case kBFloat16:
+      return find(static_cast<const BFloat16*>(values.raw()),
+                  [](BFloat16 v) { return static_cast<double>(static_cast<float>(v)); });
+    case kFloat16:
+      return find(static_cast<const Float16*>(values.raw()),
+                  [](Float16 v) { return static_cast<double>(static_cast<float>(v)); });
+    default:
+      return find(values.data<float>(), [](float v) { return static_cast<double>(v); });
+  }
+}
+
 std::string value_text(double value) {
   if (std::isnan(value)) {
     return "nan";

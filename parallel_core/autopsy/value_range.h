@@ -21,6 +21,9 @@ struct ValueRange {
 /// not floating are finite and have no values. Touches the memory (Tensor::raw).
 ValueRange value_range(const Tensor& x);
 
+/// Row-major number of the first value of that magnitude; -1: none has it.
+int64_t place_of_magnitude(const Tensor& x, double magnitude);
+
 /// "nan", "inf", "-inf", or the number with six digits.
 std::string value_text(double value);
 

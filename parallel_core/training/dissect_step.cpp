@@ -73,6 +73,7 @@ autopsy::Machine parse_machine(const Json& json) {
 // What one rank tells the others.
 struct Told {
   DissectedRank rank;
+  bool changed_gradients = false;
   std::optional<Fault> fault;
   std::string bad_gradient;
 };
@@ -84,6 +85,7 @@ std::string told_text(const Told& told) {
   }
   const Json json = {{"machine", machine_json(told.rank.machine)},
                      {"changed", told.rank.changed},
+                     {"changed_gradients", told.changed_gradients},
                      {"local_losses", losses},
                      {"bad_gradient", told.bad_gradient},
                      {"fault", told.fault ? autopsy::fault_json(*told.fault) : Json(nullptr)}};
@@ -95,6 +97,7 @@ Told parse_told(const std::string& text) {
   Told told{.rank = {.machine = parse_machine(json.at("machine")),
                      .local_losses = {},
                      .changed = json.at("changed")},
+            .changed_gradients = json.at("changed_gradients"),
             .fault = {},
             .bad_gradient = json.at("bad_gradient")};
   for (const Json& loss : json.at("local_losses")) {
@@ -120,45 +123,59 @@ void add_text(Fault& fault, const ComputedStep& step, const DissectOptions& opti
   fault.text = options.text({begin, begin + count});
 }
 
-// Of finite values: the micro-batch with the largest loss is the one that spikes.
+// A table's row that is far too large stands in the data as a token.
+void place_by_token(Fault& fault, const ComputedStep& step) {
+  const bool is_table = fault.parameter == "tok_embeddings.weight";
+  if (fault.row >= 0 || fault.micro_batch < 0 || !is_table || !fault.parameter_is_suspect) {
+    return;
+  }
+  const data::Batch& batch = step.micro_batches[static_cast<size_t>(fault.micro_batch)];
+  const auto found = std::find(batch.tokens.begin(), batch.tokens.end(), fault.parameter_row);
+  if (found != batch.tokens.end()) {
+    fault.row = (found - batch.tokens.begin()) / batch.seq;
+    fault.position = (found - batch.tokens.begin()) % batch.seq;
+  }
+}
+
+// Of finite values: the row with the largest loss, where that is known, is the one that spikes.
 void place_spike(Fault& fault,
                  const autopsy::StepTrace& trace,
                  const ComputedStep& step,
-                 const StepResult& result,
                  const ParallelModel& model) {
-  if (!result.local_losses.empty()) {
-    fault.micro_batch = std::max_element(result.local_losses.begin(), result.local_losses.end()) -
-                        result.local_losses.begin();
-  }
-  if (fault.micro_batch >= 0) {
-    const data::Batch& batch = step.micro_batches[static_cast<size_t>(fault.micro_batch)];
-    fault.row = autopsy::worst_row(trace, fault.micro_batch, batch.batch, model.sequence_axis());
+  const data::Batch& batch = step.micro_batches[static_cast<size_t>(fault.micro_batch)];
+  const int64_t row =
+      autopsy::worst_row(trace, fault.micro_batch, batch.batch, model.sequence_axis());
+  if (row >= 0 && row != fault.row) {
+    fault.row = row;
+    fault.position = -1;
   }
 }
 
 std::optional<Fault> own_fault(const autopsy::StepTrace& trace,
                                const autopsy::StepTrace* reference,
                                const autopsy::KnownParameters& parameters,
-                               ComputedStep& step,
-                               const StepResult& again,
+                               const ComputedStep& step,
                                const ParallelModel& model,
                                const DissectOptions& options) {
   const PipelineStage& stage = model.stage();
+  const autopsy::TraceSide side = {.trace = trace,
+                                   .parameters = parameters,
+                                   .micro_batches = step.micro_batches,
+                                   .sequence_axis = model.sequence_axis(),
+                                   .stage = stage.rank,
+                                   .stages = stage.size};
   std::optional<Fault> fault;
-  Shape shape;
   if (!options.is_spike) {
-    fault = autopsy::fault_of_bad_values(trace, parameters, stage.rank, stage.size);
-    if (fault) {
-      shape = trace.first_bad()->shape;
-    }
+    fault = autopsy::fault_of_bad_values(side);
   } else if (reference != nullptr) {
-    fault = autopsy::fault_of_growth(trace, *reference, parameters, stage.rank, stage.size);
+    fault = autopsy::fault_of_growth(side, *reference);
     if (fault) {
-      place_spike(*fault, trace, step, again, model);
+      place_spike(*fault, trace, step, model);
     }
   }
   if (fault) {
-    autopsy::place_in_data(*fault, shape, step.micro_batches, model.sequence_axis());
+    place_by_token(*fault, step);
+    autopsy::place_in_data(*fault, step.micro_batches);
     add_text(*fault, step, options);
   }
   return fault;
@@ -227,24 +244,30 @@ StepFindings dissect_step(ComputedStep& step, ParallelModel& model, const Dissec
     findings.reference_loss = step.rerun(*options.reference).loss;
     reference->stop();
   }
-  autopsy::StepTrace trace(parameters);
+  autopsy::StepTrace trace(parameters, options.is_spike);
   findings.again = step.rerun(step.micro_batches);
   trace.stop();
   findings.transient = !options.is_bad(findings.again);
-  own.fault = own_fault(trace, reference.get(), parameters, step, findings.again, model, options);
+  own.fault = own_fault(trace, reference.get(), parameters, step, model, options);
   own.bad_gradient = bad_gradient(squares, model);
   own.rank = {.machine = autopsy::this_machine(),
               .local_losses = step.result.local_losses,
-              .changed = !same_bits(step.result.local_losses, findings.again.local_losses) ||
-                         !same_bits(squares, squares_of(step, model))};
+              .changed = !same_bits(step.result.local_losses, findings.again.local_losses)};
+  own.changed_gradients = !same_bits(squares, squares_of(step, model));
   std::vector<Told> all;
   for (const std::string& text : all_gather_text(all_ranks_of_job(), told_text(own))) {
     all.push_back(parse_told(text));
-    findings.ranks.push_back(all.back().rank);
+  }
+  // Losses are a rank's own; gradients are summed, so that all show what one computed.
+  const bool losses_tell =
+      std::any_of(all.begin(), all.end(), [](const Told& told) { return told.rank.changed; });
+  for (Told& told : all) {
+    told.rank.changed = losses_tell ? told.rank.changed : told.changed_gradients;
+    findings.ranks.push_back(told.rank);
   }
   findings.fault = first_fault(all, findings.transient);
   if (findings.fault.kind == FaultKind::kUnknown && findings.fault.micro_batch >= 0) {
-    autopsy::place_in_data(findings.fault, {}, step.micro_batches, model.sequence_axis());
+    autopsy::place_in_data(findings.fault, step.micro_batches);
   }
   return findings;
 }

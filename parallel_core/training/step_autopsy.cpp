@@ -244,12 +244,12 @@ bool StepAutopsy::examine(ComputedStep& step) {
     text = concat("step ", step.step, ": ", what_is_wrong(anomaly, step.result), "; this is the ",
                   in_a_row_, "th bad step in a row, it is not looked into");
   } else {
-    StepFindings findings = look_into(step, anomaly);
+    const StepFindings& findings = findings_.emplace(look_into(step, anomaly));
     transient = findings.transient;
     text = sentence(step, anomaly, findings);
     text += write_capsule(step, anomaly, findings, text);
     if (transient && action == "continue") {
-      step.result = std::move(findings.again);
+      step.result = findings.again;
     }
   }
   if (action == "skip") {

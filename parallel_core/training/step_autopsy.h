@@ -40,6 +40,8 @@ class StepAutopsy final : public StepExaminer, public StepObserver {
 
   /// "nonfinite_loss", "nonfinite_gradient", "no_tokens", "loss_spike", "norm_spike", or empty.
   std::string anomaly_of(const StepResult& result, bool forward_only) const;
+  /// Of the last bad step that was looked into; null before there was one.
+  const StepFindings* findings() const { return findings_ ? &*findings_ : nullptr; }
   int64_t anomalies() const { return anomalies_; }  ///< bad steps so far
 
  private:
@@ -70,6 +72,7 @@ class StepAutopsy final : public StepExaminer, public StepObserver {
   int64_t in_a_row_ = 0;
   int64_t last_bad_step_ = 0;
   std::string failure_;
+  std::optional<StepFindings> findings_;
 };
 
 }  // namespace tapestry

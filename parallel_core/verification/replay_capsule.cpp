@@ -29,6 +29,17 @@ namespace {
 
 using autopsy::CapsuleRecord;
 
+// The groups of the ranks, for as long as it lives.
+class Groups {
+ public:
+  Groups(const ModelParallelSizes& sizes, const std::shared_ptr<ProcessGroup>& world) {
+    initialize_model_parallel(sizes, world);
+  }
+  Groups(const Groups&) = delete;
+  Groups& operator=(const Groups&) = delete;
+  ~Groups() { destroy_model_parallel(); }
+};
+
 // What a rank finds when it runs the step.
 struct Replayed {
   StepResult result;
@@ -183,13 +194,12 @@ ReplayReport replay_capsule(const std::string& capsule,
   std::mutex mutex;
   std::optional<Replayed> first;
   const auto body = [&](const std::shared_ptr<ProcessGroup>& group) {
-    initialize_model_parallel(model_parallel_sizes(config.parallel_config), group);
+    const Groups groups(model_parallel_sizes(config.parallel_config), group);
     Replayed own = run_step(capsule, record, config);
     if (group->rank() == 0 || group->size() == world->size()) {
       const std::lock_guard<std::mutex> lock(mutex);
       first = std::move(own);
     }
-    destroy_model_parallel();
   };
   if (world->size() == ranks) {
     set_num_threads(record.ranks[static_cast<size_t>(world->rank())].machine.threads);
