@@ -75,6 +75,7 @@ struct Told {
   DissectedRank rank;
   bool changed_gradients = false;
   std::optional<Fault> fault;
+  Fault first_time;  // what is left of it where it does not come up again
   std::string bad_gradient;
 };
 
@@ -88,6 +89,7 @@ std::string told_text(const Told& told) {
                      {"changed_gradients", told.changed_gradients},
                      {"local_losses", losses},
                      {"bad_gradient", told.bad_gradient},
+                     {"first_time", autopsy::fault_json(told.first_time)},
                      {"fault", told.fault ? autopsy::fault_json(*told.fault) : Json(nullptr)}};
   return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
@@ -99,6 +101,7 @@ Told parse_told(const std::string& text) {
                      .changed = json.at("changed")},
             .changed_gradients = json.at("changed_gradients"),
             .fault = {},
+            .first_time = autopsy::parse_fault(json.at("first_time")),
             .bad_gradient = json.at("bad_gradient")};
   for (const Json& loss : json.at("local_losses")) {
     told.rank.local_losses.push_back(autopsy::value_of_bits(loss));
@@ -203,19 +206,21 @@ Fault first_fault(const std::vector<Told>& all, bool transient) {
   if (first) {
     return *first;
   }
-  Fault unknown;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    const std::vector<double>& losses = all[rank].rank.local_losses;
-    const auto bad = std::find_if(losses.begin(), losses.end(),
-                                  [](double loss) { return !std::isfinite(loss); });
-    if (all[rank].rank.changed) {
-      unknown.rank = static_cast<int64_t>(rank);
-      unknown.micro_batch = bad == losses.end() ? -1 : bad - losses.begin();
-      unknown.parameter = all[rank].bad_gradient;
-      break;
-    }
-  }
-  return unknown;
+  const auto changed =
+      std::find_if(all.begin(), all.end(), [](const Told& told) { return told.rank.changed; });
+  return changed == all.end() ? Fault{} : changed->first_time;
+}
+
+// What this rank knows of its fault without having seen it: the micro-batch whose loss was bad.
+Fault first_time(const ComputedStep& step, const std::string& bad_gradient) {
+  const std::vector<double>& losses = step.result.local_losses;
+  const auto bad =
+      std::find_if(losses.begin(), losses.end(), [](double loss) { return !std::isfinite(loss); });
+  Fault fault{.rank = RankContext::current().rank(),
+              .micro_batch = bad == losses.end() ? -1 : bad - losses.begin(),
+              .parameter = bad_gradient};
+  autopsy::place_in_data(fault, step.micro_batches);
+  return fault;
 }
 
 }  // namespace
@@ -250,6 +255,7 @@ StepFindings dissect_step(ComputedStep& step, ParallelModel& model, const Dissec
   findings.transient = !options.is_bad(findings.again);
   own.fault = own_fault(trace, reference.get(), parameters, step, model, options);
   own.bad_gradient = bad_gradient(squares, model);
+  own.first_time = first_time(step, own.bad_gradient);
   own.rank = {.machine = autopsy::this_machine(),
               .local_losses = step.result.local_losses,
               .changed = !same_bits(step.result.local_losses, findings.again.local_losses)};
@@ -266,9 +272,6 @@ StepFindings dissect_step(ComputedStep& step, ParallelModel& model, const Dissec
     findings.ranks.push_back(told.rank);
   }
   findings.fault = first_fault(all, findings.transient);
-  if (findings.fault.kind == FaultKind::kUnknown && findings.fault.micro_batch >= 0) {
-    autopsy::place_in_data(findings.fault, step.micro_batches);
-  }
   return findings;
 }
 

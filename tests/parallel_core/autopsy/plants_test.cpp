@@ -263,6 +263,8 @@ TEST(Plants, ABitThatFlipsOnceIsTransient) {
                                                      .times = 1}}});
   EXPECT_TRUE(findings.transient);
   EXPECT_EQ(findings.fault.rank, 1);
+  EXPECT_EQ(findings.fault.samples, (std::vector<int64_t>{2, 3}));
+  EXPECT_FALSE(findings.ranks[0].changed);
   ASSERT_EQ(findings.ranks.size(), 2);
   EXPECT_TRUE(findings.ranks[1].changed);
   EXPECT_FALSE(findings.ranks[1].machine.host.empty());

@@ -92,15 +92,12 @@ TEST_F(StepAutopsyTest, ASkippedStepChangesNothing) {
   const State before = get_logical_state(*trainer.model);
   FinishedStep spike;
   {
-    Injector::Options fault = one_bit(1e6F);
-    fault.times = -1;
-    const Injector injector(fault);
+    const Injector injector({.op = "linear_cross_entropy_sum", .value = 1e4F});
     spike = run(3);
   }
-  EXPECT_TRUE(spike.result.set_aside);
+  ASSERT_TRUE(spike.result.set_aside);
   EXPECT_GT(spike.result.loss, 5);
   EXPECT_EQ(autopsy.findings()->fault.kind, FaultKind::kGrew);
-  EXPECT_EQ(autopsy.findings()->fault.op.op, "bias_gelu");
   EXPECT_TRUE(spike.failure.empty());
   EXPECT_EQ(trainer.cell.position().seen, 4);
   EXPECT_EQ(trainer.cell.position().applied, 3);
