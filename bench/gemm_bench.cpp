@@ -28,6 +28,7 @@
 #include "autograd/ops/random.h"
 #include "autograd/tensor/factory.h"
 #include "bench/arithmetic_peak.h"
+#include "bench/bench_options.h"
 
 namespace tapestry {
 namespace {
@@ -150,24 +151,18 @@ void measure(const Layer& layer, std::string_view form, DType dtype, double budg
 int run(int argc, char** argv) {
   namespace po = boost::program_options;
   po::options_description options("gemm_bench");
-  options.add_options()("help,h", "print this text")("threads", po::value<int>(), "team size")(
-      "model", po::value<std::string>(),
-      "only the layers of char, tiny, gpt2_124m, llama_110m, layer_7b")(
+  options.add_options()("model", po::value<std::string>(),
+                        "only the layers of char, tiny, gpt2_124m, llama_110m, layer_7b")(
       "dtype", po::value<std::string>(), "only float32, bfloat16 or float16")(
       "form", po::value<std::string>(), "only NT, NN or TN")(
       "seconds", po::value<double>()->default_value(0.3), "for each line");
-  po::variables_map arguments;
-  po::store(po::parse_command_line(argc, argv, options), arguments);
-  po::notify(arguments);
-  if (arguments.count("help") != 0) {
-    std::cout << options;
+  const std::optional<po::variables_map> parsed = bench::parse_options(argc, argv, options);
+  if (!parsed) {
     return 0;
   }
-  if (arguments.count("threads") != 0) {
-    set_num_threads(arguments["threads"].as<int>());
-  }
+  const po::variables_map& arguments = *parsed;
   const auto wanted = [&](const char* option, std::string_view value) {
-    return arguments.count(option) == 0 || arguments[option].as<std::string>() == value;
+    return bench::is_chosen(arguments, option, value);
   };
   const double budget = arguments["seconds"].as<double>();
   std::cout << num_threads() << " threads, CPU level " << name_of(cpu_level()) << ", "

@@ -20,6 +20,7 @@
 #include "autograd/ops/random.h"
 #include "autograd/tensor/factory.h"
 #include "bench/arithmetic_peak.h"
+#include "bench/bench_options.h"
 
 namespace tapestry {
 namespace {
@@ -127,21 +128,15 @@ Json bandwidth(int64_t array_bytes, double budget) {
 int run(int argc, char** argv) {
   namespace po = boost::program_options;
   po::options_description options("machine_bench");
-  options.add_options()("help,h", "print this text")("quick", "small shapes, to see that it works")(
-      "threads", po::value<int>(), "team size; default: all processors or OMP_NUM_THREADS")(
+  options.add_options()("quick", "small shapes, to see that it works")(
       "array_mib", po::value<int64_t>(),
       "size of each of the three arrays of the bandwidth test; default: the last-level cache's, at "
       "least 256");
-  po::variables_map arguments;
-  po::store(po::parse_command_line(argc, argv, options), arguments);
-  po::notify(arguments);
-  if (arguments.count("help") != 0) {
-    std::cout << options;
+  const std::optional<po::variables_map> parsed = bench::parse_options(argc, argv, options);
+  if (!parsed) {
     return 0;
   }
-  if (arguments.count("threads") != 0) {
-    set_num_threads(arguments["threads"].as<int>());
-  }
+  const po::variables_map& arguments = *parsed;
   const bool quick = arguments.count("quick") != 0;
   int64_t array_bytes = std::max(last_level_cache_bytes(), int64_t{256} << 20);
   if (arguments.count("array_mib") != 0) {

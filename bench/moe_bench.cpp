@@ -16,6 +16,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/generator.h"
+#include "bench/bench_options.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/transformer/moe/moe_layer.h"
@@ -102,30 +103,19 @@ int run(int argc, char** argv) {
   namespace po = boost::program_options;
   Options o;
   po::options_description options("moe_bench");
-  options.add_options()("help,h", "print this text")(
-      "tokens", po::value(&o.tokens)->default_value(2048), "tokens of a pass")(
+  options.add_options()("tokens", po::value(&o.tokens)->default_value(2048), "tokens of a pass")(
       "hidden", po::value(&o.hidden)->default_value(768), "width of hidden states")(
       "ffn", po::value(&o.ffn)->default_value(1536), "width inside an expert")(
       "experts", po::value(&o.experts)->default_value(8), "experts")(
       "topk", po::value(&o.topk)->default_value(2), "experts of a token")(
-      "repeats", po::value(&o.repeats)->default_value(15), "passes that are timed")(
-      "threads", po::value<int>(), "team size; default: all processors or OMP_NUM_THREADS");
-  po::variables_map arguments;
-  po::store(po::parse_command_line(argc, argv, options), arguments);
-  po::notify(arguments);
-  if (arguments.count("help") != 0) {
-    std::cout << options;
+      "repeats", po::value(&o.repeats)->default_value(15), "passes that are timed");
+  if (!bench::parse_options(argc, argv, options)) {
     return 0;
   }
   check<ValueError>(
       std::min({o.tokens, o.hidden, o.ffn, o.experts - 1, o.topk, o.repeats}) > 0,
       "--tokens, --hidden, --ffn, --topk and --repeats must be above 0 and --experts above 1, got ",
       o.tokens, ", ", o.hidden, ", ", o.ffn, ", ", o.topk, ", ", o.repeats, " and ", o.experts);
-  if (arguments.count("threads") != 0) {
-    const int threads = arguments["threads"].as<int>();
-    check<ValueError>(threads > 0, "--threads must be above 0, got ", threads);
-    set_num_threads(threads);
-  }
   initialize_model_parallel();
   measure(o, false);
   measure(o, true);

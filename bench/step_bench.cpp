@@ -20,6 +20,7 @@
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
+#include "bench/bench_options.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
@@ -197,21 +198,15 @@ int run(int argc, char** argv) {
   }
   Options o;
   po::options_description options("step_bench");
-  options.add_options()("help,h", "print this text")(
-      "preset", po::value(&o.preset)->default_value("gpt2_124m"), names.c_str())(
+  options.add_options()("preset", po::value(&o.preset)->default_value("gpt2_124m"), names.c_str())(
       "dtype", po::value(&o.dtype)->default_value("float32"), "float32 or bfloat16")(
       "batch", po::value(&o.batch)->default_value(4), "sequences of a step")(
       "seq", po::value(&o.seq)->default_value(256), "tokens of a sequence")(
       "steps", po::value(&o.steps)->default_value(5), "steps that are timed")(
       "warmup", po::value(&o.warmup)->default_value(2), "steps before them")(
-      "threads", po::value<int>(), "team size; default: all processors or OMP_NUM_THREADS")(
       "set", po::value(&o.overrides)->composing(),
       "section.key=value of the configuration, for example to switch a fusion off");
-  po::variables_map arguments;
-  po::store(po::parse_command_line(argc, argv, options), arguments);
-  po::notify(arguments);
-  if (arguments.count("help") != 0) {
-    std::cout << options;
+  if (!bench::parse_options(argc, argv, options)) {
     return 0;
   }
   check<ValueError>(presets().contains(o.preset), "--preset '", o.preset,
@@ -221,11 +216,6 @@ int run(int argc, char** argv) {
   check<ValueError>(o.batch > 0 && o.seq > 0 && o.steps > 0 && o.warmup >= 0,
                     "--batch, --seq and --steps must be above 0 and --warmup not below, got ",
                     o.batch, ", ", o.seq, ", ", o.steps, " and ", o.warmup);
-  if (arguments.count("threads") != 0) {
-    const int threads = arguments["threads"].as<int>();
-    check<ValueError>(threads > 0, "--threads must be above 0, got ", threads);
-    set_num_threads(threads);
-  }
   return measure(o);
 }
 

@@ -420,15 +420,15 @@ NpyArray read_npy(const std::string& path) {
   return array;
 }
 
-void write_npy(const std::string& path, DType dtype, const Shape& shape, const void* data) {
+std::string npy_header(DType dtype, const Shape& shape) {
   const std::string_view descr = descr_of(dtype);
-  check<TypeError>(!descr.empty(), "write_npy: ", path, ": ", name_of(dtype),
+  check<TypeError>(!descr.empty(), "npy: ", name_of(dtype),
                    " has no NumPy name; convert to float32, or write safetensors");
   std::string tuple = "(";
   auto bytes = static_cast<uint64_t>(size_of(dtype));
   for (const int64_t size : shape) {
     check<ValueError>(size >= 0 && checked_mul(bytes, static_cast<uint64_t>(size), bytes),
-                      "write_npy: ", path, ": shape ", shape, " is not the shape of an array");
+                      "npy: shape ", shape, " is not the shape of an array");
     tuple += std::to_string(size) + (shape.size() == 1 ? "," : ", ");
   }
   if (shape.size() > 1) {
@@ -440,13 +440,25 @@ void write_npy(const std::string& path, DType dtype, const Shape& shape, const v
   text.append((kAlignment - unpadded % kAlignment) % kAlignment, ' ');
   text += '\n';
   const auto length = static_cast<uint16_t>(text.size());
+  std::string header(kMagic);
+  header += std::string_view("\x01\x00", 2);
+  header += static_cast<char>(length & 0xffU);
+  header += static_cast<char>(length >> 8U);
+  return header + text;
+}
 
+void write_npy(const std::string& path, DType dtype, const Shape& shape, const void* data) {
+  std::string header;
+  try {
+    header = npy_header(dtype, shape);
+  } catch (const TypeError& error) {
+    throw TypeError(concat("write_npy: ", path, ": ", error.what()));
+  } catch (const ValueError& error) {
+    throw ValueError(concat("write_npy: ", path, ": ", error.what()));
+  }
   AtomicFile file(path);
-  file.write(kMagic);
-  file.write(std::string_view("\x01\x00", 2));
-  file.write(&length, sizeof(length));
-  file.write(text);
-  file.write(data, bytes);
+  file.write(header);
+  file.write(data, static_cast<size_t>(shape.numel()) * static_cast<size_t>(size_of(dtype)));
   file.commit();
 }
 

@@ -29,4 +29,7 @@ NpyArray read_npy(const std::string& path);
 /// TypeError for bfloat16, which has no NumPy name; ValueError for a negative size; IoError.
 void write_npy(const std::string& path, DType dtype, const Shape& shape, const void* data);
 
+/// What such a file has before its elements. TypeError and ValueError as write_npy.
+std::string npy_header(DType dtype, const Shape& shape);
+
 }  // namespace tapestry

@@ -1,8 +1,9 @@
 // Says whether two sides agree, and where they part first if not:
+//   accuracy checklist ours.yaml theirs.yaml
 //   accuracy curves output reference --html curves.html
 #include <algorithm>
 #include <array>
-#include <iostream>
+#include <sstream>
 
 #include "autograd/tensor/error.h"
 #include "examples/gpt/accuracy_commands.h"
@@ -13,7 +14,9 @@
 namespace tapestry::examples {
 namespace {
 
-constexpr std::array<AccuracyCommand, 1> kCommands = {{
+constexpr std::array<AccuracyCommand, 3> kCommands = {{
+    {"checklist", "two configurations, key by key, before anything is trained", accuracy_checklist},
+    {"compare", "dumps of a step, tensor by tensor", accuracy_compare},
     {"curves", "losses and gradient norms of runs, step by step", accuracy_curves},
 }};
 
@@ -74,6 +77,12 @@ void add_report_options(boost::program_options::options_description& options,
   options.add_options()("help,h", "print this text")("json", po::value(&files.json),
                                                      "also write the verdict as JSON to this file")(
       "html", po::value(&files.html), "also write it as a page to this file");
+}
+
+void print_help(const boost::program_options::options_description& options) {
+  std::ostringstream text;
+  text << options;
+  print_wrapped(text.str());
 }
 
 int finish_report(const accuracy::VerdictReport& report, const accuracy::ReportFiles& files) {

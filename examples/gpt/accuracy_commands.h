@@ -19,11 +19,16 @@ struct AccuracyCommand {
   int (*run)(std::vector<std::string> words);
 };
 
+int accuracy_checklist(std::vector<std::string> words);
+int accuracy_compare(std::vector<std::string> words);
 int accuracy_curves(std::vector<std::string> words);
 
 /// --json and --html, for the options of a command; `files` receives them at po::notify.
 void add_report_options(boost::program_options::options_description& options,
                         accuracy::ReportFiles& files);
+
+/// The page of options of `accuracy COMMAND --help`.
+void print_help(const boost::program_options::options_description& options);
 
 /// Prints the report and writes its files. Its exit code.
 int finish_report(const accuracy::VerdictReport& report, const accuracy::ReportFiles& files);

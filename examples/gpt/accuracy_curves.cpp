@@ -1,6 +1,5 @@
 // accuracy curves OURS REFERENCE...
 #include <boost/program_options.hpp>
-#include <iostream>
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
@@ -38,22 +37,24 @@ int accuracy_curves(std::vector<std::string> words) {
       "(1).",
       help_columns());
   options.add_options()(
-      "loss_bound", po::value(&curves.loss.bound)->default_value(curves.loss.bound),
+      "loss_bound", po::value(&curves.loss.bound)->default_value(curves.loss.bound, "0.03"),
       "differences of the loss stay below this; with a learning rate of 0: 0.001")(
-      "jump_bound", po::value(&curves.loss.jump)->default_value(curves.loss.jump),
+      "jump_bound", po::value(&curves.loss.jump)->default_value(curves.loss.jump, "0.05"),
       "the smallest jump of the loss that counts")(
-      "close_bound", po::value(&curves.loss.close)->default_value(curves.loss.close),
+      "close_bound", po::value(&curves.loss.close)->default_value(curves.loss.close, "0.01"),
       "share of the reference's loss below which the end is close")(
-      "norm_bound", po::value(&curves.grad_norm.bound)->default_value(curves.grad_norm.bound),
+      "norm_bound",
+      po::value(&curves.grad_norm.bound)->default_value(curves.grad_norm.bound, "0.05"),
       "differences of gradient norms stay below this share of the reference's norm")(
-      "significance", po::value(&curves.loss.significance)->default_value(curves.loss.significance),
+      "significance",
+      po::value(&curves.loss.significance)->default_value(curves.loss.significance, "5"),
       "standard errors from which on a mean difference is one-sided")(
       "window", po::value(&window)->default_value(window),
       "steps over which means are taken; fewer where there are not eight times as many")(
       "csv", po::value(&table), "also write the differences of each step to this file");
   add_report_options(options, files);
   if (take_help(words)) {
-    std::cout << options;
+    print_help(options);
     return kFinished;
   }
   const std::vector<std::string> paths =

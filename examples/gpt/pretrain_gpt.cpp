@@ -13,6 +13,7 @@
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
 #include "autograd/tensor/error.h"
+#include "examples/gpt/accuracy_options.h"
 #include "examples/gpt/command_line.h"
 #include "examples/gpt/data_commands.h"
 #include "examples/gpt/view_commands.h"
@@ -26,6 +27,7 @@
 #include "parallel_core/report/schedule_plot.h"
 #include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/evaluate_checkpoint.h"
+#include "parallel_core/training/measured_rounding.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/training/terminal.h"
@@ -49,16 +51,22 @@ std::string version_text() {
 }
 
 // Exit code 1 means that the layout does not compute what one process does.
+// Reads the file with further overrides.
+tapestry::ConfigLoader loader_of(const std::string& config_path,
+                                 const tapestry::LoadOptions& load) {
+  return [config_path, load](const std::vector<std::string>& more) {
+    tapestry::LoadOptions all = load;
+    all.overrides.insert(all.overrides.end(), more.begin(), more.end());
+    return tapestry::init_configs_from_yaml(config_path, all);
+  };
+}
+
 int verify(const std::string& config_path,
            const tapestry::LoadOptions& load,
            const std::string& layout,
            int64_t steps) {
   const tapestry::LayoutPair pair =
-      tapestry::load_layout_pair(layout, [&](const std::vector<std::string>& more) {
-        tapestry::LoadOptions all = load;
-        all.overrides.insert(all.overrides.end(), more.begin(), more.end());
-        return tapestry::init_configs_from_yaml(config_path, all);
-      });
+      tapestry::load_layout_pair(layout, loader_of(config_path, load));
   const tapestry::LayoutReport report = tapestry::compare_layout(pair, {.steps = steps});
   print_wrapped(tapestry::report_text(report, pair));
   return report.agrees() ? kFinished : kFailure;
@@ -157,8 +165,7 @@ po::options_description describe_options() {
   options.add_options()("plot_schedule", po::value<std::string>()->value_name("FILE"),
                         "draw learning rate and weight decay to this SVG file, and exit");
   options.add_options()("replay", po::value<std::string>()->value_name("DIR"),
-                        "OUTPUT/capsule/step_N: run that bad step again, and exit; 0 if its bits "
-                        "return, 1 if not");
+                        "run the bad step of a capsule again: exit code 0 if its bits return");
   options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
                         "a checkpoint, or a folder of them: print its loss on the validation and "
                         "test data, and exit; without --config_path by the configuration that it "
@@ -181,7 +188,8 @@ std::string help_text(const po::options_description& options, const std::string&
   std::ostringstream text;
   text << "\nSections of FILE (--help SECTION lists the keys of one):\n"
        << tapestry::render_sections_help()
-       << "\nPresets: examples/gpt/pretrain_gpt_*.yaml. Several ranks: "
+       << "\nLooking for faults (dumps, comparisons): --help accuracy, docs/accuracy.md.\n"
+       << "Presets: examples/gpt/pretrain_gpt_*.yaml. Several ranks: "
           "examples/gpt/pretrain_gpt.sh.\n"
           "Exit codes: 0 finished, 2 wrong configuration or input, 1 any other failure.\n";
   std::ostringstream fitting;
@@ -197,16 +205,19 @@ std::string help_text(const po::options_description& options, const std::string&
 int run(const std::vector<std::string>& given, const tapestry::Distributed& job) {
   const bool first = job.world()->rank() == 0;
   const po::options_description options = describe_options();
+  po::options_description all("All");
+  all.add(options).add(tapestry::examples::accuracy_options());
   std::vector<std::string> words = given;
   if (const std::optional<std::string> topic = tapestry::examples::take_help(words)) {
-    const std::string text = help_text(options, *topic);
+    const std::string text =
+        *topic == "accuracy" ? tapestry::examples::accuracy_help() : help_text(options, *topic);
     if (first) {
       tapestry::print_result(text);
     }
     return kFinished;
   }
   po::variables_map arguments =
-      tapestry::examples::parse_command_line(words, options, tapestry::config::word_hint);
+      tapestry::examples::parse_command_line(words, all, tapestry::config::word_hint);
   po::notify(arguments);
   if (arguments.count("version") != 0) {
     if (first) {
@@ -259,6 +270,9 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     return verify(config_path, load, arguments["verify_layout"].as<std::string>(),
                   arguments["verify_steps"].as<int64_t>());
   }
+  if (arguments.count("find_fault") != 0) {
+    return tapestry::examples::find_fault(arguments, loader_of(config_path, load), job);
+  }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
   if (asks_for_data) {
     tapestry::examples::print_data(arguments, config, *job.world());
@@ -275,13 +289,23 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     dry_run(config, job);
     return kFinished;
   }
-  tapestry::pretrain(config, {.run_cmd = arguments["run_cmd"].as<std::string>(),
-                              .stop_requested = tapestry::stop_on_signals(),
-                              .overwrite = arguments.count("overwrite") != 0,
-                              .replace = arguments.count("replace") != 0,
-                              .world = job.world(),
-                              .ranks_on_host = job.ranks_on_host(),
-                              .progress_text = job.progress_text()});
+  tapestry::PretrainOptions training = {.run_cmd = arguments["run_cmd"].as<std::string>(),
+                                        .stop_requested = tapestry::stop_on_signals(),
+                                        .overwrite = arguments.count("overwrite") != 0,
+                                        .replace = arguments.count("replace") != 0,
+                                        .world = job.world(),
+                                        .ranks_on_host = job.ranks_on_host(),
+                                        .progress_text = job.progress_text(),
+                                        .dump = tapestry::examples::dump_asked_for(arguments)};
+  if (arguments.count("measure_rounding") == 0) {
+    tapestry::pretrain(config, training);
+    return kFinished;
+  }
+  const auto repetitions = arguments["measure_rounding"].as<int64_t>();
+  tapestry::check_rounding_can_be_measured(config, *training.dump, repetitions);
+  if (!tapestry::pretrain(config, training).stopped_on_request) {
+    tapestry::measure_rounding(config, training, repetitions);
+  }
   return kFinished;
 }
 

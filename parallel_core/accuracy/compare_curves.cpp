@@ -232,15 +232,15 @@ std::string difference_table(const std::vector<Judged>& all) {
   return table;
 }
 
-// The gravest verdict; the loss's among those that are accepted, and among those that are not.
-const Judged& gravest_of(const std::vector<Judged>& all) {
-  const Judged* worst = &all.front();
+// The loss, unless it is accepted and the norm is not.
+const Judged& deciding_of(const std::vector<Judged>& all) {
+  const Judged* deciding = &all.front();
   for (const Judged& judged : all) {
-    if (is_accepted(worst->judgement.verdict) && !is_accepted(judged.judgement.verdict)) {
-      worst = &judged;
+    if (is_accepted(deciding->judgement.verdict) && !is_accepted(judged.judgement.verdict)) {
+      deciding = &judged;
     }
   }
-  return *worst;
+  return *deciding;
 }
 
 }  // namespace
@@ -299,11 +299,11 @@ CurveComparison compare_curves(const CurveRun& ours,
                                     " steps are too few to tell whether it is one-sided"));
     }
   }
-  const Judged& worst = gravest_of(all);
-  report.verdict = name_of(worst.judgement.verdict);
-  report.outcome = is_accepted(worst.judgement.verdict) ? Outcome::kAgrees : Outcome::kDiffers;
+  const Judged& deciding = deciding_of(all);
+  report.verdict = name_of(deciding.judgement.verdict);
+  report.outcome = is_accepted(deciding.judgement.verdict) ? Outcome::kAgrees : Outcome::kDiffers;
   if (report.outcome == Outcome::kDiffers) {
-    report.first = first_of(worst);
+    report.first = first_of(deciding);
   }
   return {.report = std::move(report), .differences = difference_table(all)};
 }

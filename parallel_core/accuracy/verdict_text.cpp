@@ -14,7 +14,7 @@ using plot::columns_of;
 using plot::printable;
 
 constexpr int kDigits = 6;
-constexpr int kWidestColumn = 44;  // of all but the last: a name of a parameter
+constexpr int kWidestColumn = 52;  // of all but the last: a name of a parameter
 
 std::string number_cell(double value) {
   return std::isnan(value)   ? "nan"

@@ -33,9 +33,11 @@
 #include "parallel_core/training/output_folder.h"
 #include "parallel_core/training/recompute_estimate.h"
 #include "parallel_core/training/resume.h"
+#include "parallel_core/training/rounded_steps.h"
 #include "parallel_core/training/run_checkpoints.h"
 #include "parallel_core/training/saved_model.h"
 #include "parallel_core/training/start_summary.h"
+#include "parallel_core/training/tensor_dump.h"
 #include "parallel_core/training/tensorboard_log.h"
 #include "parallel_core/training/time_estimate.h"
 
@@ -467,7 +469,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   }
   const TrainingConfig& t = config.training_config;
   CheckpointOptions checkpoint;
-  checkpoint.directory = output + "/checkpoint";
+  checkpoint.directory = options.rehearsed_steps ? std::string() : output + "/checkpoint";
   checkpoint.keep_max = t.keep_checkpoint_max;
   checkpoint.resolved_config = resolved;
   checkpoint.tokenizer_model = data.tokenizer_model;
@@ -476,9 +478,25 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   checkpoint.ckpt_prefix = t.ckpt_format == "ckpt" ? t.prefix : std::string();
   checkpoint.remove_redundancy = t.remove_redundancy;
   TrainOptions train_options;
-  train_options.validation = data.validation.get();
-  train_options.test = data.test.get();
+  if (!options.rehearsed_steps) {
+    train_options.validation = data.validation.get();
+    train_options.test = data.test.get();
+  }
   train_options.metrics = metrics ? &*metrics : nullptr;
+  std::optional<RoundedSteps> rounded;
+  std::optional<TensorDump> dump;
+  if (options.dump) {
+    if (options.rounding_draw) {  // before the dump, which is to see what was moved
+      train_options.observers.push_back(
+          &rounded.emplace(*options.rounding_draw, options.dump->iteration));
+    }
+    train_options.observers.push_back(&dump.emplace(cell, config, *options.dump));
+    log_info(concat("dumps tensors to ", options.dump->path));
+  }
+  std::optional<LastStep> last_step;
+  if (options.rehearsed_steps) {
+    train_options.observers.push_back(&last_step.emplace(*options.rehearsed_steps));
+  }
   std::optional<HistogramLog> histograms;
   if (board) {
     train_options.observers.push_back(&*board);

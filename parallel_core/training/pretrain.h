@@ -1,12 +1,15 @@
 // A whole run, from a configuration to trained weights.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
+#include "parallel_core/dump/dump_config.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/run_data.h"
@@ -24,6 +27,12 @@ struct PretrainOptions {
   std::shared_ptr<ProcessGroup> world = single_process_group();
   int ranks_on_host = 1;      ///< that share the memory which this one finds free
   std::string progress_text;  ///< how collectives move on, for the log
+  std::optional<dump::DumpConfig> dump = std::nullopt;  ///< what is dumped, if anything
+  /// A run that only shows what its first steps compute: ends after so many, evaluates and saves
+  /// nothing. With `rounding_draw` results of ops are moved by roundings (RoundingNoise) in the
+  /// steps that are dumped.
+  std::optional<int64_t> rehearsed_steps = std::nullopt;
+  std::optional<uint64_t> rounding_draw = std::nullopt;
 };
 
 /// Does everything that a configuration asks for: groups, logs, data, model, weights, optimizer,

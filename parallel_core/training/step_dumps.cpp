@@ -74,7 +74,7 @@ void StepDumps::before(int64_t step) {
 void StepDumps::after(FinishedStep& step) {
   const int64_t number = step.record.step;
   if (activations_ != nullptr && get_data_parallel_rank() == 0) {
-    const auto values = whole_activations(activations_->values(), config_);
+    const auto values = whole_activations(*activations_);
     if (writes_) {
       write_gathered(dump_path(config_, "acts", number), values);
     }

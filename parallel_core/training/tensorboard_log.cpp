@@ -13,8 +13,6 @@ namespace tapestry {
 
 namespace {
 
-using report::Scalar;
-
 constexpr std::array<std::string_view, 7> kOverSamples = {
     "learning-rate", "batch-size",     "loss",      "loss-scale",
     "grad-norm",     "iteration-time", "throughput"};
@@ -61,17 +59,17 @@ std::string prepare_folder(const TensorBoardConfig& config, const TensorBoardRun
 
 }  // namespace
 
-std::vector<Scalar> step_scalars(const StepRecord& record,
-                                 const StepResult& result,
-                                 const TensorBoardConfig& config,
-                                 const TensorBoardRun& run) {
+std::vector<report::Scalar> step_scalars(const StepRecord& record,
+                                         const StepResult& result,
+                                         const TensorBoardConfig& config,
+                                         const TensorBoardRun& run) {
   constexpr double kDay = 86400;  // seconds
   constexpr double kBillion = 1e9;
   constexpr double kTera = 1e12;
   const double seconds = record.step_time_ms / 1000;
   const auto batch = static_cast<double>(run.global_batch_size);
   const double throughput = batch / seconds / run.ranks;
-  std::vector<Scalar> scalars;
+  std::vector<report::Scalar> scalars;
   for (size_t i = 0; i < result.lr.size(); ++i) {
     if (i == 0 || result.lr[i] != result.lr[0]) {
       scalars.push_back(
@@ -130,13 +128,13 @@ void TensorBoardLog::begin() {
   }
 }
 
-void TensorBoardLog::scalars(int64_t step, const std::vector<Scalar>& values) {
+void TensorBoardLog::scalars(int64_t step, const std::vector<report::Scalar>& values) {
   begin();
   writer_.scalars(step, values);
 }
 
 void TensorBoardLog::after(FinishedStep& step) {
-  std::vector<Scalar> values;
+  std::vector<report::Scalar> values;
   if (run_.rank == 0) {
     values = step_scalars(step.record, step.result, config_.tensorboard, run_);
   }
@@ -149,8 +147,8 @@ void TensorBoardLog::after(FinishedStep& step) {
   if (run_.rank != 0) {
     return;
   }
-  std::vector<Scalar> over_samples;
-  for (const Scalar& value : values) {
+  std::vector<report::Scalar> over_samples;
+  for (const report::Scalar& value : values) {
     if (is_over_samples(value.tag)) {
       over_samples.push_back({value.tag + std::string(report::kOverSamples), value.value});
     }

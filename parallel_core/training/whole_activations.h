@@ -5,14 +5,13 @@
 #include <string>
 
 #include "autograd/tensor/tensor.h"
-#include "parallel_core/config/config.h"
+#include "parallel_core/transformer/activation_recorder.h"
 
 namespace tapestry {
 
-/// What an ActivationRecorder of this rank holds, with the heads, channels and tokens that other
-/// tensor- and context-parallel ranks have of the same values: on every rank of these groups, which
-/// all make the call. A pipeline's stages keep their own values apart (gather_over_pipeline).
-std::map<std::string, Tensor> whole_activations(const std::map<std::string, Tensor>& own,
-                                                const AllConfig& config);
+/// What this rank's recorder holds, with what the other tensor- and context-parallel ranks have of
+/// the same values, by their placements: on every rank of these groups, which all make the call. A
+/// pipeline's stages keep their own values apart (gather_over_pipeline).
+std::map<std::string, Tensor> whole_activations(const ActivationRecorder& recorder);
 
 }  // namespace tapestry

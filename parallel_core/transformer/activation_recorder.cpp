@@ -1,6 +1,7 @@
 #include "parallel_core/transformer/activation_recorder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
@@ -10,6 +11,7 @@ namespace tapestry {
 void ActivationRecorder::value_made(const ObservedValue& value) {
   if (const std::string name(value.name); !values_.contains(name)) {
     values_.emplace(name, row_of(value, 0));
+    placements_.emplace(name, placement_of_row(value));
   }
 }
 
@@ -18,6 +20,16 @@ Tensor ActivationRecorder::row_of(const ObservedValue& value, int64_t row) {
   const UnobservedScope unobserved;
   const Tensor rows = value.value.detach().transpose(0, value.batch_axis);
   return dense_copy(rows.slice(0, row, row + 1).to(kFloat32));
+}
+
+ValuePlacement ActivationRecorder::placement_of_row(const ObservedValue& value) {
+  ValuePlacement placement = value.placement;
+  const int64_t batch = value.batch_axis;
+  std::swap(placement.ranges[0], placement.ranges[static_cast<size_t>(batch)]);
+  std::swap(placement.global_shape[0], placement.global_shape[batch]);
+  placement.global_shape[0] = 1;
+  placement.ranges[0] = {{0, 1}};
+  return placement;
 }
 
 ReportedAxis sliced_axis(int64_t begin, int64_t count, int64_t size) {

@@ -33,6 +33,8 @@ class ActivationRecorder : public Observer {
   ActivationRecorder() : scope_(*this) {}
 
   const std::map<std::string, Tensor>& values() const { return values_; }
+  /// Where they lie in the whole row.
+  const std::map<std::string, ValuePlacement>& placements() const { return placements_; }
 
   bool wants_values() const override { return true; }
   void value_made(const ObservedValue& value) override;
@@ -40,9 +42,11 @@ class ActivationRecorder : public Observer {
  protected:
   /// A row of the batch as it is kept.
   static Tensor row_of(const ObservedValue& value, int64_t row);
+  static ValuePlacement placement_of_row(const ObservedValue& value);
 
  private:
   std::map<std::string, Tensor> values_;
+  std::map<std::string, ValuePlacement> placements_;
   ObserverScope scope_;
 };
 

@@ -12,6 +12,8 @@ ComparedTraining::ComparedTraining(const AllConfig& config_,
                                    bool in_layout)
     : config(config_),
       options(options_),
+      step_config(in_layout && options_.parts.step_config ? options_.parts.step_config(config_)
+                                                          : config_),
       source(options.parts.data ? options.parts.data(config) : open_data(config).train) {
   if (in_layout && options.parts.model) {
     model = options.parts.model(config);
@@ -23,12 +25,13 @@ ComparedTraining::ComparedTraining(const AllConfig& config_,
 }
 
 void ComparedTraining::start(optim::Schedule::Position position) {
-  data_parallel = get_data_parallel(config, *model);
-  optimizer = options.param_groups
-                  ? get_optimizer(config, *model, options.param_groups(*model), data_parallel.get())
-                  : get_optimizer(config, *model, data_parallel.get());
-  schedule = get_optimizer_param_scheduler(config, get_data_parallel_world_size());
-  cell = std::make_unique<TrainOneStepCell>(*model, *optimizer, *schedule, config,
+  data_parallel = get_data_parallel(step_config, *model);
+  optimizer =
+      options.param_groups
+          ? get_optimizer(step_config, *model, options.param_groups(*model), data_parallel.get())
+          : get_optimizer(step_config, *model, data_parallel.get());
+  schedule = get_optimizer_param_scheduler(step_config, get_data_parallel_world_size());
+  cell = std::make_unique<TrainOneStepCell>(*model, *optimizer, *schedule, step_config,
                                             data_parallel.get());
   cell->set_position(position);
 }

@@ -27,6 +27,7 @@ struct ComparedTraining {
 
   const AllConfig& config;
   const VerifyOptions& options;
+  AllConfig step_config;  ///< of optimizer, schedule and step
   std::unique_ptr<data::DataSource> source;
   std::unique_ptr<ParallelModel> model;
   std::unique_ptr<DistributedDataParallel> data_parallel;

@@ -1,25 +1,8 @@
 #include "parallel_core/verification/sample_recorder.h"
 
-#include <utility>
-
 #include "parallel_core/random.h"
 
 namespace tapestry {
-
-namespace {
-
-// Of one row, with the batch first.
-ValuePlacement placement_of_row(const ObservedValue& value) {
-  ValuePlacement placement = value.placement;
-  const auto batch = static_cast<size_t>(value.batch_axis);
-  std::swap(placement.ranges[0], placement.ranges[batch]);
-  std::swap(placement.global_shape[0], placement.global_shape[value.batch_axis]);
-  placement.global_shape[0] = 1;
-  placement.ranges[0] = {{0, 1}};
-  return placement;
-}
-
-}  // namespace
 
 void SampleRecorder::value_made(const ObservedValue& value) {
   const std::vector<int64_t>& ids = random_context().sample_ids;

@@ -99,6 +99,7 @@ uint64_t train_rank(const AllConfig& config,
     parts.started(*training.model);
   }
   training.start(trace.position);
+  const std::unique_ptr<Observer> observer = parts.observer ? parts.observer() : nullptr;
   uint64_t sum = 0;
   const auto steps = static_cast<int64_t>(trace.steps.size());
   for (int64_t step = 1; step <= steps; ++step) {
@@ -116,7 +117,13 @@ uint64_t train_rank(const AllConfig& config,
     training.cell->set_gradient_observer(
         [&](int64_t /*step*/) { comparison.gradients(step, *training.model); },
         [&](int64_t /*step*/) { return is_looked_at(options, step); });
-    const StepResult result = (*training.cell)(batches);
+    const StepResult result = [&] {
+      std::optional<ObserverScope> scope;
+      if (observer != nullptr) {
+        scope.emplace(*observer);
+      }
+      return (*training.cell)(batches);
+    }();
     comparison.choices_compared(choices.equal());
     training.cell->set_gradient_observer({});
     if (recorder) {
@@ -154,6 +161,8 @@ void measure_rounding(const LayoutPair& pair,
   sound.parts.model = {};
   sound.parts.started = {};
   sound.parts.before_step = {};
+  sound.parts.observer = {};
+  sound.parts.step_config = {};
   for (int64_t draw = 0; draw < options.rounding_runs; ++draw) {
     const LogicalState start = moved_by_rounding(
         trace.start, pair.single.model_config.compute_dtype, static_cast<uint64_t>(draw));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/tape/observer.h"
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
@@ -38,6 +39,10 @@ struct LayoutParts {
   /// 1).
   std::function<void(ParallelModel&)> started;
   std::function<void(ParallelModel&, int64_t step)> before_step;
+  /// Told of what each rank of the layout runs in its steps; made anew for each rank.
+  std::function<std::unique_ptr<Observer>()> observer;
+  /// The configuration from which optimizer, schedule and training step of the layout are made.
+  std::function<AllConfig(const AllConfig&)> step_config;
 };
 
 struct VerifyOptions {

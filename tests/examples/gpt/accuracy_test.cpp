@@ -47,6 +47,16 @@ TEST_F(AccuracyProgram, RefusesUnknownCommandsAndOptions) {
   refused("curvs a b", "there is no command 'curvs'; did you mean curves?");
   refused("something", "expected one of ");
   refused("--json a.json curves", "stands before the command");
+  dir_.write("ours.yaml", kTinyRun);
+  refused("checklist", "two files are needed: 0 given");
+  refused("checklist ours.yaml", "two files are needed: 1 given");
+  refused("checklist ours.yaml a.csv b.csv", "two files are needed: 3 given");
+  refused("checklist ours.yaml nothing.yaml", "nothing.yaml: cannot be read");
+  refused("checklist nothing.yaml ours.yaml", "nothing.yaml");
+  refused("checklist ours.yaml a.csv", "a.csv: is none of a configuration in YAML");
+  refused("checklist ours.yaml ours.yaml --data_parallel_size 0", "--data_parallel_size is 0");
+  refused("checklist ours.yaml ours.yaml --other_data_parallel_size 0",
+          "--other_data_parallel_size is 0");
   refused("curves", "two runs or more are needed: 0 given");
   refused("curves a.csv", "two runs or more are needed: 1 given");
   refused("curves a.csv b.csv --loss-bound 1", "did you mean --loss_bound?");
@@ -58,6 +68,54 @@ TEST_F(AccuracyProgram, RefusesUnknownCommandsAndOptions) {
   refused("curves a.csv b.csv --csv out", "--csv is 'out'");
   refused("curves a.csv nothing.csv", "nothing.csv: there is no such file or folder");
   refused("curves a.csv a.csv", "is given twice");
+}
+
+TEST_F(AccuracyProgram, AChecklistThatAgreesButForRounding) {
+  prepare_text();
+  dir_.write("ours.yaml", kTinyRun);
+  EXPECT_EQ(accuracy("checklist ours.yaml ours.yaml --json out.json --html out.html "
+                     "--data_parallel_size 1 --other_data_parallel_size 1"),
+            0)
+      << said();
+  EXPECT_EQ(json()["command"], "checklist");
+  EXPECT_EQ(json()["verdict"], "agree");
+  EXPECT_TRUE(json()["stage"].is_null());
+  EXPECT_THAT(out_, HasSubstr("text_text_document; the first sample begins: "));
+  EXPECT_THAT(dir_.read("out.html"), HasSubstr("label_shift"));
+}
+
+TEST_F(AccuracyProgram, AChecklistThatDiffers) {
+  dir_.write("ours.yaml", kTinyRun);
+  dir_.write("other.sh", "pretrain_gpt.py --num-layers 1 --hidden-size 32 --lr 1e-3\n");
+  EXPECT_EQ(accuracy("checklist ours.yaml other.sh --json out.json"), 1) << said();
+  const nlohmann::json report = json();
+  EXPECT_EQ(report["verdict"], "differ");
+  EXPECT_EQ(report["stage"], "config");
+  EXPECT_EQ(report["first"]["tensor"], "model_config.hidden_size");
+  bool found = false;
+  for (const nlohmann::json& finding : report["findings"]) {
+    if (finding["key"] == "model_config.hidden_size") {
+      found = true;
+      EXPECT_EQ(finding["ours"], 16);
+      EXPECT_EQ(finding["other"], 32);
+      EXPECT_EQ(finding["status"], "differs");
+      EXPECT_NE(finding["advice"], "");
+    }
+  }
+  EXPECT_TRUE(found);
+}
+
+// A run that has trained stands for its configuration, and its metrics for its curve.
+TEST_F(AccuracyProgram, TakesTheFoldersOfRuns) {
+  prepare_text();
+  dir_.write("run.yaml", kTinyRun);
+  ASSERT_EQ(pretrain("--config_path run.yaml"), 0) << said();
+  ASSERT_EQ(pretrain("--config_path run.yaml --set training_config.output_dir=again"), 0) << said();
+  EXPECT_EQ(accuracy("checklist output again"), 0) << said();
+  EXPECT_EQ(accuracy("curves output again --json out.json"), 0) << said();
+  EXPECT_EQ(json()["verdict"], "accepted");
+  EXPECT_EQ(json()["findings"][0]["largest_difference"], 0);
+  EXPECT_EQ(json()["findings"][1]["quantity"], "grad_norm");
 }
 
 TEST_F(AccuracyProgram, CurvesThatAgree) {

@@ -55,6 +55,33 @@ class HfTest : public ProgramTest {
     write_state(dir_.file(folder) + "/model.safetensors", state);
   }
 
+  // A folder's model goes through a run that trains nothing, and through what that has written, with
+  // the same bits in weights and configuration; what is written needs none of the first folder.
+  void expect_same_after_a_run(const std::string& name) {
+    ASSERT_EQ(pretrain("--config_path run.yaml --from_hf " + name +
+                       " --set training_config.output_dir=out_" + name),
+              0)
+        << said();
+    EXPECT_THAT(out_, ::testing::HasSubstr("loaded " + name));
+    const std::string saved = "out_" + name + "/checkpoint/step_00000001";
+    testing::expect_states_equal(tensors(saved), tensors(name));
+    EXPECT_EQ(dir_.read(saved + "/config.json"), dir_.read(name + "/config.json"));
+    std::filesystem::remove_all(dir_.file(name));
+    ASSERT_EQ(pretrain("--config_path run.yaml --from_hf " + saved +
+                       " --set training_config.output_dir=again_" + name),
+              0)
+        << said();
+    const std::string again = "again_" + name + "/checkpoint/step_00000001";
+    testing::expect_states_equal(tensors(again), tensors(saved));
+    EXPECT_EQ(dir_.read(again + "/config.json"), dir_.read(saved + "/config.json"));
+    ASSERT_EQ(pretrain("--config_path out_" + name +
+                       "/config.yaml --set training_config.load_checkpoint=" + saved +
+                       " --set training_config.output_dir=third_" + name),
+              0)
+        << said();
+    EXPECT_EQ(metrics("third_" + name), metrics("again_" + name));
+  }
+
   static Json llama_config(const std::string& type) {
     Json json = {{"architectures", {type == "llama" ? "LlamaForCausalLM" : "Qwen2ForCausalLM"}},
                  {"attention_dropout", 0.0},

@@ -34,29 +34,7 @@ TEST_F(HfMixturesTest, LoadedAndWrittenBackBitForBit) {
   write_qwen2_moe("qwen2_moe");
   dir_.write("run.yaml", kNothing);
   for (const std::string name : {"mixtral", "qwen2_moe"}) {
-    ASSERT_EQ(pretrain("--config_path run.yaml --from_hf " + name +
-                       " --set training_config.output_dir=out_" + name),
-              0)
-        << said();
-    EXPECT_THAT(out_, HasSubstr("loaded " + name));
-    const std::string saved = "out_" + name + "/checkpoint/step_00000001";
-    testing::expect_states_equal(tensors(saved), tensors(name));
-    EXPECT_EQ(dir_.read(saved + "/config.json"), dir_.read(name + "/config.json"));
-    // What it has written is a folder of the same kind, and needs none of the first.
-    std::filesystem::remove_all(dir_.file(name));
-    ASSERT_EQ(pretrain("--config_path run.yaml --from_hf " + saved +
-                       " --set training_config.output_dir=again_" + name),
-              0)
-        << said();
-    const std::string again = "again_" + name + "/checkpoint/step_00000001";
-    testing::expect_states_equal(tensors(again), tensors(saved));
-    EXPECT_EQ(dir_.read(again + "/config.json"), dir_.read(saved + "/config.json"));
-    ASSERT_EQ(pretrain("--config_path out_" + name +
-                       "/config.yaml --set training_config.load_checkpoint=" + saved +
-                       " --set training_config.output_dir=third_" + name),
-              0)
-        << said();
-    EXPECT_EQ(metrics("third_" + name), metrics("again_" + name));
+    expect_same_after_a_run(name);
   }
 }
 

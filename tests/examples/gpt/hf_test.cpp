@@ -19,30 +19,10 @@ TEST_F(HfTest, LoadedAndWrittenBackBitForBit) {
   write_gpt2("gpt2");
   dir_.write("run.yaml", kNothing);
   for (const std::string name : {"llama", "qwen2", "gpt2"}) {
-    ASSERT_EQ(pretrain("--config_path run.yaml --from_hf " + name +
-                       " --set training_config.output_dir=out_" + name),
-              0)
-        << said();
-    EXPECT_THAT(out_, HasSubstr("loaded " + name));
-    const std::string saved = "out_" + name + "/checkpoint/step_00000001";
-    testing::expect_states_equal(tensors(saved), tensors(name));
-    EXPECT_EQ(dir_.read(saved + "/config.json"), dir_.read(name + "/config.json"));
-    EXPECT_EQ(json(saved + "/generation_config.json").at("eos_token_id"), 256);
-    // What it has written is a folder of the same kind, and needs none of the first.
-    fs::remove_all(dir_.file(name));
-    ASSERT_EQ(pretrain("--config_path run.yaml --from_hf " + saved +
-                       " --set training_config.output_dir=again_" + name),
-              0)
-        << said();
-    const std::string again = "again_" + name + "/checkpoint/step_00000001";
-    testing::expect_states_equal(tensors(again), tensors(saved));
-    EXPECT_EQ(dir_.read(again + "/config.json"), dir_.read(saved + "/config.json"));
-    ASSERT_EQ(pretrain("--config_path out_" + name +
-                       "/config.yaml --set training_config.load_checkpoint=" + saved +
-                       " --set training_config.output_dir=third_" + name),
-              0)
-        << said();
-    EXPECT_EQ(metrics("third_" + name), metrics("again_" + name));
+    expect_same_after_a_run(name);
+    EXPECT_EQ(json("out_" + name + "/checkpoint/step_00000001/generation_config.json")
+                  .at("eos_token_id"),
+              256);
   }
 }
 

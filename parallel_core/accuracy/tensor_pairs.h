@@ -1,0 +1,41 @@
+// Which tensors of two dumps are the same.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel_core/accuracy/tensor_names.h"
+#include "parallel_core/dist_checkpointing/file_place.h"
+#include "parallel_core/dump/logical_tensor.h"
+
+namespace tapestry::accuracy {
+
+/// A tensor of one dump, or what of it is meant.
+struct TensorSide {
+  const dump::LogicalTensor* tensor = nullptr;
+  Cut cut = Cut::kNone;
+  int64_t part = 0;
+  std::optional<FilePlace> place;  ///< of a parameter under another program's name
+};
+
+struct TensorPair {
+  TensorSide ours;
+  TensorSide expected;
+};
+
+struct TensorPairs {
+  std::vector<TensorPair> pairs;  ///< in our order
+  /// Tensors of one side that nothing on the other side is paired with, by op name.
+  std::vector<std::string> only_ours;
+  std::vector<std::string> only_expected;
+};
+
+/// Pairs tensors of the same op type, op name, pass, IO and slot (and run, where ops run more than
+/// once); then values and modules that mean the same (named_values), `map` applied to the names of
+/// `expected` first; then parameters, their gradients and updates by file_place.
+TensorPairs pair_tensors(const std::vector<dump::LogicalTensor>& ours,
+                         const std::vector<dump::LogicalTensor>& expected,
+                         const NameMap& map);
+
+}  // namespace tapestry::accuracy

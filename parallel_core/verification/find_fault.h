@@ -1,0 +1,54 @@
+// The accuracy guide's way from "the curves differ" to the place: one stage after the other, ending
+// at the first that fails.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parallel_core/accuracy/verdict_report.h"
+#include "parallel_core/config/config.h"
+#include "parallel_core/verification/verify_layout.h"
+
+namespace tapestry {
+
+struct FindFaultOptions {
+  /// Steps of the reference that are compared number by number; the optimizer takes three to show
+  /// its betas.
+  int64_t steps = 3;
+  /// How often the steps are repeated with results moved by roundings; the largest movement of
+  /// each kind of quantity times RoundingSpread::kMultiple is its bound.
+  int64_t rounding_runs = 3;
+  std::vector<std::string> expand;  ///< layouts (parse_layout) that are held against one process
+  VerifyOptions training;           ///< what our training is made of
+  std::string config_file;          ///< of ours, for the checklist's page
+};
+
+/// Holds a training of ours against a reference (ReferenceRun). Stages, and what fails them:
+///
+///   config       a key that changes what is computed (accuracy::run_checklist)
+///   weights      start weights that are not the same bits in the parameters' dtype
+///   data         tokens, labels or loss masks of a step
+///   forward      a value of step 1 (acts_step_1), or its loss where no values are stored
+///   loss         the loss, where the logits agree, or the number of its tokens
+///   backward     gradients of step 1, by tensor, from the head back; or norms of gradients
+///   reduction    the norm of all, where those of the tensors agree; in a layout, gradients
+///   clip         an update that follows from other clipping (find_optimizer_fault)
+///   schedule     a learning rate
+///   optimizer    an update that does not follow from gradients, learning rate and settings; or
+///                what comes after an update differs while everything before it agreed
+///   determinism  the same steps again do not have the same bits
+///   long_run     the curves over all of the reference's steps (accuracy::compare_curves)
+///   none         nothing of it
+///
+/// With `expand` each layout is compared with one process (compare_layout) before the long run; the
+/// stage is then that of the first difference there. Findings have a row for each stage: {stage,
+/// compared, worst, bound, status, detail}. The verdict is agree or differ.
+///
+/// `load` gives our configuration; one process with the micro-batches of all its ranks is trained.
+/// ConfigError, IoError and ValueError for what cannot be read or trained.
+accuracy::VerdictReport find_fault(const ConfigLoader& load,
+                                   const std::string& reference_folder,
+                                   const FindFaultOptions& options);
+
+}  // namespace tapestry

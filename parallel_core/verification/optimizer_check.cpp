@@ -1,0 +1,236 @@
+#include "parallel_core/verification/optimizer_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include "autograd/ops/map.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/error.h"
+#include "optim/grad_clip.h"
+#include "parallel_core/optimizer/get_optimizer.h"
+
+namespace tapestry {
+
+namespace {
+
+using Values = std::vector<double>;
+
+Values values_of(const Tensor& t) {
+  const Tensor dense64 = dense(t.to(kFloat64));
+  return {dense64.data<double>(), dense64.data<double>() + dense64.numel()};
+}
+
+struct Moments {
+  Values first;
+  Values second;
+};
+
+struct Deviation {
+  int64_t step = 0;
+  std::string tensor;
+  double distance = 0;
+};
+
+struct NumericEntry {
+  Values gradient, before, after;
+  double lr = 0;
+  double weight_decay = 0;
+  bool decays = true;
+};
+struct NumericUpdate {
+  int64_t step = 0;
+  std::map<std::string, NumericEntry> entries;
+};
+
+double norm_of(const NumericUpdate& update) {
+  double squares = 0;
+  for (const auto& [name, entry] : update.entries) {
+    for (const double g : entry.gradient) {
+      squares += g * g;
+    }
+  }
+  return std::sqrt(squares);
+}
+
+// What float32 can tell of a weight of that size, twice: it is read and written.
+double told_of(double weight) { return 0x1p-22 * std::abs(weight); }
+
+constexpr double kTolerance = 1e-4;
+
+// The tensor that deviates most in the first update that does not follow the rule.
+std::optional<Deviation> deviation(const AdamRule& rule,
+                                   const std::vector<NumericUpdate>& updates) {
+  std::map<std::string, Moments> state;
+  int64_t t = 0;
+  for (const NumericUpdate& update : updates) {
+    ++t;
+    const double scale = rule.clip == AdamRule::Clip::kByNorm
+                             ? optim::clip_coefficient(norm_of(update), rule.clip_value)
+                             : 1.0;
+    std::optional<Deviation> worst;
+    for (const auto& [name, entry] : update.entries) {
+      Moments& m = state[name];
+      m.first.resize(entry.gradient.size());
+      m.second.resize(entry.gradient.size());
+      const bool decays = rule.decay == AdamRule::Decay::kAll ||
+                          (rule.decay == AdamRule::Decay::kByFlag && entry.decays);
+      const double decay = decays ? entry.weight_decay : 0.0;
+      const double lr = entry.lr * rule.lr_factor;
+      const double correction1 = rule.corrects_bias ? 1 - std::pow(rule.beta1, t) : 1.0;
+      const double correction2 = rule.corrects_bias ? 1 - std::pow(rule.beta2, t) : 1.0;
+      bool agrees = true;
+      double largest = 0;
+      double difference = 0;
+      for (size_t i = 0; i < entry.gradient.size(); ++i) {
+        double g = entry.gradient[i] * scale;
+        if (rule.clip == AdamRule::Clip::kByValue) {
+          g = std::clamp(g, -rule.clip_value, rule.clip_value);
+        }
+        if (!rule.decoupled) {
+          g += decay * entry.before[i];
+        }
+        m.first[i] = rule.beta1 * m.first[i] + (1 - rule.beta1) * g;
+        m.second[i] = rule.beta2 * m.second[i] + (1 - rule.beta2) * g * g;
+        double due =
+            -lr * (m.first[i] / correction1) / (std::sqrt(m.second[i] / correction2) + rule.eps);
+        due -= rule.decoupled ? lr * decay * entry.before[i] : 0.0;
+        const double done = entry.after[i] - entry.before[i];
+        largest = std::max(largest, std::abs(due));
+        difference = std::max(difference, std::abs(done - due));
+        agrees = agrees && std::abs(done - due) <= kTolerance * std::abs(due) +
+                                                       told_of(entry.before[i]) +
+                                                       told_of(entry.after[i]);
+      }
+      if (!agrees) {
+        const double distance = difference / std::max(largest, 1e-300);
+        if (!worst || distance > worst->distance) {
+          worst = {update.step, name, distance};
+        }
+      }
+    }
+    if (worst) {
+      return worst;
+    }
+  }
+  return std::nullopt;
+}
+
+struct Hypothesis {
+  std::string text;
+  AdamRule rule;
+  bool is_clipping = false;
+  bool is_learning_rate = false;
+};
+
+// Rules that programs are known to follow in place of the one that was meant.
+std::vector<Hypothesis> hypotheses(const AdamRule& meant) {
+  std::vector<Hypothesis> all;
+  const auto add = [&](std::string text, const std::function<void(AdamRule&)>& change,
+                       bool is_clipping = false, bool is_learning_rate = false) {
+    AdamRule rule = meant;
+    change(rule);
+    all.push_back({std::move(text), rule, is_clipping, is_learning_rate});
+  };
+  using Clip = AdamRule::Clip;
+  using Decay = AdamRule::Decay;
+  if (meant.clip != Clip::kOff) {
+    add(
+        "as if clipping were off", [](AdamRule& r) { r.clip = Clip::kOff; }, true);
+    for (const double value : {0.1, 0.5, 1.0, 2.0, 5.0, 10.0}) {
+      if (value != meant.clip_value) {
+        add(
+            concat("as if gradients were clipped at ", value),
+            [&](AdamRule& r) { r.clip_value = value; }, true);
+      }
+    }
+    add(
+        meant.clip == Clip::kByNorm ? "as if each element were clipped, not the norm"
+                                    : "as if the norm were clipped, not each element",
+        [](AdamRule& r) { r.clip = r.clip == Clip::kByNorm ? Clip::kByValue : Clip::kByNorm; },
+        true);
+  } else {
+    add(
+        "as if gradients were clipped at norm 1",
+        [](AdamRule& r) {
+          r.clip = Clip::kByNorm;
+          r.clip_value = 1;
+        },
+        true);
+  }
+  for (const double beta : {0.0, 0.5, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999}) {
+    add(concat("as if beta1 were ", beta), [&](AdamRule& r) { r.beta1 = beta; });
+    add(concat("as if beta2 were ", beta), [&](AdamRule& r) { r.beta2 = beta; });
+  }
+  add("as if the betas were swapped", [](AdamRule& r) { std::swap(r.beta1, r.beta2); });
+  for (const double eps : {0.0, 1e-15, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3}) {
+    add(concat("as if eps were ", eps), [&](AdamRule& r) { r.eps = eps; });
+  }
+  add("as if every tensor decayed", [](AdamRule& r) { r.decay = Decay::kAll; });
+  add("as if no tensor decayed", [](AdamRule& r) { r.decay = Decay::kNone; });
+  add(meant.decoupled ? "as if the decay were added to the gradient (Adam, not AdamW)"
+                      : "as if the decay were decoupled (AdamW, not Adam)",
+      [](AdamRule& r) { r.decoupled = !r.decoupled; });
+  add("as if the moments' bias were not corrected", [](AdamRule& r) { r.corrects_bias = false; });
+  for (const double factor : {0.0, 0.1, 0.5, 2.0, 10.0, -1.0}) {
+    add(
+        concat("as if the learning rate were ", factor, " times what it says"),
+        [&](AdamRule& r) { r.lr_factor = factor; }, false, true);
+  }
+  return all;
+}
+
+std::vector<NumericUpdate> numbers_of(const std::vector<ObservedUpdate>& updates) {
+  const NoGradGuard guard;
+  std::vector<NumericUpdate> out;
+  for (const ObservedUpdate& update : updates) {
+    NumericUpdate& numbers = out.emplace_back();
+    numbers.step = update.step;
+    for (const auto& [name, entry] : update.entries) {
+      numbers.entries[name] = {values_of(entry.gradient), values_of(entry.before),
+                               values_of(entry.after),    entry.lr,
+                               entry.weight_decay,        entry.decays};
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<AdamRule> adam_rule(const AllConfig& config) {
+  const OptimizerConfig& o = config.optimizer_config;
+  const bool is_adamw = o.optimizer_type == "AdamW";
+  if ((!is_adamw && o.optimizer_type != "Adam") || o.optimizer_in_backward ||
+      o.exp_avg_dtype != kFloat32 || o.exp_avg_sq_dtype != kFloat32) {
+    return std::nullopt;
+  }
+  AdamRule rule{.decoupled = is_adamw, .beta1 = o.betas[0], .beta2 = o.betas[1], .eps = o.eps};
+  if (const auto clip = gradient_clipping(config)) {
+    rule.clip = clip->grad_clip_type == "ClipGlobalNorm" ? AdamRule::Clip::kByNorm
+                                                         : AdamRule::Clip::kByValue;
+    rule.clip_value = clip->clip_value;
+  }
+  return rule;
+}
+
+std::optional<OptimizerFault> find_optimizer_fault(const AdamRule& rule,
+                                                   const std::vector<ObservedUpdate>& updates) {
+  const std::vector<NumericUpdate> numbers = numbers_of(updates);
+  const std::optional<Deviation> found = deviation(rule, numbers);
+  if (!found) {
+    return std::nullopt;
+  }
+  OptimizerFault fault{.step = found->step, .tensor = found->tensor, .distance = found->distance};
+  for (const Hypothesis& hypothesis : hypotheses(rule)) {
+    if (!deviation(hypothesis.rule, numbers)) {
+      fault.explanation = hypothesis.text;
+      fault.is_clipping = hypothesis.is_clipping;
+      fault.is_learning_rate = hypothesis.is_learning_rate;
+      break;
+    }
+  }
+  return fault;
+}
+
+}  // namespace tapestry

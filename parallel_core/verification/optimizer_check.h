@@ -1,0 +1,61 @@
+// Recomputes what an Adam optimizer did with its gradients, and finds out which rule it followed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "autograd/tensor/tensor.h"
+#include "parallel_core/config/config.h"
+
+namespace tapestry {
+
+/// What one update had to go by and what it did, by logical tensor.
+struct ObservedUpdate {
+  struct Entry {
+    Tensor gradient;  ///< complete, unscaled, before clipping
+    Tensor before;    ///< the weight, or its float32 master
+    Tensor after;
+    double lr = 0;
+    double weight_decay = 0;
+    bool decays = true;  ///< by its flag (ParameterFlags::decay)
+  };
+  int64_t step = 0;  ///< of the run, from 1
+  std::map<std::string, Entry> entries;
+};
+
+/// Adam or AdamW (optim/adam.h), in float64, with clipping in front.
+struct AdamRule {
+  bool decoupled = true;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double lr_factor = 1;
+  bool corrects_bias = true;
+  enum class Clip : uint8_t { kOff, kByNorm, kByValue } clip = Clip::kOff;
+  double clip_value = 0;
+  enum class Decay : uint8_t { kByFlag, kAll, kNone } decay = Decay::kByFlag;
+};
+/// The rule that a configuration asks for; empty for other optimizers, and where Adam has bfloat16
+/// moments or updates in backward.
+std::optional<AdamRule> adam_rule(const AllConfig& config);
+
+/// The first update that does not follow the rule, and what would explain all of them.
+struct OptimizerFault {
+  int64_t step = 0;
+  std::string tensor;
+  double distance = 0;      ///< max |done - due| / max |due| of its elements
+  std::string explanation;  ///< "as if clipping were off"; empty: none was found
+  bool is_clipping = false;
+  bool is_learning_rate = false;
+};
+
+/// Follows the moments from zero through consecutive updates, the first of a run on. An element
+/// agrees if it was moved as the rule says to a part in 10^4, or what float32 can tell of the
+/// weight. If none of them differs there is no fault.
+std::optional<OptimizerFault> find_optimizer_fault(const AdamRule& rule,
+                                                   const std::vector<ObservedUpdate>& updates);
+
+}  // namespace tapestry

@@ -1,0 +1,20 @@
+# shellcheck shell=bash disable=SC2154
+page docs/accuracy.md
+
+runs 'accuracy COMMAND --help' COMMAND=checklist
+says '--other_data_parallel_size'
+
+prepare bash -c 'echo "pretrain_gpt.py --num-layers 2 --hidden-size 64 --lr 1e-3 --train-iters 10" >theirs.sh'
+runs_or 1 'accuracy checklist examples/gpt/pretrain_gpt_tiny.yaml theirs.sh --json checklist.json --html checklist.html'
+says 'checklist: differ, at stage config'
+leaves checklist.json checklist.html
+
+for run in ours reference reference_again; do
+  prepare pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set "training_config.output_dir=runs/$run"
+done
+runs 'accuracy curves runs/ours runs/reference --html curves.html --csv differences.csv'
+says 'curves: accepted'
+leaves curves.html differences.csv
+runs 'accuracy curves runs/ours runs/reference runs/reference_again --json curves.json'
+says 'curves: accepted'
+leaves curves.json
