@@ -1,6 +1,7 @@
 #include "examples/gpt/data_commands.h"
 
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include "autograd/tensor/error.h"
@@ -36,10 +37,12 @@ bool asks_for_data(const po::variables_map& arguments) {
   if (!rows && !steps) {
     return false;
   }
-  for (const char* other :
-       {"dry_run", "verify_layout", "overwrite", "replace", "plot_schedule", "evaluate"}) {
-    check<ValueError>(arguments.count(other) == 0, rows ? "--which_data" : "--which_steps",
-                      " and --", other, " exclude each other");
+  static const std::set<std::string> kBelonging = {
+      "config_path", "set", "from_hf", "model_type", "which_data", "which_steps", "ranks"};
+  for (const auto& [name, value] : arguments) {
+    check<ValueError>(kBelonging.count(name) != 0 || value.defaulted(),
+                      rows ? "--which_data" : "--which_steps", " and --", name,
+                      " exclude each other");
   }
   return true;
 }

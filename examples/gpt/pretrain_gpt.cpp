@@ -153,7 +153,7 @@ po::options_description describe_options() {
                         "text that is recorded in the log");
   options.add_options()("overwrite", "move an earlier run in the output folder to its old/");
   options.add_options()("replace", "end the run in the output folder; then as --overwrite");
-  options.add_options()("dry_run", "check everything, print layout, memory and time");
+  options.add_options()("dry_run", "check all, print layout, memory, disk, time; write nothing");
   options.add_options()(
       "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
       "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process, all "
@@ -165,7 +165,7 @@ po::options_description describe_options() {
   options.add_options()("plot_schedule", po::value<std::string>()->value_name("FILE"),
                         "draw learning rate and weight decay to this SVG file, and exit");
   options.add_options()("replay", po::value<std::string>()->value_name("DIR"),
-                        "run the bad step of a capsule again: exit code 0 if its bits return");
+                        "run the bad step of a capsule again (docs/autopsy.md)");
   options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
                         "a checkpoint, or a folder of them: print its loss on the validation and "
                         "test data, and exit; without --config_path by the configuration that it "

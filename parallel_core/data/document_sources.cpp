@@ -169,4 +169,17 @@ std::optional<DocumentPlace> DocumentFinder::find(const std::string& prefix, int
                        place.bytes};
 }
 
+nlohmann::ordered_json documents_json(const RowOrigin& origin, DocumentFinder& finder) {
+  Json documents = Json::array();
+  for (const DocumentPart& part : origin.documents) {
+    const std::optional<DocumentPlace> place = finder.find(origin.dataset, part.document);
+    Json entry = {{"id", part.document}, {"first", part.first}, {"count", part.count}};
+    entry["file"] = place ? Json(place->file) : Json();
+    entry["offset"] = place ? Json(place->offset) : Json();
+    entry["bytes"] = place ? Json(place->bytes) : Json();
+    documents.push_back(std::move(entry));
+  }
+  return documents;
+}
+
 }  // namespace tapestry::data

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "parallel_core/data/row_origin.h"
 #include "parallel_core/data/text_source.h"
 
 namespace tapestry::data {
@@ -57,5 +59,10 @@ class DocumentFinder {
   std::map<std::string, Dataset> datasets_;
   std::vector<std::string> remarks_;
 };
+
+/// The documents of a row for reports, [{"id", "first", "count", "file", "offset", "bytes"}, ...]:
+/// a DocumentPart each and its DocumentPlace, whose members are null where there is none. Errors as
+/// DocumentFinder::find.
+nlohmann::ordered_json documents_json(const RowOrigin& origin, DocumentFinder& finder);
 
 }  // namespace tapestry::data

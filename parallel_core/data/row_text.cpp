@@ -24,7 +24,7 @@ std::string row_text(const Tokenizer& tokenizer, std::span<const int64_t> ids, i
     }
   }
   decode_known();
-  const std::string text = replace_invalid_utf8(bytes);
+  std::string text = replace_invalid_utf8(bytes);
   int64_t characters = 0;
   for (size_t at = 0; at < text.size(); ++at) {
     constexpr unsigned kContinuationMask = 0xC0;

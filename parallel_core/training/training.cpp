@@ -122,10 +122,13 @@ TrainSummary train(TrainOneStepCell& cell,
     }
     FinishedStep finished{.record = {.step = step, .epoch = source.epoch(position.first_sample)}};
     const auto start = Clock::now();
-    finished.result = cell([&] {
-      const PhaseScope phase("data");
-      return step_batches(source, config, position);
-    }());
+    {
+      const PhaseScope whole("step");
+      finished.result = cell([&] {
+        const PhaseScope phase("data");
+        return step_batches(source, config, position);
+      }());
+    }
     finished.record.step_time_ms = milliseconds_since(start);
     finished.record.memory = memory_stats();
     ++position.step;

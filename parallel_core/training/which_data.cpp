@@ -72,19 +72,6 @@ int64_t first_step(const DataState& opened, int64_t batch) {
   return same_batch ? opened.begun.step + 1 : opened.in_run().step + 1;
 }
 
-Json documents_json(const data::RowOrigin& origin, data::DocumentFinder& finder) {
-  Json documents = Json::array();
-  for (const data::DocumentPart& part : origin.documents) {
-    const std::optional<data::DocumentPlace> place = finder.find(origin.dataset, part.document);
-    Json entry = {{"id", part.document}, {"first", part.first}, {"count", part.count}};
-    entry["file"] = place ? Json(place->file) : Json();
-    entry["offset"] = place ? Json(place->offset) : Json();
-    entry["bytes"] = place ? Json(place->bytes) : Json();
-    documents.push_back(std::move(entry));
-  }
-  return documents;
-}
-
 // Names of files need not be UTF-8.
 std::string line_of(const Json& json) {
   return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
@@ -109,8 +96,9 @@ std::string known_prefix(const std::map<std::string, int64_t>& documents, const 
 
 }  // namespace
 
-int64_t ranks_of_model(const ModelParallelConfig& p) {
-  return p.tensor_model_parallel_size * p.pipeline_model_parallel_size * p.context_parallel_size;
+int64_t ranks_of_model(const ModelParallelConfig& config) {
+  return config.tensor_model_parallel_size * config.pipeline_model_parallel_size *
+         config.context_parallel_size;
 }
 
 StepRange parse_step_range(const std::string& text) {
@@ -209,7 +197,7 @@ void WhichData::rows(StepRange range, const LineSink& print) {
             json["file"] = origin.recorded->file;
             json["file_row"] = origin.recorded->row;
           }
-          json["documents"] = documents_json(origin, finder_);
+          json["documents"] = data::documents_json(origin, finder_);
           const std::span<const int64_t> ids(batch.tokens);
           json["text"] = tokenizer_
                              ? Json(data::row_text(*tokenizer_,
@@ -256,7 +244,7 @@ void WhichData::rows_with(const DocumentId& id, const LineSink& print) {
                  {"row", in_step % size},
                  {"sample", sample},
                  {"dataset", origin.dataset}};
-    json["documents"] = documents_json(origin, finder_);
+    json["documents"] = data::documents_json(origin, finder_);
     print(line_of(json));
   }
   if (!found) {

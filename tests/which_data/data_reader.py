@@ -109,12 +109,13 @@ class Dataset:
 
 
 class Samples:
-    """One part of a data set for N samples; N None: one epoch."""
+    """The first sequences of a data set, without the last `drop` tokens, for N samples; N None: one epoch."""
 
-    def __init__(self, dataset, begin, end, wanted, length, seed, extra=1):
-        lengths = dataset.lengths
-        self.dataset, self.length, self.extra = dataset, length, extra
-        tokens = sum(lengths[begin:end])
+    def __init__(self, dataset, end, drop, wanted, length, seed, extra=1):
+        lengths = list(dataset.lengths[:end])
+        lengths[-1] -= drop
+        self.dataset, self.length, self.extra, self.lengths = dataset, length, extra, lengths
+        tokens = sum(lengths)
         epochs = 1
         while wanted is not None and epochs * tokens < wanted * length + extra:
             epochs += 1
@@ -128,7 +129,7 @@ class Samples:
             apart = last < int(0.80 * whole)
         self.epochs, self.apart = epochs, apart
         generator = LegacyRandom(seed)
-        ids = list(range(begin, end))
+        ids = list(range(end))
         if apart:
             self.order = ids * (epochs - 1)
             generator.shuffle(self.order)
@@ -171,7 +172,7 @@ class Samples:
         for d in range(first, last + 1):
             sequence = self.order[d]
             low = begin if d == first else 0
-            high = end + self.extra if d == last else self.dataset.lengths[sequence]
+            high = end + self.extra if d == last else self.lengths[sequence]
             if high <= low:
                 continue
             tokens += self.dataset.tokens(sequence, low, high)
@@ -227,9 +228,23 @@ class Blend:
         return self.datasets[i].get(sample)
 
 
-def training_part(split, count):
-    numbers = [float(text) for text in re.findall(r"[.0-9]+", split)]
-    return 0, round(numbers[0] / sum(numbers) * count)  # half to even, as Python rounds
+def training_part(split, lengths, needed):
+    """How many sequences are for training, and how many tokens of the last one are not."""
+    numbers = [float(text) for text in re.findall(r"[.0-9]+", split)] + [0.0, 0.0]
+    train, valid = numbers[0] / sum(numbers), numbers[1] / sum(numbers)
+    end = round(train * len(lengths))  # half to even, as Python rounds
+    until = min(round((train + valid) * len(lengths)), len(lengths))
+    if sum(lengths[:end]) >= needed and (valid == 0 or sum(lengths[end:until]) >= needed):
+        return end, 0
+    # Too few documents: the split cuts tokens, and validation has at least one sample.
+    tokens = sum(lengths)
+    border, last = int(train * tokens), int((train + valid) * tokens)
+    if valid == 0 or train + valid == 1:
+        last = tokens
+    if valid > 0:
+        border = min(border, last - needed)
+    end = next(i for i in range(1, len(lengths) + 1) if sum(lengths[:i]) >= border)
+    return end, sum(lengths[:end]) - border
 
 
 def is_number(text):
@@ -246,10 +261,10 @@ def order_of(run, plan):
 
     def build(prefix):
         dataset = Dataset(prefix)
-        begin, end = training_part(run["split"], len(dataset.lengths))
+        end, drop = training_part(run["split"], dataset.lengths, run["seq_length"] + 1)
 
         def samples(wanted, seed):
-            built.append(Samples(dataset, begin, end, wanted, run["seq_length"], seed))
+            built.append(Samples(dataset, end, drop, wanted, run["seq_length"], seed))
             return built[-1]
 
         return samples

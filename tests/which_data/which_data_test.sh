@@ -70,10 +70,11 @@ described() {
 END_OF_JSON
 }
 
+path_key=data_path configuration=run.yaml
 # asked NAME PATH ITERS SEQ WORD...: the program with this configuration, to NAME.lines.
 asked() {
   local name="$1"
-  "$pretrain_gpt" --config_path run.yaml --set "dataset_config.data_path=$2" \
+  "$pretrain_gpt" --config_path "$configuration" --set "dataset_config.$path_key=$2" \
     --set "training_config.training_iters=$3" --set "model_config.seq_length=$4" "${@:5}" \
     > "$name.lines" 2> "$name.notes" || { cat "$name.notes"; exit 1; }
 }
@@ -100,6 +101,14 @@ check blend_of_three "[2, \"$b\", 5.5, \"data/c\", 1, \"$a\"]" 10 80 3 '' "data/
 check unweighted "[\"$a\", \"$b\", \"data/c\"]" 11 24 4 '' "data/c:2"
 check other_programs '["data/c"]' 25 16 2 '' "data/c:51"
 grep -q 'data/c: has no data/c.sources.json' other_programs.notes
+grep -v 'split:' run.yaml > own_part.yaml
+path_key=train_data_path configuration=own_part.yaml
+check own_part "[3, \"$a\", 2, \"$b\"]" 20 32 2 '"split": "1"' "$b:51"
+path_key=data_path configuration=run.yaml
+# One document, of which training has the first tokens.
+"$preprocess_data" --input texts/more.txt --output_prefix data/one --tokenizer_type byte >> preprocess.log
+check one_document '["data/one_text_document"]' 30 32 1 '"expect": [[4, true]]' data/one_text_document:0
+grep -q 'so it cuts tokens' one_document.notes
 
 # Each step alone, and a job of two ranks: the same lines.
 : > alone.lines

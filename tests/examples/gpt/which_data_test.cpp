@@ -1,6 +1,8 @@
 // pretrain_gpt --which_data and --which_steps: what they print, and what they refuse. That the rows
 // are the right ones is what tests/which_data compares with a reader of its own.
 #include <filesystem>
+#include <map>
+#include <set>
 
 #include "parallel_core/data/step_dataset.h"
 #include "tests/examples/gpt/run_program.h"
@@ -117,6 +119,66 @@ TEST_F(WhichDataProgramTest, TextsOfTheConfigurationAreKnown) {
   EXPECT_EQ(lines().size(), 6U);
 }
 
+// What is said is what is trained on: where the first token of a next document is not predicted, a
+// step's loss counts the inputs that end no document.
+TEST_F(WhichDataProgramTest, TheRunTrainsOnTheseRows) {
+  std::string text;
+  for (int i = 0; i < 60; ++i) {
+    text += std::string(static_cast<size_t>(1 + i * 13 % 17), 'a') + "\n\n";
+  }
+  dir_.write("many.txt", text);
+  ASSERT_EQ(preprocess("--input many.txt --output_prefix many --tokenizer_type byte --append_eod "
+                       "--split_documents blank_line"),
+            0)
+      << said();
+  std::string run = replaced(kTinyRun, "data_path: text_text_document",
+                             "data_path: [0.8, many_text_document, 0.2, text_text_document]\n"
+                             "  eod_mask_loss: True\n  micro_batch_num: 2");
+  dir_.write("run.yaml", replaced(run, "training_iters: 3", "training_iters: 9"));
+  const std::string longer =
+      "--set training_config.training_iters=40 --set training_config.resume_training=True";
+  ASSERT_EQ(ask(""), 0) << said();
+  ASSERT_EQ(ask(longer + " --which_data 1-40"), 0) << said();
+  std::map<int64_t, int64_t> counted;  // by step
+  for (const Json& line : lines()) {
+    int64_t inputs = 16;
+    int64_t label = 17;  // the place of the row's last token
+    int64_t end = 0;
+    for (const Json& document : line["documents"]) {
+      const int64_t eod = document["bytes"].get<int64_t>() - document["first"].get<int64_t>();
+      const bool has_eod = line["dataset"] == "many_text_document" && eod < document["count"];
+      inputs -= has_eod && end + eod + 1 < label ? 1 : 0;
+      end += document["count"].get<int64_t>();
+    }
+    ASSERT_EQ(end, label) << line;
+    counted[line["step"]] += inputs;
+  }
+  ASSERT_EQ(ask(longer), 0) << said();
+  std::set<int64_t> different;
+  ASSERT_EQ(steps().size(), 40U);
+  for (const Json& line : steps()) {
+    EXPECT_EQ(line["loss_tokens"], counted[line["step"]]) << line["step"];
+    different.insert(line["loss_tokens"].get<int64_t>());
+  }
+  EXPECT_GT(different.size(), 4U);  // a count that says which step it is
+}
+
+// Standard output has nothing but the lines: what there is to say of a checkpoint is a note.
+TEST_F(WhichDataProgramTest, RemarksGoToStandardError) {
+  const std::string watched =
+      "--set monitor_config.monitor_on=True "
+      "--set monitor_config.use_checkpoint_health_monitor=True "
+      "--set monitor_config.embedding_local_norm_threshold=1e-30 ";
+  ASSERT_EQ(ask(watched), 0) << said();
+  ASSERT_EQ(ask(watched + "--set training_config.resume_training=step_00000003 --which_data 2-3"),
+            0)
+      << said();
+  EXPECT_EQ(lines().size(), 4U);
+  EXPECT_THAT(err_, HasSubstr("note: ./output/checkpoint/step_00000003 is the checkpoint that was "
+                              "asked for, but is unhealthy"));
+  EXPECT_THAT(err_, HasSubstr("note: the run goes on after step 3 with"));
+}
+
 // The samples of a run with another batch are not those of its earlier steps.
 TEST_F(WhichDataProgramTest, StepsWithAnotherBatchAreNotGuessed) {
   ASSERT_EQ(ask(""), 0) << said();
@@ -159,6 +221,8 @@ TEST_F(WhichDataProgramTest, WrongQuestionsAreExplained) {
       {"--which_data 1 --ranks two", "'--ranks' is invalid"},
       {"--which_data 1 --dry_run", "--which_data and --dry_run exclude each other"},
       {"--which_steps a:0 --overwrite", "--which_steps and --overwrite exclude each other"},
+      {"--which_data 1 --run_cmd text", "--which_data and --run_cmd exclude each other"},
+      {"--which_data 1 --dump dump.json", "--which_data and --dump exclude each other"},
       {"--which_data 1 --evaluate output", "--which_data and --evaluate exclude each other"},
       {"--which_data 1 --plot output", "--config_path means nothing to --plot"},
   };
