@@ -167,9 +167,8 @@ po::options_description describe_options() {
   options.add_options()("replay", po::value<std::string>()->value_name("DIR"),
                         "run the bad step of a capsule again (docs/autopsy.md)");
   options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
-                        "a checkpoint, or a folder of them: print its loss on the validation and "
-                        "test data, and exit; without --config_path by the configuration that it "
-                        "was saved with");
+                        "print the validation and test loss of a checkpoint, or a folder of them; "
+                        "without --config_path by the configuration saved with it");
   tapestry::examples::add_data_options(options);
   tapestry::examples::add_view_options(options);
   options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
