@@ -41,11 +41,11 @@ void name_parameter(Fault& fault, const KnownParameters& parameters, int32_t ind
   if (index < 0) {
     return;
   }
-  const ParameterPlace place = parameters.place(index);
-  fault.parameter = place.logical;
-  fault.parameter_row = place.row;
-  fault.parameter_largest = place.value_largest;
-  fault.parameter_is_suspect = parameters.all()[static_cast<size_t>(index)].is_suspect;
+  const ParameterState& state = parameters.all()[static_cast<size_t>(index)];
+  fault.parameter = state.place.logical;
+  fault.parameter_row = state.place.row;
+  fault.parameter_largest = state.values.largest;
+  fault.parameter_is_suspect = state.is_suspect;
 }
 
 // The token that an element belongs to.

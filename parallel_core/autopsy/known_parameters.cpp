@@ -35,15 +35,37 @@ int64_t worst_row(const Tensor& values, const ValueRange& range) {
   return -1;
 }
 
+// Reads the parameter, whose memory is leased.
+ParameterPlace worst_place(const ParameterState& state) {
+  for (const nn::LogicalTensor& logical : state.parameter->logical()) {
+    const Tensor values =
+        dense(logical.view_of(state.parameter->detach())).view(logical.local_shape());
+    const ValueRange range = value_range(values);
+    const bool is_worst =
+        state.values.finite() ? range.largest == state.values.largest : !range.finite();
+    if (is_worst) {
+      int64_t row = worst_row(values, range);
+      if (row >= 0 && !logical.offset.empty()) {
+        row += logical.offset[0];
+      }
+      return {.logical = logical.name, .row = row};
+    }
+  }
+  return {.logical = state.name};
+}
+
 }  // namespace
 
 KnownParameters::KnownParameters(const nn::Module& model) {
+  const NoGradGuard guard;
+  const UnobservedScope unobserved;
   std::vector<double> largest;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     ParameterState state{.name = entry.name, .parameter = entry.parameter};
     {
       const LeaseScope lease;
       state.values = value_range(*entry.parameter);
+      state.place = worst_place(state);
     }
     const auto index = static_cast<int32_t>(states_.size());
     by_storage_.emplace(entry.parameter->storage().get(), index);
@@ -87,31 +109,6 @@ int32_t KnownParameters::of_gradient(const Tensor& t) const {
     }
   }
   return -1;
-}
-
-ParameterPlace KnownParameters::place(int32_t parameter) const {
-  const ParameterState& state = states_[static_cast<size_t>(parameter)];
-  const NoGradGuard guard;
-  const UnobservedScope unobserved;
-  const LeaseScope lease;
-  ParameterPlace worst{.logical = state.name, .value_largest = state.values.largest};
-  bool found = false;
-  for (const nn::LogicalTensor& logical : state.parameter->logical()) {
-    const Tensor values =
-        dense(logical.view_of(state.parameter->detach())).view(logical.local_shape());
-    const ValueRange range = value_range(values);
-    const bool is_worst =
-        state.values.finite() ? range.largest == state.values.largest : !range.finite();
-    if (is_worst && !found) {
-      found = true;
-      worst.logical = logical.name;
-      worst.row = worst_row(values, range);
-      if (worst.row >= 0 && !logical.offset.empty()) {
-        worst.row += logical.offset[0];
-      }
-    }
-  }
-  return worst;
 }
 
 }  // namespace tapestry::autopsy
