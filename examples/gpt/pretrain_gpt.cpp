@@ -167,14 +167,13 @@ po::options_description describe_options() {
   options.add_options()("replay", po::value<std::string>()->value_name("DIR"),
                         "run the bad step of a capsule again (docs/autopsy.md)");
   options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
-                        "print the validation and test loss of a checkpoint, or a folder of them; "
-                        "without --config_path by the configuration saved with it");
+                        "print validation and test loss of a checkpoint, or a folder of them, by "
+                        "the configuration saved with it unless --config_path is given");
   tapestry::examples::add_data_options(options);
   tapestry::examples::add_view_options(options);
   options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
   options.add_options()("help,h",
-                        "print this page; --help SECTION prints the keys of a section of the YAML "
-                        "file, --help KEY one key");
+                        "print this page; --help SECTION, --help KEY: keys of the YAML file");
   return options;
 }
 
