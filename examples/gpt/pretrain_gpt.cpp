@@ -24,6 +24,7 @@
 #include "parallel_core/config/value.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/profile/analysis.h"
 #include "parallel_core/report/schedule_plot.h"
 #include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/evaluate_checkpoint.h"
@@ -169,6 +170,8 @@ po::options_description describe_options() {
   options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
                         "print validation and test loss of a checkpoint, or a folder of them, by "
                         "the configuration saved with it unless --config_path is given");
+  options.add_options()("analyse_profile", po::value<std::string>()->value_name("DIR"),
+                        "put together what the ranks have written of a profile");
   tapestry::examples::add_data_options(options);
   tapestry::examples::add_view_options(options);
   options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
@@ -232,6 +235,13 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   }
   if (arguments.count("replay") != 0) {
     return replay(arguments, job);
+  }
+  if (arguments.count("analyse_profile") != 0) {
+    if (first) {
+      tapestry::print_result(
+          tapestry::profile::analyse(arguments["analyse_profile"].as<std::string>()));
+    }
+    return kFinished;
   }
   const bool evaluates = arguments.count("evaluate") != 0;
   tapestry::check<tapestry::ValueError>(

@@ -37,6 +37,7 @@
 #include "parallel_core/training/run_checkpoints.h"
 #include "parallel_core/training/saved_model.h"
 #include "parallel_core/training/start_summary.h"
+#include "parallel_core/training/step_profiler.h"
 #include "parallel_core/training/tensor_dump.h"
 #include "parallel_core/training/tensorboard_log.h"
 #include "parallel_core/training/time_estimate.h"
@@ -284,6 +285,11 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   }
   const std::string& output = config.training_config.output_dir;
   check_output_paths(config.training_config);
+  std::optional<profile::MemoryWatch> memory_watch;
+  check_profile(config.training_config);
+  if (config.training_config.profile && config.training_config.profile_memory) {
+    memory_watch.emplace(Ref<CachingAllocator>(&RankContext::current().allocator()));
+  }
   const bool started_again = is_started_again_on_first_rank(config, options);
   const bool in_place = started_again || resumes_in_place(config.training_config);
   OutputFolder folder(output,
@@ -505,6 +511,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
           &histograms.emplace(cell, *config.tensorboard.histogram_interval, *board));
     }
   }
+  train_options.memory_watch = memory_watch ? &*memory_watch : nullptr;
   train_options.checkpoint = std::move(checkpoint);
   train_options.stop_requested = stop_of_all(options, t.exit_duration_in_mins);
   train_options.start = data.start;

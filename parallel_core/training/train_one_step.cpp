@@ -179,7 +179,10 @@ struct LossToExamine {
 double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_batches,
                                           StepResult& result,
                                           LossUse use) {
-  count_tokens(micro_batches, result);
+  {
+    const PhaseScope phase("prepare");
+    count_tokens(micro_batches, result);
+  }
   const double parts = static_cast<double>(micro_batches.size()) * data_parallel_size();
   random_context().step = position_.seen;
   const auto start = std::chrono::steady_clock::now();
@@ -207,6 +210,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
   result.compute_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count() -
       1000 * report.waiting_seconds;
+  const PhaseScope phase("sum_loss");
   // The loss is that of the last stage, and nothing on others.
   std::array<double, 2> sums = {loss, report.waiting_seconds / report.seconds};
   sum_over_pipeline(sums);
@@ -222,6 +226,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
 }
 
 void TrainOneStepCell::apply_schedule(StepResult& result) {
+  const PhaseScope phase("schedule");
   schedule_.apply(optimizer_, position_);
   for (const optim::ParamGroup& group : optimizer_.param_groups()) {
     result.lr.push_back(group.lr);
@@ -263,7 +268,10 @@ void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResu
 double TrainOneStepCell::compute_gradients(const std::vector<data::Batch>& micro_batches,
                                            bool observed,
                                            StepResult& result) {
-  gradients_->start_step(position_.seen, static_cast<int64_t>(micro_batches.size()));
+  {
+    const PhaseScope phase("prepare");
+    gradients_->start_step(position_.seen, static_cast<int64_t>(micro_batches.size()));
+  }
   result.loss = forward_backward(micro_batches, result, LossUse::kBackward);
   {
     const PhaseScope phase("reduce_gradients");
@@ -394,6 +402,7 @@ void TrainOneStepCell::step_in_backward(const std::vector<data::Batch>& micro_ba
     backward_update_->start(transform);
     result.loss = forward_backward(micro_batches, result, LossUse::kBackward);
   }
+  const PhaseScope phase("gradient_norm");
   BackwardUpdate::Norms norms = backward_update_->finish();
   result.grad_norm = norms.total;
   result.grad_norms = std::move(norms.logical);
@@ -404,9 +413,12 @@ StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_ba
   check<ValueError>(!micro_batches.empty(), "a step needs at least one micro-batch");
   StepResult result;
   result.loss_scale = scaler_.scale();
-  network_.train();
-  random_before_ = RankContext::current().default_generator().state();
-  experts_.start_step(result.loss_scale, std::ssize(micro_batches));
+  {
+    const PhaseScope phase("prepare");
+    network_.train();
+    random_before_ = RankContext::current().default_generator().state();
+    experts_.start_step(result.loss_scale, std::ssize(micro_batches));
+  }
   const int64_t applied = position_.applied;
   if (backward_update_) {
     step_in_backward(micro_batches, result);
@@ -414,6 +426,7 @@ StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_ba
     step_after_backward(micro_batches, result);
   }
   if (experts_.any()) {
+    const PhaseScope phase("expert_statistics");
     result.moe = experts_.finish_step(/*updated=*/position_.applied > applied);
   }
   ++position_.seen;

@@ -19,6 +19,7 @@
 #include "parallel_core/training/step_autopsy.h"
 #include "parallel_core/training/step_dumps.h"
 #include "parallel_core/training/step_monitor.h"
+#include "parallel_core/training/step_profiler.h"
 
 namespace tapestry {
 
@@ -110,6 +111,11 @@ TrainSummary train(TrainOneStepCell& cell,
   observers.insert(observers.end(), options.observers.begin(), options.observers.end());
   observers.insert(observers.end(), {&log, &checkpoints});
 
+  std::optional<StepProfiler> profiler;
+  if (t.profile) {
+    observers.push_back(&profiler.emplace(cell, config, options.memory_watch));
+  }
+
   TrainSummary summary;
   RankContext::current().allocator().reset_peak();  // what is told is training's
   int64_t step = cell.position().seen;
@@ -141,6 +147,9 @@ TrainSummary train(TrainOneStepCell& cell,
     add_to(summary, finished);
     summary.stopped_on_request =
         finished.stops || (options.stop_requested && options.stop_requested());
+  }
+  if (profiler) {
+    profiler->end();
   }
   end_progress();
   if (summary.steps > 1) {

@@ -17,13 +17,13 @@
 #include "tests/parallel_core/layouts/layout_testing.h"
 
 namespace tapestry {
-namespace dumps_test {
+namespace dumps_of_layouts_test {
 namespace {
 
 using testing::Overrides;
 
 const Overrides kModel = {"training_config.training_iters=2", "model_config.hidden_dropout=0.1",
-                          "dataset_config.micro_batch_num=4", "optimizer_config.eps=0.001"};
+                          "dataset_config.micro_batch_num=2", "optimizer_config.eps=0.001"};
 
 class Dumps : public ::testing::Test {
  protected:
@@ -31,13 +31,13 @@ class Dumps : public ::testing::Test {
     const std::string file = dir_.path() + "/" + name + ".json";
     std::ofstream(file) << R"({"common_dump_settings": {"op_debug_mode": 0, "dump_mode": 1,
       "kernels": ["Value", "Parameter", "Scalar"],
-      "net_name": "Net", "iteration": "0|1", "saved_data": "full", "path": ")"
+      "net_name": "Net", "iteration": "0", "saved_data": "full", "path": ")"
                         << folder(name) << R"("}, "e2e_dump_settings": {"enable": true}})";
     return dump::read_dump_config(file);
   }
   std::string folder(const std::string& name) const { return dir_.path() + "/" + name; }
 
-  // Two steps of what one rank has of a training.
+  // A step, and one that is not dumped, of what one rank has of a training.
   void train_dumped(const AllConfig& config,
                     const dump::DumpConfig& dump,
                     std::optional<uint64_t> draw = std::nullopt) {
@@ -59,7 +59,7 @@ class Dumps : public ::testing::Test {
     };
     run("single", std::nullopt);
     dump::Movements movements;
-    for (uint64_t draw = 0; draw < 3; ++draw) {
+    for (uint64_t draw = 0; draw < 2; ++draw) {
       run("moved", draw);
       movements.add(folder("single"), folder("moved"));
     }
@@ -68,9 +68,9 @@ class Dumps : public ::testing::Test {
 
   void dump_layout(const LayoutPair& pair) {
     const ModelParallelConfig& p = pair.layout.parallel_config;
+    const dump::DumpConfig dump = dump_to("layout");
     testing::run_parallel(static_cast<int>(world_size(p, pair.data_parallel_size)),
-                          model_parallel_sizes(p),
-                          [&] { train_dumped(pair.layout, dump_to("layout")); });
+                          model_parallel_sizes(p), [&] { train_dumped(pair.layout, dump); });
   }
 
   accuracy::VerdictReport compared() {
@@ -107,7 +107,7 @@ TEST_P(DumpsOfLayouts, AgreeWithThatOfOneProcess) {
                          "layers.1.mlp.active", "logits", "Gradients/layers.0.attention.wq.weight",
                          "layers.1.feed_forward.w_down.weight", "loss", "grad_norm"}) {
     EXPECT_TRUE(std::any_of(ops.begin(), ops.end(), [&](const std::string& name) {
-      return name.ends_with(op);
+      return name.find(op) != std::string::npos;
     })) << op;
   }
 }
@@ -139,9 +139,9 @@ TEST_F(Dumps, NameTheFirstValueThatIsMadeOtherwise) {
   ASSERT_EQ(report.outcome, accuracy::Outcome::kDiffers) << accuracy::report_text(report);
   ASSERT_TRUE(report.first.has_value());
   EXPECT_EQ(report.first->step, 1);
-  EXPECT_EQ(report.first->tensor.value_or("") + report.first->op.value_or(""), "x");
+  EXPECT_EQ(report.first->tensor, "layers.0.attention_norm");
 }
 
 }  // namespace
-}  // namespace dumps_test
+}  // namespace dumps_of_layouts_test
 }  // namespace tapestry
