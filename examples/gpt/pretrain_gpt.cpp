@@ -169,14 +169,13 @@ po::options_description describe_options() {
                         "run the bad step of a capsule again (docs/autopsy.md)");
   options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
                         "print validation and test loss of a checkpoint, or a folder of them, by "
-                        "the configuration saved with it unless --config_path is given");
+                        "its own configuration unless --config_path is given");
   options.add_options()("analyse_profile", po::value<std::string>()->value_name("DIR"),
                         "put together what the ranks have written of a profile");
   tapestry::examples::add_data_options(options);
   tapestry::examples::add_view_options(options);
   options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
-  options.add_options()("help,h",
-                        "print this page; --help SECTION, --help KEY: keys of the YAML file");
+  options.add_options()("help,h", "print this page; --help SECTION or KEY: of the YAML file");
   return options;
 }
 
