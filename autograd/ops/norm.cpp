@@ -150,6 +150,7 @@ struct Norm {
   SavedTensor x, weight, bias;
   Statistics statistics;
 
+  void widen() { dtype = parameters = kFloat64; }
   Tensor forward(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
     x.save(x_);
     weight.save(weight_);
@@ -205,6 +206,7 @@ struct AddAndNorm {
   SavedTensor sum, weight, bias, x_bias;
   Statistics statistics;
 
+  void widen() { dtype = parameters = kFloat64; }
   std::array<Tensor, 2> forward(const Tensor& x,
                                 const Tensor& residual,
                                 const Tensor& weight_,
@@ -282,7 +284,7 @@ struct AddAndNorm {
     const Tensor dx = needs[0] ? d.to(x_dtype) : Tensor();
     const Tensor offset = x_bias;
     const Tensor doffset =
-        needs[4] ? sum_to(widen(d), offset.shape()).to(offset.dtype()) : Tensor();
+        needs[4] ? sum_to(tapestry::widen(d), offset.shape()).to(offset.dtype()) : Tensor();
     return {dx, needs[1] ? d : Tensor(), parts[1], parts[2], doffset};
   }
 };

@@ -23,6 +23,7 @@
 #include "parallel_core/parameter_ranks.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/random.h"
+#include "parallel_core/training/given_state.h"
 
 namespace tapestry {
 
@@ -242,6 +243,14 @@ void TrainOneStepCell::measure_local(std::set<std::string> names) {
   }
 }
 
+void TrainOneStepCell::set_gradient_source(GradientSource source, std::string name) {
+  check<ValueError>(gradients_ != nullptr || !source,
+                    "optimizer_in_backward updates with each gradient before the next one comes: "
+                    "no others can take their place");
+  gradient_source_ = std::move(source);
+  gradient_source_name_ = std::move(name);
+}
+
 // Shows the gradients to whoever wants to see them whole.
 void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResult& result) {
   if (!observed && !log_grad_norms_) {
@@ -267,6 +276,8 @@ void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResu
 // Returns what the gradients are still to be multiplied by.
 double TrainOneStepCell::compute_gradients(const std::vector<data::Batch>& micro_batches,
                                            bool observed,
+                                           const LogicalState* given,
+                                           bool again,
                                            StepResult& result) {
   {
     const PhaseScope phase("prepare");
@@ -279,9 +290,15 @@ double TrainOneStepCell::compute_gradients(const std::vector<data::Batch>& micro
   }
   // Unscaling is left to the pass that updates, unless somebody wants to see the gradients.
   double unscale = 1.0 / result.loss_scale;
-  if (observed && unscale != 1) {
+  if ((observed || given != nullptr) && unscale != 1) {
     gradients_->scale(unscale);
     unscale = 1;
+  }
+  if (given != nullptr) {
+    if (!again) {
+      observe_gradients(unscale, observed, result);
+    }
+    set_gradients(network_, *gradients_, *given, gradient_source_name_);
   }
   {
     const PhaseScope phase("gradient_norm");
@@ -331,12 +348,15 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
   const int64_t step = position_.seen + 1;
   const bool observed = std::any_of(gradient_observers_.begin(), gradient_observers_.end(),
                                     [step](const auto& entry) { return entry.second.wants(step); });
-  double unscale = compute_gradients(micro_batches, observed, result);
+  const std::optional<LogicalState> source =
+      gradient_source_ ? gradient_source_(step) : std::nullopt;
+  const LogicalState* given = source ? &*source : nullptr;
+  double unscale = compute_gradients(micro_batches, observed, given, /*again=*/false, result);
   if (examiner_ != nullptr) {
     result.set_aside = !examined(
         micro_batches,
         [&](const std::vector<data::Batch>& batches, StepResult& again) {
-          unscale = compute_gradients(batches, observed, again);
+          unscale = compute_gradients(batches, observed, given, /*again=*/true, again);
         },
         result);
   }
@@ -345,7 +365,9 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
     result.norm_threshold = spikes_->threshold();
     spikes_->observe(result.grad_norm);
   }
-  observe_gradients(unscale, observed, result);
+  if (given == nullptr) {
+    observe_gradients(unscale, observed, result);
+  }
   apply_schedule(result);
   if (result.finite && !result.skipped && !result.set_aside) {
     optim::GradTransform transform{.scale = unscale};

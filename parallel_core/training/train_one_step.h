@@ -15,6 +15,7 @@
 #include "optim/optimizer.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
+#include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/distributed/model_gradients.h"
 #include "parallel_core/distributed/on_demand_gradients.h"
@@ -139,6 +140,14 @@ class TrainOneStepCell {
   /// Who looks at the steps before their updates; null: nobody. Has to outlive its time here.
   void set_examiner(StepExaminer* examiner) { examiner_ = examiner; }
 
+  /// Whole gradients of a step by logical name, unscaled, the same on every rank, and where they
+  /// are from; none: those that were computed. Asked on every rank before the norm is taken. What
+  /// is found takes the place of what was computed for norm, clipping and update; gradient
+  /// observers and log_param_grad_norms still see the latter. ValueError with
+  /// optimizer_in_backward, and in the step for names and shapes that are not the model's.
+  using GradientSource = std::function<std::optional<LogicalState>(int64_t step)>;
+  void set_gradient_source(GradientSource source, std::string name);
+
   ParallelModel& network() { return network_; }
   optim::Optimizer& optimizer() { return optimizer_; }
   optim::Schedule::Position position() const { return position_; }
@@ -168,6 +177,8 @@ class TrainOneStepCell {
   void apply_schedule(StepResult& result);
   double compute_gradients(const std::vector<data::Batch>& micro_batches,
                            bool observed,
+                           const LogicalState* given,
+                           bool again,
                            StepResult& result);
   bool loss_passes(const std::vector<data::Batch>& micro_batches, StepResult& result);
   bool examined(const std::vector<data::Batch>& micro_batches,
@@ -192,6 +203,8 @@ class TrainOneStepCell {
   std::optional<BackwardUpdate> backward_update_;
   optim::Schedule::Position position_;
   std::map<std::string, GradientObserver> gradient_observers_;
+  GradientSource gradient_source_;
+  std::string gradient_source_name_;
   StepExaminer* examiner_ = nullptr;
   Generator::State random_before_;  // of the rank's default generator, when the step began
 };
