@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
 #include <utility>
 
 #include "autograd/ops/map.h"
@@ -59,10 +60,17 @@ double told_of(double weight) { return 0x1p-22 * std::abs(weight); }
 
 constexpr double kTolerance = 1e-4;
 
-// The tensor that deviates most in the first update that does not follow the rule.
-std::optional<Deviation> deviation(const AdamRule& rule,
-                                   const std::vector<NumericUpdate>& updates) {
+struct Deviations {
+  std::optional<Deviation> first;  // the largest of the first update that does not follow the rule
+  std::set<std::string> tensors;   // of all updates
+};
+
+// Where updates do not follow the rule; of `tensors` alone, unless there are none.
+Deviations deviations(const AdamRule& rule,
+                      const std::vector<NumericUpdate>& updates,
+                      const std::set<std::string>& tensors = {}) {
   std::map<std::string, Moments> state;
+  Deviations found;
   int64_t t = 0;
   for (const NumericUpdate& update : updates) {
     ++t;
@@ -71,6 +79,9 @@ std::optional<Deviation> deviation(const AdamRule& rule,
                              : 1.0;
     std::optional<Deviation> worst;
     for (const auto& [name, entry] : update.entries) {
+      if (!tensors.empty() && !tensors.contains(name)) {
+        continue;
+      }
       Moments& m = state[name];
       m.first.resize(entry.gradient.size());
       m.second.resize(entry.gradient.size());
@@ -105,16 +116,31 @@ std::optional<Deviation> deviation(const AdamRule& rule,
       }
       if (!agrees) {
         const double distance = difference / std::max(largest, 1e-300);
+        found.tensors.insert(name);
         if (!worst || distance > worst->distance) {
           worst = {update.step, name, distance};
         }
       }
     }
-    if (worst) {
-      return worst;
+    if (worst && !found.first) {
+      found.first = worst;
     }
   }
-  return std::nullopt;
+  return found;
+}
+
+// "a, b and 3 more"
+std::string list_of(const std::set<std::string>& names) {
+  constexpr size_t kShown = 3;
+  std::string out;
+  size_t shown = 0;
+  for (const std::string& name : names) {
+    if (shown == kShown) {
+      return out + concat(" and ", names.size() - shown, " more");
+    }
+    out += (shown++ == 0 ? "" : ", ") + name;
+  }
+  return out;
 }
 
 struct Hypothesis {
@@ -217,17 +243,23 @@ std::optional<AdamRule> adam_rule(const AllConfig& config) {
 std::optional<OptimizerFault> find_optimizer_fault(const AdamRule& rule,
                                                    const std::vector<ObservedUpdate>& updates) {
   const std::vector<NumericUpdate> numbers = numbers_of(updates);
-  const std::optional<Deviation> found = deviation(rule, numbers);
-  if (!found) {
+  const Deviations found = deviations(rule, numbers);
+  if (!found.first) {
     return std::nullopt;
   }
-  OptimizerFault fault{.step = found->step, .tensor = found->tensor, .distance = found->distance};
-  for (const Hypothesis& hypothesis : hypotheses(rule)) {
-    if (!deviation(hypothesis.rule, numbers)) {
-      fault.explanation = hypothesis.text;
+  OptimizerFault fault{
+      .step = found.first->step, .tensor = found.first->tensor, .distance = found.first->distance};
+  for (const bool all : {true, false}) {
+    for (const Hypothesis& hypothesis : hypotheses(rule)) {
+      if (deviations(hypothesis.rule, numbers, all ? std::set<std::string>() : found.tensors)
+              .first) {
+        continue;
+      }
+      fault.explanation =
+          hypothesis.text + (all ? "" : ", of " + list_of(found.tensors) + " alone");
       fault.is_clipping = hypothesis.is_clipping;
       fault.is_learning_rate = hypothesis.is_learning_rate;
-      break;
+      return fault;
     }
   }
   return fault;

@@ -46,8 +46,10 @@ std::optional<AdamRule> adam_rule(const AllConfig& config);
 struct OptimizerFault {
   int64_t step = 0;
   std::string tensor;
-  double distance = 0;      ///< max |done - due| / max |due| of its elements
-  std::string explanation;  ///< "as if clipping were off"; empty: none was found
+  double distance = 0;  ///< max |done - due| / max |due| of its elements
+  /// "as if clipping were off"; of some tensors where only their updates deviate: "as if no tensor
+  /// decayed, of lm_head.weight alone". Empty: none was found.
+  std::string explanation;
   bool is_clipping = false;
   bool is_learning_rate = false;
 };
