@@ -228,9 +228,17 @@ class Search {
     // A wrong update shows in the next step's numbers, too: it comes first, and so does a weight
     // that is not what the update has left.
     const auto comes_first = [&](int64_t step) {
-      return first == nullptr || first->finding.step > step || first->stage == "optimizer";
+      return first == nullptr || first->finding.step > step ||
+             (first->finding.step == step && first->stage == "optimizer");
     };
-    const auto optimizer = optimizer_fault();
+    const std::vector<ObservedUpdate> updates = recorded_updates();
+    const auto rule = followed_rule();
+    const auto optimizer =
+        rule ? find_optimizer_fault(*rule, updates) : std::optional<OptimizerFault>();
+    if (rule && !optimizer) {
+      row("optimizer", std::ssize(own_.tensors) * steps, largest_update_share(*rule, updates), 1,
+          true, "updates follow from their gradients");
+    }
     const auto stale = stale_weight();
     if (stale && comes_first(stale->step - 1) && (!optimizer || optimizer->step >= stale->step)) {
       return fail_stale(*stale);
@@ -238,7 +246,13 @@ class Search {
     if (optimizer && comes_first(optimizer->step)) {
       return fail_optimizer(*optimizer);
     }
-    return first == nullptr || fail_number(*first, by_stage[first->stage]);
+    if (first == nullptr) {
+      return true;
+    }
+    // What comes after updates of which nothing is known may be their fault.
+    const bool may_be_an_update = first->finding.step > 1 && !rule && first->stage != "schedule";
+    return fail_number(*first, may_be_an_update ? "optimizer" : first->stage,
+                       by_stage[first->stage]);
   }
 
   // A weight that changes between two steps, or whose copy for computing did not follow it.
@@ -301,16 +315,16 @@ class Search {
     }
   }
 
-  std::optional<OptimizerFault> optimizer_fault() const {
-    const auto rule = adam_rule(single_);
-    if (!rule || single_.model_config.params_dtype != kFloat32) {
-      return std::nullopt;
-    }
+  // The rule that updates can be held against.
+  std::optional<AdamRule> followed_rule() const {
+    return single_.model_config.params_dtype == kFloat32 ? adam_rule(single_) : std::nullopt;
+  }
+  std::vector<ObservedUpdate> recorded_updates() const {
     std::vector<ObservedUpdate> updates;
     for (const OwnStep& step : own_.steps) {
       updates.push_back(step.update);
     }
-    return find_optimizer_fault(*rule, updates);
+    return updates;
   }
 
   bool fail_optimizer(const OptimizerFault& fault) {
@@ -322,9 +336,9 @@ class Search {
     first.tensor = fault.tensor;
     first.op = single_.optimizer_config.optimizer_type;
     first.module = own_.paths.at(fault.tensor);
-    first.distance = fault.distance;
-    first.bound = 1e-4;
-    row(stage, std::ssize(own_.tensors), fault.distance, 1e-4, false, fault.explanation);
+    first.distance = fault.share;
+    first.bound = 1;
+    row(stage, std::ssize(own_.tensors), fault.share, 1, false, fault.explanation);
     return fail(stage, first,
                 concat("Step ", fault.step, " does not move ", fault.tensor,
                        " as its gradient, the learning rate and the settings say",
@@ -332,6 +346,7 @@ class Search {
   }
 
   bool fail_number(const ComparedQuantity& found,
+                   const std::string& stage,
                    const std::vector<const ComparedQuantity*>& of_stage) {
     FirstDifference first;
     first.step = found.finding.step;
@@ -345,7 +360,7 @@ class Search {
     first.distance = found.finding.distance;
     first.bound = found.finding.bound;
     if (found.finding.what != Compared::kGradient) {
-      return fail(found.stage, first, LayoutFindings::sentence(found.finding));
+      return fail(stage, first, LayoutFindings::sentence(found.finding));
     }
     std::vector<const ComparedQuantity*> gradients;
     for (const ComparedQuantity* each : of_stage) {
@@ -360,7 +375,7 @@ class Search {
     Finding finding = found.finding;
     finding.made_by = "backward of " + own_.described(place.module);
     finding.detail = place.detail;
-    return fail(found.stage, first, LayoutFindings::sentence(finding));
+    return fail(stage, first, LayoutFindings::sentence(finding));
   }
 
   bool determinism_stage() {

@@ -23,15 +23,18 @@ Values values_of(const Tensor& t) {
   return {dense64.data<double>(), dense64.data<double>() + dense64.numel()};
 }
 
+// Adam's moments in float64, and how far those of a float32 optimizer may be from the first one:
+// where gradients of opposite signs cancel in it, little of it is left.
 struct Moments {
   Values first;
   Values second;
+  Values first_rounding;
 };
 
 struct Deviation {
   int64_t step = 0;
   std::string tensor;
-  double distance = 0;
+  double share = 0;  // of what is allowed
 };
 
 struct NumericEntry {
@@ -59,10 +62,13 @@ double norm_of(const NumericUpdate& update) {
 double told_of(double weight) { return 0x1p-22 * std::abs(weight); }
 
 constexpr double kTolerance = 1e-4;
+constexpr double kMomentRounding = 0x1p-22;
+constexpr double kSmallestNormal = 0x1p-126;
 
 struct Deviations {
   std::optional<Deviation> first;  // the largest of the first update that does not follow the rule
   std::set<std::string> tensors;   // of all updates
+  double largest_share = 0;        // of what is allowed
 };
 
 // Where updates do not follow the rule; of `tensors` alone, unless there are none.
@@ -85,15 +91,14 @@ Deviations deviations(const AdamRule& rule,
       Moments& m = state[name];
       m.first.resize(entry.gradient.size());
       m.second.resize(entry.gradient.size());
+      m.first_rounding.resize(entry.gradient.size());
       const bool decays = rule.decay == AdamRule::Decay::kAll ||
                           (rule.decay == AdamRule::Decay::kByFlag && entry.decays);
       const double decay = decays ? entry.weight_decay : 0.0;
       const double lr = entry.lr * rule.lr_factor;
       const double correction1 = rule.corrects_bias ? 1 - std::pow(rule.beta1, t) : 1.0;
       const double correction2 = rule.corrects_bias ? 1 - std::pow(rule.beta2, t) : 1.0;
-      bool agrees = true;
-      double largest = 0;
-      double difference = 0;
+      double share = 0;
       for (size_t i = 0; i < entry.gradient.size(); ++i) {
         double g = entry.gradient[i] * scale;
         if (rule.clip == AdamRule::Clip::kByValue) {
@@ -102,23 +107,34 @@ Deviations deviations(const AdamRule& rule,
         if (!rule.decoupled) {
           g += decay * entry.before[i];
         }
+        m.first_rounding[i] =
+            rule.beta1 * m.first_rounding[i] +
+            kMomentRounding * (std::abs(rule.beta1 * m.first[i]) + std::abs((1 - rule.beta1) * g));
         m.first[i] = rule.beta1 * m.first[i] + (1 - rule.beta1) * g;
         m.second[i] = rule.beta2 * m.second[i] + (1 - rule.beta2) * g * g;
-        double due =
-            -lr * (m.first[i] / correction1) / (std::sqrt(m.second[i] / correction2) + rule.eps);
-        due -= rule.decoupled ? lr * decay * entry.before[i] : 0.0;
+        const double root = std::sqrt(m.second[i] / correction2) + rule.eps;
+        // A second moment that float32 cannot hold is 0 there.
+        const double least_root =
+            std::sqrt(std::max(m.second[i] - kSmallestNormal, 0.0) / correction2) + rule.eps;
+        const double step = lr * (m.first[i] / correction1) / root;
+        const double decayed = rule.decoupled ? lr * decay * entry.before[i] : 0.0;
+        const double due = -step - decayed;
         const double done = entry.after[i] - entry.before[i];
-        largest = std::max(largest, std::abs(due));
-        difference = std::max(difference, std::abs(done - due));
-        agrees = agrees && std::abs(done - due) <= kTolerance * std::abs(due) +
-                                                       told_of(entry.before[i]) +
-                                                       told_of(entry.after[i]);
+        const double rounded =
+            std::abs(lr) / correction1 *
+            (m.first_rounding[i] / least_root + std::abs(m.first[i]) * (1 / least_root - 1 / root));
+        const double allowed = kTolerance * (std::abs(step) + std::abs(decayed)) + rounded +
+                               told_of(entry.before[i]) + told_of(entry.after[i]);
+        const double difference = std::abs(done - due);
+        // Not std::max: a NaN has to stay.
+        const double part = difference == 0 ? 0 : difference / allowed;
+        share = part <= share ? share : part;
       }
-      if (!agrees) {
-        const double distance = difference / std::max(largest, 1e-300);
+      found.largest_share = share <= found.largest_share ? found.largest_share : share;
+      if (!(share <= 1)) {
         found.tensors.insert(name);
-        if (!worst || distance > worst->distance) {
-          worst = {update.step, name, distance};
+        if (!worst || !(share <= worst->share)) {
+          worst = {update.step, name, share};
         }
       }
     }
@@ -240,6 +256,10 @@ std::optional<AdamRule> adam_rule(const AllConfig& config) {
   return rule;
 }
 
+double largest_update_share(const AdamRule& rule, const std::vector<ObservedUpdate>& updates) {
+  return deviations(rule, numbers_of(updates)).largest_share;
+}
+
 std::optional<OptimizerFault> find_optimizer_fault(const AdamRule& rule,
                                                    const std::vector<ObservedUpdate>& updates) {
   const std::vector<NumericUpdate> numbers = numbers_of(updates);
@@ -248,7 +268,7 @@ std::optional<OptimizerFault> find_optimizer_fault(const AdamRule& rule,
     return std::nullopt;
   }
   OptimizerFault fault{
-      .step = found.first->step, .tensor = found.first->tensor, .distance = found.first->distance};
+      .step = found.first->step, .tensor = found.first->tensor, .share = found.first->share};
   for (const bool all : {true, false}) {
     for (const Hypothesis& hypothesis : hypotheses(rule)) {
       if (deviations(hypothesis.rule, numbers, all ? std::set<std::string>() : found.tensors)

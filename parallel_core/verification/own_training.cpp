@@ -7,6 +7,7 @@
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/rounding_noise.h"
 #include "parallel_core/transformer/activation_recorder.h"
@@ -76,6 +77,7 @@ OwnRun OwnTraining::train(int64_t steps, const std::optional<uint64_t>& draw) {
     run.types[entry.name] = entry.module->type_name();
   }
   Parameters parameters;
+  parameters.schedule = get_optimizer_param_scheduler(config_, get_data_parallel_world_size());
   for (const nn::Module::NamedParameter& entry : training.model->named_parameters()) {
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
       run.tensors.push_back(logical.name);
@@ -132,6 +134,8 @@ OwnStep OwnTraining::train_step(ComparedTraining& training,
                                 std::vector<std::string>& value_order) {
   OwnStep own;
   own.update.step = step;
+  // What the configuration says, whatever optimizer and step are made of.
+  const double decay = parameters.schedule->weight_decay(training.cell->position());
   const LogicalState before = get_logical_state(*training.model, training.optimizer.get());
   own.stale_copy = stale_copy(training, before);
   training.cell->set_gradient_observer(
@@ -157,10 +161,7 @@ OwnStep OwnTraining::train_step(ComparedTraining& training,
   training.cell->set_gradient_observer({});
   const LogicalState after = get_logical_state(*training.model, training.optimizer.get());
   std::map<std::string, const optim::ParamGroup*> groups;
-  // The decay that belongs to the step, whichever group a tensor was put into.
-  double decay = 0;
   for (const optim::ParamGroup& group : training.optimizer->param_groups()) {
-    decay = std::max(decay, group.weight_decay);
     for (const std::string& name : group.names) {
       groups[name] = &group;
     }

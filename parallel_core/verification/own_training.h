@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "autograd/tensor/rank_context.h"
+#include "optim/lr_scheduler.h"
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/training/train_one_step.h"
@@ -59,6 +61,7 @@ class OwnTraining {
 
  private:
   struct Parameters {
+    std::unique_ptr<optim::Schedule> schedule;
     std::map<std::string, bool> decays;        // by logical tensor
     std::map<std::string, std::string> owner;  // path of the parameter
   };

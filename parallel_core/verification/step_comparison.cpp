@@ -17,7 +17,7 @@ namespace {
 
 double relative_difference(double found, double expected) {
   const double difference = std::abs(found - expected);
-  return difference == 0 ? 0 : difference / std::max(std::abs(expected), 1e-300);
+  return difference == 0 ? 0 : difference / std::abs(expected);
 }
 
 constexpr double kScheduleBound = 1e-6;
@@ -170,7 +170,7 @@ std::vector<ComparedQuantity> StepComparison::compare(int64_t step) const {
   }
   add_values(step, all);
   if (theirs.loss) {
-    // After an update the loss tells of it; where step 1 has no values, of the forward pass.
+    // Where a step has no values, the loss tells of the whole forward pass.
     const bool values_known = std::any_of(all.begin(), all.end(), [](const auto& each) {
       return each.finding.what == Compared::kActivation;
     });
@@ -180,7 +180,7 @@ std::vector<ComparedQuantity> StepComparison::compare(int64_t step) const {
                           .made_by = "VocabParallelCrossEntropy",
                           .distance = relative_difference(own.result.loss, *theirs.loss),
                           .detail = concat(own.result.loss, " against ", *theirs.loss)},
-              .stage = step > 1 ? "optimizer" : (values_known ? "loss" : "forward"),
+              .stage = values_known ? "loss" : "forward",
               .pass = "forward",
               .module = "loss"});
   }
@@ -191,7 +191,7 @@ std::vector<ComparedQuantity> StepComparison::compare(int64_t step) const {
                           .name = "grad_norm",
                           .distance = relative_difference(own.result.grad_norm, *theirs.grad_norm),
                           .detail = concat(own.result.grad_norm, " against ", *theirs.grad_norm)},
-              .stage = step > 1 ? "optimizer" : "reduction",
+              .stage = "reduction",
               .pass = "backward"});
   }
   add_learning_rates(step, all);
@@ -225,7 +225,7 @@ void StepComparison::add_values(int64_t step, std::vector<ComparedQuantity>& all
                      .made_by = maker_of_activation(name),
                      .distance = same_size ? distance_of(value, expected.reshape(value.shape()))
                                            : std::numeric_limits<double>::infinity()},
-         .stage = step > 1 ? "optimizer" : "forward",
+         .stage = "forward",
          .pass = "forward",
          .module = module_of_value(own_, name)});
   }
@@ -245,7 +245,7 @@ void StepComparison::add_gradients(int64_t step, std::vector<ComparedQuantity>& 
                                        .name = *name,
                                        .made_by = "backward of " + own_.maker(*name),
                                        .zero_gradient = zero(*name)},
-                           .stage = step > 1 ? "optimizer" : "backward",
+                           .stage = "backward",
                            .pass = "backward",
                            .module = own_.paths.at(*name)};
     if (stored && stored->contains(*name)) {

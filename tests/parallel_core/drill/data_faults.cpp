@@ -122,7 +122,8 @@ std::vector<PlantedFault> data_faults() {
       {"mean_of_tokens_for_mean_of_means",
        {},
        step_with([](TrainingConfig& t) { t.calculate_per_token_loss = true; }),
-       {"loss"},
+       // Its micro-batches have as many tokens each in step 1, of which alone values are stored.
+       {"loss", "forward"},
        "loss"},
       {"sum_over_micro_batches",
        {},

@@ -68,7 +68,7 @@ std::vector<PlantedFault> forward_faults() {
                                       [](double q, int64_t /*at*/) { return 1.5 * q; });
                       }),
        {"forward"},
-       "layers.0.attention$"},
+       R"(layers\.0\.attention \|)"},
       {"mask_off_by_one",
        {},
        // The last token does not see the first one any more.
@@ -76,12 +76,12 @@ std::vector<PlantedFault> forward_faults() {
          c.window_size = {c.seq_length - 2, 0};
        }),
        {"forward"},
-       "layers.0.attention$"},
+       R"(layers\.0\.attention \|)"},
       {"rope_base",
        {},
        model_with_change([](TransformerConfig& c) { c.rotary_config.rotary_base = 20000; }),
        {"forward"},
-       "layers.0.attention$"},
+       R"(layers\.0\.attention \|)"},
       {"gate_and_up_swapped",
        {},
        changed_weight(layers + "1.mlp.mapping.weight", swap_gate_and_up),
@@ -110,7 +110,10 @@ std::vector<PlantedFault> forward_faults() {
        {"forward"},
        "layers.1.attention"},
       {"activation_variant",
-       {.stored = "gpt2_tiny"},
+       // The formulas are the same but for rounding where weights are small.
+       {.stored = "gpt2_tiny",
+        .changes = {"model_config.init_method_std=0.5"},
+        .starts_from_stored = false},
        // The formula with tanh is the configured one.
        model_with_change([](TransformerConfig& c) { c.hidden_act = "gelu"; }),
        {"forward"},
