@@ -12,6 +12,7 @@
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <string>
@@ -24,6 +25,8 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/profile/memory_watch.h"
+#include "parallel_core/profile/recorder.h"
 #include "parallel_core/training/train_one_step.h"
 #include "parallel_core/training/training.h"
 
@@ -59,6 +62,7 @@ struct Options {
   int64_t seq = 0;
   int64_t steps = 0;
   int64_t warmup = 0;
+  std::string profile;
   std::vector<std::string> overrides;
 };
 
@@ -128,6 +132,33 @@ double median(std::vector<double> values) {
 
 double rounded(double value, double per_unit) { return std::round(value * per_unit) / per_unit; }
 
+profile::Detail detail_of(const std::string& level) {
+  return {.ops = level != "level0", .memory = level != "level2"};
+}
+
+/// A step with what pretrain_gpt records of it. Writing the files comes after the steps there.
+double profiled_seconds(TrainOneStepCell& cell,
+                        const std::vector<data::Batch>& batches,
+                        const std::string& level,
+                        double& flops) {
+  profile::Recorder recorder(detail_of(level));
+  recorder.start_step(1);
+  std::optional<profile::MemoryWatch> memory;
+  if (level == "level2") {
+    memory.emplace(Ref<CachingAllocator>(&RankContext::current().allocator()));
+    memory->start_points();
+  }
+  const ObserverScope scope(recorder);
+  const auto start = Clock::now();
+  cell(batches);
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  flops = 0;
+  for (const auto& [key, sum] : recorder.take().work) {
+    flops += sum.flops;
+  }
+  return seconds;
+}
+
 int measure(const Options& o) {
   const Preset& preset = presets().at(o.preset);
   AllConfig config = init_configs_from_text(yaml_of(preset, o), "step_bench " + o.preset,
@@ -148,6 +179,9 @@ int measure(const Options& o) {
   const std::vector<data::Batch> batches = {random_batch(o, preset.vocab)};
 
   std::vector<double> seconds;
+  std::vector<double> profiled;
+  std::vector<double> ratios;  // of a profiled step and the plain one before it
+  double counted_flops = 0;
   StepResult result;
   rusage before = {};
   int64_t system_allocations = 0;
@@ -160,6 +194,13 @@ int measure(const Options& o) {
     result = cell(batches);
     if (i >= o.warmup) {
       seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    }
+    if (!o.profile.empty()) {
+      const double own = profiled_seconds(cell, batches, o.profile, counted_flops);
+      if (i >= o.warmup) {
+        profiled.push_back(own);
+        ratios.push_back(own / seconds.back());
+      }
     }
   }
   const rusage after = usage();
@@ -186,6 +227,11 @@ int measure(const Options& o) {
   out["system_allocations_per_step"] =
       static_cast<double>(memory_stats().system_allocations - system_allocations) / steps;
   out["allocator_peak_mib"] = memory_stats().peak_bytes / (1 << 20);
+  if (!profiled.empty()) {
+    out["profiled_step_ms"] = rounded(median(profiled) * 1e3, 10);
+    out["profiled_of_plain"] = rounded(median(ratios), 1e4);
+    out["counted_of_gflops"] = rounded(counted_flops / step_flops(preset, o, parameters), 1e4);
+  }
   std::cout << out.dump() << "\n";
   return 0;
 }
@@ -204,6 +250,8 @@ int run(int argc, char** argv) {
       "seq", po::value(&o.seq)->default_value(256), "tokens of a sequence")(
       "steps", po::value(&o.steps)->default_value(5), "steps that are timed")(
       "warmup", po::value(&o.warmup)->default_value(2), "steps before them")(
+      "profile", po::value(&o.profile),
+      "level0, level1 or level2: follow each step by a profiled one, and compare")(
       "set", po::value(&o.overrides)->composing(),
       "section.key=value of the configuration, for example to switch a fusion off");
   if (!bench::parse_options(argc, argv, options)) {
@@ -216,6 +264,9 @@ int run(int argc, char** argv) {
   check<ValueError>(o.batch > 0 && o.seq > 0 && o.steps > 0 && o.warmup >= 0,
                     "--batch, --seq and --steps must be above 0 and --warmup not below, got ",
                     o.batch, ", ", o.seq, ", ", o.steps, " and ", o.warmup);
+  check<ValueError>(
+      o.profile.empty() || o.profile == "level0" || o.profile == "level1" || o.profile == "level2",
+      "--profile '", o.profile, "' is not known; choose level0, level1 or level2");
   return measure(o);
 }
 

@@ -1,5 +1,6 @@
 #include "autograd/kernels/attention.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cassert>
 
@@ -7,6 +8,7 @@
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/kernels/scratch.h"
+#include "autograd/kernels/work_counter.h"
 
 namespace tapestry::kernels {
 
@@ -39,6 +41,35 @@ Call with_totals(Call call) {
   return documents.start == nullptr || (s.causal && s.q_offset >= 0);
 }
 
+/// The keys that query `row` may look at, as far as causality, window and documents say; what a
+/// mask hides counts as seen.
+int64_t seen_keys(const AttentionShape& s, const int32_t* starts, int64_t row) {
+  const int64_t position = row + s.q_offset;
+  const int64_t end = s.causal ? std::min(position + 1, s.kv_len) : s.kv_len;
+  int64_t begin = s.window_left < 0 ? 0 : std::max<int64_t>(position - s.window_left, 0);
+  if (starts != nullptr) {
+    begin = std::max<int64_t>(begin, starts[position]);
+  }
+  return std::max<int64_t>(end - begin, 0);
+}
+
+/// FLOPs of the two products of forward.
+template <class Call>
+double forward_flops(const Call& call) {
+  const AttentionShape& s = call.shape;
+  const bool has_documents = call.documents.start != nullptr;
+  double pairs = 0;
+  for (int64_t b = 0; b < (has_documents ? s.batch : 1); ++b) {
+    const int32_t* starts =
+        has_documents ? call.documents.start + b * call.documents.batch : nullptr;
+    for (int64_t row = 0; row < s.q_len; ++row) {
+      pairs += static_cast<double>(seen_keys(s, starts, row));
+    }
+  }
+  const auto samples = static_cast<double>(has_documents ? 1 : s.batch);
+  return 4.0 * samples * static_cast<double>(s.heads * s.head_dim) * pairs;
+}
+
 /// Calls body(unit, scratch) for units 0 .. n-1, each by the thread that is free: they differ much
 /// in work, and no result depends on who does which.
 template <class Body>
@@ -61,6 +92,7 @@ void attention(const AttentionForward& wanted) {
     return;
   }
   assert(shape_fits(call.dtype, shape) && documents_fit(call.documents, shape));
+  const CountedWork work(forward_flops(call));
   const auto run = TAPESTRY_DISPATCH_AND_BF16(attention_forward_rows);
   const AttentionForwardUnits units(shape, num_threads());
   const int64_t bytes =
@@ -76,6 +108,8 @@ void attention_backward(const AttentionBackward& wanted) {
     return;
   }
   assert(shape_fits(call.dtype, shape) && documents_fit(call.documents, shape));
+  // Those of dq, dk, dv and of the probabilities' gradient.
+  const CountedWork work(2 * forward_flops(call));
   const auto run = TAPESTRY_DISPATCH_AND_BF16(attention_backward_part);
   const AttentionBackwardUnits units(shape, num_threads(), call.documents);
   const int64_t bytes = attention_backward_scratch(shape.head_dim, units.most_keys()) *

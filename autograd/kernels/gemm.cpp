@@ -13,6 +13,7 @@
 #include "autograd/kernels/gemm_tiled.h"
 #include "autograd/kernels/gemm_widened.h"
 #include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/work_counter.h"
 
 namespace tapestry::kernels {
 
@@ -145,6 +146,8 @@ void gemm(const GemmShape& s, const void* a, const void* b, void* c) {
   if (s.batch <= 0 || s.m <= 0 || s.n <= 0) {
     return;
   }
+  const CountedWork work(2.0 * static_cast<double>(s.batch) * static_cast<double>(s.m) *
+                         static_cast<double>(s.n) * static_cast<double>(s.k));
   const bool divisible = bits_by_element(s);
   const GemmBatch spread = spread_batch(s, num_threads(), divisible);
   const auto one = [&](int64_t i, int64_t part) {
@@ -162,8 +165,8 @@ void gemm(const GemmShape& s, const void* a, const void* b, void* c) {
     }
   };
   if (spread.spread) {
-    const int64_t work = spread.rows * s.n * std::max<int64_t>(s.k, 1);
-    const int64_t grain = std::max<int64_t>(1, 4 * kGrainSize / work);
+    const int64_t unit_work = spread.rows * s.n * std::max<int64_t>(s.k, 1);
+    const int64_t grain = std::max<int64_t>(1, 4 * kGrainSize / unit_work);
     parallel_for(s.batch * spread.parts, grain, [&](int64_t begin, int64_t end) {
       for (int64_t unit = begin; unit < end; ++unit) {
         one(unit / spread.parts, unit % spread.parts);

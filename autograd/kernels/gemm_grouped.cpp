@@ -8,6 +8,7 @@
 #include "autograd/kernels/gemm_choice.h"
 #include "autograd/kernels/gemm_groups.h"
 #include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/work_counter.h"
 
 namespace tapestry::kernels {
 
@@ -84,6 +85,9 @@ void grouped_gemm(const GemmShape& s,
   if (s.n <= 0 || (axis == GroupAxis::kSum && s.m <= 0)) {
     return;
   }
+  // The groups divide m or k among them: together they are one product.
+  const CountedWork work(2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) *
+                         static_cast<double>(s.k));
   const GroupProduct all = {s, 0, a, b, c};
   std::vector<GroupProduct> products;
   products.reserve(ends.size());

@@ -4,6 +4,7 @@
 
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/work_counter.h"
 
 namespace tapestry::kernels {
 
@@ -30,6 +31,8 @@ void run_row_dots(
 void row_dots(
     DType dtype, int64_t rows, int64_t columns, int64_t n, const void* x, const void* w, void* y) {
   assert(dtype == kFloat32 || dtype == kFloat64);
+  const CountedWork work(2.0 * static_cast<double>(rows) * static_cast<double>(columns) *
+                         static_cast<double>(n));
   if (dtype == kFloat32) {
     run_row_dots<float>(TAPESTRY_DISPATCH(float_row_dots), rows, columns, n, x, w, y);
   } else {

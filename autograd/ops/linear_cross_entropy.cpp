@@ -2,6 +2,7 @@
 
 #include "autograd/kernels/gemm.h"
 #include "autograd/kernels/reduce.h"
+#include "autograd/kernels/work_counter.h"
 #include "autograd/ops/cross_entropy_rows.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/loss.h"
@@ -129,6 +130,7 @@ struct LinearCrossEntropy {
   Tensor rounded;  // the weight in hidden's dtype, where that differs
   SavedTensor hidden = {}, weight = {}, labels = {}, lse = {};
 
+  void widen() { rounded = {}; }
   // labels_: int64, dense
   Tensor forward(const Tensor& hidden_, const Tensor& weight_, const Tensor& labels_) {
     hidden.save(hidden_);
@@ -173,6 +175,10 @@ struct LinearCrossEntropy {
     if (dw.defined() && first && y.numel() == 0) {
       fill_with_zeros(dw);
     }
+    // The logits were counted in forward.
+    const double products = (needs[0] ? 1 : 0) + (needs[1] ? 1 : 0);
+    const kernels::CountedWork work(2 * products * static_cast<double>(y.numel()) *
+                                    static_cast<double>(w.numel()));
     for_chunks(x, w, y.numel(), chunk_rows, [&](Tensor logits, int64_t begin, int64_t end) {
       rows.backward(logits, entries_between(y, begin, end), entries_between(row_lse, begin, end),
                     entries_between(dloss, begin, end), logits);
@@ -200,6 +206,10 @@ struct LinearCrossEntropySum {
   SavedTensor hidden = {}, weight = {}, labels = {}, dx = {};
   mutable SavedTensor dw = {};
 
+  void widen() {
+    rounded = {};
+    row_weights = row_weights.to(kFloat64);
+  }
   // labels_: int64, dense
   Tensor forward(const Tensor& hidden_, const Tensor& weight_, const Tensor& labels_) {
     hidden.save(hidden_);

@@ -1,5 +1,6 @@
 #include "autograd/tape/saved_tensor.h"
 
+#include "autograd/kernels/work_counter.h"
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/dtype.h"
@@ -9,6 +10,8 @@ namespace tapestry {
 void SavedTensor::keep(const Tensor& value) {
   value_ = value;
   version_ = value.version();
+  kernels::work_counter().saved_bytes +=
+      static_cast<double>(value.numel() * size_of(value.dtype()));
 }
 
 void SavedTensor::save(const Tensor& value) {

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "autograd/kernels/memory.h"
-#include "autograd/kernels/team_state.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/system_memory.h"
 
@@ -30,16 +29,6 @@ std::string size_text(int64_t bytes) {
       << static_cast<double>(bytes) / static_cast<double>(int64_t{1} << (large ? 30 : 20))
       << (large ? " GiB" : " MiB");
   return out.str();
-}
-
-// What the calling thread is working for.
-std::string running_op() {
-  const kernels::TeamState& state = kernels::team_state();
-  if (state.backward_of.empty()) {
-    return std::string(state.op.empty() ? "allocate" : state.op);
-  }
-  return state.op.empty() ? concat("backward of ", state.backward_of)
-                          : concat(state.op, " in the backward of ", state.backward_of);
 }
 
 }  // namespace
@@ -116,8 +105,32 @@ int64_t CachingAllocator::fresh_bytes(int64_t rounded) const {
 }
 
 void CachingAllocator::refuse(int64_t bytes, MemoryKind kind, const std::string& reason) const {
-  throw RuntimeError(concat(running_op(), ": no memory for ", bytes, " bytes (", size_text(bytes),
-                            ", ", name_of(kind), "): ", reason, "\n", stats_));
+  constexpr size_t kNamed = 10;
+  const BlockOwner owner = current_owner(kind);
+  const std::string op = op_text(owner);
+  const std::string holders = held_text(held(), kNamed);
+  throw RuntimeError(concat(op.empty() ? "allocate" : op, ": no memory for ", bytes, " bytes (",
+                            size_text(bytes), ", ", name_of(kind), "): ", reason,
+                            owner.module.empty() ? "" : concat("\nmodule: ", owner.module), "\n",
+                            stats_, holders.empty() ? "" : "largest holders:\n", holders));
+}
+
+// Of small blocks nothing is known unless somebody observes.
+std::vector<HeldMemory> CachingAllocator::held() const {
+  if (observer_ != nullptr) {
+    return observer_->held();
+  }
+  std::unordered_map<BlockOwner, HeldMemory, HashOfBlockOwner> by_owner;
+  for (const auto& [data, block] : large_blocks_) {
+    HeldMemory& held = by_owner[block.owner];
+    held.bytes += block.bytes;
+    ++held.blocks;
+  }
+  std::vector<HeldMemory> out;
+  for (const auto& [owner, sum] : by_owner) {
+    out.push_back({std::string(owner.module), op_text(owner), owner.kind, sum.bytes, sum.blocks});
+  }
+  return out;
 }
 
 // Releases the cache where a request would exceed the limit or what the machine has; throws where
@@ -190,6 +203,13 @@ CachingAllocator::Block CachingAllocator::allocate_untouched(int64_t bytes,
   auto& peak = stats_.peak_by_kind[static_cast<size_t>(kind)];
   by_kind += rounded;
   peak = std::max(peak, by_kind);
+  if (rounded >= kLargeBlock) {
+    large_blocks_.insert_or_assign(data, LargeBlock{rounded, current_owner(kind)});
+  }
+  if (observer_ != nullptr) [[unlikely]] {
+    observer_->allocated(data, rounded, current_owner(kind), stats_.current_bytes,
+                         stats_.current_bytes == stats_.peak_bytes);
+  }
   return {data, rounded, kind};
 }
 
@@ -197,7 +217,11 @@ void CachingAllocator::deallocate(const Block& block) noexcept {
   const std::lock_guard lock(mutex_);
   stats_.current_bytes -= block.bytes;
   stats_.current_by_kind[static_cast<size_t>(block.kind)] -= block.bytes;
+  if (observer_ != nullptr) [[unlikely]] {
+    observer_->deallocated(block.data, block.bytes, block.kind, stats_.current_bytes);
+  }
   if (block.bytes >= kLargeBlock) {
+    large_blocks_.erase(block.data);
     arena_.deallocate(block.data, block.bytes);
     return;
   }
@@ -229,6 +253,16 @@ void CachingAllocator::reset_peak() {
   const std::lock_guard lock(mutex_);
   stats_.peak_bytes = stats_.current_bytes;
   stats_.peak_by_kind = stats_.current_by_kind;
+  if (observer_ != nullptr) {
+    observer_->peak_was_reset();
+  }
+}
+
+void CachingAllocator::set_observer(AllocationObserver* observer) {
+  const std::lock_guard lock(mutex_);
+  check<RuntimeError>(observer == nullptr || observer_ == nullptr || observer == observer_,
+                      "allocator: it has an observer already");
+  observer_ = observer;
 }
 
 void CachingAllocator::release_cache() {

@@ -9,9 +9,11 @@
 #include <limits>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "autograd/tensor/arena.h"
+#include "autograd/tensor/block_owner.h"
 #include "autograd/tensor/memory_kind.h"
 #include "autograd/tensor/ref.h"
 
@@ -50,10 +52,11 @@ class CachingAllocator final : public RefCounted {
 
   /// A block of at least the given size; its content is undefined. If kTouchedRequest bytes of it
   /// or more are fresh from the system, all threads page them in (kernels::first_touch).
-  /// RuntimeError, with the running op, the size and the statistics, if it cannot be had even after
-  /// the cache was released: the system refuses it, it exceeds what the machine has left (asked for
-  /// requests of kCheckedRequest and more, since Linux promises more memory than there is and ends
-  /// the process that uses it), or it exceeds the limit.
+  /// RuntimeError, with the running op, the size, the statistics and the ten largest holders (of
+  /// blocks of kLargeBlock and more; of all blocks where an observer tells them), if it cannot be
+  /// had even after the cache was released: the system refuses it, it exceeds what the machine has
+  /// left (asked for requests of kCheckedRequest and more, since Linux promises more memory than
+  /// there is and ends the process that uses it), or it exceeds the limit.
   Block allocate(int64_t bytes, MemoryKind kind);
   void deallocate(const Block& block) noexcept;
 
@@ -61,6 +64,9 @@ class CachingAllocator final : public RefCounted {
   void set_limit(int64_t bytes);
   /// The bound, or -1.
   int64_t limit() const;
+
+  /// Tells the observer of every block from now on; null: nobody. RuntimeError if there is another.
+  void set_observer(AllocationObserver* observer);
 
   MemoryStats stats() const;
   void reset_peak();
@@ -78,6 +84,7 @@ class CachingAllocator final : public RefCounted {
   int64_t fresh_bytes(int64_t rounded) const;
   void make_room(int64_t bytes, int64_t rounded, MemoryKind kind);
   [[noreturn]] void refuse(int64_t bytes, MemoryKind kind, const std::string& reason) const;
+  std::vector<HeldMemory> held() const;
   void release_cache_locked();
 
   mutable std::mutex mutex_;
@@ -87,6 +94,12 @@ class CachingAllocator final : public RefCounted {
   int64_t limit_ = std::numeric_limits<int64_t>::max();
   Arena arena_;
   MemoryStats stats_;
+  struct LargeBlock {
+    int64_t bytes;
+    BlockOwner owner;
+  };
+  std::unordered_map<const void*, LargeBlock> large_blocks_;  // handed out
+  AllocationObserver* observer_ = nullptr;
 };
 
 }  // namespace tapestry

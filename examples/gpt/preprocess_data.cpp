@@ -44,7 +44,8 @@ po::options_description describe(Arguments& arguments) {
   const std::string caption = tapestry::fit_to_terminal(
       tapestry::OutputStream::kOut,
       "Usage: preprocess_data --input FILE... --output_prefix PREFIX --tokenizer_type TYPE\n"
-      "Writes PREFIX_text_document.idx and .bin (with --json_key KEY: PREFIX_KEY_document)");
+      "Writes PREFIX_text_document.idx and .bin (with --json_key KEY: PREFIX_KEY_document), and\n"
+      "beside them which bytes of which file each document is: .sources.json, .sources.npy");
   po::options_description options(caption, tapestry::examples::help_columns());
   const auto flag = [](bool* value) { return po::bool_switch(value); };
   auto& input = arguments.prepare.input;

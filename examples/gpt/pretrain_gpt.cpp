@@ -15,6 +15,7 @@
 #include "autograd/tensor/error.h"
 #include "examples/gpt/accuracy_options.h"
 #include "examples/gpt/command_line.h"
+#include "examples/gpt/data_commands.h"
 #include "examples/gpt/view_commands.h"
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
@@ -23,6 +24,7 @@
 #include "parallel_core/config/value.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/optimizer/get_optimizer.h"
+#include "parallel_core/profile/analysis.h"
 #include "parallel_core/report/schedule_plot.h"
 #include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/evaluate_checkpoint.h"
@@ -118,6 +120,19 @@ int evaluate(const po::variables_map& arguments,
   return kFinished;
 }
 
+// Prints and writes the report of a test that trains, on the first rank; its exit code, on all.
+int finish_test(const tapestry::examples::TrainingTest& test,
+                const tapestry::AllConfig& config,
+                const tapestry::PretrainOptions& options,
+                bool first) {
+  const tapestry::accuracy::VerdictReport report = test.run(config, options);
+  if (first) {
+    print_wrapped(tapestry::accuracy::report_text(report) +
+                  tapestry::accuracy::write_report_files(report, test.files));
+  }
+  return report.exit_code();
+}
+
 po::options_description describe_options() {
   po::options_description options("Options", tapestry::examples::help_columns());
   options.add_options()("config_path", po::value<std::string>()->value_name("FILE"),
@@ -133,12 +148,9 @@ po::options_description describe_options() {
   options.add_options()("run_cmd",
                         po::value<std::string>()->default_value("", "")->value_name("TEXT"),
                         "text that is recorded in the log");
-  options.add_options()("overwrite",
-                        "move an earlier run in the output folder to old/ in there, start anew");
-  options.add_options()("replace",
-                        "end the run in the output folder, which saves; then as --overwrite");
-  options.add_options()("dry_run",
-                        "check everything, print layout, memory, disk, time, write nothing");
+  options.add_options()("overwrite", "move an earlier run in the output folder to its old/");
+  options.add_options()("replace", "end the run in the output folder; then as --overwrite");
+  options.add_options()("dry_run", "check all, print layout, memory, disk, time; write nothing");
   options.add_options()(
       "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
       "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process, all "
@@ -153,6 +165,9 @@ po::options_description describe_options() {
                         "a checkpoint, or a folder of them: print its loss on the validation and "
                         "test data, and exit; without --config_path by the configuration that it "
                         "was saved with");
+  options.add_options()("analyse_profile", po::value<std::string>()->value_name("DIR"),
+                        "put together what the ranks have written of a profile");
+  tapestry::examples::add_data_options(options);
   tapestry::examples::add_view_options(options);
   options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
   options.add_options()("help,h",
@@ -214,10 +229,24 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     }
     return kFinished;
   }
+  if (arguments.count("analyse_profile") != 0) {
+    if (first) {
+      tapestry::print_result(
+          tapestry::profile::analyse(arguments["analyse_profile"].as<std::string>()));
+    }
+    return kFinished;
+  }
   const bool evaluates = arguments.count("evaluate") != 0;
   tapestry::check<tapestry::ValueError>(
       arguments.count("config_path") != 0 || evaluates,
       "--config_path FILE is needed; the tiny preset is examples/gpt/pretrain_gpt_tiny.yaml");
+  const bool asks_for_data = tapestry::examples::asks_for_data(arguments);
+  for (const char* mode : {"evaluate", "verify_layout", "dry_run", "plot_schedule", "find_fault",
+                           "which_data", "which_steps"}) {
+    if (arguments.count(mode) != 0) {
+      tapestry::examples::check_trains(arguments, mode);
+    }
+  }
   tapestry::LoadOptions load;
   load.model_type = arguments["model_type"].as<std::string>();
   if (arguments.count("set") != 0) {
@@ -251,7 +280,19 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   if (arguments.count("find_fault") != 0) {
     return tapestry::examples::find_fault(arguments, loader_of(config_path, load), job);
   }
+  const tapestry::Injection injection = tapestry::examples::injection_asked_for(arguments);
+  const auto test = tapestry::examples::test_asked_for(arguments);
+  for (std::string& override : tapestry::injection_overrides(injection)) {
+    load.overrides.push_back(std::move(override));
+  }
+  if (test) {
+    load.overrides.insert(load.overrides.end(), test->overrides.begin(), test->overrides.end());
+  }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
+  if (asks_for_data) {
+    tapestry::examples::print_data(arguments, config, *job.world());
+    return kFinished;
+  }
   if (arguments.count("plot_schedule") != 0) {
     const std::string out = arguments["plot_schedule"].as<std::string>();
     if (first) {
@@ -271,6 +312,10 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
                                         .ranks_on_host = job.ranks_on_host(),
                                         .progress_text = job.progress_text(),
                                         .dump = tapestry::examples::dump_asked_for(arguments)};
+  tapestry::add_injection(injection, config, training);
+  if (test) {
+    return finish_test(*test, config, training, first);
+  }
   if (arguments.count("measure_rounding") == 0) {
     tapestry::pretrain(config, training);
     return kFinished;
@@ -280,7 +325,8 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   if (!tapestry::pretrain(config, training).stopped_on_request) {
     tapestry::measure_rounding(config, training, repetitions);
   }
-  return kFinished;
+}
+return kFinished;
 }
 
 }  // namespace

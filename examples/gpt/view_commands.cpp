@@ -60,7 +60,7 @@ void add_view_options(po::options_description& options) {
   options.add_options()(
       "report",
       po::value<std::vector<std::string>>()->multitoken()->composing()->value_name("RUN..."),
-      "write an HTML page about runs, report.html in the first one's folder or --out, and exit");
+      "write an HTML page about runs, to the first one or to --out");
   options.add_options()("out", po::value<std::string>()->default_value("", "")->value_name("FILE"),
                         "write the plot (SVG) or the report (HTML) to this file");
   options.add_options()("x", po::value<std::string>()->default_value("steps")->value_name("AXIS"),

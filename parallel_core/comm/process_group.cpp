@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "autograd/ops/map.h"
+#include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/comm/label.h"
 
 namespace tapestry {
 
@@ -104,8 +106,20 @@ class SingleProcessGroup final : public ProcessGroup {
   }
   WorkHandle count(Collective collective, const Tensor& tensor) {
     CommunicationStats::Counter& counter = stats_.by_collective[static_cast<size_t>(collective)];
+    const int64_t bytes = tensor.numel() * size_of(tensor.dtype());
+    const uint64_t sequence = static_cast<uint64_t>(counter.calls);
     ++counter.calls;
-    counter.bytes += tensor.numel() * size_of(tensor.dtype());
+    counter.bytes += bytes;
+    if (const auto* observers = detail::all_observers()) [[unlikely]] {
+      CollectiveRun run{.kind = name_of(collective),
+                        .group = name_,
+                        .sequence = sequence,
+                        .bytes = bytes,
+                        .module = detail::current_module()};
+      detail::tell(observers, &Observer::collective_begins, run);
+      run.wait_began = run.finished = observer_clock();
+      detail::tell(observers, &Observer::collective_ended, run);
+    }
     return std::make_shared<FinishedWork>();
   }
 

@@ -463,6 +463,11 @@ void resolve_training(Resolution& r) {
     r.error("training_config.profile_step_start",
             concat("is ", training.profile_step_start, ", after profile_step_end ",
                    training.profile_step_end));
+  } else if (training.profile && training.profile_dynamic_profiler_config_path.empty() &&
+             training.training_iters > 0 && training.profile_step_start > training.training_iters) {
+    r.error("training_config.profile_step_start",
+            concat("is ", training.profile_step_start, ", but the run has ",
+                   training.training_iters, " steps"));
   }
 }
 

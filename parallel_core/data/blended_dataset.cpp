@@ -207,4 +207,36 @@ Sample BlendedDataset::get(int64_t k) const {
   return datasets_[static_cast<size_t>(indices_.dataset[at])]->get(indices_.sample[at]);
 }
 
+RowOrigin BlendedDataset::origin(int64_t k) const {
+  check<IndexError>(k >= 0 && k < size(), "blend: sample ", k, " of ", size());
+  const auto at = static_cast<size_t>(k);
+  return datasets_[static_cast<size_t>(indices_.dataset[at])]->origin(indices_.sample[at]);
+}
+
+std::map<std::string, int64_t> BlendedDataset::documents() const {
+  std::map<std::string, int64_t> all;
+  for (const auto& dataset : datasets_) {
+    all.merge(dataset->documents());
+  }
+  return all;
+}
+
+std::vector<int64_t> BlendedDataset::samples_with(const std::string& prefix,
+                                                  int64_t document) const {
+  std::vector<std::vector<int64_t>> of_each;
+  of_each.reserve(datasets_.size());
+  for (const auto& dataset : datasets_) {
+    of_each.push_back(dataset->samples_with(prefix, document));
+  }
+  std::vector<int64_t> samples;
+  for (int64_t k = 0; k < size(); ++k) {
+    const auto at = static_cast<size_t>(k);
+    const auto& own = of_each[static_cast<size_t>(indices_.dataset[at])];
+    if (std::binary_search(own.begin(), own.end(), indices_.sample[at])) {
+      samples.push_back(k);
+    }
+  }
+  return samples;
+}
+
 }  // namespace tapestry::data

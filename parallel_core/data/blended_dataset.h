@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -57,6 +58,9 @@ class BlendedDataset final : public TokenDataset {
   int64_t seq_length() const override { return datasets_.front()->seq_length(); }
   int64_t tokens_per_epoch() const override;
   Sample get(int64_t k) const override;
+  RowOrigin origin(int64_t k) const override;
+  std::map<std::string, int64_t> documents() const override;
+  std::vector<int64_t> samples_with(const std::string& prefix, int64_t document) const override;
 
  private:
   std::vector<std::shared_ptr<const TokenDataset>> datasets_;

@@ -78,7 +78,7 @@ std::string CharacterTokenizer::describe() const {
 
 void train_character_tokenizer(const TextInput& input, const std::string& model_file) {
   std::set<uint32_t> found;
-  read_documents(input, /*in_pieces=*/true, [&](std::string_view text, bool) {
+  read_documents(input, /*in_pieces=*/true, [&](std::string_view text, bool, const TextPlace&) {
     for (const uint32_t point : code_points(text)) {
       if (found.empty() || *found.rbegin() != point) {
         found.insert(point);

@@ -202,6 +202,10 @@ void check_layout(BatchPosition position,
                     "micro_batch: data-parallel rank ", dp_rank, " of ", dp_size);
 }
 
+void check_row(int64_t row, int64_t rows) {
+  check<IndexError>(row >= 0 && row < rows, "batch: row ", row, " of ", rows);
+}
+
 }  // namespace internal
 
 TokenDataSource::TokenDataSource(std::shared_ptr<const TokenDataset> dataset)
@@ -243,6 +247,10 @@ Batch TokenDataSource::micro_batch(BatchPosition position,
     }
     batch.sample_ids.push_back(k);
   }
+  batch.origin = [dataset = dataset_, first, rows = micro_batch_size](int64_t row) {
+    internal::check_row(row, rows);
+    return dataset->origin(first + row);
+  };
   return batch;
 }
 

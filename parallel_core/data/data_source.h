@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "parallel_core/data/gpt_dataset.h"
+#include "parallel_core/data/row_origin.h"
 #include "parallel_core/data/token_dataset.h"
 
 namespace tapestry::data {
@@ -27,6 +29,10 @@ struct Batch {
   std::vector<std::vector<int64_t>> document_starts;
   /// [batch, seq, seq], 1 where a key (last axis) is hidden from a query. Empty means causal.
   std::vector<uint8_t> attention_mask;
+  /// Where row `row` of this batch comes from, found out when it is asked for: documents of data
+  /// sets, or a row of recorded steps. Takes 0 .. batch - 1, IndexError for others. Empty for rows
+  /// that come from nowhere, as those that tests make up.
+  std::function<RowOrigin(int64_t row)> origin;
 };
 
 /// Where a step begins in the data. Numbered samples go by `first_sample`, so that a run whose
@@ -56,6 +62,9 @@ class DataSource {
   virtual int64_t size_in_samples() const = 0;
   /// How many times the text was read completely before sample `first_sample`.
   virtual int64_t epoch(int64_t first_sample) const = 0;
+  /// The numbered samples that rows are taken from; null where there are none, as with recorded
+  /// steps.
+  virtual const TokenDataset* samples() const { return nullptr; }
 };
 
 /// Micro-batches from numbered samples: chunk m of a step is micro_batch_size * dp_size consecutive
@@ -73,6 +82,7 @@ class TokenDataSource final : public DataSource {
   int64_t seq_length() const override { return dataset_->seq_length(); }
   int64_t size_in_samples() const override { return dataset_->size(); }
   int64_t epoch(int64_t first_sample) const override;
+  const TokenDataset* samples() const override { return dataset_.get(); }
 
  private:
   std::shared_ptr<const TokenDataset> dataset_;
@@ -148,6 +158,9 @@ void check_layout(BatchPosition position,
                   int64_t micro_batch_size,
                   int64_t dp_rank,
                   int64_t dp_size);
+
+/// IndexError unless a batch of so many rows has this one.
+void check_row(int64_t row, int64_t rows);
 
 }  // namespace internal
 }  // namespace tapestry::data

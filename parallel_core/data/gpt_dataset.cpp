@@ -237,24 +237,27 @@ void GPTDataset::append_tokens(int64_t position,
   }
 }
 
-std::vector<int64_t> GPTDataset::read_tokens(int64_t entry) const {
+template <class F>
+void GPTDataset::each_piece(int64_t entry, F&& f) const {
   const int64_t extra = options_.add_extra_token ? 1 : 0;
   const int64_t first = indices_.sample_documents[entry];
   const int64_t begin = indices_.sample_offsets[entry];
   const int64_t last = indices_.sample_documents[entry + 1];
   const int64_t end = indices_.sample_offsets[entry + 1] + extra;
-  std::vector<int64_t> tokens;
-  tokens.reserve(static_cast<size_t>(options_.seq_length + extra));
-  if (first == last) {
-    append_tokens(first, begin, end, tokens);
-    return tokens;
-  }
   for (int64_t d = first; d < last; ++d) {
     const int32_t sequence = indices_.document_index[static_cast<size_t>(d)];
-    const int64_t length = tokens_of_sequence(dataset_->sequence_lengths(), range_, sequence);
-    append_tokens(d, d == first ? begin : 0, length, tokens);
+    f(d, d == first ? begin : 0,
+      tokens_of_sequence(dataset_->sequence_lengths(), range_, sequence));
   }
-  append_tokens(last, 0, end, tokens);
+  f(last, first == last ? begin : 0, end);
+}
+
+std::vector<int64_t> GPTDataset::read_tokens(int64_t entry) const {
+  std::vector<int64_t> tokens;
+  tokens.reserve(static_cast<size_t>(options_.seq_length + 1));
+  each_piece(entry, [&](int64_t position, int64_t begin, int64_t end) {
+    append_tokens(position, begin, end, tokens);
+  });
   return tokens;
 }
 
@@ -299,6 +302,81 @@ Sample GPTDataset::get(int64_t k) const {
     }
   }
   return sample;
+}
+
+DocumentPart GPTDataset::document_part(int64_t sequence, int64_t begin, int64_t end) const {
+  const auto boundaries = dataset_->document_boundaries();
+  // Of several with the same boundary all but the last one are empty.
+  const auto after = std::upper_bound(boundaries.begin(), boundaries.end(), sequence);
+  const int64_t document = after - boundaries.begin() - 1;
+  const auto lengths = dataset_->sequence_lengths();
+  int64_t first = begin + (sequence == range_.begin ? range_.skip : 0);
+  for (int64_t s = boundaries[static_cast<size_t>(document)]; s < sequence; ++s) {
+    first += lengths[static_cast<size_t>(s)];
+  }
+  return {document, first, end - begin};
+}
+
+RowOrigin GPTDataset::origin(int64_t k) const {
+  check<IndexError>(k >= 0 && k < size(), dataset_->prefix(), ": sample ", k, " of ", size());
+  RowOrigin origin{.dataset = dataset_->prefix()};
+  each_piece(indices_.shuffle_index[k], [&](int64_t position, int64_t begin, int64_t end) {
+    if (begin >= end) {
+      return;
+    }
+    const int64_t sequence = indices_.document_index[static_cast<size_t>(position)];
+    const DocumentPart part = document_part(sequence, begin, end);
+    auto& parts = origin.documents;
+    // The next sequence of the same document.
+    if (!parts.empty() && parts.back().document == part.document &&
+        parts.back().first + parts.back().count == part.first) {
+      parts.back().count += part.count;
+    } else {
+      parts.push_back(part);
+    }
+  });
+  return origin;
+}
+
+std::map<std::string, int64_t> GPTDataset::documents() const {
+  return {{dataset_->prefix(), dataset_->num_documents()}};
+}
+
+std::vector<int64_t> GPTDataset::samples_with(const std::string& prefix, int64_t document) const {
+  if (prefix != dataset_->prefix()) {
+    return {};
+  }
+  check<IndexError>(document >= 0 && document < dataset_->num_documents(), prefix, ": document ",
+                    document, " of ", dataset_->num_documents());
+  const auto boundaries = dataset_->document_boundaries();
+  const int64_t begin = boundaries[static_cast<size_t>(document)];
+  const int64_t end = boundaries[static_cast<size_t>(document) + 1];
+  std::vector<bool> holds(static_cast<size_t>(size()), false);  // in the order before shuffling
+  int64_t entry = 0;
+  const auto positions = static_cast<int64_t>(indices_.document_index.size());
+  for (int64_t position = 0; position < positions; ++position) {
+    const int64_t sequence = indices_.document_index[static_cast<size_t>(position)];
+    if (sequence < begin || sequence >= end) {
+      continue;
+    }
+    while (entry < size() && indices_.sample_documents[entry + 1] < position) {
+      ++entry;
+    }
+    for (int64_t at = entry; at < size() && indices_.sample_documents[at] <= position; ++at) {
+      each_piece(at, [&](int64_t piece, int64_t first, int64_t last) {
+        if (piece == position && first < last) {
+          holds[static_cast<size_t>(at)] = true;
+        }
+      });
+    }
+  }
+  std::vector<int64_t> samples;
+  for (int64_t k = 0; k < size(); ++k) {
+    if (holds[static_cast<size_t>(indices_.shuffle_index[k])]) {
+      samples.push_back(k);
+    }
+  }
+  return samples;
 }
 
 }  // namespace tapestry::data

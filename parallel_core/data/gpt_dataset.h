@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -112,11 +113,19 @@ class GPTDataset final : public TokenDataset {
   int64_t tokens_per_epoch() const override { return tokens_per_epoch_; }
   /// ValueError, naming file, sequence, position, id and vocabulary, for a token out of range.
   Sample get(int64_t k) const override;
+  RowOrigin origin(int64_t k) const override;
+  std::map<std::string, int64_t> documents() const override;
+  std::vector<int64_t> samples_with(const std::string& prefix, int64_t document) const override;
 
   const GPTIndices& indices() const { return indices_; }
 
  private:
+  /// Calls f(position, begin, end) for the tokens [begin, end) of each sequence of document_index
+  /// that sample `entry`, in the order before shuffling, is made of.
+  template <class F>
+  void each_piece(int64_t entry, F&& f) const;
   std::vector<int64_t> read_tokens(int64_t entry) const;
+  DocumentPart document_part(int64_t sequence, int64_t begin, int64_t end) const;
   void append_tokens(int64_t position, int64_t begin, int64_t end, std::vector<int64_t>& out) const;
 
   std::shared_ptr<const IndexedDataset> dataset_;

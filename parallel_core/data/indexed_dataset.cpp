@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/document_sources.h"
 #include "parallel_core/data/tokenizer_record.h"
 
 static_assert(std::endian::native == std::endian::little, "the file formats are little-endian");
@@ -305,9 +306,13 @@ void IndexedDatasetWriter::end_document() {
   document_indices_.push_back(num_sequences());
 }
 
-void IndexedDatasetWriter::finish(std::string_view record) {
+void IndexedDatasetWriter::finish(std::string_view record, const DocumentSources* sources) {
   check<RuntimeError>(open_tokens_ == 0 && document_indices_.back() == num_sequences(), bin_.path(),
                       ": the last sequence or document was not ended");
+  check<RuntimeError>(
+      sources == nullptr || static_cast<int64_t>(sources->documents.size()) == num_documents(),
+      bin_.path(), ": has ", num_documents(), " documents, not as many as its sources, ",
+      sources != nullptr ? sources->documents.size() : 0);
   const auto put = [this](const auto& value) { idx_.write(&value, sizeof(value)); };
   idx_.write(kMagic, sizeof(kMagic));
   put(kVersion);
@@ -322,19 +327,27 @@ void IndexedDatasetWriter::finish(std::string_view record) {
   }
   idx_.write(document_indices_.data(), document_indices_.size() * sizeof(int64_t));
   // A dataset without .idx does not exist, so no moment shows an old index beside new tokens, or a
-  // dataset beside the record of another one.
+  // dataset beside the record or the sources of another one.
   const std::string record_path = tokenizer_record_path(prefix_);
   remove_old(idx_.path());
-  remove_old(record_path);
+  const std::string beside[] = {record_path, sources_json_path(prefix_), sources_npy_path(prefix_)};
+  for (const std::string& path : beside) {
+    remove_old(path);
+  }
   bin_.commit();
   try {
     if (!record.empty()) {
       write_file_atomically(record_path, record);
     }
+    if (sources != nullptr) {
+      write_document_sources(prefix_, *sources);
+    }
     idx_.commit();
   } catch (const IoError&) {
     ::unlink(bin_.path().c_str());
-    ::unlink(record_path.c_str());
+    for (const std::string& path : beside) {
+      ::unlink(path.c_str());
+    }
     throw;
   }
 }

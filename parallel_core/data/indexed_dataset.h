@@ -14,6 +14,8 @@
 
 namespace tapestry::data {
 
+struct DocumentSources;
+
 /// Element type of the .bin file; the values are the codes stored in the .idx file.
 enum class TokenType : uint8_t {
   kUInt8 = 1,
@@ -88,10 +90,11 @@ class IndexedDatasetWriter {
   /// Ends the current document, which has the sequences ended since the last one; none at all is an
   /// empty document.
   void end_document();
-  /// Syncs and names both files, and `record` (see tokenizer_record.h) as PREFIX.tokenizer.json
-  /// between them; an empty one removes what an earlier data set had. RuntimeError if a sequence or
-  /// document is still open.
-  void finish(std::string_view record = {});
+  /// Syncs and names both files, and between them `record` (see tokenizer_record.h) as
+  /// PREFIX.tokenizer.json and `sources` as PREFIX.sources.json and .npy (document_sources.h); an
+  /// empty one removes what an earlier data set had. RuntimeError if a sequence or document is
+  /// still open, or `sources` has another number of documents.
+  void finish(std::string_view record = {}, const DocumentSources* sources = nullptr);
 
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_sequences() const { return static_cast<int64_t>(lengths_.size()); }

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/document_sources.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/tokenizer_record.h"
 
@@ -15,7 +16,8 @@ PrepareSummary prepare_dataset(const PrepareOptions& options, const Tokenizer& t
                               token_type_for_vocabulary(tokenizer.vocab_size()));
   PrepareSummary summary;
   bool has_tokens = false;
-  const auto sink = [&](std::string_view text, bool ends_document) {
+  DocumentSources sources;
+  const auto sink = [&](std::string_view text, bool ends_document, const TextPlace& place) {
     const std::vector<int32_t> ids = tokenizer.encode(text);
     writer.add_tokens(ids);
     has_tokens = has_tokens || !ids.empty();
@@ -33,16 +35,19 @@ PrepareSummary prepare_dataset(const PrepareOptions& options, const Tokenizer& t
       ++summary.empty_documents;
     }
     writer.end_document();
+    sources.documents.push_back(place);
     has_tokens = false;
   };
-  read_documents(options.input, tokenizer.separable_at_newlines(), sink, options.progress);
+  sources.files =
+      read_documents(options.input, tokenizer.separable_at_newlines(), sink, options.progress);
   summary.documents = writer.num_documents();
   summary.tokens = writer.num_tokens();
   check<ValueError>(summary.tokens > 0, options.input.files.front(),
                     options.input.files.size() > 1 ? " and the other files: " : ": ",
                     "has no text, nothing to prepare");
-  writer.finish(tokenizer_record_text(
-      make_tokenizer_record(options.output_prefix, tokenizer, options.tokenizer_model)));
+  writer.finish(tokenizer_record_text(make_tokenizer_record(options.output_prefix, tokenizer,
+                                                            options.tokenizer_model)),
+                &sources);
   return summary;
 }
 

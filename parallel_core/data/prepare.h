@@ -28,10 +28,11 @@ struct PrepareSummary {
   int64_t text_bytes = 0;
 };
 
-/// Encodes every document as one sequence and writes PREFIX.bin, PREFIX.idx and the record of the
-/// tokenizer, PREFIX.tokenizer.json. A document without
-/// tokens is stored as an empty one. ValueError if no document has tokens, or append_eod is asked
-/// of a tokenizer without such an id; on any error nothing is left behind.
+/// Encodes every document as one sequence and writes PREFIX.bin, PREFIX.idx, the record of the
+/// tokenizer, PREFIX.tokenizer.json, and where each document comes from, PREFIX.sources.json and
+/// PREFIX.sources.npy (document_sources.h). A document without tokens is stored as an empty one.
+/// ValueError if no document has tokens, or append_eod is asked of a tokenizer without such an id;
+/// on any error nothing is left behind.
 PrepareSummary prepare_dataset(const PrepareOptions& options, const Tokenizer& tokenizer);
 
 }  // namespace tapestry::data

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "parallel_core/data/token_dataset.h"
@@ -20,6 +22,9 @@ class SegmentedDataset final : public TokenDataset {
   /// Of the first dataset: the others are of the same text.
   int64_t tokens_per_epoch() const override { return segments_.front()->tokens_per_epoch(); }
   Sample get(int64_t k) const override;
+  RowOrigin origin(int64_t k) const override;
+  std::map<std::string, int64_t> documents() const override;
+  std::vector<int64_t> samples_with(const std::string& prefix, int64_t document) const override;
 
  private:
   std::vector<std::shared_ptr<const TokenDataset>> segments_;

@@ -268,7 +268,7 @@ std::vector<std::string> train_sentencepiece(const std::vector<std::string>& fil
       1, options.max_bytes > 0 ? (total + options.max_bytes - 1) / options.max_bytes : 1);
   std::vector<std::string> lines;
   uint64_t number = 0;
-  read_documents(input, /*in_pieces=*/true, [&](std::string_view text, bool) {
+  read_documents(input, /*in_pieces=*/true, [&](std::string_view text, bool, const TextPlace&) {
     for_each_line(text, [&](std::string_view line) {
       if (number++ % stride == 0) {
         append_line(line, lines);

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -201,6 +202,12 @@ std::vector<uint8_t> causal_masks(int64_t rows, int64_t seq) {
   return hidden;
 }
 
+// The rows of a step up to those of a rank.
+struct RankEnd {
+  std::string file;
+  int64_t end = 0;
+};
+
 template <class T>
 void append(std::vector<T>& to, const std::vector<T>& from) {
   to.insert(to.end(), from.begin(), from.end());
@@ -250,6 +257,7 @@ std::shared_ptr<const Batch> StepDataSource::load_step(int64_t step) const {
   const StepFolder& folder = steps_[static_cast<size_t>(step)];
   const auto ranks = numbered_folders(folder.path, "rank_");
   auto all = std::make_shared<Batch>();
+  auto ends = std::make_shared<std::vector<RankEnd>>();
   for (const auto& [rank, path] : ranks) {
     Batch rows = read_rank(path, vocab_size_);
     check<ValueError>(rank == 0 || rows.seq == all->seq, path, ": has rows of ", rows.seq,
@@ -262,11 +270,19 @@ std::shared_ptr<const Batch> StepDataSource::load_step(int64_t step) const {
       rows.attention_mask = causal_masks(rows.batch, rows.seq);
     }
     all->batch += rows.batch;
+    ends->push_back({path + "/tokens.npy", all->batch});
     append(all->tokens, rows.tokens);
     append(all->labels, rows.labels);
     append(all->loss_mask, rows.loss_mask);
     append(all->attention_mask, rows.attention_mask);
   }
+  all->origin = [directory = directory_, ends](int64_t row) {
+    internal::check_row(row, ends->back().end);
+    const auto rank = std::find_if(ends->begin(), ends->end(),
+                                   [row](const RankEnd& each) { return row < each.end; });
+    const int64_t begin = rank == ends->begin() ? 0 : std::prev(rank)->end;
+    return RowOrigin{.dataset = directory, .recorded = RecordedRow{rank->file, row - begin}};
+  };
   loaded_ = std::move(all);
   loaded_step_ = step;
   return loaded_;
@@ -297,6 +313,10 @@ Batch StepDataSource::micro_batch(BatchPosition position,
   for (int64_t row = first; row < first + micro_batch_size; ++row) {
     batch.sample_ids.push_back(position.first_sample + row);
   }
+  batch.origin = [of_step = all->origin, first, rows = micro_batch_size](int64_t row) {
+    internal::check_row(row, rows);
+    return of_step(first + row);
+  };
   return batch;
 }
 

@@ -5,6 +5,7 @@
 
 #include "autograd/io/input_file.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/checksum.h"
 
 namespace tapestry::data {
 namespace {
@@ -59,10 +60,27 @@ class LineReader {
   explicit LineReader(const std::string& path) : file_(path) {
     if (beginning_of_text(file_).starts_with(kByteOrderMark)) {
       done_ = kByteOrderMark.size();
+      checksum_.add(kByteOrderMark);
     }
+    end_ = done_;
   }
 
   bool next(std::string& line) {
+    begin_ = end_;
+    const bool found = read_line(line);
+    end_ = begin_ + line.size();
+    return found;
+  }
+  uint64_t bytes_read() const { return done_; }
+  // Of the line that was read last.
+  uint64_t offset() const { return begin_; }
+  // When all lines have been read.
+  TextFile file() const {
+    return {file_.path(), static_cast<int64_t>(file_.size()), checksum_.text()};
+  }
+
+ private:
+  bool read_line(std::string& line) {
     line.clear();
     while (true) {
       const size_t end = buffer_.find('\n', at_);
@@ -79,32 +97,41 @@ class LineReader {
       }
       file_.read_at(done_, buffer_.data(), buffer_.size(), "text");
       done_ += buffer_.size();
+      checksum_.add(buffer_);
     }
   }
-  uint64_t bytes_read() const { return done_; }
 
- private:
   InputFile file_;
+  Crc64 checksum_;
   std::string buffer_;
   size_t at_ = 0;
   uint64_t done_ = 0;
+  uint64_t begin_ = 0;
+  uint64_t end_ = 0;
 };
 
 // Collects the lines of a document and hands them on, in pieces if that is allowed.
 class DocumentBuffer {
  public:
-  DocumentBuffer(bool in_pieces, const DocumentSink& sink) : in_pieces_(in_pieces), sink_(sink) {}
+  DocumentBuffer(bool in_pieces, int64_t file, const DocumentSink& sink)
+      : in_pieces_(in_pieces), sink_(sink), place_{.file = file} {}
 
-  void add(std::string_view line) {
+  // A line at this place of the file.
+  void add(std::string_view line, uint64_t offset) {
+    if (!open_) {
+      place_.offset = static_cast<int64_t>(offset);
+      place_.bytes = 0;
+      open_ = true;
+    }
     if (in_pieces_ && text_.size() + line.size() > kPieceBytes && !text_.empty()) {
-      sink_(text_, false);
+      sink_(text_, false, place_);
       text_.clear();
     }
     text_.append(line);
-    open_ = true;
+    place_.bytes += static_cast<int64_t>(line.size());
   }
   void end_document() {
-    sink_(text_, true);
+    sink_(text_, true, place_);
     text_.clear();
     open_ = false;
   }
@@ -113,6 +140,7 @@ class DocumentBuffer {
  private:
   bool in_pieces_;
   const DocumentSink& sink_;
+  TextPlace place_;
   std::string text_;
   bool open_ = false;
 };
@@ -150,35 +178,40 @@ std::vector<std::string> check_text_files(const std::vector<std::string>& files)
   return remarks;
 }
 
-void read_documents(const TextInput& input,
-                    bool in_pieces,
-                    const DocumentSink& sink,
-                    const ReadProgress& progress) {
+std::vector<TextFile> read_documents(const TextInput& input,
+                                     bool in_pieces,
+                                     const DocumentSink& sink,
+                                     const ReadProgress& progress) {
   check<ValueError>(!input.files.empty(), "text: no input file is given");
   uint64_t total = 0;
   for (const std::string& path : input.files) {
     total += InputFile(path).size();
   }
   uint64_t before = 0;
+  std::vector<TextFile> files;
   for (const std::string& path : input.files) {
     const bool json =
         !input.json_key.empty() || path.ends_with(".jsonl") || path.ends_with(".json");
     const std::string key = input.json_key.empty() ? "text" : input.json_key;
     LineReader reader(path);
-    DocumentBuffer document(in_pieces, sink);
+    const auto file = static_cast<int64_t>(files.size());
+    DocumentBuffer document(in_pieces, file, sink);
     std::string line;
     uint64_t reported = 0;
     for (int64_t number = 1; reader.next(line); ++number) {
       if (json) {
         if (!is_blank(line)) {
-          sink(json_text(line, key, path, number), true);
+          const size_t newline = line.ends_with('\n') ? 1 : 0;
+          sink(json_text(line, key, path, number), true,
+               {file, static_cast<int64_t>(reader.offset()),
+                static_cast<int64_t>(line.size() - newline)});
         }
       } else if (input.split_documents == DocumentSplit::kBlankLine && is_blank(line)) {
         if (document.open()) {
           document.end_document();
         }
       } else {
-        document.add(line);
+        document.add(line, reader.offset());
       }
       if (progress && reader.bytes_read() != reported) {
         reported = reader.bytes_read();
@@ -189,7 +222,9 @@ void read_documents(const TextInput& input,
       document.end_document();
     }
     before += reader.bytes_read();
+    files.push_back(reader.file());
   }
+  return files;
 }
 
 }  // namespace tapestry::data

@@ -2,7 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
+
+#include "parallel_core/data/row_origin.h"
 
 namespace tapestry::data {
 
@@ -31,6 +35,16 @@ class TokenDataset {
   virtual int64_t tokens_per_epoch() const = 0;
   /// Sample k. IndexError outside [0, size()).
   virtual Sample get(int64_t k) const = 0;
+
+  /// Where the tokens of sample k come from; none of them is read. IndexError outside [0, size()).
+  virtual RowOrigin origin(int64_t k) const = 0;
+  /// The data sets that samples are taken from: their prefixes, and how many documents each has,
+  /// those included that belong to another part of the split.
+  virtual std::map<std::string, int64_t> documents() const = 0;
+  /// The samples with tokens of a document, ascending; none for a prefix that is not among
+  /// documents(). Time in proportion to size(). IndexError for a document that the data set does
+  /// not have.
+  virtual std::vector<int64_t> samples_with(const std::string& prefix, int64_t document) const = 0;
 };
 
 }  // namespace tapestry::data

@@ -40,7 +40,10 @@ PipelineReport run(const PipelineWork& work) {
   for (const PipelinePass& pass : pipeline_order(shape, place.rank)) {
     InFlight& entry =
         in_flight[static_cast<size_t>(pass.chunk * work.micro_batches + pass.micro_batch)];
-    Tensor received = p2p.receive(pass);
+    Tensor received = [&] {
+      const PhaseScope phase("messages", pass.micro_batch, pass.chunk);
+      return p2p.receive(pass);
+    }();
     if (pass.backward) {
       if (work.before_backward) {
         work.before_backward(pass.chunk, pass.micro_batch);
@@ -54,6 +57,7 @@ PipelineReport run(const PipelineWork& work) {
         backward(std::array{now.output}, std::array{std::move(received)});
       }
       if (now.input.defined()) {
+        const PhaseScope phase("messages", pass.micro_batch, pass.chunk);
         p2p.send(pass, now.input.grad());
       }
       continue;
@@ -65,12 +69,18 @@ PipelineReport run(const PipelineWork& work) {
       const PhaseScope phase("forward", pass.micro_batch, pass.chunk);
       return work.forward(pass.chunk, pass.micro_batch, received);
     }();
-    p2p.send(pass, out.value);
+    {
+      const PhaseScope phase("messages", pass.micro_batch, pass.chunk);
+      p2p.send(pass, out.value);
+    }
     if (!work.forward_only) {
       entry = {std::move(received), graph_root(out.value), std::move(out.gradient)};
     }
   }
-  p2p.finish();
+  {
+    const PhaseScope phase("messages");
+    p2p.finish();
+  }
   return {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
           p2p.waiting_seconds()};
 }

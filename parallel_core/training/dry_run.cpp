@@ -28,6 +28,7 @@
 #include "parallel_core/training/recompute_estimate.h"
 #include "parallel_core/training/resume.h"
 #include "parallel_core/training/run_checkpoints.h"
+#include "parallel_core/training/step_profiler.h"
 #include "parallel_core/training/time_estimate.h"
 
 namespace tapestry {
@@ -165,6 +166,7 @@ std::string weights_text(const AllConfig& config, const StartWeights& weights, i
 }
 
 std::string folder_text(const TrainingConfig& training) {
+  check_profile(training);
   const std::string& output = training.output_dir;
   std::string text = output;
   if (const auto holder = read_lock((fs::path(output) / kRunLockName).string())) {

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "autograd/tape/grad_mode.h"
+#include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/parallel_state.h"
@@ -20,6 +21,7 @@ std::vector<data::Batch> step_batches(data::DataSource& source,
   const DatasetConfig& d = config.dataset_config;
   std::vector<data::Batch> batches;
   for (int64_t m = 0; m < d.micro_batch_num; ++m) {
+    const PhaseScope phase("fetch", m);
     batches.push_back(source.micro_batch(position, m, d.micro_batch_num, d.batch_size,
                                          get_data_parallel_rank(), get_data_parallel_world_size()));
   }
@@ -35,6 +37,7 @@ double evaluate(ParallelModel& model,
   check<ValueError>(available > 0, "evaluation: the data hold ", source.size_in_samples(),
                     " samples, one global batch needs ", batch,
                     "; raise their share in dataset_config.split or lower the batch size");
+  const PhaseScope phase("evaluation");
   const NoGradGuard guard;
   model.eval();
   double loss = 0;

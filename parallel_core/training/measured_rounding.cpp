@@ -1,21 +1,14 @@
 #include "parallel_core/training/measured_rounding.h"
 
-#include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <limits>
-#include <map>
 #include <string>
-#include <tuple>
 #include <utility>
-#include <vector>
 
 #include "autograd/kernels/cpu.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/dump/dump_reader.h"
-#include "parallel_core/dump/logical_tensor.h"
+#include "parallel_core/dump/movements.h"
 #include "parallel_core/dump/rounding_file.h"
-#include "parallel_core/dump/tensor_distance.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/resume.h"
 
@@ -24,66 +17,6 @@ namespace tapestry {
 namespace {
 
 namespace fs = std::filesystem;
-
-class Movements {
- public:
-  // The largest distances between the dump of the run and that of a repetition.
-  void add(const std::string& run, const std::string& repetition) {
-    const dump::DumpReader ours(run);
-    const dump::DumpReader theirs(repetition);
-    for (const int64_t iteration : ours.iterations()) {
-      const auto expected = dump::logical_tensors(ours.tensors(iteration));
-      const auto moved = dump::logical_tensors(theirs.tensors(iteration));
-      check<RuntimeError>(expected.size() == moved.size(), "measure_rounding: iteration ",
-                          iteration, " has ", expected.size(), " tensors, and ", moved.size(),
-                          " when it runs again");
-      for (size_t i = 0; i < expected.size(); ++i) {
-        add(iteration, expected[i], moved[i]);
-      }
-    }
-  }
-
-  std::vector<dump::RoundingRow> rows() const {
-    std::vector<dump::RoundingRow> out;
-    for (const auto& [key, distance] : largest_) {
-      const auto& [iteration, pass, name, input, slot] = key;
-      out.push_back({.op_name = name,
-                     .input = input,
-                     .slot = slot,
-                     .pass = pass,
-                     .iteration = iteration,
-                     .distance = distance});
-    }
-    return out;
-  }
-
- private:
-  using Key = std::tuple<int64_t, std::string, std::string, bool, int64_t>;
-
-  void add(int64_t iteration,
-           const dump::LogicalTensor& expected,
-           const dump::LogicalTensor& moved) {
-    const dump::DumpRow& row = expected.row();
-    const bool floating = row.data_type.starts_with("float") || row.data_type.starts_with("bfloat");
-    if (!floating || !expected.problem().empty() || !expected.has_values() || !moved.has_values()) {
-      return;
-    }
-    check<RuntimeError>(row.op_name == moved.row().op_name, "measure_rounding: '", row.op_name,
-                        "' is '", moved.row().op_name, "' when it runs again");
-    dump::DistanceSum sum(dump::distance_unit(row.data_type));
-    const dump::JoinedTensor a = expected.load();
-    const dump::JoinedTensor b = moved.load();
-    for (size_t i = 0; i < a.values.size(); ++i) {
-      sum.add(b.values[i], a.values[i]);
-    }
-    double& largest = largest_[{iteration, row.pass, row.op_name, row.input, row.slot}];
-    if (std::isfinite(sum.distance())) {  // a value that overflows now and then has no bound
-      largest = std::max(largest, sum.distance());
-    }
-  }
-
-  std::map<Key, double> largest_;
-};
 
 CpuLevel other_level() {
   return cpu_level() > CpuLevel::kAvx2 ? CpuLevel::kAvx2 : CpuLevel::kPortable;
@@ -134,7 +67,7 @@ void measure_rounding(const AllConfig& config,
   rehearsal.rehearsed_steps = options.dump->iteration.last() < std::numeric_limits<int64_t>::max()
                                   ? options.dump->iteration.last() + 1
                                   : total_training_iters(config);
-  Movements movements;
+  dump::Movements movements;
   for (int64_t k = 0; k <= repetitions; ++k) {
     if (first) {
       fs::remove_all(aside);

@@ -140,8 +140,8 @@ EarlierRun find_earlier_run(const std::string& output_dir) {
   if (run.files.empty()) {
     return run;
   }
-  for (const char* name :
-       {"config.yaml", "health_ckpts.json", "abnormal_global_norm.json", "report.html"}) {
+  for (const char* name : {"config.yaml", "health_ckpts.json", "abnormal_global_norm.json",
+                           "report.html", "profile"}) {
     if (fs::exists(folder / name, error)) {
       run.files.emplace_back(name);
     }

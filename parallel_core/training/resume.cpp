@@ -204,9 +204,11 @@ bool is_started_again(const TrainingConfig& config) {
          (name.empty() || fs::is_directory(fs::path(own_checkpoints(config)) / name));
 }
 
-std::optional<ResumePoint> find_resume_point(const AllConfig& config,
-                                             ProcessGroup& world,
-                                             bool started_again) {
+std::optional<ResumePoint> find_resume_point(
+    const AllConfig& config,
+    ProcessGroup& world,
+    bool started_again,
+    const std::function<void(const std::string&)>& remark) {
   const TrainingConfig& t = config.training_config;
   if (!t.resume_training.on) {
     return std::nullopt;
@@ -219,8 +221,8 @@ std::optional<ResumePoint> find_resume_point(const AllConfig& config,
       checkpoint = find_checkpoint(config, started_again, remarks);
     }
   });
-  for (const std::string& remark : remarks) {
-    log_warning(remark);
+  for (const std::string& text : remarks) {
+    remark ? remark(text) : log_warning(text);
   }
   // Folders look the same to all ranks, but one may see a new one later than the others.
   checkpoint = all_gather_text(world, checkpoint).front();

@@ -1,6 +1,7 @@
 // Where a run goes on that was interrupted.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,9 +32,13 @@ struct ResumePoint {
 /// Collective. IoError, on every rank, if there is no such checkpoint, if it holds weights alone,
 /// or if a file of it is torn, truncated or, with crc_check, altered: then the latest one before it
 /// that is whole is named.
-std::optional<ResumePoint> find_resume_point(const AllConfig& config,
-                                             ProcessGroup& world,
-                                             bool started_again);
+///
+/// `remark` takes what there is to say beside the result; log_warning if it is empty.
+std::optional<ResumePoint> find_resume_point(
+    const AllConfig& config,
+    ProcessGroup& world,
+    bool started_again,
+    const std::function<void(const std::string&)>& remark = {});
 
 /// IoError, on every rank, if a file with weights of a checkpoint that they are to be taken from is
 /// torn, truncated or, with `checksums`, altered: names the latest one before it that is whole, if

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
@@ -147,6 +148,7 @@ void RunCheckpoints::save(bool last) {
   if (!health_path_.empty()) {
     is_healthy_[step_] = *embedding_norm_ < config_.monitor_config.embedding_local_norm_threshold;
   }
+  const PhaseScope phase("save");
   saver_.save(step_, state, last);
 }
 

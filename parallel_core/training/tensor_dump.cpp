@@ -95,6 +95,7 @@ void TensorDump::before(int64_t step) {
   if (!writer_.config().wants(step - 1)) {
     return;
   }
+  in_step_ = false;
   next_task_ = 0;
   counts_.clear();
   names_.clear();
@@ -135,10 +136,13 @@ void TensorDump::after(FinishedStep& step) {
 }
 
 void TensorDump::phase_begins(const PhaseRun& phase) {
+  in_step_ = in_step_ || phase.name == "step";
   if (phase.micro_batch >= 0) {
     micro_batch_ = phase.micro_batch;
   }
 }
+
+void TensorDump::phase_ended(const PhaseRun& phase) { in_step_ = in_step_ && phase.name != "step"; }
 
 std::string TensorDump::name_of_op(const OpRun& run) {
   const std::string prefix = run.module.empty() ? std::string() : with_slashes(run.module) + "/";
@@ -191,6 +195,9 @@ void TensorDump::write(dump::DumpedTensor& entry, std::span<const Tensor> tensor
 }
 
 void TensorDump::op_begins(const OpRun& run) {
+  if (!in_step_) {
+    return;
+  }
   Named named;
   if (run.pass == OpPass::kBackward) {
     const auto found = names_.find(run.number);
@@ -222,7 +229,7 @@ void TensorDump::op_begins(const OpRun& run) {
 }
 
 void TensorDump::op_ended(const OpRun& run) {
-  if (run.pass == OpPass::kAgain) {
+  if (!in_step_ || run.pass == OpPass::kAgain) {
     return;
   }
   check<RuntimeError>(!running_ops_.empty(), "dump: ", run.op, " has ended and never begun");
@@ -248,7 +255,7 @@ void TensorDump::op_ended(const OpRun& run) {
 }
 
 void TensorDump::module_begins(const ModuleCall& call) {
-  if (call.again) {
+  if (!in_step_ || call.again) {
     return;
   }
   const std::string path = call.path.empty() ? call.type : with_slashes(call.path);
@@ -260,7 +267,7 @@ void TensorDump::module_begins(const ModuleCall& call) {
 }
 
 void TensorDump::module_ended(const ModuleCall& call) {
-  if (call.again) {
+  if (!in_step_ || call.again) {
     return;
   }
   check<RuntimeError>(!running_modules_.empty(), "dump: module ", call.path,
@@ -304,7 +311,7 @@ void TensorDump::value_made(const ObservedValue& value) {
   if (of_group && get_tensor_model_parallel_world_size() > config_.model_config.num_query_groups) {
     entry.state = dump::TensorState::kPartial;
   }
-  watch_gradient(value.value, std::move(entry));
+  watch_gradient(value.goes_on, std::move(entry));
 }
 
 void TensorDump::watch_gradient(const Tensor& value, dump::DumpedTensor entry) {

@@ -62,13 +62,14 @@ class TensorDump final : public StepObserver, private Observer {
     int64_t task = 0;
   };
 
-  bool wants_values() const override { return true; }
+  bool wants_values() const override { return in_step_; }
   void op_begins(const OpRun& run) override;
   void op_ended(const OpRun& run) override;
   void module_begins(const ModuleCall& call) override;
   void module_ended(const ModuleCall& call) override;
   void value_made(const ObservedValue& value) override;
   void phase_begins(const PhaseRun& phase) override;
+  void phase_ended(const PhaseRun& phase) override;
 
   std::string name_of_op(const OpRun& run);
   dump::DumpedTensor described(std::string op_type, std::string op_name, int64_t task) const;
@@ -88,6 +89,7 @@ class TensorDump final : public StepObserver, private Observer {
   std::string suffix_;                    // of what belongs to the rank alone
   std::unique_ptr<ObserverScope> scope_;  // of a step that is dumped
   std::shared_ptr<bool> open_;            // false when hooks come too late
+  bool in_step_ = false;                  // not in the evaluation behind it
   int64_t micro_batch_ = 0;
   int64_t next_task_ = 0;
   Counts counts_;

@@ -21,6 +21,7 @@
 #include "parallel_core/parameter_ranks.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/random.h"
+#include "parallel_core/training/given_state.h"
 
 namespace tapestry {
 
@@ -167,7 +168,10 @@ double TrainOneStepCell::local_factor(const std::vector<data::Batch>& micro_batc
 
 double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_batches,
                                           StepResult& result) {
-  count_tokens(micro_batches, result);
+  {
+    const PhaseScope phase("prepare");
+    count_tokens(micro_batches, result);
+  }
   const double parts = static_cast<double>(micro_batches.size()) * data_parallel_size();
   random_context().step = position_.seen;
   const auto start = std::chrono::steady_clock::now();
@@ -191,6 +195,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
   result.compute_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count() -
       1000 * report.waiting_seconds;
+  const PhaseScope phase("sum_loss");
   // The loss is that of the last stage, and nothing on others.
   std::array<double, 2> sums = {loss, report.waiting_seconds / report.seconds};
   sum_over_pipeline(sums);
@@ -206,6 +211,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
 }
 
 void TrainOneStepCell::apply_schedule(StepResult& result) {
+  const PhaseScope phase("schedule");
   schedule_.apply(optimizer_, position_);
   for (const optim::ParamGroup& group : optimizer_.param_groups()) {
     result.lr.push_back(group.lr);
@@ -219,6 +225,14 @@ void TrainOneStepCell::measure_local(std::set<std::string> names) {
   if (gradients_ != nullptr) {
     gradients_->measure_local(std::move(names));
   }
+}
+
+void TrainOneStepCell::set_gradient_source(GradientSource source, std::string name) {
+  check<ValueError>(gradients_ != nullptr || !source,
+                    "optimizer_in_backward updates with each gradient before the next one comes: "
+                    "no others can take their place");
+  gradient_source_ = std::move(source);
+  gradient_source_name_ = std::move(name);
 }
 
 // Shows the gradients to whoever wants to see them whole.
@@ -245,7 +259,10 @@ void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResu
 
 void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro_batches,
                                            StepResult& result) {
-  gradients_->start_step(position_.seen, static_cast<int64_t>(micro_batches.size()));
+  {
+    const PhaseScope phase("prepare");
+    gradients_->start_step(position_.seen, static_cast<int64_t>(micro_batches.size()));
+  }
   result.loss = forward_backward(micro_batches, result);
   {
     const PhaseScope phase("reduce_gradients");
@@ -256,9 +273,15 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
   const int64_t step = position_.seen + 1;
   const bool observed = std::any_of(gradient_observers_.begin(), gradient_observers_.end(),
                                     [step](const auto& entry) { return entry.second.wants(step); });
-  if (observed && unscale != 1) {
+  const std::optional<LogicalState> given =
+      gradient_source_ ? gradient_source_(step) : std::nullopt;
+  if ((observed || given) && unscale != 1) {
     gradients_->scale(unscale);
     unscale = 1;
+  }
+  if (given) {
+    observe_gradients(unscale, observed, result);
+    set_gradients(network_, *gradients_, *given, gradient_source_name_);
   }
   {
     const PhaseScope phase("gradient_norm");
@@ -274,7 +297,9 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
     result.norm_threshold = spikes_->threshold();
     spikes_->observe(result.grad_norm);
   }
-  observe_gradients(unscale, observed, result);
+  if (!given) {
+    observe_gradients(unscale, observed, result);
+  }
   apply_schedule(result);
   if (result.finite && !result.skipped) {
     optim::GradTransform transform{.scale = unscale};
@@ -302,6 +327,7 @@ void TrainOneStepCell::step_in_backward(const std::vector<data::Batch>& micro_ba
   }
   backward_update_->start(transform);
   result.loss = forward_backward(micro_batches, result);
+  const PhaseScope phase("gradient_norm");
   BackwardUpdate::Norms norms = backward_update_->finish();
   result.grad_norm = norms.total;
   result.grad_norms = std::move(norms.logical);
@@ -312,8 +338,11 @@ StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_ba
   check<ValueError>(!micro_batches.empty(), "a step needs at least one micro-batch");
   StepResult result;
   result.loss_scale = scaler_.scale();
-  network_.train();
-  experts_.start_step(result.loss_scale, std::ssize(micro_batches));
+  {
+    const PhaseScope phase("prepare");
+    network_.train();
+    experts_.start_step(result.loss_scale, std::ssize(micro_batches));
+  }
   const int64_t applied = position_.applied;
   if (backward_update_) {
     step_in_backward(micro_batches, result);
@@ -321,6 +350,7 @@ StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_ba
     step_after_backward(micro_batches, result);
   }
   if (experts_.any()) {
+    const PhaseScope phase("expert_statistics");
     result.moe = experts_.finish_step(/*updated=*/position_.applied > applied);
   }
   ++position_.seen;

@@ -17,6 +17,7 @@
 #include "parallel_core/training/run_checkpoints.h"
 #include "parallel_core/training/step_dumps.h"
 #include "parallel_core/training/step_monitor.h"
+#include "parallel_core/training/step_profiler.h"
 
 namespace tapestry {
 
@@ -93,6 +94,11 @@ TrainSummary train(TrainOneStepCell& cell,
   observers.insert(observers.end(), options.observers.begin(), options.observers.end());
   observers.insert(observers.end(), {&log, &checkpoints});
 
+  std::optional<StepProfiler> profiler;
+  if (t.profile) {
+    observers.push_back(&profiler.emplace(cell, config, options.memory_watch));
+  }
+
   TrainSummary summary;
   RankContext::current().allocator().reset_peak();  // what is told is training's
   int64_t step = cell.position().seen;
@@ -105,10 +111,13 @@ TrainSummary train(TrainOneStepCell& cell,
     }
     FinishedStep finished{.record = {.step = step, .epoch = source.epoch(position.first_sample)}};
     const auto start = Clock::now();
-    finished.result = cell([&] {
-      const PhaseScope phase("data");
-      return step_batches(source, config, position);
-    }());
+    {
+      const PhaseScope whole("step");
+      finished.result = cell([&] {
+        const PhaseScope phase("data");
+        return step_batches(source, config, position);
+      }());
+    }
     finished.record.step_time_ms = milliseconds_since(start);
     finished.record.memory = memory_stats();
     ++position.step;
@@ -121,6 +130,9 @@ TrainSummary train(TrainOneStepCell& cell,
     add_to(summary, finished);
     summary.stopped_on_request =
         finished.stops || (options.stop_requested && options.stop_requested());
+  }
+  if (profiler) {
+    profiler->end();
   }
   end_progress();
   if (summary.steps > 1) {

@@ -12,6 +12,7 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/profile/memory_watch.h"
 #include "parallel_core/training/evaluation.h"
 #include "parallel_core/training/get_model.h"
 #include "parallel_core/training/metrics.h"
@@ -46,6 +47,8 @@ struct TrainOptions {
   /// data when the next step is the one at a position. Left out, they hold weights alone.
   std::optional<TrainerState> trainer;
   std::function<std::string(data::BatchPosition)> data_state;
+  /// Watches the rank's allocator since the run began, for its profile; null: nobody has.
+  profile::MemoryWatch* memory_watch = nullptr;
   /// Of a step on the busiest rank, for logs; 0: not known.
   double step_flops = 0;
 };

@@ -31,7 +31,7 @@ leaves output/checkpoint/step_00000002
 prepare rm -r output
 prepare mkdir data
 runs 'preprocess_data --input book.txt more.txt --output_prefix data/books --tokenizer_type sentencepiece --train_tokenizer --vocab_size 512 --append_eod --split_documents blank_line'
-leaves data/books.model data/books_text_document.{bin,idx,tokenizer.json}
+leaves data/books.model data/books_text_document.{bin,idx,tokenizer.json,sources.json,sources.npy}
 runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set dataset_config.data_path=data/books_text_document'
 leaves output/checkpoint/step_00000002
 prepare rm -r output
@@ -40,6 +40,20 @@ prepare preprocess_data --input web.txt --output_prefix data/web --tokenizer_typ
 prepare cp examples/gpt/pretrain_gpt_tiny.yaml my.yaml
 runs "pretrain_gpt --config_path my.yaml --set 'dataset_config.data_path=[0.7, data/books_text_document, 0.3, data/web_text_document]'"
 leaves output/checkpoint/step_00000002
+
+# A blend, asked about in place of trained.
+prepare bash -c 'sed "s|^dataset_config:|&\n  data_path: [0.7, data/books_text_document, 0.3, data/web_text_document]|" \
+  examples/gpt/pretrain_gpt_tiny.yaml >my.yaml'
+small pretrain_gpt "--set training_config.training_iters=120 --set training_config.output_dir=asked"
+runs 'pretrain_gpt --config_path my.yaml --which_data 120'
+says '"step":120,"dp_rank":0'
+says '"file":"book.txt"'
+runs 'pretrain_gpt --config_path my.yaml --which_data 100-120 --ranks 8'
+says '"step":100,"dp_rank":7'
+runs 'pretrain_gpt --config_path my.yaml --which_steps data/books_text_document:12'
+says '"documents":[{"id":12,'
+small pretrain_gpt "$tiny"
+prepare cp examples/gpt/pretrain_gpt_tiny.yaml my.yaml
 
 prepare rm -r output
 runs 'pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set dataset_config.data_path=data/books_text_document --set dataset_config.reset_attention_mask=True --set dataset_config.reset_position_ids=True --set dataset_config.eod_mask_loss=True'

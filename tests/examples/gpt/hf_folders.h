@@ -55,8 +55,9 @@ class HfTest : public ProgramTest {
     write_state(dir_.file(folder) + "/model.safetensors", state);
   }
 
-  // A folder's model goes through a run that trains nothing, and through what that has written, with
-  // the same bits in weights and configuration; what is written needs none of the first folder.
+  // A folder's model goes through a run that trains nothing, and through what that has written,
+  // with the same bits in weights and configuration; what is written needs none of the first
+  // folder.
   void expect_same_after_a_run(const std::string& name) {
     ASSERT_EQ(pretrain("--config_path run.yaml --from_hf " + name +
                        " --set training_config.output_dir=out_" + name),

@@ -20,9 +20,9 @@ TEST_F(HfTest, LoadedAndWrittenBackBitForBit) {
   dir_.write("run.yaml", kNothing);
   for (const std::string name : {"llama", "qwen2", "gpt2"}) {
     expect_same_after_a_run(name);
-    EXPECT_EQ(json("out_" + name + "/checkpoint/step_00000001/generation_config.json")
-                  .at("eos_token_id"),
-              256);
+    EXPECT_EQ(
+        json("out_" + name + "/checkpoint/step_00000001/generation_config.json").at("eos_token_id"),
+        256);
   }
 }
 

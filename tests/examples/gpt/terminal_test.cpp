@@ -175,8 +175,8 @@ TEST_F(TerminalTest, PagesFit) {
   }
   ASSERT_EQ(pretrain("--help"), 0);
   EXPECT_THAT(out_,
-              HasSubstr("\n  --overwrite                       move an earlier run in the output "
-                        "folder to old/ in there, \n"));
+              HasSubstr("\n  --evaluate DIR                    a checkpoint, or a folder of them: "
+                        "print its loss on the \n"));
 }
 
 // The terminal breaks a bar that has become too wide: all of it goes.

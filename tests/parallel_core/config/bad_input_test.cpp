@@ -345,6 +345,13 @@ const std::vector<Case> kCases = {
      {"no tokenizer is trained here"}},
     {"ByteModel", data("  tokenizer_type: byte\n  tokenizer_model: m\n"), {"no model file"}},
     {"ProfileSteps", training("  profile_step_start: 9\n"), {"after profile_step_end 5"}},
+    {"ProfileAfterTheRun",
+     training("  profile: True\n  profile_step_start: 30\n  profile_step_end: 30\n"),
+     {"profile_step_start: is 30, but the run has 20 steps"}},
+    {"ProfileLevel", training("  profile_level: level3\n"), {"level0, level1, level2"}},
+    {"ProfileFramework", training("  profile_framework: memory\n"), {"all, time, None"}},
+    {"ProfileStepZero", training("  profile_step_start: 0\n"), {"profile_step_start", "> 0"}},
+    {"ProfileCounters", training("  profile_aicore_metrics: 7\n"), {"[-1, 6]"}},
     // combinations: optimizer and schedule
     {"MomentumOfAdam",
      optimizer("  momentum: 0.9\n"),

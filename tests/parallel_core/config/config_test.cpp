@@ -163,7 +163,7 @@ TEST(Config, LaterFeaturesAreNamedWithReasonAndPlace) {
   const char* const kLater[] = {
       "lora_config.use_lora=True",
       "lora_config.target_cells=[{target_cells: [\"a.*\"]}, {cell: ab, rank: 4}]",
-      "training_config.profile=True", "optimizer_config.zero_config={cpu_offload: True}"};
+      "training_config.profile_pcie=True", "optimizer_config.zero_config={cpu_offload: True}"};
   for (const char* text : kLater) {
     const auto config = with({text});
     ASSERT_THAT(config.unsupported, SizeIs(1)) << text;

@@ -117,8 +117,18 @@ class FakeDataset final : public TokenDataset {
     sample.tokens.assign(static_cast<size_t>(seq_), 1000 * id_ + k);
     return sample;
   }
+  // Each sample is a document.
+  RowOrigin origin(int64_t k) const override {
+    return {.dataset = name(), .documents = {{k, 0, seq_}}};
+  }
+  std::map<std::string, int64_t> documents() const override { return {{name(), size_}}; }
+  std::vector<int64_t> samples_with(const std::string& prefix, int64_t document) const override {
+    return prefix == name() ? std::vector<int64_t>{document} : std::vector<int64_t>{};
+  }
 
  private:
+  std::string name() const { return "data" + std::to_string(id_); }
+
   int64_t id_;
   int64_t size_;
   int64_t seq_;

@@ -105,10 +105,11 @@ TEST_F(PrepareTest, LongDocumentsComeInPiecesAndStayOne) {
   uint64_t reported = 0;
   read_documents(
       {{dir_.write("a.txt", text)}}, true,
-      [&](std::string_view piece, bool last) {
+      [&](std::string_view piece, bool last, const TextPlace& place) {
         EXPECT_TRUE(last || piece.back() == '\n');
         joined += piece;
         ++pieces;
+        EXPECT_EQ(place, (TextPlace{0, 0, static_cast<int64_t>(joined.size())}));
       },
       [&](uint64_t done, uint64_t total) {
         EXPECT_GT(done, reported);
@@ -150,7 +151,7 @@ TEST_F(PrepareTest, AFailedRunKeepsTheOldResult) {
   prepare({{dir_.write("a.txt", "old")}});
   EXPECT_ERROR(prepare({{dir_.write("a.jsonl", "{")}}), ValueError, "JSON");
   EXPECT_THAT(documents(), ElementsAre("old"));
-  EXPECT_EQ(dir_.names().size(), 5U);
+  EXPECT_EQ(dir_.names().size(), 7U);
 }
 
 TEST_F(PrepareTest, AByteOrderMarkIsNoText) {
