@@ -125,7 +125,7 @@ class Search {
         break;
       }
       const Tensor expected = found->second.to(value.dtype());
-      if (!same_bits(value, expected)) {
+      if (!equal_bits(value, expected)) {
         differing = name;
         distance = element_distance(value.to(kFloat64), expected.to(kFloat64),
                                     largest_element(expected.to(kFloat64)));
@@ -267,7 +267,7 @@ class Search {
       const auto number = static_cast<int64_t>(i) + 1;
       if (i > 0) {
         for (const auto& [name, entry] : step.update.entries) {
-          if (!same_bits(entry.before, own_.steps[i - 1].update.entries.at(name).after)) {
+          if (!equal_bits(entry.before, own_.steps[i - 1].update.entries.at(name).after)) {
             return StaleWeight{number, name,
                                concat("Step ", number, " begins with another ", name, " than step ",
                                       number - 1, "'s update has left.")};
@@ -390,13 +390,13 @@ class Search {
       std::string what;
       for (const auto& [name, order] : own_.value_order) {
         if (what.empty() && a.values.contains(name) &&
-            !same_bits(a.values.at(name), b.values.at(name))) {
+            !equal_bits(a.values.at(name), b.values.at(name))) {
           what = name;
           first.module = module_of_value(own_, name);
         }
       }
       for (const auto& [name, gradient] : a.gradients) {
-        if (what.empty() && !same_bits(gradient, b.gradients.at(name))) {
+        if (what.empty() && !equal_bits(gradient, b.gradients.at(name))) {
           what = "the gradient of " + name;
           first.module = own_.paths.at(name);
         }

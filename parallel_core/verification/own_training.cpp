@@ -34,7 +34,7 @@ class OrderedRecorder final : public ActivationRecorder {
 
 }  // namespace
 
-bool same_bits(const Tensor& a, const Tensor& b) {
+bool equal_bits(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape() || a.dtype() != b.dtype()) {
     return false;
   }
@@ -120,7 +120,7 @@ std::string OwnTraining::stale_copy(const ComparedTraining& training,
   }
   const NoGradGuard guard;
   for (const auto& [name, copy] : get_logical_state(*training.model)) {
-    if (copy.dtype() != kFloat32 && !same_bits(copy, masters.at(name).to(copy.dtype()))) {
+    if (copy.dtype() != kFloat32 && !equal_bits(copy, masters.at(name).to(copy.dtype()))) {
       return name;
     }
   }

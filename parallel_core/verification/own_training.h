@@ -43,7 +43,7 @@ struct OwnRun {
 };
 
 /// Same shape, dtype and bits.
-bool same_bits(const Tensor& a, const Tensor& b);
+bool equal_bits(const Tensor& a, const Tensor& b);
 
 /// One process with the data of all ranks of the configuration. The arguments outlive it.
 class OwnTraining {
