@@ -9,9 +9,9 @@ namespace tapestry {
 
 namespace {
 
-std::string text_of(uint8_t flag) { return flag != 0 ? "hidden" : "visible"; }
-std::string text_of(int64_t value) { return concat(value); }
-std::string text_of(float value) { return concat(value); }
+std::string shown(uint8_t flag) { return flag != 0 ? "hidden" : "visible"; }
+std::string shown(int64_t value) { return concat(value); }
+std::string shown(float value) { return concat(value); }
 
 template <class T>
 std::optional<BatchDifference> look(const char* name,
@@ -28,7 +28,7 @@ std::optional<BatchDifference> look(const char* name,
     return BatchDifference{
         name, at < ours.sample_ids.size() ? std::optional(ours.sample_ids[at]) : std::nullopt,
         concat(name, " of row ", row, ", position ", static_cast<int64_t>(i) % per_row, ": ",
-               text_of(x[i]), " against ", text_of(y[i]))};
+               shown(x[i]), " against ", shown(y[i]))};
   }
   if (x.size() != y.size()) {
     return BatchDifference{name, {}, concat(name, ": ", x.size(), " numbers against ", y.size())};

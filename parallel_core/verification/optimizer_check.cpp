@@ -65,6 +65,9 @@ constexpr double kTolerance = 1e-4;
 constexpr double kMomentRounding = 0x1p-22;
 constexpr double kSmallestNormal = 0x1p-126;
 
+// Not std::max: a NaN has to stay.
+double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
+
 struct Deviations {
   std::optional<Deviation> first;  // the largest of the first update that does not follow the rule
   std::set<std::string> tensors;   // of all updates
@@ -126,14 +129,12 @@ Deviations deviations(const AdamRule& rule,
         const double allowed = kTolerance * (std::abs(step) + std::abs(decayed)) + rounded +
                                told_of(entry.before[i]) + told_of(entry.after[i]);
         const double difference = std::abs(done - due);
-        // Not std::max: a NaN has to stay.
-        const double part = difference == 0 ? 0 : difference / allowed;
-        share = part <= share ? share : part;
+        share = larger(share, difference == 0 ? 0 : difference / allowed);
       }
-      found.largest_share = share <= found.largest_share ? found.largest_share : share;
+      found.largest_share = larger(found.largest_share, share);
       if (!(share <= 1)) {
         found.tensors.insert(name);
-        if (!worst || !(share <= worst->share)) {
+        if (!worst || share > worst->share) {
           worst = {update.step, name, share};
         }
       }

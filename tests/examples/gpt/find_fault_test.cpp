@@ -76,14 +76,14 @@ TEST_F(FindFaultProgram, EndsAtTheWeights) {
 TEST_F(FindFaultProgram, EndsAtTheData) {
   std::filesystem::copy(kCase + "/data", dir_.file("data"),
                         std::filesystem::copy_options::recursive);
-  std::filesystem::copy_file(kCase + "/data/step_3/rank_0/labels.npy",
-                             dir_.file("data/step_2/rank_0/labels.npy"),
+  std::filesystem::copy_file(kCase + "/data/step_3/rank_0/loss_mask.npy",
+                             dir_.file("data/step_2/rank_0/loss_mask.npy"),
                              std::filesystem::copy_options::overwrite_existing);
   EXPECT_EQ(find_fault("--set dataset_config.step_data_dir=data --json fault.json"), 1) << said();
   const nlohmann::json report = verdict();
   EXPECT_EQ(report["stage"], "data");
   EXPECT_EQ(report["first"]["step"], 2);
-  EXPECT_EQ(report["first"]["tensor"], "labels");
+  EXPECT_EQ(report["first"]["tensor"], "loss_mask");
 }
 
 TEST_F(FindFaultProgram, TakesTheFolderOfARun) {

@@ -87,11 +87,11 @@ std::vector<PlantedFault> backward_faults() {
                   result_times(1, 1.05)),
        {"backward"},
        "layers.1.attention"},
-      {"head_gradient_in_bfloat16",
+      {"embedding_gradient_in_bfloat16",
        {},
-       mistake_in(backward_of("linear_cross_entropy_sum", ""), result_rounded_to_bfloat16(1)),
+       mistake_in(backward_of("embedding", "word_embeddings"), result_rounded_to_bfloat16(0)),
        {"backward"},
-       "output_layer|lm_head"},
+       "word_embeddings"},
   };
 }
 
