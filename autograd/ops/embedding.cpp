@@ -26,6 +26,7 @@ struct Embedding {
   Table table;
   SavedTensor ids = {};
   Tensor leaf = {};  // the table itself, whose main_grad may take the gradient
+  void for_float64() { table.dtype = table.row_dtype = kFloat64; }
   Tensor forward(const Tensor& weight, const Tensor& ids_) {
     leaf = weight;
     const Tensor dense_ids = dense(ids_);

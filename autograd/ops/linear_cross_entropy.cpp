@@ -130,7 +130,7 @@ struct LinearCrossEntropy {
   Tensor rounded;  // the weight in hidden's dtype, where that differs
   SavedTensor hidden = {}, weight = {}, labels = {}, lse = {};
 
-  void widen() { rounded = {}; }
+  void for_float64() { rounded = {}; }
   // labels_: int64, dense
   Tensor forward(const Tensor& hidden_, const Tensor& weight_, const Tensor& labels_) {
     hidden.save(hidden_);
@@ -206,7 +206,7 @@ struct LinearCrossEntropySum {
   SavedTensor hidden = {}, weight = {}, labels = {}, dx = {};
   mutable SavedTensor dw = {};
 
-  void widen() {
+  void for_float64() {
     rounded = {};
     row_weights = row_weights.to(kFloat64);
   }

@@ -196,7 +196,7 @@ struct Linear {
   Shape x_shape = {};
   DType bias_dtype = kFloat32;
 
-  void widen() {
+  void for_float64() {
     rounded = {};
     recompute_x = nullptr;
   }

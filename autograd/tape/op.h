@@ -24,7 +24,7 @@
 // An op without backward has results that are cut off from the graph. Ops of the library and of
 // users are made in the same way.
 //
-// An op that holds dtypes, or tensors of one, before forward has `void widen()`, which makes of a
+// An op that holds dtypes, or tensors of one, before forward has `void for_float64()`, which makes of a
 // copy one for float64 inputs: observers may run it on such (OpRun::again).
 //
 // In a RecomputeScope a copy of the op, as it was before forward, may be run again: forward gives
@@ -359,9 +359,9 @@ template <class Op, class... Inputs>
   const bool was_wide = (has_float64(inputs) || ...);
   return [op, begins, was_wide](std::span<const Tensor> tensors) {
     Op own = op;
-    if constexpr (requires { own.widen(); }) {
+    if constexpr (requires { own.for_float64(); }) {
       if (!was_wide && has_float64(tensors)) {
-        own.widen();
+        own.for_float64();
       }
     }
     return apply_to<Inputs...>(own, tensors, begins, std::index_sequence_for<Inputs...>());

@@ -160,6 +160,14 @@ class OpErrors final : public StepObserver, private Observer {
     return std::regex_search(name, names_);
   }
 
+  static bool shares_memory(const OpRun& run) {
+    return std::any_of(run.outputs.begin(), run.outputs.end(), [&](const Tensor& result) {
+      return std::any_of(run.inputs.begin(), run.inputs.end(), [&](const Tensor& input) {
+        return result.defined() && input.defined() && result.storage() == input.storage();
+      });
+    });
+  }
+
   static std::vector<DType> dtypes_of(std::span<const Tensor> tensors) {
     std::vector<DType> out;
     for (const Tensor& x : tensors) {
@@ -198,6 +206,9 @@ class OpErrors final : public StepObserver, private Observer {
     }
     if ((run.pass == OpPass::kAgain && run.node == nullptr) || !matches(run)) {
       return;
+    }
+    if (shares_memory(run)) {
+      return;  // a view: it computes nothing, and its strides are those of its input
     }
     const NoGradGuard guard;
     const UnobservedScope unobserved;

@@ -37,6 +37,8 @@ ValuesReference make_reference(const Overrides& overrides, const std::string& fo
   Trainer trainer(testing::small_config(overrides), out.start);
   testing::run_steps(trainer, {.dump = folder});
   out.values = testing::dumped(folder);
+  EXPECT_TRUE(out.values.contains("layers.0.attention_residual"));
+  EXPECT_TRUE(out.values.contains("Gradients/layers.1.mlp"));
   return out;
 }
 
@@ -45,7 +47,8 @@ ValuesReference make_reference(const Overrides& overrides, const std::string& fo
 State with_two_faults(const State& start) {
   State out = start;
   const NoGradGuard guard;
-  for (const char* name : {"layers.0.attention.wo.weight", "layers.1.feed_forward.w1.weight"}) {
+  for (const char* name : {"layers.0.attention.wo.weight", "layers.1.feed_forward.w_up.weight"}) {
+    EXPECT_TRUE(start.contains(name)) << name;
     const Tensor weight = dense_copy(start.at(name));
     auto* values = weight.data<float>();
     for (int64_t i = 0; i < weight.numel(); i += 2) {
@@ -79,7 +82,7 @@ const std::set<std::string>& names_of_the_two_faults() {
   static const auto& names = *new std::set<std::string>{
       // Forward: what is made of the wrong weight. Backward: what its transpose makes.
       "layers.0.attention", "layers.0.attention_residual", "Gradients/layers.0.attention.context",
-      "layers.1.mlp.gate",  "layers.1.mlp.active",         "Gradients/layers.1.ffn_norm"};
+      "layers.1.mlp.up",  "layers.1.mlp.active",         "Gradients/layers.1.ffn_norm"};
   return names;
 }
 
@@ -148,7 +151,7 @@ TEST(InjectedValues, LossFollowsFromTheReferencesLogits) {
   }
   Trainer trainer(testing::small_config(overrides), start);
   const StepsOfRun found = testing::run_steps(trainer, {.inputs = folder + "/reference"});
-  EXPECT_EQ(found.results[0].loss, expected.results[0].loss);
+  EXPECT_EQ(found.results[0].loss, expected.results[0].loss) << ::testing::PrintToString(found.lines);
   EXPECT_THAT(found.lines, Contains(HasSubstr("inject_inputs: in step 1 ")));
 }
 
@@ -177,7 +180,10 @@ TEST(InjectedValues, ARunThatTakesNothingFails) {
                         ReferenceValues(folder + "/reference", accuracy::NameMap()));
   values.before(1);
   FinishedStep step{.record = {.step = 1}};
-  step.result = trainer.cell({testing::make_batch(trainer.config, 2, 100)});
+  {
+    const PhaseScope phase("step");
+    step.result = trainer.cell({testing::make_batch(trainer.config, 2, 100)});
+  }
   step.is_last = true;
   values.after(step);
   EXPECT_THAT(step.failure, HasSubstr("nothing was injected"));

@@ -89,7 +89,10 @@ inline StepsOfRun run_steps(Trainer& trainer, const InjectedRun& asked) {
       observer->before(step);
     }
     FinishedStep finished{.record = {.step = step}};
-    finished.result = trainer.cell(batches);
+    {
+      const PhaseScope phase("step");  // as the training loop has it
+      finished.result = trainer.cell(batches);
+    }
     finished.is_last = step == asked.steps;
     for (const auto& observer : observers) {
       observer->after(finished);

@@ -209,7 +209,7 @@ TEST_F(TrainingTests, OpsAreAsExactAsTheirInputs) {
         last = finding["ratio"].get<double>();
       }
     }
-    for (const char* op : {"rms_norm", "swiglu_fused", "attention", "embedding"}) {
+    for (const char* op : {"rms_norm", "swiglu_fused", "scaled_dot_product_attention", "linear", "embedding"}) {
       EXPECT_TRUE(forward.contains(op)) << dtype << " " << op << "\n" << report_text(report);
       EXPECT_TRUE(backward.contains(op)) << dtype << " " << op << "\n" << report_text(report);
     }
@@ -228,9 +228,11 @@ TEST_F(TrainingTests, AnInexactOpIsNamed) {
     EXPECT_EQ(report.first->pass, name_of(pass));
     EXPECT_GT(*report.first->distance, *report.first->bound);
     for (const accuracy::Finding& finding : report.findings) {
-      EXPECT_EQ(finding["status"] == "differs",
-                finding["op"] == "swiglu_fused" && finding["pass"] == name_of(pass))
-          << report_text(report);
+      // What is made again for backward is not spoilt: there another op has other inputs.
+      if (finding["pass"] == name_of(pass)) {
+        EXPECT_EQ(finding["status"] == "differs", finding["op"] == "swiglu_fused")
+            << report_text(report);
+      }
     }
   }
 }
