@@ -148,18 +148,17 @@ po::options_description describe_options() {
                         "steps that --verify_layout trains");
   options.add_options()("plot_schedule", po::value<std::string>()->value_name("FILE"),
                         "draw learning rate and weight decay to this SVG file, and exit");
-  options.add_options()(
-      "evaluate", po::value<std::string>()->value_name("DIR"),
-      "a checkpoint or a folder of them: print its validation and test loss; without "
-      "--config_path by its own configuration");
+  options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
+                        "a checkpoint, or a folder of them: print its loss on the validation and "
+                        "test data, and exit; without --config_path by the configuration that it "
+                        "was saved with");
   options.add_options()("analyse_profile", po::value<std::string>()->value_name("DIR"),
                         "put together what the ranks have written of a profile");
   tapestry::examples::add_data_options(options);
   tapestry::examples::add_view_options(options);
   options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
   options.add_options()("help,h",
-                        "print this page; --help SECTION prints the keys of a section of the YAML "
-                        "file, --help KEY one key");
+                        "print this page; --help SECTION or --help KEY: keys of the file");
   return options;
 }
 
