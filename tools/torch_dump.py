@@ -415,6 +415,8 @@ class TorchDump:
             if self._files is not None:
                 self._finish()
         finally:
+            if self._files is not None:
+                self._files.table.close()
             self._files = None
             self._running = []
         self._iteration += 1

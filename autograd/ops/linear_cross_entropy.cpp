@@ -130,6 +130,7 @@ struct LinearCrossEntropy {
   Tensor rounded;  // the weight in hidden's dtype, where that differs
   SavedTensor hidden = {}, weight = {}, labels = {}, lse = {};
 
+  void widen() { rounded = {}; }
   // labels_: int64, dense
   Tensor forward(const Tensor& hidden_, const Tensor& weight_, const Tensor& labels_) {
     hidden.save(hidden_);
@@ -205,6 +206,10 @@ struct LinearCrossEntropySum {
   SavedTensor hidden = {}, weight = {}, labels = {}, dx = {};
   mutable SavedTensor dw = {};
 
+  void widen() {
+    rounded = {};
+    row_weights = row_weights.to(kFloat64);
+  }
   // labels_: int64, dense
   Tensor forward(const Tensor& hidden_, const Tensor& weight_, const Tensor& labels_) {
     hidden.save(hidden_);

@@ -196,6 +196,10 @@ struct Linear {
   Shape x_shape = {};
   DType bias_dtype = kFloat32;
 
+  void widen() {
+    rounded = {};
+    recompute_x = nullptr;
+  }
   Tensor forward(const Tensor& x_, const Tensor& weight_, const Tensor& bias) {
     if (weight_.requires_grad()) {
       leaf = weight_;

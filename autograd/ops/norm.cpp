@@ -150,6 +150,7 @@ struct Norm {
   SavedTensor x, weight, bias;
   Statistics statistics;
 
+  void widen() { dtype = parameters = kFloat64; }
   Tensor forward(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
     x.save(x_);
     weight.save(weight_);
@@ -205,6 +206,7 @@ struct AddAndNorm {
   SavedTensor sum, weight, bias, x_bias;
   Statistics statistics;
 
+  void widen() { dtype = parameters = kFloat64; }
   std::array<Tensor, 2> forward(const Tensor& x,
                                 const Tensor& residual,
                                 const Tensor& weight_,

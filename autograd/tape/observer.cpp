@@ -1,5 +1,6 @@
 #include "autograd/tape/observer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -89,14 +90,24 @@ std::string_view current_module() {
   return module == nullptr ? std::string_view() : std::string_view(*module);
 }
 
-ForwardReport::ForwardReport(std::string_view op, const Node* node, TensorList inputs)
+bool wants_ops_again(const ObserverList& observers) {
+  return std::any_of(observers.begin(), observers.end(),
+                     [](const Observer* observer) { return observer->wants_ops_again(); });
+}
+
+ForwardReport::ForwardReport(std::string_view op,
+                             const Node* node,
+                             TensorList inputs,
+                             OpAgain again)
     : inputs_(std::move(inputs)),
+      again_(std::move(again)),
       run_{.op = op,
            .pass = thread_state().recomputing ? OpPass::kAgain : OpPass::kForward,
            .module = current_module(),
            .number = node == nullptr ? 0 : node->sequence_number(),
            .node = node,
-           .inputs = inputs_} {}
+           .inputs = inputs_,
+           .again = again_ ? &again_ : nullptr} {}
 
 void ForwardReport::begin(const ObserverList& observers) {
   observers_ = &observers;

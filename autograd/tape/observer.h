@@ -20,6 +20,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,6 +42,13 @@ enum class OpPass : uint8_t {
 /// "forward", "backward", "again"
 std::string_view name_of(OpPass pass);
 
+/// An op, as it was before it ran, for other inputs: as many as it had, lists of tensors one after
+/// the other, undefined ones where it had those; of the dtypes that it had, or all floating ones
+/// float64. It records what it does if grad mode is on, and
+/// observers are told of it, unless an UnobservedScope says otherwise. The results are those of
+/// OpRun::outputs. Throws what the op throws, which may not take every dtype.
+using OpAgain = std::function<TensorList(std::span<const Tensor> inputs)>;
+
 /// One run of an op.
 struct OpRun {
   std::string_view op;
@@ -59,6 +67,9 @@ struct OpRun {
   /// When it has run: results; backward: gradients of the inputs, undefined where none is wanted.
   /// Of a leaf whose main_grad took the contribution it is that main_grad: the sum so far.
   std::span<const Tensor> outputs;
+  /// Forward, if an observer wants_ops_again(): what runs it on other inputs, to be copied by who
+  /// needs it longer. Null for ops that communicate and for those that cannot be copied.
+  const OpAgain* again = nullptr;
 };
 
 /// One call of a module.
@@ -88,6 +99,9 @@ struct ObservedValue {
   std::string_view name;
   const Tensor& value;
   const ValuePlacement& placement;
+  /// What the model goes on with, whose gradient is the value's: `value`, or what an observer has
+  /// put in its place. Of a value that is made only to be shown: a tensor with its gradient.
+  const Tensor& goes_on;
   int64_t batch_axis = 0;  ///< 1: sequence-first
 };
 
@@ -125,6 +139,15 @@ class Observer {
 
   /// Whether it wants to be told of values: some are made only to be shown.
   virtual bool wants_values() const { return false; }
+
+  /// Whether it wants OpRun::again, which costs a copy of each op.
+  virtual bool wants_ops_again() const { return false; }
+  /// Whether it has a replacement() for values; such an observer wants_values() too.
+  virtual bool replaces_values() const { return false; }
+  /// Asked of values that the model goes on with, before anybody is told of them: what it is to go
+  /// on with instead, of the same shape and dtype; undefined: the value itself. With several such
+  /// observers each is shown what the one before it has made of the value.
+  virtual Tensor replacement(const ObservedValue& /*value*/) { return {}; }
 
   /// An exception from one of these ends the op as one from the op would.
   virtual void op_begins(const OpRun& /*run*/) {}
@@ -212,15 +235,22 @@ void tell(const ObserverList* observers,
   }
 }
 
+/// Whether one of them wants_ops_again().
+bool wants_ops_again(const ObserverList& observers);
+
 /// Tells of a forward run: begins when it is made, ends with end(). An op that throws has no end.
 class ForwardReport {
  public:
-  ForwardReport(std::string_view op, const Node* node, TensorList inputs);
+  ForwardReport(std::string_view op, const Node* node, TensorList inputs, OpAgain again);
+  ForwardReport(const ForwardReport&) = delete;
+  ForwardReport& operator=(const ForwardReport&) = delete;
+  ~ForwardReport() = default;
   void begin(const ObserverList& observers);
   void end(std::span<const Tensor> results);
 
  private:
   TensorList inputs_;
+  OpAgain again_;
   OpRun run_;
   const ObserverList* observers_ = nullptr;
 };

@@ -24,6 +24,9 @@
 // An op without backward has results that are cut off from the graph. Ops of the library and of
 // users are made in the same way.
 //
+// An op that holds dtypes, or tensors of one, before forward has `void widen()`, which makes of a
+// copy one for float64 inputs: observers may run it on such (OpRun::again).
+//
 // In a RecomputeScope a copy of the op, as it was before forward, may be run again: forward gives
 // the same bits whenever it is called with the same inputs. `static constexpr bool communicates =
 // true` marks ops that exchange messages, which may be told not to.
@@ -33,7 +36,9 @@
 #include <concepts>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "autograd/kernels/team_state.h"
 #include "autograd/tape/autograd_meta.h"
@@ -45,6 +50,9 @@
 #include "autograd/tensor/error.h"
 
 namespace tapestry {
+
+template <class Op, class... Inputs>
+auto apply_op(Op op, const Inputs&... inputs);
 
 namespace detail {
 
@@ -295,6 +303,71 @@ std::span<const Tensor> as_span(const List& list) {
   return {list.data(), list.size()};
 }
 
+template <class Op>
+constexpr bool communicates() {
+  return requires { Op::communicates; };
+}
+
+template <class Input>
+inline constexpr bool kIsTensor = std::is_convertible_v<const Input&, const Tensor&>;
+
+template <class Input>
+size_t tensors_in(const Input& input) {
+  if constexpr (kIsTensor<Input>) {
+    return 1;
+  } else {
+    return input.size();
+  }
+}
+
+inline bool has_float64(const Tensor& t) { return t.defined() && t.dtype() == kFloat64; }
+template <class List>
+bool has_float64(const List& list) {
+  for (const Tensor& t : list) {
+    if (has_float64(t)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Tensors as the argument that they are given for.
+template <class Input>
+auto as_argument(std::span<const Tensor> tensors) {
+  if constexpr (kIsTensor<Input>) {
+    return tensors.front();
+  } else {
+    return TensorList(tensors.begin(), tensors.end());
+  }
+}
+
+template <class... Inputs, class Op, size_t... I>
+TensorList apply_to(const Op& op,
+                    [[maybe_unused]] std::span<const Tensor> tensors,
+                    [[maybe_unused]] const std::array<size_t, sizeof...(I) + 1>& begins,
+                    std::index_sequence<I...> /*arguments*/) {
+  return listed(
+      apply_op(op, as_argument<Inputs>(tensors.subspan(begins[I], begins[I + 1] - begins[I]))...));
+}
+
+/// The op on other inputs, for observers. Not inlined: only who looks for faults runs it.
+template <class Op, class... Inputs>
+[[gnu::noinline]] OpAgain op_again(const Op& op, const Inputs&... inputs) {
+  std::array<size_t, sizeof...(Inputs) + 1> begins = {};
+  size_t next = 0;
+  ((begins[next + 1] = begins[next] + tensors_in(inputs), ++next), ...);
+  const bool was_wide = (has_float64(inputs) || ...);
+  return [op, begins, was_wide](std::span<const Tensor> tensors) {
+    Op own = op;
+    if constexpr (requires { own.widen(); }) {
+      if (!was_wide && has_float64(tensors)) {
+        own.widen();
+      }
+    }
+    return apply_to<Inputs...>(own, tensors, begins, std::index_sequence_for<Inputs...>());
+  };
+}
+
 /// op.forward(inputs...), which observers are told of.
 template <class Op, class... Inputs>
 auto run_forward(Op& op, Node* node, const Inputs&... inputs) {
@@ -304,7 +377,13 @@ auto run_forward(Op& op, Node* node, const Inputs&... inputs) {
     if (observers != nullptr) [[unlikely]] {
       TensorList all;
       (append_tensors(all, inputs), ...);
-      ForwardReport report(Op::name, node, std::move(all));
+      OpAgain again;
+      if constexpr (can_run_again<Op>() && !communicates<Op>()) {
+        if (wants_ops_again(*observers)) {
+          again = op_again(op, inputs...);
+        }
+      }
+      ForwardReport report(Op::name, node, std::move(all), std::move(again));
       report.begin(*observers);
       auto result = op.forward(inputs...);
       report.end(as_span(result));

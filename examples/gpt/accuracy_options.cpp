@@ -7,6 +7,9 @@
 #include "examples/gpt/command_line.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/training/terminal.h"
+#include "parallel_core/verification/op_error.h"
+#include "parallel_core/verification/run_twice.h"
+#include "parallel_core/verification/zero_learning_rate.h"
 
 namespace tapestry::examples {
 
@@ -22,6 +25,39 @@ po::options_description accuracy_options() {
       "with a dump of tensors: repeat its steps K times with results of ops moved by up to half a "
       "unit in the last place, and once at another CPU level; the largest movements become "
       "rounding.csv in the dump's folder, which `accuracy compare` takes its bounds from");
+  options.add_options()("inject_weights", po::value<std::string>()->value_name("DIR"),
+                        "start weights of a reference: a dump, or what "
+                        "training_config.load_checkpoint takes (docs/injection.md)");
+  options.add_options()("inject_data", po::value<std::string>()->value_name("DIR"),
+                        "recorded steps, step_N/rank_R/*.npy, in place of the configured data");
+  options.add_options()("inject_grads", po::value<std::string>()->value_name("DIR"),
+                        "gradients of a reference, before clipping, in place of those computed, in "
+                        "every step that DIR has: grads_step_N.safetensors, step_N/grad_NAME.npy, "
+                        "or a dump");
+  options.add_options()("inject_inputs", po::value<std::string>()->value_name("DIR"),
+                        "values of a reference's dump, and their gradients, in place of the "
+                        "model's wherever it goes on with them: each stretch between two is "
+                        "computed from the reference's inputs, so that faults are told apart; a "
+                        "dump shows what was computed before it is replaced");
+  options.add_options()("map", po::value<std::string>()->value_name("FILE"),
+                        "names in the folders of the four options above, and what they are here: "
+                        "YAML or JSON, as for `accuracy compare`");
+  options.add_options()("op_error", po::value<std::string>()->value_name("REGEX"),
+                        "in the first step, run ops whose name (type, or module and type) matches "
+                        "again in float64 from the same inputs, forward and backward; print their "
+                        "errors in units of what half a unit in the last place of the inputs does; "
+                        "exit code 1 if one is beyond --op_error_multiple");
+  options.add_options()("op_error_multiple", po::value<double>()->default_value(8)->value_name("X"),
+                        "of that unit which an op may be off by");
+  options.add_options()(
+      "twice", po::value<int64_t>()->value_name("N"),
+      "train the first N steps twice and compare bits: of all op results, losses, "
+      "norms, gradients and weights; exit code 1 and the first op that differs");
+  options.add_options()(
+      "lr_zero", po::value<int64_t>()->value_name("N"),
+      "N steps with learning rate 0 and no weight decay, for loss and norm of the "
+      "start weights on many batches (metrics.jsonl); exit code 1 if a weight "
+      "changes");
   options.add_options()(
       "find_fault", po::value<std::string>()->value_name("REFERENCE"),
       "hold this training against a replay case or the output folder of a run, stage by stage, "
@@ -32,11 +68,87 @@ po::options_description accuracy_options() {
                         "semicolons, that are then held against one process");
   options.add_options()("fault_steps", po::value<int64_t>()->default_value(3)->value_name("N"),
                         "steps that --find_fault compares number by number");
-  options.add_options()("json", po::value<std::string>()->value_name("FILE.json"),
-                        "also write the verdict of --find_fault to this file");
+  options.add_options()(
+      "json", po::value<std::string>()->value_name("FILE.json"),
+      "also write the verdict of --find_fault, --op_error, --twice or --lr_zero to this file");
   options.add_options()("html", po::value<std::string>()->value_name("FILE.html"),
                         "and to this page");
   return options;
+}
+
+namespace {
+
+std::string text_of(const po::variables_map& arguments, const char* option) {
+  if (arguments.count(option) == 0) {
+    return {};
+  }
+  const auto text = arguments[option].as<std::string>();
+  check<ValueError>(!text.empty(), "--", option, " is empty; give a name or leave it out");
+  return text;
+}
+
+}  // namespace
+
+void check_trains(const po::variables_map& arguments, const std::string& mode) {
+  for (const char* option : {"inject_weights", "inject_data", "inject_grads", "inject_inputs",
+                             "map", "op_error", "twice", "lr_zero"}) {
+    check<ValueError>(arguments.count(option) == 0, "--", mode, " and --", option,
+                      " exclude each other");
+  }
+}
+
+Injection injection_asked_for(const po::variables_map& arguments) {
+  return {.weights = text_of(arguments, "inject_weights"),
+          .grads = text_of(arguments, "inject_grads"),
+          .data = text_of(arguments, "inject_data"),
+          .inputs = text_of(arguments, "inject_inputs"),
+          .map = text_of(arguments, "map")};
+}
+
+std::optional<TrainingTest> test_asked_for(const po::variables_map& arguments) {
+  TrainingTest test;
+  std::string chosen;
+  for (const char* option : {"op_error", "twice", "lr_zero"}) {
+    if (arguments.count(option) == 0) {
+      continue;
+    }
+    check<ValueError>(chosen.empty(), "--", chosen, " and --", option, " exclude each other");
+    chosen = option;
+  }
+  test.files = {.html = text_of(arguments, "html"), .json = text_of(arguments, "json")};
+  if (chosen.empty()) {
+    check<ValueError>(test.files.html.empty() && test.files.json.empty(),
+                      "--json and --html: there is no report without --op_error, --twice or "
+                      "--lr_zero");
+    check<ValueError>(arguments["op_error_multiple"].defaulted(),
+                      "--op_error_multiple has no effect without --op_error");
+    return std::nullopt;
+  }
+  accuracy::check_report_files(test.files);
+  if (chosen == "op_error") {
+    test.run = [measured = OpErrorOptions{.names = text_of(arguments, "op_error"),
+                                          .multiple = arguments["op_error_multiple"].as<double>()}](
+                   const AllConfig& config, const PretrainOptions& options) {
+      return measure_op_errors(config, options, measured);
+    };
+    return test;
+  }
+  const auto steps = arguments[chosen].as<int64_t>();
+  check<ValueError>(arguments.count("measure_rounding") == 0, "--measure_rounding and --", chosen,
+                    " exclude each other");
+  check<ValueError>(steps >= 1, "--", chosen, " is ", steps,
+                    "; expected a number of steps from 1 on");
+  if (chosen == "lr_zero") {
+    test.overrides.push_back(concat("training_config.training_iters=", steps));
+    test.run = [steps](const AllConfig& config, const PretrainOptions& options) {
+      return run_with_zero_learning_rate(config, options, steps);
+    };
+  } else {
+    test.run = [steps](const AllConfig& config, const PretrainOptions& options) {
+      return run_twice(config, options, steps);
+    };
+  }
+  return test;
 }
 
 std::string accuracy_help() {

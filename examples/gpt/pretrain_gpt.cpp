@@ -120,6 +120,19 @@ int evaluate(const po::variables_map& arguments,
   return kFinished;
 }
 
+// Prints and writes the report of a test that trains, on the first rank; its exit code, on all.
+int finish_test(const tapestry::examples::TrainingTest& test,
+                const tapestry::AllConfig& config,
+                const tapestry::PretrainOptions& options,
+                bool first) {
+  const tapestry::accuracy::VerdictReport report = test.run(config, options);
+  if (first) {
+    print_wrapped(tapestry::accuracy::report_text(report) +
+                  tapestry::accuracy::write_report_files(report, test.files));
+  }
+  return report.exit_code();
+}
+
 po::options_description describe_options() {
   po::options_description options("Options", tapestry::examples::help_columns());
   options.add_options()("config_path", po::value<std::string>()->value_name("FILE"),
@@ -227,6 +240,12 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
       arguments.count("config_path") != 0 || evaluates,
       "--config_path FILE is needed; the tiny preset is examples/gpt/pretrain_gpt_tiny.yaml");
   const bool asks_for_data = tapestry::examples::asks_for_data(arguments);
+  for (const char* mode : {"evaluate", "verify_layout", "dry_run", "plot_schedule", "find_fault",
+                           "which_data", "which_steps"}) {
+    if (arguments.count(mode) != 0) {
+      tapestry::examples::check_trains(arguments, mode);
+    }
+  }
   tapestry::LoadOptions load;
   load.model_type = arguments["model_type"].as<std::string>();
   if (arguments.count("set") != 0) {
@@ -260,6 +279,14 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   if (arguments.count("find_fault") != 0) {
     return tapestry::examples::find_fault(arguments, loader_of(config_path, load), job);
   }
+  const tapestry::Injection injection = tapestry::examples::injection_asked_for(arguments);
+  const auto test = tapestry::examples::test_asked_for(arguments);
+  for (std::string& override : tapestry::injection_overrides(injection)) {
+    load.overrides.push_back(std::move(override));
+  }
+  if (test) {
+    load.overrides.insert(load.overrides.end(), test->overrides.begin(), test->overrides.end());
+  }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
   if (asks_for_data) {
     tapestry::examples::print_data(arguments, config, *job.world());
@@ -284,6 +311,10 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
                                         .ranks_on_host = job.ranks_on_host(),
                                         .progress_text = job.progress_text(),
                                         .dump = tapestry::examples::dump_asked_for(arguments)};
+  tapestry::add_injection(injection, config, training);
+  if (test) {
+    return finish_test(*test, config, training, first);
+  }
   if (arguments.count("measure_rounding") == 0) {
     tapestry::pretrain(config, training);
     return kFinished;
@@ -293,7 +324,8 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   if (!tapestry::pretrain(config, training).stopped_on_request) {
     tapestry::measure_rounding(config, training, repetitions);
   }
-  return kFinished;
+}
+return kFinished;
 }
 
 }  // namespace

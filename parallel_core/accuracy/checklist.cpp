@@ -1,8 +1,8 @@
 #include "parallel_core/accuracy/checklist.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <filesystem>
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/accuracy/checklist_data.h"

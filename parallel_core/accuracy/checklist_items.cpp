@@ -1,5 +1,7 @@
 #include "parallel_core/accuracy/checklist_items.h"
 
+#include <algorithm>
+
 #include "autograd/tensor/error.h"
 
 namespace tapestry::accuracy {
@@ -45,47 +47,40 @@ Value residual_dtype(const AllConfig& config, const SideOptions& /*options*/) {
 
 Value softmax_dtype(const AllConfig& config, const SideOptions& /*options*/) {
   const TransformerConfig& model = config.model_config;
-  return Value(text_of(model.attention_softmax_in_fp32 ? kFloat32 : model.softmax_compute_dtype));
+  return {text_of(model.attention_softmax_in_fp32 ? kFloat32 : model.softmax_compute_dtype)};
 }
 
 Value loss_dtype(const AllConfig& config, const SideOptions& /*options*/) {
-  return Value(text_of(config.model_config.fp16_lm_cross_entropy ? kFloat16 : kFloat32));
+  return {text_of(config.model_config.fp16_lm_cross_entropy ? kFloat16 : kFloat32)};
 }
 
 Value embedding_dtype(const AllConfig& config, const SideOptions& /*options*/) {
   const TransformerConfig& model = config.model_config;
-  return Value(text_of(model.embedding_init_dtype.value_or(model.params_dtype)));
+  return {text_of(model.embedding_init_dtype.value_or(model.params_dtype))};
 }
 
 Value compute_dtype(const AllConfig& config, const SideOptions& /*options*/) {
-  return Value(text_of(config.model_config.compute_dtype));
+  return {text_of(config.model_config.compute_dtype)};
 }
 
 Value gradient_dtype(const AllConfig& config, const SideOptions& /*options*/) {
-  return Value(text_of(config.training_config.accumulate_allreduce_grads_in_fp32
-                           ? kFloat32
-                           : config.optimizer_config.main_grads_dtype));
-}
-
-Value qkv_bias(const AllConfig& config, const SideOptions& /*options*/) {
-  return Value(config.model_config.qkv_has_bias);
+  return {text_of(config.training_config.accumulate_allreduce_grads_in_fp32
+                      ? kFloat32
+                      : config.optimizer_config.main_grads_dtype)};
 }
 
 Value experts(const AllConfig& config, const SideOptions& /*options*/) {
-  return Value(config.model_config.moe.num_experts);
+  return {config.model_config.moe.num_experts};
 }
 
 Value expert_width(const AllConfig& config, const SideOptions& /*options*/) {
-  return Value(moe_ffn_hidden_size(config.model_config));
+  return {moe_ffn_hidden_size(config.model_config)};
 }
 
-// In each layer, as several keys can say it.
 Value expert_layers(const AllConfig& config, const SideOptions& /*options*/) {
-  Value::List layers;
-  for (int64_t layer = 0; layer < config.model_config.num_layers; ++layer) {
-    layers.emplace_back(static_cast<int64_t>(is_moe_layer(config.model_config, layer) ? 1 : 0));
-  }
-  return {std::move(layers)};
+  return {expert_layers_text(config.model_config.num_layers, [&](int64_t layer) {
+    return is_moe_layer(config.model_config, layer);
+  })};
 }
 
 Value beta1(const AllConfig& config, const SideOptions& /*options*/) {
@@ -223,8 +218,7 @@ constexpr ChecklistItem kItems[] = {
     {kStructure, "model_config.use_sandwich_norm", Effect::kMeaning, kAnotherModel},
     {kStructure, "model_config.hidden_act", Effect::kMeaning,
      "another function; gelu is the one with erf, fast_gelu that with tanh"},
-    {kStructure, "model_config.qkv_has_bias", Effect::kMeaning, kAnotherModel, Where::kAlways,
-     qkv_bias},
+    {kStructure, "model_config.qkv_has_bias", Effect::kMeaning, kAnotherModel},
     {kStructure, "model_config.out_proj_has_bias", Effect::kMeaning, kAnotherModel},
     {kStructure, "model_config.mlp_has_bias", Effect::kMeaning, kAnotherModel},
     {kStructure, "model_config.untie_embeddings_and_output_weights", Effect::kMeaning,
@@ -373,12 +367,23 @@ constexpr ChecklistItem kItems[] = {
 
 std::span<const ChecklistItem> checklist_items() { return checklist_items_file::kItems; }
 
+std::string expert_layers_text(int64_t layers, const std::function<bool(int64_t)>& has_experts) {
+  if (layers > kMostListedLayers) {
+    return concat(layers, " layers");
+  }
+  std::string text;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    text += has_experts(layer) ? '1' : '0';
+  }
+  return text;
+}
+
 std::vector<ParameterKind> parameter_kinds(const AllConfig& config) {
   const TransformerConfig& model = config.model_config;
   const bool norm_biases = model.normalization == "LayerNorm";
   bool dense = false;
   bool experts = false;
-  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+  for (int64_t layer = 0; layer < std::min(model.num_layers, kMostListedLayers); ++layer) {
     (is_moe_layer(model, layer) ? experts : dense) = true;
   }
   std::vector<ParameterKind> kinds = {{"tok_embeddings.weight"}};

@@ -43,6 +43,12 @@ struct ChecklistItem {
 /// all that another one takes; the readers of foreign files fill in its value under the same key.
 std::span<const ChecklistItem> checklist_items();
 
+/// Layers that are looked at one by one; a model with more is none.
+inline constexpr int64_t kMostListedLayers = 10'000;
+
+/// The value of the item moe_layers: a 1 for each layer with experts, a 0 for each without.
+std::string expert_layers_text(int64_t layers, const std::function<bool(int64_t)>& has_experts);
+
 /// Parameters by what they are, for weight decay.
 struct ParameterKind {
   std::string_view name;  ///< logical name, with * for what varies

@@ -75,14 +75,25 @@ bool holds(const PlainJson& json, std::initializer_list<const char*> keys) {
 
 ChecklistSide read_reference(const std::string& text, const std::string& file) {
   const std::string folder = fs::path(file).parent_path().string();
-  const std::string yaml = golden_config_to_yaml(text, folder, "output");
+  std::string yaml;
+  try {
+    yaml = golden_config_to_yaml(text, folder, "output");
+  } catch (const ValueError& error) {
+    throw ValueError(concat(file, ": ", error.what()));
+  }
   // All ranks' batches are one step's here.
   const AllConfig config = init_configs_from_text(yaml, file);
   ChecklistSide side = side_of(config, file, {});
   side.kind = SideKind::kReference;
   side.config.reset();
   const PlainJson json = PlainJson::parse(text);
-  const int64_t ranks = json.value("data_parallel_size", int64_t{1});
+  int64_t ranks = 1;
+  if (json.contains("data_parallel_size")) {
+    const PlainJson& given = json.at("data_parallel_size");
+    check<ValueError>(given.is_number_integer() && given.get<int64_t>() > 0, file,
+                      ": data_parallel_size is ", given.dump(), "; expected a number from 1 on");
+    ranks = given.get<int64_t>();
+  }
   side.values["data_parallel_size"] = Value(ranks);
   side.values["global_batch_size"] = Value(json.at("global_batch_size").get<int64_t>());
   side.values["micro_batches"] = Value(config.dataset_config.micro_batch_num / ranks);

@@ -202,14 +202,13 @@ std::string difference_table(const std::vector<Judged>& all) {
                     "_window_mean,", name, "_band");
   }
   table += "\n";
-  const CurveSet& first = all.front().curves;
-  for (size_t i = 0; i < first.steps.size(); ++i) {
-    table += std::to_string(first.steps[i]);
+  for (const int64_t step : all.front().curves.steps) {
+    table += std::to_string(step);
     for (const Judged& judged : all) {
       const std::vector<int64_t>& steps = judged.curves.steps;
-      const auto at = static_cast<size_t>(
-          std::lower_bound(steps.begin(), steps.end(), first.steps[i]) - steps.begin());
-      if (at >= steps.size() || steps[at] != first.steps[i]) {
+      const auto at =
+          static_cast<size_t>(std::lower_bound(steps.begin(), steps.end(), step) - steps.begin());
+      if (at >= steps.size() || steps[at] != step) {
         table += ",,,,,";
         continue;
       }

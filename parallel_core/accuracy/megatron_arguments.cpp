@@ -3,16 +3,16 @@
 // Source of names and defaults: megatron/training/arguments.py of Megatron-LM core 0.8 to 0.12, and
 // for the groups of weight decay megatron/core/optimizer/__init__.py.
 #include <algorithm>
-#include <array>
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/accuracy/checklist_items.h"
 #include "parallel_core/accuracy/checklist_side.h"
 #include "parallel_core/optimizer/optimizer_param_scheduler.h"
 
@@ -285,10 +285,11 @@ class Arguments {
     return parsed;
   }
   int64_t integer(const std::string& name) const {
-    constexpr double kMost = 9e15;
+    // What is multiplied with others is small, samples need not be.
+    const double most = name.ends_with("_samples") ? 9e15 : 2147483647;
     const double value = number(name);
-    check<ValueError>(value == std::floor(value) && std::abs(value) < kMost, file_, ": ", name,
-                      " is '", text(name), "'; expected a whole number");
+    check<ValueError>(value == std::floor(value) && std::abs(value) <= most, file_, ": ", name,
+                      " is '", text(name), "'; expected a whole number of at most ", most);
     return static_cast<int64_t>(value);
   }
   bool on(const std::string& name) const {
@@ -387,15 +388,8 @@ void add_experts(const Arguments& args, ChecklistSide& side) {
     const int64_t every = args.integer("moe_layer_freq");
     check<ValueError>(every > 0, side.file, ": moe_layer_freq is '", freq,
                       "'; expected a number above 0");
-    const int64_t count = args.integer("num_layers");
-    constexpr int64_t kMostLayers = 100'000;
-    check<ValueError>(count > 0 && count <= kMostLayers, side.file, ": num_layers is ", count,
-                      "; expected a number from 1 to ", kMostLayers);
-    Value::List layers;
-    for (int64_t layer = 0; layer < count; ++layer) {
-      layers.emplace_back(int64_t{layer % every == 0 ? 1 : 0});
-    }
-    values["moe_layers"] = Value(std::move(layers));
+    values["moe_layers"] = Value(expert_layers_text(
+        args.integer("num_layers"), [&](int64_t layer) { return layer % every == 0; }));
   }
   if (args.has("moe_ffn_hidden_size")) {
     values["moe_config.moe_ffn_hidden_size"] = Value(args.integer("moe_ffn_hidden_size"));
@@ -498,10 +492,14 @@ void add_schedule(const Arguments& args, ChecklistSide& side) {
       .lr_warmup_samples = args.integer("lr_warmup_samples"),
       .lr_decay_samples = args.maybe_integer("lr_decay_samples"),
       .lr_wsd_decay_samples = args.maybe_integer("lr_wsd_decay_samples")};
-  const auto schedule = std::make_shared<const OptimizerParamScheduler>(options);
-  side.learning_rate = [schedule](int64_t step) {
-    return schedule->learning_rate({.applied = step - 1, .seen = step - 1});
-  };
+  try {
+    const auto schedule = std::make_shared<const OptimizerParamScheduler>(options);
+    side.learning_rate = [schedule](int64_t step) {
+      return schedule->learning_rate({.applied = step - 1, .seen = step - 1});
+    };
+  } catch (const ValueError& error) {
+    throw ValueError(concat(side.file, ": ", error.what()));
+  }
 }
 
 }  // namespace

@@ -106,6 +106,8 @@ bool are_views(const Shape& a, const Shape& b) {
   int64_t i = 0;
   int64_t j = 0;
   while (i < a.size() && j < b.size()) {
+    const int64_t first_left = i;
+    const int64_t first_right = j;
     int64_t left = a[i++];
     int64_t right = b[j++];
     while (left != right) {
@@ -116,6 +118,9 @@ bool are_views(const Shape& a, const Shape& b) {
       } else {
         return false;
       }
+    }
+    if (i - first_left > 1 && j - first_right > 1) {
+      return false;
     }
   }
   return i == a.size() && j == b.size();

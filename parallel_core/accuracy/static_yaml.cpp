@@ -200,6 +200,9 @@ class StaticReader {
     const Value value = scalar(path);
     check<ValueError>(value.is<int64_t>(), place(path), ": is ", config::to_yaml(value),
                       "; expected a whole number");
+    constexpr int64_t kLargest = 2147483647;
+    check<ValueError>(value.as<int64_t>() >= -1 && value.as<int64_t>() <= kLargest, place(path),
+                      ": is ", value.as<int64_t>(), "; expected a number from -1 to ", kLargest);
     return value.as<int64_t>();
   }
   std::string text(std::string_view path) const {
@@ -216,6 +219,7 @@ class StaticReader {
   void read_experts();
   void read_optimizer();
   void read_batches();
+  int64_t product(std::initializer_list<int64_t> factors) const;
   void read_schedule();
   void read_other();
 
@@ -224,8 +228,8 @@ class StaticReader {
 };
 
 void StaticReader::read_model() {
-  const auto put_default = [&](const char* key, Value value) {
-    side_.values.try_emplace(key, std::move(value));
+  const auto put_default = [&](const char* key, const Value& value) {
+    side_.values.try_emplace(key, value);
   };
   const auto heads = side_.values.find("model_config.num_attention_heads");
   if (heads != side_.values.end()) {
@@ -261,8 +265,12 @@ void StaticReader::read_widths() {
                       "; expected a number above 0");
     int64_t width = 4 * hidden;
     if (has(in_model("ffn_dim_multiplier"))) {
-      width = static_cast<int64_t>((number(in_model("ffn_dim_multiplier")) + 0.01) *
-                                   static_cast<double>(width));
+      constexpr double kLargestFactor = 1000;
+      const double factor = number(in_model("ffn_dim_multiplier"));
+      check<ValueError>(factor > 0 && factor < kLargestFactor,
+                        place(in_model("ffn_dim_multiplier")), ": is ", factor,
+                        "; expected a number above 0 and below ", kLargestFactor);
+      width = static_cast<int64_t>((factor + 0.01) * static_cast<double>(width));
     }
     width = 2 * width / 3;
     put("model_config.ffn_hidden_size", Value((width + step - 1) / step * step));
@@ -334,14 +342,27 @@ void StaticReader::read_batches() {
   }
   const int64_t pipeline = integer_or("parallel_config.pipeline_stage", 1);
   // micro_batch_num counts with a pipeline alone.
-  const int64_t micro = integer_or("runner_config.gradient_accumulation_steps", 1) *
-                        (pipeline > 1 ? integer_or("parallel_config.micro_batch_num", 1) : 1) *
-                        integer_or("micro_batch_interleave_num", 1);
+  const int64_t micro =
+      product({integer_or("runner_config.gradient_accumulation_steps", 1),
+               pipeline > 1 ? integer_or("parallel_config.micro_batch_num", 1) : 1,
+               integer_or("micro_batch_interleave_num", 1)});
   put("micro_batches", Value(micro));
   if (has("parallel_config.data_parallel")) {
-    put("global_batch_size", Value(integer("runner_config.batch_size") * micro *
-                                   integer("parallel_config.data_parallel")));
+    put("global_batch_size", Value(product({integer("runner_config.batch_size"), micro,
+                                            integer("parallel_config.data_parallel")})));
   }
+}
+
+int64_t StaticReader::product(std::initializer_list<int64_t> factors) const {
+  constexpr double kLargest = 2147483647;
+  double whole = 1;
+  for (const int64_t factor : factors) {
+    whole *= static_cast<double>(factor);
+  }
+  check<ValueError>(whole >= 1 && whole <= kLargest, side_.file, ": batch_size, micro-batches and ",
+                    "data_parallel together are ", whole, "; expected a number from 1 to ",
+                    kLargest);
+  return static_cast<int64_t>(whole);
 }
 
 void StaticReader::read_schedule() {

@@ -138,11 +138,17 @@ std::string problem_of(const Unit& unit) {
     return concat("its parts have ", elements, " of ", whole,
                   " elements; were all ranks dumped (support_device)?");
   }
-  // Without samples nothing says how values of several micro-batches belong together.
-  if (unit.samples.empty() && first.state == TensorState::kWhole) {
+  // Without samples nothing says how values of several micro-batches belong together; and stages of
+  // a pipeline have modules of the same name around different layers.
+  const bool is_named_value = first.op_type == "Value" || first.op_type == "Parameter";
+  if (first.state == TensorState::kWhole && (unit.samples.empty() || !is_named_value)) {
     for (const StoredTensor* part : unit.parts) {
       if (part != unit.parts.front() && !same_elements(*part, *unit.parts.front())) {
-        return "it belongs to no samples, is no summand, and differs among micro-batches or ranks";
+        return unit.samples.empty()
+                   ? "it belongs to no samples, is no summand, and differs among micro-batches or "
+                     "ranks"
+                   : concat("ranks ", unit.parts.front()->rank, " and ", part->rank,
+                            " have different values under this name");
       }
     }
   }

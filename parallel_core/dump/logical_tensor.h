@@ -43,7 +43,8 @@ class LogicalTensor {
   bool has_values() const;
   /// Why it cannot be put together; empty if it can. Elements that no rank has dumped; values that
   /// belong to no samples and differ among micro-batches or data-parallel ranks without being
-  /// summands; ...
+  /// summands; ops and modules, which are named by their place in a rank's model, with different
+  /// values on two ranks (of Values and Parameters these are copies that should be equal); ...
   std::string problem() const;
 
   /// Slices of ranks side by side, summands added (in float64, rank after rank), of copies the

@@ -21,6 +21,7 @@ struct ColumnLinear {
   Tensor leaf = {};  // the weight itself, whose main_grad may take the gradient
   DType bias_dtype = kFloat32;
 
+  void widen() { rounded = gathered = {}; }
   Tensor forward(const Tensor& x_, const Tensor& weight_, const Tensor& bias) {
     if (weight_.requires_grad()) {
       leaf = weight_;

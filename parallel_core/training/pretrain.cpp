@@ -27,6 +27,7 @@
 #include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/parameter_ranks.h"
+#include "parallel_core/training/given_state.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/metrics.h"
@@ -420,6 +421,16 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     }
     data_parallel->parameters_changed();
   }
+  if (options.start_weights) {
+    check<ValueError>(!resume, options.start_weights_name,
+                      ": a run that goes on with a checkpoint has weights already; set "
+                      "training_config.resume_training: False, or do not give others");
+    set_weights(*model, *optimizer, options.start_weights(), options.start_weights_name);
+    if (data_parallel != nullptr) {
+      data_parallel->parameters_changed();
+    }
+    log_info("weights are those of " + options.start_weights_name);
+  }
   const int64_t ranks = get_data_parallel_world_size();
   ResumedSchedule schedule;
   if (resume) {
@@ -432,7 +443,10 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
                 .state = schedule_state(config, ranks),
                 .remark = {}};
   }
-  TrainOneStepCell cell(*model, *optimizer, *schedule.schedule, config, data_parallel.get());
+  const optim::ConstantSchedule zero(0, 0);
+  const optim::Schedule& applied =
+      options.zero_learning_rate ? static_cast<const optim::Schedule&>(zero) : *schedule.schedule;
+  TrainOneStepCell cell(*model, *optimizer, applied, config, data_parallel.get());
   TrainerState trainer;
   if (resume) {
     go_on_with(*resume, config.training_config, *model, *optimizer, cell);
@@ -489,6 +503,10 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     train_options.test = data.test.get();
   }
   train_options.metrics = metrics ? &*metrics : nullptr;
+  std::vector<std::unique_ptr<StepObserver>> further;
+  for (const auto& make : options.observers) {
+    train_options.observers.push_back(further.emplace_back(make(cell)).get());
+  }
   std::optional<RoundedSteps> rounded;
   std::optional<TensorDump> dump;
   if (options.dump) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
@@ -33,6 +34,13 @@ struct PretrainOptions {
   /// steps that are dumped.
   std::optional<int64_t> rehearsed_steps = std::nullopt;
   std::optional<uint64_t> rounding_draw = std::nullopt;
+  /// Whole weights that a new run starts from, the same on every rank, and where they are from;
+  /// empty: as configured.
+  std::function<LogicalState()> start_weights = {};
+  std::string start_weights_name = {};
+  /// Further pieces of the loop, made when the run is about to begin; before the dump's.
+  std::vector<std::function<std::unique_ptr<StepObserver>(TrainOneStepCell& cell)>> observers = {};
+  bool zero_learning_rate = false;  ///< learning rate and weight decay are 0 in every step
 };
 
 /// Does everything that a configuration asks for: groups, logs, data, model, weights, optimizer,

@@ -311,7 +311,7 @@ void TensorDump::value_made(const ObservedValue& value) {
   if (of_group && get_tensor_model_parallel_world_size() > config_.model_config.num_query_groups) {
     entry.state = dump::TensorState::kPartial;
   }
-  watch_gradient(value.value, std::move(entry));
+  watch_gradient(value.goes_on, std::move(entry));
 }
 
 void TensorDump::watch_gradient(const Tensor& value, dump::DumpedTensor entry) {

@@ -21,6 +21,7 @@
 #include "parallel_core/parameter_ranks.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/random.h"
+#include "parallel_core/training/given_state.h"
 
 namespace tapestry {
 
@@ -226,6 +227,14 @@ void TrainOneStepCell::measure_local(std::set<std::string> names) {
   }
 }
 
+void TrainOneStepCell::set_gradient_source(GradientSource source, std::string name) {
+  check<ValueError>(gradients_ != nullptr || !source,
+                    "optimizer_in_backward updates with each gradient before the next one comes: "
+                    "no others can take their place");
+  gradient_source_ = std::move(source);
+  gradient_source_name_ = std::move(name);
+}
+
 // Shows the gradients to whoever wants to see them whole.
 void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResult& result) {
   if (!observed && !log_grad_norms_) {
@@ -264,9 +273,15 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
   const int64_t step = position_.seen + 1;
   const bool observed = std::any_of(gradient_observers_.begin(), gradient_observers_.end(),
                                     [step](const auto& entry) { return entry.second.wants(step); });
-  if (observed && unscale != 1) {
+  const std::optional<LogicalState> given =
+      gradient_source_ ? gradient_source_(step) : std::nullopt;
+  if ((observed || given) && unscale != 1) {
     gradients_->scale(unscale);
     unscale = 1;
+  }
+  if (given) {
+    observe_gradients(unscale, observed, result);
+    set_gradients(network_, *gradients_, *given, gradient_source_name_);
   }
   {
     const PhaseScope phase("gradient_norm");
@@ -282,7 +297,9 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
     result.norm_threshold = spikes_->threshold();
     spikes_->observe(result.grad_norm);
   }
-  observe_gradients(unscale, observed, result);
+  if (!given) {
+    observe_gradients(unscale, observed, result);
+  }
   apply_schedule(result);
   if (result.finite && !result.skipped) {
     optim::GradTransform transform{.scale = unscale};

@@ -14,6 +14,7 @@
 #include "optim/optimizer.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
+#include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/distributed/model_gradients.h"
 #include "parallel_core/distributed/on_demand_gradients.h"
@@ -100,6 +101,14 @@ class TrainOneStepCell {
     }
   }
 
+  /// Whole gradients of a step by logical name, unscaled, the same on every rank, and where they
+  /// are from; none: those that were computed. Asked on every rank before the norm is taken. What
+  /// is found takes the place of what was computed for norm, clipping and update; gradient
+  /// observers and log_param_grad_norms still see the latter. ValueError with
+  /// optimizer_in_backward, and in the step for names and shapes that are not the model's.
+  using GradientSource = std::function<std::optional<LogicalState>(int64_t step)>;
+  void set_gradient_source(GradientSource source, std::string name);
+
   ParallelModel& network() { return network_; }
   optim::Optimizer& optimizer() { return optimizer_; }
   optim::Schedule::Position position() const { return position_; }
@@ -138,6 +147,8 @@ class TrainOneStepCell {
   std::optional<BackwardUpdate> backward_update_;
   optim::Schedule::Position position_;
   std::map<std::string, GradientObserver> gradient_observers_;
+  GradientSource gradient_source_;
+  std::string gradient_source_name_;
 };
 
 }  // namespace tapestry

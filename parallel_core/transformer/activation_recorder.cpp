@@ -5,6 +5,7 @@
 
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/error.h"
 
 namespace tapestry {
 
@@ -47,20 +48,24 @@ ReportedAxis token_axis(const SequencePart& part) {
   return axis;
 }
 
-bool activations_are_recorded() {
+namespace {
+
+bool any_observer(bool (Observer::*wants)() const) {
   const detail::ObserverList* observers = detail::op_observers();
   return observers != nullptr && !thread_state().recomputing &&
          std::any_of(observers->begin(), observers->end(),
-                     [](const Observer* observer) { return observer->wants_values(); });
+                     [wants](const Observer* observer) { return (observer->*wants)(); });
 }
 
-void report_activation(std::string_view name,
-                       const Tensor& value,
-                       const std::vector<ReportedAxis>& axes,
-                       int64_t batch_axis) {
-  if (!activations_are_recorded()) {
-    return;
-  }
+}  // namespace
+
+bool activations_are_recorded() { return any_observer(&Observer::wants_values); }
+
+bool activations_are_replaced() { return any_observer(&Observer::replaces_values); }
+
+namespace {
+
+ValuePlacement placement_of(const Tensor& value, const std::vector<ReportedAxis>& axes) {
   ValuePlacement placement{.global_shape = value.shape()};
   for (int64_t axis = 0; axis < value.dim(); ++axis) {
     const ReportedAxis& place = axes.at(static_cast<size_t>(axis));
@@ -69,9 +74,79 @@ void report_activation(std::string_view name,
     placement.ranges.push_back(place.size < 0 ? std::vector<ValuePlacement::Range>{{0, own}}
                                               : place.ranges);
   }
+  return placement;
+}
+
+// What the model is to go on with.
+Tensor replaced(std::string_view name,
+                const Tensor& value,
+                const ValuePlacement& placement,
+                int64_t batch_axis) {
+  Tensor goes_on = value;
+  for (Observer* observer : *detail::op_observers()) {
+    Tensor other = observer->replacement({.name = name,
+                                          .value = goes_on,
+                                          .placement = placement,
+                                          .goes_on = goes_on,
+                                          .batch_axis = batch_axis});
+    if (other.defined()) {
+      check<RuntimeError>(other.shape() == value.shape() && other.dtype() == value.dtype(), name,
+                          ": is to be replaced by ", describe(other), ", but is ", describe(value));
+      goes_on = std::move(other);
+    }
+  }
+  return goes_on;
+}
+
+bool take(Tensor& value, Tensor goes_on) {
+  const bool is_another = goes_on.impl() != value.impl();
+  value = std::move(goes_on);
+  return is_another;
+}
+
+}  // namespace
+
+void report_activation(std::string_view name,
+                       const Tensor& value,
+                       const std::vector<ReportedAxis>& axes,
+                       int64_t batch_axis,
+                       const Tensor& with_gradient) {
+  if (!activations_are_recorded()) {
+    return;
+  }
+  const ValuePlacement placement = placement_of(value, axes);
   detail::tell(detail::op_observers(), &Observer::value_made,
-               ObservedValue{
-                   .name = name, .value = value, .placement = placement, .batch_axis = batch_axis});
+               ObservedValue{.name = name,
+                             .value = value,
+                             .placement = placement,
+                             .goes_on = with_gradient.defined() ? with_gradient : value,
+                             .batch_axis = batch_axis});
+}
+
+bool pass_activation(std::string_view name,
+                     Tensor& value,
+                     const std::vector<ReportedAxis>& axes,
+                     int64_t batch_axis) {
+  if (!activations_are_recorded()) {
+    return false;
+  }
+  const ValuePlacement placement = placement_of(value, axes);
+  Tensor goes_on = replaced(name, value, placement, batch_axis);
+  detail::tell(detail::op_observers(), &Observer::value_made,
+               ObservedValue{.name = name,
+                             .value = value,
+                             .placement = placement,
+                             .goes_on = goes_on,
+                             .batch_axis = batch_axis});
+  return take(value, std::move(goes_on));
+}
+
+bool replace_activation(std::string_view name,
+                        Tensor& value,
+                        const std::vector<ReportedAxis>& axes,
+                        int64_t batch_axis) {
+  return activations_are_replaced() &&
+         take(value, replaced(name, value, placement_of(value, axes), batch_axis));
 }
 
 std::vector<ReportedAxis> hidden_axes(const Tensor& hidden,

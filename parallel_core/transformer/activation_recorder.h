@@ -20,8 +20,9 @@ namespace tapestry {
 /// While it lives, keeps what the model of the current rank reports: of each name the first value,
 /// and of that the first row of the batch, as a float32 copy of the shape [1, ...].
 ///
-/// Names: embedding, layers.I.{attention_norm, attention, ffn_norm, mlp, output} and final_norm
-/// [1, S, H]; layers.I.attention.{query, key, value} as projected, with their biases, and
+/// Names: embedding, layers.I.{attention_norm, attention, attention_residual, ffn_norm, mlp,
+/// output} and final_norm [1, S, H], attention_residual being what ffn_norm is the norm of;
+/// layers.I.attention.{query, key, value} as projected, with their biases, and
 /// layers.I.attention.{q, k, v} as attended, after norm and rotation [1, heads or groups, S, D];
 /// layers.I.attention.context, before the output projection [1, S, heads * D]; of a dense MLP
 /// layers.I.mlp.{gate, up}, or up alone, with their biases, and layers.I.mlp.active, before its
@@ -64,16 +65,32 @@ ReportedAxis token_axis(const SequencePart& part);
 /// Whether somebody records: for values that are made only to be reported. Not in a second run.
 bool activations_are_recorded();
 
-/// Reports a value of the model; free of cost unless somebody records. `axes` are those of the
-/// value as it is given: batch-first, or with batch_axis 1 sequence-first.
+/// Whether somebody may put other values in the place of the model's.
+bool activations_are_replaced();
+
+/// Reports a value of the model that is made to be shown; free of cost unless somebody records.
+/// `axes` are those of the value as it is given: batch-first, or with batch_axis 1 sequence-first.
+/// `with_gradient` is a tensor of the graph that has the value's gradient; left out: the value.
 void report_activation(std::string_view name,
                        const Tensor& value,
                        const std::vector<ReportedAxis>& axes,
-                       int64_t batch_axis = 0);
+                       int64_t batch_axis = 0,
+                       const Tensor& with_gradient = {});
+/// Reports a value that the model goes on with, and puts another in its place where an observer has
+/// one (Observer::replacement). True if it has: the value no longer follows from earlier ones.
+bool pass_activation(std::string_view name,
+                     Tensor& value,
+                     const std::vector<ReportedAxis>& axes,
+                     int64_t batch_axis = 0);
+/// The same without the report, for values that report_activation() shows.
+bool replace_activation(std::string_view name,
+                        Tensor& value,
+                        const std::vector<ReportedAxis>& axes,
+                        int64_t batch_axis = 0);
 /// The name "layers.<layer>.<name>".
 std::string layer_value(int64_t layer, std::string_view name);
 
-/// Runs `report`, which calls report_activation(), if somebody records.
+/// Runs `report`, which calls report_activation() or pass_activation(), if somebody records.
 template <class Report>
 void report_if_recorded(const Report& report) {
   if (activations_are_recorded()) [[unlikely]] {

@@ -187,11 +187,11 @@ OutputAndBias ParallelAttention::forward(const Tensor& x,
     k = shaped(parts[1], num_groups_);
     v = shaped(parts[2], num_groups_);
   }
-  const auto report = [&](const char* name, const Tensor& value, int64_t begin, int64_t total) {
+  const auto report = [&](const char* name, Tensor& value, int64_t begin, int64_t total) {
     report_if_recorded([&] {
-      report_activation(layer_value(layer_, name), value,
-                        {whole_axis(), sliced_axis(begin, value.size(1), total),
-                         token_axis(context_layout_.positions(value.size(2))), whole_axis()});
+      pass_activation(layer_value(layer_, name), value,
+                      {whole_axis(), sliced_axis(begin, value.size(1), total),
+                       token_axis(context_layout_.positions(value.size(2))), whole_axis()});
     });
   };
   report("attention.query", q, first_head_, total_heads_);
@@ -214,7 +214,7 @@ OutputAndBias ParallelAttention::forward(const Tensor& x,
   report("attention.k", k, first_group_, total_groups_);
   report("attention.v", v, first_group_, total_groups_);
   const DType compute = precision_.compute;
-  const Tensor merged = [&] {
+  Tensor merged = [&] {
     const RecomputeScope scope = pass.of(LayerOp::kCoreAttention);
     const Tensor attended = attend(q.to(compute), k.to(compute), v.to(compute), context)
                                 .to(precision_.activation);  // [B, n, S, D]
@@ -228,7 +228,7 @@ OutputAndBias ParallelAttention::forward(const Tensor& x,
         sliced_axis(first_head_ * head_dim_, merged.size(2), total_heads_ * head_dim_)};
     axes[static_cast<size_t>(1 - batch_axis)] =
         token_axis(context_layout_.positions(merged.size(1 - batch_axis)));
-    report_activation(layer_value(layer_, "attention.context"), merged, axes, batch_axis);
+    pass_activation(layer_value(layer_, "attention.context"), merged, axes, batch_axis);
   });
   const RecomputeScope scope = pass.of(LayerOp::kOutProj);
   return (*out_proj_)(merged);

@@ -111,7 +111,15 @@ ModelOutput GPTModel::forward(const ModelInput& input) {
     std::vector<ReportedAxis> axes = {whole_axis(), whole_axis(), whole_axis()};
     axes[static_cast<size_t>(sequence_axis())] =
         token_axis(context_parallel_layout().positions(shown.size(sequence_axis())));
-    report_activation("logits", shown, axes, sequence_first() ? 1 : 0);
+    const int64_t batch_axis = sequence_first() ? 1 : 0;
+    const VocabularyShard own = vocabulary_shard(vocabulary_, layout.rank, layout.size);
+    if (!fused && own.valid == own.rows) {
+      std::vector<ReportedAxis> own_axes = axes;
+      own_axes[2] = sliced_axis(own.first, own.rows, vocabulary_);
+      replace_activation("logits", logits, own_axes, batch_axis);
+    }
+    report_activation("logits", shown, axes, batch_axis,
+                      !fused && layout.size == 1 ? logits : Tensor());
   });
   if (!input.labels.defined()) {
     return {.logits = whole(logits)};

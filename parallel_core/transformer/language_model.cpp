@@ -137,8 +137,8 @@ Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
   x = x.to(dtype_);
   report_if_recorded([&] {
     const int64_t batch_axis = sequence_first_ ? 1 : 0;
-    report_activation("embedding", x, hidden_axes(x, batch_axis, context_layout_, layout_),
-                      batch_axis);
+    pass_activation("embedding", x, hidden_axes(x, batch_axis, context_layout_, layout_),
+                    batch_axis);
   });
   return x;
 }

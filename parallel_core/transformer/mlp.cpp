@@ -92,13 +92,13 @@ OutputAndBias ParallelMLP::forward(const Tensor& x, const LayerPass& pass) {
     const RecomputeScope scope = pass.of(LayerOp::kMapping);
     return (*mapping_)(x, pass.keeps_gathered(LayerOp::kPostAttentionNorm));
   }();
-  const Tensor active = [&] {
+  Tensor active = [&] {
     const RecomputeScope scope = pass.of(LayerOp::kActivation);
     return activation_(mapped.output, mapped.bias);
   }();
-  report(mapped, active);
+  const bool is_replaced = report(mapped, active);
   const RecomputeScope scope = pass.of(LayerOp::kProjection);
-  if (!recomputes_ || pass.keeps(LayerOp::kActivation)) {
+  if (!recomputes_ || is_replaced || pass.keeps(LayerOp::kActivation)) {
     return (*projection_)(active);
   }
   // The widest value of the layer is made from the one before it, which its own backward keeps.
@@ -107,18 +107,21 @@ OutputAndBias ParallelMLP::forward(const Tensor& x, const LayerPass& pass) {
   });
 }
 
-void ParallelMLP::report(const OutputAndBias& mapped, const Tensor& active) const {
+bool ParallelMLP::report(const OutputAndBias& mapped, Tensor& active) const {
   if (layer_ < 0 || !activations_are_recorded()) {
-    return;
+    return false;
   }
   const int64_t batch_axis = sequence_first_ ? 1 : 0;
-  const auto show = [&](const char* name, const Tensor& value) {
+  const auto axes_of = [&](const Tensor& value) {
     const int64_t own = value.size(2);
     std::vector<ReportedAxis> axes = {whole_axis(), whole_axis(),
                                       sliced_axis(layout_.rank * own, own, layout_.size * own)};
     axes[static_cast<size_t>(1 - batch_axis)] =
         token_axis(context_parallel_layout().positions(value.size(1 - batch_axis)));
-    report_activation(layer_value(layer_, name), value, axes, batch_axis);
+    return axes;
+  };
+  const auto show = [&](const char* name, const Tensor& value) {
+    report_activation(layer_value(layer_, name), value, axes_of(value), batch_axis);
   };
   const Tensor both = shown_only([&] { return add_bias(mapped.output, mapped.bias); });
   const int64_t channels = active.size(2);
@@ -128,7 +131,7 @@ void ParallelMLP::report(const OutputAndBias& mapped, const Tensor& active) cons
   } else {
     show("mlp.up", both);
   }
-  show("mlp.active", active);
+  return pass_activation(layer_value(layer_, "mlp.active"), active, axes_of(active), batch_axis);
 }
 
 }  // namespace tapestry

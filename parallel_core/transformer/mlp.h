@@ -38,7 +38,7 @@ class ParallelMLP final : public MlpBlock {
   OutputAndBias forward(const Tensor& x, const LayerPass& pass) override;
 
  private:
-  void report(const OutputAndBias& mapped, const Tensor& active) const;
+  bool report(const OutputAndBias& mapped, Tensor& active) const;
 
   std::string hidden_act_;
   Activation activation_;

@@ -145,15 +145,35 @@ OutputAndBias ParallelTransformerLayer::finish(const OutputAndBias& block,
 
 ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
                                                  const AttentionContext& context) {
-  const auto report = [&](const char* name, const auto& make) {
-    report_if_recorded([&] {
-      const Tensor value = shown_only(make);
-      report_activation(layer_value(layer_, name), value,
-                        hidden_axes(value, batch_axis_, context_layout_, layout_), batch_axis_);
-    });
+  const auto axes_of = [&](const Tensor& value) {
+    return hidden_axes(value, batch_axis_, context_layout_, layout_);
   };
-  const auto report_block = [&](const char* name, const OutputAndBias& block) {
-    report(name, [&] { return add_bias(block.output, block.bias); });
+  const auto pass_on = [&](const char* name, Tensor& value) {
+    report_if_recorded(
+        [&] { pass_activation(layer_value(layer_, name), value, axes_of(value), batch_axis_); });
+  };
+  // A block's result, and what becomes of it by adding. Both are made only to be shown, as the next
+  // norm adds; but a sum that another takes the place of is made here.
+  const auto pass_sum = [&](const char* block, const char* name, ResidualStream& out) {
+    report_if_recorded([&] {
+      const OutputAndBias made = out.pending;
+      const Tensor shown = shown_only([&] { return add_bias(made.output, made.bias); });
+      const Tensor total = shown_only([&] { return out.sum(precision_); });
+      Tensor with_gradient = made.output;
+      if (activations_are_replaced()) {
+        Tensor sum = [&] {
+          const UnobservedScope unobserved;
+          return out.sum(precision_);
+        }();
+        if (replace_activation(layer_value(layer_, name), sum, axes_of(sum), batch_axis_)) {
+          out.value = with_gradient = sum;
+          out.pending = {};
+        }
+      }
+      report_activation(layer_value(layer_, block), shown, axes_of(shown), batch_axis_,
+                        with_gradient);
+      report_activation(layer_value(layer_, name), total, axes_of(total), batch_axis_);
+    });
   };
   const auto values = recompute_ && grad_enabled() ? std::make_shared<RecomputedValues>() : nullptr;
   const LayerPass pass = values != nullptr ? LayerPass(*recompute_, *values) : LayerPass();
@@ -161,29 +181,27 @@ ResidualStream ParallelTransformerLayer::forward(const ResidualStream& stream,
   if (full) {
     values->set_repeats_communication(recompute_->repeats_communication);
   }
-  const AddNorm before =
+  AddNorm before =
       normalize(stream, *input_norm_, LayerOp::kInputNorm, full && !recompute_->keeps_input, pass);
   stream.release();
   if (full && recompute_->slices_input && recompute_->keeps_input) {
     slice_input(before.sum, pass);
   }
   const RecomputeScope scope = pass.rest();
-  report("attention_norm", [&] { return before.normed; });
+  pass_on("attention_norm", before.normed);
   const OutputAndBias attended =
       finish((*attention_)(before.normed, context, pass), LayerOp::kOutProj,
              DropoutSite::kAttentionOutput, attn_post_norm_, LayerOp::kAttentionPostNorm, pass);
-  report_block("attention", attended);
-  const ResidualStream middle = {residual_from_norm_ ? before.normed : before.sum, attended};
-  const AddNorm between =
-      normalize(middle, *post_attention_norm_, LayerOp::kPostAttentionNorm,
-                values != nullptr && recompute_->recomputes(LayerOp::kAdd), pass);
-  report("ffn_norm", [&] { return between.normed; });
+  ResidualStream middle = {residual_from_norm_ ? before.normed : before.sum, attended};
+  pass_sum("attention", "attention_residual", middle);
+  AddNorm between = normalize(middle, *post_attention_norm_, LayerOp::kPostAttentionNorm,
+                              values != nullptr && recompute_->recomputes(LayerOp::kAdd), pass);
+  pass_on("ffn_norm", between.normed);
   const OutputAndBias fed =
       finish((*mlp_)(between.normed, pass), LayerOp::kProjection, DropoutSite::kMlpOutput,
              ffn_post_norm_, LayerOp::kFfnPostNorm, pass);
-  report_block("mlp", fed);
   ResidualStream out = {residual_from_norm_ ? between.normed : between.sum, fed, values};
-  report("output", [&] { return out.sum(precision_); });
+  pass_sum("mlp", "output", out);
   return out;
 }
 
@@ -223,9 +241,9 @@ Tensor ParallelTransformer::forward(const Tensor& hidden,
   } else {
     out = stream.normalize(*final_norm_).normed;
     report_if_recorded([&] {
-      report_activation("final_norm", out,
-                        hidden_axes(out, batch_axis_, context_parallel_layout(), layout_),
-                        batch_axis_);
+      pass_activation("final_norm", out,
+                      hidden_axes(out, batch_axis_, context_parallel_layout(), layout_),
+                      batch_axis_);
     });
   }
   stream.release();

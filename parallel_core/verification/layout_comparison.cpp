@@ -83,6 +83,7 @@ std::string maker_of_activation(const std::string& activation) {
       {"attention.v", "ColumnParallelLinear qkv_proj in ParallelAttention"},
       {"attention.context", "ParallelAttention"},
       {"attention", "RowParallelLinear out_proj in ParallelAttention, dropout"},
+      {"attention_residual", "ParallelTransformerLayer (residual sum)"},
       {"ffn_norm", "ParallelNorm post_attention_norm"},
       {"mlp.gate", "ColumnParallelLinear mapping in ParallelMLP"},
       {"mlp.up", "ColumnParallelLinear mapping in ParallelMLP"},

@@ -231,6 +231,34 @@ def write_hf_configs(checkpoint):
                     "mlp_only_layers": [0], "use_sliding_window": False, "max_window_layers": 2}))
 
 
+def write_curves():
+    lines = [json.dumps({"step": step, "loss": 3 - step / 10, "grad_norm": 1.5, "finite": True})
+             for step in range(1, 5)]
+    put("curves", "whole_metrics", "\n".join(lines) + "\n")
+    put("curves", "whole_table", "step,loss,grad_norm\n1,3.5,1\n2,nan,\n5,-inf,2e-3\n")
+    put("curves", "whole_quoted", '"Wall time"\t"Step"\t"my ""run"" - loss"\n1\t"2"\t"3.5"\n')
+    put("curves", "whole_started_over", "iteration;lm loss\n1;3\n2;2\n2;1\n1;4\n")
+
+
+def write_sides():
+    put("checklist", "whole_megatron",
+        "ARGS=\"\n --num-layers 2 --hidden-size 64 \\\n --num-attention-heads=4 --swiglu\n\"\n"
+        "torchrun pretrain_gpt.py $ARGS --lr 1e-3 --train-iters 20 # --lr 2\n"
+        " --global-batch-size 4 --lr-decay-style cosine --num-experts 4 --moe-layer-freq 2 --bf16\n")
+    put("checklist", "whole_megatron_json",
+        json.dumps({"num_layers": 2, "hidden_size": 64, "swiglu": True, "lr": 1e-3,
+                    "train_samples": 100, "global_batch_size": 4, "vocab_size": 500}))
+    put("checklist", "whole_static",
+        "runner_config: {batch_size: 2}\n"
+        "optimizer: {type: AdamW, betas: [0.9, 0.95], eps: 1.e-8, weight_decay: 0.1}\n"
+        "lr_schedule: {type: CosineWithWarmUpLR, learning_rate: 1.e-3, warmup_ratio: 0.1, total_steps: 20}\n"
+        "runner_wrapper: {use_clip_grad: True, max_grad_norm: 0.5}\n"
+        "parallel_config: {data_parallel: 2, pipeline_stage: 2, micro_batch_num: 4}\n"
+        "moe_config: {expert_num: 4, capacity_factor: 1.5, enable_sdrop: True}\n"
+        "model: {model_config: {type: LlamaConfig, num_layers: 2, hidden_size: 64, num_heads: 4,\n"
+        "  multiple_of: 32, ffn_dim_multiplier: 1.3, compute_dtype: bfloat16, eos_token_id: 2}}\n")
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
@@ -240,6 +268,8 @@ def main():
     write_manifests()
     write_states(checkpoint)
     write_hf_configs(checkpoint)
+    write_curves()
+    write_sides()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -171,6 +172,54 @@ TEST(Registry, KnowsWhereAnOpIsDefined) {
   EXPECT_TRUE(info->file.starts_with("autograd/ops/")) << info->file;
   EXPECT_GT(info->line, 1U);
   EXPECT_EQ(find_op("no such op"), nullptr);
+}
+
+// Runs what it is told of again, on inputs of another dtype and value.
+class OpsAgain final : public Observer {
+ public:
+  bool wants_ops_again() const override { return true; }
+  void op_ended(const OpRun& run) override {
+    ASSERT_NE(run.again, nullptr) << run.op;
+    const UnobservedScope unobserved;
+    TensorList inputs;
+    for (const Tensor& input : run.inputs) {
+      inputs.push_back(input.defined() ? input.detach().to(kFloat64) : input);
+    }
+    const TensorList outputs = (*run.again)(inputs);
+    ASSERT_EQ(outputs.size(), run.outputs.size());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      EXPECT_EQ(outputs[i].dtype(), kFloat64);
+      EXPECT_EQ(outputs[i].to_vector<double>(), run.outputs[i].to_vector<double>());
+    }
+    kept[std::string(run.op)] = *run.again;
+  }
+
+  std::map<std::string, OpAgain> kept;
+};
+
+TEST(Observer, OpsCanBeRunAgainOnOtherInputs) {
+  OpsAgain observer;
+  {
+    const ObserverScope scope(observer);
+    square(pair_of(3));
+    cat({pair_of(1), pair_of(2)});  // a list is an input, and several tensors
+  }
+  EXPECT_EQ(observer.kept.at("square")(TensorList{full({1}, 5)})[0].item(), 25);
+  const TensorList joined = observer.kept.at("cat")(TensorList{full({1}, 5), full({2}, 6)});
+  EXPECT_EQ(joined[0].to_vector<double>(), (std::vector<double>{5, 6, 6}));
+  // With recording on there is a gradient.
+  const Tensor x = pair_of(4);
+  sum(observer.kept.at("square")(TensorList{x})[0]).backward();
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{8, 8}));
+}
+
+TEST(Observer, NobodyCopiesOpsUnlessItIsAskedFor) {
+  class Asks final : public Observer {
+   public:
+    void op_ended(const OpRun& run) override { EXPECT_EQ(run.again, nullptr); }
+  } observer;
+  const ObserverScope scope(observer);
+  square(pair_of(3));
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 The models are small ones with the modules, names and orientation that transformers' Llama and GPT-2
 have (modeling_llama.py, modeling_gpt2.py), written anew in plain PyTorch. Made with PyTorch 1.13 of
-Debian 12. One step each.
+Debian 12. One step each; run.yaml repeats it with pretrain_gpt.
 """
 
 import json
@@ -16,6 +16,7 @@ import sys
 import torch
 from torch import nn
 
+sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "..", "tools"))
 from torch_dump import TorchDump  # noqa: E402
@@ -191,8 +192,9 @@ class Gpt2(nn.Module):
 def train(name, model, micro_batches, folder):
     """One AdamW step on made-up tokens, dumped."""
     folder = os.path.join(folder, name)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
+    for part in ("case", "dump"):
+        shutil.rmtree(os.path.join(folder, part), ignore_errors=True)
+    os.makedirs(folder, exist_ok=True)
     config = os.path.join(folder, "dump.json")
     with open(config, "w", encoding="utf-8") as file:
         json.dump({"common_dump_settings": {"path": os.path.join(folder, "dump"), "saved_data": "full",

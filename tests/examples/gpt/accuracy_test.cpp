@@ -1,5 +1,8 @@
 // The program accuracy: its commands, their files, and what it refuses.
+#include <set>
+
 #include "tests/examples/gpt/run_program.h"
+#include "tests/parallel_core/accuracy/made_up_curves.h"
 
 namespace tapestry {
 namespace {
@@ -140,6 +143,48 @@ TEST_F(AccuracyProgram, CurvesThatDiffer) {
   EXPECT_EQ(json()["first"]["tensor"], "loss");
   // Bounds can be changed, and change the verdict.
   EXPECT_EQ(accuracy("curves a.csv b.csv --loss_bound 0.6"), 0) << said();
+}
+
+// The first made-up case of each verdict, from files.
+TEST_F(AccuracyProgram, CurvesOfEveryVerdict) {
+  std::set<std::string> seen;
+  for (const accuracy::MadeUpCase& made_up : accuracy::made_up_cases()) {
+    if (!seen.insert(made_up.verdict).second) {
+      continue;
+    }
+    std::string files;
+    for (const accuracy::CurveRun& run : accuracy::make_up(made_up, 1)) {
+      std::ostringstream table;
+      table.precision(17);
+      table << "step,loss,grad_norm\n";
+      for (size_t i = 0; i < run.steps.size(); ++i) {
+        table << run.steps[i] << "," << run.loss[i] << "," << run.grad_norm[i] << "\n";
+      }
+      dir_.write(run.name + ".csv", table.str());
+      files += " " + run.name + ".csv";
+    }
+    const bool mild = seen.size() <= 3;  // accepted, within_references and close come first
+    EXPECT_EQ(this->accuracy("curves" + files + " --json out.json"), mild ? 0 : 1) << said();
+    EXPECT_EQ(json()["verdict"], made_up.verdict) << made_up.name;
+    EXPECT_EQ(json()["first"].is_null(), mild);
+  }
+  EXPECT_EQ(seen.size(), 6U);
+}
+
+TEST_F(AccuracyProgram, CurvesTakeMetricsThatAreNotFinite) {
+  std::string ours;
+  std::string reference;
+  for (int step = 1; step <= 20; ++step) {
+    const std::string begin = "{\"step\":" + std::to_string(step) + ",\"loss\":";
+    ours += begin + (step < 12 ? "2.5" : "\"nan\"") + ",\"grad_norm\":1}\n";
+    reference += begin + "2.5,\"grad_norm\":1}\n";
+  }
+  dir_.write("ours/metrics.jsonl", ours);
+  dir_.write("reference/metrics.jsonl", reference);
+  EXPECT_EQ(accuracy("curves ours reference --json out.json"), 1) << said();
+  EXPECT_EQ(json()["verdict"], "jump");
+  EXPECT_EQ(json()["first"]["step"], 12);
+  EXPECT_EQ(json()["first"]["distance"], "inf");
 }
 
 }  // namespace

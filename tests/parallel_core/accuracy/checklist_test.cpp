@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "autograd/tensor/error.h"
 #include "parallel_core/accuracy/checklist_data.h"
 #include "parallel_core/accuracy/checklist_items.h"
@@ -52,6 +55,11 @@ std::string refusal(Reader&& reader) {
   } catch (const Error& error) {
     return error.what();
   }
+}
+
+std::string read_all(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 TEST(Checklist, TheSameConfigurationAgrees) {
@@ -268,12 +276,14 @@ TEST(Checklist, RefusesWrongArgumentsOfMegatron) {
   EXPECT_THAT(message("--num-layers two"),
               HasSubstr("args.txt: num_layers is 'two'; expected a number"));
   EXPECT_THAT(message("--num-layers 2.5"), HasSubstr("expected a whole number"));
+  EXPECT_THAT(message("--num-layers 3e9"), HasSubstr("a whole number of at most 2.14748e+09"));
   EXPECT_THAT(message("--lr $LR"), HasSubstr("write out what the variable stands for"));
   EXPECT_THAT(message("--lr --bf16"), HasSubstr("--lr: a value is missing behind it"));
   EXPECT_THAT(message("--num-layers"), HasSubstr("a value is missing"));
   EXPECT_THAT(message("--bf16 --fp16"), HasSubstr("fp16 and bf16 are both given; keep one"));
   EXPECT_THAT(message("{\"swiglu\": 3}"), HasSubstr("swiglu is '3'; expected true or false"));
-  EXPECT_THAT(message("--num-layers 9000000"), HasSubstr("expected a number from 1 to 100000"));
+  EXPECT_THAT(message("--num-layers 2 --moe-layer-freq 0"), HasSubstr("expected a number above 0"));
+  EXPECT_THAT(message("--lr 1 --train-iters 9 --lr-decay-style steep"), HasSubstr("args.txt: "));
   EXPECT_THAT(message("--global-batch-size 3 --micro-batch-size 2 --data-parallel-size 1"),
               HasSubstr("no multiple"));
 }
@@ -345,6 +355,13 @@ TEST(Checklist, RefusesWrongStaticConfigurations) {
   EXPECT_THAT(message(kStaticRun, "multiple_of: 32", "multiple_of: 0"),
               HasSubstr("expected a number above 0"));
   EXPECT_THAT(message(kStaticRun, "betas: [0.9", "betas: {0.9"), HasSubstr("static.yaml:"));
+  EXPECT_THAT(message(kStaticRun, "num_heads: 4",
+                      "n_kv_heads: 2\n    head_dim: 3000000000\n    num_heads: 4"),
+              HasSubstr("head_dim: is 3000000000; expected a number from -1 to 2147483647"));
+  EXPECT_THAT(message(kStaticRun, "data_parallel: 2", "data_parallel: 0"),
+              HasSubstr("data_parallel together are 0"));
+  EXPECT_THAT(message(kStaticRun, "multiple_of: 32", "multiple_of: 32\n    ffn_dim_multiplier: -2"),
+              HasSubstr("ffn_dim_multiplier: is -2; expected a number above 0"));
 }
 
 // ---- Recognition by content.
@@ -376,6 +393,22 @@ TEST(Checklist, ReadsAStoredReferenceRun) {
   EXPECT_FALSE(side.values.contains("model_config.use_fused_kernels"));
   ASSERT_TRUE(side.step_data);
   EXPECT_EQ(look_at_steps(*side.step_data).labels.text(), "by one");
+}
+
+TEST(Checklist, RefusesAWrongReference) {
+  const data::TempDir dir;
+  const std::string good =
+      read_all(TAPESTRY_SOURCE_DIR "/tests/data/golden_models/llama_tiny/config.json");
+  const auto message = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    const std::string path = dir.write("config.json", text.replace(at, from.size(), to));
+    return refusal([&] { read_other_side(path, {}); });
+  };
+  EXPECT_THAT(message("\"data_parallel_size\": ", "\"data_parallel_size\": -"),
+              HasSubstr("config.json: data_parallel_size is -"));
+  EXPECT_THAT(message("\"num_layers\"", "\"number_of_layers\""), HasSubstr("number_of_layers"));
 }
 
 TEST(Checklist, RefusesWhatItCannotRecognise) {

@@ -211,6 +211,15 @@ TEST(LogicalTensor, WhatCannotBePutTogetherSaysWhy) {
     EXPECT_THAT(dump.only().problem(), HasSubstr("belongs to no samples"));
   }
   {
+    MadeUpDump dump("stages");  // of a pipeline: the same module around other layers
+    const auto module = [&](double from) {
+      return DumpedTensor{.op_type = "Module", .value = numbered({2, 2}, from), .samples = {0, 1}};
+    };
+    dump.add(0, {module(1)});
+    dump.add(1, {module(2)});
+    EXPECT_THAT(dump.only().problem(), HasSubstr("ranks 0 and 1 have different values"));
+  }
+  {
     MadeUpDump dump("weights");  // equal on all of them
     dump.add(0, {{.value = whole}});
     dump.add(1, {{.value = whole}});
