@@ -324,8 +324,7 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   if (!tapestry::pretrain(config, training).stopped_on_request) {
     tapestry::measure_rounding(config, training, repetitions);
   }
-}
-return kFinished;
+  return kFinished;
 }
 
 }  // namespace
