@@ -284,7 +284,7 @@ struct AddAndNorm {
     const Tensor dx = needs[0] ? d.to(x_dtype) : Tensor();
     const Tensor offset = x_bias;
     const Tensor doffset =
-        needs[4] ? sum_to(widen(d), offset.shape()).to(offset.dtype()) : Tensor();
+        needs[4] ? sum_to(tapestry::widen(d), offset.shape()).to(offset.dtype()) : Tensor();
     return {dx, needs[1] ? d : Tensor(), parts[1], parts[2], doffset};
   }
 };

@@ -4,27 +4,21 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
-#include "autograd/ops/map.h"
-#include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
-#include "autograd/tensor/rank_context.h"
 #include "parallel_core/accuracy/checklist.h"
 #include "parallel_core/accuracy/checklist_side.h"
 #include "parallel_core/accuracy/compare_curves.h"
-#include "parallel_core/dist_checkpointing/checkpoint.h"
-#include "parallel_core/parallel_state.h"
-#include "parallel_core/training/rounding_noise.h"
-#include "parallel_core/transformer/activation_recorder.h"
-#include "parallel_core/verification/compared_training.h"
+#include "parallel_core/verification/batch_difference.h"
 #include "parallel_core/verification/layout_comparison.h"
 #include "parallel_core/verification/layout_text.h"
 #include "parallel_core/verification/optimizer_check.h"
+#include "parallel_core/verification/own_training.h"
 #include "parallel_core/verification/reference_run.h"
-#include "parallel_core/verification/rounding_spread.h"
+#include "parallel_core/verification/step_comparison.h"
 
 namespace tapestry {
 
@@ -34,193 +28,11 @@ using accuracy::FirstDifference;
 using accuracy::Outcome;
 using accuracy::VerdictReport;
 
-// What our training has done in a step.
-struct OwnStep {
-  StepResult result;
-  std::map<std::string, Tensor> values;
-  LogicalState gradients;
-  ObservedUpdate update;
-};
-
-struct OwnRun {
-  std::vector<OwnStep> steps;
-  std::vector<std::string> tensors;            // in the order of their making
-  std::map<std::string, std::string> makers;   // by logical tensor: type and path of the module
-  std::map<std::string, int64_t> value_order;  // of a step
-};
-
 uint64_t bits_of(double value) {
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(bits));
   return bits;
 }
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  if (a.shape() != b.shape() || a.dtype() != b.dtype()) {
-    return false;
-  }
-  const Tensor x = dense(a);
-  const Tensor y = dense(b);
-  return std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype()))) == 0;
-}
-
-// One process with the data of all ranks of the configuration.
-class Process {
- public:
-  Process(const AllConfig& config, const VerifyOptions& options)
-      : guard_(context_), config_(config), options_(options) {
-    initialize_model_parallel();
-  }
-  ~Process() { destroy_model_parallel(); }
-  Process(const Process&) = delete;
-  Process& operator=(const Process&) = delete;
-
-  LogicalState start_weights() {
-    ComparedTraining training(config_, options_, true);
-    load_start(training);
-    return get_logical_state(*training.model);
-  }
-
-  std::vector<std::vector<data::Batch>> batches(int64_t steps) {
-    const ComparedTraining training(config_, options_, true);
-    std::vector<std::vector<data::Batch>> out;
-    for (int64_t step = 0; step < steps; ++step) {
-      out.push_back(training.batches(step));
-    }
-    return out;
-  }
-
-  // Trains; with `draw`, results of ops are moved by roundings.
-  OwnRun train(int64_t steps, const std::optional<uint64_t>& draw) {
-    ComparedTraining training(config_, options_, true);
-    OwnRun run;
-    for (const nn::Module::NamedModule& entry : training.model->named_modules()) {
-      types_[entry.name] = entry.module->type_name();
-    }
-    std::map<std::string, bool> decays;
-    std::map<std::string, std::string> owner;
-    for (const nn::Module::NamedParameter& entry : training.model->named_parameters()) {
-      const std::string module = entry.name.substr(0, entry.name.rfind('.'));
-      for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
-        run.tensors.push_back(logical.name);
-        run.makers[logical.name] = types_[module] + " " + module;
-        decays[logical.name] = entry.parameter->flags().decay;
-        owner[logical.name] = entry.name;
-      }
-    }
-    load_start(training);
-    if (options_.parts.started) {
-      options_.parts.started(*training.model);
-    }
-    training.start({});
-    for (int64_t step = 1; step <= steps; ++step) {
-      if (options_.parts.before_step) {
-        options_.parts.before_step(*training.model, step);
-      }
-      run.steps.push_back(train_step(training, step, draw, decays, owner));
-      if (step == 1) {
-        int64_t order = 0;
-        for (const std::string& name : value_order_) {
-          run.value_order[name] = order++;
-        }
-      }
-    }
-    return run;
-  }
-
- private:
-  // Values as ActivationRecorder keeps them, and their order.
-  class OrderedRecorder final : public ActivationRecorder {
-   public:
-    explicit OrderedRecorder(std::vector<std::string>& order) : order_(order) {}
-    void value_made(const ObservedValue& value) override {
-      const std::string name(value.name);
-      if (!values().contains(name)) {
-        order_.push_back(name);
-      }
-      ActivationRecorder::value_made(value);
-    }
-
-   private:
-    std::vector<std::string>& order_;
-  };
-
-  void load_start(ComparedTraining& training) {
-    if (const std::string& path = config_.training_config.load_checkpoint; !path.empty()) {
-      load_weights(*training.model, config_.model_config, path);
-    }
-  }
-
-  OwnStep train_step(ComparedTraining& training,
-                     int64_t step,
-                     const std::optional<uint64_t>& draw,
-                     const std::map<std::string, bool>& decays,
-                     const std::map<std::string, std::string>& owner) {
-    OwnStep own;
-    own.update.step = step;
-    LogicalState before = get_logical_state(*training.model, training.optimizer.get());
-    training.cell->set_gradient_observer(
-        [&](int64_t /*step*/) { own.gradients = logical_gradients(*training.model); });
-    const std::vector<data::Batch> batches = training.batches(step - 1);
-    {
-      std::optional<RoundingNoise> noise;
-      std::optional<ObserverScope> noisy;
-      if (draw) {
-        noise.emplace(*draw * 1000003 + static_cast<uint64_t>(step));
-        noisy.emplace(*noise);
-      }
-      const std::unique_ptr<Observer> observer =
-          options_.parts.observer ? options_.parts.observer() : nullptr;
-      std::optional<ObserverScope> observed;
-      if (observer != nullptr) {
-        observed.emplace(*observer);
-      }
-      value_order_.clear();
-      const OrderedRecorder recorder(value_order_);
-      own.result = (*training.cell)(batches);
-      own.values = recorder.values();
-    }
-    training.cell->set_gradient_observer({});
-    LogicalState after = get_logical_state(*training.model, training.optimizer.get());
-    std::map<std::string, const optim::ParamGroup*> groups;
-    for (const optim::ParamGroup& group : training.optimizer->param_groups()) {
-      for (const std::string& name : group.names) {
-        groups[name] = &group;
-      }
-    }
-    for (const auto& [name, gradient] : own.gradients) {
-      const auto group = groups.find(owner.at(name));
-      const bool known = group != groups.end();
-      // The decay that belongs to the step, whichever group the tensor was put into.
-      double decay = 0;
-      for (const optim::ParamGroup& each : training.optimizer->param_groups()) {
-        decay = std::max(decay, each.weight_decay);
-      }
-      own.update.entries[name] = {.gradient = gradient,
-                                  .before = before.at(name),
-                                  .after = after.at(name),
-                                  .lr = known ? group->second->lr : 0,
-                                  .weight_decay = decay,
-                                  .decays = decays.at(name)};
-    }
-    return own;
-  }
-
-  RankContext context_;
-  RankContextGuard guard_;
-  const AllConfig& config_;
-  const VerifyOptions& options_;
-  std::map<std::string, std::string> types_;
-  std::vector<std::string> value_order_;
-};
-
-// One quantity on both sides.
-struct Quantity {
-  Finding finding;
-  std::string stage;
-  std::string pass;
-  std::string module;
-};
 
 class Search {
  public:
@@ -230,8 +42,8 @@ class Search {
     // A layout's data-parallel ranks are known by the sequences of the reference's steps alone.
     const int64_t theirs = global_batch_size(reference_.config(), 1);
     const int64_t ours = global_batch_size(config_, 1);
-    const int64_t ranks = ours > 0 && theirs % ours == 0 ? std::max<int64_t>(1, theirs / ours) : 1;
-    single_ = load(single_process_overrides(config_, ranks));
+    ranks_ = ours > 0 && theirs % ours == 0 ? std::max<int64_t>(1, theirs / ours) : 1;
+    single_ = load(single_process_overrides(config_, ranks_));
     require_supported(single_);
     report_.command = "find_fault";
     report_.title = concat("our training and ", folder);
@@ -270,10 +82,9 @@ class Search {
   }
 
   bool config_stage() {
-    const accuracy::SideOptions sides;
-    const VerdictReport list =
-        accuracy::run_checklist(accuracy::side_of(config_, options_.config_file, sides),
-                                accuracy::read_other_side(reference_.config_file(), sides));
+    const VerdictReport list = accuracy::run_checklist(
+        accuracy::side_of(config_, options_.config_file, {.data_parallel_size = ranks_}),
+        accuracy::read_other_side(reference_.config_file(), {}));
     int64_t differing = 0;
     std::string keys;
     for (const accuracy::Finding& finding : list.findings) {
@@ -297,10 +108,10 @@ class Search {
   bool weights_stage() {
     LogicalState theirs;
     {
-      Process process(reference_.config(), plain_);
+      OwnTraining process(reference_.config(), plain_);
       theirs = process.start_weights();
     }
-    Process process(single_, options_.training);
+    OwnTraining process(single_, options_.training);
     const LogicalState ours = process.start_weights();
     std::string differing;
     std::string detail;
@@ -314,7 +125,7 @@ class Search {
         break;
       }
       const Tensor expected = found->second.to(value.dtype());
-      if (!same_bits(value, expected)) {
+      if (!equal_bits(value, expected)) {
         differing = name;
         distance = element_distance(value.to(kFloat64), expected.to(kFloat64),
                                     largest_element(expected.to(kFloat64)));
@@ -348,10 +159,10 @@ class Search {
     const int64_t steps = compared_steps();
     std::vector<std::vector<data::Batch>> theirs;
     {
-      Process process(reference_.config(), plain_);
+      OwnTraining process(reference_.config(), plain_);
       theirs = process.batches(steps);
     }
-    Process process(single_, options_.training);
+    OwnTraining process(single_, options_.training);
     const auto ours = process.batches(steps);
     int64_t compared = 0;
     for (int64_t step = 1; step <= steps; ++step) {
@@ -368,7 +179,7 @@ class Search {
                              " in the reference."));
         }
         compared += 3;
-        if (const auto found = first_other(a[m], b[m])) {
+        if (const auto found = first_difference(a[m], b[m])) {
           first.tensor = found->tensor;
           first.sample = found->sample;
           row("data", compared, 1, 0, false, found->detail);
@@ -382,62 +193,29 @@ class Search {
     return true;
   }
 
-  struct Other {
-    std::string tensor;
-    std::optional<int64_t> sample;
-    std::string detail;
-  };
-  static std::optional<Other> first_other(const data::Batch& a, const data::Batch& b) {
-    if (a.batch != b.batch || a.seq != b.seq) {
-      return Other{
-          "tokens", {}, concat(a.batch, " x ", a.seq, " tokens against ", b.batch, " x ", b.seq)};
-    }
-    const auto look = [&](const char* name, const auto& x, const auto& y) -> std::optional<Other> {
-      for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
-        if (x[i] != y[i]) {
-          const auto row = static_cast<int64_t>(i) / a.seq;
-          const auto at = static_cast<size_t>(row);
-          return Other{name,
-                       at < a.sample_ids.size() ? std::optional(a.sample_ids[at]) : std::nullopt,
-                       concat(name, " of row ", row, ", position ", static_cast<int64_t>(i) % a.seq,
-                              ": ", x[i], " against ", y[i])};
-        }
-      }
-      if (x.size() != y.size()) {
-        return Other{name, {}, concat(name, ": ", x.size(), " against ", y.size())};
-      }
-      return std::nullopt;
-    };
-    if (auto found = look("tokens", a.tokens, b.tokens)) {
-      return found;
-    }
-    if (auto found = look("labels", a.labels, b.labels)) {
-      return found;
-    }
-    return look("loss_mask", a.loss_mask, b.loss_mask);
-  }
-
   int64_t compared_steps() const { return std::min(options_.steps, reference_.steps()); }
 
   // Forward to optimizer.
   bool numbers_stages() {
     const int64_t steps = compared_steps();
     {
-      Process process(single_, options_.training);
-      own_ = process.train(steps, std::nullopt);
+      OwnTraining process(single_, options_.training);
+      own_ = process.train(steps);
     }
+    StepComparison comparison(single_, own_, reference_);
     for (int64_t k = 0; k < options_.rounding_runs; ++k) {
-      Process process(single_, options_.training);
-      measure(process.train(steps, static_cast<uint64_t>(k)));
+      OwnTraining process(single_, options_.training);
+      comparison.measure(process.train(steps, static_cast<uint64_t>(k)));
     }
-    std::vector<Quantity> all;
+    std::vector<ComparedQuantity> all;
     for (int64_t step = 1; step <= steps; ++step) {
-      compare_step(step, all);
+      for (ComparedQuantity& each : comparison.compare(step)) {
+        all.push_back(std::move(each));
+      }
     }
-    const auto optimizer = optimizer_fault();
-    std::map<std::string, std::vector<const Quantity*>> by_stage;
-    const Quantity* first = nullptr;
-    for (const Quantity& each : all) {
+    std::map<std::string, std::vector<const ComparedQuantity*>> by_stage;
+    const ComparedQuantity* first = nullptr;
+    for (const ComparedQuantity& each : all) {
       by_stage[each.stage].push_back(&each);
       if (first == nullptr && !each.finding.agrees()) {
         first = &each;
@@ -447,26 +225,83 @@ class Search {
          {"forward", "loss", "backward", "reduction", "schedule", "optimizer"}) {
       add_row(stage, by_stage[stage]);
     }
-    // A wrong update shows in the next step's numbers, too: it comes first.
-    if (optimizer && (first == nullptr || first->finding.step > optimizer->step ||
-                      first->stage == "optimizer")) {
+    // A wrong update shows in the next step's numbers, too: it comes first, and so does a weight
+    // that is not what the update has left.
+    const auto comes_first = [&](int64_t step) {
+      return first == nullptr || first->finding.step > step ||
+             (first->finding.step == step && first->stage == "optimizer");
+    };
+    const std::vector<ObservedUpdate> updates = recorded_updates();
+    const auto rule = followed_rule();
+    const auto optimizer =
+        rule ? find_optimizer_fault(*rule, updates) : std::optional<OptimizerFault>();
+    if (rule && !optimizer) {
+      row("optimizer", std::ssize(own_.tensors) * steps, largest_update_share(*rule, updates), 1,
+          true, "updates follow from their gradients");
+    }
+    const auto stale = stale_weight();
+    if (stale && comes_first(stale->step - 1) && (!optimizer || optimizer->step >= stale->step)) {
+      return fail_stale(*stale);
+    }
+    if (optimizer && comes_first(optimizer->step)) {
       return fail_optimizer(*optimizer);
     }
     if (first == nullptr) {
       return true;
     }
-    return fail_number(*first);
+    // What comes after updates of which nothing is known may be their fault.
+    const bool may_be_an_update = first->finding.step > 1 && !rule && first->stage != "schedule";
+    return fail_number(*first, may_be_an_update ? "optimizer" : first->stage,
+                       by_stage[first->stage]);
   }
 
-  void add_row(const std::string& stage, const std::vector<const Quantity*>& entries) {
-    const Quantity* worst = nullptr;
-    const auto share = [](const Quantity* c) {
+  // A weight that changes between two steps, or whose copy for computing did not follow it.
+  struct StaleWeight {
+    int64_t step = 0;
+    std::string tensor;
+    std::string sentence;
+  };
+  std::optional<StaleWeight> stale_weight() const {
+    for (size_t i = 0; i < own_.steps.size(); ++i) {
+      const OwnStep& step = own_.steps[i];
+      const auto number = static_cast<int64_t>(i) + 1;
+      if (i > 0) {
+        for (const auto& [name, entry] : step.update.entries) {
+          if (!equal_bits(entry.before, own_.steps[i - 1].update.entries.at(name).after)) {
+            return StaleWeight{number, name,
+                               concat("Step ", number, " begins with another ", name, " than step ",
+                                      number - 1, "'s update has left.")};
+          }
+        }
+      }
+      if (!step.stale_copy.empty()) {
+        return StaleWeight{number, step.stale_copy,
+                           concat("Step ", number, " computes with a ", step.stale_copy,
+                                  " that is not its float32 master, rounded: the copy was not "
+                                  "renewed after an update.")};
+      }
+    }
+    return std::nullopt;
+  }
+
+  bool fail_stale(const StaleWeight& stale) {
+    FirstDifference first;
+    first.step = stale.step;
+    first.tensor = stale.tensor;
+    first.module = own_.paths.at(stale.tensor);
+    row("optimizer", std::ssize(own_.tensors), 1, 0, false, "weights between steps");
+    return fail("optimizer", first, stale.sentence);
+  }
+
+  void add_row(const std::string& stage, const std::vector<const ComparedQuantity*>& entries) {
+    const ComparedQuantity* worst = nullptr;
+    const auto share = [](const ComparedQuantity* c) {
       return c->finding.bound > 0  ? c->finding.distance / c->finding.bound
              : c->finding.agrees() ? 0.0
                                    : std::numeric_limits<double>::infinity();
     };
     bool agrees = true;
-    for (const Quantity* each : entries) {
+    for (const ComparedQuantity* each : entries) {
       agrees = agrees && each->finding.agrees();
       if (worst == nullptr || !(share(each) <= share(worst))) {
         worst = each;
@@ -480,202 +315,16 @@ class Search {
     }
   }
 
-  double distance_of(const Tensor& found, const Tensor& expected) const {
-    return single_.model_config.compute_dtype != kFloat32
-               ? norm_distance(found, expected, euclidean_norm(expected))
-               : element_distance(found, expected, largest_element(expected));
+  // The rule that updates can be held against.
+  std::optional<AdamRule> followed_rule() const {
+    return single_.model_config.params_dtype == kFloat32 ? adam_rule(single_) : std::nullopt;
   }
-
-  static double relative(double found, double expected) {
-    const double difference = std::abs(found - expected);
-    return difference == 0 ? 0 : difference / std::max(std::abs(expected), 1e-300);
-  }
-
-  // How far a repetition with moved roundings is from our run.
-  void measure(const OwnRun& moved) {
-    for (size_t i = 0; i < own_.steps.size(); ++i) {
-      const OwnStep& a = own_.steps[i];
-      const OwnStep& b = moved.steps[i];
-      const auto step = static_cast<int64_t>(i) + 1;
-      const auto add = [&](Compared what, double distance,
-                           ZeroGradient zero = ZeroGradient::kNone) {
-        spread_.add({.what = what, .step = step, .distance = distance, .zero_gradient = zero});
-      };
-      for (const auto& [name, value] : a.values) {
-        add(Compared::kActivation, distance_of(b.values.at(name), value));
-      }
-      for (const auto& [name, gradient] : a.gradients) {
-        add(Compared::kGradient,
-            gradient_distance(name, b.gradients.at(name), gradient, a.result.grad_norm),
-            zero(name));
-      }
-      for (const auto& [name, entry] : a.update.entries) {
-        add(Compared::kWeights,
-            norm_distance(b.update.entries.at(name).after, entry.after,
-                          euclidean_norm(entry.after)),
-            zero(name));
-      }
-      add(Compared::kLoss, relative(b.result.loss, a.result.loss));
-      add(Compared::kGradNorm, relative(b.result.grad_norm, a.result.grad_norm));
-    }
-  }
-
-  ZeroGradient zero(const std::string& name) const {
-    return has_zero_gradient(single_.model_config, name);
-  }
-  double gradient_distance(const std::string& name,
-                           const Tensor& found,
-                           const Tensor& expected,
-                           double norm) const {
-    return zero(name) == ZeroGradient::kAll ? norm_distance(found, expected, norm)
-                                            : distance_of(found, expected);
-  }
-
-  void add(std::vector<Quantity>& all, Quantity entry, std::optional<double> bound = {}) {
-    entry.finding.bound = bound ? *bound : spread_.bound_of(entry.finding);
-    all.push_back(std::move(entry));
-  }
-
-  void compare_step(int64_t step, std::vector<Quantity>& all) {
-    const OwnStep& own = own_.steps[static_cast<size_t>(step - 1)];
-    const ReferenceStep& theirs = reference_.step(step);
-    if (theirs.loss_tokens) {
-      add(all,
-          {.finding = {.what = Compared::kTokens,
-                       .step = step,
-                       .name = "loss_tokens",
-                       .distance = std::abs(own.result.loss_tokens - *theirs.loss_tokens)},
-           .stage = "loss"},
-          0.0);
-    }
-    compare_values(step, own, all);
-    if (theirs.loss) {
-      // After an update the loss tells of it; where step 1 has no values, of the forward pass.
-      const bool values_known = std::any_of(all.begin(), all.end(), [&](const Quantity& each) {
-        return each.finding.what == Compared::kActivation && each.finding.step == step;
-      });
-      add(all, {.finding = {.what = Compared::kLoss,
-                            .step = step,
-                            .name = "loss",
-                            .made_by = "VocabParallelCrossEntropy",
-                            .distance = relative(own.result.loss, *theirs.loss),
-                            .detail = concat(own.result.loss, " against ", *theirs.loss)},
-                .stage = step > 1 ? "optimizer" : (values_known ? "loss" : "forward"),
-                .pass = "forward",
-                .module = "loss"});
-    }
-    compare_gradients(step, own, theirs, all);
-    if (theirs.grad_norm) {
-      add(all, {.finding = {.what = Compared::kGradNorm,
-                            .step = step,
-                            .name = "grad_norm",
-                            .distance = relative(own.result.grad_norm, *theirs.grad_norm),
-                            .detail = concat(own.result.grad_norm, " against ", *theirs.grad_norm)},
-                .stage = step > 1 ? "optimizer" : "reduction",
-                .pass = "backward"});
-    }
-    for (size_t i = 0; i < theirs.lr.size() && i < own.result.lr.size(); ++i) {
-      add(all,
-          {.finding = {.what = Compared::kSchedule,
-                       .step = step,
-                       .name = concat("learning rate of group ", i),
-                       .distance = relative(own.result.lr[i], theirs.lr[i]),
-                       .detail = concat(own.result.lr[i], " against ", theirs.lr[i])},
-           .stage = "schedule"},
-          1e-6);
-    }
-    if (const auto weights = reference_.weights(step)) {
-      for (const std::string& name : own_.tensors) {
-        const auto found = weights->find(name);
-        if (found == weights->end() || zero(name) == ZeroGradient::kAll) {
-          continue;
-        }
-        add(all,
-            {.finding = {.what = Compared::kWeights,
-                         .step = step,
-                         .name = name,
-                         .distance = norm_distance(own.update.entries.at(name).after, found->second,
-                                                   euclidean_norm(found->second)),
-                         .zero_gradient = zero(name)},
-             .stage = "optimizer",
-             .module = own_.makers.at(name)});
-      }
-    }
-  }
-
-  void compare_values(int64_t step, const OwnStep& own, std::vector<Quantity>& all) {
-    const auto stored = reference_.activations(step);
-    if (!stored) {
-      return;
-    }
-    std::vector<std::string> names;
-    for (const auto& [name, value] : own.values) {
-      if (stored->contains(name)) {
-        names.push_back(name);
-      }
-    }
-    std::sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
-      return own_.value_order.at(a) < own_.value_order.at(b);
-    });
-    for (const std::string& name : names) {
-      const Tensor& value = own.values.at(name);
-      const Tensor expected = stored->at(name);
-      const bool same_size = expected.numel() == value.numel();
-      add(all,
-          {.finding = {.what = Compared::kActivation,
-                       .step = step,
-                       .name = name,
-                       .made_by = maker_of_activation(name),
-                       .distance = same_size ? distance_of(value, expected.reshape(value.shape()))
-                                             : std::numeric_limits<double>::infinity()},
-           .stage = step > 1 ? "optimizer" : "forward",
-           .pass = "forward",
-           .module = maker_of_activation(name)});
-    }
-  }
-
-  void compare_gradients(int64_t step,
-                         const OwnStep& own,
-                         const ReferenceStep& theirs,
-                         std::vector<Quantity>& all) {
-    const auto stored = reference_.gradients(step);
-    const std::string stage = step > 1 ? "optimizer" : "backward";
-    for (auto name = own_.tensors.rbegin(); name != own_.tensors.rend(); ++name) {
-      const auto gradient = own.gradients.find(*name);
-      if (gradient == own.gradients.end()) {
-        continue;
-      }
-      Quantity entry{.finding = {.what = Compared::kGradient,
-                                 .step = step,
-                                 .name = *name,
-                                 .made_by = "backward of " + own_.makers.at(*name),
-                                 .zero_gradient = zero(*name)},
-                     .stage = stage,
-                     .pass = "backward",
-                     .module = own_.makers.at(*name)};
-      if (stored && stored->contains(*name)) {
-        entry.finding.distance = gradient_distance(
-            *name, gradient->second, stored->at(*name).reshape(gradient->second.shape()),
-            own.result.grad_norm);
-        add(all, std::move(entry));
-      } else if (const auto norm = theirs.grad_norms.find(*name);
-                 norm != theirs.grad_norms.end() && zero(*name) == ZeroGradient::kNone) {
-        entry.finding.distance = relative(euclidean_norm(gradient->second), norm->second);
-        add(all, std::move(entry));
-      }
-    }
-  }
-
-  std::optional<OptimizerFault> optimizer_fault() const {
-    const auto rule = adam_rule(single_);
-    if (!rule || single_.model_config.params_dtype != kFloat32) {
-      return std::nullopt;
-    }
+  std::vector<ObservedUpdate> recorded_updates() const {
     std::vector<ObservedUpdate> updates;
     for (const OwnStep& step : own_.steps) {
       updates.push_back(step.update);
     }
-    return find_optimizer_fault(*rule, updates);
+    return updates;
   }
 
   bool fail_optimizer(const OptimizerFault& fault) {
@@ -686,17 +335,19 @@ class Search {
     first.step = fault.step;
     first.tensor = fault.tensor;
     first.op = single_.optimizer_config.optimizer_type;
-    first.module = own_.makers.at(fault.tensor);
-    first.distance = fault.distance;
-    first.bound = 1e-4;
-    row(stage, std::ssize(own_.tensors), fault.distance, 1e-4, false, fault.explanation);
+    first.module = own_.paths.at(fault.tensor);
+    first.distance = fault.share;
+    first.bound = 1;
+    row(stage, std::ssize(own_.tensors), fault.share, 1, false, fault.explanation);
     return fail(stage, first,
                 concat("Step ", fault.step, " does not move ", fault.tensor,
                        " as its gradient, the learning rate and the settings say",
                        fault.explanation.empty() ? "" : ": it is " + fault.explanation, "."));
   }
 
-  bool fail_number(const Quantity& found) {
+  bool fail_number(const ComparedQuantity& found,
+                   const std::string& stage,
+                   const std::vector<const ComparedQuantity*>& of_stage) {
     FirstDifference first;
     first.step = found.finding.step;
     first.tensor = found.finding.name;
@@ -708,12 +359,28 @@ class Search {
     }
     first.distance = found.finding.distance;
     first.bound = found.finding.bound;
-    return fail(found.stage, first, LayoutFindings::sentence(found.finding));
+    if (found.finding.what != Compared::kGradient) {
+      return fail(stage, first, LayoutFindings::sentence(found.finding));
+    }
+    std::vector<const ComparedQuantity*> gradients;
+    for (const ComparedQuantity* each : of_stage) {
+      if (each->finding.what == Compared::kGradient && each->finding.step == found.finding.step) {
+        gradients.push_back(each);
+      }
+    }
+    const auto at = std::find(gradients.begin(), gradients.end(), &found);
+    const BackwardPlace place =
+        place_in_backward(gradients, static_cast<size_t>(at - gradients.begin()));
+    first.module = place.module;
+    Finding finding = found.finding;
+    finding.made_by = "backward of " + own_.described(place.module);
+    finding.detail = place.detail;
+    return fail(stage, first, LayoutFindings::sentence(finding));
   }
 
   bool determinism_stage() {
-    Process process(single_, options_.training);
-    const OwnRun again = process.train(std::ssize(own_.steps), std::nullopt);
+    OwnTraining process(single_, options_.training);
+    const OwnRun again = process.train(std::ssize(own_.steps));
     for (size_t i = 0; i < own_.steps.size(); ++i) {
       const OwnStep& a = own_.steps[i];
       const OwnStep& b = again.steps[i];
@@ -723,15 +390,15 @@ class Search {
       std::string what;
       for (const auto& [name, order] : own_.value_order) {
         if (what.empty() && a.values.contains(name) &&
-            !same_bits(a.values.at(name), b.values.at(name))) {
+            !equal_bits(a.values.at(name), b.values.at(name))) {
           what = name;
-          first.module = maker_of_activation(name);
+          first.module = module_of_value(own_, name);
         }
       }
       for (const auto& [name, gradient] : a.gradients) {
-        if (what.empty() && !same_bits(gradient, b.gradients.at(name))) {
+        if (what.empty() && !equal_bits(gradient, b.gradients.at(name))) {
           what = "the gradient of " + name;
-          first.module = own_.makers.at(name);
+          first.module = own_.paths.at(name);
         }
       }
       if (what.empty() && bits_of(a.result.loss) != bits_of(b.result.loss)) {
@@ -804,8 +471,8 @@ class Search {
     }
     OwnRun all;
     {
-      Process process(single_, options_.training);
-      all = process.train(steps, std::nullopt);
+      OwnTraining process(single_, options_.training);
+      all = process.train(steps);
     }
     const auto add_point = [](accuracy::CurveRun& curve, int64_t at, double loss, double norm) {
       curve.steps.push_back(at);
@@ -840,8 +507,8 @@ class Search {
   AllConfig config_;
   AllConfig single_;
   VerifyOptions plain_;
+  int64_t ranks_ = 1;
   OwnRun own_;
-  RoundingSpread spread_;
   VerdictReport report_;
 };
 

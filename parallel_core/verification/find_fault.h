@@ -28,15 +28,18 @@ struct FindFaultOptions {
 ///
 ///   config       a key that changes what is computed (accuracy::run_checklist)
 ///   weights      start weights that are not the same bits in the parameters' dtype
-///   data         tokens, labels or loss masks of a step
-///   forward      a value of step 1 (acts_step_1), or its loss where no values are stored
-///   loss         the loss, where the logits agree, or the number of its tokens
-///   backward     gradients of step 1, by tensor, from the head back; or norms of gradients
+///   data         tokens, labels, loss masks, positions, documents or attention masks of a step
+///   forward      a value of a step (acts_step_N), or its loss where no values are stored
+///   loss         the loss, where the values agree, or the number of its tokens
+///   backward     gradients of a step, by tensor, from the head back; or norms of gradients. Named
+///                is the module between the last tensor that agrees and the first that does not
+///                (place_in_backward)
 ///   reduction    the norm of all, where those of the tensors agree; in a layout, gradients
 ///   clip         an update that follows from other clipping (find_optimizer_fault)
-///   schedule     a learning rate
-///   optimizer    an update that does not follow from gradients, learning rate and settings; or
-///                what comes after an update differs while everything before it agreed
+///   schedule     a learning rate, of a group or a tensor
+///   optimizer    an update that does not follow from gradients, learning rate and settings; a
+///                weight that changes between steps; a copy for computing that is not its master.
+///                Where no such rule is known (adam_rule), all that differs after an update
 ///   determinism  the same steps again do not have the same bits
 ///   long_run     the curves over all of the reference's steps (accuracy::compare_curves)
 ///   none         nothing of it

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
 #include <utility>
 
 #include "autograd/ops/map.h"
@@ -22,15 +23,18 @@ Values values_of(const Tensor& t) {
   return {dense64.data<double>(), dense64.data<double>() + dense64.numel()};
 }
 
+// Adam's moments in float64, and how far those of a float32 optimizer may be from the first one:
+// where gradients of opposite signs cancel in it, little of it is left.
 struct Moments {
   Values first;
   Values second;
+  Values first_rounding;
 };
 
 struct Deviation {
   int64_t step = 0;
   std::string tensor;
-  double distance = 0;
+  double share = 0;  // of what is allowed
 };
 
 struct NumericEntry {
@@ -58,11 +62,24 @@ double norm_of(const NumericUpdate& update) {
 double told_of(double weight) { return 0x1p-22 * std::abs(weight); }
 
 constexpr double kTolerance = 1e-4;
+constexpr double kMomentRounding = 0x1p-22;
+constexpr double kSmallestNormal = 0x1p-126;
 
-// The tensor that deviates most in the first update that does not follow the rule.
-std::optional<Deviation> deviation(const AdamRule& rule,
-                                   const std::vector<NumericUpdate>& updates) {
+// Not std::max: a NaN has to stay.
+double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
+
+struct Deviations {
+  std::optional<Deviation> first;  // the largest of the first update that does not follow the rule
+  std::set<std::string> tensors;   // of all updates
+  double largest_share = 0;        // of what is allowed
+};
+
+// Where updates do not follow the rule; of `tensors` alone, unless there are none.
+Deviations deviations(const AdamRule& rule,
+                      const std::vector<NumericUpdate>& updates,
+                      const std::set<std::string>& tensors = {}) {
   std::map<std::string, Moments> state;
+  Deviations found;
   int64_t t = 0;
   for (const NumericUpdate& update : updates) {
     ++t;
@@ -71,18 +88,20 @@ std::optional<Deviation> deviation(const AdamRule& rule,
                              : 1.0;
     std::optional<Deviation> worst;
     for (const auto& [name, entry] : update.entries) {
+      if (!tensors.empty() && !tensors.contains(name)) {
+        continue;
+      }
       Moments& m = state[name];
       m.first.resize(entry.gradient.size());
       m.second.resize(entry.gradient.size());
+      m.first_rounding.resize(entry.gradient.size());
       const bool decays = rule.decay == AdamRule::Decay::kAll ||
                           (rule.decay == AdamRule::Decay::kByFlag && entry.decays);
       const double decay = decays ? entry.weight_decay : 0.0;
       const double lr = entry.lr * rule.lr_factor;
       const double correction1 = rule.corrects_bias ? 1 - std::pow(rule.beta1, t) : 1.0;
       const double correction2 = rule.corrects_bias ? 1 - std::pow(rule.beta2, t) : 1.0;
-      bool agrees = true;
-      double largest = 0;
-      double difference = 0;
+      double share = 0;
       for (size_t i = 0; i < entry.gradient.size(); ++i) {
         double g = entry.gradient[i] * scale;
         if (rule.clip == AdamRule::Clip::kByValue) {
@@ -91,30 +110,54 @@ std::optional<Deviation> deviation(const AdamRule& rule,
         if (!rule.decoupled) {
           g += decay * entry.before[i];
         }
+        m.first_rounding[i] =
+            rule.beta1 * m.first_rounding[i] +
+            kMomentRounding * (std::abs(rule.beta1 * m.first[i]) + std::abs((1 - rule.beta1) * g));
         m.first[i] = rule.beta1 * m.first[i] + (1 - rule.beta1) * g;
         m.second[i] = rule.beta2 * m.second[i] + (1 - rule.beta2) * g * g;
-        double due =
-            -lr * (m.first[i] / correction1) / (std::sqrt(m.second[i] / correction2) + rule.eps);
-        due -= rule.decoupled ? lr * decay * entry.before[i] : 0.0;
+        const double root = std::sqrt(m.second[i] / correction2) + rule.eps;
+        // A second moment that float32 cannot hold is 0 there.
+        const double least_root =
+            std::sqrt(std::max(m.second[i] - kSmallestNormal, 0.0) / correction2) + rule.eps;
+        const double step = lr * (m.first[i] / correction1) / root;
+        const double decayed = rule.decoupled ? lr * decay * entry.before[i] : 0.0;
+        const double due = -step - decayed;
         const double done = entry.after[i] - entry.before[i];
-        largest = std::max(largest, std::abs(due));
-        difference = std::max(difference, std::abs(done - due));
-        agrees = agrees && std::abs(done - due) <= kTolerance * std::abs(due) +
-                                                       told_of(entry.before[i]) +
-                                                       told_of(entry.after[i]);
+        const double rounded =
+            std::abs(lr) / correction1 *
+            (m.first_rounding[i] / least_root + std::abs(m.first[i]) * (1 / least_root - 1 / root));
+        const double allowed = kTolerance * (std::abs(step) + std::abs(decayed)) + rounded +
+                               told_of(entry.before[i]) + told_of(entry.after[i]);
+        const double difference = std::abs(done - due);
+        share = larger(share, difference == 0 ? 0 : difference / allowed);
       }
-      if (!agrees) {
-        const double distance = difference / std::max(largest, 1e-300);
-        if (!worst || distance > worst->distance) {
-          worst = {update.step, name, distance};
+      found.largest_share = larger(found.largest_share, share);
+      if (!(share <= 1)) {
+        found.tensors.insert(name);
+        if (!worst || share > worst->share) {
+          worst = {update.step, name, share};
         }
       }
     }
-    if (worst) {
-      return worst;
+    if (worst && !found.first) {
+      found.first = worst;
     }
   }
-  return std::nullopt;
+  return found;
+}
+
+// "a, b and 3 more"
+std::string list_of(const std::set<std::string>& names) {
+  constexpr size_t kShown = 3;
+  std::string out;
+  size_t shown = 0;
+  for (const std::string& name : names) {
+    if (shown == kShown) {
+      return out + concat(" and ", names.size() - shown, " more");
+    }
+    out += (shown++ == 0 ? "" : ", ") + name;
+  }
+  return out;
 }
 
 struct Hypothesis {
@@ -214,20 +257,30 @@ std::optional<AdamRule> adam_rule(const AllConfig& config) {
   return rule;
 }
 
+double largest_update_share(const AdamRule& rule, const std::vector<ObservedUpdate>& updates) {
+  return deviations(rule, numbers_of(updates)).largest_share;
+}
+
 std::optional<OptimizerFault> find_optimizer_fault(const AdamRule& rule,
                                                    const std::vector<ObservedUpdate>& updates) {
   const std::vector<NumericUpdate> numbers = numbers_of(updates);
-  const std::optional<Deviation> found = deviation(rule, numbers);
-  if (!found) {
+  const Deviations found = deviations(rule, numbers);
+  if (!found.first) {
     return std::nullopt;
   }
-  OptimizerFault fault{.step = found->step, .tensor = found->tensor, .distance = found->distance};
-  for (const Hypothesis& hypothesis : hypotheses(rule)) {
-    if (!deviation(hypothesis.rule, numbers)) {
-      fault.explanation = hypothesis.text;
+  OptimizerFault fault{
+      .step = found.first->step, .tensor = found.first->tensor, .share = found.first->share};
+  for (const bool all : {true, false}) {
+    for (const Hypothesis& hypothesis : hypotheses(rule)) {
+      if (deviations(hypothesis.rule, numbers, all ? std::set<std::string>() : found.tensors)
+              .first) {
+        continue;
+      }
+      fault.explanation =
+          hypothesis.text + (all ? "" : ", of " + list_of(found.tensors) + " alone");
       fault.is_clipping = hypothesis.is_clipping;
       fault.is_learning_rate = hypothesis.is_learning_rate;
-      break;
+      return fault;
     }
   }
   return fault;

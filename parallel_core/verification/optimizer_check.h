@@ -46,16 +46,22 @@ std::optional<AdamRule> adam_rule(const AllConfig& config);
 struct OptimizerFault {
   int64_t step = 0;
   std::string tensor;
-  double distance = 0;      ///< max |done - due| / max |due| of its elements
-  std::string explanation;  ///< "as if clipping were off"; empty: none was found
+  double share = 0;  ///< largest |done - due| of its elements, as a multiple of what is allowed
+  /// "as if clipping were off"; of some tensors where only their updates deviate: "as if no tensor
+  /// decayed, of lm_head.weight alone". Empty: none was found.
+  std::string explanation;
   bool is_clipping = false;
   bool is_learning_rate = false;
 };
 
-/// Follows the moments from zero through consecutive updates, the first of a run on. An element
-/// agrees if it was moved as the rule says to a part in 10^4, or what float32 can tell of the
-/// weight. If none of them differs there is no fault.
+/// Follows the moments from zero through consecutive updates, the first of a run on. Allowed is, of
+/// an element, a part in 10^4 of the update that the rule asks for, and what float32 can tell: of
+/// the weight, and of the first moment where gradients of opposite signs cancel in it. If every
+/// element was moved as the rule says there is no fault.
 std::optional<OptimizerFault> find_optimizer_fault(const AdamRule& rule,
                                                    const std::vector<ObservedUpdate>& updates);
+
+/// The largest deviation of all updates from the rule, as a multiple of what is allowed.
+double largest_update_share(const AdamRule& rule, const std::vector<ObservedUpdate>& updates);
 
 }  // namespace tapestry

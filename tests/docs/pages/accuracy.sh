@@ -18,3 +18,14 @@ leaves curves.html differences.csv
 runs 'accuracy curves runs/ours runs/reference runs/reference_again --json curves.json'
 says 'curves: accepted'
 leaves curves.json
+
+runs 'mkdir -p output/ours'
+runs 'build/release/examples/gpt/golden_to_yaml --case tests/data/golden_models/llama_tiny --output_dir output/ours/run --output output/ours/run.yaml'
+find_fault='build/release/examples/gpt/pretrain_gpt --config_path output/ours/run.yaml --find_fault tests/data/golden_models/llama_tiny'
+runs "$find_fault --expand \"tp=2;pp=2\" --json fault.json"
+says 'find_fault: agree, at stage none'
+leaves fault.json
+runs_or 1 "$find_fault --set optimizer_config.eps=1e-6"
+says 'find_fault: differ, at stage config'
+runs_or 1 "$find_fault --set training_config.load_checkpoint="
+says 'find_fault: differ, at stage weights'
