@@ -101,6 +101,9 @@ Tally drill(const std::string& title,
                   out.found ? out.stage.c_str() : "NOT FOUND", out.share,
                   out.named && out.stage_is_right ? "" : "NOT NAMED: ",
                   (out.found ? out.place : out.sentence).c_str());
+      if (all && out.found) {
+        std::printf("           %s\n", out.sentence.c_str());
+      }
       std::fflush(stdout);
     }
   }
