@@ -24,8 +24,8 @@
 // An op without backward has results that are cut off from the graph. Ops of the library and of
 // users are made in the same way.
 //
-// An op that holds dtypes, or tensors of one, before forward has `void for_float64()`, which makes of a
-// copy one for float64 inputs: observers may run it on such (OpRun::again).
+// An op that holds dtypes, or tensors of one, before forward has `void for_float64()`, which makes
+// of a copy one for float64 inputs: observers may run it on such (OpRun::again).
 //
 // In a RecomputeScope a copy of the op, as it was before forward, may be run again: forward gives
 // the same bits whenever it is called with the same inputs. `static constexpr bool communicates =

@@ -32,6 +32,7 @@
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/training/terminal.h"
+#include "parallel_core/verification/replay_capsule.h"
 #include "parallel_core/verification/verify_layout.h"
 
 namespace {
@@ -120,6 +121,22 @@ int evaluate(const po::variables_map& arguments,
   return kFinished;
 }
 
+// Exit code 1 means that the step does not come to what it came to.
+int replay(const po::variables_map& arguments, const tapestry::Distributed& job) {
+  for (const char* other : {"config_path", "set", "from_hf", "dry_run", "verify_layout",
+                            "overwrite", "replace", "plot_schedule", "evaluate"}) {
+    tapestry::check<tapestry::ValueError>(arguments.count(other) == 0,
+                                          "--replay takes everything from its folder; leave out --",
+                                          other);
+  }
+  const tapestry::ReplayReport report =
+      tapestry::replay_capsule(arguments["replay"].as<std::string>(), job.world());
+  if (job.world()->rank() == 0) {
+    print_wrapped(report.text);
+  }
+  return report.returns ? kFinished : kFailure;
+}
+
 // Prints and writes the report of a test that trains, on the first rank; its exit code, on all.
 int finish_test(const tapestry::examples::TrainingTest& test,
                 const tapestry::AllConfig& config,
@@ -161,18 +178,22 @@ po::options_description describe_options() {
                         "steps that --verify_layout trains");
   options.add_options()("plot_schedule", po::value<std::string>()->value_name("FILE"),
                         "draw learning rate and weight decay to this SVG file, and exit");
+  options.add_options()("replay", po::value<std::string>()->value_name("DIR"),
+                        "run the bad step of a capsule again (docs/autopsy.md)");
   options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
-                        "a checkpoint, or a folder of them: print its loss on the validation and "
-                        "test data, and exit; without --config_path by the configuration that it "
-                        "was saved with");
+                        "print validation and test loss of a checkpoint, or a folder of them, by "
+                        "its own configuration unless --config_path is given");
   options.add_options()("analyse_profile", po::value<std::string>()->value_name("DIR"),
                         "put together what the ranks have written of a profile");
   tapestry::examples::add_data_options(options);
   tapestry::examples::add_view_options(options);
   options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
+<<<<<<< HEAD
+  options.add_options()("help,h", "print this page; --help SECTION or KEY: of the YAML file");
+=======
   options.add_options()("help,h",
-                        "print this page; --help SECTION prints the keys of a section of the YAML "
-                        "file, --help KEY one key");
+                        "print this page; --help SECTION or --help KEY: keys of the file");
+>>>>>>> profile
   return options;
 }
 
@@ -228,6 +249,9 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
           arguments, tapestry::concat("pretrain_gpt ", tapestry::kVersion)));
     }
     return kFinished;
+  }
+  if (arguments.count("replay") != 0) {
+    return replay(arguments, job);
   }
   if (arguments.count("analyse_profile") != 0) {
     if (first) {

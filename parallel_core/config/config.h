@@ -85,6 +85,11 @@ struct TrainingConfig {
   bool use_distributed_optimizer = false;
   std::optional<int64_t> bucket_size;
   bool check_for_nan_in_grad = false;
+  bool autopsy = true;
+  std::string on_anomaly = "continue";  // stop | skip | continue
+  std::optional<double> loss_spike_threshold;
+  int64_t loss_spike_window = 32;
+  int64_t max_capsules = 3;
   bool fp16 = false;
   bool bf16 = false;
   ResumeChoice resume_training;

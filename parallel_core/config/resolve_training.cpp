@@ -506,6 +506,18 @@ void check_optimizer_in_backward(Resolution& r) {
   }
 }
 
+void check_autopsy(Resolution& r) {
+  const TrainingConfig& training = r.config().training_config;
+  if (!training.autopsy && training.loss_spike_threshold) {
+    r.error("training_config.loss_spike_threshold",
+            "has no effect without training_config.autopsy");
+  }
+  if (!training.autopsy && training.on_anomaly != "continue") {
+    r.error("training_config.on_anomaly",
+            concat("is ", training.on_anomaly, ", which needs training_config.autopsy: True"));
+  }
+}
+
 void check_param_remainders(Resolution& r) {
   if (r.config().optimizer_config.store_param_remainders &&
       r.config().model_config.compute_dtype != kBFloat16) {
@@ -611,6 +623,7 @@ void resolve_optimizer(Resolution& r) {
     r.derived(kBetas, "beta1 and beta2");
   }
   check_optimizer_in_backward(r);
+  check_autopsy(r);
   check_param_remainders(r);
   if (!r.sound({"optimizer_config.optimizer_type"})) {
     return;

@@ -232,6 +232,35 @@ constexpr Key kKeys[] = {
      .doc =
          "End the run at a loss or gradients that are not finite, in place of skipping the step, "
          "and say which rank and parameter they came from."},
+    {.name = "autopsy",
+     .field = f<&T::autopsy>,
+     .doc = "Run a step again, before it changes anything, whose loss or gradients are not finite "
+            "(unless a dynamic loss scale answers that) or are a spike, and say which op, module, "
+            "rank, parameter and token it came from: log, and capsule/step_N in the output "
+            "folder; docs/autopsy.md tells more. Costs nothing as long as steps are "
+            "good."},
+    {.name = "on_anomaly",
+     .field = f<&T::on_anomaly>,
+     .check = one_of("stop|skip|continue"),
+     .doc = "What becomes of such a step: stop ends the run with exit code 1, skip leaves its "
+            "update out, continue does what the other keys say: a step that is not finite updates "
+            "nothing, `max_nonfinite_steps` of them end the run, spikes are monitor_config's. A "
+            "step that is finite when it is run again is then updated with that. "
+            "`check_for_nan_in_grad` means stop for what is not finite."},
+    {.name = "loss_spike_threshold",
+     .field = f<&T::loss_spike_threshold>,
+     .check = above(1),
+     .doc = "A loss of at least so many times the median of the last `loss_spike_window` losses "
+            "that were none is a spike; null: none is. Needs `autopsy`."},
+    {.name = "loss_spike_window",
+     .field = f<&T::loss_spike_window>,
+     .check = between(1, 1000),
+     .doc = "Losses whose median is taken; before there are so many, none is a spike."},
+    {.name = "max_capsules",
+     .field = f<&T::max_capsules>,
+     .check = at_least(0),
+     .doc = "Bad steps that an output folder keeps as capsule/step_N, with weights and data; of "
+            "later ones only the log tells. From the fourth in a row on they are not run again."},
     {.name = "fp16",
      .field = f<&T::fp16>,
      .doc = "Compute in float16: sets `model_config.compute_dtype`."},

@@ -49,6 +49,10 @@ struct CheckpointOptions {
   std::string ckpt_prefix;
   /// What all data-parallel ranks have is divided among them; otherwise the first writes all of it.
   bool remove_redundancy = false;
+  /// Weights that are not finite are written as they are, for whoever looks into them.
+  bool allow_nonfinite = false;
+  /// With an optimizer, its states too; else its masters alone.
+  bool with_states = true;
 };
 
 /// Writes directory/step_%08d: the weights under the names of file_place.h, config.json,
@@ -56,8 +60,8 @@ struct CheckpointOptions {
 /// the manifest. With an optimizer its masters are written in place of 16-bit parameters. The
 /// folder appears under its name when it is complete, on disk, and has been read back. Returns its
 /// path. All ranks of the world make the call, and each writes what it has; with z3 the optimizer
-/// has to be given. RuntimeError for a weight that is not finite, StorageError for a full disk,
-/// IoError; all of them leave what was there before.
+/// has to be given. RuntimeError for a weight that is not finite (unless that is allowed),
+/// StorageError for a full disk, IoError; all of them leave what was there before.
 std::string write_checkpoint(const ParallelModel& model,
                              const TransformerConfig& config,
                              int64_t step,

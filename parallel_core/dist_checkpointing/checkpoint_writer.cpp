@@ -163,7 +163,8 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
     if (known.insert(place.name).second) {
       weights.push_back({place.name, tensor.dtype, place.shape});
     }
-    for (const auto& [state, stored] : tensor.states) {
+    for (const auto& [state, stored] :
+         options_.with_states ? tensor.states : std::map<std::string, StoredState>()) {
       states.push_back({state_tensor_name(tensor.name, state), stored.dtype, stored.shape});
     }
   }
@@ -255,9 +256,9 @@ void CheckpointWriter::add_sources(const ParallelModel& model,
                         .place = std::move(place),
                         .file = at.file,
                         .ranges = at.ranges,
-                        .only_finite = true};
+                        .only_finite = !options_.allow_nonfinite};
         });
-    if (optimizer == nullptr || optimizer->steps_done(entry.name) == 0) {
+    if (optimizer == nullptr || !options_.with_states || optimizer->steps_done(entry.name) == 0) {
       continue;
     }
     for (const optim::Optimizer::StateEntry& state : optimizer->state_entries(entry.name)) {
@@ -300,10 +301,10 @@ void CheckpointWriter::add_whole_sources(const ParallelModel& model,
     add_to(layout.states, {.name = name, .shape = shape}, std::move(values));
   };
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    const bool has_states = optimizer != nullptr && !entry.parameter->flags().shared &&
-                            is_first_holder(entry.parameter->flags().expert) &&
-                            !entry.parameter->logical().empty() &&
-                            optimizer->steps_done(entry.name) > 0;
+    const bool has_states =
+        optimizer != nullptr && options_.with_states && !entry.parameter->flags().shared &&
+        is_first_holder(entry.parameter->flags().expert) && !entry.parameter->logical().empty() &&
+        optimizer->steps_done(entry.name) > 0;
     for (const auto& state : has_states ? optimizer->state_entries(entry.name)
                                         : std::vector<optim::Optimizer::StateEntry>()) {
       if (state.extent != optim::StateExtent::kElement && state.shape.numel() > 0) {

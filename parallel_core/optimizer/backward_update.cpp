@@ -78,6 +78,8 @@ void BackwardUpdate::start(const optim::GradTransform& transform) {
   }
 }
 
+void BackwardUpdate::cancel() { state_->active = false; }
+
 BackwardUpdate::Norms BackwardUpdate::finish() {
   for (State::Entry& entry : state_->entries) {
     if (!entry.updated) {

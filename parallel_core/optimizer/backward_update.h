@@ -26,6 +26,9 @@ class BackwardUpdate {
   /// RuntimeError that names the parameter: other weights have changed already.
   void start(const optim::GradTransform& transform);
 
+  /// In place of the backward pass, which does not come.
+  void cancel();
+
   struct Norms {
     double total = 0;                       ///< over all gradients, unscaled
     std::map<std::string, double> logical;  ///< by logical tensor

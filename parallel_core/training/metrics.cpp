@@ -169,7 +169,7 @@ std::string metrics_line(const StepRecord& record, const StepResult& result) {
   line["step_time_ms"] = number(record.step_time_ms);
   line["peak_bytes"] = record.memory.peak_bytes;
   line["finite"] = result.finite;
-  if (result.skipped) {
+  if (result.skipped || result.set_aside) {
     line["skipped"] = true;
   }
   line["loss_scale"] = number(result.loss_scale);

@@ -141,7 +141,7 @@ EarlierRun find_earlier_run(const std::string& output_dir) {
     return run;
   }
   for (const char* name : {"config.yaml", "health_ckpts.json", "abnormal_global_norm.json",
-                           "report.html", "profile"}) {
+                           "report.html", "capsule", "profile"}) {
     if (fs::exists(folder / name, error)) {
       run.files.emplace_back(name);
     }

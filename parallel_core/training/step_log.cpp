@@ -95,7 +95,8 @@ void StepLog::after(FinishedStep& step) {
   progress_.update(record, step.result);
   time_first_steps(step);
   const auto& interval = config_.training_config.log_interval;
-  if (interval && (record.step % *interval == 0 || step.is_last || step.result.skipped)) {
+  if (interval && (record.step % *interval == 0 || step.is_last || step.result.skipped ||
+                   step.result.set_aside)) {
     log_step(step);
     if (step.result.bubble) {
       log_info(bubble_line(*step.result.bubble));
@@ -110,7 +111,7 @@ void StepLog::after(FinishedStep& step) {
   if (steps_ == 1) {
     log_detail(memory_line(record.memory));
   }
-  if (!step.result.finite && !step.result.skipped) {
+  if (!step.result.finite && !step.result.skipped && !step.result.set_aside) {
     log_warning(
         concat("step ", record.step, ": the gradients are not finite, the update was skipped"));
   }

@@ -44,6 +44,8 @@ std::string rank_suffix() {
   add("tp", get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size());
   add("cp", get_context_parallel_rank(), get_context_parallel_world_size());
   add("ep", get_expert_model_parallel_rank(), get_expert_model_parallel_world_size());
+  // Stages begin with modules that another stage has, too, and give them other inputs.
+  add("pp", get_pipeline_model_parallel_rank(), get_pipeline_model_parallel_world_size());
   return out;
 }
 

@@ -36,7 +36,8 @@ namespace tapestry {
 ///   Scalar             loss, grad_norm, lr                      of the step
 ///
 /// Values, parameters and scalars have names and places that no layout changes. Where ranks divide
-/// a layer's tensors (tp, cp), what ops and modules see belongs to the rank: their names end in
+/// a layer's tensors or the layers (tp, cp, ep, pp), what ops and modules see belongs to the rank:
+/// their names end in
 /// "@tp0" or the like and compare with the same layout only. Gradients of parameters need an
 /// optimizer that does not update in backward. What runs a second time (recompute) is written once.
 ///

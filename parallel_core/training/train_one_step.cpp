@@ -8,10 +8,12 @@
 #include <span>
 #include <utility>
 
+#include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
 #include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
 #include "optim/grad_clip.h"
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
@@ -166,8 +168,18 @@ double TrainOneStepCell::local_factor(const std::vector<data::Batch>& micro_batc
   return own > 0 ? result.loss_tokens / own : 1;
 }
 
+namespace {
+
+// Ends a forward pass whose loss is to be examined before anything runs backwards.
+struct LossToExamine {
+  double loss;
+};
+
+}  // namespace
+
 double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_batches,
-                                          StepResult& result) {
+                                          StepResult& result,
+                                          LossUse use) {
   {
     const PhaseScope phase("prepare");
     count_tokens(micro_batches, result);
@@ -187,6 +199,10 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
         }
         const double own = output.loss.item();
         result.local_losses.push_back(own);
+        if (use == LossUse::kAlone ||
+            (use == LossUse::kExamined && examiner_->suspects_loss(own * share))) {
+          throw LossToExamine{own * share};
+        }
         loss += own * share;
         return StageOutput{output.loss, scalar(share * result.loss_scale, output.loss.dtype())};
       });
@@ -257,30 +273,31 @@ void TrainOneStepCell::observe_gradients(double unscale, bool observed, StepResu
   gradients_->release_gradients();
 }
 
-void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro_batches,
+// Returns what the gradients are still to be multiplied by.
+double TrainOneStepCell::compute_gradients(const std::vector<data::Batch>& micro_batches,
+                                           bool observed,
+                                           const LogicalState* given,
+                                           bool again,
                                            StepResult& result) {
   {
     const PhaseScope phase("prepare");
     gradients_->start_step(position_.seen, static_cast<int64_t>(micro_batches.size()));
   }
-  result.loss = forward_backward(micro_batches, result);
+  result.loss = forward_backward(micro_batches, result, LossUse::kBackward);
   {
     const PhaseScope phase("reduce_gradients");
     gradients_->finish_reduce();
   }
   // Unscaling is left to the pass that updates, unless somebody wants to see the gradients.
   double unscale = 1.0 / result.loss_scale;
-  const int64_t step = position_.seen + 1;
-  const bool observed = std::any_of(gradient_observers_.begin(), gradient_observers_.end(),
-                                    [step](const auto& entry) { return entry.second.wants(step); });
-  const std::optional<LogicalState> given =
-      gradient_source_ ? gradient_source_(step) : std::nullopt;
-  if ((observed || given) && unscale != 1) {
+  if ((observed || given != nullptr) && unscale != 1) {
     gradients_->scale(unscale);
     unscale = 1;
   }
-  if (given) {
-    observe_gradients(unscale, observed, result);
+  if (given != nullptr) {
+    if (!again) {
+      observe_gradients(unscale, observed, result);
+    }
     set_gradients(network_, *gradients_, *given, gradient_source_name_);
   }
   {
@@ -292,16 +309,67 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
   for (const auto& [name, squares] : gradients_->local_squares()) {
     result.local_squares.emplace(name, squares * local * local);
   }
+  return unscale;
+}
+
+// What `compute` fills a result with may be computed again as often as the examiner wants.
+bool TrainOneStepCell::examined(
+    const std::vector<data::Batch>& micro_batches,
+    const std::function<void(const std::vector<data::Batch>&, StepResult&)>& compute,
+    StepResult& result) {
+  Generator& generator = RankContext::current().default_generator();
+  const Generator::State random = generator.state();
+  ComputedStep step{.step = position_.seen + 1,
+                    .micro_batches = micro_batches,
+                    .result = result,
+                    .forward_only = backward_update_.has_value()};
+  step.rerun = [&](const std::vector<data::Batch>& batches) {
+    StepResult again;
+    again.loss_scale = result.loss_scale;
+    experts_.start_step(again.loss_scale, std::ssize(batches));
+    generator.set_state(random_before_);
+    compute(batches, again);
+    return again;
+  };
+  if (gradients_ != nullptr) {
+    step.gradient_squares = [this](const nn::Module::NamedParameter& entry) {
+      const Tensor held = gradients_->held_gradient(entry).elements;
+      return held.defined() ? kernels::sum_of_squares(held.dtype(), held.numel(), dense(held).raw())
+                            : 0.0;
+    };
+  }
+  const bool goes_on = examiner_->examine(step);
+  generator.set_state(random);
+  return goes_on;
+}
+
+void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro_batches,
+                                           StepResult& result) {
+  const int64_t step = position_.seen + 1;
+  const bool observed = std::any_of(gradient_observers_.begin(), gradient_observers_.end(),
+                                    [step](const auto& entry) { return entry.second.wants(step); });
+  const std::optional<LogicalState> source =
+      gradient_source_ ? gradient_source_(step) : std::nullopt;
+  const LogicalState* given = source ? &*source : nullptr;
+  double unscale = compute_gradients(micro_batches, observed, given, /*again=*/false, result);
+  if (examiner_ != nullptr) {
+    result.set_aside = !examined(
+        micro_batches,
+        [&](const std::vector<data::Batch>& batches, StepResult& again) {
+          unscale = compute_gradients(batches, observed, given, /*again=*/true, again);
+        },
+        result);
+  }
   if (spikes_) {
     result.skipped = spikes_->is_spike(result.grad_norm);
     result.norm_threshold = spikes_->threshold();
     spikes_->observe(result.grad_norm);
   }
-  if (!given) {
+  if (given == nullptr) {
     observe_gradients(unscale, observed, result);
   }
   apply_schedule(result);
-  if (result.finite && !result.skipped) {
+  if (result.finite && !result.skipped && !result.set_aside) {
     optim::GradTransform transform{.scale = unscale};
     if (clip_ && clip_->grad_clip_type == "ClipGlobalNorm") {
       transform.scale *= optim::clip_coefficient(result.grad_norm, clip_->clip_value);
@@ -315,6 +383,21 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
   }
 }
 
+// Whether a step that updates in its backward pass may have one. False: it has been set aside.
+bool TrainOneStepCell::loss_passes(const std::vector<data::Batch>& micro_batches,
+                                   StepResult& result) {
+  const auto forward = [&](const std::vector<data::Batch>& batches, StepResult& out) {
+    try {
+      forward_backward(batches, out, LossUse::kAlone);
+    } catch (const LossToExamine& found) {
+      out.loss = found.loss;
+    }
+  };
+  const bool goes_on = examined(micro_batches, forward, result);
+  result.set_aside = !goes_on;
+  return goes_on;
+}
+
 void TrainOneStepCell::step_in_backward(const std::vector<data::Batch>& micro_batches,
                                         StepResult& result) {
   check<ValueError>(micro_batches.size() == 1,
@@ -325,8 +408,22 @@ void TrainOneStepCell::step_in_backward(const std::vector<data::Batch>& micro_ba
   if (clip_) {
     transform.limit = clip_->clip_value;  // by value: the configuration refuses the other
   }
-  backward_update_->start(transform);
-  result.loss = forward_backward(micro_batches, result);
+  const LossUse use = examiner_ == nullptr ? LossUse::kBackward : LossUse::kExamined;
+  try {
+    backward_update_->start(transform);
+    result.loss = forward_backward(micro_batches, result, use);
+  } catch (const LossToExamine& found) {
+    backward_update_->cancel();
+    result.loss = found.loss;
+    if (!loss_passes(micro_batches, result)) {
+      return;
+    }
+    result.local_losses.clear();
+    experts_.start_step(result.loss_scale, std::ssize(micro_batches));
+    RankContext::current().default_generator().set_state(random_before_);
+    backward_update_->start(transform);
+    result.loss = forward_backward(micro_batches, result, LossUse::kBackward);
+  }
   const PhaseScope phase("gradient_norm");
   BackwardUpdate::Norms norms = backward_update_->finish();
   result.grad_norm = norms.total;
@@ -341,6 +438,7 @@ StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_ba
   {
     const PhaseScope phase("prepare");
     network_.train();
+    random_before_ = RankContext::current().default_generator().state();
     experts_.start_step(result.loss_scale, std::ssize(micro_batches));
   }
   const int64_t applied = position_.applied;
@@ -354,8 +452,9 @@ StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_ba
     result.moe = experts_.finish_step(/*updated=*/position_.applied > applied);
   }
   ++position_.seen;
-  position_.skipped += result.skipped ? 1 : 0;
-  if (!result.finite || !result.skipped) {  // a skipped step says nothing of the scale
+  const bool left_out = result.skipped || result.set_aside;
+  position_.skipped += left_out ? 1 : 0;
+  if (!result.finite || !left_out) {  // a skipped step says nothing of the scale
     scaler_.update(result.finite);
   }
   return result;

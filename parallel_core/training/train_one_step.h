@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/tensor/generator.h"
 #include "nn/module.h"
 #include "optim/grad_scaler.h"
 #include "optim/lr_scheduler.h"
@@ -34,9 +35,10 @@ struct PipelineBubble {
 
 /// What a step did on all ranks together, measured before its update.
 struct StepResult {
-  double loss = 0;       ///< mean over micro-batches, over tokens with calculate_per_token_loss
-  bool finite = true;    ///< every gradient element was; otherwise nothing was updated
-  bool skipped = false;  ///< nothing was updated because the norm was a spike
+  double loss = 0;         ///< mean over micro-batches, over tokens with calculate_per_token_loss
+  bool finite = true;      ///< every gradient element was; otherwise nothing was updated
+  bool skipped = false;    ///< nothing was updated because the norm was a spike
+  bool set_aside = false;  ///< nothing was updated because a StepExaminer said so
   double norm_threshold = 0;  ///< that the norm was held against, where steps may be skipped
   double loss_scale = 1;      ///< that the step used
   double grad_norm = 0;       ///< over all parameters, unscaled, before clipping
@@ -67,6 +69,40 @@ std::map<std::string, Tensor> logical_gradients(const nn::Module& model);
 /// Euclidean norm of the gradient of each of the stage's logical tensors, on every rank of the
 /// tensor-parallel group and of that with other experts, which all make the call.
 std::map<std::string, double> logical_gradient_norms(const nn::Module& model);
+
+/// A step whose loss and norm are known, and which has changed nothing but gradients.
+struct ComputedStep {
+  int64_t step = 0;  ///< from 1
+  const std::vector<data::Batch>& micro_batches;
+  /// Without statistics of experts; `finite` as the norm says. To be replaced by that of `rerun`
+  /// where the step is to go on with it.
+  StepResult& result;
+  /// The gradients are not there: the loss alone decides whether there will be a backward pass
+  /// (optimizer_in_backward). Reruns are forward passes.
+  bool forward_only = false;
+  /// Runs the passes over such micro-batches with the weights and random numbers of this step, in
+  /// place of what was computed before: the last call is what the step goes on with. Collective.
+  std::function<StepResult(const std::vector<data::Batch>&)> rerun;
+  /// Sum of squares of what this rank holds of a parameter's gradient, scaled as the loss was;
+  /// empty with forward_only.
+  std::function<double(const nn::Module::NamedParameter&)> gradient_squares;
+};
+
+/// Looks at every step before its update, on all ranks alike: what it decides must follow from
+/// numbers that all have.
+class StepExaminer {
+ public:
+  StepExaminer() = default;
+  StepExaminer(const StepExaminer&) = delete;
+  StepExaminer& operator=(const StepExaminer&) = delete;
+  virtual ~StepExaminer() = default;
+
+  /// With optimizer_in_backward: whether such a loss, which this rank has, is to be examined before
+  /// it is run backwards. All ranks have the same.
+  virtual bool suspects_loss(double loss) = 0;
+  /// False: the step is set aside, nothing is updated.
+  virtual bool examine(ComputedStep& step) = 0;
+};
 
 /// Forward and backward over the micro-batches, unscale, finite check, clip, update, schedules.
 class TrainOneStepCell {
@@ -101,6 +137,9 @@ class TrainOneStepCell {
     }
   }
 
+  /// Who looks at the steps before their updates; null: nobody. Has to outlive its time here.
+  void set_examiner(StepExaminer* examiner) { examiner_ = examiner; }
+
   /// Whole gradients of a step by logical name, unscaled, the same on every rank, and where they
   /// are from; none: those that were computed. Asked on every rank before the norm is taken. What
   /// is found takes the place of what was computed for norm, clipping and update; gradient
@@ -125,9 +164,26 @@ class TrainOneStepCell {
   static void count_tokens(const std::vector<data::Batch>& micro_batches, StepResult& result);
   double local_factor(const std::vector<data::Batch>& micro_batches,
                       const StepResult& result) const;
-  double forward_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
+  /// What becomes of a micro-batch's loss.
+  enum class LossUse : uint8_t {
+    kBackward,
+    kExamined,  ///< run backwards unless the examiner suspects it
+    kAlone,     ///< never run backwards
+  };
+  double forward_backward(const std::vector<data::Batch>& micro_batches,
+                          StepResult& result,
+                          LossUse use);
   void observe_gradients(double unscale, bool observed, StepResult& result);
   void apply_schedule(StepResult& result);
+  double compute_gradients(const std::vector<data::Batch>& micro_batches,
+                           bool observed,
+                           const LogicalState* given,
+                           bool again,
+                           StepResult& result);
+  bool loss_passes(const std::vector<data::Batch>& micro_batches, StepResult& result);
+  bool examined(const std::vector<data::Batch>& micro_batches,
+                const std::function<void(const std::vector<data::Batch>&, StepResult&)>& compute,
+                StepResult& result);
   void step_after_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
   void step_in_backward(const std::vector<data::Batch>& micro_batches, StepResult& result);
 
@@ -149,6 +205,8 @@ class TrainOneStepCell {
   std::map<std::string, GradientObserver> gradient_observers_;
   GradientSource gradient_source_;
   std::string gradient_source_name_;
+  StepExaminer* examiner_ = nullptr;
+  Generator::State random_before_;  // of the rank's default generator, when the step began
 };
 
 }  // namespace tapestry

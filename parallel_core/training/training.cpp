@@ -8,6 +8,7 @@
 #include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/config/render.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/checkpoint_health.h"
 #include "parallel_core/training/expert_log.h"
@@ -15,6 +16,7 @@
 #include "parallel_core/training/nan_watch.h"
 #include "parallel_core/training/norm_watch.h"
 #include "parallel_core/training/run_checkpoints.h"
+#include "parallel_core/training/step_autopsy.h"
 #include "parallel_core/training/step_dumps.h"
 #include "parallel_core/training/step_monitor.h"
 #include "parallel_core/training/step_profiler.h"
@@ -82,6 +84,17 @@ TrainSummary train(TrainOneStepCell& cell,
   std::optional<EmbeddingNorm> embedding;
   std::optional<AbnormalNormWatch> abnormal;
 
+  std::optional<StepAutopsy> autopsy;
+  if (t.autopsy) {
+    const CheckpointOptions& files = options.checkpoint;
+    autopsy.emplace(
+        cell, config,
+        AutopsyOptions{.folder = t.output_dir + "/capsule",
+                       .resolved_config = files.resolved_config.empty() ? resolved_yaml(config)
+                                                                        : files.resolved_config,
+                       .tokenizer_model = files.tokenizer_model});
+  }
+
   std::vector<StepObserver*> observers = {&checkpoints.acceptance(), &dumps, &evaluation};
   if (m.use_checkpoint_health_monitor) {
     observers.push_back(&embedding.emplace(cell));
@@ -90,7 +103,11 @@ TrainSummary train(TrainOneStepCell& cell,
   if (m.check_for_global_norm) {
     observers.push_back(&abnormal.emplace(config));
   }
-  observers.insert(observers.end(), {&nan, &experts, &metrics});
+  observers.push_back(&nan);
+  if (autopsy) {
+    observers.push_back(&*autopsy);
+  }
+  observers.insert(observers.end(), {&experts, &metrics});
   observers.insert(observers.end(), options.observers.begin(), options.observers.end());
   observers.insert(observers.end(), {&log, &checkpoints});
 

@@ -27,10 +27,11 @@ struct OpErrorOptions {
 /// in the units of dump/tensor_distance.h; of several results the worst. An op is as exact as its
 /// inputs let it be where the two are of a size.
 ///
-/// Views, which compute nothing, are left out. In backward what an op gives a weight is measured where it is the first contribution. Ops that
-/// communicate, that run functions of others, or that do not take float64 inputs beside what they
-/// hold themselves are listed as not measured. Costs memory for the inputs of those that match,
-/// until backward. Every rank makes the call and gets the report of all.
+/// Views, which compute nothing, are left out. In backward what an op gives a weight is measured
+/// where it is the first contribution. Ops that communicate, that run functions of others, or that
+/// do not take float64 inputs beside what they hold themselves are listed as not measured. Costs
+/// memory for the inputs of those that match, until backward. Every rank makes the call and gets
+/// the report of all.
 ///
 /// Verdicts: agree; differ if an error is more than `multiple` times half_ulp; not_comparable if no
 /// op was measured. Findings, the worst first: {op, pass, runs, error, half_ulp, ratio, module,

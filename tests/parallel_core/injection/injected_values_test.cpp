@@ -82,7 +82,7 @@ const std::set<std::string>& names_of_the_two_faults() {
   static const auto& names = *new std::set<std::string>{
       // Forward: what is made of the wrong weight. Backward: what its transpose makes.
       "layers.0.attention", "layers.0.attention_residual", "Gradients/layers.0.attention.context",
-      "layers.1.mlp.up",  "layers.1.mlp.active",         "Gradients/layers.1.ffn_norm"};
+      "layers.1.mlp.up",    "layers.1.mlp.active",         "Gradients/layers.1.ffn_norm"};
   return names;
 }
 
@@ -151,7 +151,8 @@ TEST(InjectedValues, LossFollowsFromTheReferencesLogits) {
   }
   Trainer trainer(testing::small_config(overrides), start);
   const StepsOfRun found = testing::run_steps(trainer, {.inputs = folder + "/reference"});
-  EXPECT_EQ(found.results[0].loss, expected.results[0].loss) << ::testing::PrintToString(found.lines);
+  EXPECT_EQ(found.results[0].loss, expected.results[0].loss)
+      << ::testing::PrintToString(found.lines);
   EXPECT_THAT(found.lines, Contains(HasSubstr("inject_inputs: in step 1 ")));
 }
 

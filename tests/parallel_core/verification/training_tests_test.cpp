@@ -209,7 +209,8 @@ TEST_F(TrainingTests, OpsAreAsExactAsTheirInputs) {
         last = finding["ratio"].get<double>();
       }
     }
-    for (const char* op : {"rms_norm", "swiglu_fused", "scaled_dot_product_attention", "linear", "embedding"}) {
+    for (const char* op :
+         {"rms_norm", "swiglu_fused", "scaled_dot_product_attention", "linear", "embedding"}) {
       EXPECT_TRUE(forward.contains(op)) << dtype << " " << op << "\n" << report_text(report);
       EXPECT_TRUE(backward.contains(op)) << dtype << " " << op << "\n" << report_text(report);
     }

@@ -100,5 +100,21 @@ TEST_F(MonitorsLayoutsTest, ANumberThatIsNotFiniteIsTracedToItsStage) {
                           HasSubstr("nearest to the loss is language_model.encoder.final_norm")));
 }
 
+// A spike, whose loss and norm are numbers: the ranks of the capsule are then threads.
+TEST_F(MonitorsLayoutsTest, ACapsuleOfRanksReplaysInOneProcess) {
+  ASSERT_EQ(train(4,
+                  "--set parallel_config.tensor_model_parallel_size=2 "
+                  "--set parallel_config.pipeline_model_parallel_size=2 "
+                  "--set training_config.training_iters=2 "
+                  "--set optimizer_config.learning_rate=3.0 "
+                  "--set training_config.loss_spike_threshold=1.01 "
+                  "--set training_config.loss_spike_window=1"),
+            0)
+      << said();
+  std::filesystem::rename(dir_.file("output/capsule/step_2"), dir_.file("elsewhere"));
+  EXPECT_EQ(pretrain("--replay elsewhere"), 0) << said();
+  EXPECT_THAT(out_, AllOf(HasSubstr("pp 2 | tp 2"), HasSubstr("The recorded bits return.")));
+}
+
 }  // namespace
 }  // namespace tapestry
