@@ -188,12 +188,7 @@ po::options_description describe_options() {
   tapestry::examples::add_data_options(options);
   tapestry::examples::add_view_options(options);
   options.add_options()("version", "print build, CPU level, BLAS and MPI, and exit");
-<<<<<<< HEAD
   options.add_options()("help,h", "print this page; --help SECTION or KEY: of the YAML file");
-=======
-  options.add_options()("help,h",
-                        "print this page; --help SECTION or --help KEY: keys of the file");
->>>>>>> profile
   return options;
 }
 
