@@ -64,6 +64,7 @@ std::string module_of_value(const OwnRun& run, const std::string& value) {
       {"mlp", "mlp"},
       {"moe.router_logits", "mlp.router"},
       {"moe.gates", "mlp.router"},
+      {"attention_residual", ""},
       {"output", ""}};
   std::string path;
   if (value.starts_with("layers.")) {

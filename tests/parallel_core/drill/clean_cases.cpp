@@ -58,6 +58,7 @@ std::string stage_of(Compared what) {
   switch (what) {
     case Compared::kChoice:
     case Compared::kActivation:
+    case Compared::kExpertCounts:
       return "forward";
     case Compared::kGradient:
       return "backward";

@@ -55,7 +55,8 @@ Outcome look_for(const PlantedFault& fault, DrillReferences& references) {
       out.place += (out.place.empty() ? "" : " | ") + *part;
     }
   }
-  out.named = std::regex_search(out.place, std::regex(fault.place));
+  out.named = std::regex_search(out.place, std::regex(fault.place)) &&
+              std::regex_search(out.sentence, std::regex(fault.sentence));
   if (report.first->bound.value_or(0) > 0) {
     out.share = report.first->distance.value_or(0) / *report.first->bound;
   }
@@ -101,6 +102,9 @@ Tally drill(const std::string& title,
                   out.found ? out.stage.c_str() : "NOT FOUND", out.share,
                   out.named && out.stage_is_right ? "" : "NOT NAMED: ",
                   (out.found ? out.place : out.sentence).c_str());
+      if (all && out.found) {
+        std::printf("           %s\n", out.sentence.c_str());
+      }
       std::fflush(stdout);
     }
   }

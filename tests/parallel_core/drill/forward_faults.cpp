@@ -103,7 +103,8 @@ std::vector<PlantedFault> forward_faults() {
        model_with_change(
            [](TransformerConfig& c) { c.apply_residual_connection_post_norm = true; }),
        {"forward"},
-       "layers.0.post_attention_norm"},
+       // In the sum, where the reference has it, else in the norm that follows.
+       "layers.0.post_attention_norm|layers.0.attention_residual"},
       {"dropout_unscaled",
        {.stored = "gpt2_tiny", .changes = {"model_config.hidden_dropout=0.1"}},
        mistake_in({"dropout", "layers.1"}, result_times(0, 0.9)),

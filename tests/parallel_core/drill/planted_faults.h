@@ -18,6 +18,8 @@ struct PlantedFault {
   std::vector<std::string> stages;
   /// A regular expression that the module, the op or the tensor that is named has to hold.
   std::string place;
+  /// And one that the sentence about it has to hold: of an update what it is as if.
+  std::string sentence = "";
 };
 
 struct FaultClass {
