@@ -441,7 +441,7 @@ constexpr Key kKeys[] = {
     {.name = "profile_offline_analyse",
      .field = f<&T::profile_offline_analyse>,
      .doc =
-         "Write the folders rank_K alone; `pretrain_gpt --analyse_profile DIR` puts them together "
+         "Write the folders rank_K alone; the option --analyse_profile puts them together "
          "later."},
     {.name = "profile_op_time",
      .field = f<&T::profile_op_time>,
