@@ -20,6 +20,7 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/random.h"
 #include "parallel_core/training/pretrain.h"
+#include "parallel_core/training/rounding_noise.h"
 #include "parallel_core/verification/compared_training.h"
 #include "parallel_core/verification/expert_choices.h"
 #include "parallel_core/verification/layout_comparison.h"
@@ -151,7 +152,8 @@ uint64_t train_rank(const AllConfig& config,
   return sum;
 }
 
-// Trains one process again, each time from start weights that are moved by a rounding.
+// Trains one process again, each time from start weights that are moved by a rounding, and once
+// with results that are.
 void measure_rounding(const LayoutPair& pair,
                       const VerifyOptions& options,
                       const LayoutTrace& trace,
@@ -169,6 +171,10 @@ void measure_rounding(const LayoutPair& pair,
     RankComparison comparison(alone, trace, spread);
     train_rank(pair.single, sound, trace, &start, comparison, nullptr, nullptr);
   }
+  // And once with the results of ops moved, as for dumps: what rounds inside, not only before.
+  sound.parts.observer = [] { return std::make_unique<RoundingNoise>(/*draw=*/0); };
+  RankComparison comparison(alone, trace, spread);
+  train_rank(pair.single, sound, trace, nullptr, comparison, nullptr, nullptr);
 }
 
 }  // namespace
