@@ -440,9 +440,8 @@ constexpr Key kKeys[] = {
      .doc = "Delete the folders rank_K when they have been put together."},
     {.name = "profile_offline_analyse",
      .field = f<&T::profile_offline_analyse>,
-     .doc =
-         "Write the folders rank_K alone; `pretrain_gpt --analyse_profile DIR` puts them together "
-         "later."},
+     .doc = "Write the folders rank_K alone; the option --analyse_profile puts them together "
+            "later."},
     {.name = "profile_op_time",
      .field = f<&T::profile_op_time>,
      .doc = "Time every op and write ops.csv and modules.csv; False: no ops in the trace either, "
