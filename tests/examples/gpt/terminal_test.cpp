@@ -175,8 +175,8 @@ TEST_F(TerminalTest, PagesFit) {
   }
   ASSERT_EQ(pretrain("--help"), 0);
   EXPECT_THAT(out_,
-              HasSubstr("\n  --evaluate DIR                    a checkpoint, or a folder of them: "
-                        "print its loss on the \n"));
+              HasSubstr("\n  --evaluate DIR                    print validation and test loss of a "
+                        "checkpoint, or a folder of "));
 }
 
 // The terminal breaks a bar that has become too wide: all of it goes.
