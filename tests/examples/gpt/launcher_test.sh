@@ -143,7 +143,7 @@ in_log signal/output/log/rank_1/info.log "stopped on request after" || fail "ran
 # A second one ends it at once, with the signal's exit code. Its steps take a while.
 mkdir twice
 (cd twice && exec "$launcher" $preset "${small[@]}" --set training_config.training_iters=50 \
-  --set dataset_config.batch_size=400) >twice.txt 2>&1 &
+  --set dataset_config.batch_size=1500) >twice.txt 2>&1 &
 job=$!
 until_true in_log twice/output/log/rank_1/info.log "memory: parameters" || fail "the run to be ended twice starts"
 kill -TERM "$job"
