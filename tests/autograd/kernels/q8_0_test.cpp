@@ -126,7 +126,7 @@ void check_products(int64_t n, int64_t out, int64_t in) {
   gemm_q8_0_backward(dtype_of<T>(), n, matrix, dy.data(), out, dx.data(), in);
   // Sums in float32, a rounding of the result, and, where W is widened to 16 bits, one of each of
   // its numbers.
-  const double item = sizeof(T) == 4 ? 6e-8 : dtype_of<T>() == kBFloat16 ? 0x1p-9 : 0x1p-12;
+  const double item = sizeof(T) == 4 ? 6e-8 : dtype_of<T>() == kBFloat16 ? 0x1p-8 : 0x1p-11;
   const auto bound = [&](double size, int64_t terms) {
     return size * (1.01 * item + 6e-8 * static_cast<double>(terms + 2)) + 1e-9;
   };
