@@ -18,7 +18,6 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
-#include "parallel_core/dist_checkpointing/file_place.h"
 #include "parallel_core/dist_checkpointing/hf_config.h"
 #include "parallel_core/dist_checkpointing/manifest.h"
 #include "parallel_core/dist_checkpointing/shard_files.h"
@@ -26,6 +25,7 @@
 #include "parallel_core/dist_checkpointing/stored_tensors.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
+#include "parallel_core/file_place.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/parameter_ranks.h"
 
