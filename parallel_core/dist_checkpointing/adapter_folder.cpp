@@ -102,7 +102,8 @@ std::optional<AdapterBase> read_adapter_base(const std::string& folder) {
 }
 
 AdapterBase find_adapter_base(const std::string& folder, const std::string& given) {
-  AdapterBase base = read_adapter_base(folder).value_or(AdapterBase{});
+  const std::optional<AdapterBase> recorded = read_adapter_base(folder);
+  AdapterBase base = recorded.value_or(AdapterBase{});
   std::error_code ignored;
   if (!given.empty()) {
     base.path = given;
@@ -111,8 +112,8 @@ AdapterBase find_adapter_base(const std::string& folder, const std::string& give
                    folder);
     return base;
   }
-  if (!base.path.empty()) {
-    check<IoError>(fs::exists(base.path, ignored), base.path,
+  if (recorded) {
+    check<IoError>(base.path.empty() || fs::exists(base.path, ignored), base.path,
                    ": is gone; it is the base of the adapter in ", folder, ", by its ",
                    kBaseModelFile, "; if it has moved, ", kNameTheBase);
     return base;

@@ -20,7 +20,7 @@ inline constexpr std::string_view kPeftPrefix = "base_model.model.";
 
 /// The model that an adapter belongs to.
 struct AdapterBase {
-  std::string path;         ///< of its folder or file of weights, absolute
+  std::string path;         ///< of its folder or file of weights, absolute; empty: start values
   std::string fingerprint;  ///< weights_fingerprint(path); empty: not known
 };
 
@@ -45,8 +45,9 @@ std::optional<AdapterBase> read_adapter_base(const std::string& folder);
 
 /// Where the base of an adapter is: `given` if that is not empty, else what base_model.json says,
 /// else base_model_name_or_path of adapter_config.json, seen from the current folder or from that
-/// of the adapter. With a fingerprint where the adapter has one, which is not compared yet. IoError
-/// that says what to give if there is no such folder or file.
+/// of the adapter. Empty for the adapter of a run that has begun with start values in place of
+/// somebody's weights. With a fingerprint where the adapter has one, which is not compared yet.
+/// IoError that says what to give if there is no such folder or file.
 AdapterBase find_adapter_base(const std::string& folder, const std::string& given = {});
 
 /// ValueError, naming both, if the weights at `base` are not those that the adapter was trained

@@ -378,8 +378,11 @@ MergeSummary merge_adapter(const MergeOptions& options) {
   const std::string adapter = resolve_checkpoint(options.adapter);
   check<IoError>(holds_adapter(adapter), adapter, ": holds no adapter, ", kAdapterConfigFile,
                  " and ", kAdapterWeightsFile);
-  const std::string base =
-      resolve_checkpoint(find_adapter_base(adapter, options.base).path);
+  const std::string found = find_adapter_base(adapter, options.base).path;
+  check<ValueError>(!found.empty(), adapter,
+                    ": was trained beside the start values of its run, which are no model to merge "
+                    "it with");
+  const std::string base = resolve_checkpoint(found);
   check<IoError>(fs::is_directory(base) && !holds_adapter(base), base,
                  ": is to be the base, but holds no model of its own; name the folder of the model "
                  "that the adapter is for");

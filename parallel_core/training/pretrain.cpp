@@ -27,6 +27,7 @@
 #include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/parameter_ranks.h"
+#include "parallel_core/training/adapter_run.h"
 #include "parallel_core/training/given_state.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/memory_estimate.h"
@@ -351,11 +352,15 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (!weights.empty() && !resume) {
     verify_weights(weights, config.training_config.crc_check, *options.world);
   }
+  const AdapterRun adapter = adapter_run(config, weights);
+  if (adapter.on && !adapter.base.path.empty() && adapter.base.path != weights) {
+    verify_weights(adapter.base.path, config.training_config.crc_check, *options.world);
+  }
   if (!weights.empty() && !options.model) {  // before data and model are made
     if (upcycles) {
       check_dense_model(config.model_config, weights);
     } else {
-      check_hf_config(config.model_config, weights);
+      check_hf_config(config.model_config, adapter.on ? adapter.base.path : weights);
     }
   }
   RunData data = open_data(config, *options.world, DataUse::kTraining,
@@ -373,7 +378,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   const bool in_pieces =
       zero_level(config) == 3 && get_data_parallel_world_size(/*with_context_parallel=*/true) > 1;
   const std::unique_ptr<ParallelModel> model =
-      make_model(config, options, in_pieces, !weights.empty() && !upcycles);
+      make_model(config, options, in_pieces,
+                 !weights.empty() && !upcycles && adapter.loads_everything());
   if (!weights.empty()) {
     if (!in_pieces && upcycles) {
       load_upcycled(*model, config.model_config, weights);
@@ -382,6 +388,13 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     }
     log_info(concat("loaded ", weights,
                     upcycles ? ": experts are copies of the MLPs of this dense model" : ""));
+    if (adapter.on && adapter.adapter != weights && !adapter.adapter.empty()) {
+      log_info(concat("the adapter starts as that in ", adapter.adapter));
+    } else if (adapter.on && !adapter.adapter.empty()) {
+      log_info(adapter.base.path.empty()
+                   ? std::string("the adapter's base has the start values of this seed")
+                   : concat("the adapter's base is ", adapter.base.path));
+    }
     const std::string remark = other_tokenizer_remark(config, data, weights);
     if (!remark.empty()) {
       log_warning(remark);
@@ -494,6 +507,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   checkpoint.resolved_config = resolved;
   checkpoint.tokenizer_model = data.tokenizer_model;
   checkpoint.source = hf_source_of(config, data, weights);
+  checkpoint.adapter_config = adapter.adapter_config;
+  checkpoint.base_model = adapter.base_model;
   checkpoint.max_shard_bytes = static_cast<uint64_t>(t.max_shard_size);
   checkpoint.ckpt_prefix = t.ckpt_format == "ckpt" ? t.prefix : std::string();
   checkpoint.remove_redundancy = t.remove_redundancy;
