@@ -26,12 +26,19 @@ namespace {
 constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kTable = "tok_embeddings.weight";
 
+// What files of a model hold; adapters have files of their own.
+std::vector<nn::Module::NamedParameter> base_parameters(const nn::Module& model) {
+  std::vector<nn::Module::NamedParameter> out = model.named_parameters();
+  std::erase_if(out, [](const auto& entry) { return entry.parameter->flags().adapter; });
+  return out;
+}
+
 // Parameters under their module paths, as an alternative to logical names. Some may be called the
 // same in both: the scheme that knows more names of the state counts.
 bool uses_module_paths(const nn::Module& model, const std::set<std::string>& names) {
   int64_t paths = 0;
   int64_t logical_names = 0;
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+  for (const nn::Module::NamedParameter& entry : base_parameters(model)) {
     paths += names.contains(entry.name) ? 1 : 0;
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
       logical_names += names.contains(logical.name) ? 1 : 0;
@@ -42,11 +49,12 @@ bool uses_module_paths(const nn::Module& model, const std::set<std::string>& nam
 
 // The stage's part of a state; strict about what some stage has or lacks.
 void load_by_module_paths(nn::Module& model, const LogicalState& state, const std::string& source) {
-  if (pipeline_place().size == 1) {
-    model.load_state_dict(state);
-    return;
+  nn::StateDict own = model.state_dict();
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    if (entry.parameter->flags().adapter) {
+      own.erase(entry.name);
+    }
   }
-  const nn::StateDict own = model.state_dict();
   LogicalState part;
   std::vector<double> stages_with;
   for (const auto& [name, tensor] : state) {
@@ -57,6 +65,11 @@ void load_by_module_paths(nn::Module& model, const LogicalState& state, const st
   }
   sum_over_pipeline(stages_with);
   nn::LoadReport report;
+  for (const auto& [name, tensor] : own) {
+    if (!state.contains(name)) {
+      report.missing.push_back(name);
+    }
+  }
   size_t index = 0;
   for (const auto& [name, tensor] : state) {
     if (stages_with[index++] == 0) {
@@ -64,7 +77,7 @@ void load_by_module_paths(nn::Module& model, const LogicalState& state, const st
     }
   }
   check<ValueError>(report.empty(), source, ": the weights do not fit the model\n", report.str());
-  model.load_state_dict(part);
+  model.load_state_dict(part, /*strict=*/false);
 }
 
 // True if two tensors of the files have the same bytes.
@@ -129,7 +142,7 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
       report.mismatched.push_back({place.name, place.shape, files.shape(place.name)});
     }
   };
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+  for (const nn::Module::NamedParameter& entry : base_parameters(model)) {
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
       expect(logical.name, logical.shape);
     }
@@ -256,7 +269,7 @@ void read_buffers(const ParallelModel& model, const Fitting& from) {
 
 void load_parameters(const ParallelModel& model, const Fitting& from) {
   const NoGradGuard guard;
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+  for (const nn::Module::NamedParameter& entry : base_parameters(model)) {
     if (from.leaves(*entry.parameter)) {
       continue;
     }
@@ -277,7 +290,7 @@ void load_own_parameters(const ParallelModel& model,
                     ": its tensors have the names of modules, which can be loaded only where no "
                     "rank has less than whole parameters (zero_level up to z2)");
   const NoGradGuard guard;
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+  for (const nn::Module::NamedParameter& entry : base_parameters(model)) {
     if (from.leaves(*entry.parameter)) {
       continue;
     }
