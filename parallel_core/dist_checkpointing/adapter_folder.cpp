@@ -90,10 +90,9 @@ std::optional<AdapterBase> read_adapter_base(const std::string& folder) {
   }
   const InputFile file(path.string());
   const nlohmann::json json = read_strict_json(file, "base", kMaxBaseBytes);
-  check<IoError>(json.is_object() && json.contains("format_version") &&
-                     json["format_version"] == kBaseFormat,
-                 file.path(), ": has no format_version of ", kBaseFormat,
-                 ", the one that this program knows");
+  check<IoError>(
+      json.is_object() && json.contains("format_version") && json["format_version"] == kBaseFormat,
+      file.path(), ": has no format_version of ", kBaseFormat, ", the one that this program knows");
   for (const char* key : {"path", "fingerprint"}) {
     check<IoError>(json.contains(key) && json[key].is_string(), file.path(), ": ", key,
                    " is missing, or is no text");
@@ -139,9 +138,8 @@ void check_adapter_base(const std::string& folder, const std::string& base) {
     return;
   }
   const std::string found = weights_fingerprint(base);
-  check<ValueError>(found == recorded->fingerprint, base,
-                    ": is not the base that the adapter in ", folder,
-                    " was trained beside: its weights have the fingerprint ", found,
+  check<ValueError>(found == recorded->fingerprint, base, ": is not the base that the adapter in ",
+                    folder, " was trained beside: its weights have the fingerprint ", found,
                     ", those of the base ", recorded->fingerprint, " (", recorded->path, ")");
 }
 

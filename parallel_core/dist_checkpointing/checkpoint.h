@@ -75,9 +75,9 @@ struct CheckpointOptions {
 
 /// Writes directory/step_%08d: the weights under the names of file_place.h, config.json,
 /// config.yaml, the tokenizer, the optimizer's states and the training state if there are any, and
-/// the manifest. Of a model with adapters what is trained alone, as PEFT lays it out (peft_names.h):
-/// adapter_model.safetensors, with adapter_config.json and base_model.json in place of config.json.
-/// With an optimizer its masters are written in place of 16-bit parameters. The
+/// the manifest. Of a model with adapters what is trained alone, as PEFT lays it out
+/// (peft_names.h): adapter_model.safetensors, with adapter_config.json and base_model.json in place
+/// of config.json. With an optimizer its masters are written in place of 16-bit parameters. The
 /// folder appears under its name when it is complete, on disk, and has been read back. Returns its
 /// path. All ranks of the world make the call, and each writes what it has; with z3 the optimizer
 /// has to be given. RuntimeError for a weight that is not finite (unless that is allowed),

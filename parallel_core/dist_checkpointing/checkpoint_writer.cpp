@@ -339,11 +339,11 @@ void CheckpointWriter::add_whole_sources(const ParallelModel& model,
     add_to(layout.states, {.name = name, .shape = shape}, std::move(values));
   };
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    const bool has_states =
-        optimizer != nullptr && options_.with_states &&
-        is_stored(*entry.parameter, stored_part()) &&
-        is_first_holder(entry.parameter->flags().expert) && !entry.parameter->logical().empty() &&
-        optimizer->steps_done(entry.name) > 0;
+    const bool has_states = optimizer != nullptr && options_.with_states &&
+                            is_stored(*entry.parameter, stored_part()) &&
+                            is_first_holder(entry.parameter->flags().expert) &&
+                            !entry.parameter->logical().empty() &&
+                            optimizer->steps_done(entry.name) > 0;
     for (const auto& state : has_states ? optimizer->state_entries(entry.name)
                                         : std::vector<optim::Optimizer::StateEntry>()) {
       if (state.extent != optim::StateExtent::kElement && state.shape.numel() > 0) {

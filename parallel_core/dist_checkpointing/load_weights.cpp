@@ -18,6 +18,7 @@
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/dist_checkpointing/upcycle.h"
 #include "parallel_core/file_place.h"
+#include "parallel_core/lora/freeze_base.h"
 #include "parallel_core/parameter_ranks.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
@@ -29,12 +30,19 @@ namespace {
 constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kTable = "tok_embeddings.weight";
 
+// What files of a model hold; adapters have files of their own.
+std::vector<nn::Module::NamedParameter> base_parameters(const nn::Module& model) {
+  std::vector<nn::Module::NamedParameter> out = model.named_parameters();
+  std::erase_if(out, [](const auto& entry) { return entry.parameter->flags().adapter; });
+  return out;
+}
+
 // Parameters under their module paths, as an alternative to logical names. Some may be called the
 // same in both: the scheme that knows more names of the state counts.
 bool uses_module_paths(const nn::Module& model, const std::set<std::string>& names) {
   int64_t paths = 0;
   int64_t logical_names = 0;
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+  for (const nn::Module::NamedParameter& entry : base_parameters(model)) {
     paths += names.contains(entry.name) ? 1 : 0;
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
       logical_names += names.contains(logical.name) ? 1 : 0;
@@ -45,11 +53,12 @@ bool uses_module_paths(const nn::Module& model, const std::set<std::string>& nam
 
 // The stage's part of a state; strict about what some stage has or lacks.
 void load_by_module_paths(nn::Module& model, const LogicalState& state, const std::string& source) {
-  if (pipeline_place().size == 1) {
-    model.load_state_dict(state);
-    return;
+  nn::StateDict own = model.state_dict();
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    if (entry.parameter->flags().adapter) {
+      own.erase(entry.name);
+    }
   }
-  const nn::StateDict own = model.state_dict();
   LogicalState part;
   std::vector<double> stages_with;
   for (const auto& [name, tensor] : state) {
@@ -60,6 +69,11 @@ void load_by_module_paths(nn::Module& model, const LogicalState& state, const st
   }
   sum_over_pipeline(stages_with);
   nn::LoadReport report;
+  for (const auto& [name, tensor] : own) {
+    if (!state.contains(name)) {
+      report.missing.push_back(name);
+    }
+  }
   size_t index = 0;
   for (const auto& [name, tensor] : state) {
     if (stages_with[index++] == 0) {
@@ -67,7 +81,7 @@ void load_by_module_paths(nn::Module& model, const LogicalState& state, const st
     }
   }
   check<ValueError>(report.empty(), source, ": the weights do not fit the model\n", report.str());
-  model.load_state_dict(part);
+  model.load_state_dict(part, /*strict=*/false);
 }
 
 // True if two tensors of the files have the same bytes.
@@ -101,9 +115,7 @@ UpcycledTensor start_of(const std::string& logical, WeightsOf of) {
 }
 
 bool is_part(const nn::Parameter& parameter, WeightsOf of) {
-  const bool is_base =
-      parameter.logical().empty() || !is_adapter_tensor(parameter.logical().front().name);
-  return of == WeightsOf::kAdapter ? parameter.requires_grad() : is_base;
+  return of == WeightsOf::kAdapter ? parameter.requires_grad() : !parameter.flags().adapter;
 }
 
 FilePlace place_in(const FileNames& scheme,
@@ -221,10 +233,8 @@ Fitting open_adapter_fitting(const ParallelModel& model,
   check<IoError>(holds_adapter(resolved), resolved, ": holds no adapter, ", kAdapterConfigFile,
                  " and ", kAdapterWeightsFile);
   check_adapter_config(config, resolved);
-  Fitting found{.path = resolved,
-                .files = open_adapter(resolved),
-                .scheme = {},
-                .of = WeightsOf::kAdapter};
+  Fitting found{
+      .path = resolved, .files = open_adapter(resolved), .scheme = {}, .of = WeightsOf::kAdapter};
   if (model.has_file_names_of_config()) {
     found.scheme = FileNames(name_scheme(config), config);
   }
@@ -261,9 +271,6 @@ Fitting open_fitting(const ParallelModel& model,
   found.by_module_paths =
       found.scheme.scheme != NameScheme::kModules && uses_module_paths(model, names);
   if (found.by_module_paths) {
-    check<ValueError>(!config.lora.use_lora, resolved,
-                      ": its tensors have the names of modules, which no base of an adapter has "
-                      "(lora_config.use_lora); save the model as safetensors");
     check<ValueError>(!dense, resolved,
                       ": its tensors have the names of modules, of which no experts can be made "
                       "(moe_config.upcycle_from); save the model as safetensors");
@@ -395,22 +402,25 @@ void load_weights(ParallelModel& model, const TransformerConfig& config, const s
       load_parameters(model, from);
     }
   });
+  if (config.lora.use_lora && adapter_sources(config, path).adapter.empty()) {
+    start_magnitudes(model);
+  }
 }
 
 void load_own_weights(const ParallelModel& model,
                       const TransformerConfig& config,
                       const std::string& path,
                       optim::Optimizer& optimizer) {
-  load_with_adapter(model, config, path, [&](const Fitting& from) {
-    load_own_parameters(model, from, optimizer);
-  });
+  load_with_adapter(model, config, path,
+                    [&](const Fitting& from) { load_own_parameters(model, from, optimizer); });
 }
 
 void load_adapter(ParallelModel& model,
                   const TransformerConfig& config,
                   const std::string& path,
                   optim::Optimizer* optimizer) {
-  check<ValueError>(config.lora.use_lora, path, ": the model has no adapters to load it into; set "
+  check<ValueError>(config.lora.use_lora, path,
+                    ": the model has no adapters to load it into; set "
                     "lora_config (configure_adapter)");
   const Fitting from = open_adapter_fitting(model, config, resolve_checkpoint(path));
   if (optimizer == nullptr) {

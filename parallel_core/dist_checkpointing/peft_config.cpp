@@ -335,8 +335,8 @@ bool PeftConfig::same_values(const PeftConfig& o) const {
 
 PeftConfig read_peft_config(const std::string& folder) {
   const InputFile file((std::filesystem::path(folder) / kAdapterConfigFile).string());
-  PeftConfig config = parse_object(read_strict_ordered_json(file, "adapter", kMaxConfigBytes),
-                                   file.path());
+  PeftConfig config =
+      parse_object(read_strict_ordered_json(file, "adapter", kMaxConfigBytes), file.path());
   config.text.resize(file.size());
   file.read_at(0, config.text.data(), config.text.size(), "adapter");
   return config;
@@ -402,9 +402,8 @@ bool PeftModules::in_layers(const std::string& path) const {
   for (const PythonPattern& pattern : patterns_->layers) {
     const std::vector<std::string> groups = pattern.match(path);
     if (groups.size() > 1) {
-      return std::any_of(config_.layers->begin(), config_.layers->end(), [&](int64_t layer) {
-        return std::to_string(layer) == groups.back();
-      });
+      return std::any_of(config_.layers->begin(), config_.layers->end(),
+                         [&](int64_t layer) { return std::to_string(layer) == groups.back(); });
     }
   }
   return false;

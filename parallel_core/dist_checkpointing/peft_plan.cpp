@@ -201,9 +201,7 @@ std::string end_pattern(const std::string& pattern) { return concat("(.*\\.)?(",
 // Adds ranks or alphas that are not the usual one, by the shortest expressions that do.
 template <class Value>
 std::vector<std::pair<std::string, Value>> patterns_for(
-    const WantedModules& wanted,
-    Value usual,
-    const std::function<Value(const Wanted&)>& value_of) {
+    const WantedModules& wanted, Value usual, const std::function<Value(const Wanted&)>& value_of) {
   std::map<Value, std::vector<std::string>> by_value;
   for (const auto& [path, of] : wanted) {
     by_value[value_of(of)].push_back(path);
@@ -294,8 +292,10 @@ WantedModules wanted_by(const PeftModules& peft,
                       "adapter here");
     out[module.path] = {peft.rank(module.path), peft.alpha(module.path)};
   }
-  check<ValueError>(!out.empty(), source, ": target_modules mean no module of this model, whose "
-                    "modules have paths like ", known_modules(model).back().path);
+  check<ValueError>(!out.empty(), source,
+                    ": target_modules mean no module of this model, whose "
+                    "modules have paths like ",
+                    known_modules(model).back().path);
   return out;
 }
 
@@ -317,9 +317,8 @@ std::vector<std::string> saved_patterns(const PeftModules& peft,
       }
     }
   }
-  check<ValueError>(!tied || has_table == peft.saves("lm_head"), source,
-                    ": modules_to_save mean ", has_table ? table : "lm_head", " and not ",
-                    has_table ? "lm_head" : table,
+  check<ValueError>(!tied || has_table == peft.saves("lm_head"), source, ": modules_to_save mean ",
+                    has_table ? table : "lm_head", " and not ", has_table ? "lm_head" : table,
                     ", which are one matrix in this model and would part: set "
                     "tie_word_embeddings: false in the base's config.json and give its weights an "
                     "lm_head.weight (merging the adapter does that)");
@@ -361,12 +360,10 @@ PeftConfig peft_config_of(const TransformerConfig& config,
     (wanted.contains(module.path) ? paths : others).push_back(module.path);
   }
   peft.targets.names = shortest_names(paths, others);
-  peft.rank_pattern = patterns_for<int64_t>(wanted, peft.rank, [](const Wanted& w) {
-    return w.rank;
-  });
-  peft.alpha_pattern = patterns_for<double>(wanted, peft.alpha, [](const Wanted& w) {
-    return w.alpha;
-  });
+  peft.rank_pattern =
+      patterns_for<int64_t>(wanted, peft.rank, [](const Wanted& w) { return w.rank; });
+  peft.alpha_pattern =
+      patterns_for<double>(wanted, peft.alpha, [](const Wanted& w) { return w.alpha; });
   peft.modules_to_save = names_of_saved(config, saved);
   check<RuntimeError>(fits(peft), "adapter_config.json: cannot express this lora_config");
   return peft;

@@ -34,7 +34,8 @@ std::string pcre2_reason(int error) {
 }
 
 PCRE2_SPTR units_of(std::string_view text) {
-  return reinterpret_cast<PCRE2_SPTR>(text.data());  // NOLINT(*-reinterpret-cast): as PCRE2 has them
+  return reinterpret_cast<PCRE2_SPTR>(
+      text.data());  // NOLINT(*-reinterpret-cast): as PCRE2 has them
 }
 
 }  // namespace
@@ -78,8 +79,8 @@ std::vector<std::string> PythonPattern::run(std::string_view text, bool to_the_e
   const std::unique_ptr<pcre2_match_data, FreeMatchData> data(
       pcre2_match_data_create_from_pattern(code_->code, nullptr));
   const uint32_t options = PCRE2_ANCHORED | (to_the_end ? PCRE2_ENDANCHORED : 0);
-  const int found = pcre2_match(code_->code, units_of(text), text.size(), 0, options, data.get(),
-                                context.get());
+  const int found =
+      pcre2_match(code_->code, units_of(text), text.size(), 0, options, data.get(), context.get());
   if (found == PCRE2_ERROR_NOMATCH) {
     return {};
   }

@@ -73,9 +73,7 @@ json own_tensors(const nn::Module& model, const optim::Optimizer* optimizer, Sto
 
 // What this stage has: to the tensors of each expert parameter come those of the ranks that have
 // its other experts.
-json tensors_of_stage(const nn::Module& model,
-                      const optim::Optimizer* optimizer,
-                      StoredPart part) {
+json tensors_of_stage(const nn::Module& model, const optim::Optimizer* optimizer, StoredPart part) {
   json own = own_tensors(model, optimizer, part);
   json stage = {{"tensors", json::array()}, {"buffers", std::move(own["buffers"])}};
   std::vector<json> ranks = {std::move(own["parameters"])};

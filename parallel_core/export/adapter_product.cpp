@@ -21,17 +21,18 @@ std::vector<double> adapter_values(const TensorSource& adapter,
   check<ValueError>(adapter.contains(name), "the adapter lacks the tensor ", name,
                     ", which target_modules of its adapter_config.json asks for");
   check<ValueError>(adapter.shape(name) == shape, adapter.file_of(name), ": ", name, " has shape ",
-                    adapter.shape(name), "; with the base and the rank of adapter_config.json it "
-                    "would be ", shape);
+                    adapter.shape(name),
+                    "; with the base and the rank of adapter_config.json it "
+                    "would be ",
+                    shape);
   const Tensor stored = empty(shape, adapter.dtype(name));
   adapter.read(name, stored.raw());
   const Tensor wide = empty(shape, kFloat64);
   copy_values(stored, wide);
   const auto* values = wide.data<double>();
   std::vector<double> out(values, values + shape.numel());
-  check<ValueError>(
-      std::all_of(out.begin(), out.end(), [](double x) { return std::isfinite(x); }),
-      adapter.file_of(name), ": ", name, " has values that are not finite");
+  check<ValueError>(std::all_of(out.begin(), out.end(), [](double x) { return std::isfinite(x); }),
+                    adapter.file_of(name), ": ", name, " has values that are not finite");
   return out;
 }
 

@@ -37,9 +37,9 @@ constexpr const char* kHeadTensor = "lm_head.weight";
 
 // What becomes of a tensor of the result.
 struct Piece {
-  std::string source;    // tensor of the base that it starts from; empty: it is the adapter's
-  std::string adapter;   // tensor of the adapter that takes its place; empty: none
-  std::string module;    // path of the module whose adapter is added; empty: none
+  std::string source;   // tensor of the base that it starts from; empty: it is the adapter's
+  std::string adapter;  // tensor of the adapter that takes its place; empty: none
+  std::string module;   // path of the module whose adapter is added; empty: none
   bool transposed = false;
 };
 
@@ -149,8 +149,9 @@ class Merge {
       const bool known = part == ".lora_A.weight" || part == ".lora_B.weight" ||
                          (part == ".lora_magnitude_vector" && modules_.config().use_dora);
       if (!known) {
-        error(stored, ": adapters of linear modules have lora_A.weight and lora_B.weight, with "
-                      "use_dora lora_magnitude_vector, and no other tensors");
+        error(stored,
+              ": adapters of linear modules have lora_A.weight and lora_B.weight, with "
+              "use_dora lora_magnitude_vector, and no other tensors");
       } else if (const std::string of = base_name(module + std::string(kWeight)); of.empty()) {
         error(stored, ": the base has no module ", module);
       } else if (!modules_.targets(module)) {
@@ -186,12 +187,13 @@ class Merge {
       const std::string path = gpt2_ && !module.starts_with("transformer.") && module != "lm_head"
                                    ? concat("transformer.", module)
                                    : module;
-      const bool is_table = name == table_ || module.ends_with("wpe") ||
-                            module.ends_with("pos_embeddings");
+      const bool is_table =
+          name == table_ || module.ends_with("wpe") || module.ends_with("pos_embeddings");
       const bool whole = modules_.config().targets.all_linear && is_table;
       if (!whole && modules_.targets(path)) {
-        error(stem_of(path), ".lora_A.weight: is missing; target_modules of adapter_config.json "
-                             "mean this module",
+        error(stem_of(path),
+              ".lora_A.weight: is missing; target_modules of adapter_config.json "
+              "mean this module",
               is_table ? ", and adapters of embeddings are not read" : "");
       }
     }
@@ -281,8 +283,7 @@ class TensorStream {
     return out;
   }
   void write_converted(const TensorSource& source, const std::string& name, DType dtype) {
-    for_each_piece(source, name,
-                   [&](const Tensor& rows, int64_t) { put(in_dtype(rows, dtype)); });
+    for_each_piece(source, name, [&](const Tensor& rows, int64_t) { put(in_dtype(rows, dtype)); });
   }
 
   void write_merged(const std::string& name, const Piece& piece, DType dtype) {
@@ -337,10 +338,10 @@ std::map<std::string, std::vector<TensorInfo>> planned_files(const Merge& merge,
   std::map<std::string, std::vector<TensorInfo>> files;
   for (const auto& [name, piece] : pieces) {
     const DType stored = merge.base().dtype(piece.source);
-    files[merge.file_of(name)].push_back({.name = name,
-                                          .dtype = is_stored_float(stored) ? wanted.value_or(stored)
-                                                                           : stored,
-                                          .shape = merge.base().shape(piece.source)});
+    files[merge.file_of(name)].push_back(
+        {.name = name,
+         .dtype = is_stored_float(stored) ? wanted.value_or(stored) : stored,
+         .shape = merge.base().shape(piece.source)});
   }
   return files;
 }
@@ -363,18 +364,18 @@ void write_weights(const Merge& merge,
   for (const auto& [begin, name] : order) {
     stream.write(name, pieces.at(name), *plan.entries.at(name).dtype);
   }
-  check<RuntimeError>(file.size() == plan.file_size, path, ": has ", file.size(),
-                      " bytes where ", plan.file_size, " were planned");
+  check<RuntimeError>(file.size() == plan.file_size, path, ": has ", file.size(), " bytes where ",
+                      plan.file_size, " were planned");
   file.commit();
 }
 
 }  // namespace
 
 MergeSummary merge_adapter(const MergeOptions& options) {
-  check<ValueError>(!options.dtype || (is_stored_float(*options.dtype) &&
-                                       *options.dtype != kFloat64),
-                    "merge: the dtype of weights is float32, float16 or bfloat16, not ",
-                    options.dtype ? name_of(*options.dtype) : "");
+  check<ValueError>(
+      !options.dtype || (is_stored_float(*options.dtype) && *options.dtype != kFloat64),
+      "merge: the dtype of weights is float32, float16 or bfloat16, not ",
+      options.dtype ? name_of(*options.dtype) : "");
   const std::string adapter = resolve_checkpoint(options.adapter);
   check<IoError>(holds_adapter(adapter), adapter, ": holds no adapter, ", kAdapterConfigFile,
                  " and ", kAdapterWeightsFile);

@@ -32,11 +32,11 @@ struct MergeSummary {
 /// and tie_word_embeddings where these change; and every other file of the base's folder that is no
 /// weights and not a run's own, as it is.
 ///
-/// A matrix W [out, in] becomes W + s B A, with DoRA m / n (W + s B A), n the lengths of the rows of
-/// W + s B A; of a file [in, out] (GPT-2) the transpose. Source: the definitions of PEFT's merge.
-/// Computed in float64 and rounded once. Rank and alpha follow rank_pattern, alpha_pattern and
-/// use_rslora; tensors of modules_to_save take the place of the base's. Where that gives an output
-/// matrix or a table of its own to a model that had one for both, the result has two, and
+/// A matrix W [out, in] becomes W + s B A, with DoRA m / n (W + s B A), n the lengths of the rows
+/// of W + s B A; of a file [in, out] (GPT-2) the transpose. Source: the definitions of PEFT's
+/// merge. Computed in float64 and rounded once. Rank and alpha follow rank_pattern, alpha_pattern
+/// and use_rslora; tensors of modules_to_save take the place of the base's. Where that gives an
+/// output matrix or a table of its own to a model that had one for both, the result has two, and
 /// tie_word_embeddings: false.
 ///
 /// Holds pieces of tensors in memory, and what the adapter has of one module.

@@ -41,10 +41,14 @@ void copy_whole_file(const fs::path& from, const fs::path& to) {
 
 bool is_of_the_model(const std::string& name) {
   constexpr std::array<std::string_view, 11> kWeightEndings = {
-      ".safetensors", ".safetensors.index.json", ".bin",     ".bin.index.json", ".pt",  ".pth",
-      ".ckpt",        ".gguf",                   ".msgpack", ".h5",             ".onnx"};
+      ".safetensors", ".safetensors.index.json",
+      ".bin",         ".bin.index.json",
+      ".pt",          ".pth",
+      ".ckpt",        ".gguf",
+      ".msgpack",     ".h5",
+      ".onnx"};
   constexpr std::array<std::string_view, 7> kOther = {
-      "config.json",         "config.yaml",   "manifest.json",        "training_state.json",
+      "config.json",         "config.yaml",     "manifest.json",    "training_state.json",
       "adapter_config.json", "base_model.json", "pytorch_model.bin"};
   return !name.starts_with(".") &&
          std::none_of(kWeightEndings.begin(), kWeightEndings.end(),
@@ -84,7 +88,8 @@ void ModelConfigFile::set_dtype(DType dtype) {
   const std::string name(name_of(dtype));
   const bool newer = json.contains("dtype");
   const bool older = json.contains("torch_dtype") || !newer;
-  if ((!newer || json["dtype"] == name) && (!older || (json.contains("torch_dtype") && json["torch_dtype"] == name))) {
+  if ((!newer || json["dtype"] == name) &&
+      (!older || (json.contains("torch_dtype") && json["torch_dtype"] == name))) {
     return;
   }
   for (const char* key : {"dtype", "torch_dtype"}) {

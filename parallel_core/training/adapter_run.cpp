@@ -41,8 +41,8 @@ AdapterRun adapter_run(const AllConfig& config, const std::string& weights) {
   if (!run.adapter.empty()) {
     came = read_peft_config(run.adapter);
   }
-  run.adapter_config = peft_config_text(
-      peft_config_of(config.model_config, run.base.path, came ? &*came : nullptr));
+  run.adapter_config =
+      peft_config_text(peft_config_of(config.model_config, run.base.path, came ? &*came : nullptr));
   run.base_model = adapter_base_text(run.base);
   return run;
 }

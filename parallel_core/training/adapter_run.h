@@ -15,8 +15,8 @@ struct AdapterRun {
   std::string adapter_config;  ///< for checkpoints: content of adapter_config.json
   std::string base_model;      ///< and of base_model.json
 
-  /// Whether everything that a model holds comes from files.
-  bool loads_everything() const { return !on || (!base.path.empty() && !adapter.empty()); }
+  /// Whether the base, or the whole model of a run without adapters, comes from files.
+  bool loads_base() const { return !on || !base.path.empty(); }
 };
 
 /// Of a run that takes its weights from `weights`, as resolve_checkpoint gives it: a checkpoint of
