@@ -85,8 +85,8 @@ void read_adapter(const InputFolder& folder) {
   must_hold(read_peft_config(folder.path()).same_values(renamed),
             "an adapter changes by being given another base");
   const PeftModules modules(config, folder.file(kAdapterConfigFile));
-  for (const char* path : {"lm_head", "model.layers.0.self_attn.q_proj", "transformer.h.11.mlp.c_fc",
-                           "model.layers.3.mlp.experts.5.w1", ""}) {
+  for (const char* path : {"lm_head", "model.layers.0.self_attn.q_proj",
+                           "transformer.h.11.mlp.c_fc", "model.layers.3.mlp.experts.5.w1", ""}) {
     (void)modules.targets(path);
     (void)modules.saves(path);
     must_hold(modules.rank(path) > 0 && std::isfinite(modules.scale(path)),

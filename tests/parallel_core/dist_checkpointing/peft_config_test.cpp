@@ -43,11 +43,11 @@ class PeftConfigTest : public ::testing::Test {
     std::ofstream(folder_ / kAdapterConfigFile, std::ios::trunc) << text;
     return read_peft_config(folder_.string());
   }
-  PeftConfig read(const Json& json) const { return read(json.dump()); }
+  PeftConfig read_json(const Json& json) const { return read(json.dump()); }
   PeftConfig with(const std::function<void(Json&)>& change) const {
     Json json = usual();
     change(json);
-    return read(json);
+    return read_json(json);
   }
   std::string refusal(const char* key, const Json& value) const {
     return message_of<ValueError>([&] { with([&](Json& json) { json[key] = value; }); });
@@ -85,8 +85,10 @@ TEST_F(PeftConfigTest, ReadsWhatPeftWrites) {
 TEST_F(PeftConfigTest, KeepsWhatSaysNothing) {
   const std::string text =
       "{\"zzz_of_the_future\": null, \"loftq_config\": {}, \"corda_config\": null,\n"
-      "   \"megatron_core\": \"megatron.core\", \"qalora_group_size\": 16, \"peft_version\": \"1\",\n"
-      "   \"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 16.0, \"target_modules\": \"all-linear\"}";
+      "   \"megatron_core\": \"megatron.core\", \"qalora_group_size\": 16, \"peft_version\": "
+      "\"1\",\n"
+      "   \"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 16.0, \"target_modules\": "
+      "\"all-linear\"}";
   PeftConfig c = read(text);
   EXPECT_TRUE(c.targets.all_linear);
   EXPECT_EQ(peft_config_text(c), text);
@@ -96,7 +98,7 @@ TEST_F(PeftConfigTest, KeepsWhatSaysNothing) {
   EXPECT_EQ(written["qalora_group_size"], 16);
   EXPECT_TRUE(written.contains("zzz_of_the_future"));
   EXPECT_FALSE(written.contains("alpha_pattern"));
-  EXPECT_TRUE(read(written).same_values(c));
+  EXPECT_TRUE(read_json(written).same_values(c));
 }
 
 TEST_F(PeftConfigTest, RefusesByKeyAndValue) {
@@ -202,13 +204,11 @@ TEST_F(PeftConfigTest, NamesFitAsInPeft) {
 }
 
 TEST_F(PeftConfigTest, ExpressionsAreBounded) {
-  EXPECT_THAT(
-      message_of<ValueError>([&] {
-        PeftModules(with([](Json& json) { json["target_modules"] = "(q_proj"; }), "FILE");
-      }),
-      AllOf(HasSubstr("FILE: target_modules"), HasSubstr("(q_proj")));
-  const PeftModules slow(
-      with([](Json& json) { json["target_modules"] = "((a|aa)+)+b"; }), "FILE");
+  EXPECT_THAT(message_of<ValueError>([&] {
+                PeftModules(with([](Json& json) { json["target_modules"] = "(q_proj"; }), "FILE");
+              }),
+              AllOf(HasSubstr("FILE: target_modules"), HasSubstr("(q_proj")));
+  const PeftModules slow(with([](Json& json) { json["target_modules"] = "((a|aa)+)+b"; }), "FILE");
   EXPECT_THAT(message_of<ValueError>([&] { (void)slow.targets(std::string(60, 'a')); }),
               HasSubstr("simpler"));
 }
@@ -217,8 +217,8 @@ TEST_F(PeftConfigTest, ExpressionsAreBounded) {
 std::set<std::string> described(const AdapterPlan& plan) {
   std::set<std::string> out;
   for (const AdaptedModule& module : plan.modules) {
-    out.insert(concat(module.hf_path.empty() ? module.module : module.hf_path, " ", module.rank, " ",
-                      module.alpha, " ", module.scale));
+    out.insert(concat(module.hf_path.empty() ? module.module : module.hf_path, " ", module.rank,
+                      " ", module.alpha, " ", module.scale));
   }
   return out;
 }
