@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TransformerConfig config_of_hf_folder(const std::string& folder) {
+AllConfig config_of_hf_folder(const std::string& folder) {
   int64_t positions = 1;
   for (const HfSetting& setting : read_hf_config(folder).settings) {
     if (setting.key == "max_position_embeddings") {
@@ -28,8 +28,7 @@ TransformerConfig config_of_hf_folder(const std::string& folder) {
                                    {"seq_length", positions},
                                    {"hidden_dropout", 0.0},
                                    {"attention_dropout", 0.0}}},
-                                 {"optimizer_config", {{"learning_rate", 1.0}}}})
-      .model_config;
+                                 {"optimizer_config", {{"learning_rate", 1.0}}}});
 }
 
 }  // namespace
@@ -46,9 +45,8 @@ ExportSource open_export_source(const std::string& path) {
                  ": has neither config.yaml, as a checkpoint of pretrain_gpt has, nor config.json, "
                  "as a Hugging Face model has");
   if (of_run) {
-    const AllConfig config = init_configs_from_yaml(source.folder + "/config.yaml");
-    source.config = config.model_config;
-    source.tokenizer_type = config.dataset_config.tokenizer_type;
+    source.config = init_configs_from_yaml(source.folder + "/config.yaml");
+    source.tokenizer_type = source.config.dataset_config.tokenizer_type;
   } else {
     source.config = config_of_hf_folder(source.folder);
   }

@@ -10,8 +10,9 @@ namespace tapestry {
 
 struct ExportSource {
   std::string folder;  ///< which holds the weights
-  /// Of the model, as config.yaml of a checkpoint or config.json of a Hugging Face folder says.
-  TransformerConfig config;
+  /// Its model_config is of the model, as config.yaml of a checkpoint or config.json of a Hugging
+  /// Face folder says.
+  AllConfig config;
   /// dataset_config.tokenizer_type of a checkpoint; empty: what the folder's files are.
   std::string tokenizer_type;
   TokenIds token_ids;  ///< of config.json; empty without one

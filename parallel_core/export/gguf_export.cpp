@@ -68,8 +68,8 @@ void write_gguf_tensor(const GgufTensor& tensor, const ModelWeights& weights, Gg
 std::vector<std::string> export_gguf(const ExportSource& source,
                                      const std::string& path,
                                      const GgufOptions& options) {
-  const GgufModel model = gguf_model(source.config);
-  const ModelWeights weights(open_weights(source.folder), source.config);
+  const GgufModel model = gguf_model(source.config.model_config);
+  const ModelWeights weights(open_weights(source.folder), source.config.model_config);
   std::vector<GgufTensorInfo> infos;
   for (const GgufTensor& tensor : model.tensors) {
     for (const std::string& logical : tensor.logical) {
@@ -77,13 +77,14 @@ std::vector<std::string> export_gguf(const ExportSource& source,
     }
     infos.push_back({tensor.name, tensor.shape, type_in_file(tensor, options.type)});
   }
-  GgufTokenizer tokenizer = read_gguf_tokenizer(
-      source.folder,
-      {.type = source.tokenizer_type, .ids = source.token_ids, .rows = source.config.vocab_size});
+  GgufTokenizer tokenizer =
+      read_gguf_tokenizer(source.folder, {.type = source.tokenizer_type,
+                                          .ids = source.token_ids,
+                                          .rows = source.config.model_config.vocab_size});
   const std::filesystem::path folder = std::filesystem::absolute(source.folder).lexically_normal();
   const std::string name = options.name.empty() ? folder.filename().string() : options.name;
   GgufMetadata metadata;
-  add_model_metadata(source.config, model, name, options.type, metadata);
+  add_model_metadata(source.config.model_config, model, name, options.type, metadata);
   add_tokenizer_metadata(tokenizer, metadata);
   GgufWriter writer(path, metadata, infos);
   for (const GgufTensor& tensor : model.tensors) {

@@ -53,8 +53,8 @@ std::string why_not_hf(const TransformerConfig& c) {
 void check_is_of_hf(const ExportSource& source) {
   const std::string file = source.folder + "/config.json";
   const bool known = fs::exists(file) ? read_hf_config(source.folder).model_type != "tapestry"
-                                      : file_model_type(source.config) != "tapestry";
-  check<ValueError>(known, source.folder, ": ", why_not_hf(source.config));
+                                      : file_model_type(source.config.model_config) != "tapestry";
+  check<ValueError>(known, source.folder, ": ", why_not_hf(source.config.model_config));
 }
 
 // 2 comes before 10.
@@ -233,7 +233,7 @@ std::map<std::string, std::string> files_beside(const ExportSource& source,
   if (!fs::exists(folder / "config.json")) {
     HfSource texts;
     texts.token_ids = source.token_ids;
-    files = hf_files(source.config, /*named=*/true, dtype.value_or(stored), texts);
+    files = hf_files(source.config.model_config, /*named=*/true, dtype.value_or(stored), texts);
   } else {
     const std::string text = data::read_file((folder / "config.json").string());
     files["config.json"] = dtype ? config_json_with_dtype(text, *dtype) : text;
@@ -274,7 +274,7 @@ void export_hf(const ExportSource& source,
                const std::string& path,
                const HfExportOptions& options) {
   check_is_of_hf(source);
-  const ModelWeights weights(open_weights(source.folder), source.config);
+  const ModelWeights weights(open_weights(source.folder), source.config.model_config);
   const std::vector<std::string> names = weights.files().names();
   check<IoError>(!names.empty(), source.folder, ": the weights have no tensors");
   NewFolder folder(path);
@@ -282,7 +282,7 @@ void export_hf(const ExportSource& source,
   for (const auto& [name, content] : files_beside(source, options.dtype, stored)) {
     write_file_atomically((fs::path(folder.temporary()) / name).string(), content);
   }
-  HfWriter(weights, source.config, options.dtype)
+  HfWriter(weights, source.config.model_config, options.dtype)
       .write(folder.temporary(), options.max_shard_bytes);
   folder.commit();
 }
