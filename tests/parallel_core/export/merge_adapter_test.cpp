@@ -308,9 +308,9 @@ TEST_F(MergeAdapter, RefusesWhatDoesNotFit) {
   fs::resize_file(weights, fs::file_size(weights) - 1);
   EXPECT_THAT(message_of<IoError>([&] { merge(); }), HasSubstr(kAdapterWeightsFile));
   again();
-  EXPECT_THAT(message_of<IoError>(
+  EXPECT_THAT(message_of<ValueError>(
                   [&] { merge_adapter({.base = "", .adapter = adapter_, .output = base_}); }),
-              HasSubstr("not empty"));
+              HasSubstr("is there already"));
   fs::rename(base_, base_ + ".gone");
   EXPECT_THAT(message_of<IoError>([&] { merge(); }), AllOf(HasSubstr(base_), HasSubstr("gone")));
   // One that has moved is found where it is said to be; another one is refused.
