@@ -18,7 +18,7 @@ namespace tapestry {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using ModelJson = nlohmann::ordered_json;
 
 constexpr const char* kModelConfigFile = "config.json";
 constexpr const char* kIndex = "model.safetensors.index.json";
@@ -26,7 +26,7 @@ constexpr const char* kTied = "tie_word_embeddings";
 constexpr uint64_t kMaxModelConfigBytes = uint64_t{1} << 20U;
 constexpr size_t kCopyBytes = size_t{4} << 20U;
 
-std::string written_json(const Json& json) { return json.dump(2) + "\n"; }
+std::string written_json(const ModelJson& json) { return json.dump(2) + "\n"; }
 
 }  // namespace
 
@@ -73,7 +73,7 @@ ModelConfigFile::ModelConfigFile(const std::string& folder)
 }
 
 bool ModelConfigFile::is_tied() const {
-  const Json json = Json::parse(text_);
+  const ModelJson json = ModelJson::parse(text_);
   const auto found = json.find(kTied);
   if (found != json.end() && found->is_boolean()) {
     return found->get<bool>();
@@ -83,7 +83,7 @@ bool ModelConfigFile::is_tied() const {
 }
 
 void ModelConfigFile::set_tied(bool tied) {
-  Json json = Json::parse(text_);
+  ModelJson json = ModelJson::parse(text_);
   json[kTied] = tied;
   text_ = written_json(json);
 }
@@ -129,7 +129,7 @@ void write_index(const std::string& from,
       map[tensor.name] = name;
     }
   }
-  Json json;
+  ModelJson json;
   json["metadata"]["total_size"] = total;
   json["weight_map"] = std::move(map);
   write_file_atomically((fs::path(to) / kIndex).string(), written_json(json));

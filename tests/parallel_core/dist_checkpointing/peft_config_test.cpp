@@ -20,14 +20,14 @@ namespace tapestry {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using PeftJson = nlohmann::ordered_json;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-Json usual() {
-  return Json::parse(R"({"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8,
+PeftJson usual() {
+  return PeftJson::parse(R"({"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8,
     "target_modules": ["q_proj", "mlp.down_proj"], "bias": "none"})");
 }
 
@@ -43,21 +43,21 @@ class PeftConfigTest : public ::testing::Test {
     std::ofstream(folder_ / kAdapterConfigFile, std::ios::trunc) << text;
     return read_peft_config(folder_.string());
   }
-  PeftConfig read_json(const Json& json) const { return read(json.dump()); }
-  PeftConfig with(const std::function<void(Json&)>& change) const {
-    Json json = usual();
+  PeftConfig read_json(const PeftJson& json) const { return read(json.dump()); }
+  PeftConfig with(const std::function<void(PeftJson&)>& change) const {
+    PeftJson json = usual();
     change(json);
     return read_json(json);
   }
-  std::string refusal(const char* key, const Json& value) const {
-    return message_of<ValueError>([&] { with([&](Json& json) { json[key] = value; }); });
+  std::string refusal(const char* key, const PeftJson& value) const {
+    return message_of<ValueError>([&] { with([&](PeftJson& json) { json[key] = value; }); });
   }
 
   fs::path folder_;
 };
 
 TEST_F(PeftConfigTest, ReadsWhatPeftWrites) {
-  const PeftConfig c = with([](Json& json) {
+  const PeftConfig c = with([](PeftJson& json) {
     json["use_rslora"] = true;
     json["use_dora"] = true;
     json["fan_in_fan_out"] = true;
@@ -93,7 +93,7 @@ TEST_F(PeftConfigTest, KeepsWhatSaysNothing) {
   EXPECT_TRUE(c.targets.all_linear);
   EXPECT_EQ(peft_config_text(c), text);
   c.base = "there";
-  const Json written = Json::parse(peft_config_text(c));
+  const PeftJson written = PeftJson::parse(peft_config_text(c));
   EXPECT_EQ(written["base_model_name_or_path"], "there");
   EXPECT_EQ(written["qalora_group_size"], 16);
   EXPECT_TRUE(written.contains("zzz_of_the_future"));
@@ -111,9 +111,9 @@ TEST_F(PeftConfigTest, RefusesByKeyAndValue) {
   EXPECT_THAT(refusal("init_lora_weights", "pissa_niter_4"),
               says("init_lora_weights", "\"pissa_niter_4\""));
   EXPECT_THAT(refusal("lora_bias", true), says("lora_bias", "true"));
-  EXPECT_THAT(refusal("layer_replication", Json::array({Json::array({0, 4})})),
+  EXPECT_THAT(refusal("layer_replication", PeftJson::array({PeftJson::array({0, 4})})),
               says("layer_replication", "[[0,4]]"));
-  EXPECT_THAT(refusal("trainable_token_indices", Json::array({1})),
+  EXPECT_THAT(refusal("trainable_token_indices", PeftJson::array({1})),
               says("trainable_token_indices", "[1]"));
   EXPECT_THAT(refusal("something_new", 3), says("something_new", "3"));
   EXPECT_THAT(refusal("r", 0), says("r", "0"));
@@ -121,8 +121,8 @@ TEST_F(PeftConfigTest, RefusesByKeyAndValue) {
   EXPECT_THAT(refusal("lora_alpha", "8"), says("lora_alpha", "\"8\""));
   EXPECT_THAT(refusal("lora_dropout", 1.0), says("lora_dropout", "1.0"));
   EXPECT_THAT(refusal("target_modules", nullptr), says("target_modules", "null"));
-  EXPECT_THAT(refusal("target_modules", Json::array({1})), says("target_modules", "[1]"));
-  EXPECT_THAT(refusal("rank_pattern", Json{{"q_proj", -1}}), HasSubstr("rank_pattern is -1"));
+  EXPECT_THAT(refusal("target_modules", PeftJson::array({1})), says("target_modules", "[1]"));
+  EXPECT_THAT(refusal("rank_pattern", PeftJson{{"q_proj", -1}}), HasSubstr("rank_pattern is -1"));
   EXPECT_THAT(refusal("use_dora", "yes"), says("use_dora", "\"yes\""));
   EXPECT_THAT(message_of<IoError>([&] { read("{\"r\": 1, \"r\": 2}"); }), HasSubstr("twice"));
   EXPECT_THAT(message_of<IoError>([&] { read("[]"); }), HasSubstr("JSON object"));
@@ -130,7 +130,7 @@ TEST_F(PeftConfigTest, RefusesByKeyAndValue) {
               HasSubstr("/nowhere/adapter_config.json"));
   // All of them at once.
   EXPECT_THAT(message_of<ValueError>([&] {
-                with([](Json& json) {
+                with([](PeftJson& json) {
                   json["r"] = 0;
                   json["bias"] = "all";
                 });
@@ -139,12 +139,12 @@ TEST_F(PeftConfigTest, RefusesByKeyAndValue) {
 }
 
 TEST_F(PeftConfigTest, NamesFitAsInPeft) {
-  const auto modules = [&](const std::function<void(Json&)>& change) {
+  const auto modules = [&](const std::function<void(PeftJson&)>& change) {
     return PeftModules(with(change), "test");
   };
   const std::string q = "model.layers.1.self_attn.q_proj";
   {
-    const PeftModules m = modules([](Json&) {});
+    const PeftModules m = modules([](PeftJson&) {});
     EXPECT_TRUE(m.targets(q));
     EXPECT_TRUE(m.targets("q_proj"));
     EXPECT_FALSE(m.targets("model.layers.1.self_attn.xq_proj"));
@@ -154,13 +154,13 @@ TEST_F(PeftConfigTest, NamesFitAsInPeft) {
   }
   {
     const PeftModules m =
-        modules([](Json& json) { json["target_modules"] = R"(.*\.layers\.[01]\..*_proj)"; });
+        modules([](PeftJson& json) { json["target_modules"] = R"(.*\.layers\.[01]\..*_proj)"; });
     EXPECT_TRUE(m.targets(q));
     EXPECT_FALSE(m.targets(q + "x"));
     EXPECT_FALSE(m.targets("model.layers.2.self_attn.q_proj"));
   }
   {
-    const PeftModules m = modules([](Json& json) {
+    const PeftModules m = modules([](PeftJson& json) {
       json["layers_to_transform"] = {0, 2};
       json["exclude_modules"] = {"layers.2.self_attn.q_proj"};
     });
@@ -171,7 +171,7 @@ TEST_F(PeftConfigTest, NamesFitAsInPeft) {
     EXPECT_FALSE(m.targets("q_proj.q_proj"));  // in no layer
   }
   {
-    const PeftModules m = modules([](Json& json) {
+    const PeftModules m = modules([](PeftJson& json) {
       json["layers_to_transform"] = {5};
       json["layers_pattern"] = {"h", "blocks"};
     });
@@ -179,7 +179,7 @@ TEST_F(PeftConfigTest, NamesFitAsInPeft) {
     EXPECT_FALSE(m.targets("model.layers.5.q_proj"));
   }
   {
-    const PeftModules m = modules([](Json& json) {
+    const PeftModules m = modules([](PeftJson& json) {
       json["rank_pattern"] = {{"self_attn.q_proj", 16}, {"q_proj", 1}, {R"(layers\.1\..*)", 9}};
       json["alpha_pattern"] = {{"down_proj", 2}};
       json["use_rslora"] = true;
@@ -192,7 +192,7 @@ TEST_F(PeftConfigTest, NamesFitAsInPeft) {
     EXPECT_EQ(m.scale(q), 2);  // 8 / sqrt(16)
   }
   {
-    const PeftModules m = modules([](Json& json) {
+    const PeftModules m = modules([](PeftJson& json) {
       json["target_modules"] = "all-linear";
       json["modules_to_save"] = {"lm_head", "norm"};
     });
@@ -205,10 +205,12 @@ TEST_F(PeftConfigTest, NamesFitAsInPeft) {
 
 TEST_F(PeftConfigTest, ExpressionsAreBounded) {
   EXPECT_THAT(message_of<ValueError>([&] {
-                PeftModules(with([](Json& json) { json["target_modules"] = "(q_proj"; }), "FILE");
+                PeftModules(with([](PeftJson& json) { json["target_modules"] = "(q_proj"; }),
+                            "FILE");
               }),
               AllOf(HasSubstr("FILE: target_modules"), HasSubstr("(q_proj")));
-  const PeftModules slow(with([](Json& json) { json["target_modules"] = "((a|aa)+)+b"; }), "FILE");
+  const PeftModules slow(with([](PeftJson& json) { json["target_modules"] = "((a|aa)+)+b"; }),
+                         "FILE");
   EXPECT_THAT(message_of<ValueError>([&] { (void)slow.targets(std::string(60, 'a')); }),
               HasSubstr("simpler"));
 }
@@ -292,7 +294,7 @@ TEST_F(PeftConfigTest, ATableThatIsTheOutputTooIsNamedTwice) {
       adapted(testing::llama(), {"lora_config.modules_to_save=['embed_tokens']"});
   const PeftConfig peft = peft_config_of(config.model_config, "base");
   EXPECT_THAT(peft.modules_to_save, ::testing::UnorderedElementsAre("embed_tokens", "lm_head"));
-  read(with([](Json& json) { json["modules_to_save"] = {"embed_tokens"}; }).text);
+  read(with([](PeftJson& json) { json["modules_to_save"] = {"embed_tokens"}; }).text);
   AllConfig back = testing::small_config(testing::llama());
   EXPECT_THAT(message_of<ValueError>([&] { configure_adapter(back, folder_.string()); }),
               AllOf(HasSubstr("modules_to_save"), HasSubstr("one matrix")));
@@ -300,20 +302,20 @@ TEST_F(PeftConfigTest, ATableThatIsTheOutputTooIsNamedTwice) {
 
 TEST_F(PeftConfigTest, RefusesModulesThatGetNoAdapter) {
   AllConfig config = testing::small_config(testing::llama({testing::kUntied}));
-  with([](Json& json) { json["target_modules"] = {"q_proj", "lm_head"}; });
+  with([](PeftJson& json) { json["target_modules"] = {"q_proj", "lm_head"}; });
   EXPECT_THAT(message_of<ValueError>([&] { configure_adapter(config, folder_.string()); }),
               AllOf(HasSubstr("target_modules"), HasSubstr("lm_head")));
-  with([](Json& json) { json["target_modules"] = {"c_attn"}; });
+  with([](PeftJson& json) { json["target_modules"] = {"c_attn"}; });
   EXPECT_THAT(message_of<ValueError>([&] { configure_adapter(config, folder_.string()); }),
               HasSubstr("no module"));
   AllConfig experts = testing::small_config(testing::mixtral({testing::kUntied}));
-  with([](Json& json) { json["target_modules"] = "all-linear"; });
+  with([](PeftJson& json) { json["target_modules"] = "all-linear"; });
   EXPECT_THAT(message_of<ValueError>([&] { configure_adapter(experts, folder_.string()); }),
               HasSubstr("get no adapter"));
 }
 
 TEST_F(PeftConfigTest, AnotherAdapterIsNamedByWhatDiffers) {
-  with([](Json& json) { json["target_modules"] = {"q_proj"}; });
+  with([](PeftJson& json) { json["target_modules"] = {"q_proj"}; });
   const auto difference = [&](const testing::Overrides& lora) {
     const AllConfig config = adapted(testing::llama(), lora);
     return message_of<ValueError>(
