@@ -111,11 +111,18 @@ class Merge {
   }
   /// The file of the base that a tensor of the result goes to.
   std::string file_of(const std::string& tensor) const {
-    const std::string& beside = names_.contains(tensor) ? tensor : table_;
-    return fs::path(base_.file_of(beside)).filename().string();
+    return fs::path(base_.file_of(beside(tensor))).filename().string();
+  }
+  /// What that file says of itself.
+  const std::map<std::string, std::string>& metadata_beside(const std::string& tensor) const {
+    return base_.reader(beside(tensor)).metadata();
   }
 
  private:
+  // The tensor itself, or if the base has none of that name the table that it starts as.
+  const std::string& beside(const std::string& tensor) const {
+    return names_.contains(tensor) ? tensor : table_;
+  }
   std::string config_path() const {
     return (fs::path(adapter_folder_) / kAdapterConfigFile).string();
   }
@@ -419,7 +426,7 @@ MergeSummary merge_adapter(const MergeOptions& options) {
   const fs::path output = folder.temporary();
   for (const auto& [name, tensors] : files) {
     write_weights(merge, pieces, (output / name).string(), tensors,
-                  merge.base().reader(tensors.front().name).metadata());
+                  merge.metadata_beside(tensors.front().name));
     for (const TensorInfo& tensor : tensors) {
       summary.bytes += static_cast<uint64_t>(tensor.shape.numel() * size_of(tensor.dtype));
     }
