@@ -421,10 +421,11 @@ bool PeftModules::targets(const std::string& path) const {
   if (!fits(config_.targets, patterns_->targets, path)) {
     return false;
   }
-  // A path that is named as a whole, or by an expression, is meant whatever its layer.
+  // A path that is named as a whole is meant whatever its layer. An expression with layers is what
+  // newer versions of PEFT refuse; here both hold.
   const std::vector<std::string>& names = config_.targets.names;
-  return !config_.layers || config_.targets.pattern ||
-         std::find(names.begin(), names.end(), path) != names.end() || in_layers(path);
+  return !config_.layers || std::find(names.begin(), names.end(), path) != names.end() ||
+         in_layers(path);
 }
 
 bool PeftModules::saves(const std::string& path) const {
