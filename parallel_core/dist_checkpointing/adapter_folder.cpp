@@ -132,6 +132,18 @@ AdapterBase find_adapter_base(const std::string& folder, const std::string& give
                        ", which is no folder here; ", kNameTheBase));
 }
 
+std::vector<std::string> base_overrides(const std::string& folder) {
+  const std::optional<AdapterBase> base = read_adapter_base(folder);
+  if (!base || base->path.empty() || !is_file(fs::path(base->path) / "config.json")) {
+    return {};
+  }
+  std::string quoted;
+  for (const char c : base->path) {
+    quoted += c == '\'' ? std::string("''") : std::string(1, c);
+  }
+  return {concat("model_config.from_hf='", quoted, "'")};
+}
+
 void check_adapter_base(const std::string& folder, const std::string& base) {
   const std::optional<AdapterBase> recorded = read_adapter_base(folder);
   if (!recorded || recorded->fingerprint.empty()) {
