@@ -85,7 +85,12 @@ TEST_F(AdapterRuns, GoOnBitForBit) {
         << said();
     EXPECT_THAT(out_, HasSubstr("going on after step 3"));
     expect_same_checkpoint(step("half", 6), step("full", 6));
-    EXPECT_EQ(metrics("half"), metrics("full"));
+    ASSERT_EQ(steps("half").size(), steps("full").size());
+    for (size_t i = 0; i < steps("full").size(); ++i) {
+      for (const char* key : {"loss", "grad_norm", "lr"}) {
+        EXPECT_EQ(steps("half")[i].at(key), steps("full")[i].at(key)) << key;
+      }
+    }
   }
 }
 
@@ -102,7 +107,7 @@ TEST_F(AdapterRuns, FindTheirBase) {
 
   fs::rename(dir_.file("base"), dir_.file("moved"));
   ASSERT_EQ(resume("full"), 2);
-  EXPECT_THAT(said(), HasSubstr("base/config.json"));
+  EXPECT_THAT(said(), HasSubstr("base: there is no such folder"));
   EXPECT_EQ(pretrain("--evaluate " + step("full", 6)), 2);
   EXPECT_THAT(said(), HasSubstr("base"));
 
