@@ -218,6 +218,14 @@ TEST_F(AdapterRuns, TheOldestGoAndTheLatestIsFound) {
   EXPECT_THAT(err_, HasSubstr("step_00000006"));
 }
 
+TEST_F(AdapterRuns, LayoutsAreVerified) {
+  train("out");
+  const std::string verify = "--config_path run.yaml --from_hf base --verify_layout ";
+  EXPECT_EQ(pretrain(verify + "tp=2"), 0) << said();
+  EXPECT_EQ(pretrain(verify + "pp=2 --set training_config.load_checkpoint=" + step("out", 3)), 0)
+      << said();
+}
+
 TEST_F(AdapterRuns, MergedTheyGiveTheSameLoss) {
   train("out", "--set lora_config.use_dora=True");
   const double adapted = evaluated("--evaluate out");
