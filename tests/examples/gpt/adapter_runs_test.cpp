@@ -130,6 +130,25 @@ TEST_F(AdapterRuns, FindTheirBase) {
                             HasSubstr("fingerprint")));
 }
 
+// from_hf says what the model is; the weights may be others.
+TEST_F(AdapterRuns, TheBaseMayBeACheckpoint) {
+  const std::string whole =
+      "--set lora_config.use_lora=False --set training_config.save_interval=6";
+  train("whole", whole);
+  const std::string base = " --set training_config.load_checkpoint=" + step("whole", 6) + " ";
+  train("full", base);
+  copy("full", "half");
+  fs::remove_all(dir_.file(step("half", 6)));
+  ASSERT_EQ(resume("half", base), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("going on after step 3"));
+  expect_same_checkpoint(step("half", 6), step("full", 6));
+  const double adapted = evaluated("--evaluate full");
+  ASSERT_EQ(exported("--adapter full --merge --to hf --output merged"), 0) << said();
+  const double merged = evaluated(
+      "--config_path run.yaml --from_hf merged --set lora_config.use_lora=False --evaluate merged");
+  EXPECT_NEAR(merged, adapted, 2e-6 * adapted);
+}
+
 TEST_F(AdapterRuns, StartFromAnAdapter) {
   train("first");
   fs::create_directories(dir_.file("peft"));
