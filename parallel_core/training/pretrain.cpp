@@ -420,7 +420,11 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     if (!in_pieces && upcycles) {
       load_upcycled(*model, config.model_config, weights);
     } else if (!in_pieces) {
-      load_weights(*model, config.model_config, weights);
+      TransformerConfig loaded = config.model_config;
+      if (adapter.on && !adapter.base.path.empty()) {
+        loaded.from_hf = adapter.base.path;
+      }
+      load_weights(*model, loaded, weights);
     }
     log_info(concat("loaded ", weights,
                     upcycles ? ": experts are copies of the MLPs of this dense model" : ""));
