@@ -88,8 +88,7 @@ std::vector<AnsweredText> answered_texts(const Example& example,
   std::vector<std::pair<size_t, Turn>> turns;
   for (size_t i = 0; i < conversation.size(); ++i) {
     if (conversation.is_answer(i)) {
-      turns.emplace_back(
-          i, Turn{conversation.render(i, true), conversation.render(i + 1, false)});
+      turns.emplace_back(i, Turn{conversation.render(i, true), conversation.render(i + 1, false)});
     }
   }
   if (std::optional<AnsweredText> whole = rendered_whole(conversation, turns)) {
@@ -98,11 +97,11 @@ std::vector<AnsweredText> answered_texts(const Example& example,
   std::vector<AnsweredText> texts;
   for (auto& [message, turn] : turns) {
     const std::optional<TextSpan> answer = turn.place_in(turn.with);
-    check<ValueError>(
-        answer.has_value(), place, ": template ", conversation.template_name(), ": what it writes ",
-        "of the messages before messages[", message,
-        "] with a generation prompt is not how it begins what it writes with that answer, so where ",
-        "the answer begins is not known; use another dataset_config.chat_template");
+    check<ValueError>(answer.has_value(), place, ": template ", conversation.template_name(),
+                      ": what it writes ", "of the messages before messages[", message,
+                      "] with a generation prompt is not how it begins what it writes with that "
+                      "answer, so where ",
+                      "the answer begins is not known; use another dataset_config.chat_template");
     texts.push_back({.text = std::move(turn.with),
                      .answers = {*answer},
                      .unrolled_to = static_cast<int64_t>(message),

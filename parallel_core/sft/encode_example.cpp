@@ -44,8 +44,7 @@ EncodedExample encode_example(const AnsweredText& answered,
     const bool found = answer != answered.answers.end();
     example.ids.push_back(encoding.ids[i]);
     example.answer.push_back(found ? 1 : 0);
-    example.crossing +=
-        found && (token.begin < answer->begin || token.end > answer->end) ? 1 : 0;
+    example.crossing += found && (token.begin < answer->begin || token.end > answer->end) ? 1 : 0;
   }
   if (!answered.rendered) {
     check<ValueError>(eod >= 0, tokenizer.describe(),

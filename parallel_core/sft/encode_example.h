@@ -27,8 +27,8 @@ enum class LearnedTokens {
 
 /// The text's tokens with, unless a template wrote it, those that the tokenizer's post-processor
 /// puts in front, not learned, and `eod`, learned, behind. A token is learned if it has a byte of
-/// an answer; one without bytes if it stands inside of an answer, or at its beginning. ValueError if
-/// `eod` is wanted and is -1.
+/// an answer; one without bytes if it stands inside of an answer, or at its beginning. ValueError
+/// if `eod` is wanted and is -1.
 EncodedExample encode_example(const AnsweredText& answered,
                               const data::Tokenizer& tokenizer,
                               int32_t eod,

@@ -34,17 +34,17 @@ Json parse_object(std::string_view line, const std::string& place) {
 
 std::string string_of(const Json& object, const char* name, const std::string& place) {
   const Json& value = member_of(object, name);
-  check<ValueError>(
-      value.is_string(), place, ": \"", name, "\" is a JSON ", value.type_name(),
-      ", expected a string",
-      value.is_array() ? "; a conversation is written whole, with its answers, in \"messages\"" : "");
+  check<ValueError>(value.is_string(), place, ": \"", name, "\" is a JSON ", value.type_name(),
+                    ", expected a string",
+                    value.is_array()
+                        ? "; a conversation is written whole, with its answers, in \"messages\""
+                        : "");
   return value.get<std::string>();
 }
 
 void check_messages(const Json& messages, const std::string& place) {
   check<ValueError>(messages.is_array() && !messages.empty(), place, ": \"messages\" is ",
-                    messages.is_array() ? "empty"
-                                        : concat("a JSON ", messages.type_name()),
+                    messages.is_array() ? "empty" : concat("a JSON ", messages.type_name()),
                     ", expected an array of {\"role\", \"content\"}");
   for (size_t i = 0; i < messages.size(); ++i) {
     const Json& message = messages[i];

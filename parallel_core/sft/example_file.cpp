@@ -92,8 +92,7 @@ void ExampleFile::encode(Block& block, const ExampleEncoding& encoding) {
   const std::string& path = file_.path;
   kernels::parallel_for(std::ssize(block.texts), 1, [&](int64_t begin, int64_t end) {
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-      encoded[i] =
-          encode_line(block.texts[i], concat(path, ":", block.lines[i] + 1), encoding);
+      encoded[i] = encode_line(block.texts[i], concat(path, ":", block.lines[i] + 1), encoding);
     }
   });
   for (size_t i = 0; i < encoded.size(); ++i) {

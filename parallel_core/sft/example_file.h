@@ -32,12 +32,12 @@ struct ExampleEncoding {
 
 /// What became of a file, for the log.
 struct ExampleCounts {
-  int64_t lines = 0;          ///< that hold an example
-  int64_t unrolled = 0;       ///< conversations that became one example for each answer
-  int64_t examples = 0;       ///< that are trained on
-  int64_t cut = 0;            ///< of these: too long, end left out
-  int64_t dropped_long = 0;   ///< too long, left out
-  int64_t without_answer = 0; ///< left out, as nothing is learned from them
+  int64_t lines = 0;           ///< that hold an example
+  int64_t unrolled = 0;        ///< conversations that became one example for each answer
+  int64_t examples = 0;        ///< that are trained on
+  int64_t cut = 0;             ///< of these: too long, end left out
+  int64_t dropped_long = 0;    ///< too long, left out
+  int64_t without_answer = 0;  ///< left out, as nothing is learned from them
   int64_t tokens = 0;
   int64_t cut_tokens = 0;
   int64_t learned = 0;   ///< tokens with a loss
@@ -51,9 +51,9 @@ struct ExampleCounts {
 /// token. Reading is thread-safe.
 class ExampleFile {
  public:
-  /// Reads and encodes on all threads; the result does not depend on how many these are. Blank lines
-  /// are passed over. Errors as data::LineReader, parse_example, answered_texts, encode_example; of
-  /// several lines the first one's.
+  /// Reads and encodes on all threads; the result does not depend on how many these are. Blank
+  /// lines are passed over. Errors as data::LineReader, parse_example, answered_texts,
+  /// encode_example; of several lines the first one's.
   ExampleFile(const std::string& path, const ExampleEncoding& encoding);
 
   const data::TextFile& file() const { return file_; }

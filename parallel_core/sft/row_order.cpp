@@ -32,8 +32,8 @@ RowOrder::RowOrder(std::vector<std::vector<int64_t>> lengths,
                    std::vector<double> weights,
                    const RowOrderOptions& options)
     : options_(options) {
-  check<ValueError>(weights.empty() || weights.size() == lengths.size(), "row order: ",
-                    weights.size(), " weights of ", lengths.size(), " files");
+  check<ValueError>(weights.empty() || weights.size() == lengths.size(),
+                    "row order: ", weights.size(), " weights of ", lengths.size(), " files");
   for (const std::vector<int64_t>& of_file : lengths) {
     first_.push_back(static_cast<int64_t>(lengths_.size()));
     lengths_.insert(lengths_.end(), of_file.begin(), of_file.end());
@@ -41,8 +41,8 @@ RowOrder::RowOrder(std::vector<std::vector<int64_t>> lengths,
   num_examples_ = static_cast<int64_t>(lengths_.size());
   first_.push_back(num_examples_);
   check<ValueError>(num_examples_ > 0, "row order: there are no examples");
-  check<ValueError>(num_examples_ <= std::numeric_limits<int32_t>::max(), "row order: ",
-                    num_examples_, " examples, expected at most ",
+  check<ValueError>(num_examples_ <= std::numeric_limits<int32_t>::max(),
+                    "row order: ", num_examples_, " examples, expected at most ",
                     std::numeric_limits<int32_t>::max());
   if (weights.empty()) {
     return;
@@ -138,9 +138,9 @@ void RowOrder::add_epoch() {
   for (int64_t w = 0; w < windows; ++w) {
     const int64_t begin = num_examples_ * w / windows;
     const int64_t end = num_examples_ * (w + 1) / windows;
-    add_window(std::span(examples).subspan(static_cast<size_t>(begin),
-                                           static_cast<size_t>(end - begin)),
-               windows_++);
+    add_window(
+        std::span(examples).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+        windows_++);
   }
   epoch_ends_.push_back(rows_.size());
 }

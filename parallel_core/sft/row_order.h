@@ -65,9 +65,9 @@ class RowOrder {
   void start_epoch(size_t file);
   void add_window(std::span<const int32_t> examples, int64_t window);
 
-  std::vector<int64_t> lengths_;      // of all examples
-  std::vector<int64_t> first_;        // example of each file
-  std::vector<File> files_;           // with weights alone
+  std::vector<int64_t> lengths_;  // of all examples
+  std::vector<int64_t> first_;    // example of each file
+  std::vector<File> files_;       // with weights alone
   RowOrderOptions options_;
   int64_t num_examples_ = 0;
   int64_t drawn_ = 0;
