@@ -74,16 +74,19 @@ std::optional<AnsweredText> rendered_whole(const Conversation& conversation,
 
 std::vector<AnsweredText> answered_texts(const Example& example,
                                          const chat::ChatFormat* format,
-                                         const std::string& place) {
+                                         const std::string& place,
+                                         const std::string& without_format) {
   if (example.kind != ExampleKind::kMessages) {
     const auto begin = static_cast<int64_t>(example.prompt.size());
     std::string text = example.prompt + example.completion;
     const auto end = static_cast<int64_t>(text.size());
     return {{.text = std::move(text), .answers = {{begin, end}}}};
   }
-  check<ValueError>(format != nullptr, place,
-                    ": has \"messages\", but there is no chat template beside the tokenizer; name "
-                    "one with dataset_config.chat_template");
+  check<ValueError>(
+      format != nullptr, place,
+      ": has \"messages\", but there is no chat template beside the tokenizer",
+      without_format.empty() ? "" : concat(" that can be used (", without_format, ")"),
+      "; name one with dataset_config.chat_template");
   const Conversation conversation(example, *format, place);
   std::vector<std::pair<size_t, Turn>> turns;
   for (size_t i = 0; i < conversation.size(); ++i) {

@@ -31,12 +31,14 @@ struct AnsweredText {
 /// and with i), of which message i is learned. A conversation without answers gives one text
 /// without.
 ///
-/// `format` may be null as long as no example is a conversation. ValueError that begins with
+/// `format` may be null as long as no example is a conversation; `without_format` then says why.
+/// ValueError that begins with
 /// `place` (FILE:LINE): there is no template; the template fails, or render(messages before i,
 /// add_generation_prompt) is not even a beginning of render(messages up to and with i). Both name
 /// it.
 std::vector<AnsweredText> answered_texts(const Example& example,
                                          const chat::ChatFormat* format,
-                                         const std::string& place);
+                                         const std::string& place,
+                                         const std::string& without_format = "");
 
 }  // namespace tapestry::sft

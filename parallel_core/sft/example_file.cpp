@@ -27,7 +27,8 @@ EncodedLine encode_line(const std::string& text,
   EncodedLine line;
   try {
     const Example example = parse_example(text, place);
-    for (const AnsweredText& answered : answered_texts(example, encoding.format, place)) {
+    for (const AnsweredText& answered :
+         answered_texts(example, encoding.format, place, encoding.without_format)) {
       line.unrolled = answered.unrolled_to.has_value();
       line.examples.push_back(
           encode_example(answered, *encoding.tokenizer, encoding.eod, encoding.learned));

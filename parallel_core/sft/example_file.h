@@ -24,6 +24,7 @@ enum class LongExamples {
 struct ExampleEncoding {
   const data::Tokenizer* tokenizer = nullptr;
   const chat::ChatFormat* format = nullptr;  ///< null as long as no example is a conversation
+  std::string without_format;                ///< why it is null, for a message; may be empty
   int32_t eod = -1;
   LearnedTokens learned = LearnedTokens::kAnswers;
   LongExamples long_examples = LongExamples::kCut;

@@ -54,6 +54,17 @@ std::span<const int32_t> SftDataset::row(int64_t k) const {
   return k < order_->num_rows() ? order_->row(k) : std::span<const int32_t>();
 }
 
+RowFill SftDataset::fill(int64_t k) const {
+  RowFill fill;
+  for (const int32_t number : order_->row(k)) {
+    const auto [file, example] = place_of(number);
+    fill.tokens += std::ssize(file->ids(example));
+    fill.learned += file->learned(example, example + 1);
+  }
+  fill.tokens = std::min(fill.tokens, seq_length_);
+  return fill;
+}
+
 data::Sample SftDataset::get(int64_t k) const {
   const auto length = static_cast<size_t>(seq_length_);
   data::Sample sample;

@@ -1,9 +1,11 @@
 // Rows of examples as training takes them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,12 @@ struct ExampleRange {
 
 /// The tokens of every example of the ranges, for RowOrder.
 std::vector<std::vector<int64_t>> lengths_of(const std::vector<ExampleRange>& ranges);
+
+/// What is in a row.
+struct RowFill {
+  int64_t tokens = 0;   ///< inputs that are no filling, at most seq_length
+  int64_t learned = 0;  ///< labels that count
+};
 
 /// Sample k is row k of an order: its examples one after the other, at most seq_length + 1 tokens,
 /// filled up with `pad_id`. labels[t] is the next token, loss_mask[t] 1 where that belongs to the
@@ -47,6 +55,11 @@ class SftDataset final : public data::TokenDataset {
   data::RowOrigin origin(int64_t k) const override;
   std::map<std::string, int64_t> documents() const override;
   std::vector<int64_t> samples_with(const std::string& prefix, int64_t document) const override;
+
+  /// Of row k of the order, which may have more rows than there are samples.
+  RowFill fill(int64_t k) const;
+  /// Samples that hold an example.
+  int64_t real_rows() const { return std::min(size_, order_->num_rows()); }
 
  private:
   struct Place {
