@@ -273,105 +273,152 @@ std::shared_ptr<const sft::SftDataset> rows_for_evaluation(const AllConfig& conf
                                            settings.pad_id);
 }
 
-}  // namespace
+// Opens the parts of one run.
+class ExampleRun {
+ public:
+  ExampleRun(const AllConfig& config, DataUse use)
+      : config_(config),
+        d_(config.dataset_config),
+        use_(use),
+        tokenizer_(tokenizer_of_examples(config, run_)),
+        found_(find_chat_format(config, *tokenizer_)) {
+    const int64_t seq_length = config.model_config.seq_length;
+    encoding_ = {
+        .tokenizer = tokenizer_.get(),
+        .format = found_.format ? &*found_.format : nullptr,
+        .without_format = found_.why_none,
+        .eod = static_cast<int32_t>(d_.eos_token_id.value_or(tokenizer_->eod_id())),
+        .learned = d_.sft_loss == "all" ? sft::LearnedTokens::kAll : sft::LearnedTokens::kAnswers,
+        .long_examples =
+            d_.sft_long_examples == "drop" ? sft::LongExamples::kDrop : sft::LongExamples::kCut,
+        .max_tokens = seq_length + 1};
+    settings_ = {
+        .order = {.capacity = seq_length + 1,
+                  .packing = d_.sft_packing,
+                  .shuffle = d_.shuffle.value_or(true),
+                  .seed = config.training_config.seed},
+        .seq_length = seq_length,
+        .pad_id = d_.pad_token_id.value_or(std::max(
+            {tokenizer_->pad_id() >= 0 ? tokenizer_->pad_id() : encoding_.eod, int32_t{0}}))};
+    files_ = read_files(*d_.sft_data_path, encoding_);
+    remark_on_counts(files_, encoding_, run_);
+  }
 
-RunData open_examples(const AllConfig& config, DataUse use, const DataState* resumed) {
-  const auto start = std::chrono::steady_clock::now();
-  const DatasetConfig& d = config.dataset_config;
-  const int64_t seq_length = config.model_config.seq_length;
-  RunData run;
-  const auto tokenizer = tokenizer_of_examples(config, run);
-  const FoundFormat found = find_chat_format(config, *tokenizer);
-  const sft::ExampleEncoding encoding = {
-      .tokenizer = tokenizer.get(),
-      .format = found.format ? &*found.format : nullptr,
-      .without_format = found.why_none,
-      .eod = static_cast<int32_t>(d.eos_token_id.value_or(tokenizer->eod_id())),
-      .learned = d.sft_loss == "all" ? sft::LearnedTokens::kAll : sft::LearnedTokens::kAnswers,
-      .long_examples =
-          d.sft_long_examples == "drop" ? sft::LongExamples::kDrop : sft::LongExamples::kCut,
-      .max_tokens = seq_length + 1};
-  const ExampleFiles files = read_files(*d.sft_data_path, encoding);
-  remark_on_counts(files, encoding, run);
-  run.opened = identity_of_examples(config, files, *tokenizer, encoding);
-  run.opened.examples->template_crc64 = checksum_of(found.format);
-  internal::take_up(config, resumed, use, run.opened, run);
-  run.start = run.opened.position;
+  RunData open(const DataState* resumed) {
+    run_.opened = identity_of_examples(config_, files_, *tokenizer_, encoding_);
+    run_.opened.examples->template_crc64 = checksum_of(found_.format);
+    internal::take_up(config_, resumed, use_, run_.opened, run_);
+    run_.start = run_.opened.position;
+    if (use_ == DataUse::kTraining) {
+      open_training();
+    }
+    open_evaluation();
+    return std::move(run_);
+  }
 
-  const bool own_validation = d.sft_valid_data_path.has_value();
-  const std::string split = own_validation ? "1" : d.split;
-  const RowSettings settings = {
-      .order = {.capacity = seq_length + 1,
-                .packing = d.sft_packing,
-                .shuffle = d.shuffle.value_or(true),
-                .seed = config.training_config.seed},
-      .seq_length = seq_length,
-      .pad_id = d.pad_token_id.value_or(std::max(
-          {tokenizer->pad_id() >= 0 ? tokenizer->pad_id() : tokenizer->eod_id(), int32_t{0}}))};
-  std::string parts;
-  if (use == DataUse::kTraining) {
-    std::vector<ExampleRange> ranges = part_of(files, split, 0);
+  // For the description.
+  std::string names() const {
+    std::string names;
+    for (const auto& file : files_.files) {
+      names += concat(names.empty() ? "" : ", ", file->file().path);
+    }
+    return concat(names, ": ", count_text(files_.counts.lines, "line", "lines"));
+  }
+  std::string tokenizer() const { return tokenizer_->describe(); }
+
+ private:
+  bool has_own_validation() const { return d_.sft_valid_data_path.has_value(); }
+  std::string split() const { return has_own_validation() ? "1" : d_.split; }
+
+  void open_training() {
+    std::vector<ExampleRange> ranges = part_of(files_, split(), 0);
     const int64_t examples = examples_in(ranges);
     check<ValueError>(
-        examples > 0, "dataset_config.sft_data_path ", d.sft_data_path->back(), ": of ",
-        files.counts.lines, " lines none is left for training",
-        files.counts.lines > 0 ? " (see dataset_config.split and sft_long_examples)" : "");
-    for (size_t i = 0; i < ranges.size() && !files.weights.empty(); ++i) {
-      check<ValueError>(files.weights[i] == 0 || ranges[i].end > ranges[i].begin,
+        examples > 0, "dataset_config.sft_data_path ", d_.sft_data_path->back(), ": of ",
+        files_.counts.lines, " lines none is left for training",
+        files_.counts.lines > 0 ? " (see dataset_config.split and sft_long_examples)" : "");
+    for (size_t i = 0; i < ranges.size() && !files_.weights.empty(); ++i) {
+      check<ValueError>(files_.weights[i] == 0 || ranges[i].end > ranges[i].begin,
                         ranges[i].file->file().path,
                         ": has a weight, but no example of it is left for training");
     }
     auto order =
-        std::make_shared<sft::RowOrder>(sft::lengths_of(ranges), files.weights, settings.order);
+        std::make_shared<sft::RowOrder>(sft::lengths_of(ranges), files_.weights, settings_.order);
     order->add_epoch();
     const int64_t epoch_rows = order->num_rows();
-    const int64_t samples = draw_rows(config, run.opened, *order);
+    const int64_t samples = draw_rows(config_, run_.opened, *order);
     auto rows = std::make_shared<sft::SftDataset>(std::move(ranges), std::move(order), samples,
-                                                  seq_length, settings.pad_id);
-    parts = concat(count_text(examples, "example", "examples"), " in ",
-                   tokens_text(*rows, epoch_rows), files.weights.empty() ? "" : " an epoch");
-    run.train = std::make_unique<data::TokenDataSource>(std::move(rows));
+                                                  settings_.seq_length, settings_.pad_id);
+    describe(concat(count_text(examples, "example", "examples"), " in ",
+                    tokens_text(*rows, epoch_rows), files_.weights.empty() ? "" : " an epoch"));
+    run_.train = std::make_unique<data::TokenDataSource>(std::move(rows));
   }
-  const auto add_part = [&](std::vector<ExampleRange> ranges, const char* name) {
-    const int64_t examples = examples_in(ranges);
-    std::unique_ptr<data::DataSource> source;
-    if (examples > 0) {
-      auto rows = rows_for_evaluation(config, std::move(ranges), settings, name, run);
-      parts += concat(parts.empty() ? "" : "; ", count_text(examples, "", ""), name, " in ",
-                      tokens_text(*rows, rows->real_rows()));
-      source = std::make_unique<data::TokenDataSource>(std::move(rows));
+
+  void open_evaluation() {
+    const bool evaluates =
+        use_ == DataUse::kEvaluation || config_.training_config.eval_interval.has_value();
+    if (has_own_validation() && evaluates) {
+      for (const data::BlendEntry& entry : data::parse_data_path(*d_.sft_valid_data_path)) {
+        check<ValueError>(!entry.weight, "dataset_config.sft_valid_data_path has the weight ",
+                          *entry.weight, ", but each example is read once; name files alone");
+      }
+      const ExampleFiles validation = read_files(*d_.sft_valid_data_path, encoding_);
+      remark_on_counts(validation, encoding_, run_);
+      run_.validation = evaluation_part(part_of(validation, "1", 0), "validation");
+    } else if (evaluates) {
+      run_.validation = evaluation_part(part_of(files_, d_.split, 1), "validation");
     }
-    return source;
-  };
-  const bool evaluates =
-      use == DataUse::kEvaluation || config.training_config.eval_interval.has_value();
-  if (own_validation && evaluates) {
-    const ExampleFiles validation = read_files(*d.sft_valid_data_path, encoding);
-    remark_on_counts(validation, encoding, run);
-    run.validation = add_part(part_of(validation, "1", 0), "for validation");
-  } else if (evaluates) {
-    run.validation = add_part(part_of(files, split, 1), "for validation");
+    if (!has_own_validation()) {
+      run_.test = evaluation_part(part_of(files_, d_.split, 2), "test");
+    }
+    check<ValueError>(
+        run_.validation != nullptr || !config_.training_config.eval_interval ||
+            use_ == DataUse::kEvaluation,
+        "training_config.eval_interval is set, but there is no example to evaluate on; ",
+        has_own_validation()
+            ? "sft_valid_data_path has none"
+            : "give dataset_config.split a larger second share, name sft_valid_data_path",
+        ", or set eval_interval to null");
   }
-  if (!own_validation) {
-    run.test = add_part(part_of(files, split, 2), "for the test");
+
+  std::unique_ptr<data::DataSource> evaluation_part(std::vector<ExampleRange> ranges,
+                                                    const char* name) {
+    const int64_t examples = examples_in(ranges);
+    if (examples == 0) {
+      return nullptr;
+    }
+    auto rows = rows_for_evaluation(config_, std::move(ranges), settings_, name, run_);
+    describe(concat(with_thousands(examples), " for ", name, " in ",
+                    tokens_text(*rows, rows->real_rows())));
+    return std::make_unique<data::TokenDataSource>(std::move(rows));
   }
-  check<ValueError>(
-      run.validation != nullptr || !config.training_config.eval_interval ||
-          use == DataUse::kEvaluation,
-      "training_config.eval_interval is set, but there is no example to evaluate on; ",
-      own_validation ? "sft_valid_data_path has none"
-                     : "give dataset_config.split a larger second share, name "
-                       "sft_valid_data_path",
-      ", or set eval_interval to null");
+
+  void describe(const std::string& part) {
+    run_.description += concat(run_.description.empty() ? "" : "; ", part);
+  }
+
+  const AllConfig& config_;
+  const DatasetConfig& d_;
+  DataUse use_;
+  RunData run_;
+  std::unique_ptr<data::Tokenizer> tokenizer_;
+  FoundFormat found_;
+  sft::ExampleEncoding encoding_;
+  RowSettings settings_;
+  ExampleFiles files_;
+};
+
+}  // namespace
+
+RunData open_examples(const AllConfig& config, DataUse use, const DataState* resumed) {
+  const auto start = std::chrono::steady_clock::now();
+  ExampleRun examples(config, use);
+  RunData run = examples.open(resumed);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   char time[40];
   std::snprintf(time, sizeof(time), "%.1f s", seconds.count());
-  std::string names;
-  for (const auto& file : files.files) {
-    names += concat(names.empty() ? "" : ", ", file->file().path);
-  }
-  run.description = concat(names, ": ", count_text(files.counts.lines, "line", "lines"), ", ",
-                           parts, "; encoded in ", time, ", ", tokenizer->describe());
+  run.description = concat(examples.names(), ", ", run.description, "; encoded in ", time, ", ",
+                           examples.tokenizer());
   return run;
 }
 
