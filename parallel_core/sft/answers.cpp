@@ -57,11 +57,20 @@ struct Turn {
   }
 };
 
-std::optional<AnsweredText> rendered_whole(const Conversation& conversation,
-                                           const std::vector<std::pair<size_t, Turn>>& turns) {
+// Message i and those before it. Both texts are as long as the conversation, so they are made again
+// rather than kept.
+Turn turn_of(const Conversation& conversation, size_t i) {
+  return {conversation.render(i, true), conversation.render(i + 1, false)};
+}
+
+// None if a turn is not a beginning of the whole.
+std::optional<AnsweredText> rendered_whole(const Conversation& conversation) {
   AnsweredText whole{.text = conversation.render(conversation.size(), false), .rendered = true};
-  for (const auto& [message, turn] : turns) {
-    const std::optional<TextSpan> answer = turn.place_in(whole.text);
+  for (size_t i = 0; i < conversation.size(); ++i) {
+    if (!conversation.is_answer(i)) {
+      continue;
+    }
+    const std::optional<TextSpan> answer = turn_of(conversation, i).place_in(whole.text);
     if (!answer || (!whole.answers.empty() && answer->begin < whole.answers.back().end)) {
       return std::nullopt;
     }
@@ -72,15 +81,17 @@ std::optional<AnsweredText> rendered_whole(const Conversation& conversation,
 
 }  // namespace
 
-std::vector<AnsweredText> answered_texts(const Example& example,
-                                         const chat::ChatFormat* format,
-                                         const std::string& place,
-                                         const std::string& without_format) {
+void each_answered_text(const Example& example,
+                        const chat::ChatFormat* format,
+                        const std::string& place,
+                        const TextSink& sink,
+                        const std::string& without_format) {
   if (example.kind != ExampleKind::kMessages) {
     const auto begin = static_cast<int64_t>(example.prompt.size());
     std::string text = example.prompt + example.completion;
     const auto end = static_cast<int64_t>(text.size());
-    return {{.text = std::move(text), .answers = {{begin, end}}}};
+    sink({.text = std::move(text), .answers = {{begin, end}}});
+    return;
   }
   check<ValueError>(
       format != nullptr, place,
@@ -88,28 +99,34 @@ std::vector<AnsweredText> answered_texts(const Example& example,
       without_format.empty() ? "" : concat(" that can be used (", without_format, ")"),
       "; name one with dataset_config.chat_template");
   const Conversation conversation(example, *format, place);
-  std::vector<std::pair<size_t, Turn>> turns;
+  if (const std::optional<AnsweredText> whole = rendered_whole(conversation)) {
+    sink(*whole);
+    return;
+  }
   for (size_t i = 0; i < conversation.size(); ++i) {
-    if (conversation.is_answer(i)) {
-      turns.emplace_back(i, Turn{conversation.render(i, true), conversation.render(i + 1, false)});
+    if (!conversation.is_answer(i)) {
+      continue;
     }
-  }
-  if (std::optional<AnsweredText> whole = rendered_whole(conversation, turns)) {
-    return {*std::move(whole)};
-  }
-  std::vector<AnsweredText> texts;
-  for (auto& [message, turn] : turns) {
+    Turn turn = turn_of(conversation, i);
     const std::optional<TextSpan> answer = turn.place_in(turn.with);
     check<ValueError>(answer.has_value(), place, ": template ", conversation.template_name(),
-                      ": what it writes ", "of the messages before messages[", message,
+                      ": what it writes ", "of the messages before messages[", i,
                       "] with a generation prompt is not how it begins what it writes with that "
                       "answer, so where ",
                       "the answer begins is not known; use another dataset_config.chat_template");
-    texts.push_back({.text = std::move(turn.with),
-                     .answers = {*answer},
-                     .unrolled_to = static_cast<int64_t>(message),
-                     .rendered = true});
+    sink({.text = std::move(turn.with),
+          .answers = {*answer},
+          .unrolled_to = static_cast<int64_t>(i),
+          .rendered = true});
   }
+}
+
+std::vector<AnsweredText> answered_texts(const Example& example,
+                                         const chat::ChatFormat* format,
+                                         const std::string& place) {
+  std::vector<AnsweredText> texts;
+  each_answered_text(example, format, place,
+                     [&](const AnsweredText& text) { texts.push_back(text); });
   return texts;
 }
 

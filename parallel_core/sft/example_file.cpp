@@ -14,12 +14,32 @@ namespace {
 // Text that is in memory at a time, beside its tokens.
 constexpr size_t kBlockBytes = size_t{8} << 20U;
 
+// What is kept of an example, and how long it was.
+struct KeptExample {
+  EncodedExample example;
+  int64_t length = 0;
+};
+
 // What becomes of one line.
 struct EncodedLine {
-  std::vector<EncodedExample> examples;
+  std::vector<KeptExample> examples;
   bool unrolled = false;
   std::exception_ptr error;
 };
+
+KeptExample kept_of(EncodedExample example, const ExampleEncoding& encoding) {
+  KeptExample kept{.length = std::ssize(example.ids)};
+  if (kept.length > encoding.max_tokens) {
+    const bool cut = encoding.long_examples == LongExamples::kCut;
+    const auto size = static_cast<size_t>(cut ? encoding.max_tokens : 0);
+    example.ids.resize(size);
+    example.ids.shrink_to_fit();
+    example.answer.resize(size);
+    example.answer.shrink_to_fit();
+  }
+  kept.example = std::move(example);
+  return kept;
+}
 
 EncodedLine encode_line(const std::string& text,
                         const std::string& place,
@@ -27,12 +47,15 @@ EncodedLine encode_line(const std::string& text,
   EncodedLine line;
   try {
     const Example example = parse_example(text, place);
-    for (const AnsweredText& answered :
-         answered_texts(example, encoding.format, place, encoding.without_format)) {
-      line.unrolled = answered.unrolled_to.has_value();
-      line.examples.push_back(
-          encode_example(answered, *encoding.tokenizer, encoding.eod, encoding.learned));
-    }
+    each_answered_text(
+        example, encoding.format, place,
+        [&](const AnsweredText& answered) {
+          line.unrolled = answered.unrolled_to.has_value();
+          line.examples.push_back(
+              kept_of(encode_example(answered, *encoding.tokenizer, encoding.eod, encoding.learned),
+                      encoding));
+        },
+        encoding.without_format);
   } catch (const ValueError& error) {
     const std::string message = error.what();
     line.error = std::make_exception_ptr(
@@ -101,23 +124,21 @@ void ExampleFile::encode(Block& block, const ExampleEncoding& encoding) {
       std::rethrow_exception(encoded[i].error);
     }
     counts_.unrolled += encoded[i].unrolled ? 1 : 0;
-    for (EncodedExample& example : encoded[i].examples) {
-      add(example, block.lines[i], encoding);
+    for (const auto& [example, length] : encoded[i].examples) {
+      add(example, length, block.lines[i], encoding);
     }
     ++counts_.lines;
   }
 }
 
-void ExampleFile::add(EncodedExample& example, int64_t line, const ExampleEncoding& encoding) {
-  const auto length = static_cast<int64_t>(example.ids.size());
+void ExampleFile::add(const EncodedExample& example,
+                      int64_t length,
+                      int64_t line,
+                      const ExampleEncoding& encoding) {
   const bool too_long = length > encoding.max_tokens;
   if (too_long && encoding.long_examples == LongExamples::kDrop) {
     ++counts_.dropped_long;
     return;
-  }
-  if (too_long) {
-    example.ids.resize(static_cast<size_t>(encoding.max_tokens));
-    example.answer.resize(static_cast<size_t>(encoding.max_tokens));
   }
   const int64_t learned = example.learned();
   if (learned == 0) {
@@ -130,7 +151,7 @@ void ExampleFile::add(EncodedExample& example, int64_t line, const ExampleEncodi
   ++counts_.examples;
   counts_.cut += too_long ? 1 : 0;
   counts_.cut_tokens += too_long ? length - encoding.max_tokens : 0;
-  counts_.tokens += static_cast<int64_t>(example.ids.size());
+  counts_.tokens += std::ssize(example.ids);
   counts_.learned += learned;
   counts_.crossing += example.crossing;
 }

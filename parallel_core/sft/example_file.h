@@ -82,7 +82,10 @@ class ExampleFile {
   struct Block;
 
   void encode(Block& block, const ExampleEncoding& encoding);
-  void add(EncodedExample& example, int64_t line, const ExampleEncoding& encoding);
+  void add(const EncodedExample& example,
+           int64_t length,
+           int64_t line,
+           const ExampleEncoding& encoding);
   int64_t begin_of(int64_t i) const {
     return i > 0 ? examples_[static_cast<size_t>(i - 1)].end : 0;
   }

@@ -117,12 +117,12 @@ TEST_F(SftTest, PackedAndUnpackedLossesAreEqual) {
     EXPECT_THAT(out_, HasSubstr("24 examples in 8 rows of 96 (100.0 % filled)"));
     ASSERT_EQ(train(common + set_data("sft_packing", "False") + set_data("batch_size", "8") +
                         set_data("micro_batch_num", "3"),
-                    "unpacked"),
+                    std::string("unpacked_") + positions),
               0)
         << said();
     EXPECT_THAT(out_, HasSubstr("24 examples in 24 rows of 96 (33.3 % filled)"));
-    const auto packed = steps("packed");
-    const auto unpacked = steps("unpacked");
+    const auto packed = steps(std::string("packed_") + positions);
+    const auto unpacked = steps(std::string("unpacked_") + positions);
     ASSERT_EQ(packed.size(), unpacked.size());
     for (size_t i = 0; i < packed.size(); ++i) {
       EXPECT_EQ(packed[i]["loss_tokens"], unpacked[i]["loss_tokens"]);
