@@ -329,6 +329,7 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
                                         .replace = arguments.count("replace") != 0,
                                         .world = job.world(),
                                         .ranks_on_host = job.ranks_on_host(),
+                                        .rank_on_host = job.rank_on_host(),
                                         .progress_text = job.progress_text(),
                                         .dump = tapestry::examples::dump_asked_for(arguments)};
   tapestry::add_injection(injection, config, training);

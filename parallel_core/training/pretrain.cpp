@@ -514,7 +514,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
       train_options.observers.push_back(
           &rounded.emplace(*options.rounding_draw, options.dump->iteration));
     }
-    train_options.observers.push_back(&dump.emplace(cell, config, *options.dump));
+    train_options.observers.push_back(&dump.emplace(
+        cell, config, *options.dump, options.rank_on_host.value_or(options.world->rank())));
     log_info(concat("dumps tensors to ", options.dump->path));
   }
   std::optional<LastStep> last_step;
