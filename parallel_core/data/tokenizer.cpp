@@ -1,5 +1,6 @@
 #include "parallel_core/data/tokenizer.h"
 
+#include <filesystem>
 #include <utility>
 
 #include "autograd/tensor/error.h"
@@ -75,6 +76,11 @@ std::optional<int32_t> ByteTokenizer::id_of(std::string_view token) const {
 
 std::string ByteTokenizer::describe() const {
   return concat("byte tokenizer, ", vocab_size(), " ids");
+}
+
+std::string tokenizer_file(const std::string& type, const std::string& model) {
+  const std::filesystem::path file = std::filesystem::path(model) / "tokenizer.json";
+  return type == "huggingface" && std::filesystem::exists(file) ? file.string() : model;
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& model_file) {

@@ -37,8 +37,10 @@ struct CheckpointOptions {
   std::string directory;  ///< .../checkpoint
   int64_t keep_max = 5;
   std::string resolved_config;  ///< content of config.yaml
-  std::string tokenizer_model;  ///< copied beside the weights; may be empty
-  HfSource source;              ///< for config.json and generation_config.json
+  std::string tokenizer_model;  ///< copied beside the weights as tokenizer.model; may be empty
+  /// It is of Hugging Face: among source.copies, and not copied a second time.
+  bool tokenizer_in_source = false;
+  HfSource source;  ///< for config.json and generation_config.json
   /// JSON object of the trainer's own, saved beside the optimizer's state; empty: weights alone.
   std::string training_state;
   /// Weights beyond this are divided among several files; parts of a tensor in a .ckpt file do not

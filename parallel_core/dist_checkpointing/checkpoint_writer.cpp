@@ -203,7 +203,7 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
   const DType dtype = saved.tensors.empty() ? config_.params_dtype : saved.tensors.front().dtype;
   texts_.merge(hf_files(config_, has_file_names_, dtype, options_.source));
   texts_["config.yaml"] = options_.resolved_config;
-  if (!options_.tokenizer_model.empty()) {
+  if (!options_.tokenizer_model.empty() && !options_.tokenizer_in_source) {
     texts_["tokenizer.model"] = whole_file(options_.tokenizer_model);
   }
   if (!options_.training_state.empty()) {

@@ -493,6 +493,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   checkpoint.keep_max = t.keep_checkpoint_max;
   checkpoint.resolved_config = resolved;
   checkpoint.tokenizer_model = data.tokenizer_model;
+  checkpoint.tokenizer_in_source = config.dataset_config.tokenizer_type == "huggingface";
   checkpoint.source = hf_source_of(config, data, weights);
   checkpoint.max_shard_bytes = static_cast<uint64_t>(t.max_shard_size);
   checkpoint.ckpt_prefix = t.ckpt_format == "ckpt" ? t.prefix : std::string();

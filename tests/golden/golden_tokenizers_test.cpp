@@ -7,6 +7,7 @@
 // names folders in which tokenizers are looked for first, separated by colons.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -55,6 +56,20 @@ std::string from_hex(const std::string& hex) {
 
 std::string sha256_of_file(const std::string& path) {
   return run_command(concat("sha256sum '", path, "'"), "install coreutils").substr(0, 64);
+}
+
+// Places in code points, as the library gives them.
+std::vector<std::vector<int64_t>> in_characters(const std::string& text,
+                                                const std::vector<TextSpan>& spans) {
+  const auto before = [&](int64_t end) {
+    return std::count_if(text.begin(), text.begin() + end,
+                         [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80; });
+  };
+  std::vector<std::vector<int64_t>> places;
+  for (const TextSpan& span : spans) {
+    places.push_back({before(span.begin), before(span.end)});
+  }
+  return places;
 }
 
 class GoldenTokenizers {
@@ -121,6 +136,10 @@ class GoldenTokenizers {
       const Encoding encoding = tokenizer.encode_with_spans(text);
       EXPECT_EQ(encoding.ids, ids);
       EXPECT_EQ(encoding.spans.size(), ids.size());
+      if (line.contains("spans")) {
+        EXPECT_EQ(in_characters(text, encoding.spans),
+                  line["spans"].get<std::vector<std::vector<int64_t>>>());
+      }
       const std::string decoded = line.value("decoded", text);
       EXPECT_EQ(tokenizer.decode(ids), decoded);
       EXPECT_EQ(tokenizer.decode_with_special(ids), line.value("decoded_with_special", decoded));

@@ -124,7 +124,11 @@ class Pass final : public hf::AddedTokenSink, public hf::PieceSink {
         trims_(spans && !parts.post_processor->trims().empty()) {}
 
   void run() {
-    parts_.added->split({text_}, /*normalized=*/false, *this);
+    try {
+      parts_.added->split({text_}, /*normalized=*/false, *this);
+    } catch (const Error& error) {  // of patterns and vocabularies that cannot take this text
+      throw ValueError(concat(parts_.path, ": ", error.what()));
+    }
     if (!trims_) {
       return;
     }
@@ -275,8 +279,7 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(const std::string& path) {
   hf::Json json;
   if (files.tokenizer_json.empty()) {
     parts->path = files.vocab_json;
-    parts->checksum = crc64(hf::read_tokenizer_file(files.vocab_json) +
-                            hf::read_tokenizer_file(files.merges_txt));
+    parts->checksum = hf::tokenizer_checksum(files);
     json = hf::tokenizer_json_of(files);
   } else {
     parts->path = files.tokenizer_json;
@@ -286,7 +289,7 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(const std::string& path) {
   }
   try {
     parts->build(json);
-  } catch (const ValueError& error) {
+  } catch (const Error& error) {
     throw ValueError(concat(parts->path, ": ", error.what()));
   }
   parts->find_special_tokens(files.folder);

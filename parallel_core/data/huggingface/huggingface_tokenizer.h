@@ -26,6 +26,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   ~HuggingFaceTokenizer() override;
 
   int64_t vocab_size() const override;
+  /// ValueError where a pattern of the file takes too many steps, or its model cannot say the text.
   std::vector<int32_t> encode(std::string_view text) const override;
   Encoding encode_with_spans(std::string_view text) const override;
   std::vector<int32_t> ids_before() const override;

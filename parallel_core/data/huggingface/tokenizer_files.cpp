@@ -7,6 +7,7 @@
 
 #include "autograd/io/input_file.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/checksum.h"
 #include "parallel_core/data/utf8.h"
 
 namespace tapestry::data::huggingface {
@@ -191,6 +192,29 @@ std::string read_tokenizer_file(const std::string& path) {
   std::string bytes(file.size(), '\0');
   file.read_at(0, bytes.data(), bytes.size(), "content");
   return bytes;
+}
+
+std::string tokenizer_checksum(const TokenizerFiles& files) {
+  return files.tokenizer_json.empty()
+             ? crc64(read_tokenizer_file(files.vocab_json) + read_tokenizer_file(files.merges_txt))
+             : crc64(read_tokenizer_file(files.tokenizer_json));
+}
+
+std::map<std::string, std::string> tokenizer_files_to_copy(const std::string& path) {
+  namespace fs = std::filesystem;
+  const TokenizerFiles files = find_tokenizer_files(path);
+  if (!files.tokenizer_json.empty() &&
+      fs::path(files.tokenizer_json).filename() != "tokenizer.json") {
+    return {{"tokenizer.json", files.tokenizer_json}};
+  }
+  std::map<std::string, std::string> found;
+  for (const std::string& name : tokenizer_file_names()) {
+    const fs::path file = fs::path(files.folder) / name;
+    if (name != "generation_config.json" && fs::is_regular_file(file)) {
+      found[name] = file.string();
+    }
+  }
+  return found;
 }
 
 Json tokenizer_json_of(const TokenizerFiles& files) {

@@ -1,6 +1,7 @@
 // The files that a tokenizer of Hugging Face is kept in.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,6 +30,15 @@ TokenizerFiles find_tokenizer_files(const std::string& path);
 
 /// Whether a folder has such files.
 bool has_tokenizer_files(const std::string& folder);
+
+/// The checksum by which a tokenizer is known: of tokenizer.json, or of vocab.json and merges.txt.
+std::string tokenizer_checksum(const TokenizerFiles& files);
+
+/// What is to be copied where the tokenizer of `path` (as find_tokenizer_files takes it) goes with
+/// a model: names of files there, and where they are now. A file under a name of its own stands
+/// alone and becomes tokenizer.json; else the others of tokenizer_file_names() go with it, but
+/// generation_config.json, which is the model's.
+std::map<std::string, std::string> tokenizer_files_to_copy(const std::string& path);
 
 /// The whole file. IoError if it has more than 256 MiB.
 std::string read_tokenizer_file(const std::string& path);
