@@ -9,7 +9,7 @@
 #include "examples/gpt/command_line.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
-#include "parallel_core/training/generation.h"
+#include "parallel_core/inference/generation.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/training/resume.h"
 #include "parallel_core/training/saved_model.h"
