@@ -291,9 +291,10 @@ Tensor ParallelAttention::attend_cached(const Tensor& q,
                                         const Tensor& k,
                                         const Tensor& v,
                                         const CachedStep& step) const {
-  const LayerCache& cache = step.cache->layer(
-      layer_,
-      {.groups = num_groups_, .head_dim = head_dim_, .dtype = k.dtype(), .window_left = window_left_});
+  const LayerCache& cache = step.cache->layer(layer_, {.groups = num_groups_,
+                                                       .head_dim = head_dim_,
+                                                       .dtype = k.dtype(),
+                                                       .window_left = window_left_});
   cache.append(k, v, step.segments);
   const int64_t tokens = q.size(2);
   Tensor out;  // [1, N, H, D]

@@ -25,8 +25,7 @@ struct AttentionContext {
   const CachedStep* cached = nullptr;  ///< see ModelInput
 };
 inline AttentionContext attention_context(const ModelInput& input, RotaryEmbedding* rotary) {
-  return {rotary, input.position_ids, input.attention_mask, input.document_starts,
-          input.cached};
+  return {rotary, input.position_ids, input.attention_mask, input.document_starts, input.cached};
 }
 
 /// Fused projection to queries, keys and values, attention per head, output projection.

@@ -123,11 +123,10 @@ ModelOutput GPTModel::forward(const ModelInput& input) {
       return {};
     }
     // With sequence parallelism a rank has but its piece of the hidden states.
-    return {.logits =
-                layout.sequence_axis
-                    ? chosen(whole((*parallel_lm_logits_)(hidden, weight)))
-                    : gather_vocabulary((*parallel_lm_logits_)(chosen(hidden), weight), vocabulary_,
-                                        layout)};
+    return {.logits = layout.sequence_axis
+                          ? chosen(whole((*parallel_lm_logits_)(hidden, weight)))
+                          : gather_vocabulary((*parallel_lm_logits_)(chosen(hidden), weight),
+                                              vocabulary_, layout)};
   }
   const bool fused = input.labels.defined() && fuses_loss();
   Tensor logits = fused ? Tensor() : (*parallel_lm_logits_)(hidden, weight);

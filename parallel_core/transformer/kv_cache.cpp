@@ -36,19 +36,18 @@ void append_one(const LayerCache& layer,
   auto* to = static_cast<std::byte*>(cache.raw());
   int64_t token = 0;
   for (const CachedSegment& segment : segments) {
-    for_each_place(layer, segment.position, segment.count,
-                   [&](int64_t done, int64_t place, int64_t piece) {
-                     for (int64_t g = 0; g < layer.keys.groups; ++g) {
-                       for (int64_t i = 0; i < piece; ++i) {
-                         const int64_t read = g * source.strides()[1] +
-                                              (token + done + i) * source.strides()[2];
-                         const int64_t write = segment.slot * cache.strides()[0] +
-                                               g * cache.strides()[1] +
-                                               (place + i) * cache.strides()[2];
-                         std::memcpy(to + write * width, from + read * width, row_bytes);
-                       }
-                     }
-                   });
+    for_each_place(
+        layer, segment.position, segment.count, [&](int64_t done, int64_t place, int64_t piece) {
+          for (int64_t g = 0; g < layer.keys.groups; ++g) {
+            for (int64_t i = 0; i < piece; ++i) {
+              const int64_t read =
+                  g * source.strides()[1] + (token + done + i) * source.strides()[2];
+              const int64_t write = segment.slot * cache.strides()[0] + g * cache.strides()[1] +
+                                    (place + i) * cache.strides()[2];
+              std::memcpy(to + write * width, from + read * width, row_bytes);
+            }
+          }
+        });
     token += segment.count;
   }
 }
@@ -59,12 +58,11 @@ void LayerCache::append(const Tensor& new_k,
                         const Tensor& new_v,
                         const std::vector<CachedSegment>& segments) const {
   for (const CachedSegment& s : segments) {
-    check<ValueError>(s.slot >= 0 && s.slot < k.size(0) && s.position >= 0 && s.count >= 0 &&
-                          (ring ? s.count + keys.window_left.value_or(0) : s.position + s.count) <=
-                              capacity(),
-                      "key-value cache: ", s.count, " tokens from position ", s.position,
-                      " of slot ", s.slot, " do not fit; it has ", k.size(0), " slots of ",
-                      capacity(), " positions");
+    check<ValueError>(
+        s.slot >= 0 && s.slot < k.size(0) && s.position >= 0 && s.count >= 0 &&
+            (ring ? s.count + keys.window_left.value_or(0) : s.position + s.count) <= capacity(),
+        "key-value cache: ", s.count, " tokens from position ", s.position, " of slot ", s.slot,
+        " do not fit; it has ", k.size(0), " slots of ", capacity(), " positions");
   }
   append_one(*this, new_k, k, segments);
   append_one(*this, new_v, v, segments);

@@ -131,8 +131,8 @@ Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
   const int64_t reach = position_ids.defined() ? end_of(position_ids) : part.length;
   check<ValueError>(num_positions_ == 0 || reach <= num_positions_, "embedding: the sequence has ",
                     reach, position_ids.defined() ? " positions" : " tokens",
-                    ", the table of positions ",
-                    num_positions_, "; raise model_config.max_position_embeddings");
+                    ", the table of positions ", num_positions_,
+                    "; raise model_config.max_position_embeddings");
   if (parallel_positions_ != nullptr) {
     x = x + parallel_positions(position_ids, length);
   } else if (positions_ != nullptr) {

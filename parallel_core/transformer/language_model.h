@@ -30,7 +30,8 @@ class Embedding final : public nn::Module, public nn::Callable<Embedding> {
 
   std::string type_name() const override { return "Embedding"; }
   /// ValueError if the sequence, or a position, lies beyond the table of positions, or cannot be
-  /// divided over the ranks. Without position_ids [B, S] those of the tokens in their sequence count.
+  /// divided over the ranks. Without position_ids [B, S] those of the tokens in their sequence
+  /// count.
   Tensor forward(const Tensor& ids, const Tensor& position_ids);
   nn::Parameter& word_embeddings() const { return word_embeddings_->weight(); }
 
