@@ -60,12 +60,12 @@ struct GenerationBatch {
 /// and one that is done makes room for the next. Each text's tokens are a function of its request
 /// alone. Models that keep no keys (ParallelModel::takes_cache), one's own for example, see the
 /// whole text for each token.
-class Generator {
+class TextGenerator {
  public:
-  explicit Generator(ParallelModel& model, const GenerationBatch& batch = {});
-  Generator(const Generator&) = delete;
-  Generator& operator=(const Generator&) = delete;
-  ~Generator();
+  explicit TextGenerator(ParallelModel& model, const GenerationBatch& batch = {});
+  TextGenerator(const TextGenerator&) = delete;
+  TextGenerator& operator=(const TextGenerator&) = delete;
+  ~TextGenerator();
 
   /// The continuation of each request. Token number i (from 0) of a text uses number i of the
   /// stream "generate" of its seed. The model is left in the mode that it was in. All ranks of a
@@ -83,7 +83,7 @@ class Generator {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Generator(model, batch).generate(requests, on_token).
+/// TextGenerator(model, batch).generate(requests, on_token).
 std::vector<GenerationResult> generate_batch(ParallelModel& model,
                                              std::span<const GenerationRequest> requests,
                                              const GenerationBatch& batch = {},
