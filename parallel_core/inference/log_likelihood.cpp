@@ -14,8 +14,15 @@ namespace tapestry {
 
 namespace {
 
+// In place of a log-probability, which is never positive: there are no such logits.
+constexpr double kBeyondVocabulary = 1;
+
 // Of one token: its log-probability, and 1 if it is the likeliest.
 void score(std::span<const float> logits, int32_t id, double* out) {
+  if (static_cast<size_t>(id) >= logits.size()) {
+    out[0] = kBeyondVocabulary;
+    return;
+  }
   const auto likeliest = std::max_element(logits.begin(), logits.end());
   const double highest = *likeliest;
   double total = 0;
@@ -92,7 +99,11 @@ void score_rows(ParallelModel& model,
   }
   take_from_last_stage(values);
   for (size_t i = 0; i < places.size(); ++i) {
-    RowScores& out = scores[chosen[places[i].row]];
+    const size_t row = chosen[places[i].row];
+    check<IndexError>(values[2 * i] != kBeyondVocabulary, "log_likelihood: row ", row,
+                      " has the id ", rows[row].tokens[places[i].token],
+                      ", which lies outside the vocabulary");
+    RowScores& out = scores[row];
     out.log_probs.push_back(values[2 * i]);
     out.is_likeliest.push_back(values[2 * i + 1] != 0 ? 1 : 0);
   }

@@ -74,6 +74,8 @@ void check_generation_options(const GenerationOptions& o) {
   check<ValueError>(o.min_p >= 0 && o.min_p <= 1, "min_p must lie in [0, 1], got ", o.min_p);
   check<ValueError>(o.repetition_penalty > 0 && std::isfinite(o.repetition_penalty),
                     "repetition_penalty must be positive, got ", o.repetition_penalty);
+  check<ValueError>(o.top_log_probs >= -1, "top_log_probs must be at least -1 (none), got ",
+                    o.top_log_probs);
   check<ValueError>(o.max_context >= 0, "max_context must not be negative, got ", o.max_context);
 }
 
