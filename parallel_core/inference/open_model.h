@@ -2,11 +2,11 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "parallel_core/comm/process_group.h"
+#include "parallel_core/inference/generation_config.h"
 #include "parallel_core/training/saved_model.h"
 #include "parallel_core/transformer/gpt_model.h"
 
@@ -22,18 +22,6 @@ struct OpenModelOptions {
   int64_t tensor_parallel = 1;
   int64_t pipeline_parallel = 1;
   bool checksums = true;  ///< the weights' are verified
-};
-
-/// What generation_config.json suggests; empty where it says nothing.
-struct SuggestedSampling {
-  std::optional<bool> do_sample;
-  std::optional<double> temperature;
-  std::optional<int64_t> top_k;
-  std::optional<double> top_p;
-  std::optional<double> min_p;
-  std::optional<double> repetition_penalty;
-  std::optional<int64_t> max_new_tokens;
-  bool empty() const;
 };
 
 struct OpenModel {
