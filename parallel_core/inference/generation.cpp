@@ -188,7 +188,8 @@ class TextGenerator::Impl {
   }
 
   std::vector<GenerationResult> generate(std::span<const GenerationRequest> requests,
-                                         const TokenCallback& on_token) {
+                                         const TokenCallback& on_token,
+                                         const ResultCallback& on_result) {
     check_requests(requests);
     const NoGradGuard guard;
     const EvaluationMode evaluation(model_);
@@ -197,11 +198,16 @@ class TextGenerator::Impl {
     for (size_t i = 0; i < requests.size(); ++i) {
       if (requests[i].options.max_new_tokens > 0) {
         waiting.push_back(i);
+      } else if (on_result) {
+        on_result(i, results[i]);
       }
     }
     if (!batch_.use_cache || !model_.takes_cache()) {
       for (const size_t i : waiting) {
         results[i] = recomputed(requests[i], i, on_token);
+        if (on_result) {
+          on_result(i, results[i]);
+        }
       }
       return results;
     }
@@ -212,7 +218,7 @@ class TextGenerator::Impl {
         waiting.pop_front();
       }
       step(on_token);
-      collect(results);
+      collect(results, on_result);
     }
     return results;
   }
@@ -334,13 +340,16 @@ class TextGenerator::Impl {
   }
 
   // Takes texts that are done out of the batch, whose slots stay together.
-  void collect(std::vector<GenerationResult>& results) {
+  void collect(std::vector<GenerationResult>& results, const ResultCallback& on_result) {
     for (size_t slot = texts_.size(); slot-- > 0;) {
       Text& text = texts_[slot];
       if (!text.done) {
         continue;
       }
       results[text.request] = std::move(text.result);
+      if (on_result) {
+        on_result(text.request, results[text.request]);
+      }
       held_[slot].clear();
       if (text.start == 0) {
         held_[slot].assign(text.tokens.begin(),
@@ -369,8 +378,9 @@ TextGenerator::TextGenerator(ParallelModel& model, const GenerationBatch& batch)
 TextGenerator::~TextGenerator() = default;
 
 std::vector<GenerationResult> TextGenerator::generate(std::span<const GenerationRequest> requests,
-                                                      const TokenCallback& on_token) {
-  return impl_->generate(requests, on_token);
+                                                      const TokenCallback& on_token,
+                                                      const ResultCallback& on_result) {
+  return impl_->generate(requests, on_token, on_result);
 }
 
 int64_t TextGenerator::prefilled_tokens() const { return impl_->prefilled; }

@@ -46,6 +46,9 @@ struct GenerationResult {
 /// ends that text with this token. On every rank, which all decide alike.
 using TokenCallback = std::function<bool(size_t request, const GeneratedToken& token)>;
 
+/// Called when request number `request` has its result, which is returned as well.
+using ResultCallback = std::function<void(size_t request, const GenerationResult& result)>;
+
 /// How requests are computed; nothing here changes what comes out but for rounding.
 struct GenerationBatch {
   int64_t batch_size = 16;       ///< texts that are continued at the same time
@@ -72,7 +75,8 @@ class TextGenerator {
   /// tensor-parallel group and of a pipeline make the call and get the same. ValueError for an
   /// empty prompt or options outside their range, IndexError for ids outside the vocabulary.
   std::vector<GenerationResult> generate(std::span<const GenerationRequest> requests,
-                                         const TokenCallback& on_token = {});
+                                         const TokenCallback& on_token = {},
+                                         const ResultCallback& on_result = {});
 
   /// Tokens that went through the model since it was made: of prompts, and of continuations.
   int64_t prefilled_tokens() const;
