@@ -15,6 +15,7 @@
 #include "examples/gpt/command_line.h"
 #include "examples/gpt/generate_answers.h"
 #include "examples/gpt/generate_chat.h"
+#include "parallel_core/dist_checkpointing/checkpoint_folder.h"
 #include "parallel_core/inference/generation.h"
 #include "parallel_core/inference/open_model.h"
 #include "parallel_core/inference/prompt_lines.h"
@@ -206,6 +207,13 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   }
 
   const bool speaks = job.world()->rank() == 0;
+  const bool chat = is_set(arguments, "chat");
+  std::optional<tapestry::chat::ChatFormat> format;
+  if (chat || std::any_of(lines.begin(), lines.end(),
+                          [](const auto& line) { return line.messages != nullptr; })) {
+    format = tapestry::examples::chat_of(
+        tapestry::resolve_checkpoint(*text_of(arguments, "checkpoint")));
+  }
   const tapestry::OpenModel opened =
       open_model({.checkpoint = *text_of(arguments, "checkpoint"),
                   .dtype = text_of(arguments, "dtype").value_or(""),
@@ -231,12 +239,9 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
       .prefill_tokens = arguments["prefill_tokens"].as<int64_t>(),
       .use_cache = !is_set(arguments, "no_cache")};
   Answers answers(opened, sampling, batch, texts_of(arguments, "stop"), speaks);
-  const bool chat = is_set(arguments, "chat");
   const bool json = is_set(arguments, "json") || !lines.empty();
-  if (chat || std::any_of(lines.begin(), lines.end(),
-                          [](const auto& line) { return line.messages != nullptr; })) {
-    answers.set_chat(tapestry::examples::chat_of(opened.folder),
-                     text_of(arguments, "system").value_or(""));
+  if (format) {
+    answers.set_chat(*std::move(format), text_of(arguments, "system").value_or(""));
   }
   if (chat && prompts.empty() && lines.empty()) {
     tapestry::examples::converse(answers, *job.world());

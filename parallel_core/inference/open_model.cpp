@@ -80,6 +80,14 @@ std::vector<int32_t> stop_ids_of(const OpenModel& opened) {
 
 }  // namespace
 
+std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config) {
+  const DeferInitialValues deferred(DeferInitialValues::Values::kZeros);
+  std::unique_ptr<GPTModel> model = get_model(config);
+  make_weights(*model, config.model_config);
+  model->eval();
+  return model;
+}
+
 OpenModel open_model(const OpenModelOptions& options, const std::shared_ptr<ProcessGroup>& world) {
   check_options(options, world->size());
   OpenModel opened;
@@ -100,13 +108,8 @@ OpenModel open_model(const OpenModelOptions& options, const std::shared_ptr<Proc
   if (!model_parallel_is_initialized() && world->size() > 1) {
     initialize_model_parallel(model_parallel_sizes(config.parallel_config), world);
   }
-  {
-    const DeferInitialValues deferred(DeferInitialValues::Values::kZeros);
-    opened.model = get_model(config);
-    make_weights(*opened.model, config.model_config);
-  }
+  opened.model = model_without_weights(config);
   load_weights(*opened.model, config.model_config, opened.folder);
-  opened.model->eval();
   return opened;
 }
 

@@ -34,6 +34,10 @@ struct OpenModel {
   std::unique_ptr<GPTModel> model;
 };
 
+/// The calling rank's part of the model of a configuration, for inference: in evaluation mode, with
+/// weights that want no gradients, have the dtype that products take, and are still to be filled.
+std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config);
+
 /// Opens a model for inference: the calling rank's part of it in a layout of tensor_parallel times
 /// pipeline_parallel ranks, whatever layout it was trained in, in evaluation mode. Parameters want
 /// no gradients, nothing is initialised, and weights go from the files into their dtype straight,
