@@ -1,8 +1,9 @@
 // Products y [n, out] = x [n, in] W^T of few rows: W [out, in] is read once, from memory, by the
 // whole team, and what little x is stays in the first caches; used by gemm.cpp and gemm_q8_0.cpp.
 //
-// An element of y is one sum of vectors over k, then over their lanes, in an order that follows from
-// k alone: its bits depend on its own row of x and row of W, not on n, nor on the number of threads.
+// An element of y is one sum of vectors over k, then over their lanes, in an order that follows
+// from k alone: its bits depend on its own row of x and row of W, not on n, nor on the number of
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ namespace tapestry::kernels {
 enum class FewRowsForm : uint8_t {
   kFloat32,
   kBFloat16,       // widened to float32
-  kBFloat16Pairs,  // multiplied as such, where has_bfloat16_pairs(): factors below 2^-126 count as 0
+  kBFloat16Pairs,  // multiplied as such, where has_bfloat16_pairs(): factors below 2^-126 count as
+                   // 0
   kFloat16,        // widened
   kQ8,             // blocks of Q8_0, widened to float32
   kQ8Pairs,        // widened to bfloat16, which holds 8 bits exactly
@@ -50,8 +52,12 @@ TAPESTRY_DECLARE_PER_ISA_AND_BF16(
     void multiply_few_rows(
         const FewRowsProduct& product, int64_t begin, int64_t end, const void* packed))
 
-/// Whether few_rows_gemm is the fastest way here for that product (of which the batch is not looked
-/// at): few rows, B transposed, of float32, bfloat16 or float16.
+/// Rows of x up to which few_rows_gemm is the fastest way here, or close to it; 0 for dtypes that
+/// it does not take.
+int64_t most_few_rows(DType dtype);
+
+/// Whether that is the way of a product (of which the batch is not looked at): most_few_rows() at
+/// most, with trans_b, without trans_a, and a sum that is not empty.
 bool prefers_few_rows(const GemmShape& shape);
 
 /// One product, on the team, of a shape with trans_b and without trans_a; m, n, k > 0.

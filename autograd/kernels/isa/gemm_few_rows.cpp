@@ -16,7 +16,6 @@ constexpr int kWRows = 4;
 constexpr int kMostXRows = 4;
 constexpr int kWRows = 2;
 #endif
-constexpr int kWRowsOfOne = 4;
 
 [[gnu::always_inline]] inline int64_t few_rows_ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -39,6 +38,35 @@ constexpr int kWRowsOfOne = 4;
 #endif
 }
 
+/// The same of each of some vectors: their lanes are added in the same order.
+template <int kW>
+[[gnu::always_inline]] inline void lanes_sums(const FloatVector (&v)[kW], float (&out)[kW]) {
+#if defined(__AVX512F__)
+  if constexpr (kW == 4) {
+    const auto halves = [](FloatVector a, FloatVector b) {
+      return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+             __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30,
+                                     31);
+    };
+    const FloatVector a = halves(v[0], v[1]);
+    const FloatVector b = halves(v[2], v[3]);
+    FloatVector four =
+        __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+        __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    four += _mm512_maskz_permute_ps(kAllLanes, four, 0b01'00'11'10);
+    four += _mm512_maskz_permute_ps(kAllLanes, four, 0b10'11'00'01);
+    for (int i = 0; i < kW; ++i) {
+      out[i] = four[4 * i];
+    }
+    return;
+  }
+#endif
+#pragma GCC unroll 8
+  for (int i = 0; i < kW; ++i) {
+    out[i] = lanes_sum(v[i]);
+  }
+}
+
 /// Rows of W that meet rows of x: sums [kX][kW].
 template <class Form, int kX, int kW>
 [[gnu::always_inline]] inline void sum_tile(const FewRowsProduct& product,
@@ -49,7 +77,7 @@ template <class Form, int kX, int kW>
   FloatVector sums[kX][kW] = {};
   const int64_t stride = product.w_stride;
   const int64_t ahead = kW * stride;  // the rows that come next
-  const auto add = [&](const char* (&rows)[kW], const float* at) __attribute__((always_inline)) {
+  const auto add = [&](const char*(&rows)[kW], const float* at) __attribute__((always_inline)) {
     typename Form::Part parts[kW];
 #pragma GCC unroll 8
     for (int r = 0; r < kW; ++r) {
@@ -72,7 +100,7 @@ template <class Form, int kX, int kW>
   for (int64_t c = 0; c < whole; ++c) {
 #pragma GCC unroll 8
     for (int r = 0; r < kW; ++r) {
-      __builtin_prefetch(rows[r] + ahead, 0, 2);
+      __builtin_prefetch(rows[r] + ahead, 0, kW == 1 ? 3 : 2);
     }
     add(rows, x + c * Form::kFloats);
 #pragma GCC unroll 8
@@ -91,10 +119,7 @@ template <class Form, int kX, int kW>
   }
 #pragma GCC unroll 8
   for (int i = 0; i < kX; ++i) {
-#pragma GCC unroll 8
-    for (int r = 0; r < kW; ++r) {
-      out[i][r] = lanes_sum(sums[i][r]);
-    }
+    lanes_sums<kW>(sums[i], out[i]);
   }
 }
 
@@ -112,11 +137,8 @@ void put_sums(const FewRowsProduct& product, int64_t row, int64_t column, int64_
 }
 
 template <class Form, int kX, int kW>
-[[gnu::noinline]] void few_rows_tile(const FewRowsProduct& product,
-                                     int64_t row,
-                                     int64_t column,
-                                     const float* packed,
-                                     int64_t ldx) {
+[[gnu::noinline]] void few_rows_tile(
+    const FewRowsProduct& product, int64_t row, int64_t column, const float* packed, int64_t ldx) {
   float sums[kX][kW];
   sum_tile<Form, kX, kW>(product, static_cast<const char*>(product.w) + column * product.w_stride,
                          packed + row * ldx, ldx, sums);
@@ -179,8 +201,10 @@ void multiply_form(const FewRowsProduct& product, int64_t begin, int64_t end, co
   const int64_t ldx = packed_row<Form>(product);
   int64_t column = begin;
   if (product.n == 1) {
-    for (; column + kWRowsOfOne <= end; column += kWRowsOfOne) {
-      few_rows_tile<Form, 1, kWRowsOfOne>(product, 0, column, packed, ldx);
+    // Memory is read fastest in one stream; but where that is a long chain of sums it is slower.
+    constexpr int kRows = Form::kFloats < Form::kCount && Form::kBytes == 64 ? 1 : 2;
+    for (; column + kRows <= end; column += kRows) {
+      few_rows_tile<Form, 1, kRows>(product, 0, column, packed, ldx);
     }
   } else {
     for (; column + kWRows <= end; column += kWRows) {
