@@ -32,10 +32,14 @@ class QuantizedMatrix {
 /// axes, if `in` is no multiple of 32, or if a number is not finite or too large for a scale.
 QuantizedMatrix quantize_q8_0(const Tensor& values);
 
+/// The same into rows of a matrix that exists, from `first_row` on, whose width the values have
+/// (ValueError): for a matrix that comes piece by piece.
+void quantize_q8_0_into(const Tensor& values, const QuantizedMatrix& matrix, int64_t first_row);
+
 /// The numbers [out, in], rounded to `dtype`: float32 (exact), bfloat16 or float16 (TypeError).
 Tensor dequantize(const QuantizedMatrix& matrix, DType dtype = DType::kFloat32);
 
-/// y = x matrix^T + bias: x [.., in] in float32, bfloat16 or float16, bias [out] of that dtype or
+/// y = x matrix^T + bias: x [.., in] of any floating dtype, bias [out] of that dtype or
 /// float32, or undefined; y [.., out] in x's dtype. Gradients: dx = dy matrix, dbias = sum dy; the
 /// matrix is a constant. TypeError, ValueError as linear().
 ///
@@ -44,5 +48,8 @@ Tensor dequantize(const QuantizedMatrix& matrix, DType dtype = DType::kFloat32);
 /// blocks of the matrix are widened to x's dtype (rounded once if that has 16 bits) and multiplied
 /// as any other matrix.
 Tensor linear_q8_0(const Tensor& x, const QuantizedMatrix& matrix, const Tensor& bias = {});
+
+/// Its dx = dy matrix, dy [.., out]; the gradient is that of linear_q8_0 in turn.
+Tensor linear_q8_0_backward(const Tensor& dy, const QuantizedMatrix& matrix);
 
 }  // namespace tapestry
