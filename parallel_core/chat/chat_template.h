@@ -31,10 +31,10 @@ class ChatTemplate {
 
   /// The text. `variables`: an object, each key a variable of the template. `strftime_now`, the
   /// function that tells the day, is only defined if `now` says what it tells, so that texts for
-  /// training do not depend on when they are made; most templates have a date of their own for that.
-  /// ValueError "NAME:LINE: ..." for what Python would raise an exception for: the template's own
-  /// raise_exception (its message is part of ours), operations that the types do not have, attributes
-  /// of undefined values; and beyond the limits.
+  /// training do not depend on when they are made; most templates have a date of their own for
+  /// that. ValueError "NAME:LINE: ..." for what Python would raise an exception for: the template's
+  /// own raise_exception (its message is part of ours), operations that the types do not have,
+  /// attributes of undefined values; and beyond the limits.
   std::string render(const Json& variables,
                      const RenderLimits& limits = {},
                      std::optional<std::time_t> now = std::nullopt) const;
