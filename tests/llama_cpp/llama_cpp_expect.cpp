@@ -47,9 +47,9 @@ std::vector<std::string> lines_of(const std::string& path) {
 // Its first words.
 std::string beginning_of(const std::string& line) {
   constexpr int kWords = 5;
-  size_t at = 0;
+  size_t at = std::min(line.find_first_not_of(' '), line.size() - 1);
   for (int word = 0; word < kWords && at != std::string::npos; ++word) {
-    at = line.find(' ', at == 0 ? 0 : at + 1);
+    at = line.find(' ', at + 1);
   }
   return line.substr(0, at);
 }
