@@ -525,6 +525,12 @@ void resolve_model(Resolution& r) {
   check_layout(r);
   check_recompute(r);
   resolve_moe(r);
+  resolve_lora(r);
+}
+
+bool differs_from_default(const AllConfig& config, const char* section, const char* name) {
+  const Key* key = find_key(section, name);
+  return to_yaml(key->field.get(config)) != to_yaml(default_value(*key));
 }
 
 void resolve(Resolution& r) {
