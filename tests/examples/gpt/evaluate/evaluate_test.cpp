@@ -108,7 +108,7 @@ TEST_F(EvaluateTest, TokensHaveTheProbabilitiesThatGenerateDrawsBy) {
                      "--max_new_tokens 1 --threads 1"),
             0)
       << said();
-  const Json likeliest = Json::parse(out_).at("logprobs").at(0).at("top_logprobs");
+  const Json likeliest = Json::parse(out_).at("logprobs").at(0).at("top");
   std::vector<std::string> letters;
   for (char c = 'a'; c <= 'z'; ++c) {
     letters.emplace_back(1, c);
