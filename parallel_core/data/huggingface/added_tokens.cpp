@@ -51,9 +51,7 @@ void AddedTokens::Trie::insert(std::string_view text, int32_t token) {
     nodes.emplace_back();
     node = child;
   }
-  if (nodes[node].token < 0) {  // of equals the first
-    nodes[node].token = token;
-  }
+  nodes[node].token = token;  // of those that are normalized alike the last
 }
 
 int32_t AddedTokens::Trie::longest(std::string_view text, size_t at, size_t& end) const {
@@ -88,25 +86,24 @@ AddedTokens::AddedTokens(const Json& list,
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max() - 1;
     add({entry.text("content"), static_cast<int32_t>(entry.integer("id", 0, kMost)),
          entry.flag("single_word", false), entry.flag("lstrip", false), entry.flag("rstrip", false),
-         entry.flag("normalized", true), entry.flag("special", false)},
+         entry.flag("normalized", true), entry.flag("special", false), ""},
         vocabulary, entry.place());
   }
-  // Special ones come first where two look alike.
+  for (AddedToken& token : tokens_) {
+    AlignedText text({token.content}, false);
+    if (token.normalized && normalizer != nullptr) {
+      normalizer->apply(text);
+    }
+    token.decoded = text.text();
+  }
+  // Special ones first, as in the library: the last of those that look alike is found.
   for (const bool special : {true, false}) {
     for (size_t i = 0; i < tokens_.size(); ++i) {
       const AddedToken& token = tokens_[i];
       if (special_.contains(token.content) != special) {
         continue;
       }
-      if (!token.normalized) {
-        raw_.insert(token.content, static_cast<int32_t>(i));
-        continue;
-      }
-      AlignedText text({token.content}, false);
-      if (normalizer != nullptr) {
-        normalizer->apply(text);
-      }
-      normalized_.insert(text.text(), static_cast<int32_t>(i));
+      (token.normalized ? normalized_ : raw_).insert(token.decoded, static_cast<int32_t>(i));
     }
   }
 }

@@ -24,6 +24,9 @@ struct AddedToken {
   bool rstrip = false;       ///< and behind it
   bool normalized = false;   ///< is looked for in the normalized text, as it is normalized
   bool special = false;      ///< is left out of decoded text
+  /// What decoders get: the content, normalized as the text is that it is looked for in. Only what
+  /// is then still the content of a special token is left out.
+  std::string decoded;
 };
 
 /// Takes added tokens and what lies between them, in order.

@@ -53,8 +53,12 @@ class WholeTokens : public DecoderStep {
 class ByteLevel final : public DecoderStep {
  public:
   bool fuses() const override { return true; }
-  std::unique_ptr<DecoderRun> start(bool /*fused*/, DecoderRun& next) const override {
-    return std::make_unique<Run>(next);
+  std::unique_ptr<DecoderRun> start(bool fused, DecoderRun& next) const override {
+    auto run = std::make_unique<Run>(next);
+    if (!fused) {
+      return run;
+    }
+    return std::make_unique<Joined>(std::move(run));
   }
 
  private:

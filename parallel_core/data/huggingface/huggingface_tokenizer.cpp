@@ -102,6 +102,7 @@ struct HuggingFaceTokenizer::Parts {
   std::optional<int32_t> id_of(std::string_view token) const;
   std::optional<int32_t> special_id(std::initializer_list<const char*> names) const;
   const std::string* text_of(int32_t id) const;
+  const std::string* decoded_token(int32_t id) const;
   void check_id(int32_t id) const {
     check<ValueError>(id >= 0 && id < vocab_size, path, ": id ", id, " is outside 0 .. ",
                       vocab_size - 1);
@@ -177,7 +178,9 @@ class Pass final : public hf::AddedTokenSink, public hf::PieceSink {
       out_.ids.push_back(part.id);
       out_.spans.push_back(piece.place_of(part.begin, part.end));
       if (trims_) {
-        margins_.push_back(margins_of(*parts_.model->vocabulary().token(part.id)));
+        margins_.push_back(margins_of(part.unknown
+                                          ? piece.text.substr(part.begin, part.end - part.begin)
+                                          : *parts_.model->vocabulary().token(part.id)));
       }
     }
   }
@@ -273,6 +276,11 @@ const std::string* HuggingFaceTokenizer::Parts::text_of(int32_t id) const {
   return found != nullptr ? &found->content : model->vocabulary().token(id);
 }
 
+const std::string* HuggingFaceTokenizer::Parts::decoded_token(int32_t id) const {
+  const hf::AddedToken* found = added->by_id(id);
+  return found != nullptr ? &found->decoded : model->vocabulary().token(id);
+}
+
 HuggingFaceTokenizer::HuggingFaceTokenizer(const std::string& path) {
   const hf::TokenizerFiles files = hf::find_tokenizer_files(path);
   auto parts = std::make_unique<Parts>();
@@ -344,7 +352,7 @@ class HuggingFaceDecoder final : public TextDecoder {
 
   void give(int32_t id) {
     parts_.check_id(id);
-    const std::string* text = parts_.text_of(id);
+    const std::string* text = parts_.decoded_token(id);
     if (text != nullptr && (with_special_ || !parts_.added->is_special(*text))) {
       run_.add(*text);
     }

@@ -17,6 +17,8 @@ struct TokenPart {
   int32_t id = 0;
   uint32_t begin = 0;
   uint32_t end = 0;
+  /// Its text is that of the piece, not what the vocabulary says of its id.
+  bool unknown = false;
 };
 
 /// What one thread encodes with; it is of one model.

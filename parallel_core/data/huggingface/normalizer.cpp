@@ -105,15 +105,15 @@ class Strip final : public Normalizer {
     while (left_ && begin < all.size() && is_white_space(code_point_at(all, begin))) {
       begin += character_length(all, begin);
     }
-    size_t end = all.size();
+    size_t end = right_ ? begin : all.size();
     for (size_t at = begin; right_ && at < all.size(); at += character_length(all, at)) {
-      if (at == begin || !is_white_space(code_point_at(all, at))) {
+      if (!is_white_space(code_point_at(all, at))) {
         end = at + character_length(all, at);
       }
     }
     Rewrite out(text);
     out.drop(begin);
-    out.keep(std::max(end, begin) - begin);
+    out.keep(end - begin);
     out.finish();
   }
 
@@ -238,7 +238,9 @@ class Bert final : public Normalizer {
  private:
   static void clean(AlignedText& text) {
     filter(text, [](uint32_t p) {
-      const bool control = p != '\t' && p != '\n' && p != '\r' && general_category(p)[0] == 'C';
+      const std::string_view category = general_category(p);
+      const bool control = p != '\t' && p != '\n' && p != '\r' &&
+                           (category == "Cc" || category == "Cf" || category == "Co");
       return p == 0 || p == 0xFFFD || control;
     });
     Rewrite out(text);

@@ -20,7 +20,7 @@ constexpr const char* kHexDigit = "0-9A-Fa-f";
 constexpr int kDeepestClass = 16;
 
 std::string word_class() {
-  return R"(\p{L}\p{M}\p{N}\p{Pc})" + newer_ranges("L") + newer_ranges("N");
+  return R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})" + newer_ranges("L") + newer_ranges("Nd");
 }
 
 // The content of brackets for a property by its name; empty if it is to be left to PCRE2 as it is.
@@ -74,6 +74,19 @@ std::string property_class(std::string name) {
   }
   const size_t value = name.find_first_of("=:");
   return concat("\\p{sc:", value == std::string::npos ? name : name.substr(value + 1), "}");
+}
+
+// The content of brackets for [:name:].
+std::string posix_class(const std::string& name) {
+  if (name == "punct") {
+    return R"(\p{P}$+<=>\^`|~)";
+  }
+  for (const char* known : {"alpha", "alnum", "digit", "lower", "space", "upper", "word"}) {
+    if (name == known) {
+      return property_class(name);
+    }
+  }
+  return concat("[:", name, ":]");
 }
 
 class PatternTranslator {
@@ -193,6 +206,15 @@ class PatternTranslator {
         return both(word_class(), false);
       case 'W':
         return in_class ? "\\W" : both(word_class(), true);
+      case 'b':
+      case 'B':
+        if (!in_class) {
+          const std::string word = concat("[", word_class(), "]");
+          return c == 'b'
+                     ? concat("(?:(?<=", word, ")(?!", word, ")|(?<!", word, ")(?=", word, "))")
+                     : concat("(?:(?<=", word, ")(?=", word, ")|(?<!", word, ")(?!", word, "))");
+        }
+        break;
       case 'h':
         return both(kHexDigit, false);
       case 'H':
@@ -264,7 +286,7 @@ class PatternTranslator {
       } else if (in_.substr(at_).starts_with("[:")) {
         const size_t close = in_.find(":]", at_);
         check<ValueError>(close != std::string_view::npos, "[: without :]");
-        content += in_.substr(at_, close + 2 - at_);
+        content += posix_class(std::string(in_.substr(at_ + 2, close - at_ - 2)));
         at_ = close + 2;
       } else if (in_.substr(at_).starts_with("&&[")) {
         at_ += 2;

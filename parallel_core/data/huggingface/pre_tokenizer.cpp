@@ -16,6 +16,11 @@ namespace {
 constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
+// \w+|[^\w\s]+ as Rust's regular expressions have it, in which numbers that are no digits are no
+// words.
+constexpr const char* kWordsPattern = R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}]+|)"
+                                      R"([^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}\s]+)";
+
 void split_by(const Pattern& pattern,
               const Slice& piece,
               SplitBehavior behavior,
@@ -312,8 +317,8 @@ void add_steps(const Component& component,
   } else if (type == "Metaspace") {
     list.push_back(std::make_unique<Metaspace>(component));
   } else if (type == "Whitespace") {
-    list.push_back(std::make_unique<Split>(Pattern::regex(R"(\w+|[^\w\s]+)"),
-                                           SplitBehavior::kRemoved, /*invert=*/true));
+    list.push_back(std::make_unique<Split>(Pattern::regex(kWordsPattern), SplitBehavior::kRemoved,
+                                           /*invert=*/true));
   } else if (type == "WhitespaceSplit") {
     list.push_back(std::make_unique<WhitespaceSplit>());
   } else if (type == "Punctuation") {

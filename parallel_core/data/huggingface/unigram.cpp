@@ -180,7 +180,7 @@ void Unigram::encode_parts(std::string_view piece, ModelSpace& space) const {
                          return id_of_fallback_[static_cast<uint8_t>(c)] >= 0;
                        });
     if (!bytes) {
-      space.parts.push_back(part);
+      space.parts.push_back({part.id, part.begin, part.end, /*unknown=*/true});
       continue;
     }
     for (const char c : text) {
