@@ -9,6 +9,7 @@
 #include "autograd/kernels/gemm_blas.h"
 #include "autograd/kernels/gemm_blocks.h"
 #include "autograd/kernels/gemm_choice.h"
+#include "autograd/kernels/gemm_few_rows.h"
 #include "autograd/kernels/gemm_onednn.h"
 #include "autograd/kernels/gemm_tiled.h"
 #include "autograd/kernels/gemm_widened.h"
@@ -148,7 +149,8 @@ void gemm(const GemmShape& s, const void* a, const void* b, void* c) {
   }
   const CountedWork work(2.0 * static_cast<double>(s.batch) * static_cast<double>(s.m) *
                          static_cast<double>(s.n) * static_cast<double>(s.k));
-  const bool divisible = bits_by_element(s);
+  const bool few_rows = prefers_few_rows(s);
+  const bool divisible = few_rows || bits_by_element(s);
   const GemmBatch spread = spread_batch(s, num_threads(), divisible);
   const auto one = [&](int64_t i, int64_t part) {
     const int64_t row = part * spread.rows;
@@ -158,7 +160,9 @@ void gemm(const GemmShape& s, const void* a, const void* b, void* c) {
                        (i * s.stride_a + row * (s.trans_a ? 1 : s.lda)) * size_of(s.dtype);
     const char* right = static_cast<const char*>(b) + i * s.stride_b * size_of(s.dtype);
     char* out = static_cast<char*>(c) + (i * s.stride_c + row * s.ldc) * size_of(s.c_dtype);
-    if (s.dtype == kFloat32 && divisible && s.k > 0 && s.alpha != 0) {
+    if (few_rows) {
+      few_rows_gemm(own, left, right, out);
+    } else if (s.dtype == kFloat32 && divisible && s.k > 0 && s.alpha != 0) {
       tiled_gemm(own, left, right, out);  // as the whole product, however few rows these are
     } else {
       one_product(own, left, right, out);

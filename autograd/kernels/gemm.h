@@ -1,10 +1,12 @@
 // Matrix products, by whoever is fastest at them here: OpenBLAS (float64, and float32 below AVX2 or
 // where it has kernels for the processor's AVX-512), oneDNN (bfloat16 with AMX), or our own
 // (gemm_tiled.h: bfloat16 and float16 from AVX2 on, and float32 where OpenBLAS has kernels for AVX2
-// only).
+// only; gemm_few_rows.h: x W^T of a few rows of x, where reading W is most of the time).
 //
 // Called inside an OpenMP parallel region or by a thread with a team of one, a product runs on that
-// thread alone. For the same shapes, CPU level and team size the same bits come out.
+// thread alone. For the same shapes, CPU level and team size the same bits come out; a row of x W^T
+// has the same bits whichever rows x has besides, as long as there are no more than
+// most_few_rows().
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 
 #include "autograd/ops/activation.h"
 #include "autograd/ops/attention.h"
+#include "autograd/ops/cached_attention.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/embedding.h"
 #include "autograd/ops/grouped_linear.h"
@@ -15,6 +16,7 @@
 #include "autograd/ops/matmul.h"
 #include "autograd/ops/moe_permute.h"
 #include "autograd/ops/norm.h"
+#include "autograd/ops/quantized_matrix.h"
 #include "autograd/ops/random.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/rope.h"

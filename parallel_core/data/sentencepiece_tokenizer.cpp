@@ -2,6 +2,7 @@
 
 #include <sentencepiece_processor.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -222,15 +223,116 @@ std::vector<int32_t> SentencePieceTokenizer::encode(std::string_view text) const
   return {ids.begin(), ids.end()};
 }
 
+Encoding SentencePieceTokenizer::encode_with_spans(std::string_view text) const {
+  const ValidText valid(text);
+  sentencepiece::ImmutableSentencePieceText pieces;
+  const auto status = processor_->processor.Encode(valid.text(), pieces.mutable_proto());
+  check<RuntimeError>(status.ok(), model_file_, ": text cannot be encoded: ", status.ToString());
+  Encoding encoding;
+  for (const auto& piece : pieces.pieces()) {
+    encoding.ids.push_back(static_cast<int32_t>(piece.id()));
+    encoding.spans.push_back(
+        {static_cast<int64_t>(piece.begin()), static_cast<int64_t>(piece.end())});
+  }
+  // Of the bytes of a character only the last one has its place.
+  for (size_t i = encoding.ids.size(); i-- > 1;) {
+    TextSpan& span = encoding.spans[i - 1];
+    if (span.begin == span.end && processor_->processor.IsByte(encoding.ids[i - 1]) &&
+        processor_->processor.IsByte(encoding.ids[i]) && span.begin == encoding.spans[i].begin) {
+      span = encoding.spans[i];
+    }
+  }
+  for (TextSpan& span : encoding.spans) {
+    const bool empty = span.begin == span.end;
+    span.begin = valid.begin_in_bytes(span.begin);
+    span.end = empty ? span.begin : valid.end_in_bytes(span.end);
+  }
+  return encoding;
+}
+
+void SentencePieceTokenizer::check_id(int32_t id) const {
+  check<ValueError>(id >= 0 && id < vocab_size(), model_file_, ": id ", id, " is outside 0 .. ",
+                    vocab_size() - 1);
+}
+
 std::string SentencePieceTokenizer::decode(std::span<const int32_t> ids) const {
   for (const int32_t id : ids) {
-    check<ValueError>(id >= 0 && id < vocab_size(), model_file_, ": id ", id, " is outside 0 .. ",
-                      vocab_size() - 1);
+    check_id(id);
   }
   std::string text;
   const auto status = processor_->processor.Decode(std::vector<int>(ids.begin(), ids.end()), &text);
   check<RuntimeError>(status.ok(), model_file_, ": ids cannot be decoded: ", status.ToString());
   return text;
+}
+
+std::string SentencePieceTokenizer::decode_with_special(std::span<const int32_t> ids) const {
+  std::string text;
+  size_t begin = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    check_id(ids[i]);
+    if (processor_->processor.IsControl(ids[i])) {
+      text += decode(ids.subspan(begin, i - begin)) + piece(ids[i]);
+      begin = i + 1;
+    }
+  }
+  return text + decode(ids.subspan(begin));
+}
+
+// What a piece adds to a text depends on whether anything stands before it, and on the bytes beside
+// it where it is one. So bytes are held until another piece comes; it is decoded behind the last
+// ids that have text, and their text taken away.
+class SentencePieceTokenizer::Decoder final : public TextDecoder {
+ public:
+  explicit Decoder(const SentencePieceTokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  std::string add(int32_t id) override {
+    tokenizer_.check_id(id);
+    const bool byte = tokenizer_.processor_->processor.IsByte(id);
+    std::string text = byte ? std::string() : take();
+    ids_.push_back(id);
+    return byte ? text : text + take();
+  }
+
+  std::string finish() override {
+    std::string text = take();
+    ids_.clear();
+    known_ = 0;
+    return text;
+  }
+
+ private:
+  std::string take() {
+    std::string text = tokenizer_.decode(ids_);
+    std::string rest = text.substr(std::min(known_, text.size()));
+    if (!rest.empty()) {  // else nothing stands before the next piece yet, as far as is known
+      const auto& processor = tokenizer_.processor_->processor;
+      size_t last = ids_.size() - 1;
+      while (last > 0 && (processor.IsByte(ids_[last]) || processor.IsControl(ids_[last]))) {
+        --last;
+      }
+      while (last > 0 && processor.IsByte(ids_[last - 1])) {
+        --last;
+      }
+      ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(last));
+      text = tokenizer_.decode(ids_);
+    }
+    known_ = text.size();
+    return rest;
+  }
+
+  const SentencePieceTokenizer& tokenizer_;
+  std::vector<int32_t> ids_;
+  size_t known_ = 0;  // bytes of the text of ids_ that were given
+};
+
+std::unique_ptr<TextDecoder> SentencePieceTokenizer::text_decoder() const {
+  return std::make_unique<Decoder>(*this);
+}
+
+std::optional<int32_t> SentencePieceTokenizer::id_of(std::string_view token) const {
+  const int id = processor_->processor.PieceToId(token);
+  return id >= 0 && id < vocab_size() && piece(id) == token ? std::optional<int32_t>(id)
+                                                            : std::nullopt;
 }
 
 int32_t SentencePieceTokenizer::bos_id() const { return processor_->processor.bos_id(); }
@@ -242,8 +344,7 @@ int32_t SentencePieceTokenizer::pad_id() const { return processor_->processor.pa
 int32_t SentencePieceTokenizer::unk_id() const { return processor_->processor.unk_id(); }
 
 std::string SentencePieceTokenizer::piece(int32_t id) const {
-  check<ValueError>(id >= 0 && id < vocab_size(), model_file_, ": id ", id, " is outside 0 .. ",
-                    vocab_size() - 1);
+  check_id(id);
   return processor_->processor.IdToPiece(id);
 }
 

@@ -36,7 +36,7 @@ constexpr const char* kNameTheBase =
 }  // namespace
 
 bool holds_adapter(const std::string& folder) {
-  return is_file(fs::path(folder) / kAdapterConfigFile) &&
+  return is_file(fs::path(folder) / kAdapterConfigFile) && !holds_weights(folder) &&
          (is_file(fs::path(folder) / kAdapterWeightsFile) ||
           is_file(fs::path(folder) / kBaseModelFile));
 }

@@ -25,8 +25,8 @@ struct AdapterBase {
   std::string fingerprint;  ///< weights_fingerprint(path); empty: not known
 };
 
-/// Whether a folder has both files of an adapter, or has had them: a checkpoint of one that has
-/// lost its weights counts.
+/// Whether a folder has both files of an adapter, and no model's weights, or has had them: a
+/// checkpoint of one that has lost its weights counts.
 bool holds_adapter(const std::string& folder);
 
 /// Opens adapter_model.safetensors. IoError if it is missing or is not what it should be; for

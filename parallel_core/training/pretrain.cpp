@@ -29,6 +29,7 @@
 #include "parallel_core/frozen_parameters.h"
 #include "parallel_core/lora/adapter_plan.h"
 #include "parallel_core/lora/freeze_base.h"
+#include "parallel_core/lora/quantize_base.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
@@ -122,12 +123,16 @@ std::function<bool()> stop_of_all(const PretrainOptions& options,
 // one by one, and not at all where weights are loaded.
 std::unique_ptr<ParallelModel> make_adapted_model(const AllConfig& config, bool is_loaded) {
   const DType params = config.model_config.params_dtype;
-  if (params == kFloat32 && !is_loaded) {
+  const bool quantized = config.lora_config.base_dtype == "q8_0";
+  if (params == kFloat32 && !is_loaded && !quantized) {
     return get_model(config);
   }
   const DeferInitialValues deferred(DeferInitialValues::Values::kInitial);
   std::unique_ptr<ParallelModel> model = get_model(config);
   const NoGradGuard guard;
+  if (quantized) {
+    quantize_base(*model, {.values_come_later = is_loaded});
+  }
   if (is_loaded) {
     clear_frozen(*model, params);
   } else {
@@ -419,7 +424,11 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     if (!in_pieces && upcycles) {
       load_upcycled(*model, config.model_config, weights);
     } else if (!in_pieces) {
-      load_weights(*model, config.model_config, weights);
+      TransformerConfig loaded = config.model_config;
+      if (adapter.on && !adapter.base.path.empty()) {
+        loaded.from_hf = adapter.base.path;
+      }
+      load_weights(*model, loaded, weights);
     }
     log_info(concat("loaded ", weights,
                     upcycles ? ": experts are copies of the MLPs of this dense model" : ""));
@@ -547,6 +556,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   checkpoint.keep_max = t.keep_checkpoint_max;
   checkpoint.resolved_config = resolved;
   checkpoint.tokenizer_model = data.tokenizer_model;
+  checkpoint.tokenizer_in_source = config.dataset_config.tokenizer_type == "huggingface";
   checkpoint.source = hf_source_of(config, data, weights);
   checkpoint.adapter_config = adapter.adapter_config;
   checkpoint.base_model = adapter.base_model;

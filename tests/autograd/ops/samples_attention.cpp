@@ -1,5 +1,6 @@
 // Samples of attention and rotary embedding.
 #include "autograd/ops/attention.h"
+#include "autograd/ops/cached_attention.h"
 #include "autograd/ops/rope.h"
 #include "autograd/tensor/factory.h"
 #include "tests/autograd/ops/op_samples.h"
@@ -131,6 +132,54 @@ OP_SAMPLES(rope) {
                         {randn({2, 1, 3, 4})}, "exclude");
   add_error<TypeError>(turn(5, 4, {.positions = two_rows.to(kInt32)}), {randn({2, 1, 3, 4})},
                        "int64");
+}
+
+OP_SAMPLES(cached_attention) {
+  const auto at = [](std::vector<int64_t> positions, const CachedAttentionOptions& options) {
+    return [=](const Tensor& q, const Tensor& k, const Tensor& v) {
+      return cached_attention(q, k, v, positions, options);
+    };
+  };
+  const auto add_shape = [&](const std::vector<int64_t>& positions,
+                             const CachedAttentionOptions& options, const Shape& q,
+                             const Shape& kv) {
+    add(at(positions, options), {randn(q), randn(kv), randn(kv)}).differentiable({});
+  };
+  add_shape({4}, {}, {1, 2, 1, 4}, {1, 2, 7, 4});
+  add_shape({0, 3}, {}, {2, 4, 1, 3}, {2, 2, 5, 3});  // two heads share a group
+  add_shape({2, 0}, {.counts = {1, 3}}, {2, 2, 3, 4}, {2, 1, 6, 4});
+  add_shape({0, 2}, {.counts = {0, 2}}, {2, 2, 2, 4}, {2, 1, 6, 4});
+  add_shape({3}, {.window_left = 1}, {1, 2, 2, 4}, {1, 2, 8, 4});
+  add_shape({9}, {.window_left = 2, .ring = true}, {1, 2, 2, 4}, {1, 2, 5, 4});
+  add_shape({3}, {.scale = 0.3, .alibi_slopes = {0.5, 0.25}}, {1, 2, 2, 4}, {1, 1, 6, 4});
+  add_shape({1}, {}, {1, 1, 70, 4}, {1, 1, 72, 4});  // many queries
+  add_shape({}, {}, {0, 2, 1, 4}, {0, 2, 7, 4});
+  add_large(at({700, 300, 999}, {}),
+            {randn({3, 8, 4, 64}), randn({3, 2, 1003, 64}), randn({3, 2, 1003, 64})})
+      .differentiable({});
+
+  const auto wrong = [&](const std::vector<int64_t>& positions,
+                         const CachedAttentionOptions& options, const Shape& q, const Shape& kv,
+                         const char* fragment) {
+    add_error<ValueError>(at(positions, options), {randn(q), randn(kv), randn(kv)}, fragment);
+  };
+  const Shape q{1, 2, 1, 4};
+  const Shape kv{1, 2, 5, 4};
+  wrong({5}, {}, q, kv, "cached_attention: row 0 has 1 queries from position 5 on, the caches");
+  wrong({-1}, {}, q, kv, "from position -1 on");
+  wrong({}, {}, q, kv, "cached_attention: 0 positions for 1 rows");
+  wrong({0}, {.counts = {2}}, q, kv, "row 0 has 2 of 1 queries");
+  wrong({0}, {.counts = {1, 1}}, q, kv, "2 counts for 1 rows");
+  wrong({0}, {.window_left = -1}, q, kv, "window_left must not be negative");
+  wrong({0}, {.ring = true}, q, kv, "a ring needs window_left");
+  wrong({0}, {.window_left = 5, .ring = true}, q, kv, "a ring needs window_left");
+  wrong({0}, {.scale = 0.0}, q, kv, "the scale must not be 0");
+  wrong({0}, {.alibi_slopes = {0.5}}, q, kv, "1 slopes for 2 heads");
+  wrong({0}, {}, {1, 3, 1, 4}, kv, "must divide the 3 heads");
+  wrong({0}, {}, {1, 2, 1, 3}, kv, "differ in batch or head size");
+  wrong({0}, {}, {2, 1, 4}, kv, "q must be [B, H, T, D]");
+  add_error<TypeError>(at({0}, {}), {randn(q), randn(kv).to(kFloat32), randn(kv)},
+                       "must have one floating dtype");
 }
 
 }  // namespace tapestry

@@ -1,4 +1,4 @@
-#include "parallel_core/training/generation.h"
+#include "parallel_core/inference/generation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,98 @@
+#include "autograd/kernels/gemm_few_rows.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+
+#include "autograd/kernels/ceil_div.h"
+#include "autograd/kernels/gemm_onednn.h"
+#include "autograd/kernels/gemm_tiled.h"
+#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/scratch.h"
+
+namespace tapestry::kernels {
+
+namespace {
+
+FewRowsForm few_rows_form(DType dtype) {
+  switch (dtype) {
+    case kFloat32:
+      return FewRowsForm::kFloat32;
+    case kFloat16:
+      return FewRowsForm::kFloat16;
+    default:
+      assert(dtype == kBFloat16);
+      return prefers_bfloat16_pairs() ? FewRowsForm::kBFloat16Pairs : FewRowsForm::kBFloat16;
+  }
+}
+
+}  // namespace
+
+int64_t most_few_rows(DType dtype) {
+  // few_rows_bench: 5632 x 2048, 2 threads of a Zen 4, at each level.
+  const bool narrow = dtype == kBFloat16 || dtype == kFloat16;
+  if (!narrow && dtype != kFloat32) {
+    return 0;
+  }
+  if (has_onednn_gemm(dtype)) {
+    return 16;
+  }
+  if (dtype == kBFloat16 && prefers_bfloat16_pairs()) {
+    return 32;
+  }
+  if (cpu_level() >= CpuLevel::kAvx512) {
+    return 64;
+  }
+  return cpu_level() == CpuLevel::kAvx2 && narrow ? 24 : 12;
+}
+
+bool prefers_few_rows(const GemmShape& s) {
+  return s.trans_b && !s.trans_a && s.k > 0 && s.alpha != 0 && s.m <= most_few_rows(s.dtype);
+}
+
+void few_rows_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
+  assert(s.trans_b && !s.trans_a && s.m > 0 && s.n > 0 && s.k > 0);
+  few_rows_product({.form = few_rows_form(s.dtype),
+                    .x_dtype = s.dtype,
+                    .y_dtype = s.c_dtype,
+                    .n = s.m,
+                    .out = s.n,
+                    .k = s.k,
+                    .x = a,
+                    .ldx = s.lda,
+                    .w = b,
+                    .w_stride = s.ldb * size_of(s.dtype),
+                    .y = c,
+                    .ldy = s.ldc,
+                    .alpha = static_cast<float>(s.alpha),
+                    .beta = static_cast<float>(s.beta)});
+}
+
+void few_rows_product(const FewRowsProduct& product) {
+  // A thread takes that much of W at a time: some microseconds, and many pages.
+  constexpr int64_t kUnitBytes = 128 << 10;
+  constexpr int64_t kUnitWork = int64_t{1} << 18;
+  constexpr int64_t kRowsTogether = 8;
+  const Scratch packed(TAPESTRY_DISPATCH_AND_BF16(few_rows_packed_bytes)(product));
+  const int64_t row_work = product.n * product.k;
+  parallel_for(product.n, std::max<int64_t>(1, kGrainSize / product.k),
+               [&](int64_t begin, int64_t end) {
+                 TAPESTRY_DISPATCH_AND_BF16(pack_few_rows)(product, begin, end, packed.get());
+               });
+  const int64_t rows =
+      std::max(ceil_div(std::min(kUnitBytes / std::max<int64_t>(1, product.w_stride),
+                                 kUnitWork / row_work),
+                        kRowsTogether),
+               int64_t{1}) *
+      kRowsTogether;
+  const int64_t units = ceil_div(product.out, rows);
+  std::atomic<int64_t> taken = 0;
+  parallel_for(std::min<int64_t>(units, num_threads()), 1, [&](int64_t, int64_t) {
+    for (int64_t unit = taken++; unit < units; unit = taken++) {
+      TAPESTRY_DISPATCH_AND_BF16(multiply_few_rows)
+      (product, unit * rows, std::min(product.out, (unit + 1) * rows), packed.get());
+    }
+  });
+}
+
+}  // namespace tapestry::kernels

@@ -1,0 +1,366 @@
+#include "autograd/kernels/cached_attention.h"
+
+#include <type_traits>
+
+#include "autograd/kernels/isa/row_io.h"
+#include "autograd/kernels/isa/simd.h"
+
+namespace tapestry::kernels::TAPESTRY_ISA {
+
+int64_t cached_attention_scratch(const CachedAttention& call);
+void cached_attention_block(const CachedAttention& call,
+                            const CachedBlock& block,
+                            float* partials,
+                            float* scratch);
+void cached_attention_merge(const CachedAttention& call,
+                            int64_t sample,
+                            int64_t head,
+                            int64_t i,
+                            int64_t blocks,
+                            const float* partials,
+                            int64_t stride);
+
+namespace {
+
+constexpr int64_t kLane = kLanes<float>;
+constexpr float kHidden = -__FLT_MAX__;
+constexpr double kLog2E = 1.4426950408889634;
+
+#if defined(__AVX512F__)
+constexpr int kRowsTogether = 8;
+constexpr int kVectorsTogether = 2;
+#else
+constexpr int kRowsTogether = 4;
+constexpr int kVectorsTogether = 2;
+#endif
+
+[[gnu::always_inline]] inline int64_t padded_dim(int64_t dim) { return (dim + 15) / 16 * 16; }
+[[gnu::always_inline]] inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/// The sum of the lanes, of both halves, then of their halves, ...
+[[gnu::always_inline]] inline float sum_lanes(FloatVector v) {
+  float lanes[kLane];
+  store(lanes, v);
+  for (int64_t half = kLane / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) {
+      lanes[i] += lanes[i + half];
+    }
+  }
+  return lanes[0];
+}
+
+[[gnu::always_inline]] inline float largest_lane(FloatVector v) {
+  float largest = v[0];
+  for (int64_t i = 1; i < kLane; ++i) {
+    largest = v[i] > largest ? v[i] : largest;
+  }
+  return largest;
+}
+
+/// scores [kRows][kLane keys] = q k^T, of rows that are `dim` floats long.
+template <int kRows>
+[[gnu::always_inline]] inline void dots_with_keys(int64_t dim,
+                                                  const float* q,
+                                                  int64_t ldq,
+                                                  const float* k_transposed,
+                                                  float* scores,
+                                                  int64_t ld) {
+  FloatVector sums[kRows] = {};
+  for (int64_t d = 0; d < dim; ++d) {
+    const FloatVector keys = load(k_transposed + d * kLane);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      sums[r] = multiply_add(broadcast(q[r * ldq + d]), keys, sums[r]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    store(scores + r * ld, sums[r]);
+  }
+}
+
+/// out [kRows][dim] = terms [kRows][keys] times values [keys][dim].
+template <int kRows>
+[[gnu::noinline]] void weighted_values(int64_t keys,
+                                       int64_t dim,
+                                       const float* terms,
+                                       const float* values,
+                                       float* out,
+                                       int64_t ld_out) {
+  const auto some = [&](int64_t d, auto vectors) __attribute__((always_inline)) {
+    constexpr int kVectors = decltype(vectors)::value;
+    FloatVector sums[kRows][kVectors] = {};
+    for (int64_t j = 0; j < keys; ++j) {
+      FloatVector v[kVectors];
+#pragma GCC unroll 4
+      for (int c = 0; c < kVectors; ++c) {
+        v[c] = load(values + j * dim + d + c * kLane);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const FloatVector term = broadcast(terms[r * kCachedKeys + j]);
+#pragma GCC unroll 4
+        for (int c = 0; c < kVectors; ++c) {
+          sums[r][c] = multiply_add(term, v[c], sums[r][c]);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int c = 0; c < kVectors; ++c) {
+        store(out + r * ld_out + d + c * kLane, sums[r][c]);
+      }
+    }
+  };
+  int64_t d = 0;
+  for (; d + kVectorsTogether * kLane <= dim; d += kVectorsTogether * kLane) {
+    some(d, std::integral_constant<int, kVectorsTogether>());
+  }
+  for (; d < dim; d += kLane) {
+    some(d, std::integral_constant<int, 1>());
+  }
+}
+
+template <class T>
+class CachedKeyBlock {
+ public:
+  CachedKeyBlock(const CachedAttention& call, const CachedBlock& block, float* scratch)
+      : call_(call),
+        block_(block),
+        dim_(padded_dim(call.head_dim)),
+        count_(call.counts[block.sample]),
+        keys_(least(kCachedKeys, call.positions[block.sample] + count_ - block.first_key)),
+        rows_(call.heads / call.groups * call.q_len) {
+    q_ = scratch;
+    values_ = q_ + rows_ * dim_;
+    scores_ = values_ + kCachedKeys * dim_;
+    wide_ = scores_ + rows_ * kCachedKeys;
+    transposed_ = wide_ + kLane * dim_;
+  }
+
+  void run(float* partials) {
+    widen_queries();
+    // Keys that no query sees, in front of the window, are not read.
+    const int64_t position = call_.positions[block_.sample];
+    begin_ = 0;
+    if (call_.window_left >= 0) {
+      const int64_t first = position - call_.window_left - block_.first_key;
+      begin_ = first > 0 ? first / kLane * kLane : 0;
+      seen_ = first > 0 ? first : 0;
+    }
+    widen_values();
+    for (int64_t key = begin_; key < keys_; key += kLane) {
+      score(key);
+    }
+    const int64_t partial = cached_partial_floats(call_.head_dim);
+    for (int64_t row = 0; row < rows_; ++row) {
+      finish_scores(row, partials + row * partial);
+    }
+    int64_t row = 0;
+    const auto values_of = [&](auto rows) {
+      weighted_values<decltype(rows)::value>(
+          keys_ - begin_, dim_, scores_ + row * kCachedKeys + begin_, values_ + begin_ * dim_,
+          partials + row * partial + 16, partial);
+      row += decltype(rows)::value;
+    };
+    while (row + kRowsTogether <= rows_) {
+      values_of(std::integral_constant<int, kRowsTogether>());
+    }
+    while (row < rows_) {
+      values_of(std::integral_constant<int, 1>());
+    }
+  }
+
+ private:
+  const T* key_row(const AttentionInput& x, int64_t key) const {
+    int64_t slot = block_.first_key + key;
+    if (call_.ring) {
+      slot %= call_.capacity;
+    }
+    return static_cast<const T*>(x.data) + block_.sample * x.strides.batch +
+           block_.group * x.strides.head + slot * x.strides.row;
+  }
+
+  void widen(const T* from, float* to) const {
+    load_row(call_.head_dim, from, to);
+    for (int64_t d = call_.head_dim; d < dim_; ++d) {
+      to[d] = 0;
+    }
+  }
+
+  void widen_queries() {
+    const int64_t of_group = call_.heads / call_.groups;
+    for (int64_t row = 0; row < rows_; ++row) {
+      const int64_t head = block_.group * of_group + row / call_.q_len;
+      const int64_t i = row % call_.q_len;
+      const AttentionStrides& s = call_.q.strides;
+      if (i < count_) {
+        widen(static_cast<const T*>(call_.q.data) + block_.sample * s.batch + head * s.head +
+                  i * s.row,
+              q_ + row * dim_);
+      } else {
+        for (int64_t d = 0; d < dim_; ++d) {
+          q_[row * dim_ + d] = 0;
+        }
+      }
+    }
+  }
+
+  void widen_values() {
+    for (int64_t key = begin_; key < keys_; ++key) {
+      float* to = values_ + key * dim_;
+      if (key >= seen_) {
+        widen(key_row(call_.v, key), to);
+      } else {
+        for (int64_t d = 0; d < dim_; ++d) {
+          to[d] = 0;
+        }
+      }
+    }
+  }
+
+  void score(int64_t key) {
+    for (int64_t j = 0; j < kLane; ++j) {
+      float* to = wide_ + j * dim_;
+      if (key + j < keys_ && key + j >= seen_) {
+        widen(key_row(call_.k, key + j), to);
+      } else {
+        for (int64_t d = 0; d < dim_; ++d) {
+          to[d] = 0;
+        }
+      }
+    }
+    transpose(kLane, dim_, wide_, dim_, transposed_, kLane);
+    int64_t row = 0;
+    for (; row + kRowsTogether <= rows_; row += kRowsTogether) {
+      dots_with_keys<kRowsTogether>(dim_, q_ + row * dim_, dim_, transposed_,
+                                    scores_ + row * kCachedKeys + key, kCachedKeys);
+    }
+    for (; row < rows_; ++row) {
+      dots_with_keys<1>(dim_, q_ + row * dim_, dim_, transposed_, scores_ + row * kCachedKeys + key,
+                        kCachedKeys);
+    }
+  }
+
+  /// Scores of a row -> terms, with what is added to them; and their maximum and sum.
+  void finish_scores(int64_t row, float* partial) const {
+    const int64_t position = call_.positions[block_.sample] + row % call_.q_len;
+    const int64_t last = position - block_.first_key;
+    const int64_t first = call_.window_left < 0 ? 0 : last - call_.window_left;  // may be negative
+    const int64_t head = block_.group * (call_.heads / call_.groups) + row / call_.q_len;
+    const auto factor = static_cast<float>(call_.scale * kLog2E);
+    const float slope =
+        call_.slopes == nullptr ? 0 : static_cast<float>(call_.slopes[head] * kLog2E);
+    float* scores = scores_ + row * kCachedKeys;
+    FloatVector largest = broadcast(kHidden);
+    for (int64_t j = begin_; j < keys_; j += kLane) {
+      float lanes[kLane];
+      TAPESTRY_VECTOR_LOOP
+      for (int64_t l = 0; l < kLane; ++l) {
+        const auto distance = static_cast<int32_t>(j + l - last);
+        const float score = scores[j + l] * factor + slope * static_cast<float>(distance);
+        lanes[l] = j + l <= last && j + l >= first ? score : kHidden;
+      }
+      store(scores + j, load(lanes));
+      largest = larger_of(load(lanes), largest);
+    }
+    const float max = largest_lane(largest);
+    FloatVector sum = {};
+    if (max == kHidden) {
+      for (int64_t j = begin_; j < keys_; j += kLane) {
+        store(scores + j, FloatVector{});
+      }
+    } else {
+      for (int64_t j = begin_; j < keys_; j += kLane) {
+        const FloatVector term = exp2(load(scores + j) - broadcast(max));
+        store(scores + j, term);
+        sum += term;
+      }
+    }
+    partial[0] = max;
+    partial[1] = sum_lanes(sum);
+  }
+
+  const CachedAttention& call_;
+  const CachedBlock& block_;
+  const int64_t dim_;
+  const int64_t count_;
+  const int64_t keys_;  // of the block, that lie in the cache
+  const int64_t rows_;  // the queries of the group
+  int64_t begin_ = 0;   // of the block, a whole vector of keys
+  int64_t seen_ = 0;    // the first that some query sees
+  float* q_;
+  float* values_;
+  float* scores_;
+  float* wide_;
+  float* transposed_;
+};
+
+}  // namespace
+
+int64_t cached_attention_scratch(const CachedAttention& call) {
+  const int64_t dim = padded_dim(call.head_dim);
+  const int64_t rows = call.heads / call.groups * call.q_len;
+  return rows * dim + kCachedKeys * dim + rows * kCachedKeys + 2 * kLane * dim;
+}
+
+void cached_attention_block(const CachedAttention& call,
+                            const CachedBlock& block,
+                            float* partials,
+                            float* scratch) {
+  if (call.dtype == kBFloat16) {
+    CachedKeyBlock<BFloat16>(call, block, scratch).run(partials);
+  } else {
+    CachedKeyBlock<float>(call, block, scratch).run(partials);
+  }
+}
+
+void cached_attention_merge(const CachedAttention& call,
+                            int64_t sample,
+                            int64_t head,
+                            int64_t i,
+                            int64_t blocks,
+                            const float* partials,
+                            int64_t stride) {
+  float max = kHidden;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const float own = partials[block * stride];
+    max = own > max ? own : max;
+  }
+  const AttentionStrides& s = call.out.strides;
+  const int64_t at = sample * s.batch + head * s.head + i * s.row;
+  constexpr int64_t kPart = 64;
+  float sum = 0;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const float* partial = partials + block * stride;
+    if (partial[1] > 0) {
+      sum = multiply_add(partial[1], exp2(broadcast(partial[0] - max))[0], sum);
+    }
+  }
+  for (int64_t d = 0; d < call.head_dim; d += kPart) {
+    const int64_t count = least(kPart, call.head_dim - d);
+    float out[kPart] = {};
+    for (int64_t block = 0; block < blocks; ++block) {
+      const float* partial = partials + block * stride;
+      if (partial[1] > 0) {
+        const float factor = exp2(broadcast(partial[0] - max))[0];
+        TAPESTRY_VECTOR_LOOP
+        for (int64_t c = 0; c < count; ++c) {
+          out[c] += factor * partial[16 + d + c];
+        }
+      }
+    }
+    TAPESTRY_VECTOR_LOOP
+    for (int64_t c = 0; c < count; ++c) {
+      out[c] /= sum;
+    }
+    if (call.dtype == kBFloat16) {
+      store_row(count, out, static_cast<BFloat16*>(call.out.data) + at + d);
+    } else {
+      store_row(count, out, static_cast<float*>(call.out.data) + at + d);
+    }
+  }
+}
+
+}  // namespace tapestry::kernels::TAPESTRY_ISA

@@ -1,0 +1,304 @@
+#include "autograd/kernels/gemm_few_rows.h"
+
+#include <type_traits>
+
+#include "autograd/kernels/isa/few_rows_forms.h"
+
+namespace tapestry::kernels::TAPESTRY_ISA {
+
+namespace {
+
+// What the registers hold: the sums of a tile, its parts of W and one of x.
+#if defined(__AVX512F__)
+constexpr int kMostXRows = 6;
+constexpr int kWRows = 4;
+#else
+constexpr int kMostXRows = 4;
+constexpr int kWRows = 2;
+#endif
+
+[[gnu::always_inline]] inline int64_t few_rows_ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// The sum of the lanes: of both halves, then of their halves, ...
+[[gnu::always_inline]] inline float lanes_sum(FloatVector v) {
+#if defined(__AVX2__)
+#if defined(__AVX512F__)
+  const __m256 eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                       __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+  const __m256 eight = v;
+#endif
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+#else
+  return (v[0] + v[2]) + (v[1] + v[3]);
+#endif
+}
+
+/// The same of each of some vectors: their lanes are added in the same order.
+template <int kW>
+[[gnu::always_inline]] inline void lanes_sums(const FloatVector (&v)[kW], float (&out)[kW]) {
+#if defined(__AVX512F__)
+  if constexpr (kW == 4) {
+    const auto halves = [](FloatVector a, FloatVector b) {
+      return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+             __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30,
+                                     31);
+    };
+    const FloatVector a = halves(v[0], v[1]);
+    const FloatVector b = halves(v[2], v[3]);
+    FloatVector four =
+        __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+        __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    four += _mm512_maskz_permute_ps(kAllLanes, four, 0b01'00'11'10);
+    four += _mm512_maskz_permute_ps(kAllLanes, four, 0b10'11'00'01);
+    for (int i = 0; i < kW; ++i) {
+      out[i] = four[4 * i];
+    }
+    return;
+  }
+#endif
+#pragma GCC unroll 8
+  for (int i = 0; i < kW; ++i) {
+    out[i] = lanes_sum(v[i]);
+  }
+}
+
+/// Rows of W that meet rows of x: sums [kX][kW].
+template <class Form, int kX, int kW>
+[[gnu::always_inline]] inline void sum_tile(const FewRowsProduct& product,
+                                            const char* w,
+                                            const float* x,
+                                            int64_t ldx,
+                                            float (&out)[kX][kW]) {
+  FloatVector sums[kX][kW] = {};
+  const int64_t stride = product.w_stride;
+  const int64_t ahead = kW * stride;  // the rows that come next
+  const auto add = [&](const char*(&rows)[kW], const float* at) __attribute__((always_inline)) {
+    typename Form::Part parts[kW];
+#pragma GCC unroll 8
+    for (int r = 0; r < kW; ++r) {
+      parts[r] = Form::part(rows[r]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kX; ++i) {
+      const typename Form::X row = Form::x(at + i * ldx);
+#pragma GCC unroll 8
+      for (int r = 0; r < kW; ++r) {
+        sums[i][r] = Form::add(parts[r], row, sums[i][r]);
+      }
+    }
+  };
+  const char* rows[kW];
+  for (int r = 0; r < kW; ++r) {
+    rows[r] = w + r * stride;
+  }
+  const int64_t whole = product.k / Form::kCount;
+  for (int64_t c = 0; c < whole; ++c) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kW; ++r) {
+      __builtin_prefetch(rows[r] + ahead, 0, kW == 1 ? 3 : 2);
+    }
+    add(rows, x + c * Form::kFloats);
+#pragma GCC unroll 8
+    for (int r = 0; r < kW; ++r) {
+      rows[r] += Form::kBytes;
+    }
+  }
+  if (whole * Form::kCount < product.k) {
+    alignas(64) char last[kW][Form::kBytes] = {};
+    const int64_t bytes = (product.k - whole * Form::kCount) * Form::kBytes / Form::kCount;
+    for (int r = 0; r < kW; ++r) {
+      __builtin_memcpy(last[r], rows[r], static_cast<size_t>(bytes));
+      rows[r] = last[r];
+    }
+    add(rows, x + whole * Form::kFloats);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kX; ++i) {
+    lanes_sums<kW>(sums[i], out[i]);
+  }
+}
+
+/// y = alpha sum + beta y.
+template <class Y>
+void put_sums(const FewRowsProduct& product, int64_t row, int64_t column, int64_t n, float* sums) {
+  Y* y = static_cast<Y*>(product.y) + row * product.ldy + column;
+  for (int64_t i = 0; i < n; ++i) {
+    float sum = sums[i] * product.alpha;
+    if (product.beta != 0) {
+      sum += product.beta * static_cast<float>(get(y[i]));
+    }
+    put(sum, y[i]);
+  }
+}
+
+template <class Form, int kX, int kW>
+[[gnu::noinline]] void few_rows_tile(
+    const FewRowsProduct& product, int64_t row, int64_t column, const float* packed, int64_t ldx) {
+  float sums[kX][kW];
+  sum_tile<Form, kX, kW>(product, static_cast<const char*>(product.w) + column * product.w_stride,
+                         packed + row * ldx, ldx, sums);
+  for (int i = 0; i < kX; ++i) {
+    switch (product.y_dtype) {
+      case kBFloat16:
+        put_sums<BFloat16>(product, row + i, column, kW, sums[i]);
+        break;
+      case kFloat16:
+        put_sums<Float16>(product, row + i, column, kW, sums[i]);
+        break;
+      default:
+        put_sums<float>(product, row + i, column, kW, sums[i]);
+    }
+  }
+}
+
+template <class Form, int kW>
+[[gnu::always_inline]] inline void all_x_rows(const FewRowsProduct& product,
+                                              int64_t column,
+                                              const float* packed,
+                                              int64_t ldx) {
+  const int64_t blocks = few_rows_ceil_div(product.n, kMostXRows);
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t row = product.n * block / blocks;
+    switch (product.n * (block + 1) / blocks - row) {
+      case 1:
+        few_rows_tile<Form, 1, kW>(product, row, column, packed, ldx);
+        break;
+      case 2:
+        few_rows_tile<Form, 2, kW>(product, row, column, packed, ldx);
+        break;
+      case 3:
+        few_rows_tile<Form, 3, kW>(product, row, column, packed, ldx);
+        break;
+      case 4:
+        few_rows_tile<Form, 4, kW>(product, row, column, packed, ldx);
+        break;
+#if defined(__AVX512F__)
+      case 5:
+        few_rows_tile<Form, 5, kW>(product, row, column, packed, ldx);
+        break;
+      case 6:
+        few_rows_tile<Form, 6, kW>(product, row, column, packed, ldx);
+        break;
+#endif
+      default:
+        __builtin_unreachable();
+    }
+  }
+}
+
+template <class Form>
+int64_t packed_row(const FewRowsProduct& product) {
+  return few_rows_ceil_div(product.k, Form::kCount) * Form::kFloats;
+}
+
+template <class Form>
+void multiply_form(const FewRowsProduct& product, int64_t begin, int64_t end, const float* packed) {
+  const int64_t ldx = packed_row<Form>(product);
+  int64_t column = begin;
+  if (product.n == 1) {
+    // Memory is read fastest in one stream; but where that is a long chain of sums it is slower.
+    constexpr int kRows = Form::kFloats < Form::kCount && Form::kBytes == 64 ? 1 : 2;
+    for (; column + kRows <= end; column += kRows) {
+      few_rows_tile<Form, 1, kRows>(product, 0, column, packed, ldx);
+    }
+  } else {
+    for (; column + kWRows <= end; column += kWRows) {
+      all_x_rows<Form, kWRows>(product, column, packed, ldx);
+    }
+  }
+  for (; column < end; ++column) {
+    all_x_rows<Form, 1>(product, column, packed, ldx);
+  }
+}
+
+/// Calls f with a null pointer of the form.
+template <class F>
+void with_form(FewRowsForm form, const F& f) {
+  switch (form) {
+    case FewRowsForm::kFloat32:
+      return f(static_cast<InOrder<float>*>(nullptr));
+    case FewRowsForm::kBFloat16:
+      return f(static_cast<EvenOdd*>(nullptr));
+    case FewRowsForm::kFloat16:
+      return f(static_cast<InOrder<Float16>*>(nullptr));
+#if defined(__AVX512BF16__)
+    case FewRowsForm::kBFloat16Pairs:
+      return f(static_cast<Pairs*>(nullptr));
+    case FewRowsForm::kQ8Pairs:
+      return f(static_cast<Q8Pairs*>(nullptr));
+#endif
+    case FewRowsForm::kQ8:
+      return f(static_cast<Q8Floats*>(nullptr));
+    default:
+      __builtin_unreachable();
+  }
+}
+
+/// A row of x as floats, in the order of the form; zeros behind its end.
+template <class Form>
+void pack_row(const FewRowsProduct& product, int64_t row, float* out) {
+  const int64_t k = product.k;
+  const int64_t padded = few_rows_ceil_div(k, Form::kCount) * Form::kCount;
+  if constexpr (Form::kFloats < Form::kCount) {  // pairs of bfloat16 stay what they are
+    const auto* x = static_cast<const BFloat16*>(product.x) + row * product.ldx;
+    auto* to = reinterpret_cast<char*>(out);
+    __builtin_memcpy(to, x, static_cast<size_t>(k) * sizeof(BFloat16));
+    __builtin_memset(to + k * 2, 0, static_cast<size_t>(padded - k) * sizeof(BFloat16));
+  } else {
+    for_floating(product.x_dtype, [&](auto* tag) {
+      if constexpr (sizeof(*tag) <= sizeof(float)) {
+        using T = std::remove_pointer_t<decltype(tag)>;
+        load_row(k, static_cast<const T*>(product.x) + row * product.ldx, out);
+      }
+    });
+    __builtin_memset(out + k, 0, static_cast<size_t>(padded - k) * sizeof(float));
+    if constexpr (kSame<Form, EvenOdd>) {
+      for (int64_t i = 0; i < padded; i += Form::kCount) {
+        float turned[Form::kCount];
+        for (int64_t j = 0; j < kLane; ++j) {
+          turned[j] = out[i + 2 * j];
+          turned[kLane + j] = out[i + 2 * j + 1];
+        }
+        __builtin_memcpy(out + i, turned, sizeof(turned));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int64_t few_rows_packed_bytes(const FewRowsProduct& product) {
+  int64_t bytes = 0;
+  with_form(product.form, [&](auto* form) {
+    bytes = product.n * packed_row<std::remove_pointer_t<decltype(form)>>(product) *
+            static_cast<int64_t>(sizeof(float));
+  });
+  return bytes;
+}
+
+void pack_few_rows(const FewRowsProduct& product, int64_t begin, int64_t end, void* packed) {
+  with_form(product.form, [&](auto* form) {
+    using Form = std::remove_pointer_t<decltype(form)>;
+    const int64_t ldx = packed_row<Form>(product);
+    for (int64_t row = begin; row < end; ++row) {
+      pack_row<Form>(product, row, static_cast<float*>(packed) + row * ldx);
+    }
+  });
+}
+
+void multiply_few_rows(const FewRowsProduct& product,
+                       int64_t begin,
+                       int64_t end,
+                       const void* packed) {
+  with_form(product.form, [&](auto* form) {
+    multiply_form<std::remove_pointer_t<decltype(form)>>(product, begin, end,
+                                                         static_cast<const float*>(packed));
+  });
+}
+
+}  // namespace tapestry::kernels::TAPESTRY_ISA
