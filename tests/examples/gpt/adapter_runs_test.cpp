@@ -85,6 +85,9 @@ TEST_F(AdapterRuns, GoOnBitForBit) {
         << said();
     EXPECT_THAT(out_, HasSubstr("going on after step 3"));
     expect_same_checkpoint(step("half", 6), step("full", 6));
+    EXPECT_EQ(run(TAPESTRY_COMPARE_CHECKPOINTS, step("half", 6) + " " + step("full", 6)), 0)
+        << said();
+    EXPECT_NE(run(TAPESTRY_COMPARE_CHECKPOINTS, step("half", 3) + " " + step("full", 6)), 0);
     ASSERT_EQ(steps("half").size(), steps("full").size());
     for (size_t i = 0; i < steps("full").size(); ++i) {
       for (const char* key : {"loss", "grad_norm", "lr"}) {
