@@ -59,11 +59,15 @@ void write_adapter(const std::string& folder, Json config, const std::vector<Sto
   values.reserve(2 * loras.size());
   for (const StoredLora& lora : loras) {
     values.push_back(counted(lora.rank * lora.in, 1.0F));
-    views.push_back({"base_model.model." + lora.module + ".lora_A.weight", kFloat32,
-                     {lora.rank, lora.in}, values.back().data()});
+    views.push_back({"base_model.model." + lora.module + ".lora_A.weight",
+                     kFloat32,
+                     {lora.rank, lora.in},
+                     values.back().data()});
     values.push_back(counted(lora.out * lora.rank, 0.5F));
-    views.push_back({"base_model.model." + lora.module + ".lora_B.weight", kFloat32,
-                     {lora.out, lora.rank}, values.back().data()});
+    views.push_back({"base_model.model." + lora.module + ".lora_B.weight",
+                     kFloat32,
+                     {lora.out, lora.rank},
+                     values.back().data()});
   }
   write_safetensors(folder + "/adapter_model.safetensors", views);
 }
@@ -89,9 +93,8 @@ TEST(GgufExport, OverflowNamesTheTensorAndLeavesNoFile) {
   write_safetensors(weights, views);
   const ExportSource source = open_export_source(folder.file("hf"));
   const std::string path = folder.file("out.gguf");
-  EXPECT_THAT(message_of<ValueError>([&] {
-                export_gguf(source, path, {.type = GgufType::kF16, .name = {}});
-              }),
+  EXPECT_THAT(message_of<ValueError>(
+                  [&] { export_gguf(source, path, {.type = GgufType::kF16, .name = {}}); }),
               AllOf(HasSubstr("tensor blk.0.ffn_up.weight"), HasSubstr("1e+06")));
   EXPECT_FALSE(fs::exists(path));
   export_gguf(source, path, {.type = GgufType::kBF16, .name = {}});

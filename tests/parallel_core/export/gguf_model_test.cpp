@@ -21,9 +21,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TransformerConfig model_of(const nlohmann::json& keys, const nlohmann::json& base) {
-  nlohmann::json model = {{"num_layers", 1},          {"hidden_size", 32},
-                          {"num_attention_heads", 4}, {"ffn_hidden_size", 64},
-                          {"vocab_size", 300},        {"seq_length", 16}};
+  nlohmann::json model = {{"num_layers", 1},       {"hidden_size", 32}, {"num_attention_heads", 4},
+                          {"ffn_hidden_size", 64}, {"vocab_size", 300}, {"seq_length", 16}};
   model.update(base);
   model.update(keys);
   return init_configs_from_dict({{"training_config", {{"training_iters", 1}}},
@@ -66,14 +65,16 @@ TEST(GgufModel, LlamaQwen2AndQwen3) {
   EXPECT_THAT(names_of(llama), ::testing::Contains("output.weight"));
   EXPECT_THAT(names_of(llama), ::testing::Not(::testing::Contains("blk.0.attn_q.bias")));
   for (const GgufTensor& tensor : llama.tensors) {
-    const bool paired = tensor.name == "blk.0.attn_q.weight" || tensor.name == "blk.0.attn_k.weight";
+    const bool paired =
+        tensor.name == "blk.0.attn_q.weight" || tensor.name == "blk.0.attn_k.weight";
     EXPECT_EQ(tensor.paired_heads, paired ? 4 : 0) << tensor.name;
   }
-  EXPECT_EQ(gguf_model(llama_of({{"qkv_has_bias", true}, {"out_proj_has_bias", true}})).architecture,
-            "llama");
+  EXPECT_EQ(
+      gguf_model(llama_of({{"qkv_has_bias", true}, {"out_proj_has_bias", true}})).architecture,
+      "llama");
 
-  const GgufModel qwen2 =
-      gguf_model(llama_of({{"qkv_has_bias", true}, {"untie_embeddings_and_output_weights", false}}));
+  const GgufModel qwen2 = gguf_model(
+      llama_of({{"qkv_has_bias", true}, {"untie_embeddings_and_output_weights", false}}));
   EXPECT_EQ(qwen2.architecture, "qwen2");
   EXPECT_THAT(names_of(qwen2), AllOf(::testing::Contains("blk.0.attn_k.bias"),
                                      ::testing::Not(::testing::Contains("output.weight"))));
@@ -94,8 +95,7 @@ TEST(GgufModel, Gpt2JoinsQueriesKeysAndValues) {
       EXPECT_EQ(tensor.logical.size(), 3U);
     }
     const bool vector = tensor.shape.size() == 1 || tensor.name == "position_embd.weight";
-    EXPECT_EQ(type_in_file(tensor, GgufType::kQ8_0),
-              vector ? GgufType::kF32 : GgufType::kQ8_0)
+    EXPECT_EQ(type_in_file(tensor, GgufType::kQ8_0), vector ? GgufType::kF32 : GgufType::kQ8_0)
         << tensor.name;
   }
 }

@@ -163,21 +163,21 @@ TEST(GgufTokenizer, WhatLlamaCppCannotDoIsRefusedByName) {
   EXPECT_THAT(refusal("gpt2", set("/model/end_of_word_suffix", "</w>")),
               HasSubstr("model.end_of_word_suffix"));
   EXPECT_THAT(refusal("gpt2", set("/model/merges/0", "a b c")), HasSubstr("model.merges"));
-  EXPECT_THAT(refusal("gpt2", [](Json& tokenizer) {
-                tokenizer["added_tokens"][0]["special"] = false;
-                tokenizer["added_tokens"][0]["lstrip"] = true;
-              }),
+  EXPECT_THAT(refusal("gpt2",
+                      [](Json& tokenizer) {
+                        tokenizer["added_tokens"][0]["special"] = false;
+                        tokenizer["added_tokens"][0]["lstrip"] = true;
+                      }),
               HasSubstr("lstrip"));
   EXPECT_THAT(refusal("gpt2", set("/model/vocab/xyz", 288)),
               AllOf(HasSubstr("\"xyz\" has the id 288"), HasSubstr("model_config.vocab_size")));
-  EXPECT_THAT(refusal("gpt2", [](Json&) {}, 200), HasSubstr("200 rows"));
-  EXPECT_THAT(refusal("llama",
-                      [](Json& tokenizer) {
-                        tokenizer["model"]["vocab"].erase("<0x41>");
-                      }),
-              AllOf(HasSubstr("number 65"), HasSubstr("byte_fallback")));
-  EXPECT_THAT(refusal("llama", set("/model/unk_token", "<nothing>")),
-              HasSubstr("model.unk_token"));
+  EXPECT_THAT(refusal(
+                  "gpt2", [](Json&) {}, 200),
+              HasSubstr("200 rows"));
+  EXPECT_THAT(
+      refusal("llama", [](Json& tokenizer) { tokenizer["model"]["vocab"].erase("<0x41>"); }),
+      AllOf(HasSubstr("number 65"), HasSubstr("byte_fallback")));
+  EXPECT_THAT(refusal("llama", set("/model/unk_token", "<nothing>")), HasSubstr("model.unk_token"));
   EXPECT_THAT(refusal("llama", set("/normalizer", {{"type", "NFKC"}})), HasSubstr("NFKC"));
   EXPECT_THAT(refusal("llama", set("/pre_tokenizer", {{"type", "Whitespace"}})),
               HasSubstr("Whitespace"));
@@ -197,8 +197,7 @@ TEST(GgufTokenizer, WhatLlamaCppCannotDoIsRefusedByName) {
 TEST(GgufTokenizer, SentencePieceModels) {
   const data::TempDir folder;
   const std::vector<std::string> lines(50, "the cat and the dog and the catapult");
-  folder.write("tokenizer.model",
-               data::train_sentencepiece(lines, {.vocab_size = 280}).model);
+  folder.write("tokenizer.model", data::train_sentencepiece(lines, {.vocab_size = 280}).model);
   folder.write("added_tokens.json", R"({"<|im_start|>": 285})");
   const GgufTokenizer tokenizer =
       read_gguf_tokenizer(folder.path(), {.type = "sentencepiece", .ids = {}, .rows = 288});
@@ -230,9 +229,8 @@ TEST(GgufTokenizer, VocabularyAndMergesBytesAndCharacters) {
   EXPECT_THAT(pair.merges, ElementsAre("a b"));
   EXPECT_EQ(pair.types[3], kGgufControl);
   folder.write("tokenizer_config.json", R"({"tokenizer_class": "BloomTokenizer"})");
-  EXPECT_THAT(message_of<ValueError>([&] {
-                read_gguf_tokenizer(folder.path(), {.type = "", .ids = {}, .rows = 4});
-              }),
+  EXPECT_THAT(message_of<ValueError>(
+                  [&] { read_gguf_tokenizer(folder.path(), {.type = "", .ids = {}, .rows = 4}); }),
               HasSubstr("BloomTokenizer"));
 
   const data::TempDir empty;

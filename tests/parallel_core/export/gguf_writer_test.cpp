@@ -74,13 +74,15 @@ TEST(GgufWriter, WhatAFileCannotHoldIsRefusedAndLeavesNothing) {
 
   GgufMetadata metadata;
   metadata.add("key", true);
-  EXPECT_THAT(message_of<ValueError>([&] { metadata.add("key", false); }), HasSubstr("key is given"));
+  EXPECT_THAT(message_of<ValueError>([&] { metadata.add("key", false); }),
+              HasSubstr("key is given"));
   EXPECT_THAT(message_of<ValueError>([&] { metadata.add("text", "\xff"); }),
               HasSubstr("is not UTF-8"));
   {
     GgufWriter writer(path, metadata, {{"blk.0.w", {2, 2}, GgufType::kF16}});
-    const std::string text =
-        message_of<ValueError>([&] { writer.write(std::vector<float>{1, 70000}); });
+    const std::string text = message_of<ValueError>([&] {
+      writer.write(std::vector<float>{1, 70000});
+    });
     EXPECT_THAT(text, HasSubstr("tensor blk.0.w: F16 cannot hold 70000"));
     EXPECT_THAT(text, HasSubstr("BF16 or F32"));
     EXPECT_THROW(writer.commit(), RuntimeError);
