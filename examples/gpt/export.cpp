@@ -35,7 +35,7 @@ constexpr const char* kProgram = "export";
 po::options_description export_options() {
   po::options_description options(
       "Usage: export --checkpoint DIR --to hf|gguf --output PATH [OPTION]...\n"
-      "       export [--checkpoint BASE] --adapter DIR --merge --to hf --output DIR [--type TYPE]",
+      "       export [--checkpoint BASE] --adapter DIR [--merge] --to hf|gguf --output PATH ...",
       tapestry::examples::help_columns());
   const auto text = [](const char* name) { return po::value<std::string>()->value_name(name); };
   options.add_options()("checkpoint", text("DIR"),
@@ -43,8 +43,8 @@ po::options_description export_options() {
                         "taken), or the folder of a Hugging Face model")(
       "adapter", text("DIR"),
       "the folder of a PEFT adapter, or a checkpoint of a run with LoRA; its base is the folder of "
-      "--checkpoint, left out: where the adapter says")(
-      "merge", "write one model of base and adapter, a folder like the base's")(
+      "--checkpoint, left out: where the adapter says")("merge", po::bool_switch(),
+                                                        "write one model of base and adapter")(
       "to", text("FORM"), "hf: a folder for the transformers library; gguf: a file for llama.cpp")(
       "type", text("TYPE"),
       "of the weights: F32, F16, BF16 or, in GGUF, Q8_0; left out: hf as they are stored, gguf "
@@ -69,43 +69,6 @@ tapestry::DType dtype_of_type(const std::string& type) {
       throw tapestry::ValueError(
           concat("--type ", type, ": is for --to gguf; hf has F32, F16 and BF16"));
   }
-}
-
-// An adapter, as it is or merged with its base.
-int export_adapter(const std::string& base,
-                   const std::string& adapter,
-                   const std::string& to,
-                   const std::string& type,
-                   const std::string& output,
-                   bool merge) {
-  tapestry::check<tapestry::ValueError>(
-      to == "hf",
-      "--adapter: a GGUF file is made of one model; merge the adapter first (--merge "
-      "--to hf), and export the folder that this makes");
-  const std::string folder = tapestry::resolve_checkpoint(adapter);
-  if (folder != adapter) {
-    say(kProgram, concat("the adapter is ", folder));
-  }
-  tapestry::verify_weights(folder, /*checksums=*/true, *tapestry::single_process_group());
-  if (!merge) {
-    tapestry::check<tapestry::ValueError>(type.empty(),
-                                          "--type: an adapter is exported as it is stored");
-    tapestry::export_adapter_folder(folder, output);
-    say(kProgram, concat("wrote ", output));
-    return kFinished;
-  }
-  tapestry::MergeOptions options{.base = base, .adapter = folder, .output = output};
-  if (!type.empty()) {
-    options.dtype = dtype_of_type(type);
-  }
-  const tapestry::MergeSummary summary = tapestry::merge_adapter(options);
-  for (const std::string& remark : summary.remarks) {
-    say(kProgram, remark);
-  }
-  say(kProgram, concat("wrote ", output, ": ", summary.base, " with ", summary.modules,
-                       summary.modules == 1 ? " matrix" : " matrices", " merged and ",
-                       summary.replaced, " tensors replaced of ", summary.tensors));
-  return kFinished;
 }
 
 struct Request {
@@ -237,6 +200,10 @@ int run(int argc, char** argv) {
                         .max_shard_bytes = arguments["max_shard_size"].as<uint64_t>()};
   tapestry::check<tapestry::ValueError>(!merge || !request.adapter.empty(),
                                         "--merge needs --adapter");
+  if (!request.adapter.empty()) {
+    tapestry::verify_weights(tapestry::resolve_checkpoint(request.adapter), /*checksums=*/true,
+                             *tapestry::single_process_group());
+  }
   if (merge) {
     export_merged(request);
   } else if (!request.adapter.empty()) {
