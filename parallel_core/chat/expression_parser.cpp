@@ -9,16 +9,12 @@ namespace tapestry::chat::jinja {
 
 namespace {
 
-using Kind = Expression::Kind;
-
-void append(std::vector<ExpressionPtr>& parts, ExpressionPtr part) {
-  parts.push_back(std::move(part));
-}
+using ExpressionKind = Expression::Kind;
 
 template <class... Parts>
 std::vector<ExpressionPtr> list_of(Parts... parts) {
   std::vector<ExpressionPtr> list;
-  (append(list, std::move(parts)), ...);
+  (list.push_back(std::move(parts)), ...);
   return list;
 }
 
@@ -29,7 +25,9 @@ bool is_end_of_tag(const Token& token) {
 
 }  // namespace
 
-ExpressionPtr ExpressionParser::make(Kind kind, int line, std::vector<ExpressionPtr> parts) {
+ExpressionPtr ExpressionParser::make(Expression::Kind kind,
+                                     int line,
+                                     std::vector<ExpressionPtr> parts) {
   auto node = std::make_unique<Expression>();
   node->kind = kind;
   node->line = line;
@@ -67,7 +65,7 @@ void ExpressionParser::finish() {
 
 ExpressionPtr ExpressionParser::parse_output() {
   ExpressionPtr node = parse_tuple();
-  if (node->kind == Kind::kFilter && node->text == "safe") {
+  if (node->kind == ExpressionKind::kFilter && node->text == "safe") {
     unplaced_safe_.pop_back();
     return std::move(node->parts[0]);
   }
@@ -88,7 +86,7 @@ ExpressionPtr ExpressionParser::parse_tuple(bool with_conditional, std::string_v
   if (items.empty()) {
     tokens_.fail_unexpected("an expression");
   }
-  return is_tuple ? make(Kind::kTuple, line, std::move(items)) : std::move(items[0]);
+  return is_tuple ? make(ExpressionKind::kTuple, line, std::move(items)) : std::move(items[0]);
 }
 
 ExpressionPtr ExpressionParser::parse_expression() {
@@ -101,7 +99,7 @@ ExpressionPtr ExpressionParser::parse_expression() {
     if (tokens_.skip_name("else")) {
       otherwise = parse_expression();
     }
-    node = make(Kind::kConditional, line,
+    node = make(ExpressionKind::kConditional, line,
                 list_of(std::move(condition), std::move(node), std::move(otherwise)));
   }
   return node;
@@ -110,7 +108,7 @@ ExpressionPtr ExpressionParser::parse_expression() {
 ExpressionPtr ExpressionParser::parse_or() {
   ExpressionPtr node = parse_and();
   for (int line = tokens_.current().line; tokens_.skip_name("or"); line = tokens_.current().line) {
-    node = make(Kind::kOr, line, list_of(std::move(node), parse_and()));
+    node = make(ExpressionKind::kOr, line, list_of(std::move(node), parse_and()));
   }
   return node;
 }
@@ -118,7 +116,7 @@ ExpressionPtr ExpressionParser::parse_or() {
 ExpressionPtr ExpressionParser::parse_and() {
   ExpressionPtr node = parse_not();
   for (int line = tokens_.current().line; tokens_.skip_name("and"); line = tokens_.current().line) {
-    node = make(Kind::kAnd, line, list_of(std::move(node), parse_not()));
+    node = make(ExpressionKind::kAnd, line, list_of(std::move(node), parse_not()));
   }
   return node;
 }
@@ -127,7 +125,7 @@ ExpressionPtr ExpressionParser::parse_not() {
   const TokenStream::Level level(tokens_);
   const int line = tokens_.current().line;
   if (tokens_.skip_name("not")) {
-    return make(Kind::kNot, line, list_of(parse_not()));
+    return make(ExpressionKind::kNot, line, list_of(parse_not()));
   }
   return parse_comparison();
 }
@@ -171,7 +169,7 @@ ExpressionPtr ExpressionParser::parse_comparison() {
   if (comparisons.empty()) {
     return std::move(parts[0]);
   }
-  ExpressionPtr node = make(Kind::kComparison, line, std::move(parts));
+  ExpressionPtr node = make(ExpressionKind::kComparison, line, std::move(parts));
   node->comparisons = std::move(comparisons);
   return node;
 }
@@ -180,7 +178,7 @@ ExpressionPtr ExpressionParser::parse_sum() {
   ExpressionPtr node = parse_concat();
   while (tokens_.current().is_operator("+") || tokens_.current().is_operator("-")) {
     const Token token = tokens_.next();
-    node = make(Kind::kBinary, token.line, list_of(std::move(node), parse_concat()));
+    node = make(ExpressionKind::kBinary, token.line, list_of(std::move(node), parse_concat()));
     node->op = token.text == "+" ? BinaryOperator::kAdd : BinaryOperator::kSubtract;
   }
   return node;
@@ -192,7 +190,8 @@ ExpressionPtr ExpressionParser::parse_concat() {
   while (tokens_.skip_operator("~")) {
     parts.push_back(parse_product());
   }
-  return parts.size() == 1 ? std::move(parts[0]) : make(Kind::kConcat, line, std::move(parts));
+  return parts.size() == 1 ? std::move(parts[0])
+                           : make(ExpressionKind::kConcat, line, std::move(parts));
 }
 
 ExpressionPtr ExpressionParser::parse_product() {
@@ -211,7 +210,7 @@ ExpressionPtr ExpressionParser::parse_product() {
       return node;
     }
     const int line = tokens_.next().line;
-    node = make(Kind::kBinary, line, list_of(std::move(node), parse_power()));
+    node = make(ExpressionKind::kBinary, line, list_of(std::move(node), parse_power()));
     node->op = found->second;
   }
 }
@@ -220,7 +219,7 @@ ExpressionPtr ExpressionParser::parse_power() {
   ExpressionPtr node = parse_unary(true);
   for (int line = tokens_.current().line; tokens_.skip_operator("**");
        line = tokens_.current().line) {
-    node = make(Kind::kBinary, line, list_of(std::move(node), parse_unary(true)));
+    node = make(ExpressionKind::kBinary, line, list_of(std::move(node), parse_unary(true)));
     node->op = BinaryOperator::kPower;
   }
   return node;
@@ -231,9 +230,9 @@ ExpressionPtr ExpressionParser::parse_unary(bool with_filters) {
   const int line = tokens_.current().line;
   ExpressionPtr node;
   if (tokens_.skip_operator("-")) {
-    node = make(Kind::kNegate, line, list_of(parse_unary(false)));
+    node = make(ExpressionKind::kNegate, line, list_of(parse_unary(false)));
   } else if (tokens_.skip_operator("+")) {
-    node = make(Kind::kPlus, line, list_of(parse_unary(false)));
+    node = make(ExpressionKind::kPlus, line, list_of(parse_unary(false)));
   } else {
     node = parse_primary();
   }
@@ -252,14 +251,14 @@ ExpressionPtr ExpressionParser::parse_primary() {
       while (tokens_.current().kind == Token::Kind::kText) {
         text += tokens_.next().text;
       }
-      ExpressionPtr node = make(Kind::kConstant, token.line);
+      ExpressionPtr node = make(ExpressionKind::kConstant, token.line);
       node->constant = Value(std::move(text));
       return node;
     }
     case Token::Kind::kInteger:
     case Token::Kind::kReal: {
       tokens_.next();
-      ExpressionPtr node = make(Kind::kConstant, token.line);
+      ExpressionPtr node = make(ExpressionKind::kConstant, token.line);
       node->constant =
           token.kind == Token::Kind::kInteger ? Value(token.integer) : Value(token.real);
       return node;
@@ -283,14 +282,14 @@ ExpressionPtr ExpressionParser::parse_name(const Token& token) {
   const std::string& name = token.text;
   const bool is_true = name == "true" || name == "True";
   if (is_true || name == "false" || name == "False" || name == "none" || name == "None") {
-    ExpressionPtr node = make(Kind::kConstant, token.line);
+    ExpressionPtr node = make(ExpressionKind::kConstant, token.line);
     node->constant = name[0] == 'n' || name[0] == 'N' ? Value(None{}) : Value(is_true);
     return node;
   }
   if (name == "self" || name == "super" || name == "lipsum") {
     tokens_.fail_at(token.line, "'", name, "' is not known here");
   }
-  ExpressionPtr node = make(Kind::kVariable, token.line);
+  ExpressionPtr node = make(ExpressionKind::kVariable, token.line);
   node->symbol = tokens_.symbol_of(name);
   node->text = name;
   for (MacroSyntax* macro : open_macros_) {
@@ -303,7 +302,7 @@ ExpressionPtr ExpressionParser::parse_name(const Token& token) {
 
 ExpressionPtr ExpressionParser::parse_in_parentheses(int line) {
   if (tokens_.skip_operator(")")) {
-    return make(Kind::kTuple, line);
+    return make(ExpressionKind::kTuple, line);
   }
   ExpressionPtr node = parse_tuple();
   tokens_.expect_operator(")");
@@ -318,7 +317,7 @@ ExpressionPtr ExpressionParser::parse_list(int line) {
       tokens_.expect_operator(",");
     }
   }
-  return make(Kind::kList, line, std::move(items));
+  return make(ExpressionKind::kList, line, std::move(items));
 }
 
 ExpressionPtr ExpressionParser::parse_dict(int line) {
@@ -331,7 +330,7 @@ ExpressionPtr ExpressionParser::parse_dict(int line) {
       tokens_.expect_operator(",");
     }
   }
-  return make(Kind::kDict, line, std::move(items));
+  return make(ExpressionKind::kDict, line, std::move(items));
 }
 
 ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr node) {
@@ -365,15 +364,15 @@ ExpressionPtr ExpressionParser::parse_filters_and_tests(ExpressionPtr node) {
 ExpressionPtr ExpressionParser::parse_attribute(ExpressionPtr node) {
   const int line = tokens_.next().line;
   if (tokens_.current().kind == Token::Kind::kInteger) {
-    ExpressionPtr place = make(Kind::kConstant, line);
+    ExpressionPtr place = make(ExpressionKind::kConstant, line);
     place->constant = Value(tokens_.next().integer);
-    return make(Kind::kItem, line, list_of(std::move(node), std::move(place)));
+    return make(ExpressionKind::kItem, line, list_of(std::move(node), std::move(place)));
   }
   const Token name = tokens_.expect(Token::Kind::kName, "a name or a number");
   if (name.text.starts_with("__")) {
     tokens_.fail_at(name.line, "attribute '", name.text, "' is not known here");
   }
-  ExpressionPtr attribute = make(Kind::kAttribute, line, list_of(std::move(node)));
+  ExpressionPtr attribute = make(ExpressionKind::kAttribute, line, list_of(std::move(node)));
   attribute->text = name.text;
   return attribute;
 }
@@ -400,7 +399,7 @@ ExpressionPtr ExpressionParser::parse_subscript_part(ExpressionPtr& node) {
   if (tokens_.skip_operator(":")) {
     step = optional_part();
   }
-  return make(Kind::kSlice, line,
+  return make(ExpressionKind::kSlice, line,
               list_of(std::move(node), std::move(start), std::move(stop), std::move(step)));
 }
 
@@ -419,18 +418,18 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr node) {
     while (tokens_.skip_operator(",")) {
       items.push_back(parse_expression());
     }
-    first = make(Kind::kTuple, line, std::move(items));
+    first = make(ExpressionKind::kTuple, line, std::move(items));
   }
   tokens_.expect_operator("]");
-  return make(Kind::kItem, line, list_of(std::move(node), std::move(first)));
+  return make(ExpressionKind::kItem, line, list_of(std::move(node), std::move(first)));
 }
 
 ExpressionPtr ExpressionParser::parse_call(ExpressionPtr node) {
   const int line = tokens_.current().line;
-  if (node->kind == Kind::kAttribute && !is_known_method(node->text)) {
+  if (node->kind == ExpressionKind::kAttribute && !is_known_method(node->text)) {
     tokens_.fail_at(node->line, "method '", node->text, "' is not known here");
   }
-  ExpressionPtr call = make(Kind::kCall, line, list_of(std::move(node)));
+  ExpressionPtr call = make(ExpressionKind::kCall, line, list_of(std::move(node)));
   call->arguments = parse_arguments();
   return finished(std::move(call));
 }
@@ -485,7 +484,7 @@ void ExpressionParser::check_named_function(const Expression& node) const {
     return;
   }
   const Expression& name = *node.arguments.positional[place];
-  if (name.kind != Kind::kConstant || !name.constant.is_text()) {
+  if (name.kind != ExpressionKind::kConstant || !name.constant.is_text()) {
     return;
   }
   const std::string& text = name.constant.bytes();
@@ -497,7 +496,7 @@ void ExpressionParser::check_named_function(const Expression& node) const {
 ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr node) {
   const int line = tokens_.current().line;
   const std::string name = parse_dotted_name();
-  ExpressionPtr filtered = make(Kind::kFilter, line, list_of(std::move(node)));
+  ExpressionPtr filtered = make(ExpressionKind::kFilter, line, list_of(std::move(node)));
   filtered->text = name;
   filtered->filter = find_filter(name);
   if (tokens_.current().is_operator("(")) {
@@ -532,7 +531,7 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr node) {
   const bool negated = tokens_.skip_name("not");
   const int line = tokens_.current().line;
   const std::string name = parse_dotted_name();
-  ExpressionPtr tested = make(Kind::kTest, line, list_of(std::move(node)));
+  ExpressionPtr tested = make(ExpressionKind::kTest, line, list_of(std::move(node)));
   tested->text = name;
   tested->test = find_test(name);
   if (tested->test == nullptr) {
@@ -555,7 +554,7 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr node) {
     tested->arguments.positional.push_back(parse_postfix(std::move(argument)));
   }
   tested = finished(std::move(tested));
-  return negated ? make(Kind::kNot, line, list_of(std::move(tested))) : std::move(tested);
+  return negated ? make(ExpressionKind::kNot, line, list_of(std::move(tested))) : std::move(tested);
 }
 
 }  // namespace tapestry::chat::jinja

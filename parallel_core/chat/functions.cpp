@@ -81,7 +81,8 @@ Value make_dict(Run& run, const Arguments& arguments) {
 
 Value make_namespace(Run& run, const Arguments& arguments) {
   const Value names = run.names();
-  for (const auto& [key, value] : dict_from(run, "namespace", arguments)->entries()) {
+  const std::shared_ptr<Dict> dict = dict_from(run, "namespace", arguments);
+  for (const auto& [key, value] : dict->entries()) {
     names.names().set(text_of(run, key, "namespace: a name"), value);
   }
   return names;

@@ -12,7 +12,7 @@ namespace tapestry::chat::jinja {
 
 namespace {
 
-using Kind = Token::Kind;
+using TokenKind = Token::Kind;
 
 bool is_decimal_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -43,7 +43,7 @@ class Lexer {
     while (at_ < source_.size()) {
       read_data();
     }
-    add(Kind::kEnd, "");
+    add(TokenKind::kEnd, "");
     return std::move(tokens_);
   }
 
@@ -64,7 +64,7 @@ class Lexer {
 
   void skip_space() { advance(rest().size() - strip(rest(), Side::kLeft).size()); }
 
-  void add(Kind kind, std::string text) {
+  void add(TokenKind kind, std::string text) {
     Token token;
     token.kind = kind;
     token.line = line_;
@@ -84,7 +84,7 @@ class Lexer {
       }
     }
     if (!kept.empty()) {
-      add(Kind::kData, std::string(kept));
+      add(TokenKind::kData, std::string(kept));
     }
   }
 
@@ -97,7 +97,7 @@ class Lexer {
     while (true) {
       open = source_.find('{', open);
       if (open == std::string::npos || open + 1 >= source_.size()) {
-        add(Kind::kData, std::string(rest()));
+        add(TokenKind::kData, std::string(rest()));
         advance(rest().size());
         return;
       }
@@ -117,7 +117,7 @@ class Lexer {
       read_raw();
     } else {
       const bool is_block = kind == '%';
-      add(is_block ? Kind::kBlockBegin : Kind::kVariableBegin, "");
+      add(is_block ? TokenKind::kBlockBegin : TokenKind::kVariableBegin, "");
       advance(sign_of(tag) == ' ' ? 2 : 3);
       read_tag(is_block);
     }
@@ -201,7 +201,7 @@ class Lexer {
         const char first = rest()[0];
         const bool has_sign = first == '-' || (first == '+' && is_block);
         if (rest().substr(has_sign ? 1 : 0).starts_with(end)) {
-          add(is_block ? Kind::kBlockEnd : Kind::kVariableEnd, "");
+          add(is_block ? TokenKind::kBlockEnd : TokenKind::kVariableEnd, "");
           pass_end(has_sign ? 3 : 2, has_sign ? first : ' ', is_block);
           return;
         }
@@ -236,7 +236,7 @@ class Lexer {
       append_code_point(bytes, c);
       end += bytes.size();
     }
-    add(Kind::kName, std::string(rest().substr(0, end)));
+    add(TokenKind::kName, std::string(rest().substr(0, end)));
     advance(end);
   }
 
@@ -259,7 +259,7 @@ class Lexer {
       }
       open_brackets.pop_back();
     }
-    add(Kind::kOperator, std::string(text));
+    add(TokenKind::kOperator, std::string(text));
     advance(text.size());
   }
 
@@ -330,7 +330,7 @@ class Lexer {
     if (digits.empty() || read.ec != std::errc()) {
       fail("the integer ", rest().substr(0, end), " is not one of 64 bits");
     }
-    add(Kind::kInteger, "");
+    add(TokenKind::kInteger, "");
     tokens_.back().integer = number;
     advance(end);
   }
@@ -342,7 +342,7 @@ class Lexer {
     if (read.ec != std::errc()) {
       fail("the number ", digits, " is not one of a double");
     }
-    add(Kind::kReal, "");
+    add(TokenKind::kReal, "");
     tokens_.back().real = number;
     advance(end);
   }
@@ -356,7 +356,7 @@ class Lexer {
     if (end >= text.size()) {
       fail("a text without its end ", std::string(1, quote));
     }
-    add(Kind::kText, unescaped(text.substr(1, end - 1)));
+    add(TokenKind::kText, unescaped(text.substr(1, end - 1)));
     advance(end + 1);
   }
 

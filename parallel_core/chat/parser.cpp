@@ -11,10 +11,10 @@ namespace tapestry::chat::jinja {
 
 namespace {
 
-using Kind = Statement::Kind;
+using StatementKind = Statement::Kind;
 using StatementPtr = std::unique_ptr<Statement>;
 
-StatementPtr make_statement(Kind kind, int line) {
+StatementPtr make_statement(Statement::Kind kind, int line) {
   auto statement = std::make_unique<Statement>();
   statement->kind = kind;
   statement->line = line;
@@ -49,10 +49,10 @@ class StatementParser {
     while (true) {
       const Token& token = tokens_.current();
       if (token.kind == Token::Kind::kData) {
-        body.push_back(make_statement(Kind::kData, token.line));
+        body.push_back(make_statement(StatementKind::kData, token.line));
         body.back()->data = tokens_.next().text;
       } else if (token.kind == Token::Kind::kVariableBegin) {
-        body.push_back(make_statement(Kind::kOutput, tokens_.next().line));
+        body.push_back(make_statement(StatementKind::kOutput, tokens_.next().line));
         body.back()->expression = expressions_.parse_output();
         tokens_.expect(Token::Kind::kVariableEnd, "'}}'");
       } else if (token.kind == Token::Kind::kBlockBegin) {
@@ -171,7 +171,7 @@ class StatementParser {
   // ---- Statements.
 
   StatementPtr parse_for(int line) {
-    StatementPtr statement = make_statement(Kind::kFor, line);
+    StatementPtr statement = make_statement(StatementKind::kFor, line);
     statement->target = parse_target(false);
     check_no_loop(statement->target, line);
     tokens_.expect_name("in");
@@ -191,7 +191,7 @@ class StatementParser {
   }
 
   StatementPtr parse_if(int line) {
-    StatementPtr statement = make_statement(Kind::kIf, line);
+    StatementPtr statement = make_statement(StatementKind::kIf, line);
     ExpressionPtr condition = expressions_.parse_tuple(false);
     while (true) {
       end_of_head();
@@ -210,20 +210,20 @@ class StatementParser {
   }
 
   StatementPtr parse_set(int line) {
-    StatementPtr statement = make_statement(Kind::kSet, line);
+    StatementPtr statement = make_statement(StatementKind::kSet, line);
     statement->target = parse_target(true);
     if (tokens_.skip_operator("=")) {
       statement->expression = expressions_.parse_tuple();
       return statement;
     }
-    statement->kind = Kind::kSetBlock;
+    statement->kind = StatementKind::kSetBlock;
     statement->expression = expressions_.parse_block_filters();
     statement->body = parse_outside_loops("endset");
     return statement;
   }
 
   StatementPtr parse_with(int line) {
-    StatementPtr statement = make_statement(Kind::kWith, line);
+    StatementPtr statement = make_statement(StatementKind::kWith, line);
     while (tokens_.current().kind != Token::Kind::kBlockEnd) {
       if (!statement->assignments.empty()) {
         tokens_.expect_operator(",");
@@ -269,7 +269,7 @@ class StatementParser {
   }
 
   StatementPtr parse_macro(int line) {
-    StatementPtr statement = make_statement(Kind::kMacro, line);
+    StatementPtr statement = make_statement(StatementKind::kMacro, line);
     statement->macro = std::make_unique<MacroSyntax>();
     statement->macro->name = tokens_.current().text;
     statement->symbol = parse_target_name();
@@ -279,7 +279,7 @@ class StatementParser {
   }
 
   StatementPtr parse_call(int line) {
-    StatementPtr statement = make_statement(Kind::kCall, line);
+    StatementPtr statement = make_statement(StatementKind::kCall, line);
     statement->macro = std::make_unique<MacroSyntax>();
     statement->macro->name = "caller";
     if (tokens_.current().is_operator("(")) {
@@ -294,26 +294,26 @@ class StatementParser {
   }
 
   StatementPtr parse_filter(int line) {
-    StatementPtr statement = make_statement(Kind::kFilter, line);
+    StatementPtr statement = make_statement(StatementKind::kFilter, line);
     statement->expression = expressions_.parse_filter_names();
     statement->body = parse_outside_loops("endfilter");
     return statement;
   }
 
   StatementPtr parse_generation(int line) {
-    StatementPtr statement = make_statement(Kind::kScope, line);
+    StatementPtr statement = make_statement(StatementKind::kScope, line);
     statement->body = parse_outside_loops("endgeneration");
     return statement;
   }
 
   StatementPtr parse_break(int line) {
     check_in_loop(line, "break");
-    return make_statement(Kind::kBreak, line);
+    return make_statement(StatementKind::kBreak, line);
   }
 
   StatementPtr parse_continue(int line) {
     check_in_loop(line, "continue");
-    return make_statement(Kind::kContinue, line);
+    return make_statement(StatementKind::kContinue, line);
   }
 
   void check_in_loop(int line, std::string_view name) const {
