@@ -100,6 +100,12 @@ std::vector<Module::NamedParameter> Module::named_parameters() const {
   return out;
 }
 
+std::vector<Module::NamedParameter> Module::trained_parameters() const {
+  std::vector<NamedParameter> out = named_parameters();
+  std::erase_if(out, [](const NamedParameter& p) { return !p.parameter->requires_grad(); });
+  return out;
+}
+
 TensorList Module::parameters() const {
   TensorList out;
   for (const NamedParameter& p : named_parameters()) {

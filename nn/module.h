@@ -65,7 +65,9 @@ class Module {
   /// All parameters of the tree, own ones first. A parameter that is registered in two places (tied
   /// weights) appears once, under its first name.
   std::vector<NamedParameter> named_parameters() const;
-  /// Handles of the same, for an optimizer.
+  /// Of these the ones that want gradients: what is trained.
+  std::vector<NamedParameter> trained_parameters() const;
+  /// Handles of all, for an optimizer.
   TensorList parameters() const;
   std::vector<NamedBuffer> named_buffers() const;
   /// This module (under the empty name) and all below it.

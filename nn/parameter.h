@@ -53,6 +53,7 @@ struct ParameterFlags {
   bool expert = false;    ///< belongs to one expert of a mixture
   bool matmul = false;    ///< used as an operand of matrix products and in no other way
   bool head = false;      ///< of these, the one that makes logits
+  bool adapter = false;   ///< is added to a matrix that stays as it is; no part of a base model
   TensorParallel tp = TensorParallel::kReplicated;
   int64_t tp_axis = 0;  ///< where tp is kSharded
 };

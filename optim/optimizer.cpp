@@ -52,7 +52,9 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, StateStorage storage)
   for (size_t g = 0; g < groups_.size(); ++g) {
     register_group(g);
   }
-  check<ValueError>(!slots_.empty(), "optimizer: no parameters");
+  const bool may_be_empty = std::any_of(groups_.begin(), groups_.end(),
+                                        [](const ParamGroup& group) { return group.may_be_empty; });
+  check<ValueError>(may_be_empty || !slots_.empty(), "optimizer: no parameters");
 }
 
 // Checks group g, then gives its parameters their places and what they need before a first step.
@@ -118,7 +120,19 @@ const Optimizer::Slot& Optimizer::slot_of(const std::string& name) const {
   return found->second;
 }
 
-const Tensor& Optimizer::parameter_of(const std::string& name) const {
+void Optimizer::set_fixed(std::map<std::string, Tensor> parameters) {
+  for (const auto& [name, parameter] : parameters) {
+    check<ValueError>(!slots_.contains(name), type_name(), ": '", name,
+                      "' is updated, so it is not fixed");
+  }
+  fixed_ = std::move(parameters);
+}
+
+Tensor Optimizer::parameter_of(const std::string& name) const {
+  if (const auto fixed = fixed_.find(name); fixed != fixed_.end()) {
+    const Tensor whole = fixed->second.detach();
+    return shards_ == nullptr ? whole : whole.view({whole.numel()});
+  }
   const Slot& slot = slot_of(name);
   return groups_[slot.group].params[slot.index];
 }
@@ -138,6 +152,9 @@ const std::vector<nn::LogicalTensor>& Optimizer::logical_of(const std::string& n
 
 std::vector<Optimizer::StateEntry> Optimizer::state_entries(
     const std::string& parameter_name) const {
+  if (is_fixed(parameter_name)) {
+    return {};
+  }
   const Slot& slot = slot_of(parameter_name);
   const std::vector<nn::LogicalTensor>& logical = logical_of(parameter_name);
   const bool is_matrix = logical.front().shape.size() >= 2;
@@ -176,7 +193,7 @@ void Optimizer::add_states(const std::string& name, ParamState& state) const {
     return;
   }
   const MemoryKindGuard kind(MemoryKind::kOptimizer);
-  const Tensor& parameter = parameter_of(name);
+  const Tensor parameter = parameter_of(name);
   for (const StateEntry& entry : state_entries(name)) {
     const bool by_element = entry.extent == StateExtent::kElement;
     if (!state.tensors.contains(entry.key)) {
@@ -272,7 +289,7 @@ void Optimizer::step_parameter(const std::string& parameter_name, const GradTran
 }
 
 Tensor Optimizer::own_main_param(const std::string& parameter_name) const {
-  const Tensor& parameter = parameter_of(parameter_name);
+  const Tensor parameter = parameter_of(parameter_name);
   const auto found = states_.find(parameter_name);
   if (found == states_.end()) {
     return parameter;
@@ -285,17 +302,26 @@ Tensor Optimizer::own_main_param(const std::string& parameter_name) const {
 }
 
 Tensor Optimizer::main_param(const std::string& parameter_name) const {
+  if (const auto fixed = fixed_.find(parameter_name); fixed != fixed_.end()) {
+    return fixed->second.detach();
+  }
   const Tensor own = own_main_param(parameter_name);
   return shards_ == nullptr ? own : shards_->whole_of(parameter_name, own);
 }
 
 void Optimizer::set_main_param(const std::string& parameter_name, const Tensor& value) {
-  set_own_main_param(parameter_name,
-                     shards_ == nullptr ? value : shards_->piece_of(parameter_name, value));
+  const bool is_whole = shards_ == nullptr || is_fixed(parameter_name);
+  check<ValueError>(!is_fixed(parameter_name) || value.defined(), type_name(),
+                    ": no values are given for '", parameter_name, "'");
+  if (is_fixed(parameter_name) && shards_ != nullptr) {
+    set_own_main_param(parameter_name, dense(value).view({value.numel()}));
+    return;
+  }
+  set_own_main_param(parameter_name, is_whole ? value : shards_->piece_of(parameter_name, value));
 }
 
 void Optimizer::set_own_main_param(const std::string& parameter_name, const Tensor& own) {
-  const Tensor& parameter = parameter_of(parameter_name);
+  const Tensor parameter = parameter_of(parameter_name);
   check<ValueError>(own.defined() && own.shape() == parameter.shape(), type_name(),
                     ": the values for '", parameter_name, "' are ", describe(own),
                     ", the parameter is ", describe(parameter));
@@ -314,7 +340,7 @@ void Optimizer::set_own_main_param(const std::string& parameter_name, const Tens
 void Optimizer::store_parameter_as(const std::string& parameter_name,
                                    DType dtype,
                                    const Tensor& place) {
-  const Tensor& parameter = parameter_of(parameter_name);
+  const Tensor parameter = parameter_of(parameter_name);
   check<TypeError>(parameter.dtype() == kFloat32 && is_half(dtype), type_name(), ": '",
                    parameter_name, "' is ", describe(parameter), "; only a float32 parameter can ",
                    "be stored as float16 or bfloat16, not one as ", name_of(dtype));
@@ -370,7 +396,10 @@ int64_t Optimizer::steps_done(const std::string& parameter_name) const {
 }
 
 Optimizer::OwnPart Optimizer::own_part(const std::string& parameter_name) const {
-  const Tensor& own = parameter_of(parameter_name);
+  const Tensor own = parameter_of(parameter_name);
+  if (is_fixed(parameter_name)) {
+    return {.shape = fixed_.at(parameter_name).shape(), .first = 0, .count = own.numel()};
+  }
   if (shards_ == nullptr) {
     return {.shape = own.shape(), .first = 0, .count = own.numel()};
   }
@@ -400,7 +429,7 @@ std::map<std::string, Tensor> Optimizer::own_state(const std::string& parameter_
 void Optimizer::set_own_state(const std::string& parameter_name,
                               int64_t updates,
                               const std::map<std::string, Tensor>& states) {
-  const Tensor& parameter = parameter_of(parameter_name);
+  const Tensor parameter = parameter_of(parameter_name);
   check<ValueError>(updates >= 0, type_name(), ": '", parameter_name, "' cannot have had ", updates,
                     " updates");
   const std::vector<StateEntry> entries = state_entries(parameter_name);
@@ -419,6 +448,9 @@ void Optimizer::set_own_state(const std::string& parameter_name,
     const Tensor own = empty(shape, state_dtype(entry.name, parameter));
     copy_values(dense(found->second).view(own.shape()), own);
     loaded.tensors.emplace(entry.key, own);
+  }
+  if (is_fixed(parameter_name)) {
+    return;  // of no states, that was all
   }
   ParamState& state = states_[parameter_name];
   const Tensor values = state.low_bits.defined() ? joined(parameter, state) : Tensor();
@@ -509,7 +541,7 @@ void Optimizer::load_state_dict(const nn::StateDict& state) {
                     report.str());
   for (const auto& [name, old] : states_) {  // masters stay as they are
     if (old.low_bits.defined()) {
-      const Tensor& parameter = parameter_of(name);
+      const Tensor parameter = parameter_of(name);
       const Tensor values = joined(parameter, old);
       ParamState& entry = loaded[name];
       if (!entry.has_states) {

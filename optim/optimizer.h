@@ -31,6 +31,9 @@ struct ParamGroup {
   std::optional<std::array<double, 2>> betas = {};
   /// Muon: updates these with AdamW, whatever their shape.
   bool adamw = false;
+  /// Without a parameter in any group there is nothing to train, which is an error unless others
+  /// train: where a stage of a pipeline has none.
+  bool may_be_empty = false;
 };
 
 /// What a state has entries for. A logical tensor with two or more axes is a matrix [rows, columns]
@@ -98,6 +101,13 @@ class Optimizer {
   /// Says which logical tensors the parameters are made of, and who holds the rest of them; before
   /// the first step. Without, each parameter is one that this rank holds alone.
   void set_layout(std::shared_ptr<const ParameterLayout> layout) { layout_ = std::move(layout); }
+
+  /// Parameters of the model that are never updated. What is asked of their values below has an
+  /// answer, they have no states, and this rank has each of them whole; where others are pieces
+  /// their own part is one of all elements. The tensors outlive the optimizer. ValueError for a
+  /// name that is updated.
+  void set_fixed(std::map<std::string, Tensor> parameters);
+  bool is_fixed(const std::string& parameter_name) const { return fixed_.contains(parameter_name); }
 
   /// A further group; its parameters have had no update. Errors as for the first groups, and then
   /// nothing is changed; RuntimeError where the parameters are pieces (set_shards).
@@ -213,7 +223,7 @@ class Optimizer {
 
   void register_group(size_t g);
   const Slot& slot_of(const std::string& name) const;
-  const Tensor& parameter_of(const std::string& name) const;
+  Tensor parameter_of(const std::string& name) const;
   const std::vector<nn::LogicalTensor>& logical_of(const std::string& name) const;
   DType state_dtype(const std::string& state_name, const Tensor& parameter) const;
   Tensor logical_state(const std::string& state_name, const ParamState& state) const;
@@ -228,6 +238,7 @@ class Optimizer {
   StateStorage storage_;
   std::map<std::string, Slot> slots_;
   std::map<std::string, ParamState> states_;
+  std::map<std::string, Tensor> fixed_;
   std::shared_ptr<const ParameterShards> shards_;
   std::shared_ptr<const ParameterLayout> layout_;
   mutable std::map<std::string, std::vector<nn::LogicalTensor>> logical_;  // as they are asked for

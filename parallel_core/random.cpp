@@ -117,6 +117,13 @@ RandomKey dropout_key(int64_t layer, DropoutSite site) {
   return {context.seed, stream, 0};
 }
 
+RandomKey dropout_key(std::string_view logical_name) {
+  const RandomContext& context = random_context();
+  const uint64_t stream =
+      combine(stream_of("adapter_dropout"), static_cast<uint64_t>(context.step));
+  return {context.seed, combine(stream, stream_of(logical_name)), 0};
+}
+
 std::vector<SampleRun> sample_runs(int64_t rows) {
   const std::vector<int64_t>& ids = random_context().sample_ids;
   check<ValueError>(rows == static_cast<int64_t>(ids.size()), "dropout: the tensor has ", rows,
@@ -139,11 +146,16 @@ Tensor hidden_dropout(const Tensor& x,
                       DropoutSite site,
                       int64_t batch_axis,
                       const SequencePart& part) {
+  return hidden_dropout(x, p, dropout_key(layer, site), {.batch_axis = batch_axis, .part = part});
+}
+
+Tensor hidden_dropout(const Tensor& x, double p, const RandomKey& key, const DropoutPlace& where) {
   check<ValueError>(p >= 0 && p < 1, "dropout: the probability must lie in [0, 1), got ", p);
   if (p == 0) {
     return x;
   }
-  const RandomKey key = dropout_key(layer, site);
+  const int64_t batch_axis = where.batch_axis;
+  const SequencePart& part = where.part;
   const int64_t sequence_axis = 1 - batch_axis;
   const int64_t tokens = x.size(sequence_axis);
   const int64_t length = part.length > 0 ? part.length : tokens;
@@ -162,6 +174,8 @@ Tensor hidden_dropout(const Tensor& x,
       place.start[batch_axis] = run.first_sample;
       place.shape[sequence_axis] = length;
       place.start[sequence_axis] = run_of_tokens.first;
+      place.shape[2] = where.features > 0 ? where.features : x.size(2);
+      place.start[2] = where.first_feature;
       pieces.push_back(dropout(piece, p, key, place));
     }
     parts.push_back(pieces.size() == 1 ? pieces[0] : cat(pieces, sequence_axis));

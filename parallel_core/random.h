@@ -64,6 +64,21 @@ Tensor hidden_dropout(const Tensor& x,
                       int64_t batch_axis,
                       const SequencePart& part = {});
 
+/// The stream of dropout that belongs to something with a logical name, in the current step;
+/// samples and counters as above.
+RandomKey dropout_key(std::string_view logical_name);
+
+/// Where hidden states [B, S, H], or [S, B, H] with batch_axis 1, lie in those of all ranks: the
+/// positions of their tokens, and features from `first_feature` of `features` (0: x has all).
+struct DropoutPlace {
+  int64_t batch_axis = 0;
+  SequencePart part = {};
+  int64_t first_feature = 0;
+  int64_t features = 0;
+};
+/// hidden_dropout() with the numbers of `key`; the counter of an element is s * features + h.
+Tensor hidden_dropout(const Tensor& x, double p, const RandomKey& key, const DropoutPlace& place);
+
 /// What a router of experts reads: each element of x times a number uniform on [1 - eps, 1 + eps).
 /// x is [T, H], floating, with the tokens of the current micro-batch that have `numbers` (row *
 /// seq_length + position); the counter of an element is position * H + h. Differentiable any number

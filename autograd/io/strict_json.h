@@ -13,6 +13,10 @@ namespace tapestry {
 /// `max_bytes`, text that is not JSON, a key that appears twice in an object, a number that no
 /// double holds, a zero byte, or nesting of more than 16.
 nlohmann::json read_strict_json(const InputFile& file, std::string_view field, uint64_t max_bytes);
+/// The same with members in the order of the file; IoError also for an object of more than 20,000.
+nlohmann::ordered_json read_strict_ordered_json(const InputFile& file,
+                                                std::string_view field,
+                                                uint64_t max_bytes);
 
 /// True for the name of a file in the folder where it is mentioned: no path, no "..".
 bool is_plain_file_name(std::string_view name);

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "parallel_core/accuracy/tensor_names.h"
-#include "parallel_core/dist_checkpointing/file_place.h"
 #include "parallel_core/dump/logical_tensor.h"
+#include "parallel_core/file_place.h"
 
 namespace tapestry::accuracy {
 

@@ -333,11 +333,40 @@ struct MoEConfig {
   bool operator==(const MoEConfig&) const = default;
 };
 
+/// One cell with its own rank or alpha.
+struct LoraCell {
+  std::string cell;  // a regular expression, as in LoraTargets
+  std::optional<int64_t> rank;
+  std::optional<double> alpha;
+  bool operator==(const LoraCell&) const = default;
+};
+
+struct LoraTargets {
+  std::vector<std::string> patterns;  // regular expressions, matched against whole names
+  std::vector<LoraCell> cells;
+  bool operator==(const LoraTargets&) const = default;
+};
+
+/// Low-rank additions to frozen weights. What names mean is said in lora/adapter_plan.h.
+struct LoraConfig {
+  bool use_lora = false;
+  int64_t lora_rank = 8;
+  double lora_alpha = 32;
+  double lora_dropout = 0.0;
+  std::optional<LoraTargets> target_cells;
+  bool use_rslora = false;
+  bool use_dora = false;
+  std::vector<std::string> modules_to_save;  // regular expressions: trained whole
+  std::optional<std::string> adapter;        // a folder with the adapter to start from
+  bool operator==(const LoraConfig&) const = default;
+};
+
 struct TransformerConfig {
   std::optional<std::string> from_hf;           // folder whose config.json gives the keys below
   bool sequence_parallel = false;               // resolved: parallel_config.sequence_parallel
   std::vector<LayerRecompute> layer_recompute;  // resolved; empty: nothing beyond what is usual
   MoEConfig moe;                                // resolved: moe_config, if there are experts
+  LoraConfig lora;                              // resolved: lora_config, if it is used
   int64_t vocab_size = 0;
   int64_t num_layers = 0;
   int64_t num_attention_heads = 0;
@@ -496,29 +525,6 @@ struct OptimizerConfig {
   bool store_param_remainders = false;
   bool optimizer_in_backward = false;
   bool operator==(const OptimizerConfig&) const = default;
-};
-
-/// One cell with its own rank or alpha.
-struct LoraCell {
-  std::string cell;
-  std::optional<int64_t> rank;
-  std::optional<int64_t> alpha;
-  bool operator==(const LoraCell&) const = default;
-};
-
-struct LoraTargets {
-  std::vector<std::string> patterns;  // regular expressions, matched against whole names
-  std::vector<LoraCell> cells;
-  bool operator==(const LoraTargets&) const = default;
-};
-
-struct LoraConfig {
-  bool use_lora = false;
-  int64_t lora_rank = 8;
-  int64_t lora_alpha = 32;
-  double lora_dropout = 0.0;
-  std::optional<LoraTargets> target_cells;
-  bool operator==(const LoraConfig&) const = default;
 };
 
 /// TensorBoard's event files of a run.

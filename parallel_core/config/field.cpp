@@ -88,7 +88,7 @@ void assign(LoraTargets& member, const Value& value) {
       cell.rank = rank->as<int64_t>();
     }
     if (const Value* alpha = find(map, "alpha")) {
-      cell.alpha = alpha->as<int64_t>();
+      cell.alpha = alpha->as<double>();
     }
     member.cells.push_back(std::move(cell));
   }

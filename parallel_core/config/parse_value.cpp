@@ -374,8 +374,10 @@ class Reader {
         } else if (name.scalar == "cell") {
           has_cell = true;
           map.emplace_back(name.scalar, string(value));
-        } else if (name.scalar == "rank" || name.scalar == "alpha") {
+        } else if (name.scalar == "rank") {
           map.emplace_back(name.scalar, integer(value));
+        } else if (name.scalar == "alpha") {
+          map.emplace_back(name.scalar, floating(value));
         } else {
           return fail("the entries target_cells (alone), cell, rank, alpha", name);
         }

@@ -525,6 +525,7 @@ void resolve_model(Resolution& r) {
   check_layout(r);
   check_recompute(r);
   resolve_moe(r);
+  resolve_lora(r);
 }
 
 void resolve(Resolution& r) {

@@ -47,6 +47,7 @@ void resolve(Resolution& resolution);
 /// The parts of resolve, by subject.
 void resolve_model(Resolution& resolution);
 void resolve_moe(Resolution& resolution);
+void resolve_lora(Resolution& resolution);
 void resolve_training(Resolution& resolution);
 void resolve_optimizer(Resolution& resolution);
 void resolve_schedule(Resolution& resolution);

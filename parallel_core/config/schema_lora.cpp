@@ -9,43 +9,43 @@ using L = LoraConfig;
 template <auto... Path>
 constexpr Field f = field_of<&AllConfig::lora_config, Path...>();
 
-constexpr std::string_view kLora = "low-rank fine-tuning is not built yet";
-
 constexpr Key kKeys[] = {
     {.name = "use_lora",
      .field = f<&L::use_lora>,
-     .accepted = "False",
-     .reason = kLora,
-     .planned = true,
-     .doc = "Train low-rank additions to frozen weights."},
+     .doc = "Train low-rank additions to frozen weights, see [lora.md](lora.md)."},
     {.name = "lora_rank",
      .field = f<&L::lora_rank>,
      .check = above(0),
-     .accepted = "8",
-     .reason = kLora,
-     .planned = true,
      .doc = "Rank of the additions."},
     {.name = "lora_alpha",
      .field = f<&L::lora_alpha>,
      .check = above(0),
-     .accepted = "32",
-     .reason = kLora,
-     .planned = true,
      .doc = "Scale of the additions, divided by the rank."},
     {.name = "lora_dropout",
      .field = f<&L::lora_dropout>,
-     .check = between(0, 1),
-     .accepted = "0.0",
-     .reason = kLora,
-     .planned = true,
+     .check = {.low = 0, .high = 1, .high_open = true},
      .doc = "Dropout of their input."},
     {.name = "target_cells",
      .field = f<&L::target_cells>,
-     .accepted = "null",
-     .reason = kLora,
-     .planned = true,
+     .default_text = "all matrices of attention and MLP",
      .doc = "One entry {target_cells: [regular expressions]} and any {cell, rank, alpha} of cells "
-            "with values of their own."},
+            "with values of their own. An expression matches a whole name: of a module in memory, "
+            "of a logical tensor's, or of Hugging Face's (`.*q_proj`)."},
+    {.name = "use_rslora",
+     .field = f<&L::use_rslora>,
+     .doc = "Divide lora_alpha by the square root of the rank instead."},
+    {.name = "use_dora",
+     .field = f<&L::use_dora>,
+     .doc = "Train the lengths of the rows of adapted matrices beside their directions (DoRA)."},
+    {.name = "modules_to_save",
+     .field = f<&L::modules_to_save>,
+     .doc = "Regular expressions: what is trained whole besides (`lm_head`, `embed_tokens`), by "
+            "name or the end of a name after a dot."},
+    {.name = "adapter",
+     .field = f<&L::adapter>,
+     .path = true,
+     .doc = "Folder of an adapter to start from, PEFT's or of a checkpoint; left out: A starts "
+            "random and B zero."},
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "autograd/tensor/error.h"
@@ -23,7 +24,7 @@ class WireReader {
     uint64_t number = 0;
     uint64_t wire_type = 0;
     uint64_t varint = 0;       // of wire type 0
-    std::string_view content;  // of wire type 2
+    std::string_view content;  // of wire types 2 and 5
     uint64_t offset = 0;       // of the content in the file
   };
 
@@ -50,7 +51,8 @@ class WireReader {
         break;
       }
       case 5:
-        take(4);
+        field.offset = base_ + at_;
+        field.content = take(4);
         break;
       default:
         require(false, concat("wire type ", field.wire_type));
@@ -91,26 +93,42 @@ class WireReader {
   size_t at_ = 0;
 };
 
-void inspect_piece(std::string_view bytes, uint64_t offset, SentencePieceModelInfo& info) {
-  constexpr uint64_t kUserDefined = 4;
+SentencePiece read_piece(std::string_view bytes, uint64_t offset) {
   WireReader reader(bytes, offset);
   WireReader::Field field;
-  std::string_view piece;
-  uint64_t type = 1;
+  SentencePiece piece;
   while (reader.next(field)) {
     if (field.number == 1) {
       reader.require(field.wire_type == 2, "a piece without text");
-      piece = field.content;
+      piece.text = field.content;
+    } else if (field.number == 2) {
+      reader.require(field.wire_type == 5, "a piece without score");
+      std::memcpy(&piece.score, field.content.data(), sizeof(piece.score));
     } else if (field.number == 3) {
       reader.require(field.wire_type == 0, "a piece without type");
-      type = field.varint;
+      piece.type = static_cast<int64_t>(field.varint);
     }
   }
+  return piece;
+}
+
+void inspect_piece(const SentencePiece& piece, SentencePieceModelInfo& info) {
+  constexpr int64_t kUserDefined = 4;
   ++info.pieces;
-  if (piece == "\n") {
-    info.newline_is_user_defined = info.newline_is_user_defined || type == kUserDefined;
-  } else if (piece.find('\n') != std::string_view::npos) {
+  if (piece.text == "\n") {
+    info.newline_is_user_defined = info.newline_is_user_defined || piece.type == kUserDefined;
+  } else if (piece.text.find('\n') != std::string::npos) {
     info.newline_inside_piece = true;
+  }
+}
+
+void inspect_trainer(std::string_view bytes, uint64_t offset, SentencePieceModelInfo& info) {
+  WireReader reader(bytes, offset);
+  WireReader::Field field;
+  while (reader.next(field)) {
+    if (field.number == 3) {
+      info.model_type = static_cast<int64_t>(field.varint);
+    }
   }
 }
 
@@ -143,7 +161,9 @@ SentencePieceModelInfo inspect_sentencepiece_model(std::string_view bytes) {
       reader.require(field.wire_type == 2, concat("field ", field.number, " is not a message"));
     }
     if (field.number == 1) {
-      inspect_piece(field.content, field.offset, info);
+      inspect_piece(read_piece(field.content, field.offset), info);
+    } else if (field.number == 2) {
+      inspect_trainer(field.content, field.offset, info);
     } else if (field.number == 3) {
       inspect_normalizer(field.content, field.offset, info);
     }
@@ -152,6 +172,20 @@ SentencePieceModelInfo inspect_sentencepiece_model(std::string_view bytes) {
   // They stand after the pieces: without them the file was cut between two fields.
   reader.require(has_trainer && has_normalizer, "no trainer_spec or normalizer_spec");
   return info;
+}
+
+std::vector<SentencePiece> sentencepiece_pieces(std::string_view bytes) {
+  std::vector<SentencePiece> pieces;
+  WireReader reader(bytes, 0);
+  WireReader::Field field;
+  while (reader.next(field)) {
+    if (field.number == 1) {
+      reader.require(field.wire_type == 2, "field 1 is not a message");
+      pieces.push_back(read_piece(field.content, field.offset));
+    }
+  }
+  reader.require(!pieces.empty(), "no pieces");
+  return pieces;
 }
 
 struct SentencePieceTokenizer::Processor {

@@ -65,10 +65,21 @@ struct SentencePieceModelInfo {
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool has_normalization_rules = false;
+  int64_t model_type = 1;  ///< 1 unigram, 2 BPE, 3 words, 4 characters
+};
+
+/// An entry of a model's vocabulary, whose id is its place.
+struct SentencePiece {
+  std::string text;
+  float score = 0;
+  int64_t type = 1;  ///< 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
 };
 
 /// Walks through a serialized model. ValueError, with the offset, if the bytes are not one.
 SentencePieceModelInfo inspect_sentencepiece_model(std::string_view bytes);
+
+/// The vocabulary of a serialized model. ValueError, with the offset, if the bytes are not one.
+std::vector<SentencePiece> sentencepiece_pieces(std::string_view bytes);
 
 struct SentencePieceTrainingOptions {
   int64_t vocab_size = 512;

@@ -22,6 +22,11 @@ LogicalState read_weights(const std::string& path);
 /// (has_file_names_of_config), that of Hugging Face or MindFormers (NameScheme). ValueError with
 /// the full report if they do not fit, or if the folder's config.json is that of another model
 /// (check_hf_config).
+///
+/// Where the model has adapters (config.lora), `path` may be the folder of one, a checkpoint or
+/// PEFT's: then the base's weights come from config.from_hf or where the adapter's folder says
+/// (find_adapter_base), and have to be those that it was trained beside. Beside other weights the
+/// adapter is that of config.lora.adapter, or it keeps its start values.
 void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path);
 
 /// The same through the optimizer, each rank reading only what it updates: for ranks that hold no
@@ -32,6 +37,15 @@ void load_own_weights(const ParallelModel& model,
                       const std::string& path,
                       optim::Optimizer& optimizer);
 
+/// Loads an adapter, and what is trained whole beside it, into a model that has one: the folder of
+/// PEFT's, or a checkpoint of a run with adapters. ValueError, with the full report, for missing or
+/// unexpected tensors, wrong shapes, and an adapter_config.json of another adapter
+/// (check_adapter_config); IoError. With an optimizer through that, as load_own_weights.
+void load_adapter(ParallelModel& model,
+                  const TransformerConfig& config,
+                  const std::string& path,
+                  optim::Optimizer* optimizer = nullptr);
+
 /// Where checkpoints of a run go, and how many are kept.
 struct CheckpointOptions {
   std::string directory;  ///< .../checkpoint
@@ -39,6 +53,10 @@ struct CheckpointOptions {
   std::string resolved_config;  ///< content of config.yaml
   std::string tokenizer_model;  ///< copied beside the weights; may be empty
   HfSource source;              ///< for config.json and generation_config.json
+  /// Of a run with adapters (lora_config.use_lora): content of adapter_config.json, if empty what
+  /// the configuration says; and of base_model.json, which says what they belong to, if empty none.
+  std::string adapter_config;
+  std::string base_model;
   /// JSON object of the trainer's own, saved beside the optimizer's state; empty: weights alone.
   std::string training_state;
   /// Weights beyond this are divided among several files; parts of a tensor in a .ckpt file do not
@@ -57,7 +75,9 @@ struct CheckpointOptions {
 
 /// Writes directory/step_%08d: the weights under the names of file_place.h, config.json,
 /// config.yaml, the tokenizer, the optimizer's states and the training state if there are any, and
-/// the manifest. With an optimizer its masters are written in place of 16-bit parameters. The
+/// the manifest. Of a model with adapters what is trained alone, as PEFT lays it out
+/// (peft_names.h): adapter_model.safetensors, with adapter_config.json and base_model.json in place
+/// of config.json. With an optimizer its masters are written in place of 16-bit parameters. The
 /// folder appears under its name when it is complete, on disk, and has been read back. Returns its
 /// path. All ranks of the world make the call, and each writes what it has; with z3 the optimizer
 /// has to be given. RuntimeError for a weight that is not finite (unless that is allowed),

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/manifest.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 
@@ -22,7 +23,8 @@ constexpr const char* kPickleFile = "pytorch_model.bin";
 
 // Also one that has lost its weights: who looks for the latest one has to hear of that.
 bool is_checkpoint(const fs::path& folder) {
-  return holds_weights(folder.string()) || fs::exists(folder / kManifestFile);
+  return holds_weights(folder.string()) || holds_adapter(folder.string()) ||
+         fs::exists(folder / kManifestFile);
 }
 
 // N of PREFIX + N; empty for any other name.
@@ -73,7 +75,7 @@ std::string latest_of_earlier_runs(const fs::path& path) {
 
 std::string resolve_checkpoint(const std::string& path) {
   check<IoError>(fs::exists(path), path, ": there is no such file or folder");
-  if (!fs::is_directory(path) || holds_weights(path)) {
+  if (!fs::is_directory(path) || holds_weights(path) || holds_adapter(path)) {
     return path;
   }
   std::vector<fs::path> found = paths_in(path);
@@ -88,7 +90,7 @@ std::string resolve_checkpoint(const std::string& path) {
   check<IoError>(!found.empty() || !fs::exists(fs::path(path) / kPickleFile), path, ": holds ",
                  kPickleFile, ", a pickle, which is not read; save the model as safetensors");
   check<IoError>(!found.empty(), path, ": holds neither ", kWeightsFile,
-                 ", nor a .ckpt file, nor folders step_N with one");
+                 ", nor a .ckpt file, nor an adapter, nor folders step_N with one");
   return found.back().string();
 }
 

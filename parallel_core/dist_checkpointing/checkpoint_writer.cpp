@@ -17,15 +17,18 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
-#include "parallel_core/dist_checkpointing/file_place.h"
 #include "parallel_core/dist_checkpointing/hf_config.h"
 #include "parallel_core/dist_checkpointing/manifest.h"
+#include "parallel_core/dist_checkpointing/peft_names.h"
+#include "parallel_core/dist_checkpointing/peft_plan.h"
 #include "parallel_core/dist_checkpointing/shard_files.h"
 #include "parallel_core/dist_checkpointing/slice_runs.h"
 #include "parallel_core/dist_checkpointing/stored_tensors.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
+#include "parallel_core/file_place.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/parameter_ranks.h"
 
@@ -152,16 +155,38 @@ FileNames CheckpointWriter::file_names() const {
   return {options_.ckpt_prefix.empty() ? name_scheme(config_) : NameScheme::kModules, config_};
 }
 
+StoredPart CheckpointWriter::stored_part() const {
+  return config_.lora.use_lora ? StoredPart::kTrained : StoredPart::kAll;
+}
+
+FilePlace CheckpointWriter::place_of(const std::string& logical, const Shape& shape) const {
+  return stored_part() == StoredPart::kTrained ? peft_place(file_names(), logical, shape)
+                                               : file_place(file_names(), logical, shape);
+}
+
+std::optional<FilePlace> CheckpointWriter::second_place_of(const std::string& logical,
+                                                           const Shape& shape) const {
+  const std::string twin =
+      stored_part() == StoredPart::kTrained ? peft_twin(config_, logical) : std::string();
+  return twin.empty() ? std::nullopt : std::optional(FilePlace{.name = twin, .shape = shape});
+}
+
 void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optimizer* optimizer) {
-  const StoredTensors saved = stored_tensors(model, optimizer);
-  const FileNames scheme = file_names();
+  const bool adapter = stored_part() == StoredPart::kTrained;
+  check<ValueError>(!adapter || options_.ckpt_prefix.empty(),
+                    "training_config.ckpt_format: ckpt: adapters are saved as PEFT has them, in "
+                    "safetensors; leave this key out with lora_config.use_lora");
+  const StoredTensors saved = stored_tensors(model, optimizer, stored_part());
   std::vector<TensorInfo> weights;
   std::vector<TensorInfo> states;
   std::set<std::string> known;
   for (const StoredTensor& tensor : saved.tensors) {
-    const FilePlace place = file_place(scheme, tensor.name, tensor.shape);
+    const FilePlace place = place_of(tensor.name, tensor.shape);
     if (known.insert(place.name).second) {
       weights.push_back({place.name, tensor.dtype, place.shape});
+    }
+    if (const auto second = second_place_of(tensor.name, tensor.shape)) {
+      weights.push_back({second->name, tensor.dtype, second->shape});
     }
     for (const auto& [state, stored] :
          options_.with_states ? tensor.states : std::map<std::string, StoredState>()) {
@@ -175,7 +200,9 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
   const auto add = [&](const std::string& stem, const std::vector<TensorInfo>& tensors,
                        std::map<std::string, Layout::Place>& places) {
     const auto plan = options_.ckpt_prefix.empty() ? plan_shards : plan_ckpt;
-    ShardFiles shards = plan(stem, tensors, options_.max_shard_bytes);
+    // PEFT has one file, whatever it takes.
+    ShardFiles shards =
+        plan(stem, tensors, stem == kAdapterStem ? UINT64_MAX : options_.max_shard_bytes);
     for (PlannedFile& file : shards.files) {
       for (auto& [tensor, ranges] : file.tensors) {
         places[tensor] = {.file = files_.size(), .ranges = std::move(ranges)};
@@ -188,7 +215,10 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
     }
   };
   const std::string& prefix = options_.ckpt_prefix;
-  add(prefix.empty() ? kWeightsStem : ckpt_weights_stem(prefix), weights, layout.weights);
+  add(adapter          ? kAdapterStem
+      : prefix.empty() ? kWeightsStem
+                       : ckpt_weights_stem(prefix),
+      weights, layout.weights);
   if (!states.empty()) {
     add(prefix.empty() ? kTrainingStateStem : ckpt_states_stem(prefix), states, layout.states);
   }
@@ -202,6 +232,15 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
   // All weights have one dtype; a stage without any has nothing to say of it.
   const DType dtype = saved.tensors.empty() ? config_.params_dtype : saved.tensors.front().dtype;
   texts_.merge(hf_files(config_, has_file_names_, dtype, options_.source));
+  if (adapter) {
+    texts_.erase("config.json");  // that of the base, and beside that
+    texts_[kAdapterConfigFile] = options_.adapter_config.empty()
+                                     ? peft_config_text(peft_config_of(config_, /*base=*/""))
+                                     : options_.adapter_config;
+    if (!options_.base_model.empty()) {
+      texts_[kBaseModelFile] = options_.base_model;
+    }
+  }
   texts_["config.yaml"] = options_.resolved_config;
   if (!options_.tokenizer_model.empty()) {
     texts_["tokenizer.model"] = whole_file(options_.tokenizer_model);
@@ -215,11 +254,10 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
 void CheckpointWriter::add_sources(const ParallelModel& model,
                                    const optim::Optimizer* optimizer,
                                    const Layout& layout) {
-  const FileNames scheme = file_names();
   int next = 0;  // who writes what all data-parallel ranks have
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     const nn::Parameter& parameter = *entry.parameter;
-    if (parameter.flags().shared) {
+    if (!is_stored(parameter, stored_part())) {
       continue;
     }
     const bool of_expert = parameter.flags().expert;
@@ -238,7 +276,7 @@ void CheckpointWriter::add_sources(const ParallelModel& model,
       Source source{.values = std::move(values), .first = part.first, .copy = {}, .targets = {}};
       for (const nn::LogicalTensor& logical : parameter.logical()) {
         if (writes_slice(logical, of_expert)) {
-          source.targets.push_back(target_of(logical));
+          target_of(logical, source.targets);
         }
       }
       if (!source.targets.empty() && part.count > 0) {
@@ -249,14 +287,19 @@ void CheckpointWriter::add_sources(const ParallelModel& model,
         [optimizer, name = entry.name, values = &parameter] {
           return optimizer == nullptr ? Tensor(*values) : optimizer->own_main_param(name);
         },
-        [&](const nn::LogicalTensor& logical) {
-          FilePlace place = file_place(scheme, logical.name, logical.shape);
-          const Layout::Place& at = layout.weights.at(place.name);
-          return Target{.logical = &logical,
-                        .place = std::move(place),
-                        .file = at.file,
-                        .ranges = at.ranges,
-                        .only_finite = !options_.allow_nonfinite};
+        [&](const nn::LogicalTensor& logical, std::vector<Target>& targets) {
+          const auto add_target = [&](FilePlace place) {
+            const Layout::Place& at = layout.weights.at(place.name);
+            targets.push_back({.logical = &logical,
+                               .place = std::move(place),
+                               .file = at.file,
+                               .ranges = at.ranges,
+                               .only_finite = !options_.allow_nonfinite});
+          };
+          add_target(place_of(logical.name, logical.shape));
+          if (auto second = second_place_of(logical.name, logical.shape)) {
+            add_target(*std::move(second));
+          }
         });
     if (optimizer == nullptr || !options_.with_states || optimizer->steps_done(entry.name) == 0) {
       continue;
@@ -267,13 +310,13 @@ void CheckpointWriter::add_sources(const ParallelModel& model,
       }
       add([optimizer, name = entry.name,
            key = state.key] { return optimizer->own_state(name).at(key); },
-          [&](const nn::LogicalTensor& logical) {
+          [&](const nn::LogicalTensor& logical, std::vector<Target>& targets) {
             const std::string name = state_tensor_name(logical.name, state.name);
             const Layout::Place& at = layout.states.at(name);
-            return Target{.logical = &logical,
-                          .place = {.name = name, .shape = logical.shape},
-                          .file = at.file,
-                          .ranges = at.ranges};
+            targets.push_back({.logical = &logical,
+                               .place = {.name = name, .shape = logical.shape},
+                               .file = at.file,
+                               .ranges = at.ranges});
           });
     }
   }
@@ -301,10 +344,11 @@ void CheckpointWriter::add_whole_sources(const ParallelModel& model,
     add_to(layout.states, {.name = name, .shape = shape}, std::move(values));
   };
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    const bool has_states =
-        optimizer != nullptr && options_.with_states && !entry.parameter->flags().shared &&
-        is_first_holder(entry.parameter->flags().expert) && !entry.parameter->logical().empty() &&
-        optimizer->steps_done(entry.name) > 0;
+    const bool has_states = optimizer != nullptr && options_.with_states &&
+                            is_stored(*entry.parameter, stored_part()) &&
+                            is_first_holder(entry.parameter->flags().expert) &&
+                            !entry.parameter->logical().empty() &&
+                            optimizer->steps_done(entry.name) > 0;
     for (const auto& state : has_states ? optimizer->state_entries(entry.name)
                                         : std::vector<optim::Optimizer::StateEntry>()) {
       if (state.extent != optim::StateExtent::kElement && state.shape.numel() > 0) {
@@ -323,7 +367,7 @@ void CheckpointWriter::add_whole_sources(const ParallelModel& model,
     const auto values = [buffer = entry.buffer] { return buffer; };
     if (entry.logical.empty()) {
       add(buffer_tensor_name(entry.name), entry.buffer.shape(), values);
-    } else {
+    } else if (stored_part() == StoredPart::kAll) {
       add_to(layout.weights, file_place(file_names(), entry.logical, entry.buffer.shape()), values);
     }
   }

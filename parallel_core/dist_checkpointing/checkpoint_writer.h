@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/part_io.h"
 #include "parallel_core/dist_checkpointing/shard_files.h"
+#include "parallel_core/dist_checkpointing/stored_tensors.h"
 #include "parallel_core/pipeline_parallel/parallel_model.h"
 
 namespace tapestry {
@@ -90,6 +92,12 @@ class CheckpointWriter {
   [[noreturn]] void rethrow(const std::exception_ptr& failure) const;
   bool is_first() const;
   FileNames file_names() const;
+  /// Of a model with adapters what is trained alone.
+  StoredPart stored_part() const;
+  /// Where a logical tensor lies in the files of weights; the second place, with the same values,
+  /// if it has one.
+  FilePlace place_of(const std::string& logical, const Shape& shape) const;
+  std::optional<FilePlace> second_place_of(const std::string& logical, const Shape& shape) const;
 
   ProcessGroup& world_;
   TransformerConfig config_;

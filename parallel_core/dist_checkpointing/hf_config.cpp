@@ -10,7 +10,7 @@
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/schema.h"
-#include "parallel_core/dist_checkpointing/hf_names.h"
+#include "parallel_core/hf_names.h"
 
 namespace tapestry {
 

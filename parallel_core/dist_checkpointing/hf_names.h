@@ -1,17 +1,4 @@
-// Which of Hugging Face's models a configuration is.
+// Its place is parallel_core/; here for those who look for it under its old one.
 #pragma once
 
-#include <string>
-
-#include "parallel_core/config/config.h"
-
-namespace tapestry {
-
-/// "llama", "qwen2", "mixtral", "qwen2_moe", "gpt2", or "tapestry" for a model that none of them
-/// expresses.
-std::string file_model_type(const TransformerConfig& config);
-
-/// Whether the MLP has w_gate beside w_up.
-bool has_gated_mlp(const TransformerConfig& config);
-
-}  // namespace tapestry
+#include "parallel_core/hf_names.h"  // IWYU pragma: export

@@ -10,11 +10,16 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/comm/sum_over.h"
+#include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
-#include "parallel_core/dist_checkpointing/file_place.h"
 #include "parallel_core/dist_checkpointing/part_io.h"
+#include "parallel_core/dist_checkpointing/peft_names.h"
+#include "parallel_core/dist_checkpointing/peft_plan.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/dist_checkpointing/upcycle.h"
+#include "parallel_core/file_place.h"
+#include "parallel_core/lora/adapter_plan.h"
+#include "parallel_core/lora/freeze_base.h"
 #include "parallel_core/parameter_ranks.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
@@ -26,12 +31,19 @@ namespace {
 constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kTable = "tok_embeddings.weight";
 
+// What files of a model hold; adapters have files of their own.
+std::vector<nn::Module::NamedParameter> base_parameters(const nn::Module& model) {
+  std::vector<nn::Module::NamedParameter> out = model.named_parameters();
+  std::erase_if(out, [](const auto& entry) { return entry.parameter->flags().adapter; });
+  return out;
+}
+
 // Parameters under their module paths, as an alternative to logical names. Some may be called the
 // same in both: the scheme that knows more names of the state counts.
 bool uses_module_paths(const nn::Module& model, const std::set<std::string>& names) {
   int64_t paths = 0;
   int64_t logical_names = 0;
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+  for (const nn::Module::NamedParameter& entry : base_parameters(model)) {
     paths += names.contains(entry.name) ? 1 : 0;
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
       logical_names += names.contains(logical.name) ? 1 : 0;
@@ -42,11 +54,12 @@ bool uses_module_paths(const nn::Module& model, const std::set<std::string>& nam
 
 // The stage's part of a state; strict about what some stage has or lacks.
 void load_by_module_paths(nn::Module& model, const LogicalState& state, const std::string& source) {
-  if (pipeline_place().size == 1) {
-    model.load_state_dict(state);
-    return;
+  nn::StateDict own = model.state_dict();
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    if (entry.parameter->flags().adapter) {
+      own.erase(entry.name);
+    }
   }
-  const nn::StateDict own = model.state_dict();
   LogicalState part;
   std::vector<double> stages_with;
   for (const auto& [name, tensor] : state) {
@@ -57,6 +70,11 @@ void load_by_module_paths(nn::Module& model, const LogicalState& state, const st
   }
   sum_over_pipeline(stages_with);
   nn::LoadReport report;
+  for (const auto& [name, tensor] : own) {
+    if (!state.contains(name)) {
+      report.missing.push_back(name);
+    }
+  }
   size_t index = 0;
   for (const auto& [name, tensor] : state) {
     if (stages_with[index++] == 0) {
@@ -64,7 +82,7 @@ void load_by_module_paths(nn::Module& model, const LogicalState& state, const st
     }
   }
   check<ValueError>(report.empty(), source, ": the weights do not fit the model\n", report.str());
-  model.load_state_dict(part);
+  model.load_state_dict(part, /*strict=*/false);
 }
 
 // True if two tensors of the files have the same bytes.
@@ -88,30 +106,51 @@ bool equal_in_files(const TensorSource& files, const std::string& a, const std::
   return true;
 }
 
-// Files of a model whose output matrix is its table of embeddings may hold it twice. One of its own
-// cannot be passed over: the model that it belongs to is not tied.
-bool repeats_embeddings(const TensorSource& files,
-                        const FileNames& scheme,
-                        const std::string& name) {
-  const std::string table = file_place(scheme, kTable, {}).name;
-  return name == file_place(scheme, kHead, {}).name && files.contains(table) &&
-         equal_in_files(files, name, table);
-}
-
-// What stored weights are of: the model that they are loaded into, or the dense one that this
-// mixture starts from.
-enum class WeightsOf : uint8_t { kModel, kDenseModel };
+// What stored weights are of: the model that they are loaded into without its adapters, the dense
+// one that this mixture starts from, or what is trained of a model with adapters.
+enum class WeightsOf : uint8_t { kModel, kDenseModel, kAdapter };
 
 // What of stored weights a logical tensor of the model starts from.
 UpcycledTensor start_of(const std::string& logical, WeightsOf of) {
   return of == WeightsOf::kDenseModel ? upcycled_tensor(logical) : UpcycledTensor{.name = logical};
 }
 
+using LogicalNames = std::set<std::string>;
+
+// `saved`: what is trained whole beside an adapter. Whether something wants a gradient says nothing
+// here: a model that is only asked wants none.
+bool is_part(const nn::Parameter& parameter, WeightsOf of, const LogicalNames& saved) {
+  const bool is_saved =
+      !parameter.logical().empty() && saved.contains(parameter.logical().front().name);
+  return of == WeightsOf::kAdapter ? parameter.flags().adapter || is_saved
+                                   : !parameter.flags().adapter;
+}
+
+FilePlace place_in(const FileNames& scheme,
+                   const std::string& logical,
+                   const Shape& shape,
+                   WeightsOf of) {
+  return of == WeightsOf::kAdapter ? peft_place(scheme, logical, shape)
+                                   : file_place(scheme, logical, shape);
+}
+
+// Files of a model whose output matrix is its table of embeddings may hold it twice. One of its own
+// cannot be passed over: the model that it belongs to is not tied.
+bool repeats_embeddings(const TensorSource& files,
+                        const FileNames& scheme,
+                        const std::string& name,
+                        WeightsOf of) {
+  const std::string table = place_in(scheme, kTable, {}, of).name;
+  return name == place_in(scheme, kHead, {}, of).name && files.contains(table) &&
+         equal_in_files(files, name, table);
+}
+
 // What of the model is missing from, unexpected in, or of another shape in the files.
 nn::LoadReport compare_with_files(const ParallelModel& model,
                                   const TensorSource& files,
                                   const FileNames& scheme,
-                                  WeightsOf of) {
+                                  WeightsOf of,
+                                  const LogicalNames& saved = {}) {
   nn::LoadReport report;
   std::set<std::string> used;
   std::set<std::string> seen;
@@ -121,7 +160,7 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
     if (start != UpcycledTensor::Start::kDense || !seen.insert(name).second) {
       return;
     }
-    const FilePlace place = file_place(scheme, name, shape);
+    const FilePlace place = place_in(scheme, name, shape, of);
     used.insert(place.name);
     if (!files.contains(place.name)) {
       report.missing.push_back(name);
@@ -130,12 +169,15 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
     }
   };
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    if (!is_part(*entry.parameter, of, saved)) {
+      continue;
+    }
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
       expect(logical.name, logical.shape);
     }
   }
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
-    if (!entry.logical.empty()) {
+    if (!entry.logical.empty() && of != WeightsOf::kAdapter) {
       expect(entry.logical, entry.buffer.shape());
     }
   }
@@ -147,7 +189,7 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
   sum_over_pipeline(ranks_with);
   sum_over(experts_group(), ranks_with);
   for (size_t i = 0; i < names.size(); ++i) {
-    if (ranks_with[i] == 0 && !repeats_embeddings(files, scheme, names[i])) {
+    if (ranks_with[i] == 0 && !repeats_embeddings(files, scheme, names[i], of)) {
       report.unexpected.push_back(names[i]);
     }
   }
@@ -176,6 +218,7 @@ struct Fitting {
   FileNames scheme;
   bool by_module_paths = false;
   WeightsOf of = WeightsOf::kModel;
+  LogicalNames saved = {};  // of an adapter: what is trained whole
 
   UpcycledTensor start_of(const nn::LogicalTensor& logical) const {
     return tapestry::start_of(logical.name, of);
@@ -183,6 +226,9 @@ struct Fitting {
   // Whether nothing of a parameter is stored: it has its start values already.
   bool leaves(const nn::Parameter& parameter) const {
     const std::vector<nn::LogicalTensor>& parts = parameter.logical();
+    if (!is_part(parameter, of, saved)) {
+      return true;
+    }
     return of == WeightsOf::kDenseModel &&
            std::all_of(parts.begin(), parts.end(), [&](const nn::LogicalTensor& logical) {
              return start_of(logical).start == UpcycledTensor::Start::kInitial;
@@ -190,11 +236,35 @@ struct Fitting {
   }
 };
 
+// `resolved`: the folder of an adapter.
+Fitting open_adapter_fitting(const ParallelModel& model,
+                             const TransformerConfig& config,
+                             const std::string& resolved) {
+  check<IoError>(holds_adapter(resolved), resolved, ": holds no adapter, ", kAdapterConfigFile,
+                 " and ", kAdapterWeightsFile);
+  check_adapter_config(config, resolved);
+  Fitting found{
+      .path = resolved, .files = open_adapter(resolved), .scheme = {}, .of = WeightsOf::kAdapter};
+  if (model.has_file_names_of_config()) {
+    found.scheme = FileNames(name_scheme(config), config);
+  }
+  const AdapterPlan plan = plan_adapter(config);
+  found.saved = {plan.saved_modules.begin(), plan.saved_modules.end()};
+  const nn::LoadReport report =
+      compare_with_files(model, *found.files, found.scheme, WeightsOf::kAdapter, found.saved);
+  check<ValueError>(report.empty(), resolved, ": the adapter does not fit the model\n",
+                    report.str());
+  return found;
+}
+
 Fitting open_fitting(const ParallelModel& model,
                      const TransformerConfig& config,
                      const std::string& path,
                      WeightsOf of) {
   const std::string resolved = resolve_checkpoint(path);
+  check<ValueError>(!holds_adapter(resolved), resolved,
+                    ": holds an adapter; name the folder of a model's weights, or set "
+                    "lora_config.use_lora as in the run that has trained it");
   const bool dense = of == WeightsOf::kDenseModel;
   if (model.has_file_names_of_config()) {
     if (dense) {
@@ -234,7 +304,7 @@ void read_parameter(const nn::Parameter& parameter, const Fitting& from, const P
   for (const nn::LogicalTensor& logical : parameter.logical()) {
     const auto [start, name] = from.start_of(logical);
     if (start == UpcycledTensor::Start::kDense) {
-      read_part(logical, file_place(from.scheme, name, logical.shape), *from.files, part);
+      read_part(logical, place_in(from.scheme, name, logical.shape, from.of), *from.files, part);
     } else {
       check<RuntimeError>(start == UpcycledTensor::Start::kZeros, logical.name,
                           ": shares its parameter with a tensor that is stored");
@@ -243,6 +313,9 @@ void read_parameter(const nn::Parameter& parameter, const Fitting& from, const P
 }
 
 void read_buffers(const ParallelModel& model, const Fitting& from) {
+  if (from.of == WeightsOf::kAdapter) {
+    return;
+  }
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
     if (!entry.logical.empty() &&
         start_of(entry.logical, from.of).start == UpcycledTensor::Start::kDense) {
@@ -289,14 +362,60 @@ void load_own_parameters(const ParallelModel& model,
   read_buffers(model, from);
 }
 
+// What a model with adapters is loaded from.
+struct AdapterSources {
+  std::string base;     // empty: the start values of the run
+  std::string adapter;  // empty: start values
+};
+
+AdapterSources adapter_sources(const TransformerConfig& config, const std::string& path) {
+  const std::string resolved = resolve_checkpoint(path);
+  AdapterSources out;
+  if (!holds_adapter(resolved)) {
+    out.base = resolved;
+    out.adapter = config.lora.adapter ? resolve_checkpoint(*config.lora.adapter) : std::string();
+  } else {
+    out.adapter = resolved;
+    out.base = find_adapter_base(resolved, config.from_hf.value_or("")).path;
+  }
+  if (!out.base.empty() && !out.adapter.empty()) {
+    out.base = resolve_checkpoint(out.base);
+    check_adapter_base(out.adapter, out.base);
+  }
+  return out;
+}
+
+// A model with adapters, in two steps; without them in one.
+template <class Load>
+void load_with_adapter(const ParallelModel& model,
+                       const TransformerConfig& config,
+                       const std::string& path,
+                       const Load& load) {
+  if (!config.lora.use_lora) {
+    load(open_fitting(model, config, path, WeightsOf::kModel));
+    return;
+  }
+  const AdapterSources sources = adapter_sources(config, path);
+  if (!sources.base.empty()) {
+    load(open_fitting(model, config, sources.base, WeightsOf::kModel));
+  }
+  if (!sources.adapter.empty()) {
+    load(open_adapter_fitting(model, config, sources.adapter));
+  }
+}
+
 }  // namespace
 
 void load_weights(ParallelModel& model, const TransformerConfig& config, const std::string& path) {
-  const Fitting from = open_fitting(model, config, path, WeightsOf::kModel);
-  if (from.by_module_paths) {
-    load_by_module_paths(model, read_weights(from.path), from.path);
-  } else {
-    load_parameters(model, from);
+  load_with_adapter(model, config, path, [&](const Fitting& from) {
+    if (from.by_module_paths) {
+      load_by_module_paths(model, read_weights(from.path), from.path);
+    } else {
+      load_parameters(model, from);
+    }
+  });
+  if (config.lora.use_lora && adapter_sources(config, path).adapter.empty()) {
+    start_magnitudes(model);
   }
 }
 
@@ -304,7 +423,23 @@ void load_own_weights(const ParallelModel& model,
                       const TransformerConfig& config,
                       const std::string& path,
                       optim::Optimizer& optimizer) {
-  load_own_parameters(model, open_fitting(model, config, path, WeightsOf::kModel), optimizer);
+  load_with_adapter(model, config, path,
+                    [&](const Fitting& from) { load_own_parameters(model, from, optimizer); });
+}
+
+void load_adapter(ParallelModel& model,
+                  const TransformerConfig& config,
+                  const std::string& path,
+                  optim::Optimizer* optimizer) {
+  check<ValueError>(config.lora.use_lora, path,
+                    ": the model has no adapters to load it into; set "
+                    "lora_config (configure_adapter)");
+  const Fitting from = open_adapter_fitting(model, config, resolve_checkpoint(path));
+  if (optimizer == nullptr) {
+    load_parameters(model, from);
+  } else {
+    load_own_parameters(model, from, *optimizer);
+  }
 }
 
 void load_upcycled(ParallelModel& model,

@@ -9,7 +9,7 @@
 #include "autograd/io/tensor_source.h"
 #include "autograd/tensor/tensor.h"
 #include "nn/parameter.h"
-#include "parallel_core/dist_checkpointing/file_place.h"
+#include "parallel_core/file_place.h"
 
 namespace tapestry {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "nn/parameter_runs.h"
-#include "parallel_core/dist_checkpointing/file_place.h"
+#include "parallel_core/file_place.h"
 
 namespace tapestry {
 

@@ -33,10 +33,10 @@ DType saved_dtype(const nn::Parameter& parameter, const optim::Optimizer* optimi
 }
 
 // What this rank has, by parameter.
-json own_tensors(const nn::Module& model, const optim::Optimizer* optimizer) {
+json own_tensors(const nn::Module& model, const optim::Optimizer* optimizer, StoredPart part) {
   json own = {{"parameters", json::array()}, {"buffers", json::array()}};
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    if (entry.parameter->flags().shared) {
+    if (!is_stored(*entry.parameter, part)) {
       continue;
     }
     json parameter = {{"expert", entry.parameter->flags().expert}, {"tensors", json::array()}};
@@ -62,7 +62,7 @@ json own_tensors(const nn::Module& model, const optim::Optimizer* optimizer) {
     const int dtype = static_cast<int>(entry.buffer.dtype());
     if (entry.logical.empty()) {
       own["buffers"].push_back({entry.name, shape, dtype});
-    } else {
+    } else if (part == StoredPart::kAll) {
       json tensor = {entry.logical, shape, dtype, 0, json::object()};
       own["parameters"].push_back(
           {{"expert", false}, {"tensors", json::array({std::move(tensor)})}});
@@ -73,8 +73,8 @@ json own_tensors(const nn::Module& model, const optim::Optimizer* optimizer) {
 
 // What this stage has: to the tensors of each expert parameter come those of the ranks that have
 // its other experts.
-json tensors_of_stage(const nn::Module& model, const optim::Optimizer* optimizer) {
-  json own = own_tensors(model, optimizer);
+json tensors_of_stage(const nn::Module& model, const optim::Optimizer* optimizer, StoredPart part) {
+  json own = own_tensors(model, optimizer, part);
   json stage = {{"tensors", json::array()}, {"buffers", std::move(own["buffers"])}};
   std::vector<json> ranks = {std::move(own["parameters"])};
   ProcessGroup& experts = experts_group();
@@ -100,8 +100,14 @@ json tensors_of_stage(const nn::Module& model, const optim::Optimizer* optimizer
 
 }  // namespace
 
-StoredTensors stored_tensors(const nn::Module& model, const optim::Optimizer* optimizer) {
-  const std::string own = tensors_of_stage(model, optimizer).dump();
+bool is_stored(const nn::Parameter& parameter, StoredPart part) {
+  return !parameter.flags().shared && (part == StoredPart::kAll || parameter.requires_grad());
+}
+
+StoredTensors stored_tensors(const nn::Module& model,
+                             const optim::Optimizer* optimizer,
+                             StoredPart part) {
+  const std::string own = tensors_of_stage(model, optimizer, part).dump();
   const std::vector<std::string> stages =
       model_parallel_is_initialized() ? all_gather_text(get_pipeline_model_parallel_group(), own)
                                       : std::vector<std::string>{own};

@@ -42,10 +42,22 @@ struct StoredTensors {
   std::vector<StoredBuffer> buffers;
 };
 
+/// Which tensors a checkpoint holds.
+enum class StoredPart : uint8_t {
+  kAll,
+  kTrained,  ///< those that want gradients: of a model beside an adapter the rest stays as it is
+};
+
 /// Those of all stages of the pipeline and of all experts, on every rank. Collective over the
 /// pipeline and over ranks with other experts. `optimizer` may be null: then weights alone, in the
 /// parameters' dtypes.
-StoredTensors stored_tensors(const nn::Module& model, const optim::Optimizer* optimizer);
+StoredTensors stored_tensors(const nn::Module& model,
+                             const optim::Optimizer* optimizer,
+                             StoredPart part = StoredPart::kAll);
+
+/// Whether a checkpoint holds a parameter; further copies of a tensor that another stage owns are
+/// held there.
+bool is_stored(const nn::Parameter& parameter, StoredPart part);
 
 /// "NAME.STATE", under which a state of a logical tensor is saved.
 std::string state_tensor_name(const std::string& logical, const std::string& state);

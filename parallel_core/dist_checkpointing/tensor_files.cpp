@@ -62,6 +62,7 @@ std::string ckpt_states_stem(const std::string& prefix) {
 bool is_weights_file(std::string_view name) {
   return name.ends_with(kCkpt) ? !name.ends_with(kCkptStates)
                                : name.starts_with(concat(kWeightsStem, "-")) ||
+                                     name.starts_with(concat("adapter_", kWeightsStem)) ||
                                      name.starts_with(concat(kWeightsStem, ".safetensors"));
 }
 

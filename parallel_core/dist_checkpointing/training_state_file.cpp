@@ -180,6 +180,9 @@ void load_optimizer_state(const std::string& folder,
   nn::LoadReport report;
   std::set<std::string> used;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    if (!entry.parameter->requires_grad()) {
+      continue;  // what is never updated has no states
+    }
     const std::vector<nn::LogicalTensor>& tensors = entry.parameter->logical();
     const auto states = optimizer.state_entries(entry.name);
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -204,6 +207,9 @@ void load_optimizer_state(const std::string& folder,
   check<ValueError>(report.empty(), folder, ": the optimizer's state does not fit the model\n",
                     report.str());
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    if (!entry.parameter->requires_grad()) {
+      continue;
+    }
     const std::vector<nn::LogicalTensor>& tensors = entry.parameter->logical();
     const int64_t done = tensors.empty() ? 0 : updates.at(tensors.front().name);
     if (done == 0) {

@@ -14,6 +14,7 @@
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/distributed/finalize_model_grads.h"
+#include "parallel_core/frozen_parameters.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/parameter_ranks.h"
 
@@ -460,7 +461,7 @@ namespace {
 
 // The dtype that get_optimizer stores a float32 parameter in.
 DType stored_dtype(const AllConfig& config, const nn::Parameter& parameter) {
-  const DType params = config.model_config.params_dtype;
+  const DType params = trained_dtype(parameter, config.model_config.params_dtype);
   if (parameter.dtype() != kFloat32 || params != kFloat32) {
     return parameter.dtype() == kFloat32 ? params : parameter.dtype();
   }
@@ -508,7 +509,7 @@ std::unique_ptr<DistributedDataParallel> get_data_parallel(const AllConfig& conf
             return parameter.flags().shared || parameter.flags().has_copy;
           },
       .keeps_gathered_parameters = keeps_gathered_weights(config)};
-  return std::make_unique<DistributedDataParallel>(model.named_parameters(), options, group,
+  return std::make_unique<DistributedDataParallel>(model.trained_parameters(), options, group,
                                                    expert_group);
 }
 

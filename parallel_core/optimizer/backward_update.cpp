@@ -54,7 +54,7 @@ BackwardUpdate::BackwardUpdate(const nn::Module& model,
                                optim::Optimizer& optimizer,
                                bool with_norms)
     : state_(std::make_shared<State>(State{optimizer, with_norms, false, {}, {}, 0, {}})) {
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+  for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
     const size_t index = state_->entries.size();
     state_->entries.push_back({entry.name, entry.parameter, false});
     entry.parameter->register_post_accumulate_grad_hook([state = state_, index](const Tensor&) {

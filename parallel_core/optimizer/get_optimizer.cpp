@@ -14,6 +14,7 @@
 #include "optim/lion.h"
 #include "optim/muon.h"
 #include "optim/sgd.h"
+#include "parallel_core/frozen_parameters.h"
 #include "parallel_core/optimizer/model_layout.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
 
@@ -45,14 +46,15 @@ std::vector<optim::ParamGroup> get_param_groups(const nn::Module& model,
       add(piece.name, *piece.parameter, piece.values);
     }
   } else {
-    for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
       add(entry.name, *entry.parameter, *entry.parameter);
     }
   }
   std::vector<optim::ParamGroup> groups;
   for (optim::ParamGroup* group : {&decay, &no_decay}) {
     // A stage without layers has nothing of the second kind, but the same list of learning rates.
-    if (!group->params.empty() || pipeline_place().size > 1) {
+    group->may_be_empty = pipeline_place().size > 1;
+    if (!group->params.empty() || group->may_be_empty) {
       groups.push_back(std::move(*group));
     }
   }
@@ -190,7 +192,7 @@ bool is_hidden_matrix(const nn::Parameter& parameter) {
 // The groups with all but hidden matrices in groups of their own, which take AdamW.
 Groups with_adamw_groups(const OptimizerConfig& config, const nn::Module& model, Groups groups) {
   std::set<std::string> matrices;
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+  for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
     if (is_hidden_matrix(*entry.parameter)) {
       matrices.insert(entry.name);
     }
@@ -236,7 +238,7 @@ std::vector<optim::ParamGroup> completed(std::vector<optim::ParamGroup> groups,
                                          const nn::Module& model,
                                          double weight_decay,
                                          const DistributedDataParallel* data_parallel) {
-  const std::vector<nn::Module::NamedParameter> parameters = model.named_parameters();
+  const std::vector<nn::Module::NamedParameter> parameters = model.trained_parameters();
   std::map<const TensorImpl*, std::string> names;
   for (const nn::Module::NamedParameter& entry : parameters) {
     names.emplace(entry.parameter->impl(), entry.name);
@@ -290,13 +292,16 @@ std::unique_ptr<optim::Optimizer> finished_optimizer(const AllConfig& config,
     }
     optimizer->set_shards(data_parallel->shards());
   } else {
-    for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
       const bool split = remainders && entry.parameter->flags().matmul;
-      if (entry.parameter->dtype() == kFloat32 && (params != kFloat32 || split)) {
-        optimizer->store_parameter_as(entry.name, params != kFloat32 ? params : kBFloat16);
+      const DType stored = trained_dtype(*entry.parameter, params);
+      if (entry.parameter->dtype() == kFloat32 && (stored != kFloat32 || split)) {
+        optimizer->store_parameter_as(entry.name, stored != kFloat32 ? stored : kBFloat16);
       }
     }
   }
+  store_frozen(model, params);
+  optimizer->set_fixed(frozen_parameters(model));
   optimizer->set_layout(model_layout(model, data_parallel));
   if (params != kFloat32 || remainders || works_on_pieces(data_parallel)) {
     RankContext::current().allocator().release_cache();  // the float32 weights that were

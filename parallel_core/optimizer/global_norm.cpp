@@ -25,7 +25,7 @@ bool counts_in_norm(const nn::Parameter& parameter) {
 double repeated_squares_of(const nn::Module& model, const ModelGradients& gradients) {
   double squares = 0;
   bool has_copies = false;
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+  for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
     const auto& logical = entry.parameter->logical();
     if (!entry.parameter->flags().expert &&
         std::any_of(logical.begin(), logical.end(),

@@ -34,7 +34,7 @@ class ModelLayout final : public optim::ParameterLayout {
  public:
   ModelLayout(const nn::Module& model, const DistributedDataParallel* data_parallel)
       : dense_(/*of_experts=*/false, data_parallel), experts_(/*of_experts=*/true, data_parallel) {
-    for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
       logical_.emplace(entry.name, entry.parameter->logical());
       if (entry.parameter->flags().expert) {
         of_experts_.insert(entry.name);

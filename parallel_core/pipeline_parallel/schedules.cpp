@@ -27,6 +27,9 @@ ProcessGroup& pipeline_group(const std::shared_ptr<ProcessGroup>& alone) {
   return model_parallel_is_initialized() ? get_pipeline_model_parallel_group() : *alone;
 }
 
+// Then there must be something to train.
+bool is_alone(const PipelineShape& shape) { return shape.stages == 1 && shape.chunks == 1; }
+
 PipelineReport run(const PipelineWork& work) {
   const auto start = std::chrono::steady_clock::now();
   const PipelinePlace place = pipeline_place();
@@ -52,7 +55,9 @@ PipelineReport run(const PipelineWork& work) {
       if (!received.defined()) {
         received = now.gradient;
       }
-      {
+      // Nothing may be trained up to here: of layers whose parameters are all frozen.
+      const bool trains = now.output.requires_grad() || is_alone(shape);
+      if (trains) {
         const PhaseScope phase("backward", pass.micro_batch, pass.chunk);
         backward(std::array{now.output}, std::array{std::move(received)});
       }

@@ -34,6 +34,64 @@ Tensor reduced(const Tensor& partial, const TensorParallelLayout& layout) {
                               : reduce_from_model_parallel_region(partial, *layout.group);
 }
 
+// What is to be registered of a layer's additions: values, flags and logical tensors.
+struct LowRankStart {
+  const char* name;
+  Shape shape;
+  std::vector<LogicalInit> parts;
+  ParameterFlags flags;
+};
+
+// `rows_are_divided`: over the ranks, as a column-parallel layer's are.
+std::vector<LowRankStart> low_rank_starts(const ParallelLinearSpec& spec, bool rows_are_divided) {
+  const TensorParallel replicated = spec.layout.hidden_gradient();
+  LowRankStart a{"lora_a", LowRankAddition::a_shape(spec.low_rank, spec.input_size), {}, {}};
+  LowRankStart b{"lora_b", LowRankAddition::b_shape(spec.low_rank), {}, {}};
+  LowRankStart magnitude{"lora_magnitude", {0}, {}, {}};
+  for (const LowRankModule& module : spec.low_rank.modules) {
+    a.parts.push_back(module.a);
+    for (const LowRankModule::Output& output : module.outputs) {
+      b.parts.push_back(output.b);
+      magnitude.parts.push_back(output.magnitude);
+      magnitude.shape[0] += output.rows.total();
+    }
+  }
+  a.flags = {.matmul = true,
+             .adapter = true,
+             .tp = rows_are_divided ? replicated : TensorParallel::kSharded,
+             .tp_axis = 1};
+  b.flags = {.matmul = true,
+             .adapter = true,
+             .tp = rows_are_divided ? TensorParallel::kSharded : replicated,
+             .tp_axis = 0};
+  magnitude.flags = b.flags;
+  magnitude.flags.matmul = false;
+  std::vector<LowRankStart> out = {std::move(a), std::move(b)};
+  if (spec.low_rank.has_magnitudes()) {
+    out.push_back(std::move(magnitude));
+  }
+  return out;
+}
+
+// Registers them, by `add`, with the layer.
+template <class Add>
+std::optional<LowRankAddition> make_low_rank(const ParallelLinearSpec& spec,
+                                             bool rows_are_divided,
+                                             const Add& add) {
+  if (spec.low_rank.empty()) {
+    return std::nullopt;
+  }
+  std::vector<nn::Parameter*> made;
+  for (const LowRankStart& start : low_rank_starts(spec, rows_are_divided)) {
+    nn::Parameter& parameter =
+        add(start.name, initial_value(start.shape, start.parts), start.flags);
+    parameter.set_logical(logical_of(start.parts));
+    made.push_back(&parameter);
+  }
+  return LowRankAddition(spec.low_rank, {made[0], made[1], made.size() > 2 ? made[2] : nullptr},
+                         spec.precision, spec.layout);
+}
+
 ParallelLinearSpec column_spec(const std::string& name,
                                int64_t input_size,
                                int64_t output_size,
@@ -162,6 +220,11 @@ ColumnParallelLinear::ColumnParallelLinear(const ParallelLinearSpec& spec)
                                 {.decay = false, .tp = TensorParallel::kSharded, .tp_axis = 0});
     bias_->set_logical(logical_of(spec.bias));
   }
+  low_rank_ = make_low_rank(
+      spec, /*rows_are_divided=*/true,
+      [this](const char* name, const Tensor& value, ParameterFlags flags) -> nn::Parameter& {
+        return register_parameter(name, value, flags);
+      });
 }
 
 ColumnParallelLinear::ColumnParallelLinear(const std::string& name,
@@ -176,10 +239,20 @@ std::string ColumnParallelLinear::extra_repr() const {
 }
 
 OutputAndBias ColumnParallelLinear::forward(const Tensor& x, bool keeps_gathered) const {
-  if (bias_ != nullptr && skip_bias_add_) {  // its output is not gathered
-    return {project_columns(x, weight_, nullptr, precision_, layout_, keeps_gathered), *bias_};
+  const bool skips_bias = bias_ != nullptr && skip_bias_add_;
+  // Magnitudes scale what the bias is no part of.
+  const bool late_bias = bias_ != nullptr && low_rank_ && low_rank_->has_magnitudes();
+  Tensor own = project_columns(x, weight_, skips_bias || late_bias ? nullptr : bias_, precision_,
+                               layout_, keeps_gathered);
+  if (low_rank_) {
+    own = low_rank_->to_columns(own, x, weight_, is_training());
   }
-  const Tensor own = project_columns(x, weight_, bias_, precision_, layout_, keeps_gathered);
+  if (skips_bias) {  // its output is not gathered
+    return {own, *bias_};
+  }
+  if (late_bias) {
+    own = add_bias(own, *bias_);
+  }
   return {gather_output_ && layout_.size > 1
               ? gather_from_model_parallel_region(own, -1, *layout_.group)
               : own,
@@ -200,6 +273,11 @@ RowParallelLinear::RowParallelLinear(const ParallelLinearSpec& spec)
                                 {.decay = false, .tp = spec.layout.hidden_gradient()});
     bias_->set_logical(logical_of(spec.bias));
   }
+  low_rank_ = make_low_rank(
+      spec, /*rows_are_divided=*/false,
+      [this](const char* name, const Tensor& value, ParameterFlags flags) -> nn::Parameter& {
+        return register_parameter(name, value, flags);
+      });
 }
 
 RowParallelLinear::RowParallelLinear(const std::string& name,
@@ -217,13 +295,27 @@ OutputAndBias RowParallelLinear::forward(const Tensor& input,
                                          std::function<Tensor()> recompute_x) const {
   const bool takes_part = !input_is_parallel_ && layout_.size > 1;
   const Tensor x = takes_part ? scatter_to_model_parallel_region(input, -1, *layout_.group) : input;
-  if (layout_.size == 1 && !skip_bias_add_) {
+  if (layout_.size == 1 && !skip_bias_add_ && !low_rank_) {
     return {project(x, weight_, bias_, precision_, std::move(recompute_x)), {}};
   }
-  const Tensor sum =
-      reduced(project(x, weight_, nullptr, precision_, std::move(recompute_x)), layout_);
+  Tensor sum = reduced(project(x, weight_, nullptr, precision_, recompute_x), layout_);
+  if (low_rank_) {
+    sum = low_rank_->to_rows(sum, x, weight_, is_training(), std::move(recompute_x));
+  }
   const Tensor bias = bias_ != nullptr ? Tensor(*bias_) : Tensor();
   return skip_bias_add_ ? OutputAndBias{sum, bias} : OutputAndBias{add_bias(sum, bias), {}};
+}
+
+void ColumnParallelLinear::start_magnitudes() const {
+  if (low_rank_) {
+    low_rank_->start_magnitudes(weight_, /*rows_are_whole=*/true);
+  }
+}
+
+void RowParallelLinear::start_magnitudes() const {
+  if (low_rank_) {
+    low_rank_->start_magnitudes(weight_, /*rows_are_whole=*/false);
+  }
 }
 
 VocabParallelEmbedding::VocabParallelEmbedding(const std::string& logical_name,

@@ -15,6 +15,7 @@
 #include "nn/module_call.h"
 #include "parallel_core/parameter_builder.h"
 #include "parallel_core/precision.h"
+#include "parallel_core/tensor_parallel/low_rank.h"
 #include "parallel_core/tensor_parallel/tensor_parallel_layout.h"
 
 namespace tapestry {
@@ -31,6 +32,7 @@ struct ParallelLinearSpec {
   bool input_is_parallel = true;    ///< row: see RowParallelLinearOptions
   Precision precision;              ///< of the product
   TensorParallelLayout layout;
+  LowRankSpec low_rank = {};  ///< what adapters add; empty: nothing
 };
 
 /// The slice of a logical tensor that has `size` of its entries along an axis, from `first` on, and
@@ -79,6 +81,11 @@ class ColumnParallelLinear final : public nn::Module, public nn::Callable<Column
   std::string type_name() const override { return "ColumnParallelLinear"; }
   std::string extra_repr() const override;
   OutputAndBias forward(const Tensor& x, bool keeps_gathered = false) const;
+  /// Null without adapters.
+  const LowRankAddition* low_rank() const { return low_rank_ ? &*low_rank_ : nullptr; }
+  /// Magnitudes of adapters become the lengths of the weight's rows, as long as these have not been
+  /// trained; see LowRankAddition.
+  void start_magnitudes() const;
 
  private:
   nn::Parameter& weight_;
@@ -87,6 +94,7 @@ class ColumnParallelLinear final : public nn::Module, public nn::Callable<Column
   bool gather_output_;
   Precision precision_;
   TensorParallelLayout layout_;
+  std::optional<LowRankAddition> low_rank_;
 };
 
 struct RowParallelLinearOptions {
@@ -116,6 +124,9 @@ class RowParallelLinear final : public nn::Module, public nn::Callable<RowParall
   std::string extra_repr() const override;
   /// `recompute_x` as in linear().
   OutputAndBias forward(const Tensor& x, std::function<Tensor()> recompute_x = nullptr) const;
+  /// As for ColumnParallelLinear.
+  const LowRankAddition* low_rank() const { return low_rank_ ? &*low_rank_ : nullptr; }
+  void start_magnitudes() const;
 
  private:
   nn::Parameter& weight_;
@@ -124,6 +135,7 @@ class RowParallelLinear final : public nn::Module, public nn::Callable<RowParall
   bool input_is_parallel_;
   Precision precision_;
   TensorParallelLayout layout_;
+  std::optional<LowRankAddition> low_rank_;
 };
 
 /// Rows of a table [vocabulary, hidden], split over the group by rows. ids [B, S] -> [B, S,

@@ -36,7 +36,7 @@ bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
 std::vector<double> squares_of(const ComputedStep& step, const nn::Module& model) {
   std::vector<double> squares;
   if (step.gradient_squares) {
-    for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
       squares.push_back(step.gradient_squares(entry));
     }
   }
@@ -47,7 +47,7 @@ std::vector<double> squares_of(const ComputedStep& step, const nn::Module& model
 std::string bad_gradient(const std::vector<double>& squares, const nn::Module& model) {
   std::string name;
   size_t i = 0;
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+  for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
     if (i < squares.size() && !std::isfinite(squares[i++])) {
       name =
           entry.parameter->logical().empty() ? entry.name : entry.parameter->logical().front().name;

@@ -12,17 +12,27 @@ namespace tapestry {
 
 namespace {
 
+enum class StateOf : uint8_t { kWeights, kGradients };
+
 void check_fits(const nn::Module& model,
                 const LogicalState& state,
                 const std::string& source,
-                const char* what) {
+                StateOf of) {
   nn::LoadReport report = compare_logical_state(model, state);
-  std::set<std::string> buffers;
+  std::set<std::string> not_needed;
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {
-    buffers.insert(entry.logical);
+    not_needed.insert(entry.logical);
   }
-  std::erase_if(report.missing, [&](const std::string& name) { return buffers.contains(name); });
-  check<ValueError>(report.empty(), source, ": the ", what, " do not fit the model\n",
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
+      if (of == StateOf::kGradients && !entry.parameter->requires_grad()) {
+        not_needed.insert(logical.name);
+      }
+    }
+  }
+  std::erase_if(report.missing, [&](const std::string& name) { return not_needed.contains(name); });
+  check<ValueError>(report.empty(), source, ": the ",
+                    of == StateOf::kWeights ? "weights" : "gradients", " do not fit the model\n",
                     report.str());
 }
 
@@ -46,7 +56,7 @@ void set_weights(const nn::Module& model,
                  optim::Optimizer& optimizer,
                  const LogicalState& state,
                  const std::string& source) {
-  check_fits(model, state, source, "weights");
+  check_fits(model, state, source, StateOf::kWeights);
   const NoGradGuard guard;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     const optim::Optimizer::OwnPart part = optimizer.own_part(entry.name);
@@ -68,9 +78,9 @@ void set_gradients(const nn::Module& model,
                    ModelGradients& gradients,
                    const LogicalState& state,
                    const std::string& source) {
-  check_fits(model, state, source, "gradients");
+  check_fits(model, state, source, StateOf::kGradients);
   const NoGradGuard guard;
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+  for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
     const ModelGradients::Held held = gradients.held_gradient(entry);
     if (!held.elements.defined() || held.elements.numel() == 0) {
       continue;

@@ -19,7 +19,7 @@ std::string NanWatch::own_finding(const FinishedStep& step) const {
   int64_t all = 0;
   std::string nearest;
   double squares = 0;
-  for (const nn::Module::NamedParameter& entry : cell_.network().named_parameters()) {
+  for (const nn::Module::NamedParameter& entry : cell_.network().trained_parameters()) {
     const auto found = result.local_squares.find(entry.name);
     if (found == result.local_squares.end()) {
       continue;

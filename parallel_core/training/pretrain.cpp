@@ -12,6 +12,9 @@
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
 #include "autograd/kernels/team.h"
+#include "autograd/ops/map.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tape/leaf_state.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
@@ -23,10 +26,13 @@
 #include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/dist_checkpointing/upcycle.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
+#include "parallel_core/frozen_parameters.h"
+#include "parallel_core/lora/freeze_base.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/parameter_ranks.h"
+#include "parallel_core/training/adapter_run.h"
 #include "parallel_core/training/given_state.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/memory_estimate.h"
@@ -111,10 +117,37 @@ std::function<bool()> stop_of_all(const PretrainOptions& options,
   };
 }
 
+// A frozen base has one copy in params_dtype from the start: its float32 start values come and go
+// one by one, and not at all where weights are loaded.
+std::unique_ptr<ParallelModel> make_adapted_model(const AllConfig& config, bool is_loaded) {
+  const DType params = config.model_config.params_dtype;
+  if (params == kFloat32 && !is_loaded) {
+    return get_model(config);
+  }
+  const DeferInitialValues deferred(DeferInitialValues::Values::kInitial);
+  std::unique_ptr<ParallelModel> model = get_model(config);
+  const NoGradGuard guard;
+  if (is_loaded) {
+    clear_frozen(*model, params);
+  } else {
+    store_frozen(*model, params);
+  }
+  for (const nn::Module::NamedParameter& entry : model->trained_parameters()) {
+    set_data(*entry.parameter, dense_copy(entry.parameter->detach()));
+  }
+  return model;
+}
+
 std::unique_ptr<ParallelModel> make_model(const AllConfig& config,
                                           const PretrainOptions& options,
                                           bool in_pieces,
                                           bool all_are_loaded) {
+  if (config.lora_config.use_lora) {
+    check<ValueError>(
+        !options.model,
+        "lora_config.use_lora: a model of one's own has no adapters; set it to False");
+    return make_adapted_model(config, all_are_loaded);
+  }
   std::optional<DeferInitialValues> deferred;
   if (in_pieces) {
     deferred.emplace(all_are_loaded ? DeferInitialValues::Values::kZeros
@@ -351,11 +384,15 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (!weights.empty() && !resume) {
     verify_weights(weights, config.training_config.crc_check, *options.world);
   }
+  const AdapterRun adapter = adapter_run(config, weights);
+  if (adapter.on && !adapter.base.path.empty() && adapter.base.path != weights) {
+    verify_weights(adapter.base.path, config.training_config.crc_check, *options.world);
+  }
   if (!weights.empty() && !options.model) {  // before data and model are made
     if (upcycles) {
       check_dense_model(config.model_config, weights);
     } else {
-      check_hf_config(config.model_config, weights);
+      check_hf_config(config.model_config, adapter.on ? adapter.base.path : weights);
     }
   }
   RunData data = open_data(config, *options.world, DataUse::kTraining,
@@ -370,22 +407,39 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
                                          : expected_time(config, get_data_parallel_world_size(),
                                                          options.world->size(), available);
   // With z3 no rank can hold the whole model, not even once.
-  const bool in_pieces =
-      zero_level(config) == 3 && get_data_parallel_world_size(/*with_context_parallel=*/true) > 1;
+  const bool in_pieces = zero_level(config) == 3 && !config.lora_config.use_lora &&
+                         get_data_parallel_world_size(/*with_context_parallel=*/true) > 1;
   const std::unique_ptr<ParallelModel> model =
-      make_model(config, options, in_pieces, !weights.empty() && !upcycles);
+      make_model(config, options, in_pieces, !weights.empty() && !upcycles && adapter.loads_base());
   if (!weights.empty()) {
     if (!in_pieces && upcycles) {
       load_upcycled(*model, config.model_config, weights);
     } else if (!in_pieces) {
-      load_weights(*model, config.model_config, weights);
+      TransformerConfig loaded = config.model_config;
+      if (adapter.on && !adapter.base.path.empty()) {
+        loaded.from_hf = adapter.base.path;
+      }
+      load_weights(*model, loaded, weights);
     }
     log_info(concat("loaded ", weights,
                     upcycles ? ": experts are copies of the MLPs of this dense model" : ""));
+    if (adapter.on && adapter.adapter != weights && !adapter.adapter.empty()) {
+      log_info(concat("the adapter starts as that in ", adapter.adapter));
+    } else if (adapter.on && !adapter.adapter.empty()) {
+      log_info(adapter.base.path.empty()
+                   ? std::string("the adapter's base has the start values of this seed")
+                   : concat("the adapter's base is ", adapter.base.path));
+    }
     const std::string remark = other_tokenizer_remark(config, data, weights);
     if (!remark.empty()) {
       log_warning(remark);
     }
+  }
+  if (weights.empty() && !adapter.adapter.empty()) {
+    load_adapter(*model, config.model_config, adapter.adapter);
+    log_info(concat("the adapter starts as that in ", adapter.adapter));
+  } else if (adapter.on && adapter.adapter.empty()) {
+    start_magnitudes(*model);
   }
   const std::string own_model = options.model
                                     ? concat(model->type_name(), ", this rank holds ",
@@ -494,6 +548,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   checkpoint.resolved_config = resolved;
   checkpoint.tokenizer_model = data.tokenizer_model;
   checkpoint.source = hf_source_of(config, data, weights);
+  checkpoint.adapter_config = adapter.adapter_config;
+  checkpoint.base_model = adapter.base_model;
   checkpoint.max_shard_bytes = static_cast<uint64_t>(t.max_shard_size);
   checkpoint.ckpt_prefix = t.ckpt_format == "ckpt" ? t.prefix : std::string();
   checkpoint.remove_redundancy = t.remove_redundancy;
@@ -514,7 +570,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
       train_options.observers.push_back(
           &rounded.emplace(*options.rounding_draw, options.dump->iteration));
     }
-    train_options.observers.push_back(&dump.emplace(cell, config, *options.dump));
+    train_options.observers.push_back(&dump.emplace(
+        cell, config, *options.dump, options.rank_on_host.value_or(options.world->rank())));
     log_info(concat("dumps tensors to ", options.dump->path));
   }
   std::optional<LastStep> last_step;

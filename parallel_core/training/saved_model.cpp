@@ -9,6 +9,7 @@
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/data/file.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
+#include "parallel_core/dist_checkpointing/adapter_folder.h"
 
 namespace tapestry {
 
@@ -25,7 +26,8 @@ void check_vocabulary(const SavedModel& model, const std::string& folder) {
 
 SavedModel open_checkpoint(const std::string& folder) {
   SavedModel model;
-  model.config = init_configs_from_yaml(folder + "/config.yaml");
+  model.config =
+      init_configs_from_yaml(folder + "/config.yaml", {.overrides = base_overrides(folder)});
   const std::string& type = model.config.dataset_config.tokenizer_type;
   const std::string file = type == "byte" ? "" : folder + "/tokenizer.model";
   check<IoError>(type == "byte" || fs::exists(file), file,

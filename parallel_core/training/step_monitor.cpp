@@ -90,7 +90,7 @@ StepMonitor::StepMonitor(TrainOneStepCell& cell, const AllConfig& config, int64_
     patterns.emplace_back(pattern);
   }
   double chosen = 0;
-  for (const nn::Module::NamedParameter& entry : cell.network().named_parameters()) {
+  for (const nn::Module::NamedParameter& entry : cell.network().trained_parameters()) {
     if (entry.parameter->flags().shared) {
       continue;  // the stage that owns it speaks of it
     }

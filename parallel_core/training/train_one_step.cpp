@@ -50,7 +50,7 @@ double token_count(const data::Batch& batch) {
 
 std::map<std::string, Tensor> logical_gradients(const nn::Module& model) {
   std::vector<LogicalSlice> slices;
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+  for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
     if (entry.parameter->flags().shared) {
       continue;
     }
@@ -73,7 +73,7 @@ std::map<std::string, double> gradient_norms_of(const nn::Module& model, bool of
   ProcessGroup& group = slices_group(of_experts);
   std::vector<std::string> names;
   std::vector<double> squares;
-  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+  for (const nn::Module::NamedParameter& entry : model.trained_parameters()) {
     const nn::ParameterFlags& flags = entry.parameter->flags();
     if (flags.shared || flags.expert != of_experts) {
       continue;
@@ -137,7 +137,7 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
     backward_update_.emplace(network_, optimizer_, log_grad_norms_);
   } else {
     gradients_ = &own_gradients_.emplace(
-        network_.named_parameters(),
+        network_.trained_parameters(),
         OnDemandGradients::Options{.dtype = config.optimizer_config.main_grads_dtype,
                                    .seed = static_cast<uint64_t>(config.training_config.seed)});
   }

@@ -10,6 +10,7 @@
 #include "autograd/tensor/factory.h"
 #include "parallel_core/context_parallel/attention.h"
 #include "parallel_core/init_method.h"
+#include "parallel_core/lora/low_rank_spec.h"
 #include "parallel_core/random.h"
 #include "parallel_core/transformer/activation_recorder.h"
 
@@ -142,7 +143,9 @@ ParallelAttention::ParallelAttention(const TransformerConfig& config,
     alibi_slopes_.assign(first, first + num_heads_);
   }
   const std::string prefix = layer_prefix(layer_number);
-  qkv_proj_ = &register_module<ColumnParallelLinear>("qkv_proj", qkv_spec(config, layout, prefix));
+  qkv_proj_ = &register_module<ColumnParallelLinear>(
+      "qkv_proj",
+      with_adapters(qkv_spec(config, layout, prefix), config, DividedSide::kRows, sequence_first));
   if (config.qk_layernorm) {
     const auto add_norm = [&](const char* name) {
       return static_cast<ParallelNorm*>(&add_child(
@@ -151,7 +154,9 @@ ParallelAttention::ParallelAttention(const TransformerConfig& config,
     q_norm_ = add_norm("q_norm");
     k_norm_ = add_norm("k_norm");
   }
-  out_proj_ = &register_module<RowParallelLinear>("out_proj", out_spec(config, layout, prefix));
+  out_proj_ = &register_module<RowParallelLinear>(
+      "out_proj", with_adapters(out_spec(config, layout, prefix), config, DividedSide::kColumns,
+                                sequence_first));
 }
 
 std::string ParallelAttention::extra_repr() const {

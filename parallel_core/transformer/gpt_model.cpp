@@ -8,6 +8,7 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/lora/freeze_base.h"
 #include "parallel_core/tensor_parallel/mappings.h"
 #include "parallel_core/transformer/activation_recorder.h"
 
@@ -36,6 +37,7 @@ GPTModel::GPTModel(const TransformerConfig& config,
       parallel_lm_logits_(
           &register_module<ParallelLMLogits>("parallel_lm_logits", config, tensor_layout())),
       loss_(std::move(loss)) {
+  freeze_base(*language_model_, config);
   check<ValueError>(!fused_loss_.value_or(false) || tensor_layout().size == 1,
                     "fused_linear_cross_entropy: the loss needs sums over the vocabulary, which is "
                     "split over ",

@@ -3,6 +3,7 @@
 #include "autograd/ops/shape_ops.h"
 #include "parallel_core/context_parallel/context_parallel_layout.h"
 #include "parallel_core/init_method.h"
+#include "parallel_core/lora/low_rank_spec.h"
 #include "parallel_core/transformer/activation_recorder.h"
 
 namespace tapestry {
@@ -82,9 +83,11 @@ ParallelMLP::ParallelMLP(const TransformerConfig& config,
       sequence_first_(sequence_first),
       layout_(tensor_parallel_layout(config, sequence_first)) {
   mapping_ = &register_module<ColumnParallelLinear>(
-      "mapping", mapping_spec(config, layout_, ffn_hidden_size, prefix));
+      "mapping", with_adapters(mapping_spec(config, layout_, ffn_hidden_size, prefix), config,
+                               DividedSide::kRows, sequence_first));
   projection_ = &register_module<RowParallelLinear>(
-      "projection", projection_spec(config, layout_, ffn_hidden_size, prefix));
+      "projection", with_adapters(projection_spec(config, layout_, ffn_hidden_size, prefix), config,
+                                  DividedSide::kColumns, sequence_first));
 }
 
 OutputAndBias ParallelMLP::forward(const Tensor& x, const LayerPass& pass) {

@@ -231,6 +231,35 @@ def write_hf_configs(checkpoint):
                     "mlp_only_layers": [0], "use_sliding_window": False, "max_window_layers": 2}))
 
 
+def write_adapter_configs():
+    usual = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "../base",
+             "inference_mode": True, "init_lora_weights": True, "modules_to_save": None, "r": 4,
+             "lora_alpha": 8, "target_modules": ["q_proj", "mlp.down_proj"], "use_rslora": False,
+             "use_dora": False, "rank_pattern": {}, "alpha_pattern": {}, "lora_dropout": 0.0,
+             "bias": "none", "fan_in_fan_out": False, "layers_to_transform": None}
+
+    def put_adapter(name, **keys):
+        put("adapter_config", name, json.dumps({**usual, **keys}, indent=1))
+
+    put_adapter("whole_list")
+    put_adapter("whole_patterns", target_modules=r".*\.self_attn\.(q|v)_proj",
+                exclude_modules=["layers.0.self_attn.q_proj"], use_rslora=True,
+                rank_pattern={"v_proj": 7, r"layers\.\d+\.self_attn\.q_proj": 3},
+                alpha_pattern={".*q_proj": 2.5})
+    put_adapter("whole_layers", layers_to_transform=[0, 5], layers_pattern=["layers", "h"],
+                modules_to_save=["lm_head", "embed_tokens"], use_dora=True, auto_mapping=None,
+                eva_config=None, loftq_config={}, runtime_config={"ephemeral_gpu_offload": False},
+                qalora_group_size=16)
+    put_adapter("whole_all_linear", target_modules="all-linear", layers_to_transform=1)
+    put_adapter("wrong_bias", bias="lora_only")
+    put_adapter("wrong_start", init_lora_weights="pissa")
+    put_adapter("wrong_pattern", target_modules="(a+)+$(")
+    put_adapter("slow_pattern", target_modules="(a|[a-z.0-9_]+)+(b|[a-z.0-9_]+)+[XYZ]")
+    put_adapter("wrong_rank", rank_pattern={"q_proj": 0, "v_proj": -1, "k_proj": 1e300})
+    put("adapter_config", "wrong_twice",
+        '{"peft_type": "LORA", "r": 4, "r": 8, "target_modules": ["q_proj"]}')
+
+
 def write_curves():
     lines = [json.dumps({"step": step, "loss": 3 - step / 10, "grad_norm": 1.5, "finite": True})
              for step in range(1, 5)]
@@ -268,6 +297,7 @@ def main():
     write_manifests()
     write_states(checkpoint)
     write_hf_configs(checkpoint)
+    write_adapter_configs()
     write_curves()
     write_sides()
 

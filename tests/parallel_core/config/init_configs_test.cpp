@@ -180,9 +180,9 @@ TEST(Resolve, ValuesHaveTheirOtherSpellings) {
 
 TEST(Resolve, WhatIsNotBuiltYetIsRefusedByRuns) {
   AllConfig config = from_members();
-  config.lora_config.use_lora = true;
+  config.training_config.profile_pcie = true;
   resolve(config);
-  EXPECT_THAT(config.unsupported, Contains(HasSubstr("lora_config.use_lora")));
+  EXPECT_THAT(config.unsupported, Contains(HasSubstr("training_config.profile_pcie")));
   EXPECT_THROW(require_supported(config), ConfigError);
 }
 

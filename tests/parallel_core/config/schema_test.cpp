@@ -109,7 +109,9 @@ const std::map<std::string, std::string> kOriginalKeys = {
      "comp_comm_parallel_degree use_allgather_dispatcher enable_deredundency npu_nums_per_device "
      "save_token_distribution cur_layer enable_cold_hot_expert update_step hot_expert_num "
      "cold_token_percent moe_module_name ep_extend_tp dispatch_global_max_bs"},
-    {"lora_config", "use_lora lora_rank lora_alpha lora_dropout target_cells"},
+    {"lora_config",
+     "use_lora lora_rank lora_alpha lora_dropout target_cells use_rslora use_dora modules_to_save "
+     "adapter"},
     {"tensorboard",
      "tensorboard_dir tensorboard_queue_size log_loss_scale_to_tensorboard "
      "log_timers_to_tensorboard log_expert_load_to_tensorboard"}};

@@ -7,7 +7,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
-#include "parallel_core/dist_checkpointing/hf_names.h"
+#include "parallel_core/hf_names.h"
 #include "tests/message_of.h"
 #include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/small_model.h"

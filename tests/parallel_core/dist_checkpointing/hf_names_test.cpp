@@ -1,4 +1,4 @@
-#include "parallel_core/dist_checkpointing/hf_names.h"
+#include "parallel_core/hf_names.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

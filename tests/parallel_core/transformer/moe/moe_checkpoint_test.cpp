@@ -9,8 +9,8 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
-#include "parallel_core/dist_checkpointing/hf_names.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
+#include "parallel_core/hf_names.h"
 #include "parallel_core/pipeline_parallel/collect.h"
 #include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/parallel_testing.h"

@@ -1,0 +1,20 @@
+// What lora_config adds to a linear layer, on this rank.
+#pragma once
+
+#include "parallel_core/config/config.h"
+#include "parallel_core/tensor_parallel/layers.h"
+
+namespace tapestry {
+
+/// Which side of a weight tensor-parallel ranks divide.
+enum class DividedSide : uint8_t { kRows, kColumns };
+
+/// Adds to `spec`, of a layer whose logical weights are parts of a cell of the model, the adapters
+/// that lora_config has for them (adapted_modules()). `sequence_first`: hidden states are [S, B,
+/// H].
+ParallelLinearSpec with_adapters(ParallelLinearSpec spec,
+                                 const TransformerConfig& config,
+                                 DividedSide divided,
+                                 bool sequence_first);
+
+}  // namespace tapestry

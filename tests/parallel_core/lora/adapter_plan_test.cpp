@@ -1,0 +1,198 @@
+#include "parallel_core/lora/adapter_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "autograd/tensor/error.h"
+#include "tests/message_of.h"
+#include "tests/parallel_core/small_model.h"
+
+namespace tapestry {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::joined;
+using testing::Overrides;
+using testing::small_config;
+
+const Overrides kLlamaNames = {"model_config.position_embedding_type=rope",
+                               "model_config.normalization=RMSNorm",
+                               "model_config.hidden_act=swiglu",
+                               "model_config.add_bias_linear=False",
+                               "model_config.group_query_attention=True",
+                               "model_config.num_query_groups=2",
+                               "model_config.untie_embeddings_and_output_weights=True"};
+const Overrides kGpt2Names = {"model_config.position_embedding_type=learned_absolute",
+                              "model_config.normalization=LayerNorm",
+                              "model_config.hidden_act=fast_gelu",
+                              "model_config.add_bias_linear=True",
+                              "model_config.untie_embeddings_and_output_weights=False"};
+
+AdapterPlan plan_of(const Overrides& model, const Overrides& lora) {
+  return plan_adapter(
+      small_config(joined({model, {"lora_config.use_lora=True"}, lora})).model_config);
+}
+
+std::string targets(const std::string& patterns, const std::string& cells = "") {
+  return "lora_config.target_cells=[{target_cells: [" + patterns + "]}" + cells + "]";
+}
+
+std::vector<std::string> modules_of(const AdapterPlan& plan) {
+  std::vector<std::string> out;
+  for (const AdaptedModule& module : plan.modules) {
+    out.push_back(module.module);
+  }
+  return out;
+}
+
+TEST(AdapterPlan, NothingWithoutUseLora) {
+  const AdapterPlan plan = plan_adapter(small_config(kLlamaNames).model_config);
+  EXPECT_THAT(plan.modules, IsEmpty());
+}
+
+TEST(AdapterPlan, AllMatricesOfAttentionAndMlpWithoutTargets) {
+  const AdapterPlan plan = plan_of(kLlamaNames, {});
+  ASSERT_EQ(plan.modules.size(), 14U);
+  const AdaptedModule& first = plan.modules.front();
+  EXPECT_EQ(first.cell, "language_model.encoder.layers.0.attention.qkv_proj");
+  EXPECT_EQ(first.module, "layers.0.attention.wq");
+  EXPECT_EQ(first.hf_path, "model.layers.0.self_attn.q_proj");
+  EXPECT_THAT(first.weights, ElementsAre("layers.0.attention.wq.weight"));
+  EXPECT_EQ(first.in_features, 32);
+  EXPECT_EQ(first.rank, 8);
+  EXPECT_EQ(first.scale, 4);
+  EXPECT_EQ(plan.modules.back().module, "layers.1.feed_forward.w_down");
+  EXPECT_EQ(plan.modules.back().in_features, 48);
+  EXPECT_THAT(plan.warnings, IsEmpty());
+}
+
+TEST(AdapterPlan, APatternMatchesCellsLogicalNamesOrPathsOfHuggingFace) {
+  const char* const kLayerOne[] = {"\".*layers.1.self_attn.q_proj\"",
+                                   "\"layers\\\\.1\\\\.attention\\\\.wq\""};
+  for (const char* pattern : kLayerOne) {
+    EXPECT_THAT(modules_of(plan_of(kLlamaNames, {targets(pattern)})),
+                ElementsAre("layers.1.attention.wq"))
+        << pattern;
+  }
+  EXPECT_THAT(modules_of(plan_of(kLlamaNames, {targets("\".*layers.0.*qkv_proj\"")})),
+              ElementsAre("layers.0.attention.wq", "layers.0.attention.wk",
+                          "layers.0.attention.wv"));
+  // It is the end of a cell's name too, but means the module that it names.
+  EXPECT_THAT(modules_of(plan_of(kLlamaNames, {targets("\".*v_proj\"")})),
+              ElementsAre("layers.0.attention.wv", "layers.1.attention.wv"));
+}
+
+TEST(AdapterPlan, AFusedMatrixOfAFileIsOneModule) {
+  const AdapterPlan plan = plan_of(kGpt2Names, {targets("\".*c_attn\"")});
+  ASSERT_EQ(plan.modules.size(), 2U);
+  const AdaptedModule& module = plan.modules.front();
+  EXPECT_EQ(module.module, "layers.0.attention.wqkv");
+  EXPECT_EQ(module.hf_path, "transformer.h.0.attn.c_attn");
+  EXPECT_THAT(module.weights,
+              ElementsAre("layers.0.attention.wq.weight", "layers.0.attention.wk.weight",
+                          "layers.0.attention.wv.weight"));
+  EXPECT_EQ(lora_a_name(module), "layers.0.attention.wqkv.lora_A.weight");
+  EXPECT_EQ(lora_b_name(module.weights[1]), "layers.0.attention.wk.lora_B.weight");
+}
+
+TEST(AdapterPlan, CellsHaveRanksAndAlphasOfTheirOwn) {
+  const AdapterPlan plan =
+      plan_of(kLlamaNames, {"lora_config.lora_alpha=6", "lora_config.use_rslora=True",
+                            targets("\".*(q|v)_proj\"",
+                                    ", {cell: \".*1.*v_proj\", rank: 4, alpha: 5}, "
+                                    "{cell: \".*v_proj\", rank: 2}")});
+  ASSERT_EQ(plan.modules.size(), 4U);
+  EXPECT_EQ(plan.modules[0].rank, 8);
+  EXPECT_DOUBLE_EQ(plan.modules[0].scale, 6 / std::sqrt(8.0));
+  EXPECT_EQ(plan.modules[1].rank, 2);
+  EXPECT_DOUBLE_EQ(plan.modules[1].scale, 6 / std::sqrt(2.0));
+  EXPECT_EQ(plan.modules[3].rank, 4);
+  EXPECT_DOUBLE_EQ(plan.modules[3].scale, 5 / 2.0);
+}
+
+TEST(AdapterPlan, WhatGetsNoAdapterIsWarnedOf) {
+  const AdapterPlan plan =
+      plan_of(kLlamaNames, {targets("\".*q_proj\", \".*norm\", \".*embed.*\", \".*nothing\"")});
+  EXPECT_EQ(plan.modules.size(), 2U);
+  ASSERT_EQ(plan.warnings.size(), 3U);
+  EXPECT_THAT(plan.warnings[0], HasSubstr("'.*norm' also matches layers.0.attention_norm"));
+  EXPECT_THAT(plan.warnings[1], HasSubstr("tok_embeddings"));
+  EXPECT_THAT(plan.warnings[2], HasSubstr("'.*nothing' matches nothing"));
+}
+
+TEST(AdapterPlan, SaysWhatCannotBeMeant) {
+  const auto message = [](const Overrides& lora) {
+    return message_of<ValueError>([&] { plan_of(kLlamaNames, lora); });
+  };
+  EXPECT_THAT(message({targets("q_proj")}),
+              HasSubstr("no module matches; an expression must match a whole name, such as "
+                        "'layers.0.attention.wq', 'model.layers.0.self_attn.q_proj'"));
+  EXPECT_THAT(message({targets("\"(.*\"")}), HasSubstr("'(.*' is no regular expression"));
+  EXPECT_THAT(message({targets("\".*q_proj\"", ", {cell: \".*k_proj\", rank: 2}")}),
+              HasSubstr("the cell '.*k_proj' with a rank or alpha of its own matches no module"));
+  EXPECT_THAT(message({"lora_config.modules_to_save=[lm_heads]"}),
+              HasSubstr("'lm_heads' matches nothing of the model"));
+  EXPECT_THAT(message({"lora_config.modules_to_save=[o_proj]"}),
+              HasSubstr("layers.0.attention.wo, which has an adapter"));
+  EXPECT_THAT(message({targets("\".*o_proj\""), "lora_config.modules_to_save=[k_proj]"}),
+              HasSubstr("layers.0.attention.wk, which is one parameter with others"));
+}
+
+TEST(AdapterPlan, AnExpressionThatTakesForEverIsGivenUp) {
+  const Overrides lora = {targets("\"((a|l|m|o|d|e)+)+x\"")};
+  EXPECT_THAT(message_of<ValueError>([&] {
+                plan_of(joined(kLlamaNames, {"model_config.num_layers=2"}), lora);
+              }),
+              ::testing::AnyOf(HasSubstr("was given up"), HasSubstr("no module matches")));
+}
+
+TEST(AdapterPlan, ModulesToSaveAreTensors) {
+  EXPECT_THAT(plan_of(kLlamaNames, {"lora_config.modules_to_save=[lm_head, \"layers.1.*norm\"]"})
+                  .saved_modules,
+              ElementsAre("lm_head.weight", "layers.1.attention_norm.weight",
+                          "layers.1.ffn_norm.weight"));
+  EXPECT_THAT(plan_of(kGpt2Names, {targets("\".*c_fc\""), "lora_config.modules_to_save=[c_attn]"})
+                  .saved_modules.size(),
+              12U);
+}
+
+TEST(AdapterPlan, KnowsTheNamesOfTheModel) {
+  // Every cell and every logical tensor that the plan speaks of is one of the model.
+  for (const Overrides& model : {kLlamaNames, kGpt2Names}) {
+    const AllConfig config =
+        small_config(joined(model, {"lora_config.use_lora=True",
+                                    "lora_config.modules_to_save=[\".*norm.*\", \".*embed.*\"]"}));
+    const auto made = get_model(config);
+    std::set<std::string> paths;
+    std::set<std::string> tensors;
+    for (const auto& entry : made->named_modules()) {
+      paths.insert(entry.name);
+    }
+    for (const auto& entry : made->named_parameters()) {
+      for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
+        tensors.insert(logical.name);
+      }
+    }
+    const AdapterPlan plan = plan_adapter(config);
+    EXPECT_FALSE(plan.saved_modules.empty());
+    for (const std::string& tensor : plan.saved_modules) {
+      EXPECT_TRUE(tensors.contains(tensor)) << tensor;
+    }
+    for (const AdaptedModule& module : plan.modules) {
+      EXPECT_TRUE(paths.contains(module.cell)) << module.cell;
+      EXPECT_TRUE(tensors.contains(lora_a_name(module))) << module.module;
+      for (const std::string& weight : module.weights) {
+        EXPECT_TRUE(tensors.contains(weight)) << weight;
+        EXPECT_TRUE(tensors.contains(lora_b_name(weight))) << weight;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tapestry
