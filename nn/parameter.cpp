@@ -1,5 +1,6 @@
 #include "nn/parameter.h"
 
+#include <memory>
 #include <mutex>
 
 #include "autograd/ops/map.h"
@@ -7,8 +8,48 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "autograd/tensor/storage.h"
 
 namespace tapestry::nn {
+
+namespace {
+
+// The decoded numbers of a quantized parameter, as long as somebody may look at them.
+struct DecodedPage {
+  QuantizedMatrix matrix;
+  Storage* storage = nullptr;  // of the window, which keeps the page
+  Tensor memory;
+
+  void close() {
+    if (!storage->is_leased()) {
+      storage->close();
+      memory = Tensor();
+    }
+  }
+};
+
+// The one that this thread has opened last.
+thread_local std::weak_ptr<DecodedPage> last_decoded;
+
+Tensor decoded_window(const QuantizedMatrix& matrix) {
+  const auto page = std::make_shared<DecodedPage>();
+  page->matrix = matrix;
+  const Shape shape{matrix.out(), matrix.in()};
+  const Ref<Storage> storage =
+      make_ref<Storage>(shape.numel() * size_of(kFloat32), [page]() -> std::byte* {
+        if (const auto before = last_decoded.lock(); before != nullptr && before != page) {
+          before->close();
+        }
+        const MemoryKindGuard kind(MemoryKind::kWorkspace);
+        page->memory = dequantize(page->matrix);
+        last_decoded = page;
+        return static_cast<std::byte*>(page->memory.raw());
+      });
+  page->storage = storage.get();
+  return Tensor(make_ref<TensorImpl>(storage, 0, shape, contiguous_strides(shape), kFloat32));
+}
+
+}  // namespace
 
 Tensor LogicalTensor::view_of(const Tensor& whole) const {
   check<ValueError>(whole.is_contiguous() && whole.numel() == view_shape.numel(), name,
@@ -53,6 +94,22 @@ Tensor Parameter::compute_copy(DType wanted) const {
   copy_values(detach(), copy);
   set_compute_copy(*this, copy);
   return copy;
+}
+
+void Parameter::set_quantized(const QuantizedMatrix& matrix) {
+  check<RuntimeError>(!requires_grad(),
+                      "Parameter: blocks of Q8_0 cannot be trained; call set_requires_grad(false) "
+                      "before");
+  check<ValueError>(matrix.defined() && shape() == Shape{matrix.out(), matrix.in()},
+                    "Parameter: a matrix [", matrix.defined() ? matrix.out() : 0, ", ",
+                    matrix.defined() ? matrix.in() : 0, "] does not fit into ", shape());
+  set_data(*this, decoded_window(matrix));
+  quantized_ = matrix;
+}
+
+void Parameter::store_quantized() const {
+  check<RuntimeError>(is_quantized(), "Parameter: has no blocks of Q8_0 to store into");
+  quantize_q8_0_into(detach(), quantized_, 0);
 }
 
 }  // namespace tapestry::nn

@@ -16,7 +16,8 @@ void store_frozen(const nn::Module& model, DType params) {
   const MemoryKindGuard kind(MemoryKind::kParameter);
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     const nn::Parameter& parameter = *entry.parameter;
-    if (!parameter.requires_grad() && parameter.dtype() == kFloat32 && params != kFloat32) {
+    if (!parameter.requires_grad() && !parameter.is_quantized() && parameter.dtype() == kFloat32 &&
+        params != kFloat32) {
       set_data(parameter, parameter.detach().to(params));
     }
   }
@@ -26,7 +27,7 @@ void clear_frozen(const nn::Module& model, DType params) {
   const NoGradGuard guard;
   const MemoryKindGuard kind(MemoryKind::kParameter);
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    if (!entry.parameter->requires_grad()) {
+    if (!entry.parameter->requires_grad() && !entry.parameter->is_quantized()) {
       set_data(*entry.parameter, zeros(entry.parameter->shape(), params));
     }
   }

@@ -13,6 +13,7 @@ namespace tapestry {
 DType trained_dtype(const nn::Parameter& parameter, DType params);
 
 /// Gives frozen float32 parameters the dtype `params`, where that is another, one after the other.
+/// Quantized ones stay what they are, here and below.
 void store_frozen(const nn::Module& model, DType params);
 /// Makes them zeros of that dtype, whatever they hold and without looking at it, for values that
 /// are read from files later.

@@ -358,6 +358,7 @@ struct LoraConfig {
   bool use_dora = false;
   std::vector<std::string> modules_to_save;  // regular expressions: trained whole
   std::optional<std::string> adapter;        // a folder with the adapter to start from
+  std::string base_dtype = "params_dtype";   // params_dtype | q8_0
   bool operator==(const LoraConfig&) const = default;
 };
 

@@ -13,7 +13,7 @@ void resolve_lora(Resolution& r) {
   }
   if (!config.lora_config.use_lora) {
     for (const char* key : {"lora_rank", "lora_alpha", "lora_dropout", "target_cells", "use_rslora",
-                            "use_dora", "modules_to_save", "adapter"}) {
+                            "use_dora", "modules_to_save", "adapter", "base_dtype"}) {
       if (r.given(concat("lora_config.", key))) {
         r.note(concat("lora_config.", key), "has no effect without use_lora");
       }

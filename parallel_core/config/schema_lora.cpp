@@ -46,6 +46,12 @@ constexpr Key kKeys[] = {
      .path = true,
      .doc = "Folder of an adapter to start from, PEFT's or of a checkpoint; left out: A starts "
             "random and B zero."},
+    {.name = "base_dtype",
+     .field = f<&L::base_dtype>,
+     .check = one_of("params_dtype|q8_0"),
+     .doc =
+         "What frozen matrices of attention and MLP are kept in: `params_dtype`, or blocks of 32 "
+         "numbers of 8 bits with a scale (`q8_0`), about half of bfloat16's memory."},
 };
 
 }  // namespace

@@ -338,6 +338,9 @@ void load_parameters(const ParallelModel& model, const Fitting& from) {
       copy_values(zeros({}, values.dtype()).expand(values.shape()), values);
     }
     read_parameter(*entry.parameter, from, {.values = values});
+    if (entry.parameter->is_quantized()) {
+      entry.parameter->store_quantized();
+    }
     entry.parameter->bump_version();
   }
   read_buffers(model, from);

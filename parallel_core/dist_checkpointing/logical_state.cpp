@@ -236,6 +236,9 @@ void set_logical_state(nn::Module& model, const LogicalState& state, const std::
       const Tensor piece = logical.view_of(*entry.parameter);
       copy_values(dense(logical.slice_of(state.at(logical.name))).view(piece.shape()), piece);
     }
+    if (entry.parameter->is_quantized()) {
+      entry.parameter->store_quantized();
+    }
     entry.parameter->bump_version();
   }
   for (const nn::Module::NamedBuffer& entry : model.named_buffers()) {

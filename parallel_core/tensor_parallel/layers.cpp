@@ -195,7 +195,7 @@ Tensor project_columns(const Tensor& x,
   if (layout.size == 1) {
     return project(x, weight, bias, precision);
   }
-  if (precision.fused) {
+  if (precision.fused && !weight.is_quantized()) {
     return column_parallel_linear(x.to(precision.compute), weight,
                                   bias != nullptr ? Tensor(*bias) : Tensor(),
                                   rounded_weight(weight, precision), layout, keeps_gathered);

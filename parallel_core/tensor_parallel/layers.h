@@ -81,6 +81,7 @@ class ColumnParallelLinear final : public nn::Module, public nn::Callable<Column
   std::string type_name() const override { return "ColumnParallelLinear"; }
   std::string extra_repr() const override;
   OutputAndBias forward(const Tensor& x, bool keeps_gathered = false) const;
+  nn::Parameter& weight() const { return weight_; }
   /// Null without adapters.
   const LowRankAddition* low_rank() const { return low_rank_ ? &*low_rank_ : nullptr; }
   /// Magnitudes of adapters become the lengths of the weight's rows, as long as these have not been
@@ -124,6 +125,7 @@ class RowParallelLinear final : public nn::Module, public nn::Callable<RowParall
   std::string extra_repr() const override;
   /// `recompute_x` as in linear().
   OutputAndBias forward(const Tensor& x, std::function<Tensor()> recompute_x = nullptr) const;
+  nn::Parameter& weight() const { return weight_; }
   /// As for ColumnParallelLinear.
   const LowRankAddition* low_rank() const { return low_rank_ ? &*low_rank_ : nullptr; }
   void start_magnitudes() const;

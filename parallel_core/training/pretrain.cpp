@@ -28,6 +28,7 @@
 #include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/frozen_parameters.h"
 #include "parallel_core/lora/freeze_base.h"
+#include "parallel_core/lora/quantize_base.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
@@ -121,12 +122,16 @@ std::function<bool()> stop_of_all(const PretrainOptions& options,
 // one by one, and not at all where weights are loaded.
 std::unique_ptr<ParallelModel> make_adapted_model(const AllConfig& config, bool is_loaded) {
   const DType params = config.model_config.params_dtype;
-  if (params == kFloat32 && !is_loaded) {
+  const bool quantized = config.lora_config.base_dtype == "q8_0";
+  if (params == kFloat32 && !is_loaded && !quantized) {
     return get_model(config);
   }
   const DeferInitialValues deferred(DeferInitialValues::Values::kInitial);
   std::unique_ptr<ParallelModel> model = get_model(config);
   const NoGradGuard guard;
+  if (quantized) {
+    quantize_base(*model, {.values_come_later = is_loaded});
+  }
   if (is_loaded) {
     clear_frozen(*model, params);
   } else {
