@@ -242,7 +242,7 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
     }
   }
   texts_["config.yaml"] = options_.resolved_config;
-  if (!options_.tokenizer_model.empty()) {
+  if (!options_.tokenizer_model.empty() && !options_.tokenizer_in_source) {
     texts_["tokenizer.model"] = whole_file(options_.tokenizer_model);
   }
   if (!options_.training_state.empty()) {

@@ -552,6 +552,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   checkpoint.keep_max = t.keep_checkpoint_max;
   checkpoint.resolved_config = resolved;
   checkpoint.tokenizer_model = data.tokenizer_model;
+  checkpoint.tokenizer_in_source = config.dataset_config.tokenizer_type == "huggingface";
   checkpoint.source = hf_source_of(config, data, weights);
   checkpoint.adapter_config = adapter.adapter_config;
   checkpoint.base_model = adapter.base_model;

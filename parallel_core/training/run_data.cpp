@@ -12,6 +12,7 @@
 #include "parallel_core/data/dataset_fingerprint.h"
 #include "parallel_core/data/default_text.h"
 #include "parallel_core/data/file.h"
+#include "parallel_core/data/huggingface/tokenizer_files.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/step_dataset.h"
 #include "parallel_core/data/tokenizer.h"
@@ -136,7 +137,7 @@ std::string find_model(const std::vector<std::string>& prefixes,
                        std::vector<std::string>& remarks) {
   if (recorded) {
     std::string model = data::recorded_model_path(recorded->prefix, recorded->record);
-    if (fs::is_regular_file(model)) {
+    if (fs::is_regular_file(model) || fs::is_directory(model)) {
       return model;
     }
   }
@@ -172,8 +173,9 @@ std::unique_ptr<data::Tokenizer> tokenizer_of_data(const AllConfig& config, RunD
                       "; raise vocab_size or prepare the text with a smaller one");
   }
   if (d.tokenizer_type != "byte") {
-    run.tokenizer_model =
-        d.tokenizer_model ? *d.tokenizer_model : find_model(prefixes, recorded, run.remarks);
+    run.tokenizer_model = d.tokenizer_model
+                              ? data::tokenizer_file(d.tokenizer_type, *d.tokenizer_model)
+                              : find_model(prefixes, recorded, run.remarks);
     if (run.tokenizer_model.empty()) {
       return nullptr;
     }
@@ -447,6 +449,14 @@ RunData open_recorded(const AllConfig& config, const DataState* resumed) {
   return run;
 }
 
+bool is_tokenizer(const std::string& type,
+                  const std::string& model,
+                  const data::huggingface::TokenizerFiles& files) {
+  return type == "huggingface" &&
+         data::huggingface::tokenizer_checksum(data::huggingface::find_tokenizer_files(model)) ==
+             data::huggingface::tokenizer_checksum(files);
+}
+
 }  // namespace
 
 DataState RunData::state(data::BatchPosition next) const {
@@ -513,12 +523,21 @@ std::string other_tokenizer_remark(const AllConfig& config,
                                    const std::string& weights) {
   const fs::path path = weights;
   const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
-  const std::string theirs = (folder / "tokenizer.model").string();
-  if (config.dataset_config.step_data_dir || !fs::exists(theirs)) {
+  if (config.dataset_config.step_data_dir) {
     return "";
   }
   const bool bytes = data.tokenizer_model.empty();
-  if (!bytes && data::read_file(theirs) == data::read_file(data.tokenizer_model)) {
+  std::string theirs = (folder / "tokenizer.model").string();
+  const bool has_pieces = fs::exists(theirs);
+  const bool has_json = data::huggingface::has_tokenizer_files(folder.string());
+  if (has_json && (config.dataset_config.tokenizer_type == "huggingface" || !has_pieces)) {
+    const auto files = data::huggingface::find_tokenizer_files(folder.string());
+    theirs = files.tokenizer_json.empty() ? files.vocab_json : files.tokenizer_json;
+    if (!bytes && is_tokenizer(config.dataset_config.tokenizer_type, data.tokenizer_model, files)) {
+      return "";
+    }
+  } else if (!has_pieces || (!bytes && fs::is_regular_file(data.tokenizer_model) &&
+                             data::read_file(theirs) == data::read_file(data.tokenizer_model))) {
     return "";
   }
   return concat(weights, ": its weights were trained with the tokenizer ", theirs,
