@@ -14,11 +14,6 @@ namespace {
 constexpr const char* kIters = "training_config.training_iters";
 constexpr const char* kSamples = "dataset_config.train_samples";
 
-bool differs_from_default(const AllConfig& config, const char* section, const char* name) {
-  const Key* key = find_key(section, name);
-  return to_yaml(key->field.get(config)) != to_yaml(default_value(*key));
-}
-
 void resolve_length(Resolution& r) {
   const auto& training = r.config().training_config;
   const auto& data = r.config().dataset_config;
@@ -119,6 +114,7 @@ void resolve_data_source(Resolution& r) {
        {std::pair{"data_path", data.data_path.has_value()},
         std::pair{"train_data_path", data.train_data_path.has_value()},
         std::pair{"text", data.text.has_value()},
+        std::pair{"sft_data_path", data.sft_data_path.has_value()},
         std::pair{"step_data_dir", data.step_data_dir.has_value()}}) {
     if (is_given && !first.empty()) {
       r.error(concat("dataset_config.", key),
@@ -196,7 +192,8 @@ void resolve_tokenizer(Resolution& r) {
   }
   if (data.tokenizer_type != "sentencepiece") {
     r.error(kCoverage, concat("has no effect with tokenizer_type ", data.tokenizer_type));
-  } else if (data.data_path || data.train_data_path || data.step_data_dir || data.tokenizer_model) {
+  } else if (data.data_path || data.train_data_path || data.step_data_dir || data.sft_data_path ||
+             data.tokenizer_model) {
     r.error(kCoverage,
             "has no effect: no tokenizer is trained here; preprocess_data has an option of this "
             "name");
@@ -207,6 +204,7 @@ void resolve_data(Resolution& r) {
   const auto& data = r.config().dataset_config;
   resolve_data_source(r);
   resolve_tokenizer(r);
+  resolve_examples(r);
   if (data.step_data_dir && data.step_data_dir->empty()) {
     r.error("dataset_config.step_data_dir", "is empty; give a folder or leave the key out");
   }

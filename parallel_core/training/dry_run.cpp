@@ -92,7 +92,8 @@ std::string data_text(const AllConfig& config, const ResumePoint* resume) {
     }
     return text;
   }
-  if (!d.data_path && !d.train_data_path && !d.step_data_dir && !is_prepared(d)) {
+  if (!d.data_path && !d.train_data_path && !d.step_data_dir && !d.sft_data_path &&
+      !is_prepared(d)) {
     return concat("the default text, which is turned into tokens in ", d.dataset_dir,
                   " on first use; not opened");
   }

@@ -18,6 +18,8 @@
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/data/tokenizer_record.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/sft_run_data.h"
+#include "parallel_core/training/take_up_data.h"
 
 namespace tapestry {
 
@@ -27,9 +29,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kModelKey = "dataset_config.tokenizer_model";
 
-int64_t batch_of(const AllConfig& config) {
-  return global_batch_size(config, get_data_parallel_world_size());
-}
+using internal::batch_of;
+using internal::take_up;
 
 // Steps that are left of a run, which stands at `opened`. Where epochs alone limit it they follow
 // from the text.
@@ -261,62 +262,6 @@ DataState identity_of(const AllConfig& config,
   return state;
 }
 
-// The order of a part with its own data sets, which are others now, begins anew.
-void keep_order_of_own_parts(const DataState& then, DataState& now, RunData& run) {
-  constexpr std::array<const char*, 3> kNames = {"training", "validation", "test"};
-  constexpr std::array kPlans = {&data::SamplePlan::train, &data::SamplePlan::valid,
-                                 &data::SamplePlan::test};
-  for (size_t part = 1; part < kNames.size(); ++part) {
-    const auto& a = now.datasets[part];
-    const auto& b = then.datasets[part];
-    const bool same = std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                                 [](const DatasetShare& x, const DatasetShare& y) {
-                                   return x.weight == y.weight && x.files.same_content(y.files);
-                                 });
-    if (!same) {
-      (now.plan.*kPlans[part]).clear();
-      if (!a.empty() && !b.empty()) {
-        run.remarks.push_back(concat("the ", kNames[part], " data are not those of ", then.source,
-                                     ": losses on them cannot be compared with earlier ones"));
-      }
-    }
-  }
-}
-
-// Takes up a checkpoint's place in the data, if they are the same, or begins these.
-void take_up(
-    const AllConfig& config, const DataState* then, DataUse use, DataState& now, RunData& run) {
-  if (then == nullptr) {
-    return;
-  }
-  if (config.training_config.new_dataset && use == DataUse::kTraining) {
-    now.begun = then->in_run();
-    run.remarks.push_back(
-        concat("new_dataset: begins at the first sample of these data, after ", now.begun.step,
-               " steps with others; a run that goes on with its checkpoints is to be started "
-               "without new_dataset, or it begins again"));
-    return;
-  }
-  const std::vector<std::string> found = data_differences(now, *then);
-  if (!found.empty()) {
-    if (use == DataUse::kEvaluation) {
-      return;
-    }
-    std::string text = concat("the data are not those of ", then->source, ":");
-    for (const std::string& difference : found) {
-      text += concat("\n  ", difference);
-    }
-    throw ValueError(concat(text,
-                            "\nSet it back to go on where the run stopped, or set "
-                            "training_config.new_dataset: True, which begins these data at "
-                            "their first sample"));
-  }
-  now.begun = then->begun;
-  now.position = then->position;
-  now.plan = then->plan;
-  keep_order_of_own_parts(*then, now, run);
-}
-
 bool some_document_ends_with(const std::string& prefix, int64_t token) {
   constexpr int64_t kEnough = 1000;
   const data::IndexedDataset dataset(prefix);
@@ -496,7 +441,10 @@ RunData open_data(const AllConfig& config, DataUse use, const DataState* resumed
                     "dataset_config.drop_remainder is False, but train_samples ", d.train_samples,
                     " is no multiple of the ", batch_of(config),
                     " samples of a step, and every step has as many; make it one");
-  if (!config.dataset_config.step_data_dir) {
+  if (d.sft_data_path) {
+    return open_examples(config, use, resumed);
+  }
+  if (!d.step_data_dir) {
     return open_text(config, use, resumed);
   }
   check<ValueError>(use == DataUse::kTraining,
@@ -509,6 +457,9 @@ RunData open_data(const AllConfig& config,
                   ProcessGroup& world,
                   DataUse use,
                   const DataState* resumed) {
+  if (config.dataset_config.sft_data_path) {
+    return open_data(config, use, resumed);  // nothing is prepared
+  }
   if (world.rank() != 0) {
     world.barrier();
     return open_data(config, use, resumed);

@@ -193,6 +193,32 @@ def write_states(checkpoint):
     put_state("schedule_of_64_bits", schedule={**trainer["schedule"], "training_iters": 2**63})
 
 
+def write_examples():
+    def said(role, content, **more):
+        return {"role": role, "content": content, **more}
+
+    kinds = [
+        {"prompt": "2+2=", "completion": "4"},
+        {"text": "a plain text \u00e9\U0001f600"},
+        {"messages": [said("user", "q"), said("assistant", "a"), said("user", "r"),
+                      said("assistant", "b")], "tools": [{"name": "f", "parameters": {}}]},
+        {"messages": [said("user", "q"), said("assistant", "a", thought="t"), said("user", "r"),
+                      said("assistant", None, tool_calls=[{"id": 1}])]},
+    ]
+    lines = [json.dumps(kind, ensure_ascii=False) for kind in kinds]
+    put("sft_jsonl", "whole", "\n".join(lines) + "\n")
+    put("sft_jsonl", "whole_bom_and_blank_lines",
+        b"\xef\xbb\xbf" + "\r\n \n".join(lines).encode())
+    put("sft_jsonl", "whole_long", json.dumps({"prompt": "p" * 30, "completion": "c" * 50}) + "\n" +
+        json.dumps({"prompt": "p" * 90, "completion": "c"}))
+    put("sft_jsonl", "many_turns", json.dumps({"messages": [
+        said("user" if i % 2 == 0 else "assistant", str(i), thought="t") for i in range(60)]}))
+    put("sft_jsonl", "two_kinds", json.dumps({"text": "a", "prompt": "b", "completion": "c"}))
+    put("sft_jsonl", "surrogate", '{"text": "\\ud800"}')
+    put("sft_jsonl", "deep", '{"messages": [{"role": "user", "content": ' + "[" * 300)
+    put("sft_jsonl", "gzip", b"\x1f\x8b\x08\x00")
+
+
 def write_hf_configs(checkpoint):
     put("hf_config", "whole_tapestry", (checkpoint / "config.json").read_text())
     llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 512,
@@ -297,6 +323,7 @@ def main():
     write_manifests()
     write_states(checkpoint)
     write_hf_configs(checkpoint)
+    write_examples()
     write_adapter_configs()
     write_curves()
     write_sides()
