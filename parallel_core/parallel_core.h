@@ -22,7 +22,7 @@
 #include "parallel_core/tensor_parallel/layers.h"
 #include "parallel_core/tensor_parallel/mappings.h"
 #include "parallel_core/tensor_parallel/row_collectives.h"
-#include "parallel_core/training/generation.h"
+#include "parallel_core/inference/generation.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/train_one_step.h"

@@ -56,10 +56,11 @@ po::options_description describe(Arguments& arguments) {
                         "path of the result without its endings");
   options.add_options()(
       "tokenizer_type", po::value(&arguments.tokenizer_type),
-      "byte (257 ids), sentencepiece, or character (one id for each in the text)");
+      "byte (257 ids), sentencepiece, character (one id for each in the text), or huggingface "
+      "(tokenizer.json, or vocab.json with merges.txt)");
   options.add_options()("tokenizer_model", po::value(&arguments.tokenizer_model),
-                        "file of the tokenizer; with --train_tokenizer it is written "
-                        "(default PREFIX.model)");
+                        "file of the tokenizer, for huggingface also the folder of a model; with "
+                        "--train_tokenizer it is written (default PREFIX.model)");
   options.add_options()("train_tokenizer", flag(&arguments.train_tokenizer),
                         "make the tokenizer, sentencepiece or character, of the input first");
   options.add_options()("vocab_size", po::value(&arguments.vocab_size),
@@ -80,14 +81,12 @@ po::options_description describe(Arguments& arguments) {
   return options;
 }
 
-bool is_known(const std::string& type) { return type == "sentencepiece" || type == "character"; }
-
 void check_arguments(Arguments& arguments) {
   const auto& input = arguments.prepare.input;
   check<ValueError>(!input.files.empty(), "--input: is missing, expected text files");
   check<ValueError>(!arguments.output_prefix.empty(), "--output_prefix: is missing");
   check<ValueError>(!arguments.tokenizer_type.empty(),
-                    "--tokenizer_type: is missing, expected byte, sentencepiece or character");
+                    concat("--tokenizer_type: is missing, expected ", data::kTokenizerTypes));
   check<ValueError>(
       arguments.split_documents == "file" || arguments.split_documents == "blank_line",
       "--split_documents: \"", arguments.split_documents,
@@ -107,9 +106,10 @@ void check_arguments(Arguments& arguments) {
       arguments.tokenizer_model = arguments.output_prefix + ".model";
     }
   } else {
-    check<ValueError>(type == "byte" || !arguments.tokenizer_model.empty() || !is_known(type),
-                      "--tokenizer_model: the ", type,
-                      " tokenizer needs one, or --train_tokenizer");
+    check<ValueError>(
+        type == "byte" || !arguments.tokenizer_model.empty() || !data::is_tokenizer_type(type),
+        "--tokenizer_model: the ", type, " tokenizer needs one",
+        type == "huggingface" ? "" : ", or --train_tokenizer");
   }
   for (const auto& [given, option] :
        {std::pair{arguments.vocab_size != 0, "--vocab_size"},
@@ -168,7 +168,8 @@ void run(Arguments& arguments) {
   if (arguments.train_tokenizer) {
     print_wrapped(concat("trained ", arguments.tokenizer_model, "\n"));
   }
-  arguments.prepare.tokenizer_model = arguments.tokenizer_model;
+  arguments.prepare.tokenizer_model =
+      data::tokenizer_file(arguments.tokenizer_type, arguments.tokenizer_model);
   const auto tokenizer = data::make_tokenizer(arguments.tokenizer_type, arguments.tokenizer_model);
   constexpr auto kError = tapestry::OutputStream::kError;
   if (tapestry::is_terminal(kError) && tapestry::in_foreground(kError)) {

@@ -22,6 +22,7 @@
 #include "parallel_core/config/render.h"
 #include "parallel_core/config/unknown_names.h"
 #include "parallel_core/config/value.h"
+#include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/profile/analysis.h"
@@ -115,8 +116,13 @@ int evaluate(const po::variables_map& arguments,
       has_path || std::filesystem::exists(saved), saved,
       ": is missing, so --evaluate does not know the model; name its configuration with "
       "--config_path");
+  tapestry::LoadOptions from = load;
+  if (!has_path) {  // before what is given on the command line
+    const std::vector<std::string> base = tapestry::base_overrides(checkpoint);
+    from.overrides.insert(from.overrides.begin(), base.begin(), base.end());
+  }
   const tapestry::AllConfig config = tapestry::init_configs_from_yaml(
-      has_path ? arguments["config_path"].as<std::string>() : saved, load);
+      has_path ? arguments["config_path"].as<std::string>() : saved, from);
   tapestry::evaluate_checkpoint(config, checkpoint, job.world());
   return kFinished;
 }
@@ -329,6 +335,7 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
                                         .replace = arguments.count("replace") != 0,
                                         .world = job.world(),
                                         .ranks_on_host = job.ranks_on_host(),
+                                        .rank_on_host = job.rank_on_host(),
                                         .progress_text = job.progress_text(),
                                         .dump = tapestry::examples::dump_asked_for(arguments)};
   tapestry::add_injection(injection, config, training);

@@ -121,6 +121,7 @@ struct Distributed::State {
   std::shared_ptr<Communicator> communicator;  // null in a world of one
   std::shared_ptr<ProcessGroup> world;
   int ranks_on_host = 1;
+  int rank_on_host = 0;
   std::string progress_text;
   bool finished = false;
 };
@@ -140,6 +141,7 @@ Distributed::Distributed(int& argc, char**& argv) : state_(std::make_unique<Stat
   MPI_Comm host = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
   MPI_Comm_size(host, &state_->ranks_on_host);
+  MPI_Comm_rank(host, &state_->rank_on_host);
   MPI_Comm_free(&host);
   int ranks = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -162,6 +164,8 @@ Distributed::~Distributed() {
 const std::shared_ptr<ProcessGroup>& Distributed::world() const { return state_->world; }
 
 int Distributed::ranks_on_host() const { return state_->ranks_on_host; }
+
+int Distributed::rank_on_host() const { return state_->rank_on_host; }
 
 const std::string& Distributed::progress_text() const { return state_->progress_text; }
 

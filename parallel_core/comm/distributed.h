@@ -48,6 +48,8 @@ class Distributed {
   const std::shared_ptr<ProcessGroup>& world() const;
   /// Ranks that share this one's memory, itself included.
   int ranks_on_host() const;
+  /// This one's number among them, from 0.
+  int rank_on_host() const;
   /// How collectives move on, for the log: "collectives move on while ranks compute"; or that they
   /// do not, and why. Empty in a world of one.
   const std::string& progress_text() const;

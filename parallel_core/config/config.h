@@ -227,6 +227,12 @@ struct DatasetConfig {
   std::string tokenizer_type = "sentencepiece";
   std::optional<std::string> tokenizer_model;
   std::optional<double> character_coverage;  // of a tokenizer that is trained on first use
+  std::optional<std::vector<std::string>> sft_data_path;  // files, or weight, file, ...
+  std::optional<std::vector<std::string>> sft_valid_data_path;
+  bool sft_packing = true;
+  std::string sft_long_examples = "cut";  // cut|drop
+  std::string sft_loss = "answers";       // answers|all
+  std::optional<std::string> chat_template;
   bool operator==(const DatasetConfig&) const = default;
 };
 

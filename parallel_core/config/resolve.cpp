@@ -528,6 +528,11 @@ void resolve_model(Resolution& r) {
   resolve_lora(r);
 }
 
+bool differs_from_default(const AllConfig& config, const char* section, const char* name) {
+  const Key* key = find_key(section, name);
+  return to_yaml(key->field.get(config)) != to_yaml(default_value(*key));
+}
+
 void resolve(Resolution& r) {
   resolve_model(r);
   resolve_training(r);

@@ -41,6 +41,9 @@ class Resolution {
   std::vector<std::string>& errors_;
 };
 
+/// Whether a key's value is another than its default.
+bool differs_from_default(const AllConfig& config, const char* section, const char* name);
+
 /// Completes derived values and checks all combinations.
 void resolve(Resolution& resolution);
 
@@ -49,6 +52,7 @@ void resolve_model(Resolution& resolution);
 void resolve_moe(Resolution& resolution);
 void resolve_lora(Resolution& resolution);
 void resolve_training(Resolution& resolution);
+void resolve_examples(Resolution& resolution);
 void resolve_optimizer(Resolution& resolution);
 void resolve_schedule(Resolution& resolution);
 void resolve_tensorboard(Resolution& resolution);

@@ -2,6 +2,7 @@
 // OptimizerParamScheduler, found before any work.
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 
 #include "parallel_core/config/resolve.h"
@@ -12,11 +13,6 @@ namespace {
 
 constexpr const char* kIters = "training_config.training_iters";
 constexpr const char* kSamples = "dataset_config.train_samples";
-
-bool differs_from_default(const AllConfig& config, const char* section, const char* name) {
-  const Key* key = find_key(section, name);
-  return to_yaml(key->field.get(config)) != to_yaml(default_value(*key));
-}
 
 void resolve_length(Resolution& r) {
   const auto& training = r.config().training_config;
@@ -118,6 +114,7 @@ void resolve_data_source(Resolution& r) {
        {std::pair{"data_path", data.data_path.has_value()},
         std::pair{"train_data_path", data.train_data_path.has_value()},
         std::pair{"text", data.text.has_value()},
+        std::pair{"sft_data_path", data.sft_data_path.has_value()},
         std::pair{"step_data_dir", data.step_data_dir.has_value()}}) {
     if (is_given && !first.empty()) {
       r.error(concat("dataset_config.", key),
@@ -144,18 +141,59 @@ void resolve_data_source(Resolution& r) {
   }
 }
 
+// Files that the tokenizer `huggingface` is read from.
+bool has_huggingface_tokenizer(const std::string& folder) {
+  namespace fs = std::filesystem;
+  const fs::path path = folder;
+  return fs::exists(path / "tokenizer.json") ||
+         (fs::exists(path / "vocab.json") && fs::exists(path / "merges.txt"));
+}
+
+// A run that starts from the folder of a model has its tokenizer, unless it names another. Data
+// that are there already say themselves what they were made with, where the folder has two.
+void take_tokenizer_of_folder(Resolution& r) {
+  auto& data = r.config().dataset_config;
+  const auto& from_hf = r.config().model_config.from_hf;
+  constexpr const char* kType = "dataset_config.tokenizer_type";
+  constexpr const char* kModel = "dataset_config.tokenizer_model";
+  if (!from_hf || data.step_data_dir || data.tokenizer_model ||
+      !has_huggingface_tokenizer(*from_hf)) {
+    return;
+  }
+  if (!r.given(kType)) {
+    const bool has_pieces = std::filesystem::exists(*from_hf + "/tokenizer.model");
+    if (has_pieces && (data.data_path || data.train_data_path)) {
+      return;
+    }
+    data.tokenizer_type = "huggingface";
+    r.derived(kType, "model_config.from_hf");
+  }
+  if (data.tokenizer_type == "huggingface") {
+    data.tokenizer_model = *from_hf;
+    r.derived(kModel, "model_config.from_hf");
+  }
+}
+
 void resolve_tokenizer(Resolution& r) {
+  take_tokenizer_of_folder(r);
   const auto& data = r.config().dataset_config;
   constexpr const char* kCoverage = "dataset_config.character_coverage";
   if (data.tokenizer_type == "byte" && data.tokenizer_model) {
     r.error("dataset_config.tokenizer_model", "the byte tokenizer has no model file");
+  }
+  if (data.tokenizer_type == "huggingface" && !data.tokenizer_model && !data.data_path &&
+      !data.train_data_path && !data.step_data_dir) {
+    r.error("dataset_config.tokenizer_model",
+            "is not given, and the tokenizer `huggingface` is not made of a text; name a "
+            "tokenizer.json, or the folder of a model");
   }
   if (!data.character_coverage) {
     return;
   }
   if (data.tokenizer_type != "sentencepiece") {
     r.error(kCoverage, concat("has no effect with tokenizer_type ", data.tokenizer_type));
-  } else if (data.data_path || data.train_data_path || data.step_data_dir || data.tokenizer_model) {
+  } else if (data.data_path || data.train_data_path || data.step_data_dir || data.sft_data_path ||
+             data.tokenizer_model) {
     r.error(kCoverage,
             "has no effect: no tokenizer is trained here; preprocess_data has an option of this "
             "name");
@@ -166,6 +204,7 @@ void resolve_data(Resolution& r) {
   const auto& data = r.config().dataset_config;
   resolve_data_source(r);
   resolve_tokenizer(r);
+  resolve_examples(r);
   if (data.step_data_dir && data.step_data_dir->empty()) {
     r.error("dataset_config.step_data_dir", "is empty; give a folder or leave the key out");
   }

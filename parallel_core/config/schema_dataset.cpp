@@ -128,12 +128,44 @@ constexpr Key kKeys[] = {
      .doc = "Text files (*.json, *.jsonl: one object with a \"text\" a line) in place of a data "
             "set. They are turned into tokens, and their tokenizer is made, on first use, in "
             "`dataset_dir`."},
+    {.name = "sft_data_path",
+     .field = f<&D::sft_data_path>,
+     .check = satisfies(check_blend, "a file, files, or weight, file, weight, file, ..."),
+     .path = true,
+     .doc = "Examples for fine-tuning in place of text and data sets: JSONL files of `prompt` and "
+            "`completion`, of `messages` (and `tools`), or of `text`. With weights examples are "
+            "drawn in these proportions. A row has whole examples, which do not see each other."},
+    {.name = "sft_valid_data_path",
+     .field = f<&D::sft_valid_data_path>,
+     .check = satisfies(check_files, "files"),
+     .path = true,
+     .doc = "Examples to evaluate on. null: `split` divides the lines of each file of "
+            "`sft_data_path`."},
+    {.name = "sft_packing",
+     .field = f<&D::sft_packing>,
+     .doc = "Put as many examples into a row as have room in it. False: one, and the rest of the "
+            "row is filled up."},
+    {.name = "sft_long_examples",
+     .field = f<&D::sft_long_examples>,
+     .check = one_of("cut|drop"),
+     .doc = "What becomes of an example of more than `seq_length` + 1 tokens: its end is left out, "
+            "or all of it. Both are counted in the log."},
+    {.name = "sft_loss",
+     .field = f<&D::sft_loss>,
+     .check = one_of("answers|all"),
+     .doc = "Tokens that are learned: those of answers, or prompts, too."},
+    {.name = "chat_template",
+     .field = f<&D::chat_template>,
+     .path = true,
+     .doc = "File of a Jinja template that writes `messages` as text. null: that of the "
+            "tokenizer's folder (chat_template.jinja, tokenizer_config.json)."},
     {.name = "split",
      .field = f<&D::split>,
      .check = satisfies(check_split, "one to three shares"),
      .numbers_as_text = true,
      .doc = "Shares of training, validation and test data, in documents; in tokens where the "
-            "documents are too few for a sample of training and of validation."},
+            "documents are too few for a sample of training and of validation. Of `sft_data_path`: "
+            "in lines of each file."},
     {.name = "step_data_dir",
      .field = f<&D::step_data_dir>,
      .path = true,
@@ -141,12 +173,16 @@ constexpr Key kKeys[] = {
             "step_N/rank_R/{tokens,labels,loss_mask}.npy. In place of text and data sets."},
     {.name = "tokenizer_type",
      .field = f<&D::tokenizer_type>,
-     .check = one_of("sentencepiece|byte|character"),
-     .doc = "Tokenizer of the text. It has to be the one that the data were made with."},
+     .check = one_of("sentencepiece|byte|character|huggingface"),
+     .default_text = "sentencepiece; huggingface where model_config.from_hf has such files",
+     .doc = "Tokenizer of the text. It has to be the one that the data were made with. "
+            "`huggingface` reads tokenizer.json, or vocab.json with merges.txt."},
     {.name = "tokenizer_model",
      .field = f<&D::tokenizer_model>,
      .path = true,
-     .doc = "File of the tokenizer `sentencepiece` or `character`. null: the one beside the data."},
+     .doc = "File of the tokenizer `sentencepiece` or `character`; for `huggingface` a "
+            "tokenizer.json, or the folder of a model. null: the one beside the data, or in "
+            "model_config.from_hf."},
     {.name = "character_coverage",
      .field = f<&D::character_coverage>,
      .check = {.low = 0.9, .high = 1.0},

@@ -45,19 +45,60 @@ CharacterTokenizer::CharacterTokenizer(const std::string& model_file) : model_fi
   checksum_ = crc64(bytes);
 }
 
+int32_t CharacterTokenizer::id_of_character(uint32_t point) const {
+  const auto at = std::lower_bound(characters_.begin(), characters_.end(), point);
+  if (at == characters_.end() || *at != point) {
+    throw ValueError(concat(model_file_, ": the character ", shown(point), " is not among the ",
+                            characters_.size(),
+                            " of this tokenizer; make one of a text that has it"));
+  }
+  return static_cast<int32_t>(at - characters_.begin());
+}
+
 std::vector<int32_t> CharacterTokenizer::encode(std::string_view text) const {
   std::vector<int32_t> ids;
   ids.reserve(text.size());
   for (const uint32_t point : code_points(text)) {
-    const auto at = std::lower_bound(characters_.begin(), characters_.end(), point);
-    if (at == characters_.end() || *at != point) {
-      throw ValueError(concat(model_file_, ": the character ", shown(point), " is not among the ",
-                              characters_.size(),
-                              " of this tokenizer; make one of a text that has it"));
-    }
-    ids.push_back(static_cast<int32_t>(at - characters_.begin()));
+    ids.push_back(id_of_character(point));
   }
   return ids;
+}
+
+Encoding CharacterTokenizer::encode_with_spans(std::string_view text) const {
+  Encoding encoding;
+  const ValidText valid(text);
+  int64_t at = 0;
+  for (const uint32_t point : code_points(valid.text())) {
+    const int64_t end = at + static_cast<int64_t>(utf8(point).size());
+    encoding.ids.push_back(id_of_character(point));
+    encoding.spans.push_back({valid.begin_in_bytes(at), valid.end_in_bytes(end)});
+    at = end;
+  }
+  return encoding;
+}
+
+std::unique_ptr<TextDecoder> CharacterTokenizer::text_decoder() const {
+  class Decoder final : public TextDecoder {
+   public:
+    explicit Decoder(const CharacterTokenizer& tokenizer) : tokenizer_(tokenizer) {}
+    std::string add(int32_t id) override { return tokenizer_.decode({&id, 1}); }
+    std::string finish() override { return {}; }
+
+   private:
+    const CharacterTokenizer& tokenizer_;
+  };
+  return std::make_unique<Decoder>(*this);
+}
+
+std::optional<int32_t> CharacterTokenizer::id_of(std::string_view token) const {
+  const std::vector<uint32_t> points = code_points(token);
+  if (points.size() != 1) {
+    return std::nullopt;
+  }
+  const auto at = std::lower_bound(characters_.begin(), characters_.end(), points[0]);
+  return at != characters_.end() && *at == points[0]
+             ? std::optional<int32_t>(static_cast<int32_t>(at - characters_.begin()))
+             : std::nullopt;
 }
 
 std::string CharacterTokenizer::decode(std::span<const int32_t> ids) const {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,7 +27,15 @@ class CharacterTokenizer final : public Tokenizer {
   int64_t vocab_size() const override { return static_cast<int64_t>(characters_.size()) + 1; }
   /// ValueError, naming it, for a character without an id.
   std::vector<int32_t> encode(std::string_view text) const override;
+  Encoding encode_with_spans(std::string_view text) const override;
   std::string decode(std::span<const int32_t> ids) const override;
+  /// As decode(): the end of a document has no spelling.
+  std::string decode_with_special(std::span<const int32_t> ids) const override {
+    return decode(ids);
+  }
+  std::unique_ptr<TextDecoder> text_decoder() const override;
+  /// Of a text of one character.
+  std::optional<int32_t> id_of(std::string_view token) const override;
   int32_t eod_id() const override { return static_cast<int32_t>(characters_.size()); }
   int32_t pad_id() const override { return -1; }
   bool separable_at_newlines() const override { return true; }
@@ -33,6 +43,9 @@ class CharacterTokenizer final : public Tokenizer {
   TokenizerIdentity identity() const override { return {"character", vocab_size(), checksum_}; }
 
  private:
+  // ValueError, naming the character, if there is none.
+  int32_t id_of_character(uint32_t point) const;
+
   std::string model_file_;
   std::string checksum_;
   std::vector<uint32_t> characters_;

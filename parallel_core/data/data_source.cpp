@@ -254,13 +254,6 @@ Batch TokenDataSource::micro_batch(BatchPosition position,
   return batch;
 }
 
-int64_t TokenDataSource::epoch(int64_t first_sample) const {
-  // 128 bits: the product of a long run's tokens need not fit in 64.
-  __extension__ using Wide = __int128;
-  const Wide tokens = Wide{first_sample} * seq_length();
-  return static_cast<int64_t>(tokens / std::max<int64_t>(1, dataset_->tokens_per_epoch()));
-}
-
 SampleCounts sample_counts(int64_t train_iters,
                            int64_t eval_interval,
                            int64_t eval_iters,

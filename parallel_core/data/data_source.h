@@ -81,7 +81,7 @@ class TokenDataSource final : public DataSource {
                     int64_t dp_size) override;
   int64_t seq_length() const override { return dataset_->seq_length(); }
   int64_t size_in_samples() const override { return dataset_->size(); }
-  int64_t epoch(int64_t first_sample) const override;
+  int64_t epoch(int64_t first_sample) const override { return dataset_->epoch(first_sample); }
   const TokenDataset* samples() const override { return dataset_.get(); }
 
  private:

@@ -129,8 +129,13 @@ std::string made_model_path(const std::string& name, const CorpusOptions& option
 std::string corpus_prefix(const std::string& name,
                           const CorpusOptions& options,
                           const Tokenizer& tokenizer) {
+  // Of one size there are several.
+  constexpr size_t kDigits = 8;
+  const std::string which = options.tokenizer_type == "huggingface"
+                                ? "_" + tokenizer.identity().checksum.substr(0, kDigits)
+                                : std::string();
   return concat(options.dataset_dir, "/", name, "_", options.tokenizer_type, "_",
-                tokenizer.vocab_size(), "_text_document");
+                tokenizer.vocab_size(), which, "_text_document");
 }
 
 // Under which a corpus of such files is kept.
@@ -150,11 +155,14 @@ std::unique_ptr<Tokenizer> tokenizer_of(const std::string& name,
                                         PreparedCorpus& corpus) {
   const std::string& type = options.tokenizer_type;
   if (!makes_tokenizer(options)) {
-    corpus.tokenizer_model = options.tokenizer_model;
+    corpus.tokenizer_model = tokenizer_file(type, options.tokenizer_model);
     return make_tokenizer(type, options.tokenizer_model);
   }
-  check<ValueError>(type == "sentencepiece" || type == "character", "tokenizer_type: \"", type,
-                    "\" is unknown, expected byte, sentencepiece or character");
+  check<ValueError>(is_tokenizer_type(type), "tokenizer_type: \"", type, "\" is unknown, expected ",
+                    kTokenizerTypes);
+  check<ValueError>(type != "huggingface",
+                    "tokenizer_model: the huggingface tokenizer is not made of a text; name a "
+                    "tokenizer.json, or the folder of a model");
   corpus.tokenizer_model = made_model_path(name, options);
   if (auto tokenizer = existing_tokenizer(type, corpus.tokenizer_model, input.files)) {
     return tokenizer;
@@ -258,7 +266,7 @@ bool text_is_prepared(const std::vector<std::string>& files, const CorpusOptions
   } else {
     tokenizer = make_tokenizer(options.tokenizer_type, options.tokenizer_model);
     if (!options.tokenizer_model.empty()) {
-      sources.push_back(options.tokenizer_model);
+      sources.push_back(tokenizer_file(options.tokenizer_type, options.tokenizer_model));
     }
   }
   return tokenizer &&

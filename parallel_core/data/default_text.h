@@ -24,14 +24,14 @@ std::string run_command(const std::string& command, const std::string& advice);
 struct CorpusOptions {
   /// Folder of the prepared files; it is made if need be.
   std::string dataset_dir;
-  /// "byte", "sentencepiece" or "character".
+  /// "byte", "sentencepiece", "character" or "huggingface".
   std::string tokenizer_type = "sentencepiece";
   /// Pieces of the SentencePiece model that is trained; other tokenizers have the ids that they
   /// need.
   int64_t vocab_size = 512;
   /// Of a SentencePiece model that is trained.
   std::optional<double> character_coverage;
-  /// A model to use instead of making one of the text.
+  /// A model to use instead of making one of the text, as huggingface needs it.
   std::string tokenizer_model;
 };
 
@@ -51,10 +51,11 @@ struct PreparedCorpus {
 };
 
 /// Makes the tokenizer of the text and encodes it, each document ended by the end-of-document id:
-/// DIR/NAME_TOKENIZER_VOCAB.model and DIR/NAME_TOKENIZER_VOCAB_text_document.{idx,bin}, with the
-/// record of the tokenizer. Files that are complete, newer than what they are made of, and made
-/// with this tokenizer are used again; every file appears under its name only when complete, and
-/// processes that start at once wait for the first.
+/// DIR/NAME_TOKENIZER_VOCAB.model and DIR/NAME_TOKENIZER_VOCAB_text_document.{idx,bin} (for
+/// huggingface with digits of its checksum behind VOCAB), with the record of the tokenizer. Files
+/// that are complete, newer than what they are made of, and made with this tokenizer are used
+/// again; every file appears under its name only when complete, and processes that start at once
+/// wait for the first.
 PreparedCorpus prepare_corpus(const std::string& name,
                               const TextInput& input,
                               const CorpusOptions& options);

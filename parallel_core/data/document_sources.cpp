@@ -10,6 +10,7 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/file.h"
 #include "parallel_core/data/indexed_dataset.h"
+#include "parallel_core/data/line_reader.h"
 
 namespace tapestry::data {
 namespace {
@@ -129,10 +130,32 @@ std::optional<DocumentSources> read_document_sources(const std::string& prefix, 
   return sources;
 }
 
+namespace {
+
+// The lines of a file of examples, which is a data set of its own.
+DocumentSources lines_of(const std::string& path) {
+  DocumentSources sources;
+  LineReader reader(path);
+  for (std::string line; reader.next(line);) {
+    const size_t newline = line.ends_with('\n') ? 1 : 0;
+    sources.documents.push_back(
+        {0, static_cast<int64_t>(reader.offset()), static_cast<int64_t>(line.size() - newline)});
+  }
+  sources.files.push_back(reader.file());
+  return sources;
+}
+
+}  // namespace
+
 const DocumentFinder::Dataset& DocumentFinder::open(const std::string& prefix) {
   const auto known = datasets_.find(prefix);
   if (known != datasets_.end()) {
     return known->second;
+  }
+  if (fs::is_regular_file(prefix)) {
+    Dataset lines{.documents = 0, .sources = lines_of(prefix)};
+    lines.documents = std::ssize(lines.sources->documents);
+    return datasets_.emplace(prefix, std::move(lines)).first->second;
   }
   Dataset opened{.documents = IndexedDataset(prefix).num_documents(), .sources = std::nullopt};
   opened.sources = read_document_sources(prefix, opened.documents);
@@ -172,7 +195,8 @@ std::optional<DocumentPlace> DocumentFinder::find(const std::string& prefix, int
 nlohmann::ordered_json documents_json(const RowOrigin& origin, DocumentFinder& finder) {
   Json documents = Json::array();
   for (const DocumentPart& part : origin.documents) {
-    const std::optional<DocumentPlace> place = finder.find(origin.dataset, part.document);
+    const std::optional<DocumentPlace> place =
+        finder.find(part.dataset.empty() ? origin.dataset : part.dataset, part.document);
     Json entry = {{"id", part.document}, {"first", part.first}, {"count", part.count}};
     entry["file"] = place ? Json(place->file) : Json();
     entry["offset"] = place ? Json(place->offset) : Json();

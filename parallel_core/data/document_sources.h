@@ -39,7 +39,8 @@ struct DocumentPlace {
   int64_t bytes = 0;
 };
 
-/// Looks up documents of any data sets; the files of each are read once.
+/// Looks up documents of any data sets; the files of each are read once. A file of examples is a
+/// data set too, whose documents are its lines, blank ones and all.
 class DocumentFinder {
  public:
   /// None if nothing is known of the data set's texts. IoError as IndexedDataset and

@@ -10,9 +10,12 @@ namespace tapestry::data {
 
 /// Successive tokens of one document.
 struct DocumentPart {
-  int64_t document = 0;  ///< its number in the data set, from 0, as PREFIX.idx has documents
-  int64_t first = 0;     ///< the first of these tokens, counted in the document
-  int64_t count = 0;     ///< how many, at least 1
+  int64_t document =
+      0;              ///< its number in the data set, from 0: as PREFIX.idx has documents, or lines
+  int64_t first = 0;  ///< the first of these tokens, counted in the document
+  int64_t count = 0;  ///< how many, at least 1
+  /// Where a row has documents of several data sets, the one of this; empty: RowOrigin::dataset.
+  std::string dataset = {};
   bool operator==(const DocumentPart&) const = default;
 };
 
@@ -24,7 +27,7 @@ struct RecordedRow {
 };
 
 struct RowOrigin {
-  /// Prefix of the indexed data set, or the folder of recorded steps.
+  /// Prefix of the indexed data set, the file of examples, or the folder of recorded steps.
   std::string dataset;
   /// In the order of the row. Together they are all tokens that the row is made of: its inputs and,
   /// unless GPTDatasetOptions::add_extra_token is off, one more, the label of the last input; fewer

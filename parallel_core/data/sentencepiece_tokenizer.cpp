@@ -2,6 +2,8 @@
 
 #include <sentencepiece_processor.h>
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "autograd/tensor/error.h"
@@ -22,7 +24,7 @@ class WireReader {
     uint64_t number = 0;
     uint64_t wire_type = 0;
     uint64_t varint = 0;       // of wire type 0
-    std::string_view content;  // of wire type 2
+    std::string_view content;  // of wire types 2 and 5
     uint64_t offset = 0;       // of the content in the file
   };
 
@@ -49,7 +51,8 @@ class WireReader {
         break;
       }
       case 5:
-        take(4);
+        field.offset = base_ + at_;
+        field.content = take(4);
         break;
       default:
         require(false, concat("wire type ", field.wire_type));
@@ -90,26 +93,42 @@ class WireReader {
   size_t at_ = 0;
 };
 
-void inspect_piece(std::string_view bytes, uint64_t offset, SentencePieceModelInfo& info) {
-  constexpr uint64_t kUserDefined = 4;
+SentencePiece read_piece(std::string_view bytes, uint64_t offset) {
   WireReader reader(bytes, offset);
   WireReader::Field field;
-  std::string_view piece;
-  uint64_t type = 1;
+  SentencePiece piece;
   while (reader.next(field)) {
     if (field.number == 1) {
       reader.require(field.wire_type == 2, "a piece without text");
-      piece = field.content;
+      piece.text = field.content;
+    } else if (field.number == 2) {
+      reader.require(field.wire_type == 5, "a piece without score");
+      std::memcpy(&piece.score, field.content.data(), sizeof(piece.score));
     } else if (field.number == 3) {
       reader.require(field.wire_type == 0, "a piece without type");
-      type = field.varint;
+      piece.type = static_cast<int64_t>(field.varint);
     }
   }
+  return piece;
+}
+
+void inspect_piece(const SentencePiece& piece, SentencePieceModelInfo& info) {
+  constexpr int64_t kUserDefined = 4;
   ++info.pieces;
-  if (piece == "\n") {
-    info.newline_is_user_defined = info.newline_is_user_defined || type == kUserDefined;
-  } else if (piece.find('\n') != std::string_view::npos) {
+  if (piece.text == "\n") {
+    info.newline_is_user_defined = info.newline_is_user_defined || piece.type == kUserDefined;
+  } else if (piece.text.find('\n') != std::string::npos) {
     info.newline_inside_piece = true;
+  }
+}
+
+void inspect_trainer(std::string_view bytes, uint64_t offset, SentencePieceModelInfo& info) {
+  WireReader reader(bytes, offset);
+  WireReader::Field field;
+  while (reader.next(field)) {
+    if (field.number == 3) {
+      info.model_type = static_cast<int64_t>(field.varint);
+    }
   }
 }
 
@@ -142,7 +161,9 @@ SentencePieceModelInfo inspect_sentencepiece_model(std::string_view bytes) {
       reader.require(field.wire_type == 2, concat("field ", field.number, " is not a message"));
     }
     if (field.number == 1) {
-      inspect_piece(field.content, field.offset, info);
+      inspect_piece(read_piece(field.content, field.offset), info);
+    } else if (field.number == 2) {
+      inspect_trainer(field.content, field.offset, info);
     } else if (field.number == 3) {
       inspect_normalizer(field.content, field.offset, info);
     }
@@ -151,6 +172,20 @@ SentencePieceModelInfo inspect_sentencepiece_model(std::string_view bytes) {
   // They stand after the pieces: without them the file was cut between two fields.
   reader.require(has_trainer && has_normalizer, "no trainer_spec or normalizer_spec");
   return info;
+}
+
+std::vector<SentencePiece> sentencepiece_pieces(std::string_view bytes) {
+  std::vector<SentencePiece> pieces;
+  WireReader reader(bytes, 0);
+  WireReader::Field field;
+  while (reader.next(field)) {
+    if (field.number == 1) {
+      reader.require(field.wire_type == 2, "field 1 is not a message");
+      pieces.push_back(read_piece(field.content, field.offset));
+    }
+  }
+  reader.require(!pieces.empty(), "no pieces");
+  return pieces;
 }
 
 struct SentencePieceTokenizer::Processor {
@@ -188,15 +223,116 @@ std::vector<int32_t> SentencePieceTokenizer::encode(std::string_view text) const
   return {ids.begin(), ids.end()};
 }
 
+Encoding SentencePieceTokenizer::encode_with_spans(std::string_view text) const {
+  const ValidText valid(text);
+  sentencepiece::ImmutableSentencePieceText pieces;
+  const auto status = processor_->processor.Encode(valid.text(), pieces.mutable_proto());
+  check<RuntimeError>(status.ok(), model_file_, ": text cannot be encoded: ", status.ToString());
+  Encoding encoding;
+  for (const auto& piece : pieces.pieces()) {
+    encoding.ids.push_back(static_cast<int32_t>(piece.id()));
+    encoding.spans.push_back(
+        {static_cast<int64_t>(piece.begin()), static_cast<int64_t>(piece.end())});
+  }
+  // Of the bytes of a character only the last one has its place.
+  for (size_t i = encoding.ids.size(); i-- > 1;) {
+    TextSpan& span = encoding.spans[i - 1];
+    if (span.begin == span.end && processor_->processor.IsByte(encoding.ids[i - 1]) &&
+        processor_->processor.IsByte(encoding.ids[i]) && span.begin == encoding.spans[i].begin) {
+      span = encoding.spans[i];
+    }
+  }
+  for (TextSpan& span : encoding.spans) {
+    const bool empty = span.begin == span.end;
+    span.begin = valid.begin_in_bytes(span.begin);
+    span.end = empty ? span.begin : valid.end_in_bytes(span.end);
+  }
+  return encoding;
+}
+
+void SentencePieceTokenizer::check_id(int32_t id) const {
+  check<ValueError>(id >= 0 && id < vocab_size(), model_file_, ": id ", id, " is outside 0 .. ",
+                    vocab_size() - 1);
+}
+
 std::string SentencePieceTokenizer::decode(std::span<const int32_t> ids) const {
   for (const int32_t id : ids) {
-    check<ValueError>(id >= 0 && id < vocab_size(), model_file_, ": id ", id, " is outside 0 .. ",
-                      vocab_size() - 1);
+    check_id(id);
   }
   std::string text;
   const auto status = processor_->processor.Decode(std::vector<int>(ids.begin(), ids.end()), &text);
   check<RuntimeError>(status.ok(), model_file_, ": ids cannot be decoded: ", status.ToString());
   return text;
+}
+
+std::string SentencePieceTokenizer::decode_with_special(std::span<const int32_t> ids) const {
+  std::string text;
+  size_t begin = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    check_id(ids[i]);
+    if (processor_->processor.IsControl(ids[i])) {
+      text += decode(ids.subspan(begin, i - begin)) + piece(ids[i]);
+      begin = i + 1;
+    }
+  }
+  return text + decode(ids.subspan(begin));
+}
+
+// What a piece adds to a text depends on whether anything stands before it, and on the bytes beside
+// it where it is one. So bytes are held until another piece comes; it is decoded behind the last
+// ids that have text, and their text taken away.
+class SentencePieceTokenizer::Decoder final : public TextDecoder {
+ public:
+  explicit Decoder(const SentencePieceTokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  std::string add(int32_t id) override {
+    tokenizer_.check_id(id);
+    const bool byte = tokenizer_.processor_->processor.IsByte(id);
+    std::string text = byte ? std::string() : take();
+    ids_.push_back(id);
+    return byte ? text : text + take();
+  }
+
+  std::string finish() override {
+    std::string text = take();
+    ids_.clear();
+    known_ = 0;
+    return text;
+  }
+
+ private:
+  std::string take() {
+    std::string text = tokenizer_.decode(ids_);
+    std::string rest = text.substr(std::min(known_, text.size()));
+    if (!rest.empty()) {  // else nothing stands before the next piece yet, as far as is known
+      const auto& processor = tokenizer_.processor_->processor;
+      size_t last = ids_.size() - 1;
+      while (last > 0 && (processor.IsByte(ids_[last]) || processor.IsControl(ids_[last]))) {
+        --last;
+      }
+      while (last > 0 && processor.IsByte(ids_[last - 1])) {
+        --last;
+      }
+      ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(last));
+      text = tokenizer_.decode(ids_);
+    }
+    known_ = text.size();
+    return rest;
+  }
+
+  const SentencePieceTokenizer& tokenizer_;
+  std::vector<int32_t> ids_;
+  size_t known_ = 0;  // bytes of the text of ids_ that were given
+};
+
+std::unique_ptr<TextDecoder> SentencePieceTokenizer::text_decoder() const {
+  return std::make_unique<Decoder>(*this);
+}
+
+std::optional<int32_t> SentencePieceTokenizer::id_of(std::string_view token) const {
+  const int id = processor_->processor.PieceToId(token);
+  return id >= 0 && id < vocab_size() && piece(id) == token ? std::optional<int32_t>(id)
+                                                            : std::nullopt;
 }
 
 int32_t SentencePieceTokenizer::bos_id() const { return processor_->processor.bos_id(); }
@@ -208,8 +344,7 @@ int32_t SentencePieceTokenizer::pad_id() const { return processor_->processor.pa
 int32_t SentencePieceTokenizer::unk_id() const { return processor_->processor.unk_id(); }
 
 std::string SentencePieceTokenizer::piece(int32_t id) const {
-  check<ValueError>(id >= 0 && id < vocab_size(), model_file_, ": id ", id, " is outside 0 .. ",
-                    vocab_size() - 1);
+  check_id(id);
   return processor_->processor.IdToPiece(id);
 }
 

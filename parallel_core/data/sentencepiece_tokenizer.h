@@ -22,7 +22,15 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   int64_t vocab_size() const override;
   std::vector<int32_t> encode(std::string_view text) const override;
+  /// Where the model normalizes the text the parts are SentencePiece's own; each byte of a
+  /// character without a piece has the whole character.
+  Encoding encode_with_spans(std::string_view text) const override;
   std::string decode(std::span<const int32_t> ids) const override;
+  /// Each stretch between control pieces is decoded alone.
+  std::string decode_with_special(std::span<const int32_t> ids) const override;
+  std::unique_ptr<TextDecoder> text_decoder() const override;
+  /// Of a piece as the model spells it: "<s>", "\u2581the".
+  std::optional<int32_t> id_of(std::string_view token) const override;
   /// The id of the piece that begins a sentence, usually "<s>".
   int32_t bos_id() const override;
   /// The id of the piece that ends a sentence, usually "</s>".
@@ -38,6 +46,9 @@ class SentencePieceTokenizer final : public Tokenizer {
 
  private:
   struct Processor;
+  class Decoder;
+
+  void check_id(int32_t id) const;
 
   std::unique_ptr<Processor> processor_;
   std::string model_file_;
@@ -54,10 +65,21 @@ struct SentencePieceModelInfo {
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool has_normalization_rules = false;
+  int64_t model_type = 1;  ///< 1 unigram, 2 BPE, 3 words, 4 characters
+};
+
+/// An entry of a model's vocabulary, whose id is its place.
+struct SentencePiece {
+  std::string text;
+  float score = 0;
+  int64_t type = 1;  ///< 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
 };
 
 /// Walks through a serialized model. ValueError, with the offset, if the bytes are not one.
 SentencePieceModelInfo inspect_sentencepiece_model(std::string_view bytes);
+
+/// The vocabulary of a serialized model. ValueError, with the offset, if the bytes are not one.
+std::vector<SentencePiece> sentencepiece_pieces(std::string_view bytes);
 
 struct SentencePieceTrainingOptions {
   int64_t vocab_size = 512;

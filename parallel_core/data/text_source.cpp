@@ -5,110 +5,12 @@
 
 #include "autograd/io/input_file.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/checksum.h"
+#include "parallel_core/data/line_reader.h"
 
 namespace tapestry::data {
 namespace {
 
-using std::string_view_literals::operator""sv;
-
 constexpr size_t kPieceBytes = size_t{1} << 20U;
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-
-// Files that are no text, by how they begin.
-struct Disguise {
-  std::string_view magic;
-  const char* what;
-  const char* remedy;
-};
-constexpr Disguise kDisguises[] = {
-    {"\x1F\x8B"sv, "is compressed by gzip", "unpack it first: gunzip -k FILE"},
-    {"\x28\xB5\x2F\xFD"sv, "is compressed by zstd", "unpack it first: zstd -d FILE"},
-    {"\xFD\x37\x7A\x58\x5A\0"sv, "is compressed by xz", "unpack it first: unxz -k FILE"},
-    {"PK\x03\x04"sv, "is a zip archive (or an office document)", "unpack it first"},
-    {"%PDF-"sv, "is a PDF document", "turn it into text first: pdftotext FILE"},
-    {"\xFF\xFE"sv, "is UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 FILE > NEW"},
-    {"\xFE\xFF"sv, "is UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 FILE > NEW"},
-    {"MMIDIDX"sv, "is the index of a data set",
-     "its path without .idx is what dataset_config.data_path takes"},
-};
-
-std::string replace_file(std::string remedy, const std::string& path) {
-  const size_t at = remedy.find("FILE");
-  return at == std::string::npos ? remedy : remedy.replace(at, 4, path);
-}
-
-// The first bytes of a file; ValueError if they are not those of a text.
-std::string beginning_of_text(const InputFile& file) {
-  constexpr uint64_t kMost = 8;
-  std::string begin(std::min(kMost, file.size()), '\0');
-  file.read_at(0, begin.data(), begin.size(), "text");
-  for (const Disguise& disguise : kDisguises) {
-    check<ValueError>(!begin.starts_with(disguise.magic), file.path(), ": ", disguise.what,
-                      ", expected plain text; ", replace_file(disguise.remedy, file.path()));
-  }
-  return begin;
-}
-
-bool is_blank(std::string_view line) {
-  return line.find_first_not_of(" \t\r\n\f\v") == std::string_view::npos;
-}
-
-// Reads a file line by line; each line keeps its newline, the last one may have none.
-class LineReader {
- public:
-  explicit LineReader(const std::string& path) : file_(path) {
-    if (beginning_of_text(file_).starts_with(kByteOrderMark)) {
-      done_ = kByteOrderMark.size();
-      checksum_.add(kByteOrderMark);
-    }
-    end_ = done_;
-  }
-
-  bool next(std::string& line) {
-    begin_ = end_;
-    const bool found = read_line(line);
-    end_ = begin_ + line.size();
-    return found;
-  }
-  uint64_t bytes_read() const { return done_; }
-  // Of the line that was read last.
-  uint64_t offset() const { return begin_; }
-  // When all lines have been read.
-  TextFile file() const {
-    return {file_.path(), static_cast<int64_t>(file_.size()), checksum_.text()};
-  }
-
- private:
-  bool read_line(std::string& line) {
-    line.clear();
-    while (true) {
-      const size_t end = buffer_.find('\n', at_);
-      if (end != std::string::npos) {
-        line.append(buffer_, at_, end + 1 - at_);
-        at_ = end + 1;
-        return true;
-      }
-      line.append(buffer_, at_);
-      at_ = 0;
-      buffer_.resize(std::min<uint64_t>(kPieceBytes, file_.size() - done_));
-      if (buffer_.empty()) {
-        return !line.empty();
-      }
-      file_.read_at(done_, buffer_.data(), buffer_.size(), "text");
-      done_ += buffer_.size();
-      checksum_.add(buffer_);
-    }
-  }
-
-  InputFile file_;
-  Crc64 checksum_;
-  std::string buffer_;
-  size_t at_ = 0;
-  uint64_t done_ = 0;
-  uint64_t begin_ = 0;
-  uint64_t end_ = 0;
-};
 
 // Collects the lines of a document and hands them on, in pieces if that is allowed.
 class DocumentBuffer {
@@ -170,7 +72,7 @@ std::string json_text(const std::string& line,
 std::vector<std::string> check_text_files(const std::vector<std::string>& files) {
   std::vector<std::string> remarks;
   for (const std::string& path : files) {
-    if (beginning_of_text(InputFile(path)).starts_with(kByteOrderMark)) {
+    if (begins_with_byte_order_mark(InputFile(path))) {
       remarks.push_back(
           concat(path, ": begins with a byte-order mark, which is no part of the text"));
     }

@@ -33,6 +33,8 @@ class TokenDataset {
   virtual int64_t seq_length() const = 0;
   /// Tokens of the underlying text read once.
   virtual int64_t tokens_per_epoch() const = 0;
+  /// How many times the text was read completely before sample `first_sample`.
+  virtual int64_t epoch(int64_t first_sample) const;
   /// Sample k. IndexError outside [0, size()).
   virtual Sample get(int64_t k) const = 0;
 

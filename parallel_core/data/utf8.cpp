@@ -1,16 +1,21 @@
 #include "parallel_core/data/utf8.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "autograd/tensor/error.h"
 
 namespace tapestry::data {
 namespace {
 
+constexpr std::string_view kReplacementText = "\xEF\xBF\xBD";
+
 struct Sequence {
   size_t length;  // bytes to consume, at least 1
   bool valid;
+  bool cut = false;  // the bytes end inside it
 };
 
 // Reads the sequence that begins at `at`; Unicode standard, table 3-7.
@@ -37,7 +42,10 @@ Sequence next_sequence(std::string_view bytes, size_t at) {
     return {1, false};
   }
   for (size_t i = 1; i < length; ++i) {
-    if (at + i >= bytes.size() || byte(at + i) < low || byte(at + i) > high) {
+    if (at + i >= bytes.size()) {
+      return {i, false, true};
+    }
+    if (byte(at + i) < low || byte(at + i) > high) {
       return {i, false};
     }
     low = 0x80;
@@ -67,11 +75,65 @@ std::string replace_invalid_utf8(std::string_view bytes) {
     if (sequence.valid) {
       text.append(bytes.substr(at, sequence.length));
     } else {
-      text.append("\xEF\xBF\xBD");
+      text.append(kReplacementText);
     }
     at += sequence.length;
   }
   return text;
+}
+
+ValidText::ValidText(std::string_view bytes) : text_(bytes) {
+  if (is_valid_utf8(bytes)) {
+    return;
+  }
+  for (size_t at = 0; at < bytes.size();) {
+    const Sequence sequence = next_sequence(bytes, at);
+    if (sequence.valid) {
+      repaired_.append(bytes.substr(at, sequence.length));
+    } else {
+      replaced_.push_back({static_cast<int64_t>(repaired_.size()), static_cast<int64_t>(at),
+                           static_cast<int64_t>(sequence.length)});
+      repaired_.append(kReplacementText);
+    }
+    at += sequence.length;
+  }
+  text_ = repaired_;
+}
+
+const ValidText::Replaced* ValidText::last_before(int64_t at) const {
+  const auto after =
+      std::upper_bound(replaced_.begin(), replaced_.end(), at,
+                       [](int64_t value, const Replaced& part) { return value <= part.in_text; });
+  return after == replaced_.begin() ? nullptr : &*std::prev(after);
+}
+
+int64_t ValidText::begin_in_bytes(int64_t begin) const {
+  const Replaced* part = last_before(begin);
+  if (part == nullptr) {
+    return begin;
+  }
+  const int64_t behind = begin - part->in_text - static_cast<int64_t>(kReplacementText.size());
+  return behind < 0 ? part->in_bytes : part->in_bytes + part->length + behind;
+}
+
+int64_t ValidText::end_in_bytes(int64_t end) const {
+  const Replaced* part = last_before(end);
+  if (part == nullptr) {
+    return end;
+  }
+  const int64_t behind = end - part->in_text - static_cast<int64_t>(kReplacementText.size());
+  return part->in_bytes + part->length + std::max<int64_t>(behind, 0);
+}
+
+size_t without_cut_character(std::string_view bytes) {
+  constexpr size_t kLongestCut = 3;
+  for (size_t length = 1; length <= std::min(kLongestCut, bytes.size()); ++length) {
+    const Sequence sequence = next_sequence(bytes, bytes.size() - length);
+    if (sequence.cut && sequence.length == length) {
+      return bytes.size() - length;
+    }
+  }
+  return bytes.size();
 }
 
 std::vector<uint32_t> code_points(std::string_view bytes) {

@@ -36,7 +36,7 @@ constexpr const char* kNameTheBase =
 }  // namespace
 
 bool holds_adapter(const std::string& folder) {
-  return is_file(fs::path(folder) / kAdapterConfigFile) &&
+  return is_file(fs::path(folder) / kAdapterConfigFile) && !holds_weights(folder) &&
          (is_file(fs::path(folder) / kAdapterWeightsFile) ||
           is_file(fs::path(folder) / kBaseModelFile));
 }
@@ -130,6 +130,18 @@ AdapterBase find_adapter_base(const std::string& folder, const std::string& give
   }
   throw IoError(concat(config, ": base_model_name_or_path is ", named,
                        ", which is no folder here; ", kNameTheBase));
+}
+
+std::vector<std::string> base_overrides(const std::string& folder) {
+  const std::optional<AdapterBase> base = read_adapter_base(folder);
+  if (!base || base->path.empty() || !is_file(fs::path(base->path) / "config.json")) {
+    return {};
+  }
+  std::string quoted;
+  for (const char c : base->path) {
+    quoted += c == '\'' ? std::string("''") : std::string(1, c);
+  }
+  return {concat("model_config.from_hf='", quoted, "'")};
 }
 
 void check_adapter_base(const std::string& folder, const std::string& base) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "autograd/io/tensor_source.h"
 #include "parallel_core/dist_checkpointing/peft_config.h"
@@ -24,8 +25,8 @@ struct AdapterBase {
   std::string fingerprint;  ///< weights_fingerprint(path); empty: not known
 };
 
-/// Whether a folder has both files of an adapter, or has had them: a checkpoint of one that has
-/// lost its weights counts.
+/// Whether a folder has both files of an adapter, and no model's weights, or has had them: a
+/// checkpoint of one that has lost its weights counts.
 bool holds_adapter(const std::string& folder);
 
 /// Opens adapter_model.safetensors. IoError if it is missing or is not what it should be; for
@@ -49,6 +50,11 @@ std::optional<AdapterBase> read_adapter_base(const std::string& folder);
 /// somebody's weights. With a fingerprint where the adapter has one, which is not compared yet.
 /// IoError that says what to give if there is no such folder or file.
 AdapterBase find_adapter_base(const std::string& folder, const std::string& given = {});
+
+/// Overrides ("section.key=value") for the config.yaml of a checkpoint: its base is where
+/// base_model.json says, which its model_config.from_hf may say as seen from another folder. Empty
+/// for other checkpoints, and where the base is not there or no folder with a config.json.
+std::vector<std::string> base_overrides(const std::string& folder);
 
 /// ValueError, naming both, if the weights at `base` are not those that the adapter was trained
 /// beside. Nothing for a folder that does not say.

@@ -22,6 +22,7 @@
 #include "parallel_core/dist_checkpointing/hf_config.h"
 #include "parallel_core/dist_checkpointing/manifest.h"
 #include "parallel_core/dist_checkpointing/peft_names.h"
+#include "parallel_core/dist_checkpointing/peft_plan.h"
 #include "parallel_core/dist_checkpointing/shard_files.h"
 #include "parallel_core/dist_checkpointing/slice_runs.h"
 #include "parallel_core/dist_checkpointing/stored_tensors.h"
@@ -233,11 +234,15 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
   texts_.merge(hf_files(config_, has_file_names_, dtype, options_.source));
   if (adapter) {
     texts_.erase("config.json");  // that of the base, and beside that
-    texts_[kAdapterConfigFile] = options_.adapter_config;
-    texts_[kBaseModelFile] = options_.base_model;
+    texts_[kAdapterConfigFile] = options_.adapter_config.empty()
+                                     ? peft_config_text(peft_config_of(config_, /*base=*/""))
+                                     : options_.adapter_config;
+    if (!options_.base_model.empty()) {
+      texts_[kBaseModelFile] = options_.base_model;
+    }
   }
   texts_["config.yaml"] = options_.resolved_config;
-  if (!options_.tokenizer_model.empty()) {
+  if (!options_.tokenizer_model.empty() && !options_.tokenizer_in_source) {
     texts_["tokenizer.model"] = whole_file(options_.tokenizer_model);
   }
   if (!options_.training_state.empty()) {

@@ -282,6 +282,9 @@ std::string own_model_config_json(const TransformerConfig& config,
 
 std::string generation_config_json(const HfSource& source) {
   const TokenIds& ids = source.token_ids;
+  if (source.keeps_generation_config && !source.generation_config.empty()) {
+    return source.generation_config;
+  }
   if (!source.generation_config.empty()) {
     const HfJson json = HfJson::parse(source.generation_config, nullptr, false);
     const auto has = [&](const char* name, const HfJson& id) {
@@ -311,6 +314,9 @@ std::map<std::string, std::string> hf_files(const TransformerConfig& config,
   }
   for (const std::string& file : source.files) {
     files[fs::path(file).filename()] = content_of(file);
+  }
+  for (const auto& [name, path] : source.copies) {
+    files[name] = content_of(path);
   }
   return files;
 }

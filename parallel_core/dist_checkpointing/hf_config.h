@@ -17,6 +17,11 @@ struct HfSource {
   std::string generation_config;   ///< started from; empty if there are none
   std::vector<std::string> files;  ///< paths of tokenizer files that are copied as they are
   std::string tokenizer_config;    ///< content of tokenizer_config.json; empty: none, or in files
+  /// Files that are copied under these names, from these paths.
+  std::map<std::string, std::string> copies;
+  /// The folder's tokenizer is the run's: what the folder says of ids, such as several that end an
+  /// answer, stays as it came.
+  bool keeps_generation_config = false;
 };
 
 /// What is to be kept of the folder that weights were loaded from: config.json and
@@ -46,8 +51,8 @@ std::string own_model_config_json(const TransformerConfig& config,
                                   DType stored,
                                   const TokenIds& token_ids);
 
-/// Content of generation_config.json: source.generation_config if it has the same ids, else the ids
-/// alone.
+/// Content of generation_config.json: source.generation_config if it is kept or has the same ids,
+/// else the ids alone.
 std::string generation_config_json(const HfSource& source);
 
 /// config.json, generation_config.json and the source's files of a tokenizer, by name. `named`: the

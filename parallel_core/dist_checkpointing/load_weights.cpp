@@ -18,6 +18,7 @@
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/dist_checkpointing/upcycle.h"
 #include "parallel_core/file_place.h"
+#include "parallel_core/lora/adapter_plan.h"
 #include "parallel_core/lora/freeze_base.h"
 #include "parallel_core/parameter_ranks.h"
 #include "parallel_core/pipeline_parallel/collect.h"
@@ -114,8 +115,15 @@ UpcycledTensor start_of(const std::string& logical, WeightsOf of) {
   return of == WeightsOf::kDenseModel ? upcycled_tensor(logical) : UpcycledTensor{.name = logical};
 }
 
-bool is_part(const nn::Parameter& parameter, WeightsOf of) {
-  return of == WeightsOf::kAdapter ? parameter.requires_grad() : !parameter.flags().adapter;
+using LogicalNames = std::set<std::string>;
+
+// `saved`: what is trained whole beside an adapter. Whether something wants a gradient says nothing
+// here: a model that is only asked wants none.
+bool is_part(const nn::Parameter& parameter, WeightsOf of, const LogicalNames& saved) {
+  const bool is_saved =
+      !parameter.logical().empty() && saved.contains(parameter.logical().front().name);
+  return of == WeightsOf::kAdapter ? parameter.flags().adapter || is_saved
+                                   : !parameter.flags().adapter;
 }
 
 FilePlace place_in(const FileNames& scheme,
@@ -141,7 +149,8 @@ bool repeats_embeddings(const TensorSource& files,
 nn::LoadReport compare_with_files(const ParallelModel& model,
                                   const TensorSource& files,
                                   const FileNames& scheme,
-                                  WeightsOf of) {
+                                  WeightsOf of,
+                                  const LogicalNames& saved = {}) {
   nn::LoadReport report;
   std::set<std::string> used;
   std::set<std::string> seen;
@@ -160,7 +169,7 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
     }
   };
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    if (!is_part(*entry.parameter, of)) {
+    if (!is_part(*entry.parameter, of, saved)) {
       continue;
     }
     for (const nn::LogicalTensor& logical : entry.parameter->logical()) {
@@ -209,6 +218,7 @@ struct Fitting {
   FileNames scheme;
   bool by_module_paths = false;
   WeightsOf of = WeightsOf::kModel;
+  LogicalNames saved = {};  // of an adapter: what is trained whole
 
   UpcycledTensor start_of(const nn::LogicalTensor& logical) const {
     return tapestry::start_of(logical.name, of);
@@ -216,7 +226,7 @@ struct Fitting {
   // Whether nothing of a parameter is stored: it has its start values already.
   bool leaves(const nn::Parameter& parameter) const {
     const std::vector<nn::LogicalTensor>& parts = parameter.logical();
-    if (!is_part(parameter, of)) {
+    if (!is_part(parameter, of, saved)) {
       return true;
     }
     return of == WeightsOf::kDenseModel &&
@@ -238,8 +248,10 @@ Fitting open_adapter_fitting(const ParallelModel& model,
   if (model.has_file_names_of_config()) {
     found.scheme = FileNames(name_scheme(config), config);
   }
+  const AdapterPlan plan = plan_adapter(config);
+  found.saved = {plan.saved_modules.begin(), plan.saved_modules.end()};
   const nn::LoadReport report =
-      compare_with_files(model, *found.files, found.scheme, WeightsOf::kAdapter);
+      compare_with_files(model, *found.files, found.scheme, WeightsOf::kAdapter, found.saved);
   check<ValueError>(report.empty(), resolved, ": the adapter does not fit the model\n",
                     report.str());
   return found;

@@ -16,13 +16,13 @@ namespace tapestry {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using PeftJson = nlohmann::ordered_json;
 
 constexpr uint64_t kMaxConfigBytes = uint64_t{4} << 20U;
 constexpr int64_t kMaxRank = int64_t{1} << 20U;
 constexpr const char* kAllLinear = "all-linear";
 
-bool says_nothing(const Json& value) {
+bool says_nothing(const PeftJson& value) {
   return value.is_null() || value == false ||
          ((value.is_string() || value.is_array() || value.is_object()) && value.empty()) ||
          (value.is_string() && value.get_ref<const std::string&>().empty());
@@ -31,14 +31,14 @@ bool says_nothing(const Json& value) {
 // Reads the members of the file and collects what is wrong with them.
 class PeftKeys {
  public:
-  PeftKeys(const Json& object, std::string file) : object_(object), file_(std::move(file)) {}
+  PeftKeys(const PeftJson& object, std::string file) : object_(object), file_(std::move(file)) {}
 
   PeftConfig config() {
     PeftConfig c;
-    only("peft_type", {Json("LORA")}, "adapters of LORA alone can be read here");
+    only("peft_type", {PeftJson("LORA")}, "adapters of LORA alone can be read here");
     c.base = text("base_model_name_or_path");
     c.task_type = text("task_type");
-    only("task_type", {Json(), Json("CAUSAL_LM"), Json("")},
+    only("task_type", {PeftJson(), PeftJson("CAUSAL_LM"), PeftJson("")},
          "the models here are of the task CAUSAL_LM");
     c.rank = integer("r", c.rank, 1, kMaxRank);
     c.alpha = number("lora_alpha", c.alpha);
@@ -63,14 +63,14 @@ class PeftKeys {
   }
 
  private:
-  const Json* find(const char* key) {
+  const PeftJson* find(const char* key) {
     seen_.emplace_back(key);
     const auto found = object_.find(key);
     return found == object_.end() ? nullptr : &*found;
   }
   template <class... Args>
-  void add(const char* key, const Json& value, const Args&... reason) {
-    std::string shown = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  void add(const char* key, const PeftJson& value, const Args&... reason) {
+    std::string shown = value.dump(-1, ' ', false, PeftJson::error_handler_t::replace);
     if (shown.size() > 200) {
       shown = shown.substr(0, 200) + "...";
     }
@@ -79,17 +79,17 @@ class PeftKeys {
   void refuse_unless(const char* key, bool holds, const char* reason) {
     if (!holds) {
       const auto found = object_.find(key);
-      add(key, found == object_.end() ? Json() : *found, reason);
+      add(key, found == object_.end() ? PeftJson() : *found, reason);
     }
   }
-  void only(const char* key, std::initializer_list<Json> allowed, const char* reason) {
-    const Json* value = find(key);
-    const Json given = value == nullptr ? Json() : *value;
+  void only(const char* key, std::initializer_list<PeftJson> allowed, const char* reason) {
+    const PeftJson* value = find(key);
+    const PeftJson given = value == nullptr ? PeftJson() : *value;
     refuse_unless(key, std::find(allowed.begin(), allowed.end(), given) != allowed.end(), reason);
   }
 
   std::string text(const char* key) {
-    const Json* value = find(key);
+    const PeftJson* value = find(key);
     if (value == nullptr || value->is_null()) {
       return {};
     }
@@ -100,7 +100,7 @@ class PeftKeys {
     return value->get<std::string>();
   }
   bool flag(const char* key) {
-    const Json* value = find(key);
+    const PeftJson* value = find(key);
     if (value == nullptr || value->is_null()) {
       return false;
     }
@@ -108,7 +108,7 @@ class PeftKeys {
     return value->is_boolean() && value->get<bool>();
   }
   double number(const char* key, double otherwise) {
-    const Json* value = find(key);
+    const PeftJson* value = find(key);
     if (value == nullptr) {
       return otherwise;
     }
@@ -119,7 +119,7 @@ class PeftKeys {
     return value->get<double>();
   }
   int64_t integer(const char* key, int64_t otherwise, int64_t least, int64_t most) {
-    const Json* value = find(key);
+    const PeftJson* value = find(key);
     if (value == nullptr) {
       return otherwise;
     }
@@ -129,14 +129,14 @@ class PeftKeys {
     }
     return value->get<int64_t>();
   }
-  static bool is_integer(const Json& value, int64_t least, int64_t most) {
+  static bool is_integer(const PeftJson& value, int64_t least, int64_t most) {
     return value.is_number_integer() &&
            (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{INT64_MAX}) &&
            value.get<int64_t>() >= least && value.get<int64_t>() <= most;
   }
 
   std::vector<std::string> strings(const char* key, bool or_one = false) {
-    const Json* value = find(key);
+    const PeftJson* value = find(key);
     std::vector<std::string> out;
     if (value == nullptr || value->is_null()) {
       return out;
@@ -144,13 +144,13 @@ class PeftKeys {
     if (or_one && value->is_string()) {
       return says_nothing(*value) ? out : std::vector{value->get<std::string>()};
     }
-    if (!value->is_array() || !std::all_of(value->begin(), value->end(), [](const Json& item) {
+    if (!value->is_array() || !std::all_of(value->begin(), value->end(), [](const PeftJson& item) {
           return item.is_string() && !item.get_ref<const std::string&>().empty();
         })) {
       add(key, *value, "expected a list of names");
       return out;
     }
-    for (const Json& item : *value) {
+    for (const PeftJson& item : *value) {
       out.push_back(item.get<std::string>());
     }
     return out;
@@ -170,15 +170,15 @@ class PeftKeys {
     return out;
   }
 
-  const Json* map(const char* key) {
-    const Json* value = find(key);
+  const PeftJson* map(const char* key) {
+    const PeftJson* value = find(key);
     if (value != nullptr && !value->is_null() && !value->is_object()) {
       add(key, *value, "expected a mapping from regular expressions to numbers");
     }
     return value != nullptr && value->is_object() ? value : nullptr;
   }
   void read_patterns(PeftConfig& c) {
-    if (const Json* ranks = map("rank_pattern")) {
+    if (const PeftJson* ranks = map("rank_pattern")) {
       for (const auto& [pattern, rank] : ranks->items()) {
         if (!is_integer(rank, 1, kMaxRank)) {
           add("rank_pattern", rank, "expected ranks of at least 1 for ", pattern);
@@ -187,7 +187,7 @@ class PeftKeys {
         }
       }
     }
-    if (const Json* alphas = map("alpha_pattern")) {
+    if (const PeftJson* alphas = map("alpha_pattern")) {
       for (const auto& [pattern, alpha] : alphas->items()) {
         if (!alpha.is_number() || alpha.get<double>() <= 0) {
           add("alpha_pattern", alpha, "expected a number above 0 for ", pattern);
@@ -199,13 +199,13 @@ class PeftKeys {
   }
   std::optional<std::vector<int64_t>> layers() {
     constexpr const char* kKey = "layers_to_transform";
-    const Json* value = find(kKey);
+    const PeftJson* value = find(kKey);
     if (value == nullptr || says_nothing(*value)) {
       return std::nullopt;
     }
-    const Json list = value->is_array() ? *value : Json::array({*value});
+    const PeftJson list = value->is_array() ? *value : PeftJson::array({*value});
     std::vector<int64_t> out;
-    for (const Json& item : list) {
+    for (const PeftJson& item : list) {
       if (!is_integer(item, 0, INT64_MAX)) {
         add(kKey, *value, "expected numbers of layers");
         return std::nullopt;
@@ -216,9 +216,10 @@ class PeftKeys {
   }
 
   void read_start_values() {
-    const Json* value = find("init_lora_weights");
-    static const std::array<Json, 5> kPlain = {Json(true), Json(false), Json("gaussian"),
-                                               Json("eva"), Json("orthogonal")};
+    const PeftJson* value = find("init_lora_weights");
+    static const std::array<PeftJson, 5> kPlain = {PeftJson(true), PeftJson(false),
+                                                   PeftJson("gaussian"), PeftJson("eva"),
+                                                   PeftJson("orthogonal")};
     if (value != nullptr && !value->is_null() &&
         std::find(kPlain.begin(), kPlain.end(), *value) == kPlain.end()) {
       add("init_lora_weights", *value,
@@ -233,7 +234,8 @@ class PeftKeys {
                             "megatron_core", "qalora_group_size", "runtime_config"}) {
       seen_.emplace_back(key);
     }
-    only("bias", {Json(), Json("none")}, "biases that are trained beside the adapter are not read");
+    only("bias", {PeftJson(), PeftJson("none")},
+         "biases that are trained beside the adapter are not read");
     constexpr std::array<std::pair<const char*, const char*>, 7> kFeatures = {
         {{"lora_bias", "an adapter's B has no bias here"},
          {"layer_replication", "layers are those of the base"},
@@ -243,7 +245,7 @@ class PeftKeys {
          {"alora_invocation_tokens", "an adapter takes part in all tokens"},
          {"megatron_config", "the base is a model of Hugging Face's names"}}};
     for (const auto& [key, reason] : kFeatures) {
-      if (const Json* value = find(key); value != nullptr && !says_nothing(*value)) {
+      if (const PeftJson* value = find(key); value != nullptr && !says_nothing(*value)) {
         add(key, *value, reason);
       }
     }
@@ -254,37 +256,37 @@ class PeftKeys {
     }
   }
 
-  const Json& object_;
+  const PeftJson& object_;
   std::string file_;
   std::vector<std::string> seen_;
   std::string errors_;
 };
 
-PeftConfig parse_object(const Json& object, const std::string& file) {
+PeftConfig parse_object(const PeftJson& object, const std::string& file) {
   check<IoError>(object.is_object(), file, ": is not a JSON object");
   return PeftKeys(object, file).config();
 }
 
 template <class List>
-Json list_or_null(const List& list) {
-  return list.empty() ? Json() : Json(list);
+PeftJson list_or_null(const List& list) {
+  return list.empty() ? PeftJson() : PeftJson(list);
 }
 
-Json names_json(const PeftNames& names) {
-  return names.all_linear ? Json(kAllLinear)
-         : names.pattern  ? Json(*names.pattern)
+PeftJson names_json(const PeftNames& names) {
+  return names.all_linear ? PeftJson(kAllLinear)
+         : names.pattern  ? PeftJson(*names.pattern)
                           : list_or_null(names.names);
 }
 
 // As PEFT has it: a whole number without a point.
-Json number_json(double value) {
+PeftJson number_json(double value) {
   const bool whole = std::nearbyint(value) == value && std::abs(value) < 1e15;
-  return whole ? Json(static_cast<int64_t>(value)) : Json(value);
+  return whole ? PeftJson(static_cast<int64_t>(value)) : PeftJson(value);
 }
 
 template <class Value>
-Json pattern_json(const std::vector<std::pair<std::string, Value>>& patterns) {
-  Json map = Json::object();
+PeftJson pattern_json(const std::vector<std::pair<std::string, Value>>& patterns) {
+  PeftJson map = PeftJson::object();
   for (const auto& [pattern, value] : patterns) {
     map[pattern] = number_json(static_cast<double>(value));
   }
@@ -292,17 +294,17 @@ Json pattern_json(const std::vector<std::pair<std::string, Value>>& patterns) {
 }
 
 // Every key that has a meaning here, sorted as PEFT sorts them.
-Json meaning_of(const PeftConfig& c) {
-  Json json = Json::object();
+PeftJson meaning_of(const PeftConfig& c) {
+  PeftJson json = PeftJson::object();
   json["alpha_pattern"] = pattern_json(c.alpha_pattern);
-  json["base_model_name_or_path"] = c.base.empty() ? Json() : Json(c.base);
+  json["base_model_name_or_path"] = c.base.empty() ? PeftJson() : PeftJson(c.base);
   json["bias"] = "none";
   json["exclude_modules"] = names_json(c.excluded);
   json["fan_in_fan_out"] = c.fan_in_fan_out;
   json["inference_mode"] = true;
   json["init_lora_weights"] = true;
   json["layers_pattern"] = list_or_null(c.layers_pattern);
-  json["layers_to_transform"] = c.layers ? Json(*c.layers) : Json();
+  json["layers_to_transform"] = c.layers ? PeftJson(*c.layers) : PeftJson();
   json["lora_alpha"] = number_json(c.alpha);
   json["lora_dropout"] = c.dropout;
   json["modules_to_save"] = list_or_null(c.modules_to_save);
@@ -310,8 +312,8 @@ Json meaning_of(const PeftConfig& c) {
   json["r"] = c.rank;
   json["rank_pattern"] = pattern_json(c.rank_pattern);
   json["revision"] = nullptr;
-  json["target_modules"] = c.targets.empty() ? Json::array() : names_json(c.targets);
-  json["task_type"] = c.task_type.empty() ? Json() : Json(c.task_type);
+  json["target_modules"] = c.targets.empty() ? PeftJson::array() : names_json(c.targets);
+  json["task_type"] = c.task_type.empty() ? PeftJson() : PeftJson(c.task_type);
   json["use_dora"] = c.use_dora;
   json["use_rslora"] = c.use_rslora;
   return json;
@@ -343,16 +345,16 @@ PeftConfig read_peft_config(const std::string& folder) {
 }
 
 std::string peft_config_text(const PeftConfig& config) {
-  const Json meaning = meaning_of(config);
+  const PeftJson meaning = meaning_of(config);
   if (config.text.empty()) {
     return meaning.dump(2);
   }
-  Json file = Json::parse(config.text);
+  PeftJson file = PeftJson::parse(config.text);
   const PeftConfig as_it_came = parse_object(file, "adapter_config.json");
   if (as_it_came.same_values(config)) {
     return config.text;
   }
-  const Json before = meaning_of(as_it_came);
+  const PeftJson before = meaning_of(as_it_came);
   for (const auto& [key, value] : meaning.items()) {
     if (before[key] != value) {
       file[key] = value;

@@ -24,6 +24,7 @@
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/export/adapter_product.h"
 #include "parallel_core/export/model_files.h"
+#include "parallel_core/export/new_folder.h"
 
 namespace tapestry {
 
@@ -110,11 +111,18 @@ class Merge {
   }
   /// The file of the base that a tensor of the result goes to.
   std::string file_of(const std::string& tensor) const {
-    const std::string& beside = names_.contains(tensor) ? tensor : table_;
-    return fs::path(base_.file_of(beside)).filename().string();
+    return fs::path(base_.file_of(beside(tensor))).filename().string();
+  }
+  /// What that file says of itself.
+  const std::map<std::string, std::string>& metadata_beside(const std::string& tensor) const {
+    return base_.reader(beside(tensor)).metadata();
   }
 
  private:
+  // The tensor itself, or if the base has none of that name the table that it starts as.
+  const std::string& beside(const std::string& tensor) const {
+    return names_.contains(tensor) ? tensor : table_;
+  }
   std::string config_path() const {
     return (fs::path(adapter_folder_) / kAdapterConfigFile).string();
   }
@@ -371,6 +379,24 @@ void write_weights(const Merge& merge,
 
 }  // namespace
 
+void export_adapter_folder(const std::string& adapter, const std::string& output) {
+  const std::string folder = resolve_checkpoint(adapter);
+  check<IoError>(holds_adapter(folder), folder, ": holds no adapter, ", kAdapterConfigFile, " and ",
+                 kAdapterWeightsFile);
+  const PeftModules modules(read_peft_config(folder), concat(folder, "/", kAdapterConfigFile));
+  const std::unique_ptr<TensorSource> weights = open_adapter(folder);
+  for (const std::string& name : weights->names()) {
+    check<ValueError>(name.starts_with(kPeftPrefix), weights->file_of(name), ": ", name,
+                      " does not begin with ", kPeftPrefix);
+  }
+  NewFolder made(output);
+  for (const char* name : {kAdapterConfigFile, kAdapterWeightsFile}) {
+    copy_whole_file(fs::path(folder) / name, fs::path(made.temporary()) / name);
+  }
+  copy_other_files(folder, made.temporary());
+  made.commit();
+}
+
 MergeSummary merge_adapter(const MergeOptions& options) {
   check<ValueError>(
       !options.dtype || (is_stored_float(*options.dtype) && *options.dtype != kFloat64),
@@ -388,7 +414,6 @@ MergeSummary merge_adapter(const MergeOptions& options) {
                  ": is to be the base, but holds no model of its own; name the folder of the model "
                  "that the adapter is for");
   check_adapter_base(adapter, base);
-  prepare_output_folder(options.output);
   const Merge merge(base, adapter);
   MergeSummary summary{.base = base};
   ModelConfigFile config(base);
@@ -397,9 +422,11 @@ MergeSummary merge_adapter(const MergeOptions& options) {
   const auto files = planned_files(merge, pieces, options.dtype);
   const bool as_it_was =
       !options.dtype && pieces.size() == merge.base().names().size();  // sizes, too
+  NewFolder folder(options.output);
+  const fs::path output = folder.temporary();
   for (const auto& [name, tensors] : files) {
-    write_weights(merge, pieces, (fs::path(options.output) / name).string(), tensors,
-                  merge.base().reader(tensors.front().name).metadata());
+    write_weights(merge, pieces, (output / name).string(), tensors,
+                  merge.metadata_beside(tensors.front().name));
     for (const TensorInfo& tensor : tensors) {
       summary.bytes += static_cast<uint64_t>(tensor.shape.numel() * size_of(tensor.dtype));
     }
@@ -409,16 +436,16 @@ MergeSummary merge_adapter(const MergeOptions& options) {
     summary.modules += piece.module.empty() ? 0 : 1;
     summary.replaced += piece.adapter.empty() ? 0 : 1;
   }
-  write_index(base, options.output, files, as_it_was);
+  write_index(base, output.string(), files, as_it_was);
   if (options.dtype) {
     config.set_dtype(*options.dtype);
   }
   if (config.is_tied() != tied) {
     config.set_tied(tied);
   }
-  copy_other_files(base, options.output);
-  config.write(options.output);  // last, and with it the folder is a model
-  sync_directory(options.output);
+  copy_other_files(base, output.string());
+  config.write(output.string());
+  folder.commit();
   return summary;
 }
 

@@ -44,8 +44,13 @@ struct MergeSummary {
 /// ValueError: the adapter has a tensor that target_modules or modules_to_save do not mean, lacks
 /// one that they mean, or has one of another shape; the base is not the one that it was trained
 /// beside (check_adapter_base); a value is not finite after rounding; and what read_peft_config
-/// refuses. IoError: files that are missing or not what they should be, an output folder with
-/// something in it. StorageError.
+/// refuses; an output folder with something in it. IoError: files that are missing or not what they
+/// should be. StorageError. The folder appears under its name when it is complete.
 MergeSummary merge_adapter(const MergeOptions& options);
+
+/// Copies the adapter in a folder, PEFT's or a checkpoint of a run with adapters, to a folder that
+/// PEFT reads: adapter_config.json, adapter_model.safetensors, and the files of a tokenizer and of
+/// a chat template beside them, all as they are. The adapter is read through and refused as above.
+void export_adapter_folder(const std::string& adapter, const std::string& output);
 
 }  // namespace tapestry

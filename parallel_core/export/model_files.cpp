@@ -11,13 +11,14 @@
 #include "autograd/io/input_file.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/export/hf_export.h"
 
 namespace tapestry {
 
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using ModelJson = nlohmann::ordered_json;
 
 constexpr const char* kModelConfigFile = "config.json";
 constexpr const char* kIndex = "model.safetensors.index.json";
@@ -25,9 +26,11 @@ constexpr const char* kTied = "tie_word_embeddings";
 constexpr uint64_t kMaxModelConfigBytes = uint64_t{1} << 20U;
 constexpr size_t kCopyBytes = size_t{4} << 20U;
 
-std::string written_json(const Json& json) { return json.dump(2) + "\n"; }
+std::string written_json(const ModelJson& json) { return json.dump(2) + "\n"; }
 
-void copy_whole_file(const fs::path& from, const fs::path& to) {
+}  // namespace
+
+void copy_whole_file(const std::filesystem::path& from, const std::filesystem::path& to) {
   const InputFile file(from.string());
   AtomicFile copy(to.string());
   std::vector<char> buffer(static_cast<size_t>(std::min<uint64_t>(kCopyBytes, file.size())));
@@ -38,6 +41,8 @@ void copy_whole_file(const fs::path& from, const fs::path& to) {
   }
   copy.commit();
 }
+
+namespace {
 
 bool is_of_the_model(const std::string& name) {
   constexpr std::array<std::string_view, 11> kWeightEndings = {
@@ -68,7 +73,7 @@ ModelConfigFile::ModelConfigFile(const std::string& folder)
 }
 
 bool ModelConfigFile::is_tied() const {
-  const Json json = Json::parse(text_);
+  const ModelJson json = ModelJson::parse(text_);
   const auto found = json.find(kTied);
   if (found != json.end() && found->is_boolean()) {
     return found->get<bool>();
@@ -78,39 +83,15 @@ bool ModelConfigFile::is_tied() const {
 }
 
 void ModelConfigFile::set_tied(bool tied) {
-  Json json = Json::parse(text_);
+  ModelJson json = ModelJson::parse(text_);
   json[kTied] = tied;
   text_ = written_json(json);
 }
 
-void ModelConfigFile::set_dtype(DType dtype) {
-  Json json = Json::parse(text_);
-  const std::string name(name_of(dtype));
-  const bool newer = json.contains("dtype");
-  const bool older = json.contains("torch_dtype") || !newer;
-  if ((!newer || json["dtype"] == name) &&
-      (!older || (json.contains("torch_dtype") && json["torch_dtype"] == name))) {
-    return;
-  }
-  for (const char* key : {"dtype", "torch_dtype"}) {
-    if (key == std::string_view("dtype") ? newer : older) {
-      json[key] = name;
-    }
-  }
-  text_ = written_json(json);
-}
+void ModelConfigFile::set_dtype(DType dtype) { text_ = config_json_with_dtype(text_, dtype); }
 
 void ModelConfigFile::write(const std::string& folder) const {
   write_file_atomically((fs::path(folder) / kModelConfigFile).string(), text_);
-}
-
-void prepare_output_folder(const std::string& folder) {
-  std::error_code error;
-  check<IoError>(!fs::exists(folder, error) ||
-                     (fs::is_directory(folder, error) && fs::is_empty(folder, error)),
-                 folder, ": is there already and not empty; name a folder that is not there yet");
-  fs::create_directories(folder, error);
-  check<IoError>(!error, folder, ": cannot be made: ", error.message());
 }
 
 void copy_other_files(const std::string& from, const std::string& to) {
@@ -148,7 +129,7 @@ void write_index(const std::string& from,
       map[tensor.name] = name;
     }
   }
-  Json json;
+  ModelJson json;
   json["metadata"]["total_size"] = total;
   json["weight_map"] = std::move(map);
   write_file_atomically((fs::path(to) / kIndex).string(), written_json(json));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -31,8 +32,8 @@ class ModelConfigFile {
   std::string text_;
 };
 
-/// Makes the folder unless it is there. IoError if there is something in it, or it cannot be made.
-void prepare_output_folder(const std::string& folder);
+/// Copies a file, which appears complete or not at all. IoError.
+void copy_whole_file(const std::filesystem::path& from, const std::filesystem::path& to);
 
 /// Copies every file of a folder but config.json, weights of any program, what belongs to a run of
 /// ours (config.yaml, states, manifest), hidden files and folders. IoError.

@@ -64,8 +64,12 @@ std::vector<std::string> injection_overrides(const Injection& injection) {
   if (!injection.data.empty()) {
     check_folder("inject_data", injection.data);
     for (const char* key :
-         {"data_path", "train_data_path", "valid_data_path", "test_data_path", "text", "shuffle"}) {
+         {"data_path", "train_data_path", "valid_data_path", "test_data_path", "text", "shuffle",
+          "sft_data_path", "sft_valid_data_path", "chat_template"}) {
       overrides.push_back(concat("dataset_config.", key, "=null"));
+    }
+    for (const char* others : {"sft_packing=True", "sft_long_examples=cut", "sft_loss=answers"}) {
+      overrides.push_back(concat("dataset_config.", others));
     }
     overrides.push_back("dataset_config.step_data_dir=" + config::string_text(injection.data));
   }

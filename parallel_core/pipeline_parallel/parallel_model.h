@@ -9,6 +9,8 @@
 
 namespace tapestry {
 
+struct CachedStep;
+
 /// One micro-batch. All are [B, S]; labels may be undefined (then only logits are computed),
 /// loss_mask (all ones) and position_ids (0 .. S-1) too. Where context-parallel ranks divide the
 /// sequences, all are the rank's chunks (own_chunks), the mask those of its queries.
@@ -23,6 +25,9 @@ struct ModelInput {
   /// int32 [B, S] of whole sequences: where the document of each token begins, of which attention
   /// sees no other; see AttentionOptions. Undefined: each row is one document.
   Tensor document_starts;
+  /// The tokens continue texts whose keys and values are kept (transformer/kv_cache.h): then they
+  /// are [1, N], with position_ids, and no mask, documents or labels. Outlives the call.
+  const CachedStep* cached = nullptr;
   /// In a pipeline: which of the rank's chunks runs, and what it gets from the chunk before: hidden
   /// states of hidden_shape() and hidden_dtype().
   int chunk = 0;
@@ -61,6 +66,9 @@ class ParallelModel : public nn::Module, public nn::Callable<ParallelModel> {
   /// Sequences without labels are filled up to a multiple of so many tokens before ranks divide
   /// them.
   virtual int64_t sequence_unit() const { return 1; }
+  /// Whether forward() goes by ModelInput::cached. Otherwise the whole text goes through the model
+  /// for each new token.
+  virtual bool takes_cache() const { return false; }
   /// Of hidden states and logits.
   virtual int64_t sequence_axis() const { return 1; }
   /// True if the model computes what Hugging Face's model of this configuration (file_model_type)

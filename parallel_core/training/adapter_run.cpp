@@ -9,6 +9,24 @@
 
 namespace tapestry {
 
+namespace {
+
+// Where the configuration says that a base is: load_checkpoint, unless that is an adapter's, or
+// from_hf; empty if it says nothing.
+std::string named_base(const AllConfig& config) {
+  const std::string& load = config.training_config.load_checkpoint;
+  try {
+    const std::string resolved = load.empty() ? std::string() : resolve_checkpoint(load);
+    if (!resolved.empty() && !holds_adapter(resolved)) {
+      return resolved;
+    }
+  } catch (const IoError&) {  // a run's folder that holds nothing yet, or is gone
+  }
+  return config.model_config.from_hf.value_or("");
+}
+
+}  // namespace
+
 AdapterRun adapter_run(const AllConfig& config, const std::string& weights) {
   AdapterRun run{.on = config.lora_config.use_lora};
   const bool from_adapter = !weights.empty() && holds_adapter(weights);
@@ -22,7 +40,7 @@ AdapterRun adapter_run(const AllConfig& config, const std::string& weights) {
   const std::optional<std::string>& given = config.lora_config.adapter;
   run.adapter = from_adapter ? weights : given ? resolve_checkpoint(*given) : std::string();
   if (from_adapter) {
-    run.base = find_adapter_base(weights, config.model_config.from_hf.value_or(""));
+    run.base = find_adapter_base(weights, named_base(config));
   } else {
     run.base.path = weights;
   }

@@ -217,6 +217,77 @@ void compare_recorded(const DataState& now,
   }
 }
 
+std::string blend_text(const ExampleState& examples) {
+  std::string text;
+  for (const ExampleSource& source : examples.files) {
+    text += concat(text.empty() ? "" : ", ",
+                   source.weight ? concat(*source.weight, " ") : std::string(), source.file.path,
+                   " (", source.file.bytes, " bytes, checksum ", source.file.crc64, ")");
+  }
+  return text;
+}
+
+void compare_examples(const ExampleState& now,
+                      const ExampleState& then,
+                      std::vector<std::string>& found) {
+  const auto compare = [&](const char* what, const auto& a, const auto& b) {
+    if (a != b) {
+      found.push_back(concat(what, " is ", a, "; it was ", b));
+    }
+  };
+  const auto truth = [](bool value) { return std::string(value ? "True" : "False"); };
+  if (!std::equal(now.files.begin(), now.files.end(), then.files.begin(), then.files.end(),
+                  [](const auto& a, const auto& b) { return a.same_content(b); })) {
+    compare("dataset_config.sft_data_path", blend_text(now), blend_text(then));
+  }
+  compare("dataset_config.sft_packing", truth(now.packing), truth(then.packing));
+  compare("dataset_config.sft_long_examples", now.long_examples, then.long_examples);
+  compare("dataset_config.sft_loss", now.loss, then.loss);
+  compare("the token that ends a text", now.eod, then.eod);
+  const auto shown = [](const std::string& crc64) {
+    return crc64.empty() ? std::string("none") : concat("one with checksum ", crc64);
+  };
+  compare("the chat template", shown(now.template_crc64), shown(then.template_crc64));
+}
+
+Json examples_json(const ExampleState& examples) {
+  Json files = Json::array();
+  for (const ExampleSource& source : examples.files) {
+    Json entry = {
+        {"path", source.file.path}, {"bytes", source.file.bytes}, {"crc64", source.file.crc64}};
+    if (source.weight) {
+      entry["weight"] = *source.weight;
+    }
+    files.push_back(std::move(entry));
+  }
+  return {{"files", std::move(files)},
+          {"packing", examples.packing},
+          {"long_examples", examples.long_examples},
+          {"loss", examples.loss},
+          {"eod", examples.eod},
+          {"chat_template_crc64", examples.template_crc64}};
+}
+
+ExampleState read_examples(StateObject object, const std::string& source) {
+  ExampleState examples;
+  object.each("files", [&](StateObject& entry) {
+    ExampleSource file;
+    file.file = {entry.text("path"), entry.integer("bytes"), entry.checksum("crc64")};
+    if (entry.has("weight")) {
+      file.weight = entry.weight("weight");
+    }
+    examples.files.push_back(std::move(file));
+  });
+  check<IoError>(!examples.files.empty(), source, ": examples: has no file");
+  examples.packing = object.boolean("packing");
+  examples.long_examples = object.text("long_examples");
+  examples.loss = object.text("loss");
+  examples.eod = object.integer("eod", -1);
+  examples.template_crc64 = object.checksum("chat_template_crc64", /*may_be_empty=*/true);
+  object.finish();
+  return examples;
+}
+
 }  // namespace
 
 std::string data_state_json(const DataState& state) {
@@ -231,7 +302,10 @@ std::string data_state_json(const DataState& state) {
                               {"crc64", state.recorded->crc64}};
     return json.dump();
   }
-  for (size_t part = 0; part < kParts.size(); ++part) {
+  if (state.examples) {
+    json["examples"] = examples_json(*state.examples);
+  }
+  for (size_t part = 0; part < kParts.size() && !state.examples; ++part) {
     Json datasets = Json::array();
     for (const DatasetShare& share : state.datasets[part]) {
       Json entry = {{"prefix", share.files.prefix},
@@ -275,7 +349,10 @@ DataState parse_data_state(const std::string& json, const std::string& source) {
     object.finish();
     return state;
   }
-  for (size_t part = 0; part < kParts.size(); ++part) {
+  if (object.has("examples")) {
+    state.examples = read_examples(object.object("examples"), source);
+  }
+  for (size_t part = 0; part < kParts.size() && !state.examples; ++part) {
     StateObject of_part = object.object(kParts[part]);
     of_part.each("datasets", [&](StateObject& entry) {
       DatasetShare share;
@@ -289,8 +366,8 @@ DataState parse_data_state(const std::string& json, const std::string& source) {
     state.plan.*kPlans[part] = of_part.ascending("samples");
     of_part.finish();
   }
-  check<IoError>(!state.datasets[0].empty() && !state.plan.train.empty(), source,
-                 ": train: has no data set or no number of samples");
+  check<IoError>(state.examples || (!state.datasets[0].empty() && !state.plan.train.empty()),
+                 source, ": train: has no data set or no number of samples");
   state.split = object.text("split");
   state.seed = object.integer("seed");
   state.shuffle = object.boolean("shuffle");
@@ -310,10 +387,12 @@ std::vector<std::string> data_differences(const DataState& now, const DataState&
     }
   };
   const auto kind = [](const DataState& state) {
-    return state.recorded ? concat("dataset_config.step_data_dir ", state.recorded->directory)
-                          : concat("data sets: ", blend_text(state.datasets[0]));
+    return state.recorded   ? concat("dataset_config.step_data_dir ", state.recorded->directory)
+           : state.examples ? concat("examples: ", blend_text(*state.examples))
+                            : concat("data sets: ", blend_text(state.datasets[0]));
   };
-  if (now.recorded.has_value() != then.recorded.has_value()) {
+  if (now.recorded.has_value() != then.recorded.has_value() ||
+      now.examples.has_value() != then.examples.has_value()) {
     return {concat("the data are ", kind(now), "; they were ", kind(then))};
   }
   compare("model_config.seq_length", now.seq_length, then.seq_length);
@@ -321,7 +400,11 @@ std::vector<std::string> data_differences(const DataState& now, const DataState&
     compare_recorded(now, then, found);
     return found;
   }
-  compare_datasets(now.datasets[0], then.datasets[0], found);
+  if (now.examples) {
+    compare_examples(*now.examples, *then.examples, found);
+  } else {
+    compare_datasets(now.datasets[0], then.datasets[0], found);
+  }
   if (plain_split(now.split) != plain_split(then.split)) {
     const auto shown = [](const std::string& split) {
       return split.empty() ? std::string("none: each part has its own data sets") : split;

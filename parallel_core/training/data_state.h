@@ -10,6 +10,7 @@
 
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/data/dataset_fingerprint.h"
+#include "parallel_core/data/text_source.h"
 #include "parallel_core/data/tokenizer.h"
 
 namespace tapestry {
@@ -29,6 +30,29 @@ struct RecordedSteps {
   bool operator==(const RecordedSteps&) const = default;
 };
 
+/// A file of examples for fine-tuning.
+struct ExampleSource {
+  std::optional<double> weight;
+  data::TextFile file;
+
+  bool same_content(const ExampleSource& other) const {
+    return weight == other.weight && file.bytes == other.file.bytes &&
+           file.crc64 == other.file.crc64;
+  }
+  bool operator==(const ExampleSource&) const = default;
+};
+
+/// Examples (dataset_config.sft_data_path), and what makes rows of tokens of them.
+struct ExampleState {
+  std::vector<ExampleSource> files;
+  bool packing = true;
+  std::string long_examples;
+  std::string loss;
+  int64_t eod = -1;            ///< the token that ends a text, or -1
+  std::string template_crc64;  ///< of the template and its tokens; empty: there is none
+  bool operator==(const ExampleState&) const = default;
+};
+
 struct DataState {
   /// Of the run, when it began to read these data: {0, 0} unless new_dataset gave it others.
   data::BatchPosition begun;
@@ -39,6 +63,9 @@ struct DataState {
   /// Recorded steps; then nothing below is used.
   std::optional<RecordedSteps> recorded;
 
+  /// Examples; then there are no data sets and no plan, as row k is what it is whatever was asked
+  /// for.
+  std::optional<ExampleState> examples;
   /// Data sets of training, validation and test; with a `split` all of them are the first's.
   std::array<std::vector<DatasetShare>, 3> datasets;
   std::string split;  ///< empty where each part has its own data sets
@@ -66,8 +93,8 @@ DataState parse_data_state(const std::string& json, const std::string& source);
 
 /// What differs between the data of a resumed run and those that it has now, each with the key, the
 /// value now and the one then; empty if training goes on with the same samples. The names of data
-/// sets may differ, their content may not. The data sets of validation and test, where they have
-/// their own, are not compared.
+/// sets and files may differ, their content may not. The data sets of validation and test, where
+/// they have their own, are not compared.
 std::vector<std::string> data_differences(const DataState& now, const DataState& then);
 
 }  // namespace tapestry

@@ -21,6 +21,7 @@
 #include "parallel_core/file_place.h"
 #include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/adapter_run.h"
 #include "parallel_core/training/get_model.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/output_folder.h"
@@ -91,7 +92,8 @@ std::string data_text(const AllConfig& config, const ResumePoint* resume) {
     }
     return text;
   }
-  if (!d.data_path && !d.train_data_path && !d.step_data_dir && !is_prepared(d)) {
+  if (!d.data_path && !d.train_data_path && !d.step_data_dir && !d.sft_data_path &&
+      !is_prepared(d)) {
     return concat("the default text, which is turned into tokens in ", d.dataset_dir,
                   " on first use; not opened");
   }
@@ -132,12 +134,14 @@ std::string weights_text(const AllConfig& config, const StartWeights& weights, i
   const TransformerConfig& model = config.model_config;
   const TransformerConfig stored = weights.dense ? dense_model_of(model) : model;
   const std::string path = resolve_checkpoint(weights.path);
+  const AdapterRun adapter = adapter_run(config, path);
+  const std::string& base = adapter.on ? adapter.base.path : path;
   if (weights.dense) {
     check_dense_model(model, path);
-  } else {
-    check_hf_config(model, path);
+  } else if (!base.empty()) {
+    check_hf_config(model, base);
   }
-  const int64_t found = parameters_in(path);
+  const int64_t found = base.empty() ? 0 : parameters_in(base);
   const int64_t expected = parameter_count(stored);
   // Files may repeat tied embeddings as the output matrix.
   const int64_t repeated =
@@ -156,10 +160,16 @@ std::string weights_text(const AllConfig& config, const StartWeights& weights, i
     } else {
       load_weights(*whole_model, model, path);
     }
-  } else {
+  } else if (!adapter.on) {
     check<ValueError>(found == expected || found == expected + repeated, path, ": holds ", found,
                       " parameters, the ", weights.dense ? "dense model" : "model", " has ",
                       expected);
+  }
+  if (adapter.on) {
+    return concat(
+        base.empty() ? std::string("start values") : concat(base, ", ", found, " parameters"),
+        adapter.adapter.empty() ? std::string(", and a new adapter")
+                                : concat(", and the adapter in ", adapter.adapter));
   }
   return concat(path, ", ", found, " parameters",
                 weights.dense ? ", whose MLPs become experts" : "");

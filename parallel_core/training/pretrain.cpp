@@ -420,7 +420,11 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     if (!in_pieces && upcycles) {
       load_upcycled(*model, config.model_config, weights);
     } else if (!in_pieces) {
-      load_weights(*model, config.model_config, weights);
+      TransformerConfig loaded = config.model_config;
+      if (adapter.on && !adapter.base.path.empty()) {
+        loaded.from_hf = adapter.base.path;
+      }
+      load_weights(*model, loaded, weights);
     }
     log_info(concat("loaded ", weights,
                     upcycles ? ": experts are copies of the MLPs of this dense model" : ""));
@@ -548,6 +552,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   checkpoint.keep_max = t.keep_checkpoint_max;
   checkpoint.resolved_config = resolved;
   checkpoint.tokenizer_model = data.tokenizer_model;
+  checkpoint.tokenizer_in_source = config.dataset_config.tokenizer_type == "huggingface";
   checkpoint.source = hf_source_of(config, data, weights);
   checkpoint.adapter_config = adapter.adapter_config;
   checkpoint.base_model = adapter.base_model;
@@ -571,7 +576,8 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
       train_options.observers.push_back(
           &rounded.emplace(*options.rounding_draw, options.dump->iteration));
     }
-    train_options.observers.push_back(&dump.emplace(cell, config, *options.dump));
+    train_options.observers.push_back(&dump.emplace(
+        cell, config, *options.dump, options.rank_on_host.value_or(options.world->rank())));
     log_info(concat("dumps tensors to ", options.dump->path));
   }
   std::optional<LastStep> last_step;

@@ -12,11 +12,14 @@
 #include "parallel_core/data/dataset_fingerprint.h"
 #include "parallel_core/data/default_text.h"
 #include "parallel_core/data/file.h"
+#include "parallel_core/data/huggingface/tokenizer_files.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/step_dataset.h"
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/data/tokenizer_record.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/sft_run_data.h"
+#include "parallel_core/training/take_up_data.h"
 
 namespace tapestry {
 
@@ -26,9 +29,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kModelKey = "dataset_config.tokenizer_model";
 
-int64_t batch_of(const AllConfig& config) {
-  return global_batch_size(config, get_data_parallel_world_size());
-}
+using internal::batch_of;
+using internal::take_up;
 
 // Steps that are left of a run, which stands at `opened`. Where epochs alone limit it they follow
 // from the text.
@@ -136,7 +138,7 @@ std::string find_model(const std::vector<std::string>& prefixes,
                        std::vector<std::string>& remarks) {
   if (recorded) {
     std::string model = data::recorded_model_path(recorded->prefix, recorded->record);
-    if (fs::is_regular_file(model)) {
+    if (fs::is_regular_file(model) || fs::is_directory(model)) {
       return model;
     }
   }
@@ -172,8 +174,9 @@ std::unique_ptr<data::Tokenizer> tokenizer_of_data(const AllConfig& config, RunD
                       "; raise vocab_size or prepare the text with a smaller one");
   }
   if (d.tokenizer_type != "byte") {
-    run.tokenizer_model =
-        d.tokenizer_model ? *d.tokenizer_model : find_model(prefixes, recorded, run.remarks);
+    run.tokenizer_model = d.tokenizer_model
+                              ? data::tokenizer_file(d.tokenizer_type, *d.tokenizer_model)
+                              : find_model(prefixes, recorded, run.remarks);
     if (run.tokenizer_model.empty()) {
       return nullptr;
     }
@@ -257,62 +260,6 @@ DataState identity_of(const AllConfig& config,
                         ? tokenizer->identity()
                         : data::TokenizerIdentity{.type = config.dataset_config.tokenizer_type};
   return state;
-}
-
-// The order of a part with its own data sets, which are others now, begins anew.
-void keep_order_of_own_parts(const DataState& then, DataState& now, RunData& run) {
-  constexpr std::array<const char*, 3> kNames = {"training", "validation", "test"};
-  constexpr std::array kPlans = {&data::SamplePlan::train, &data::SamplePlan::valid,
-                                 &data::SamplePlan::test};
-  for (size_t part = 1; part < kNames.size(); ++part) {
-    const auto& a = now.datasets[part];
-    const auto& b = then.datasets[part];
-    const bool same = std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                                 [](const DatasetShare& x, const DatasetShare& y) {
-                                   return x.weight == y.weight && x.files.same_content(y.files);
-                                 });
-    if (!same) {
-      (now.plan.*kPlans[part]).clear();
-      if (!a.empty() && !b.empty()) {
-        run.remarks.push_back(concat("the ", kNames[part], " data are not those of ", then.source,
-                                     ": losses on them cannot be compared with earlier ones"));
-      }
-    }
-  }
-}
-
-// Takes up a checkpoint's place in the data, if they are the same, or begins these.
-void take_up(
-    const AllConfig& config, const DataState* then, DataUse use, DataState& now, RunData& run) {
-  if (then == nullptr) {
-    return;
-  }
-  if (config.training_config.new_dataset && use == DataUse::kTraining) {
-    now.begun = then->in_run();
-    run.remarks.push_back(
-        concat("new_dataset: begins at the first sample of these data, after ", now.begun.step,
-               " steps with others; a run that goes on with its checkpoints is to be started "
-               "without new_dataset, or it begins again"));
-    return;
-  }
-  const std::vector<std::string> found = data_differences(now, *then);
-  if (!found.empty()) {
-    if (use == DataUse::kEvaluation) {
-      return;
-    }
-    std::string text = concat("the data are not those of ", then->source, ":");
-    for (const std::string& difference : found) {
-      text += concat("\n  ", difference);
-    }
-    throw ValueError(concat(text,
-                            "\nSet it back to go on where the run stopped, or set "
-                            "training_config.new_dataset: True, which begins these data at "
-                            "their first sample"));
-  }
-  now.begun = then->begun;
-  now.position = then->position;
-  now.plan = then->plan;
-  keep_order_of_own_parts(*then, now, run);
 }
 
 bool some_document_ends_with(const std::string& prefix, int64_t token) {
@@ -447,6 +394,14 @@ RunData open_recorded(const AllConfig& config, const DataState* resumed) {
   return run;
 }
 
+bool is_tokenizer(const std::string& type,
+                  const std::string& model,
+                  const data::huggingface::TokenizerFiles& files) {
+  return type == "huggingface" &&
+         data::huggingface::tokenizer_checksum(data::huggingface::find_tokenizer_files(model)) ==
+             data::huggingface::tokenizer_checksum(files);
+}
+
 }  // namespace
 
 DataState RunData::state(data::BatchPosition next) const {
@@ -486,7 +441,10 @@ RunData open_data(const AllConfig& config, DataUse use, const DataState* resumed
                     "dataset_config.drop_remainder is False, but train_samples ", d.train_samples,
                     " is no multiple of the ", batch_of(config),
                     " samples of a step, and every step has as many; make it one");
-  if (!config.dataset_config.step_data_dir) {
+  if (d.sft_data_path) {
+    return open_examples(config, use, resumed);
+  }
+  if (!d.step_data_dir) {
     return open_text(config, use, resumed);
   }
   check<ValueError>(use == DataUse::kTraining,
@@ -499,6 +457,9 @@ RunData open_data(const AllConfig& config,
                   ProcessGroup& world,
                   DataUse use,
                   const DataState* resumed) {
+  if (config.dataset_config.sft_data_path) {
+    return open_data(config, use, resumed);  // nothing is prepared
+  }
   if (world.rank() != 0) {
     world.barrier();
     return open_data(config, use, resumed);
@@ -513,12 +474,21 @@ std::string other_tokenizer_remark(const AllConfig& config,
                                    const std::string& weights) {
   const fs::path path = weights;
   const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
-  const std::string theirs = (folder / "tokenizer.model").string();
-  if (config.dataset_config.step_data_dir || !fs::exists(theirs)) {
+  if (config.dataset_config.step_data_dir) {
     return "";
   }
   const bool bytes = data.tokenizer_model.empty();
-  if (!bytes && data::read_file(theirs) == data::read_file(data.tokenizer_model)) {
+  std::string theirs = (folder / "tokenizer.model").string();
+  const bool has_pieces = fs::exists(theirs);
+  const bool has_json = data::huggingface::has_tokenizer_files(folder.string());
+  if (has_json && (config.dataset_config.tokenizer_type == "huggingface" || !has_pieces)) {
+    const auto files = data::huggingface::find_tokenizer_files(folder.string());
+    theirs = files.tokenizer_json.empty() ? files.vocab_json : files.tokenizer_json;
+    if (!bytes && is_tokenizer(config.dataset_config.tokenizer_type, data.tokenizer_model, files)) {
+      return "";
+    }
+  } else if (!has_pieces || (!bytes && fs::is_regular_file(data.tokenizer_model) &&
+                             data::read_file(theirs) == data::read_file(data.tokenizer_model))) {
     return "";
   }
   return concat(weights, ": its weights were trained with the tokenizer ", theirs,

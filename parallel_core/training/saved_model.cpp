@@ -8,7 +8,9 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/data/file.h"
+#include "parallel_core/data/huggingface/tokenizer_files.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
+#include "parallel_core/dist_checkpointing/adapter_folder.h"
 
 namespace tapestry {
 
@@ -25,13 +27,17 @@ void check_vocabulary(const SavedModel& model, const std::string& folder) {
 
 SavedModel open_checkpoint(const std::string& folder) {
   SavedModel model;
-  model.config = init_configs_from_yaml(folder + "/config.yaml");
+  model.config =
+      init_configs_from_yaml(folder + "/config.yaml", {.overrides = base_overrides(folder)});
   const std::string& type = model.config.dataset_config.tokenizer_type;
-  const std::string file = type == "byte" ? "" : folder + "/tokenizer.model";
-  check<IoError>(type == "byte" || fs::exists(file), file,
+  const bool json = type == "huggingface";
+  const std::string file = type == "byte" ? "" : json ? folder : folder + "/tokenizer.model";
+  const bool there = json ? data::huggingface::has_tokenizer_files(folder) : fs::exists(file);
+  check<IoError>(type == "byte" || there, json ? folder + "/tokenizer.json" : file,
                  ": is missing; the run that saved the checkpoint had no "
                  "dataset_config.tokenizer_model, put the tokenizer of its text there");
   model.tokenizer = data::make_tokenizer(type, file);
+  model.start = model.tokenizer->ids_before();
   model.eod_id = model.tokenizer->eod_id();
   check_vocabulary(model, folder);
   return model;
@@ -62,36 +68,37 @@ SavedModel open_hf_model(const std::string& folder) {
   }
   SavedModel model;
   const std::string file = folder + "/tokenizer.model";
-  const bool pieces = fs::exists(file);
-  if (!pieces) {
-    for (const char* other : {"tokenizer.json", "vocab.json"}) {
-      check<ValueError>(!fs::exists(folder + "/" + other), folder, "/", other,
-                        ": tokenizers of this kind are not read yet, only SentencePiece models "
-                        "(tokenizer.model); the folder has none");
-    }
+  // Where there are both, tokenizer.json has the tokens that were added as well.
+  const std::string type = data::huggingface::has_tokenizer_files(folder) ? "huggingface"
+                           : fs::exists(file)                             ? "sentencepiece"
+                                                                          : "byte";
+  if (type == "byte") {
     check<ValueError>(vocabulary > data::ByteTokenizer::kEod, folder,
-                      ": has no tokenizer.model, and the vocabulary of ", vocabulary,
-                      " has no room for the ", data::ByteTokenizer::kEod + 1,
+                      ": has neither tokenizer.json, nor vocab.json with merges.txt, nor "
+                      "tokenizer.model, and the vocabulary of ",
+                      vocabulary, " has no room for the ", data::ByteTokenizer::kEod + 1,
                       " ids of a model of bytes");
     model.remark = folder + ": has no tokenizer; its ids are taken for bytes";
   }
   // What a folder does not say of training has no effect here.
-  model.config = init_configs_from_dict(
-      {{"training_config", {{"training_iters", 1}}},
-       {"dataset_config", {{"tokenizer_type", pieces ? "sentencepiece" : "byte"}}},
-       {"model_config",
-        {{"from_hf", folder},
-         {"seq_length", positions},
-         {"hidden_dropout", 0.0},
-         {"attention_dropout", 0.0}}},
-       {"optimizer_config", {{"learning_rate", 1.0}}}});
-  model.tokenizer = data::make_tokenizer(pieces ? "sentencepiece" : "byte", pieces ? file : "");
+  model.config = init_configs_from_dict({{"training_config", {{"training_iters", 1}}},
+                                         {"dataset_config", {{"tokenizer_type", type}}},
+                                         {"model_config",
+                                          {{"from_hf", folder},
+                                           {"seq_length", positions},
+                                           {"hidden_dropout", 0.0},
+                                           {"attention_dropout", 0.0}}},
+                                         {"optimizer_config", {{"learning_rate", 1.0}}}});
+  model.tokenizer = data::make_tokenizer(type, type == "huggingface"     ? folder
+                                               : type == "sentencepiece" ? file
+                                                                         : "");
   check_vocabulary(model, folder);
   model.eod_id = model.tokenizer->eod_id();
   if (!hf.token_ids.eos.empty() && hf.token_ids.eos.front() < vocabulary) {
     model.eod_id = hf.token_ids.eos.front();
   }
-  if (pieces && begins_texts(folder)) {
+  model.start = model.tokenizer->ids_before();
+  if (type == "sentencepiece" && begins_texts(folder)) {
     const int64_t bos = hf.token_ids.bos.value_or(model.tokenizer->bos_id());
     if (bos >= 0 && bos < vocabulary) {
       model.start.push_back(static_cast<int32_t>(bos));
@@ -159,8 +166,29 @@ SavedModel open_saved_model(const std::string& folder) {
 HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::string& weights) {
   HfSource source;
   const auto tokenizer = tokenizer_of(config, data);
-  if (!weights.empty() && fs::is_directory(weights)) {
+  const bool has_folder = !weights.empty() && fs::is_directory(weights);
+  if (has_folder) {
     source = read_hf_source(weights);
+  }
+  const auto take_ids_of_folder = [&] {
+    source.token_ids = parse_hf_config(source.config_json, weights + "/config.json").token_ids;
+  };
+  if (tokenizer != nullptr && config.dataset_config.tokenizer_type == "huggingface") {
+    const bool same =
+        has_folder && data::huggingface::has_tokenizer_files(weights) &&
+        data::huggingface::tokenizer_checksum(data::huggingface::find_tokenizer_files(weights)) ==
+            tokenizer->identity().checksum;
+    source.copies =
+        data::huggingface::tokenizer_files_to_copy(same ? weights : data.tokenizer_model);
+    source.keeps_generation_config = same;
+    if (same && !source.config_json.empty()) {
+      take_ids_of_folder();
+    } else {
+      source.token_ids = ids_of(*tokenizer);
+    }
+    return source;
+  }
+  if (has_folder) {
     const std::string theirs = weights + "/tokenizer.model";
     const bool same = tokenizer != nullptr && !data.tokenizer_model.empty() && fs::exists(theirs) &&
                       data::read_file(theirs) == data::read_file(data.tokenizer_model);
@@ -174,7 +202,7 @@ HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::s
   if (tokenizer != nullptr) {
     source.token_ids = ids_of(*tokenizer);
   } else if (!source.config_json.empty()) {
-    source.token_ids = parse_hf_config(source.config_json, weights + "/config.json").token_ids;
+    take_ids_of_folder();
   }
   const auto* pieces = dynamic_cast<const data::SentencePieceTokenizer*>(tokenizer.get());
   const bool has_config =

@@ -321,6 +321,8 @@ std::string StepAutopsy::write_capsule(const ComputedStep& step,
     }
     CheckpointOptions weights{.directory = temporary.string(),
                               .resolved_config = options_.resolved_config,
+                              .adapter_config = options_.adapter_config,
+                              .base_model = options_.base_model,
                               .allow_nonfinite = true,
                               .with_states = false};
     const std::string written = write_checkpoint(cell_.network(), config_.model_config,

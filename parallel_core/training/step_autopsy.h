@@ -19,6 +19,8 @@ struct AutopsyOptions {
   std::string folder;           ///< of capsules: OUTPUT/capsule; empty: none are written
   std::string resolved_config;  ///< content of config.yaml
   std::string tokenizer_model;  ///< of the data; a file, or empty
+  std::string adapter_config;   ///< as CheckpointOptions has them
+  std::string base_model;
 };
 
 /// Examines every step of a run (training_config.autopsy). Bad are: a loss that is NaN or infinite;

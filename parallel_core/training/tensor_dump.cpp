@@ -72,10 +72,13 @@ nlohmann::json shapes_of(std::span<const Tensor> tensors) {
 
 }  // namespace
 
-TensorDump::TensorDump(TrainOneStepCell& cell, const AllConfig& config, dump::DumpConfig dump)
+TensorDump::TensorDump(TrainOneStepCell& cell,
+                       const AllConfig& config,
+                       dump::DumpConfig dump,
+                       int64_t rank_on_host)
     : cell_(cell),
       config_(config),
-      writer_(std::move(dump), RankContext::current().rank(), RankContext::current().rank()),
+      writer_(std::move(dump), RankContext::current().rank(), rank_on_host),
       writes_state_(get_data_parallel_rank(/*with_context_parallel=*/true) == 0 &&
                     get_tensor_model_parallel_rank() == 0),
       touches_(zero_level(config) == 3),

@@ -44,8 +44,12 @@ namespace tapestry {
 /// Costs memory for a copy of the weights where updates are asked for.
 class TensorDump final : public StepObserver, private Observer {
  public:
-  /// The cell outlives it. IoError for a folder that cannot be made.
-  TensorDump(TrainOneStepCell& cell, const AllConfig& config, dump::DumpConfig dump);
+  /// The cell outlives it. `rank_on_host` is what support_device goes by. IoError for a folder that
+  /// cannot be made.
+  TensorDump(TrainOneStepCell& cell,
+             const AllConfig& config,
+             dump::DumpConfig dump,
+             int64_t rank_on_host);
   ~TensorDump() override;
 
   void before(int64_t step) override;

@@ -235,15 +235,17 @@ void WhichData::rows_with(const DocumentId& id, const LineSink& print) {
     }
     found = true;
     data::RowOrigin origin = samples->origin(sample);
-    std::erase_if(origin.documents,
-                  [&](const data::DocumentPart& part) { return part.document != id.document; });
+    std::erase_if(origin.documents, [&](const data::DocumentPart& part) {
+      const std::string& set = part.dataset.empty() ? origin.dataset : part.dataset;
+      return part.document != id.document || set != prefix;
+    });
     const int64_t in_step = (sample - begin) % batch;
     Json json = {{"step", steps_.first + (sample - begin) / batch},
                  {"dp_rank", in_step % chunk / size},
                  {"micro_batch", in_step / chunk},
                  {"row", in_step % size},
                  {"sample", sample},
-                 {"dataset", origin.dataset}};
+                 {"dataset", prefix}};
     json["documents"] = data::documents_json(origin, finder_);
     print(line_of(json));
   }

@@ -2,9 +2,12 @@
 
 #include <cmath>
 
+#include "autograd/ops/cached_attention.h"
 #include "autograd/ops/elementwise.h"
+#include "autograd/ops/map.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
 #include "parallel_core/context_parallel/attention.h"
 #include "parallel_core/init_method.h"
 #include "parallel_core/lora/low_rank_spec.h"
@@ -193,7 +196,11 @@ OutputAndBias ParallelAttention::forward(const Tensor& x,
     v = shaped(parts[2], num_groups_);
   }
   const auto report = [&](const char* name, Tensor& value, int64_t begin, int64_t total) {
+    // Tokens of a cached pass have no place in a sequence that others have too.
     report_if_recorded([&] {
+      if (context.cached != nullptr) {
+        return;
+      }
       pass_activation(layer_value(layer_, name), value,
                       {whole_axis(), sliced_axis(begin, value.size(1), total),
                        token_axis(context_layout_.positions(value.size(2))), whole_axis()});
@@ -221,8 +228,12 @@ OutputAndBias ParallelAttention::forward(const Tensor& x,
   const DType compute = precision_.compute;
   Tensor merged = [&] {
     const RecomputeScope scope = pass.of(LayerOp::kCoreAttention);
-    const Tensor attended = attend(q.to(compute), k.to(compute), v.to(compute), context)
-                                .to(precision_.activation);  // [B, n, S, D]
+    const Tensor operands[] = {q.to(compute), k.to(compute), v.to(compute)};
+    const Tensor attended =
+        (context.cached == nullptr
+             ? attend(operands[0], operands[1], operands[2], context)
+             : attend_cached(operands[0], operands[1], operands[2], *context.cached))
+            .to(precision_.activation);  // [B, n, S, D]
     return (sequence_first_ ? attended.permute({2, 0, 1, 3}) : attended.permute({0, 2, 1, 3}))
         .reshape({first, second, num_heads_ * head_dim_});
   }();
@@ -279,6 +290,58 @@ Tensor ParallelAttention::attend(const Tensor& q,
     parts.push_back(weigh(rows(q), rows(k), rows(v)));
   }
   return parts.size() == 1 ? parts[0] : cat(parts, 0);
+}
+
+Tensor ParallelAttention::attend_cached(const Tensor& q,
+                                        const Tensor& k,
+                                        const Tensor& v,
+                                        const CachedStep& step) const {
+  const LayerCache& cache = step.cache->layer(layer_, {.groups = num_groups_,
+                                                       .head_dim = head_dim_,
+                                                       .dtype = k.dtype(),
+                                                       .window_left = window_left_});
+  cache.append(k, v, step.segments);
+  const int64_t tokens = q.size(2);
+  Tensor out;  // [1, N, H, D]
+  const auto put = [&](int64_t first, const Tensor& part) {
+    const int64_t count = part.size(1);
+    if (count == tokens) {
+      out = part;
+      return;
+    }
+    if (!out.defined()) {
+      out = zeros({1, tokens, num_heads_, head_dim_}, q.dtype());
+    }
+    copy_values(part, out.slice(1, first, first + count));
+  };
+  int64_t token = 0;
+  for (size_t i = 0; i < step.segments.size();) {
+    const CachedSegment& first = step.segments[i];
+    size_t end = i + 1;
+    while (first.count == 1 && end < step.segments.size() && step.segments[end].count == 1 &&
+           step.segments[end].slot == step.segments[end - 1].slot + 1) {
+      ++end;
+    }
+    const auto rows = static_cast<int64_t>(end - i);
+    const int64_t count = rows * first.count;
+    std::vector<int64_t> positions;
+    for (size_t s = i; s < end; ++s) {
+      positions.push_back(step.segments[s].position);
+    }
+    const auto slots = [&](const Tensor& t) { return t.slice(0, first.slot, first.slot + rows); };
+    // Texts with one new token each lie side by side: their tokens are the rows of a batch.
+    Tensor queries = q.slice(2, token, token + count);
+    queries = rows > 1 ? queries.permute({2, 1, 0, 3}) : queries;
+    const Tensor attended = cached_attention(queries, slots(cache.k), slots(cache.v), positions,
+                                             {.window_left = window_left_,
+                                              .scale = scale_,
+                                              .alibi_slopes = alibi_slopes_,
+                                              .ring = cache.ring});
+    put(token, attended.permute({0, 2, 1, 3}).reshape({1, count, num_heads_, head_dim_}));
+    token += count;
+    i = end;
+  }
+  return out.permute({0, 2, 1, 3});
 }
 
 }  // namespace tapestry

@@ -8,6 +8,7 @@
 #include "parallel_core/context_parallel/context_parallel_layout.h"
 #include "parallel_core/pipeline_parallel/parallel_model.h"
 #include "parallel_core/tensor_parallel/layers.h"
+#include "parallel_core/transformer/kv_cache.h"
 #include "parallel_core/transformer/norm.h"
 #include "parallel_core/transformer/recompute_policy.h"
 #include "parallel_core/transformer/rotary_pos_embedding.h"
@@ -21,9 +22,10 @@ struct AttentionContext {
   Tensor position_ids = {};
   Tensor mask = {};
   Tensor document_starts = {};
+  const CachedStep* cached = nullptr;  ///< see ModelInput
 };
 inline AttentionContext attention_context(const ModelInput& input, RotaryEmbedding* rotary) {
-  return {rotary, input.position_ids, input.attention_mask, input.document_starts};
+  return {rotary, input.position_ids, input.attention_mask, input.document_starts, input.cached};
 }
 
 /// Fused projection to queries, keys and values, attention per head, output projection.
@@ -56,6 +58,10 @@ class ParallelAttention final : public nn::Module, public nn::Callable<ParallelA
                 const Tensor& k,
                 const Tensor& v,
                 const AttentionContext& context) const;
+  Tensor attend_cached(const Tensor& q,
+                       const Tensor& k,
+                       const Tensor& v,
+                       const CachedStep& step) const;
 
   int64_t layer_;  // from 0
   bool sequence_first_;

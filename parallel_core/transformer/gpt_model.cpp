@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "autograd/ops/indexing.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/grad_mode.h"
@@ -61,6 +62,12 @@ GPTModel::GPTModel(const AllConfig& config, TokenLoss loss)
                get_pipeline_stage(config),
                std::move(loss)) {}
 
+bool GPTModel::takes_cache() const {
+  const Precision& p = precision();
+  return context_layout().size == 1 &&
+         ((p.fused && p.softmax == kFloat32) || (p.compute == kFloat32 && p.softmax == kFloat32));
+}
+
 bool GPTModel::fuses_loss() const {
   return fused_loss_.value_or(fuses_in_training_ && is_training() && grad_enabled());
 }
@@ -96,6 +103,7 @@ ModelOutput GPTModel::forward(const ModelInput& input) {
                                                          .position_ids = input.position_ids,
                                                          .mask = input.attention_mask,
                                                          .document_starts = input.document_starts,
+                                                         .cached = input.cached,
                                                          .chunk = input.chunk});
   if (!stage().is_last(input.chunk)) {
     return {.hidden = hidden};
@@ -105,6 +113,23 @@ ModelOutput GPTModel::forward(const ModelInput& input) {
     const Tensor all = gather_vocabulary(own, vocabulary_, layout);
     return layout.size == 1 ? all : all.slice(sequence_axis(), 0, length);
   };
+  if (input.cached != nullptr) {
+    const std::vector<int64_t>& wanted = input.cached->logits_of;
+    const auto count = static_cast<int64_t>(wanted.size());
+    const auto chosen = [&](const Tensor& rows) {
+      return count == rows.size(sequence_axis())
+                 ? rows
+                 : index_select(rows, sequence_axis(), tensor(wanted, {count}));
+    };
+    if (count == 0) {
+      return {};
+    }
+    // With sequence parallelism a rank has but its piece of the hidden states.
+    return {.logits = layout.sequence_axis
+                          ? chosen(whole((*parallel_lm_logits_)(hidden, weight)))
+                          : gather_vocabulary((*parallel_lm_logits_)(chosen(hidden), weight),
+                                              vocabulary_, layout)};
+  }
   const bool fused = input.labels.defined() && fuses_loss();
   Tensor logits = fused ? Tensor() : (*parallel_lm_logits_)(hidden, weight);
   report_if_recorded([&] {

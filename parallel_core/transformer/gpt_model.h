@@ -58,6 +58,9 @@ class GPTModel final : public TransformerModel {
   /// fused with the loss: see fused_linear_cross_entropy.
   ModelOutput forward(const ModelInput& input) override;
   bool has_file_names_of_config() const override { return true; }
+  /// True unless context-parallel ranks divide sequences, or attention's scores are rounded
+  /// (use_fused_kernels and softmax_compute_dtype).
+  bool takes_cache() const override;
 
   TransformerLanguageModel& language_model() { return *language_model_; }
 

@@ -29,8 +29,9 @@ class Embedding final : public nn::Module, public nn::Callable<Embedding> {
             EmbeddingCopy copy = EmbeddingCopy::kOnly);
 
   std::string type_name() const override { return "Embedding"; }
-  /// ValueError if the sequence is longer than the table of positions, or cannot be divided over
-  /// the ranks. Without position_ids [B, S] those of the tokens in their sequence count.
+  /// ValueError if the sequence, or a position, lies beyond the table of positions, or cannot be
+  /// divided over the ranks. Without position_ids [B, S] those of the tokens in their sequence
+  /// count.
   Tensor forward(const Tensor& ids, const Tensor& position_ids);
   nn::Parameter& word_embeddings() const { return word_embeddings_->weight(); }
 
@@ -60,9 +61,10 @@ class TransformerLanguageModel final : public nn::Module,
   struct Input {
     Tensor ids;           ///< [B, S]; used by the first chunk of the model alone
     Tensor hidden;        ///< what the chunk before gave; used by all others
-    Tensor position_ids;  ///< this and the next two as in ModelInput
+    Tensor position_ids;  ///< this and the next three as in ModelInput
     Tensor mask;
     Tensor document_starts;
+    const CachedStep* cached = nullptr;
     int chunk = 0;  ///< of those that this rank holds
   };
   /// Hidden states after the chunk; after the last one of the model, those after the final norm.

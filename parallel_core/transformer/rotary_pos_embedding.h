@@ -17,6 +17,8 @@ class RotaryEmbedding {
   /// channels; or by `positions` [B, S], which lie in the sequence. Computed in float32; with a
   /// 16-bit rotary_dtype x and the table are first rounded to that.
   Tensor apply(const Tensor& x, const Tensor& positions = {});
+  /// From now on `positions` may be up to `length` - 1, however many tokens x has.
+  void reserve(int64_t length) { make_table(length); }
 
  private:
   void make_table(int64_t length);

@@ -271,6 +271,9 @@ void RankComparison::gradients(int64_t step, const nn::Module& model) {
     squares += std::pow(euclidean_norm(gradient), 2);
   }
   each_slice(model, [&](const nn::Module::NamedParameter& entry, const nn::LogicalTensor& logical) {
+    if (!entry.parameter->requires_grad()) {
+      return;  // of a base beside which adapters are trained
+    }
     const Tensor& whole = expected.gradients.at(logical.name);
     const Tensor gradient = entry.parameter->grad();
     const Tensor own = gradient.defined() ? logical.view_of(gradient).reshape(logical.local_shape())

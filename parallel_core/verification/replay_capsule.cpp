@@ -76,8 +76,8 @@ Replayed run_step(const std::string& capsule,
                   const CapsuleRecord& record,
                   const AllConfig& config) {
   const std::string weights = capsule + "/weights";
-  const bool in_pieces =
-      zero_level(config) == 3 && get_data_parallel_world_size(/*with_context_parallel=*/true) > 1;
+  const bool in_pieces = zero_level(config) == 3 && !config.lora_config.use_lora &&
+                         get_data_parallel_world_size(/*with_context_parallel=*/true) > 1;
   std::unique_ptr<ParallelModel> model;
   {
     std::optional<DeferInitialValues> deferred;

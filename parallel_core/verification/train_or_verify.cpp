@@ -90,6 +90,7 @@ int train_or_verify(std::vector<std::string> words,
     options.stop_requested = stop_on_signals();
     options.world = job.world();
     options.ranks_on_host = job.ranks_on_host();
+    options.rank_on_host = job.rank_on_host();
     pretrain(init_configs_from_args(words), options);
     return kFinished;
   }

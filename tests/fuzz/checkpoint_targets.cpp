@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/read_hf_config.h"
 #include "parallel_core/dist_checkpointing/manifest.h"
+#include "parallel_core/dist_checkpointing/peft_config.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/training/data_state.h"
@@ -64,6 +66,34 @@ void read_config(const InputFolder& folder) {
   (void)differences(TransformerConfig{}, file);
 }
 
+// In the place of the input, which clear() removes.
+void write_adapter_config(const InputFolder& folder, const std::string& text) {
+  std::ofstream(folder.file(kAdapterConfigFile), std::ios::binary | std::ios::trunc) << text;
+}
+
+void read_adapter(const InputFolder& folder) {
+  const PeftConfig config = read_peft_config(folder.path());
+  must_hold(peft_config_text(config) == config.text, "a file changes by being written");
+  PeftConfig made = config;
+  made.text.clear();
+  write_adapter_config(folder, peft_config_text(made));
+  must_hold(read_peft_config(folder.path()).same_values(config),
+            "an adapter changes by being written");
+  PeftConfig renamed = config;
+  renamed.base = "another";
+  write_adapter_config(folder, peft_config_text(renamed));
+  must_hold(read_peft_config(folder.path()).same_values(renamed),
+            "an adapter changes by being given another base");
+  const PeftModules modules(config, folder.file(kAdapterConfigFile));
+  for (const char* path : {"lm_head", "model.layers.0.self_attn.q_proj",
+                           "transformer.h.11.mlp.c_fc", "model.layers.3.mlp.experts.5.w1", ""}) {
+    (void)modules.targets(path);
+    (void)modules.saves(path);
+    must_hold(modules.rank(path) > 0 && std::isfinite(modules.scale(path)),
+              "a rank or a scale is no number");
+  }
+}
+
 }  // namespace
 
 std::span<const Target> checkpoint_targets() {
@@ -78,7 +108,12 @@ std::span<const Target> checkpoint_targets() {
              read_state},
       Target{"hf_config",
              [](InputFolder& folder, std::string_view input) { folder.put("config.json", input); },
-             read_config}};
+             read_config},
+      Target{"adapter_config",
+             [](InputFolder& folder, std::string_view input) {
+               folder.put(kAdapterConfigFile, input);
+             },
+             read_adapter}};
   return targets;
 }
 

@@ -193,6 +193,32 @@ def write_states(checkpoint):
     put_state("schedule_of_64_bits", schedule={**trainer["schedule"], "training_iters": 2**63})
 
 
+def write_examples():
+    def said(role, content, **more):
+        return {"role": role, "content": content, **more}
+
+    kinds = [
+        {"prompt": "2+2=", "completion": "4"},
+        {"text": "a plain text \u00e9\U0001f600"},
+        {"messages": [said("user", "q"), said("assistant", "a"), said("user", "r"),
+                      said("assistant", "b")], "tools": [{"name": "f", "parameters": {}}]},
+        {"messages": [said("user", "q"), said("assistant", "a", thought="t"), said("user", "r"),
+                      said("assistant", None, tool_calls=[{"id": 1}])]},
+    ]
+    lines = [json.dumps(kind, ensure_ascii=False) for kind in kinds]
+    put("sft_jsonl", "whole", "\n".join(lines) + "\n")
+    put("sft_jsonl", "whole_bom_and_blank_lines",
+        b"\xef\xbb\xbf" + "\r\n \n".join(lines).encode())
+    put("sft_jsonl", "whole_long", json.dumps({"prompt": "p" * 30, "completion": "c" * 50}) + "\n" +
+        json.dumps({"prompt": "p" * 90, "completion": "c"}))
+    put("sft_jsonl", "many_turns", json.dumps({"messages": [
+        said("user" if i % 2 == 0 else "assistant", str(i), thought="t") for i in range(60)]}))
+    put("sft_jsonl", "two_kinds", json.dumps({"text": "a", "prompt": "b", "completion": "c"}))
+    put("sft_jsonl", "surrogate", '{"text": "\\ud800"}')
+    put("sft_jsonl", "deep", '{"messages": [{"role": "user", "content": ' + "[" * 300)
+    put("sft_jsonl", "gzip", b"\x1f\x8b\x08\x00")
+
+
 def write_hf_configs(checkpoint):
     put("hf_config", "whole_tapestry", (checkpoint / "config.json").read_text())
     llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 512,
@@ -229,6 +255,35 @@ def write_hf_configs(checkpoint):
                     "num_experts": 8, "moe_intermediate_size": 32, "norm_topk_prob": False,
                     "shared_expert_intermediate_size": 64, "decoder_sparse_step": 2,
                     "mlp_only_layers": [0], "use_sliding_window": False, "max_window_layers": 2}))
+
+
+def write_adapter_configs():
+    usual = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "../base",
+             "inference_mode": True, "init_lora_weights": True, "modules_to_save": None, "r": 4,
+             "lora_alpha": 8, "target_modules": ["q_proj", "mlp.down_proj"], "use_rslora": False,
+             "use_dora": False, "rank_pattern": {}, "alpha_pattern": {}, "lora_dropout": 0.0,
+             "bias": "none", "fan_in_fan_out": False, "layers_to_transform": None}
+
+    def put_adapter(name, **keys):
+        put("adapter_config", name, json.dumps({**usual, **keys}, indent=1))
+
+    put_adapter("whole_list")
+    put_adapter("whole_patterns", target_modules=r".*\.self_attn\.(q|v)_proj",
+                exclude_modules=["layers.0.self_attn.q_proj"], use_rslora=True,
+                rank_pattern={"v_proj": 7, r"layers\.\d+\.self_attn\.q_proj": 3},
+                alpha_pattern={".*q_proj": 2.5})
+    put_adapter("whole_layers", layers_to_transform=[0, 5], layers_pattern=["layers", "h"],
+                modules_to_save=["lm_head", "embed_tokens"], use_dora=True, auto_mapping=None,
+                eva_config=None, loftq_config={}, runtime_config={"ephemeral_gpu_offload": False},
+                qalora_group_size=16)
+    put_adapter("whole_all_linear", target_modules="all-linear", layers_to_transform=1)
+    put_adapter("wrong_bias", bias="lora_only")
+    put_adapter("wrong_start", init_lora_weights="pissa")
+    put_adapter("wrong_pattern", target_modules="(a+)+$(")
+    put_adapter("slow_pattern", target_modules="(a|[a-z.0-9_]+)+(b|[a-z.0-9_]+)+[XYZ]")
+    put_adapter("wrong_rank", rank_pattern={"q_proj": 0, "v_proj": -1, "k_proj": 1e300})
+    put("adapter_config", "wrong_twice",
+        '{"peft_type": "LORA", "r": 4, "r": 8, "target_modules": ["q_proj"]}')
 
 
 def write_curves():
@@ -268,6 +323,8 @@ def main():
     write_manifests()
     write_states(checkpoint)
     write_hf_configs(checkpoint)
+    write_examples()
+    write_adapter_configs()
     write_curves()
     write_sides()
 

@@ -48,9 +48,12 @@ inline void must_hold(bool holds, const char* rule) {
   }
 }
 
-std::span<const Target> file_targets();        ///< safetensors, index, ckpt, npy
-std::span<const Target> checkpoint_targets();  ///< manifest, training_state, hf_config
-std::span<const Target> accuracy_targets();    ///< curves, checklist
+std::span<const Target> file_targets();  ///< safetensors, index, ckpt, npy
+std::span<const Target>
+checkpoint_targets();  ///< manifest, training_state, hf_config, adapter_config
+std::span<const Target> accuracy_targets();   ///< curves, checklist
+std::span<const Target> sft_targets();        ///< sft_jsonl
+std::span<const Target> tokenizer_targets();  ///< tokenizer_json
 
 /// Runs a target on an input. Returns what is wrong; empty if nothing is: the readers took it, or
 /// threw IoError, ValueError or TypeError with a message that names a file of the folder, and never

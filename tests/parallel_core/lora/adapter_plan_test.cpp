@@ -27,11 +27,10 @@ const Overrides kLlamaNames = {"model_config.position_embedding_type=rope",
                                "model_config.group_query_attention=True",
                                "model_config.num_query_groups=2",
                                "model_config.untie_embeddings_and_output_weights=True"};
-const Overrides kGpt2Names = {"model_config.position_embedding_type=learned_absolute",
-                              "model_config.normalization=LayerNorm",
-                              "model_config.hidden_act=fast_gelu",
-                              "model_config.add_bias_linear=True",
-                              "model_config.untie_embeddings_and_output_weights=False"};
+const Overrides kGpt2Names = {
+    "model_config.position_embedding_type=learned_absolute", "model_config.normalization=LayerNorm",
+    "model_config.hidden_act=fast_gelu", "model_config.add_bias_linear=True",
+    "model_config.untie_embeddings_and_output_weights=False"};
 
 AdapterPlan plan_of(const Overrides& model, const Overrides& lora) {
   return plan_adapter(
@@ -79,9 +78,9 @@ TEST(AdapterPlan, APatternMatchesCellsLogicalNamesOrPathsOfHuggingFace) {
                 ElementsAre("layers.1.attention.wq"))
         << pattern;
   }
-  EXPECT_THAT(modules_of(plan_of(kLlamaNames, {targets("\".*layers.0.*qkv_proj\"")})),
-              ElementsAre("layers.0.attention.wq", "layers.0.attention.wk",
-                          "layers.0.attention.wv"));
+  EXPECT_THAT(
+      modules_of(plan_of(kLlamaNames, {targets("\".*layers.0.*qkv_proj\"")})),
+      ElementsAre("layers.0.attention.wq", "layers.0.attention.wk", "layers.0.attention.wv"));
   // It is the end of a cell's name too, but means the module that it names.
   EXPECT_THAT(modules_of(plan_of(kLlamaNames, {targets("\".*v_proj\"")})),
               ElementsAre("layers.0.attention.wv", "layers.1.attention.wv"));
@@ -145,17 +144,16 @@ TEST(AdapterPlan, SaysWhatCannotBeMeant) {
 
 TEST(AdapterPlan, AnExpressionThatTakesForEverIsGivenUp) {
   const Overrides lora = {targets("\"((a|l|m|o|d|e)+)+x\"")};
-  EXPECT_THAT(message_of<ValueError>([&] {
-                plan_of(joined(kLlamaNames, {"model_config.num_layers=2"}), lora);
-              }),
+  EXPECT_THAT(message_of<ValueError>(
+                  [&] { plan_of(joined(kLlamaNames, {"model_config.num_layers=2"}), lora); }),
               ::testing::AnyOf(HasSubstr("was given up"), HasSubstr("no module matches")));
 }
 
 TEST(AdapterPlan, ModulesToSaveAreTensors) {
-  EXPECT_THAT(plan_of(kLlamaNames, {"lora_config.modules_to_save=[lm_head, \"layers.1.*norm\"]"})
-                  .saved_modules,
-              ElementsAre("lm_head.weight", "layers.1.attention_norm.weight",
-                          "layers.1.ffn_norm.weight"));
+  EXPECT_THAT(
+      plan_of(kLlamaNames, {"lora_config.modules_to_save=[lm_head, \"layers.1.*norm\"]"})
+          .saved_modules,
+      ElementsAre("lm_head.weight", "layers.1.attention_norm.weight", "layers.1.ffn_norm.weight"));
   EXPECT_THAT(plan_of(kGpt2Names, {targets("\".*c_fc\""), "lora_config.modules_to_save=[c_attn]"})
                   .saved_modules.size(),
               12U);

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/training/generation.h"
+#include "parallel_core/inference/generation.h"
 #include "tests/parallel_core/model_run.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"

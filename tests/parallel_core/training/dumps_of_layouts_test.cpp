@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "parallel_core/accuracy/compare_dumps.h"
 #include "parallel_core/comm/thread_ranks.h"
@@ -27,12 +29,13 @@ const Overrides kModel = {"training_config.training_iters=2", "model_config.hidd
 
 class Dumps : public ::testing::Test {
  protected:
-  dump::DumpConfig dump_to(const std::string& name) {
+  dump::DumpConfig dump_to(const std::string& name, const std::string& more = "") {
     const std::string file = dir_.path() + "/" + name + ".json";
     std::ofstream(file) << R"({"common_dump_settings": {"op_debug_mode": 0, "dump_mode": 1,
       "kernels": ["Value", "Parameter", "Scalar"],
       "net_name": "Net", "iteration": "0", "saved_data": "full", "path": ")"
-                        << folder(name) << R"("}, "e2e_dump_settings": {"enable": true}})";
+                        << folder(name) << "\"" << more
+                        << R"(}, "e2e_dump_settings": {"enable": true}})";
     return dump::read_dump_config(file);
   }
   std::string folder(const std::string& name) const { return dir_.path() + "/" + name; }
@@ -40,7 +43,8 @@ class Dumps : public ::testing::Test {
   // A step, and one that is not dumped, of what one rank has of a training.
   void train_dumped(const AllConfig& config,
                     const dump::DumpConfig& dump,
-                    std::optional<uint64_t> draw = std::nullopt) {
+                    std::optional<uint64_t> draw = std::nullopt,
+                    int64_t rank_on_host = 0) {
     testing::Trainer trainer(config);
     testing::MadeUpSamples source(config);
     std::optional<RoundedSteps> rounded;
@@ -48,7 +52,7 @@ class Dumps : public ::testing::Test {
     if (draw) {
       options.observers.push_back(&rounded.emplace(*draw, dump.iteration));
     }
-    TensorDump dumps(trainer.cell, config, dump);
+    TensorDump dumps(trainer.cell, config, dump, rank_on_host);
     options.observers.push_back(&dumps);
     train(trainer.cell, source, config, options);
   }
@@ -140,6 +144,26 @@ TEST_F(Dumps, NameTheFirstValueThatIsMadeOtherwise) {
   ASSERT_TRUE(report.first.has_value());
   EXPECT_EQ(report.first->step, 1);
   EXPECT_EQ(report.first->tensor, "layers.0.attention_norm");
+}
+
+// Rank 1 of the job is rank 0 of a second host: support_device counts on each of them.
+TEST_F(Dumps, GoByTheRankOnItsHost) {
+  LayoutPair pair = testing::small_pair("dp=2,micro=1", kModel);
+  const auto ranks_dumped = [&](const std::string& name, const std::string& devices) {
+    const dump::DumpConfig dump = dump_to(name, ", \"support_device\": " + devices);
+    testing::run_parallel(2, model_parallel_sizes(pair.layout.parallel_config), [&] {
+      train_dumped(pair.layout, dump, std::nullopt, /*rank_on_host=*/0);
+    });
+    std::vector<std::string> ranks;
+    for (const char* rank : {"rank_0", "rank_1"}) {
+      if (std::filesystem::exists(folder(name) + "/" + rank)) {
+        ranks.emplace_back(rank);
+      }
+    }
+    return ranks;
+  };
+  EXPECT_THAT(ranks_dumped("first", "[0]"), ::testing::ElementsAre("rank_0", "rank_1"));
+  EXPECT_THAT(ranks_dumped("second", "[1]"), ::testing::IsEmpty());
 }
 
 }  // namespace

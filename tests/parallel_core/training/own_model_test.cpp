@@ -9,7 +9,7 @@
 #include "autograd/tensor/error.h"
 #include "nn/layers/linear.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
-#include "parallel_core/training/generation.h"
+#include "parallel_core/inference/generation.h"
 #include "parallel_core/transformer/gpt_model.h"
 #include "parallel_core/verification/verify_layout.h"
 #include "tests/parallel_core/data/temp_dir.h"

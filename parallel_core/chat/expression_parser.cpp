@@ -1,0 +1,560 @@
+#include "parallel_core/chat/expression_parser.h"
+
+#include <algorithm>
+#include <array>
+
+#include "parallel_core/chat/methods.h"
+
+namespace tapestry::chat::jinja {
+
+namespace {
+
+using ExpressionKind = Expression::Kind;
+
+template <class... Parts>
+std::vector<ExpressionPtr> list_of(Parts... parts) {
+  std::vector<ExpressionPtr> list;
+  (list.push_back(std::move(parts)), ...);
+  return list;
+}
+
+bool is_end_of_tag(const Token& token) {
+  return token.kind == Token::Kind::kVariableEnd || token.kind == Token::Kind::kBlockEnd ||
+         token.is_operator(")");
+}
+
+}  // namespace
+
+ExpressionPtr ExpressionParser::make(Expression::Kind kind,
+                                     int line,
+                                     std::vector<ExpressionPtr> parts) {
+  auto node = std::make_unique<Expression>();
+  node->kind = kind;
+  node->line = line;
+  node->parts = std::move(parts);
+  return finished(std::move(node));
+}
+
+ExpressionPtr ExpressionParser::finished(ExpressionPtr node) {
+  int depth = 0;
+  const auto look = [&](const ExpressionPtr& part) {
+    depth = part ? std::max(depth, part->depth) : depth;
+  };
+  std::for_each(node->parts.begin(), node->parts.end(), look);
+  const CallArguments& arguments = node->arguments;
+  std::for_each(arguments.positional.begin(), arguments.positional.end(), look);
+  for (const auto& named : arguments.named) {
+    look(named.second);
+  }
+  look(arguments.more_positional);
+  look(arguments.more_named);
+  node->depth = depth + 1;
+  if (node->depth > kMaxSyntaxDepth) {
+    tokens_.fail_at(node->line, "an expression is nested more than ", kMaxSyntaxDepth, " deep");
+  }
+  return node;
+}
+
+void ExpressionParser::finish() {
+  if (!unplaced_safe_.empty()) {
+    tokens_.fail_at(unplaced_safe_.front(),
+                    "filter 'safe' is only known here as the last one of an output: elsewhere it "
+                    "changes what texts beside it become");
+  }
+}
+
+ExpressionPtr ExpressionParser::parse_output() {
+  ExpressionPtr node = parse_tuple();
+  if (node->kind == ExpressionKind::kFilter && node->text == "safe") {
+    unplaced_safe_.pop_back();
+    return std::move(node->parts[0]);
+  }
+  return node;
+}
+
+ExpressionPtr ExpressionParser::parse_tuple(bool with_conditional, std::string_view end) {
+  const int line = tokens_.current().line;
+  std::vector<ExpressionPtr> items;
+  bool is_tuple = false;
+  do {
+    if (is_end_of_tag(tokens_.current()) || (!end.empty() && tokens_.current().is_name(end))) {
+      break;
+    }
+    items.push_back(with_conditional ? parse_expression() : parse_or());
+    is_tuple = is_tuple || tokens_.current().is_operator(",");
+  } while (tokens_.skip_operator(","));
+  if (items.empty()) {
+    tokens_.fail_unexpected("an expression");
+  }
+  return is_tuple ? make(ExpressionKind::kTuple, line, std::move(items)) : std::move(items[0]);
+}
+
+ExpressionPtr ExpressionParser::parse_expression() {
+  const TokenStream::Level level(tokens_);
+  const int line = tokens_.current().line;
+  ExpressionPtr node = parse_or();
+  while (tokens_.skip_name("if")) {
+    ExpressionPtr condition = parse_or();
+    ExpressionPtr otherwise;
+    if (tokens_.skip_name("else")) {
+      otherwise = parse_expression();
+    }
+    node = make(ExpressionKind::kConditional, line,
+                list_of(std::move(condition), std::move(node), std::move(otherwise)));
+  }
+  return node;
+}
+
+ExpressionPtr ExpressionParser::parse_or() {
+  ExpressionPtr node = parse_and();
+  for (int line = tokens_.current().line; tokens_.skip_name("or"); line = tokens_.current().line) {
+    node = make(ExpressionKind::kOr, line, list_of(std::move(node), parse_and()));
+  }
+  return node;
+}
+
+ExpressionPtr ExpressionParser::parse_and() {
+  ExpressionPtr node = parse_not();
+  for (int line = tokens_.current().line; tokens_.skip_name("and"); line = tokens_.current().line) {
+    node = make(ExpressionKind::kAnd, line, list_of(std::move(node), parse_not()));
+  }
+  return node;
+}
+
+ExpressionPtr ExpressionParser::parse_not() {
+  const TokenStream::Level level(tokens_);
+  const int line = tokens_.current().line;
+  if (tokens_.skip_name("not")) {
+    return make(ExpressionKind::kNot, line, list_of(parse_not()));
+  }
+  return parse_comparison();
+}
+
+bool ExpressionParser::next_comparison(Comparison& comparison) {
+  static constexpr std::array<std::pair<std::string_view, Comparison>, 6> kOperators = {
+      {{"==", Comparison::kEqual},
+       {"!=", Comparison::kUnequal},
+       {"<=", Comparison::kLessEqual},
+       {">=", Comparison::kGreaterEqual},
+       {"<", Comparison::kLess},
+       {">", Comparison::kGreater}}};
+  for (const auto& [text, meaning] : kOperators) {
+    if (tokens_.skip_operator(text)) {
+      comparison = meaning;
+      return true;
+    }
+  }
+  if (tokens_.skip_name("in")) {
+    comparison = Comparison::kIn;
+    return true;
+  }
+  if (tokens_.current().is_name("not") && tokens_.look_ahead().is_name("in")) {
+    tokens_.next();
+    tokens_.next();
+    comparison = Comparison::kNotIn;
+    return true;
+  }
+  return false;
+}
+
+ExpressionPtr ExpressionParser::parse_comparison() {
+  const int line = tokens_.current().line;
+  std::vector<ExpressionPtr> parts = list_of(parse_sum());
+  std::vector<Comparison> comparisons;
+  Comparison comparison = Comparison::kEqual;
+  while (next_comparison(comparison)) {
+    comparisons.push_back(comparison);
+    parts.push_back(parse_sum());
+  }
+  if (comparisons.empty()) {
+    return std::move(parts[0]);
+  }
+  ExpressionPtr node = make(ExpressionKind::kComparison, line, std::move(parts));
+  node->comparisons = std::move(comparisons);
+  return node;
+}
+
+ExpressionPtr ExpressionParser::parse_sum() {
+  ExpressionPtr node = parse_concat();
+  while (tokens_.current().is_operator("+") || tokens_.current().is_operator("-")) {
+    const Token token = tokens_.next();
+    node = make(ExpressionKind::kBinary, token.line, list_of(std::move(node), parse_concat()));
+    node->op = token.text == "+" ? BinaryOperator::kAdd : BinaryOperator::kSubtract;
+  }
+  return node;
+}
+
+ExpressionPtr ExpressionParser::parse_concat() {
+  const int line = tokens_.current().line;
+  std::vector<ExpressionPtr> parts = list_of(parse_product());
+  while (tokens_.skip_operator("~")) {
+    parts.push_back(parse_product());
+  }
+  return parts.size() == 1 ? std::move(parts[0])
+                           : make(ExpressionKind::kConcat, line, std::move(parts));
+}
+
+ExpressionPtr ExpressionParser::parse_product() {
+  static constexpr std::array<std::pair<std::string_view, BinaryOperator>, 4> kOperators = {
+      {{"*", BinaryOperator::kMultiply},
+       {"/", BinaryOperator::kDivide},
+       {"//", BinaryOperator::kFloorDivide},
+       {"%", BinaryOperator::kModulo}}};
+  ExpressionPtr node = parse_power();
+  while (true) {
+    const Token& token = tokens_.current();
+    const auto* const found =
+        std::find_if(kOperators.begin(), kOperators.end(),
+                     [&](const auto& entry) { return token.is_operator(entry.first); });
+    if (found == kOperators.end()) {
+      return node;
+    }
+    const int line = tokens_.next().line;
+    node = make(ExpressionKind::kBinary, line, list_of(std::move(node), parse_power()));
+    node->op = found->second;
+  }
+}
+
+ExpressionPtr ExpressionParser::parse_power() {
+  ExpressionPtr node = parse_unary(true);
+  for (int line = tokens_.current().line; tokens_.skip_operator("**");
+       line = tokens_.current().line) {
+    node = make(ExpressionKind::kBinary, line, list_of(std::move(node), parse_unary(true)));
+    node->op = BinaryOperator::kPower;
+  }
+  return node;
+}
+
+ExpressionPtr ExpressionParser::parse_unary(bool with_filters) {
+  const TokenStream::Level level(tokens_);
+  const int line = tokens_.current().line;
+  ExpressionPtr node;
+  if (tokens_.skip_operator("-")) {
+    node = make(ExpressionKind::kNegate, line, list_of(parse_unary(false)));
+  } else if (tokens_.skip_operator("+")) {
+    node = make(ExpressionKind::kPlus, line, list_of(parse_unary(false)));
+  } else {
+    node = parse_primary();
+  }
+  node = parse_postfix(std::move(node));
+  return with_filters ? parse_filters_and_tests(std::move(node)) : std::move(node);
+}
+
+ExpressionPtr ExpressionParser::parse_primary() {
+  const Token token = tokens_.current();
+  switch (token.kind) {
+    case Token::Kind::kName:
+      tokens_.next();
+      return parse_name(token);
+    case Token::Kind::kText: {
+      std::string text;
+      while (tokens_.current().kind == Token::Kind::kText) {
+        text += tokens_.next().text;
+      }
+      ExpressionPtr node = make(ExpressionKind::kConstant, token.line);
+      node->constant = Value(std::move(text));
+      return node;
+    }
+    case Token::Kind::kInteger:
+    case Token::Kind::kReal: {
+      tokens_.next();
+      ExpressionPtr node = make(ExpressionKind::kConstant, token.line);
+      node->constant =
+          token.kind == Token::Kind::kInteger ? Value(token.integer) : Value(token.real);
+      return node;
+    }
+    default:
+      break;
+  }
+  if (tokens_.skip_operator("(")) {
+    return parse_in_parentheses(token.line);
+  }
+  if (tokens_.skip_operator("[")) {
+    return parse_list(token.line);
+  }
+  if (tokens_.skip_operator("{")) {
+    return parse_dict(token.line);
+  }
+  tokens_.fail_unexpected("an expression");
+}
+
+ExpressionPtr ExpressionParser::parse_name(const Token& token) {
+  const std::string& name = token.text;
+  const bool is_true = name == "true" || name == "True";
+  if (is_true || name == "false" || name == "False" || name == "none" || name == "None") {
+    ExpressionPtr node = make(ExpressionKind::kConstant, token.line);
+    node->constant = name[0] == 'n' || name[0] == 'N' ? Value(None{}) : Value(is_true);
+    return node;
+  }
+  if (name == "self" || name == "super" || name == "lipsum") {
+    tokens_.fail_at(token.line, "'", name, "' is not known here");
+  }
+  ExpressionPtr node = make(ExpressionKind::kVariable, token.line);
+  node->symbol = tokens_.symbol_of(name);
+  node->text = name;
+  for (MacroSyntax* macro : open_macros_) {
+    macro->uses_caller = macro->uses_caller || node->symbol == kCallerSymbol;
+    macro->uses_varargs = macro->uses_varargs || node->symbol == kVarargsSymbol;
+    macro->uses_kwargs = macro->uses_kwargs || node->symbol == kKwargsSymbol;
+  }
+  return node;
+}
+
+ExpressionPtr ExpressionParser::parse_in_parentheses(int line) {
+  if (tokens_.skip_operator(")")) {
+    return make(ExpressionKind::kTuple, line);
+  }
+  ExpressionPtr node = parse_tuple();
+  tokens_.expect_operator(")");
+  return node;
+}
+
+ExpressionPtr ExpressionParser::parse_list(int line) {
+  std::vector<ExpressionPtr> items;
+  while (!tokens_.skip_operator("]")) {
+    items.push_back(parse_expression());
+    if (!tokens_.current().is_operator("]")) {
+      tokens_.expect_operator(",");
+    }
+  }
+  return make(ExpressionKind::kList, line, std::move(items));
+}
+
+ExpressionPtr ExpressionParser::parse_dict(int line) {
+  std::vector<ExpressionPtr> items;
+  while (!tokens_.skip_operator("}")) {
+    items.push_back(parse_expression());
+    tokens_.expect_operator(":");
+    items.push_back(parse_expression());
+    if (!tokens_.current().is_operator("}")) {
+      tokens_.expect_operator(",");
+    }
+  }
+  return make(ExpressionKind::kDict, line, std::move(items));
+}
+
+ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr node) {
+  while (true) {
+    if (tokens_.current().is_operator(".")) {
+      node = parse_attribute(std::move(node));
+    } else if (tokens_.current().is_operator("[")) {
+      node = parse_subscript(std::move(node));
+    } else if (tokens_.current().is_operator("(")) {
+      node = parse_call(std::move(node));
+    } else {
+      return node;
+    }
+  }
+}
+
+ExpressionPtr ExpressionParser::parse_filters_and_tests(ExpressionPtr node) {
+  while (true) {
+    if (tokens_.skip_operator("|")) {
+      node = parse_filter(std::move(node));
+    } else if (tokens_.skip_name("is")) {
+      node = parse_test(std::move(node));
+    } else if (tokens_.current().is_operator("(")) {
+      node = parse_call(std::move(node));
+    } else {
+      return node;
+    }
+  }
+}
+
+ExpressionPtr ExpressionParser::parse_attribute(ExpressionPtr node) {
+  const int line = tokens_.next().line;
+  if (tokens_.current().kind == Token::Kind::kInteger) {
+    ExpressionPtr place = make(ExpressionKind::kConstant, line);
+    place->constant = Value(tokens_.next().integer);
+    return make(ExpressionKind::kItem, line, list_of(std::move(node), std::move(place)));
+  }
+  const Token name = tokens_.expect(Token::Kind::kName, "a name or a number");
+  if (name.text.starts_with("__")) {
+    tokens_.fail_at(name.line, "attribute '", name.text, "' is not known here");
+  }
+  ExpressionPtr attribute = make(ExpressionKind::kAttribute, line, list_of(std::move(node)));
+  attribute->text = name.text;
+  return attribute;
+}
+
+// A part between brackets; a slice takes `node` in and is returned whole.
+ExpressionPtr ExpressionParser::parse_subscript_part(ExpressionPtr& node) {
+  const int line = tokens_.current().line;
+  ExpressionPtr start;
+  if (!tokens_.current().is_operator(":")) {
+    start = parse_expression();
+    if (!tokens_.current().is_operator(":")) {
+      return start;
+    }
+  }
+  tokens_.expect_operator(":");
+  const auto optional_part = [&]() -> ExpressionPtr {
+    const Token& token = tokens_.current();
+    const bool left_out =
+        token.is_operator(":") || token.is_operator("]") || token.is_operator(",");
+    return left_out ? nullptr : parse_expression();
+  };
+  ExpressionPtr stop = optional_part();
+  ExpressionPtr step;
+  if (tokens_.skip_operator(":")) {
+    step = optional_part();
+  }
+  return make(ExpressionKind::kSlice, line,
+              list_of(std::move(node), std::move(start), std::move(stop), std::move(step)));
+}
+
+ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr node) {
+  const int line = tokens_.next().line;
+  if (tokens_.current().is_operator("]")) {
+    tokens_.fail_unexpected("an expression");
+  }
+  ExpressionPtr first = parse_subscript_part(node);
+  if (node == nullptr) {  // a slice
+    tokens_.expect_operator("]");
+    return first;
+  }
+  if (tokens_.current().is_operator(",")) {
+    std::vector<ExpressionPtr> items = list_of(std::move(first));
+    while (tokens_.skip_operator(",")) {
+      items.push_back(parse_expression());
+    }
+    first = make(ExpressionKind::kTuple, line, std::move(items));
+  }
+  tokens_.expect_operator("]");
+  return make(ExpressionKind::kItem, line, list_of(std::move(node), std::move(first)));
+}
+
+ExpressionPtr ExpressionParser::parse_call(ExpressionPtr node) {
+  const int line = tokens_.current().line;
+  if (node->kind == ExpressionKind::kAttribute && !is_known_method(node->text)) {
+    tokens_.fail_at(node->line, "method '", node->text, "' is not known here");
+  }
+  ExpressionPtr call = make(ExpressionKind::kCall, line, list_of(std::move(node)));
+  call->arguments = parse_arguments();
+  return finished(std::move(call));
+}
+
+CallArguments ExpressionParser::parse_arguments() {
+  CallArguments arguments;
+  tokens_.expect_operator("(");
+  while (!tokens_.skip_operator(")")) {
+    const Token token = tokens_.current();
+    const bool is_named = token.kind == Token::Kind::kName && tokens_.look_ahead().is_operator("=");
+    const bool is_more = token.is_operator("*");
+    const bool is_more_named = token.is_operator("**");
+    if (arguments.more_named || (is_more && arguments.more_positional) ||
+        (!is_named && !is_more_named && !is_more &&
+         (arguments.more_positional || !arguments.named.empty()))) {
+      tokens_.fail("arguments of a call are in a wrong order");
+    }
+    if (is_named) {
+      tokens_.next();
+      tokens_.next();
+      arguments.named.emplace_back(token.text, parse_expression());
+    } else if (is_more) {
+      tokens_.next();
+      arguments.more_positional = parse_expression();
+    } else if (is_more_named) {
+      tokens_.next();
+      arguments.more_named = parse_expression();
+    } else {
+      arguments.positional.push_back(parse_expression());
+    }
+    if (!tokens_.current().is_operator(")")) {
+      tokens_.expect_operator(",");
+    }
+  }
+  return arguments;
+}
+
+std::string ExpressionParser::parse_dotted_name() {
+  std::string name = tokens_.expect(Token::Kind::kName, "a name").text;
+  while (tokens_.skip_operator(".")) {
+    name += "." + tokens_.expect(Token::Kind::kName, "a name").text;
+  }
+  return name;
+}
+
+// `map('upper')` and `select('odd')`: filters and tests that an argument names.
+void ExpressionParser::check_named_function(const Expression& node) const {
+  const bool by_attribute = node.text == "selectattr" || node.text == "rejectattr";
+  const bool names_test = by_attribute || node.text == "select" || node.text == "reject";
+  const size_t place = by_attribute ? 1 : 0;
+  if ((!names_test && node.text != "map") || node.arguments.positional.size() <= place) {
+    return;
+  }
+  const Expression& name = *node.arguments.positional[place];
+  if (name.kind != ExpressionKind::kConstant || !name.constant.is_text()) {
+    return;
+  }
+  const std::string& text = name.constant.bytes();
+  if (names_test ? find_test(text) == nullptr : find_filter(text) == nullptr) {
+    tokens_.fail_at(name.line, names_test ? "test" : "filter", " '", text, "' is not known here");
+  }
+}
+
+ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr node) {
+  const int line = tokens_.current().line;
+  const std::string name = parse_dotted_name();
+  ExpressionPtr filtered = make(ExpressionKind::kFilter, line, list_of(std::move(node)));
+  filtered->text = name;
+  filtered->filter = find_filter(name);
+  if (tokens_.current().is_operator("(")) {
+    filtered->arguments = parse_arguments();
+  }
+  if (name == "safe") {
+    unplaced_safe_.push_back(line);
+  } else if (filtered->filter == nullptr) {
+    tokens_.fail_at(line, "filter '", name, "' is not known here");
+  }
+  check_named_function(*filtered);
+  return finished(std::move(filtered));
+}
+
+ExpressionPtr ExpressionParser::parse_block_filters() {
+  ExpressionPtr node;
+  while (tokens_.skip_operator("|")) {
+    node = parse_filter(std::move(node));
+  }
+  return node;
+}
+
+ExpressionPtr ExpressionParser::parse_filter_names() {
+  ExpressionPtr node;
+  do {
+    node = parse_filter(std::move(node));
+  } while (tokens_.skip_operator("|"));
+  return node;
+}
+
+ExpressionPtr ExpressionParser::parse_test(ExpressionPtr node) {
+  const bool negated = tokens_.skip_name("not");
+  const int line = tokens_.current().line;
+  const std::string name = parse_dotted_name();
+  ExpressionPtr tested = make(ExpressionKind::kTest, line, list_of(std::move(node)));
+  tested->text = name;
+  tested->test = find_test(name);
+  if (tested->test == nullptr) {
+    tokens_.fail_at(line, "test '", name, "' is not known here");
+  }
+  const Token& token = tokens_.current();
+  using TokenKind = Token::Kind;
+  const bool begins_argument =
+      (token.kind == TokenKind::kName && !token.is_name("else") && !token.is_name("or") &&
+       !token.is_name("and")) ||
+      token.kind == TokenKind::kText || token.kind == TokenKind::kInteger ||
+      token.kind == TokenKind::kReal || token.is_operator("[") || token.is_operator("{");
+  if (token.is_operator("(")) {
+    tested->arguments = parse_arguments();
+  } else if (begins_argument) {
+    if (token.is_name("is")) {
+      tokens_.fail("tests cannot follow each other");
+    }
+    ExpressionPtr argument = parse_primary();
+    tested->arguments.positional.push_back(parse_postfix(std::move(argument)));
+  }
+  tested = finished(std::move(tested));
+  return negated ? make(ExpressionKind::kNot, line, list_of(std::move(tested))) : std::move(tested);
+}
+
+}  // namespace tapestry::chat::jinja

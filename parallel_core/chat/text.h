@@ -1,0 +1,52 @@
+// Texts as Python has them: sequences of code points, here in UTF-8.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tapestry::chat::jinja {
+
+bool is_ascii(std::string_view text);
+bool is_utf8(std::string_view text);
+/// Of valid UTF-8; so are all functions below.
+size_t count_code_points(std::string_view text);
+std::u32string to_code_points(std::string_view text);
+std::string to_utf8(std::u32string_view code_points);
+void append_code_point(std::string& text, char32_t code_point);
+/// Where each code point begins, and the size of the text.
+std::vector<size_t> code_point_starts(std::string_view text);
+
+/// str.isspace of one code point.
+bool is_space(char32_t code_point);
+/// str.isprintable of one code point.
+bool is_printable(char32_t code_point);
+bool is_name_start(char32_t code_point);
+bool is_name_part(char32_t code_point);
+
+enum class Side { kLeft, kRight, kBoth };
+/// str.strip, lstrip and rstrip: white space, or any of the code points of `letters`.
+std::string_view strip(std::string_view text,
+                       Side side,
+                       std::optional<std::string_view> letters = std::nullopt);
+/// The parts between white space, as str.split() finds them.
+std::vector<std::string_view> words_of(std::string_view text);
+
+std::string to_upper(std::string_view text);
+std::string to_lower(std::string_view text);
+std::string capitalize(std::string_view text);
+std::string title(std::string_view text);
+std::string swap_case(std::string_view text);
+
+/// str.isalpha, isdigit, ...: false for an empty text.
+bool is_alpha(std::string_view text);
+bool is_alnum(std::string_view text);
+bool is_decimal(std::string_view text);
+bool is_digit(std::string_view text);
+bool is_all_space(std::string_view text);
+bool is_upper(std::string_view text);
+bool is_lower(std::string_view text);
+
+}  // namespace tapestry::chat::jinja

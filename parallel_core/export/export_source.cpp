@@ -1,0 +1,59 @@
+#include "parallel_core/export/export_source.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/init_configs.h"
+#include "parallel_core/config/load.h"
+#include "parallel_core/dist_checkpointing/checkpoint_folder.h"
+
+namespace tapestry {
+namespace {
+
+namespace fs = std::filesystem;
+
+AllConfig config_of_hf_folder(const std::string& folder) {
+  int64_t positions = 1;
+  for (const HfSetting& setting : read_hf_config(folder).settings) {
+    if (setting.key == "max_position_embeddings") {
+      positions = setting.value.as<int64_t>();
+    }
+  }
+  // What a folder does not say of training has no effect here.
+  return init_configs_from_dict({{"training_config", {{"training_iters", 1}}},
+                                 {"dataset_config", {{"tokenizer_type", "byte"}}},
+                                 {"model_config",
+                                  {{"from_hf", folder},
+                                   {"seq_length", positions},
+                                   {"hidden_dropout", 0.0},
+                                   {"attention_dropout", 0.0}}},
+                                 {"optimizer_config", {{"learning_rate", 1.0}}}});
+}
+
+}  // namespace
+
+ExportSource open_export_source(const std::string& path) {
+  check<IoError>(fs::is_directory(path), path,
+                 ": is no folder; name a run's folder, a checkpoint, or that of a Hugging Face "
+                 "model");
+  ExportSource source;
+  source.folder = resolve_checkpoint(path);
+  const bool of_run = fs::exists(fs::path(source.folder) / "config.yaml");
+  const bool of_hf = fs::exists(fs::path(source.folder) / "config.json");
+  check<IoError>(of_run || of_hf, source.folder,
+                 ": has neither config.yaml, as a checkpoint of pretrain_gpt has, nor config.json, "
+                 "as a Hugging Face model has");
+  if (of_run) {
+    source.config = init_configs_from_yaml(source.folder + "/config.yaml");
+    source.tokenizer_type = source.config.dataset_config.tokenizer_type;
+  } else {
+    source.config = config_of_hf_folder(source.folder);
+  }
+  if (of_hf) {
+    source.token_ids = read_hf_config(source.folder).token_ids;
+  }
+  return source;
+}
+
+}  // namespace tapestry

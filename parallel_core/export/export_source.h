@@ -1,0 +1,26 @@
+// What is exported: a stored model, wherever it came from.
+#pragma once
+
+#include <string>
+
+#include "parallel_core/config/config.h"
+#include "parallel_core/config/read_hf_config.h"
+
+namespace tapestry {
+
+struct ExportSource {
+  std::string folder;  ///< which holds the weights
+  /// Its model_config is of the model, as config.yaml of a checkpoint or config.json of a Hugging
+  /// Face folder says.
+  AllConfig config;
+  /// dataset_config.tokenizer_type of a checkpoint; empty: what the folder's files are.
+  std::string tokenizer_type;
+  TokenIds token_ids;  ///< of config.json; empty without one
+};
+
+/// Opens a checkpoint, a folder of checkpoints or a run's folder (the newest is taken), or the
+/// folder of a Hugging Face model. IoError if there is none or it lacks what it needs; ValueError
+/// for a model that cannot be read; ConfigError for a config.yaml that is none.
+ExportSource open_export_source(const std::string& path);
+
+}  // namespace tapestry

@@ -1,0 +1,243 @@
+#include "parallel_core/export/gguf_tokenizer.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/hf_fields.h"
+#include "parallel_core/data/file.h"
+#include "parallel_core/data/tokenizer.h"
+#include "parallel_core/export/gguf_vocabulary.h"
+
+namespace tapestry {
+namespace {
+
+namespace fs = std::filesystem;
+using hf::Json;
+
+// What tokenizer_config.json says beside the tokens.
+struct TokenizerSettings {
+  bool add_bos = false;
+  std::string eos;  // text of the token that ends an answer
+  std::string pad;
+  std::string chat_template;
+};
+
+std::string file_if_any(const std::string& folder, const char* name) {
+  const std::string path = (fs::path(folder) / name).string();
+  return fs::is_regular_file(path) ? path : std::string();
+}
+
+// A token is a string, or an object that has it as its content.
+std::string token_text(const Json& json, const char* name) {
+  const auto found = json.find(name);
+  if (found == json.end()) {
+    return {};
+  }
+  if (found->is_object() && found->contains("content") && found->at("content").is_string()) {
+    return found->at("content").get<std::string>();
+  }
+  return found->is_string() ? found->get<std::string>() : std::string();
+}
+
+// One template, or a list of named ones of which "default" counts.
+std::string template_text(const Json& json) {
+  if (json.is_string()) {
+    return json.get<std::string>();
+  }
+  if (json.is_array()) {
+    for (const Json& entry : json) {
+      if (entry.is_object() && entry.value("name", Json()) == "default" &&
+          entry.value("template", Json()).is_string()) {
+        return entry.at("template").get<std::string>();
+      }
+    }
+  }
+  return {};
+}
+
+TokenizerSettings read_tokenizer_settings(const std::string& folder) {
+  TokenizerSettings settings;
+  const std::string file = file_if_any(folder, "tokenizer_config.json");
+  if (!file.empty()) {
+    const Json json = hf::parse_strictly(data::read_file(file), file);
+    const auto add_bos = json.find("add_bos_token");
+    settings.add_bos = add_bos != json.end() && add_bos->is_boolean() && add_bos->get<bool>();
+    settings.eos = token_text(json, "eos_token");
+    settings.pad = token_text(json, "pad_token");
+    if (const auto text = json.find("chat_template"); text != json.end()) {
+      settings.chat_template = template_text(*text);
+    }
+  }
+  if (const std::string jinja = file_if_any(folder, "chat_template.jinja"); !jinja.empty()) {
+    settings.chat_template = data::read_file(jinja);
+  }
+  return settings;
+}
+
+std::string type_of_files(const std::string& folder) {
+  for (const auto& [name, type] : {std::pair{"tokenizer.json", "huggingface"},
+                                   {"tokenizer.model", "sentencepiece"},
+                                   {"vocab.json", "huggingface"}}) {
+    if (!file_if_any(folder, name).empty()) {
+      return type;
+    }
+  }
+  return "byte";
+}
+
+void read_vocabulary(const std::string& folder,
+                     const std::string& type,
+                     const TokenizerSettings& settings,
+                     GgufTokenizer& tokenizer) {
+  const std::string model = (fs::path(folder) / "tokenizer.model").string();
+  if (type == "byte") {
+    make_byte_vocabulary(tokenizer);
+  } else if (type == "character") {
+    read_characters(model, tokenizer);
+  } else if (type == "sentencepiece") {
+    read_sentencepiece_vocabulary(model, tokenizer);
+    tokenizer.add_bos = settings.add_bos;
+  } else if (type == "huggingface") {
+    const std::string json = file_if_any(folder, "tokenizer.json");
+    if (!json.empty()) {
+      read_tokenizer_json(json, tokenizer);
+    } else {
+      read_vocab_and_merges(folder, tokenizer);
+    }
+  } else {
+    throw ValueError(concat(folder, ": a tokenizer of type ", type, " cannot be written as GGUF"));
+  }
+}
+
+// Tokens beyond those of the model file: {"<|im_start|>": 32000}.
+void read_added_tokens(const std::string& folder, GgufTokenizer& tokenizer) {
+  const std::string file = file_if_any(folder, "added_tokens.json");
+  if (file.empty()) {
+    return;
+  }
+  const Json json = hf::parse_strictly(data::read_file(file), file);
+  for (const auto& [text, id] : json.items()) {
+    check<ValueError>(id.is_number_integer(), file, ": ", text, ": expected an id, got ",
+                      id.dump());
+    const auto number = id.get<int64_t>();
+    const bool known = gguf_token_id(tokenizer, text) == number;
+    if (!known) {
+      set_gguf_token(tokenizer, number, text, kGgufControl);
+    }
+  }
+}
+
+void set_ids(const TokenIds& ids, const TokenizerSettings& settings, GgufTokenizer& tokenizer) {
+  const auto valid = [&](const std::optional<int64_t>& id,
+                         const char* name) -> std::optional<int64_t> {
+    if (id && *id >= static_cast<int64_t>(tokenizer.tokens.size())) {
+      tokenizer.remarks.push_back(concat(tokenizer.source, ": ", name, " ", *id,
+                                         " is beyond the model's vocabulary and left out"));
+      return std::nullopt;
+    }
+    return id && *id >= 0 ? id : std::nullopt;
+  };
+  const auto named = [&](const std::string& text) -> std::optional<int64_t> {
+    const int64_t id = text.empty() ? -1 : gguf_token_id(tokenizer, text);
+    return id < 0 ? std::nullopt : std::optional(id);
+  };
+  // What stands before a text by the tokenizer's own rule counts.
+  if (!tokenizer.bos) {
+    tokenizer.bos = valid(ids.bos, "bos_token_id");
+  }
+  if (!tokenizer.eos) {
+    tokenizer.eos = ids.eos.empty() ? named(settings.eos) : valid(ids.eos.front(), "eos_token_id");
+  }
+  if (const auto turn = named(settings.eos); turn && turn != tokenizer.eos) {
+    tokenizer.eot = turn;
+  }
+  tokenizer.padding = ids.pad ? valid(ids.pad, "pad_token_id") : named(settings.pad);
+}
+
+}  // namespace
+
+void clear_gguf_vocabulary(GgufTokenizer& tokenizer, int64_t rows) {
+  tokenizer.tokens.clear();
+  for (int64_t id = 0; id < rows; ++id) {
+    tokenizer.tokens.push_back(concat("[PAD", id, "]"));
+  }
+  tokenizer.types.assign(static_cast<size_t>(rows), kGgufUnused);
+}
+
+void set_gguf_token(GgufTokenizer& tokenizer,
+                    int64_t id,
+                    const std::string& text,
+                    GgufTokenType type) {
+  check<ValueError>(id >= 0 && id < static_cast<int64_t>(tokenizer.tokens.size()), tokenizer.source,
+                    ": the token \"", text, "\" has the id ", id,
+                    ", but the model's vocabulary (model_config.vocab_size) has ",
+                    tokenizer.tokens.size(), " rows; it is not the tokenizer of this model");
+  tokenizer.tokens[static_cast<size_t>(id)] = text;
+  tokenizer.types[static_cast<size_t>(id)] = type;
+}
+
+int64_t gguf_token_id(const GgufTokenizer& tokenizer, std::string_view text) {
+  const auto found = std::find(tokenizer.tokens.begin(), tokenizer.tokens.end(), text);
+  return found == tokenizer.tokens.end() ? -1 : found - tokenizer.tokens.begin();
+}
+
+GgufTokenizer read_gguf_tokenizer(const std::string& folder, const GgufTokenizerChoice& choice) {
+  GgufTokenizer tokenizer;
+  tokenizer.source = folder;
+  clear_gguf_vocabulary(tokenizer, choice.rows);
+  const std::string type = choice.type.empty() ? type_of_files(folder) : choice.type;
+  if (choice.type.empty() && type == "byte") {
+    check<ValueError>(choice.rows > data::ByteTokenizer::kEod, folder,
+                      ": has no tokenizer (tokenizer.json, tokenizer.model, vocab.json), and the "
+                      "vocabulary of ",
+                      choice.rows, " has no room for the ", data::ByteTokenizer::kEod + 1,
+                      " ids of a model of bytes");
+    tokenizer.remarks.push_back(folder + ": has no tokenizer; its ids are taken for bytes");
+  }
+  TokenizerSettings settings = read_tokenizer_settings(folder);
+  read_vocabulary(folder, type, settings, tokenizer);
+  if (type == "sentencepiece" || file_if_any(folder, "tokenizer.json").empty()) {
+    read_added_tokens(folder, tokenizer);
+  }
+  set_ids(choice.ids, settings, tokenizer);
+  tokenizer.chat_template = std::move(settings.chat_template);
+  return tokenizer;
+}
+
+void add_tokenizer_metadata(const GgufTokenizer& tokenizer, GgufMetadata& metadata) {
+  const std::string prefix = "tokenizer.ggml.";
+  metadata.add(prefix + "model", tokenizer.model);
+  metadata.add(prefix + "pre", tokenizer.pre);
+  metadata.add(prefix + "tokens", tokenizer.tokens);
+  if (tokenizer.model == "llama") {
+    metadata.add(prefix + "scores", tokenizer.scores);
+  }
+  metadata.add(prefix + "token_type", tokenizer.types);
+  if (tokenizer.model == "gpt2") {
+    metadata.add(prefix + "merges", tokenizer.merges);
+  }
+  const auto id = [&](const char* name, const std::optional<int64_t>& value) {
+    if (value) {
+      metadata.add(prefix + name, static_cast<uint32_t>(*value));
+    }
+  };
+  id("bos_token_id", tokenizer.bos);
+  id("eos_token_id", tokenizer.eos);
+  id("eot_token_id", tokenizer.eot);
+  id("unknown_token_id", tokenizer.unknown);
+  id("padding_token_id", tokenizer.padding);
+  metadata.add(prefix + "add_bos_token", tokenizer.add_bos);
+  metadata.add(prefix + "add_eos_token", tokenizer.add_eos);
+  if (tokenizer.add_space_prefix) {
+    metadata.add(prefix + "add_space_prefix", *tokenizer.add_space_prefix);
+  }
+  if (!tokenizer.chat_template.empty()) {
+    metadata.add("tokenizer.chat_template", tokenizer.chat_template);
+  }
+}
+
+}  // namespace tapestry

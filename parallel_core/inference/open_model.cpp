@@ -1,0 +1,116 @@
+#include "parallel_core/inference/open_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "autograd/tape/leaf_state.h"
+#include "autograd/tensor/error.h"
+#include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
+#include "parallel_core/deferred_values.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/parallel_state.h"
+#include "parallel_core/training/get_model.h"
+#include "parallel_core/training/pretrain.h"
+#include "parallel_core/training/resume.h"
+
+namespace tapestry {
+
+namespace {
+
+// The saved configuration in the layout and the dtypes that are asked for. What only training
+// knows of has no effect here.
+void prepare(AllConfig& config, const OpenModelOptions& options) {
+  config.parallel_config = ModelParallelConfig{};
+  config.parallel_config.tensor_model_parallel_size = options.tensor_parallel;
+  config.parallel_config.pipeline_model_parallel_size = options.pipeline_parallel;
+  TransformerConfig& model = config.model_config;
+  model.sequence_parallel = false;
+  model.layer_recompute.clear();
+  model.hidden_dropout = 0;
+  model.attention_dropout = 0;
+  if (options.dtype.empty()) {
+    return;
+  }
+  const bool half = options.dtype == "bfloat16";
+  model.compute_dtype = half ? kBFloat16 : kFloat32;
+  model.params_dtype = model.compute_dtype;
+  model.embedding_init_dtype.reset();
+  model.residual_connection_dtype.reset();
+  model.use_fused_kernels = true;
+}
+
+void check_options(const OpenModelOptions& options, int world_size) {
+  check<ValueError>(
+      options.dtype.empty() || options.dtype == "float32" || options.dtype == "bfloat16",
+      "dtype is '", options.dtype, "', expected float32 or bfloat16");
+  check<ValueError>(options.tensor_parallel > 0 && options.pipeline_parallel > 0,
+                    "tensor_parallel and pipeline_parallel must be positive, got ",
+                    options.tensor_parallel, " and ", options.pipeline_parallel);
+  const int64_t ranks = options.tensor_parallel * options.pipeline_parallel;
+  check<ValueError>(ranks == world_size, "tensor_parallel ", options.tensor_parallel,
+                    " x pipeline_parallel ", options.pipeline_parallel, " need ", ranks,
+                    " processes, but there are ", world_size, "; start them with mpirun -n ",
+                    ranks);
+}
+
+// Memory for the weights that are still to be loaded, in the dtype in which they are used: what
+// takes part in products alone is rounded here once, in place of at each use.
+void make_weights(const ParallelModel& model, const TransformerConfig& config) {
+  const MemoryKindGuard kind(MemoryKind::kParameter);
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    const nn::Parameter& parameter = *entry.parameter;
+    parameter.set_requires_grad(false);
+    const bool operand = parameter.flags().matmul && config.use_fused_kernels;
+    const DType dtype = config.params_dtype != kFloat32 ? config.params_dtype
+                        : operand                       ? config.compute_dtype
+                                                        : kFloat32;
+    set_data(parameter, empty(parameter.shape(), dtype));
+  }
+}
+
+// Ids that end a text: those of generation_config.json, of which a chat model has several.
+std::vector<int32_t> stop_ids_of(const OpenModel& opened) {
+  std::vector<int32_t> out = opened.suggested.eos_token_ids;
+  if (out.empty() && opened.saved.eod_id >= 0) {
+    out.push_back(static_cast<int32_t>(opened.saved.eod_id));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config) {
+  const DeferInitialValues deferred(DeferInitialValues::Values::kZeros);
+  std::unique_ptr<GPTModel> model = get_model(config);
+  make_weights(*model, config.model_config);
+  model->eval();
+  return model;
+}
+
+OpenModel open_model(const OpenModelOptions& options, const std::shared_ptr<ProcessGroup>& world) {
+  check_options(options, world->size());
+  OpenModel opened;
+  opened.folder = resolve_checkpoint(options.checkpoint);
+  if (opened.folder != options.checkpoint) {
+    opened.remarks.push_back(
+        concat("the latest checkpoint of ", options.checkpoint, " is ", opened.folder));
+  }
+  opened.saved = open_saved_model(opened.folder);
+  if (!opened.saved.remark.empty()) {
+    opened.remarks.push_back(opened.saved.remark);
+  }
+  AllConfig& config = opened.saved.config;
+  prepare(config, options);
+  opened.suggested = read_generation_config(opened.folder);
+  opened.stop_ids = stop_ids_of(opened);
+  verify_weights(opened.folder, options.checksums, *world);
+  if (!model_parallel_is_initialized() && world->size() > 1) {
+    initialize_model_parallel(model_parallel_sizes(config.parallel_config), world);
+  }
+  opened.model = model_without_weights(config);
+  load_weights(*opened.model, config.model_config, opened.folder);
+  return opened;
+}
+
+}  // namespace tapestry

@@ -1,0 +1,51 @@
+// Models from disk, for use without training.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel_core/comm/process_group.h"
+#include "parallel_core/inference/generation_config.h"
+#include "parallel_core/training/saved_model.h"
+#include "parallel_core/transformer/gpt_model.h"
+
+namespace tapestry {
+
+struct OpenModelOptions {
+  /// A checkpoint, a folder of checkpoints or a run's folder (its latest), or a Hugging Face model.
+  std::string checkpoint;
+  std::string adapter;  ///< a PEFT folder, or a checkpoint of a LoRA run; empty: none
+  /// float32 | bfloat16 | q8_0 (matrices in blocks of 8 bits, computed in float32... see
+  /// docs/generate.md). Empty: what the run that made a checkpoint computed in, float32 for others.
+  std::string dtype;
+  int64_t tensor_parallel = 1;
+  int64_t pipeline_parallel = 1;
+  bool checksums = true;  ///< the weights' are verified
+};
+
+struct OpenModel {
+  std::string folder;             ///< where the weights are
+  SavedModel saved;               ///< configuration as opened, tokenizer
+  std::vector<int32_t> stop_ids;  ///< that end a text: eos_token_id of generation_config.json, all
+                                  ///< of them; without that file saved.eod_id, if there is one
+  SuggestedSampling suggested;
+  std::vector<std::string> remarks;  ///< for the user: what was found and assumed
+  std::unique_ptr<GPTModel> model;
+};
+
+/// The calling rank's part of the model of a configuration, for inference: in evaluation mode, with
+/// weights that want no gradients, have the dtype that products take, and are still to be filled.
+std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config);
+
+/// Opens a model for inference: the calling rank's part of it in a layout of tensor_parallel times
+/// pipeline_parallel ranks, whatever layout it was trained in, in evaluation mode. Parameters want
+/// no gradients, nothing is initialised, and weights go from the files into their dtype straight,
+/// so that memory peaks at their size. Collective over `world`, whose size is that of the layout.
+///
+/// IoError or ValueError as open_saved_model and load_weights; ValueError for another dtype, or a
+/// world of another size.
+OpenModel open_model(const OpenModelOptions& options,
+                     const std::shared_ptr<ProcessGroup>& world = single_process_group());
+
+}  // namespace tapestry

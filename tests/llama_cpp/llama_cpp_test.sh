@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Small models that are trained here say in llama.cpp, from exported files, what they say here.
+#
+#   llama_cpp_test.sh SOURCE_DIR SCRATCH PROGRAMS LLAMA_CPP_EXPECT
+#
+# Exits with 77 where llama.cpp cannot be had (scripts/llama_cpp.sh).
+set -euo pipefail
+source_dir="$1" scratch="$2" programs="$3" expect="$4"
+llama_cpp=(bash "$source_dir/scripts/llama_cpp.sh")
+code=0
+"${llama_cpp[@]}" --fetch || code=$?
+((code == 0)) || exit "$code"
+
+rm -rf "$scratch"
+mkdir -p "$scratch"
+cd "$scratch"
+# The quick start's text where it is at hand, else the documentation's.
+if command -v bible >/dev/null; then
+  bible -l 100000 gen1-mat5 | sed 's/^ *[0-9]* *//' | grep -v '^$' | head -n 4000 >text.txt
+else
+  cat "$source_dir"/docs/*.md >text.txt
+fi
+
+train() {  # train NAME OPTION...
+  "$programs/pretrain_gpt" --config_path "$source_dir/examples/gpt/pretrain_gpt_tiny.yaml" \
+    --set "dataset_config.text=[text.txt]" --set "training_config.output_dir=$1" \
+    --set training_config.training_iters=80 --set training_config.save_interval=80 \
+    --set training_config.eval_interval=80 --set model_config.num_layers=2 --set model_config.hidden_size=96 \
+    --set model_config.ffn_hidden_size=256 --set model_config.seq_length=160 "${@:2}" >"$1.log" 2>&1 ||
+    { tail -n 20 "$1.log" >&2; exit 1; }
+}
+readonly llama=(--set model_config.hidden_act=swiglu --set model_config.group_query_attention=True
+  --set model_config.num_query_groups=2 --set model_config.untie_embeddings_and_output_weights=True)
+readonly gpt2=(--set model_config.hidden_act=fast_gelu --set model_config.normalization=LayerNorm
+  --set model_config.position_embedding_type=learned_absolute --set model_config.add_bias_linear=True
+  --set model_config.qkv_has_bias=True --set model_config.out_proj_has_bias=True
+  --set model_config.mlp_has_bias=True)
+
+# check NAME TYPE BOUND OPTION...: one file. Probabilities of next tokens, and greedy texts, which
+# may part where our two likeliest tokens are nearer than the bound.
+check() {
+  "$programs/export" --checkpoint "$1" --to gguf --type "$2" --output "$1.$2.gguf" 2>/dev/null
+  echo "$1 $2"
+  "${llama_cpp[@]}" "$1.$2.gguf" --compare "$1.expected" --bound "$3" "${@:4}"
+}
+
+# Bounds: what llama.cpp's rounding of activations, and its table for GELU, were measured to do.
+train llama "${llama[@]}"
+"$expect" llama text.txt llama.expected
+check llama F32 1e-5 --lines
+check llama F16 1e-3
+check llama BF16 6e-3
+check llama Q8_0 3e-2
+train gpt2 "${gpt2[@]}"
+"$expect" gpt2 text.txt gpt2.expected
+check gpt2 F32 1e-3 --lines
+check gpt2 F16 1e-3
+check gpt2 BF16 4e-3
+check gpt2 Q8_0 2e-2
+
+# A comparison that finds nothing would pass with any file.
+"$programs/export" --checkpoint gpt2 --to gguf --output other.gguf 2>/dev/null
+if "${llama_cpp[@]}" other.gguf --compare llama.expected --bound 1e-3 >/dev/null 2>&1; then
+  echo "FAILED: the text of one model is taken for that of another" >&2
+  exit 1
+fi
+text="$("${llama_cpp[@]}" llama.F32.gguf --prompt "And God said" --tokens 8)"
+[[ "$text" == "And God said"* ]] || { echo "FAILED: --prompt gave $text" >&2; exit 1; }
