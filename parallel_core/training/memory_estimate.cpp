@@ -188,17 +188,27 @@ double state_bytes_per_parameter(const OptimizerConfig& o, const TransformerConf
   return moments;
 }
 
-// The same where adapters are trained beside a frozen base.
+// The same where adapters are trained beside a frozen base, `in_layers` of whose parameters belong
+// to the dense part of layers: nearly all of them to matrices, which may be blocks of 8 bits.
 void estimate_adapter_states(const AllConfig& config,
                              double base,
+                             double in_layers,
                              const TrainedShare& share,
                              MemoryEstimate& estimate) {
   const TransformerConfig& model = config.model_config;
   const OptimizerConfig& o = config.optimizer_config;
   const auto params = static_cast<double>(size_of(model.params_dtype));
   const auto compute = static_cast<double>(size_of(model.compute_dtype));
-  estimate.parameters = bytes_of(base * params + share.adapters * 4);
-  const double copied = (model.compute_dtype != model.params_dtype ? base : 0) +
+  constexpr double kBlockBytes = 34.0 / 32;
+  const bool in_blocks = model.lora.base_dtype == "q8_0";
+  const double floating = in_blocks ? base - in_layers : base;
+  estimate.parameters =
+      bytes_of(floating * params + (base - floating) * kBlockBytes + share.adapters * 4);
+  if (!in_blocks) {
+    estimate.savings.push_back(
+        {"lora_config.base_dtype: q8_0", bytes_of(in_layers * (params - kBlockBytes))});
+  }
+  const double copied = (model.compute_dtype != model.params_dtype ? floating : 0) +
                         (model.compute_dtype != kFloat32 ? share.adapters : 0);
   estimate.weight_copies = bytes_of(copied * compute);
   estimate.gradients = bytes_of(share.trained() * static_cast<double>(size_of(o.main_grads_dtype)));
@@ -413,9 +423,10 @@ MemoryEstimate estimate_stage(const AllConfig& config,
   estimate.in_flight = kept.passes;
   const int64_t ep = std::max<int64_t>(config.parallel_config.expert_model_parallel_size, 1);
   const int64_t etp = expert_tensor_parallel_size(config.parallel_config);
-  const ParameterCounts counts = count_parameters(
-      model, {.tensor = tp, .expert = ep, .expert_tensor = etp}, model.moe.num_experts / ep, layers,
-      stage.pre_process(), stage.post_process());
+  const ModelShares shares = {.tensor = tp, .expert = ep, .expert_tensor = etp};
+  const int64_t experts = model.moe.num_experts / ep;
+  const ParameterCounts counts =
+      count_parameters(model, shares, experts, layers, stage.pre_process(), stage.post_process());
   const double count = counts.all();
   estimate.parameter_count = static_cast<int64_t>(count);
   estimate.expert_parameter_count = static_cast<int64_t>(counts.experts);
@@ -423,7 +434,8 @@ MemoryEstimate estimate_stage(const AllConfig& config,
   const TrainedShare trained = trained_share(model, stage, tp);
   if (model.lora.use_lora) {
     estimate.parameter_count += static_cast<int64_t>(trained.adapters);
-    estimate_adapter_states(config, count, trained, estimate);
+    const double in_layers = count_parameters(model, shares, experts, layers, false, false).dense;
+    estimate_adapter_states(config, count, in_layers, trained, estimate);
   } else {
     estimate_states(config, count, estimate);
   }
