@@ -171,6 +171,58 @@ TEST_F(HfTest, TextFromAFolder) {
   EXPECT_THAT(err_, HasSubstr("llama: has neither config.yaml"));
 }
 
+// tokenizer.json of a folder: a run takes it, its text is prepared with it, and what the folder
+// says of tokens goes with the checkpoint byte for byte.
+TEST_F(HfTest, TheTokenizerOfAFolder) {
+  write_llama("llama", "llama");
+  fs::copy_file("tests/data/golden_tokenizers/own_bytes/tokenizer.json",
+                dir_.file("llama/tokenizer.json"));
+  dir_.write("llama/tokenizer_config.json", "{ \"eos_token\": \"<|endoftext|>\" }");
+  dir_.write("llama/special_tokens_map.json", "{}");
+  dir_.write("llama/chat_template.jinja", "{{ messages }}");
+  dir_.write("llama/generation_config.json", "{ \"eos_token_id\": [263, 10] }");
+  const std::string yaml =
+      replaced(kNothing, "  data_path: text_text_document\n  tokenizer_type: byte\n",
+               "  text: text.txt\n  dataset_dir: data\n");
+  dir_.write("run.yaml", yaml);
+  ASSERT_EQ(pretrain("--config_path run.yaml --from_hf llama"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("Hugging Face tokenizer llama/tokenizer.json, 264 ids"));
+  const std::string saved = "output/checkpoint/step_00000001/";
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                           "chat_template.jinja", "generation_config.json", "config.json"}) {
+    EXPECT_EQ(dir_.read(saved + name), dir_.read(std::string("llama/") + name)) << name;
+  }
+  EXPECT_FALSE(fs::exists(dir_.file(saved + "tokenizer.model")));
+  const std::string ask = " --prompt 'And the king' --max_new_tokens 8 --temperature 0";
+  ASSERT_EQ(generate("--checkpoint llama" + ask), 0) << said();
+  EXPECT_EQ(err_, "");
+  EXPECT_THAT(out_, HasSubstr("And the king"));
+  const std::string text = out_;
+  ASSERT_EQ(generate("--checkpoint output" + ask), 0) << said();
+  EXPECT_EQ(out_, text);
+
+  // The same text prepared beforehand; another tokenizer is not that of the data.
+  ASSERT_EQ(preprocess("--input text.txt --output_prefix mine --tokenizer_type huggingface "
+                       "--tokenizer_model llama --append_eod"),
+            0)
+      << said();
+  EXPECT_THAT(dir_.read("mine_text_document.tokenizer.json"), HasSubstr("llama/tokenizer.json"));
+  dir_.write("run.yaml", replaced(yaml, "text: text.txt", "data_path: mine_text_document"));
+  ASSERT_EQ(pretrain("--config_path run.yaml --from_hf llama "
+                     "--set training_config.output_dir=second"),
+            0)
+      << said();
+  fs::create_directory(dir_.file("other"));
+  fs::copy_file("tests/data/golden_tokenizers/own_words/tokenizer.json",
+                dir_.file("other/tokenizer.json"));
+  EXPECT_EQ(pretrain("--config_path run.yaml --from_hf llama "
+                     "--set dataset_config.tokenizer_model=other "
+                     "--set dataset_config.tokenizer_type=huggingface "
+                     "--set training_config.output_dir=third"),
+            2);
+  EXPECT_THAT(err_, HasSubstr("mine_text_document: was made with the huggingface tokenizer"));
+}
+
 // A run that is to go on whenever it is started takes the folder's weights the first time.
 TEST_F(HfTest, GoingOnFromAFolder) {
   write_llama("llama", "llama");
