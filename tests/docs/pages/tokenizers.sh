@@ -3,11 +3,11 @@ page docs/tokenizers.md
 small pretrain_gpt "$tiny"
 
 prepare cp -r tests/data/golden_tokenizers/own_chat model
-prepare cp README.md book.txt
+prepare bash -c 'for i in {1..30}; do cat README.md docs/run.md; done >book.txt'
 
-runs 'preprocess_data --input book.txt --output_prefix data/book --tokenizer_type huggingface --tokenizer_model model --append_eod'
+runs 'preprocess_data --input book.txt --output_prefix book --tokenizer_type huggingface --tokenizer_model model --append_eod'
 says 'model/tokenizer.json'
-leaves data/book_text_document.{idx,bin,tokenizer.json}
+leaves book_text_document.{idx,bin,tokenizer.json}
 runs "pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set 'dataset_config.text=[book.txt]' --set dataset_config.tokenizer_type=huggingface --set dataset_config.tokenizer_model=model"
 says 'model/tokenizer.json'
 leaves output/checkpoint/step_00000002/tokenizer.json
