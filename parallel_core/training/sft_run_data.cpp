@@ -437,4 +437,9 @@ RunData open_examples(const AllConfig& config, DataUse use, const DataState* res
   return run;
 }
 
+std::optional<chat::ChatFormat> chat_format_of_examples(const AllConfig& config,
+                                                        const data::Tokenizer& tokenizer) {
+  return find_chat_format(config, tokenizer).format;
+}
+
 }  // namespace tapestry
