@@ -79,7 +79,7 @@ const std::vector<WrongLine> kLines = {
     {"HotTemperature", kGenerate, "--checkpoint run --prompt a --temperature hot", "generate",
      "hot", "'--temperature' is invalid", "expected a number"},
     {"NoTokenizer", kPreprocess, "--input run.yaml --output_prefix a", "preprocess_data",
-     "--tokenizer_type", "is missing", "expected byte, sentencepiece or character"},
+     "--tokenizer_type", "is missing", "expected byte, sentencepiece, character or huggingface"},
     {"UnknownTokenizerOption", kPreprocess, "--input run.yaml --tokeniser_type byte",
      "preprocess_data", "'--tokeniser_type'", "unknown option", "did you mean --tokenizer_type?"},
 };
