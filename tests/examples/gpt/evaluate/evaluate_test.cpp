@@ -84,7 +84,8 @@ TEST_F(EvaluateTest, EveryTokenIsScoredBehindThoseBeforeIt) {
                  "\n";
   }
   dir_.write("each.jsonl", questions);
-  for (const Json& question : results("--choices each.jsonl --details").at(0).at("details")) {
+  const Json result = results("--choices each.jsonl --details").at(0);
+  for (const Json& question : result.at("details")) {
     expected += question.at("log_likelihoods").at(0).get<double>();
   }
   EXPECT_THAT(log_likelihood_of(text, "--context 8 --stride 1"), DoubleNear(expected, kRounding));
