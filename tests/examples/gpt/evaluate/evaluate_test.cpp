@@ -196,7 +196,8 @@ TEST_F(EvaluateTest, LayoutsSayWhatOneProcessSays) {
   const Json expected = results(ask);
   for (const auto& [ranks, layout] :
        {std::pair{2, " --tensor_parallel 2"}, std::pair{2, " --pipeline_parallel 2"},
-        std::pair{2, ""}, std::pair{4, " --tensor_parallel 2"}}) {
+        std::pair{2, ""}, std::pair{4, " --tensor_parallel 2"},
+        std::pair{4, " --pipeline_parallel 2"}}) {
     SCOPED_TRACE(std::to_string(ranks) + layout);
     const Json found = results(ask + layout, ranks);
     ASSERT_EQ(found.size(), 2U);
