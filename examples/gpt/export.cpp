@@ -10,12 +10,14 @@
 
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
+#include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
-#include "parallel_core/dist_checkpointing/manifest.h"
 #include "parallel_core/export/export_source.h"
+#include "parallel_core/export/gguf_adapter.h"
 #include "parallel_core/export/gguf_export.h"
 #include "parallel_core/export/hf_export.h"
 #include "parallel_core/export/merge_adapter.h"
+#include "parallel_core/export/new_folder.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/training/resume.h"
 
@@ -33,7 +35,7 @@ constexpr const char* kProgram = "export";
 po::options_description export_options() {
   po::options_description options(
       "Usage: export --checkpoint DIR --to hf|gguf --output PATH [OPTION]...\n"
-      "       export [--checkpoint BASE] --adapter DIR --merge --to hf --output DIR [--type TYPE]",
+      "       export [--checkpoint BASE] --adapter DIR [--merge] --to hf|gguf --output PATH ...",
       tapestry::examples::help_columns());
   const auto text = [](const char* name) { return po::value<std::string>()->value_name(name); };
   options.add_options()("checkpoint", text("DIR"),
@@ -41,8 +43,8 @@ po::options_description export_options() {
                         "taken), or the folder of a Hugging Face model")(
       "adapter", text("DIR"),
       "the folder of a PEFT adapter, or a checkpoint of a run with LoRA; its base is the folder of "
-      "--checkpoint, left out: where the adapter says")(
-      "merge", "write one model of base and adapter, a folder like the base's")(
+      "--checkpoint, left out: where the adapter says")("merge", po::bool_switch(),
+                                                        "write one model of base and adapter")(
       "to", text("FORM"), "hf: a folder for the transformers library; gguf: a file for llama.cpp")(
       "type", text("TYPE"),
       "of the weights: F32, F16, BF16 or, in GGUF, Q8_0; left out: hf as they are stored, gguf "
@@ -69,41 +71,92 @@ tapestry::DType dtype_of_type(const std::string& type) {
   }
 }
 
-// An adapter, as it is or merged with its base.
-int export_adapter(const std::string& base,
-                   const std::string& adapter,
-                   const std::string& to,
-                   const std::string& type,
-                   const std::string& output,
-                   bool merge) {
+struct Request {
+  std::string checkpoint;
+  std::string adapter;
+  bool to_gguf = false;
+  std::string type;
+  std::string output;
+  std::string name;
+  uint64_t max_shard_bytes = 0;
+
+  tapestry::GgufType gguf() const {
+    return type.empty() ? tapestry::GgufType::kF32 : tapestry::gguf_type(type);
+  }
+  std::optional<tapestry::DType> dtype() const {
+    return type.empty() ? std::nullopt : std::optional(dtype_of_type(type));
+  }
+};
+
+void export_model(const Request& request, const tapestry::ExportSource& source) {
+  if (source.folder != request.checkpoint && !request.checkpoint.empty()) {
+    say(kProgram, concat("exports ", source.folder));
+  }
+  tapestry::verify_weights(source.folder, /*checksums=*/true, *tapestry::single_process_group());
+  if (request.to_gguf) {
+    for (const std::string& remark : tapestry::export_gguf(
+             source, request.output, {.type = request.gguf(), .name = request.name})) {
+      say(kProgram, remark);
+    }
+  } else {
+    tapestry::export_hf(source, request.output,
+                        {.dtype = request.dtype(), .max_shard_bytes = request.max_shard_bytes});
+  }
+}
+
+// The folder of the model that the adapter belongs to.
+std::string base_of(const Request& request) {
+  const std::string adapter = tapestry::resolve_checkpoint(request.adapter);
+  const std::string base = tapestry::find_adapter_base(adapter, request.checkpoint).path;
   tapestry::check<tapestry::ValueError>(
-      to == "hf",
-      "--adapter: a GGUF file is made of one model; merge the adapter first (--merge "
-      "--to hf), and export the folder that this makes");
-  const std::string folder = tapestry::resolve_checkpoint(adapter);
-  if (folder != adapter) {
-    say(kProgram, concat("the adapter is ", folder));
+      !base.empty(), adapter,
+      ": was trained beside the start values of its run, which are no model; give --checkpoint");
+  return base;
+}
+
+void export_adapter(const Request& request) {
+  if (request.to_gguf) {
+    tapestry::export_gguf_adapter(tapestry::open_export_source(base_of(request)), request.adapter,
+                                  request.output, request.gguf());
+    return;
   }
-  tapestry::verify_weights(folder, /*checksums=*/true, *tapestry::single_process_group());
-  if (!merge) {
-    tapestry::check<tapestry::ValueError>(type.empty(),
-                                          "--type: an adapter is exported as it is stored");
-    tapestry::export_adapter_folder(folder, output);
-    say(kProgram, concat("wrote ", output));
-    return kFinished;
-  }
-  tapestry::MergeOptions options{.base = base, .adapter = folder, .output = output};
-  if (!type.empty()) {
-    options.dtype = dtype_of_type(type);
-  }
-  const tapestry::MergeSummary summary = tapestry::merge_adapter(options);
+  tapestry::check<tapestry::ValueError>(
+      request.type.empty(), "--type ", request.type,
+      ": an adapter in PEFT's form keeps its dtype; leave it out, or --merge it");
+  tapestry::export_adapter_folder(request.adapter, request.output);
+}
+
+void merge_to(const Request& request, const std::string& output) {
+  const tapestry::MergeSummary summary =
+      tapestry::merge_adapter({.base = request.checkpoint,
+                               .adapter = request.adapter,
+                               .output = output,
+                               .dtype = request.to_gguf ? std::nullopt : request.dtype()});
+  say(kProgram, concat("merged ", summary.modules, " modules into ", summary.base));
   for (const std::string& remark : summary.remarks) {
     say(kProgram, remark);
   }
-  say(kProgram, concat("wrote ", output, ": ", summary.base, " with ", summary.modules,
-                       summary.modules == 1 ? " matrix" : " matrices", " merged and ",
-                       summary.replaced, " tensors replaced of ", summary.tensors));
-  return kFinished;
+}
+
+// A GGUF file is made of the merged model, which is a folder beside it for as long.
+void export_merged(const Request& request) {
+  if (!request.to_gguf) {
+    merge_to(request, request.output);
+    return;
+  }
+  namespace fs = std::filesystem;
+  const tapestry::ExportSource base = tapestry::open_export_source(base_of(request));
+  const tapestry::NewFolder work(request.output + ".merged");
+  const std::string merged = (fs::path(work.temporary()) / "model").string();
+  merge_to(request, merged);
+  tapestry::ExportSource source = tapestry::open_export_source(merged);
+  source.tokenizer_type = base.tokenizer_type;
+  Request as_model = request;
+  as_model.checkpoint.clear();
+  if (as_model.name.empty()) {
+    as_model.name = fs::path(base.folder).filename().string();
+  }
+  export_model(as_model, source);
 }
 
 int run(int argc, char** argv) {
@@ -130,37 +183,35 @@ int run(int argc, char** argv) {
   const std::string to = given("to");
   tapestry::check<tapestry::ValueError>(to == "hf" || to == "gguf", "--to ", to,
                                         ": expected hf or gguf");
-  tapestry::check<tapestry::ValueError>(to == "gguf" || given("name").empty(),
-                                        "--name is for --to gguf");
-  const std::string type = given("type");
-  const std::string output = given("output");
-  tapestry::check<tapestry::ValueError>(adapter || arguments.count("merge") == 0,
-                                        "--merge is for --adapter");
-  if (adapter) {
-    return export_adapter(given("checkpoint"), given("adapter"), to, type, output,
-                          arguments.count("merge") != 0);
+  const bool merge = arguments["merge"].as<bool>();
+  const bool model = merge || given("adapter").empty();
+  tapestry::check<tapestry::ValueError>((to == "gguf" && model) || given("name").empty(),
+                                        "--name is for models and --to gguf");
+  tapestry::check<tapestry::ValueError>(
+      arguments["max_shard_size"].defaulted() || (to == "hf" && given("adapter").empty()),
+      "--max_shard_size is for --to hf without --adapter: a merged model is divided among files as "
+      "its base is");
+  const Request request{.checkpoint = given("checkpoint"),
+                        .adapter = given("adapter"),
+                        .to_gguf = to == "gguf",
+                        .type = given("type"),
+                        .output = given("output"),
+                        .name = given("name"),
+                        .max_shard_bytes = arguments["max_shard_size"].as<uint64_t>()};
+  tapestry::check<tapestry::ValueError>(!merge || !request.adapter.empty(),
+                                        "--merge needs --adapter");
+  if (!request.adapter.empty()) {
+    tapestry::verify_weights(tapestry::resolve_checkpoint(request.adapter), /*checksums=*/true,
+                             *tapestry::single_process_group());
   }
-  const tapestry::ExportSource source = tapestry::open_export_source(given("checkpoint"));
-  if (source.folder != given("checkpoint")) {
-    say(kProgram, concat("exports ", source.folder));
-  }
-  tapestry::verify_weights(source.folder, /*checksums=*/true, *tapestry::single_process_group());
-  if (to == "gguf") {
-    tapestry::GgufOptions gguf;
-    gguf.name = given("name");
-    gguf.type = type.empty() ? tapestry::GgufType::kF32 : tapestry::gguf_type(type);
-    for (const std::string& remark : tapestry::export_gguf(source, output, gguf)) {
-      say(kProgram, remark);
-    }
+  if (merge) {
+    export_merged(request);
+  } else if (!request.adapter.empty()) {
+    export_adapter(request);
   } else {
-    tapestry::HfExportOptions hf;
-    hf.max_shard_bytes = arguments["max_shard_size"].as<uint64_t>();
-    if (!type.empty()) {
-      hf.dtype = dtype_of_type(type);
-    }
-    tapestry::export_hf(source, output, hf);
+    export_model(request, tapestry::open_export_source(request.checkpoint));
   }
-  say(kProgram, concat("wrote ", output));
+  say(kProgram, concat("wrote ", request.output));
   return kFinished;
 }
 

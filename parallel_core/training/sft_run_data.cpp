@@ -300,6 +300,10 @@ class ExampleRun {
         .seq_length = seq_length,
         .pad_id = d_.pad_token_id.value_or(std::max(
             {tokenizer_->pad_id() >= 0 ? tokenizer_->pad_id() : encoding_.eod, int32_t{0}}))};
+    const int64_t vocab_size = config.model_config.vocab_size;
+    check<ValueError>(encoding_.eod < vocab_size && settings_.pad_id < vocab_size,
+                      "dataset_config.eos_token_id ", encoding_.eod, " and pad_token_id ",
+                      settings_.pad_id, " have to be below model_config.vocab_size ", vocab_size);
     files_ = read_files(*d_.sft_data_path, encoding_);
     remark_on_counts(files_, encoding_, run_);
   }
@@ -420,6 +424,11 @@ RunData open_examples(const AllConfig& config, DataUse use, const DataState* res
   run.description = concat(examples.names(), ", ", run.description, "; encoded in ", time, ", ",
                            examples.tokenizer());
   return run;
+}
+
+std::optional<chat::ChatFormat> chat_format_of_examples(const AllConfig& config,
+                                                        const data::Tokenizer& tokenizer) {
+  return find_chat_format(config, tokenizer).format;
 }
 
 }  // namespace tapestry

@@ -17,8 +17,8 @@
 
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/export/gguf_export.h"
+#include "parallel_core/inference/generation.h"
 #include "parallel_core/training/forward_step.h"
-#include "parallel_core/training/generation.h"
 #include "parallel_core/training/get_model.h"
 #include "tests/golden/gguf_file.h"
 

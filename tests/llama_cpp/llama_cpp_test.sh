@@ -16,7 +16,7 @@ mkdir -p "$scratch"
 cd "$scratch"
 # The quick start's text where it is at hand, else the documentation's.
 if command -v bible >/dev/null; then
-  bible -l 100000 gen1-mat5 | sed 's/^ *[0-9]* *//' | grep -v '^$' | head -n 4000 >text.txt
+  bible -l 100000 gen1-mat5 | sed 's/^ *[0-9]* *//' | grep -v '^$' | sed -n 1,4000p >text.txt
 else
   cat "$source_dir"/docs/*.md >text.txt
 fi
