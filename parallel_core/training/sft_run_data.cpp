@@ -75,9 +75,15 @@ FoundFormat find_chat_format(const AllConfig& config, const data::Tokenizer& tok
   }
   if (const auto& file = config.dataset_config.chat_template) {
     if (!found.format) {
-      found.format = chat::ChatFormat{.bos_token = spelling(tokenizer, tokenizer.bos_id()),
-                                      .eos_token = spelling(tokenizer, tokenizer.eod_id())};
+      found.format.emplace();
+      for (const auto& [name, id] : {std::pair{"bos_token", tokenizer.bos_id()},
+                                     std::pair{"eos_token", tokenizer.eod_id()}}) {
+        if (std::string token = spelling(tokenizer, id); !token.empty()) {
+          found.format->special_tokens.emplace_back(name, std::move(token));
+        }
+      }
     }
+    found.format->tool_template = nullptr;
     found.format->chat_template =
         std::make_shared<chat::ChatTemplate>(data::read_file(*file), *file);
   }
@@ -89,10 +95,15 @@ std::string checksum_of(const std::optional<chat::ChatFormat>& format) {
     return {};
   }
   data::Crc64 sum;
-  for (const std::string& text :
-       {format->chat_template->source(), format->bos_token, format->eos_token}) {
+  const auto add = [&](const std::string& text) {
     sum.add(text);
     sum.add(std::string_view("\0", 1));
+  };
+  add(format->chat_template->source());
+  add(format->tool_template ? format->tool_template->source() : "");
+  for (const auto& [name, token] : format->special_tokens) {
+    add(name);
+    add(token);
   }
   return sum.text();
 }

@@ -51,6 +51,19 @@ check llama F32 1e-5 --lines
 check llama F16 1e-3
 check llama BF16 6e-3
 check llama Q8_0 3e-2
+# An adapter beside its base, which ours has merged.
+train tuned "${llama[@]}" --set training_config.load_checkpoint=llama --set lora_config.use_lora=True \
+  --set optimizer_config.learning_rate=1e-2
+"$programs/export" --adapter tuned --to gguf --output tuned.gguf 2>/dev/null
+"$programs/export" --adapter tuned --merge --to hf --output merged 2>/dev/null
+"$expect" merged text.txt merged.expected
+echo "llama F32 with an adapter"
+"${llama_cpp[@]}" llama.F32.gguf --lora tuned.gguf --compare merged.expected --bound 1e-5
+if "${llama_cpp[@]}" llama.F32.gguf --compare merged.expected --bound 1e-5 >/dev/null; then
+  echo "FAILED: the adapter changes nothing" >&2
+  exit 1
+fi
+
 train gpt2 "${gpt2[@]}"
 "$expect" gpt2 text.txt gpt2.expected
 check gpt2 F32 1e-3 --lines

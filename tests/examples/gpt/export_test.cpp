@@ -1,0 +1,81 @@
+// The program `export`: a run, a folder and an adapter in each form, and what it refuses.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tests/examples/gpt/run_program.h"
+#include "tests/golden/gguf_file.h"
+
+namespace tapestry {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class ExportTest : public ProgramTest {
+ protected:
+  void SetUp() override {
+    fs::copy(fs::path(TAPESTRY_SOURCE_DIR) / "tests/data/golden_gguf/llama/hf", dir_.file("hf"),
+             fs::copy_options::recursive);
+  }
+  int export_it(const std::string& arguments) { return run(TAPESTRY_EXPORT, arguments); }
+  void expect_bad(const std::string& arguments, const std::string& part) {
+    EXPECT_EQ(export_it(arguments), 2) << said();
+    EXPECT_THAT(err_, HasSubstr(part));
+    EXPECT_FALSE(fs::exists(dir_.file("out")));
+  }
+};
+
+TEST_F(ExportTest, FoldersOfHuggingFace) {
+  ASSERT_EQ(export_it("--checkpoint hf --to gguf --type Q8_0 --name Small --output out.gguf"), 0)
+      << said();
+  EXPECT_THAT(err_, HasSubstr("wrote out.gguf"));
+  const testing::GgufFile file = testing::read_gguf_file(dir_.file("out.gguf"));
+  EXPECT_EQ(file.metadata.at("general.name").text(), "Small");
+  EXPECT_EQ(file.tensors.at("blk.0.attn_q.weight").type, 8U);
+  EXPECT_EQ(file.tensors.at("blk.0.attn_norm.weight").type, 0U);
+  ASSERT_EQ(export_it("--checkpoint hf --to hf --type BF16 --output half"), 0) << said();
+  EXPECT_LT(fs::file_size(dir_.file("half/model.safetensors")),
+            fs::file_size(dir_.file("hf/model.safetensors")));
+  EXPECT_EQ(dir_.read("half/tokenizer.json"), dir_.read("hf/tokenizer.json"));
+}
+
+TEST_F(ExportTest, RunsOfBytes) {
+  prepare_text();
+  dir_.write("run.yaml", kTinyRun);
+  const std::string llama =
+      " --set model_config.position_embedding_type=rope --set model_config.normalization=RMSNorm"
+      " --set model_config.hidden_act=swiglu --set model_config.add_bias_linear=False"
+      " --set model_config.hidden_size=32";
+  ASSERT_EQ(pretrain("--config_path run.yaml" + llama), 0) << said();
+  ASSERT_EQ(export_it("--checkpoint output --to gguf --type BF16 --output out.gguf"), 0) << said();
+  const testing::GgufFile file = testing::read_gguf_file(dir_.file("out.gguf"));
+  EXPECT_EQ(file.metadata.at("tokenizer.ggml.model").text(), "gpt2");
+  EXPECT_EQ(file.metadata.at("tokenizer.ggml.tokens").texts()[' '], "Ġ");
+  EXPECT_EQ(file.metadata.at("tokenizer.ggml.eos_token_id").as<uint32_t>(), 256U);
+  // The same run with GELU is one that GGUF cannot say.
+  ASSERT_EQ(pretrain("--config_path run.yaml --set training_config.output_dir=odd" + llama +
+                     " --set model_config.hidden_act=gelu"),
+            0)
+      << said();
+  expect_bad("--checkpoint odd --to gguf --output out", "model_config.hidden_act: is gelu");
+  expect_bad("--checkpoint odd --to hf --output out", "hidden_act gelu");
+}
+
+TEST_F(ExportTest, WrongCommandLines) {
+  expect_bad("--to gguf --output out", "--checkpoint is needed");
+  expect_bad("--checkpoint hf --output out", "--to is needed");
+  expect_bad("--checkpoint hf --to ggml --output out", "expected hf or gguf");
+  expect_bad("--checkpoint hf --to gguf --type Q4_0 --output out", "expected F32, F16, BF16 or");
+  expect_bad("--checkpoint hf --to hf --type Q8_0 --output out", "is for --to gguf");
+  expect_bad("--checkpoint hf --to hf --name x --output out", "--name is for");
+  expect_bad("--checkpoint hf --to gguf --merge --output out", "--merge needs --adapter");
+  expect_bad("--checkpoint hf --to gguf --max_shard_size 5 --output out", "--max_shard_size is");
+  EXPECT_NE(export_it("--checkpoint nothing --to gguf --output out"), 0);
+  EXPECT_THAT(err_, HasSubstr("nothing: is no folder"));
+}
+
+}  // namespace
+}  // namespace tapestry
