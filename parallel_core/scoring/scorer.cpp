@@ -5,6 +5,7 @@
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/parallel_state.h"
 
 namespace tapestry {
 
@@ -12,24 +13,23 @@ namespace {
 
 constexpr int64_t kRowsAtATime = 256;  // of a copy: what is in memory of a long file
 
-// The ranks of the copy that this rank belongs to.
-std::shared_ptr<ProcessGroup> group_of_copy(ProcessGroup& world,
-                                            const std::shared_ptr<ProcessGroup>& whole,
-                                            int64_t ranks) {
-  check<ValueError>(ranks > 0 && world.size() % ranks == 0,
-                    "tensor_parallel x pipeline_parallel = ", ranks, " does not divide the ",
-                    world.size(), " processes that there are; start a multiple of ", ranks,
-                    " with mpirun -n");
-  if (ranks == world.size()) {
-    return whole;
+// The ranks of the copy that this rank belongs to. Where there are several copies, they are what
+// the groups call data-parallel.
+std::shared_ptr<ProcessGroup> group_of_copy(const std::shared_ptr<ProcessGroup>& world,
+                                            const OpenModelOptions& options) {
+  const int64_t ranks = options.tensor_parallel * options.pipeline_parallel;
+  check<ValueError>(world->size() % ranks == 0, "tensor_parallel x pipeline_parallel = ", ranks,
+                    " does not divide the ", world->size(),
+                    " processes that there are; start a multiple of ", ranks, " with mpirun -n");
+  if (ranks == world->size()) {
+    return world;
   }
-  const int size = static_cast<int>(ranks);
-  const int copy = world.rank() / size;
-  std::vector<int> members;
-  for (int i = 0; i < size; ++i) {
-    members.push_back(copy * size + i);
-  }
-  return world.new_group(members, concat("copy-", copy));
+  ModelParallelSizes sizes;
+  sizes.tensor_model_parallel_size = static_cast<int>(options.tensor_parallel);
+  sizes.pipeline_model_parallel_size = static_cast<int>(options.pipeline_parallel);
+  initialize_model_parallel(sizes, world);
+  // The groups live as long as the rank.
+  return {std::shared_ptr<ProcessGroup>(), &get_model_parallel_group()};
 }
 
 }  // namespace
@@ -42,10 +42,9 @@ Scorer::Scorer(const OpenModelOptions& options,
   check<ValueError>(options.tensor_parallel > 0 && options.pipeline_parallel > 0,
                     "tensor_parallel and pipeline_parallel must be positive, got ",
                     options.tensor_parallel, " and ", options.pipeline_parallel);
-  const auto group =
-      group_of_copy(*world_, world_, options.tensor_parallel * options.pipeline_parallel);
+  const std::shared_ptr<ProcessGroup> group = group_of_copy(world_, options);
   copies_ = world_->size() / group->size();
-  copy_ = world_->rank() / group->size();
+  copy_ = copies_ > 1 ? get_data_parallel_rank() : 0;
   speaks_ = group->rank() == 0;
   opened_ = open_model(options, group);
   const int64_t most = opened_.saved.config.model_config.seq_length;

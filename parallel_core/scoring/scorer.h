@@ -14,7 +14,8 @@
 namespace tapestry {
 
 /// A model on the ranks of `world`: as many copies as it has room for, each in a layout of
-/// tensor_parallel times pipeline_parallel ranks that follow each other.
+/// tensor_parallel times pipeline_parallel ranks. Makes the rank's groups (parallel_state.h), which
+/// must not exist yet if there are several ranks.
 class Scorer {
  public:
   /// Opens the model. Collective over `world`. ValueError if its size is no multiple of the

@@ -84,7 +84,8 @@ TEST_F(EvaluateTest, EveryTokenIsScoredBehindThoseBeforeIt) {
                  "\n";
   }
   dir_.write("each.jsonl", questions);
-  for (const Json& question : results("--choices each.jsonl --details").at(0).at("details")) {
+  const Json result = results("--choices each.jsonl --details").at(0);
+  for (const Json& question : result.at("details")) {
     expected += question.at("log_likelihoods").at(0).get<double>();
   }
   EXPECT_THAT(log_likelihood_of(text, "--context 8 --stride 1"), DoubleNear(expected, kRounding));
@@ -195,7 +196,8 @@ TEST_F(EvaluateTest, LayoutsSayWhatOneProcessSays) {
   const Json expected = results(ask);
   for (const auto& [ranks, layout] :
        {std::pair{2, " --tensor_parallel 2"}, std::pair{2, " --pipeline_parallel 2"},
-        std::pair{2, ""}, std::pair{4, " --tensor_parallel 2"}}) {
+        std::pair{2, ""}, std::pair{4, " --tensor_parallel 2"},
+        std::pair{4, " --pipeline_parallel 2"}}) {
     SCOPED_TRACE(std::to_string(ranks) + layout);
     const Json found = results(ask + layout, ranks);
     ASSERT_EQ(found.size(), 2U);
