@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "autograd/tensor/error.h"
+#include "examples/gpt/command_line.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/training/terminal.h"
