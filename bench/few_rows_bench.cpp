@@ -1,6 +1,6 @@
 // Times products of few rows, y = x W^T with 1 to 64 rows of x, as decoding of one or several
-// prompts has them: by the kernels for few rows, beside what other products of that shape would take.
-// Prints a Markdown table: GB/s are the bytes of W alone.
+// prompts has them: by the kernels for few rows, beside what other products of that shape would
+// take. Prints a Markdown table: GB/s are the bytes of W alone.
 //
 // Every call of a line takes another W, of so many that none is still in a cache. The ways take
 // turns; a time is the best of the turns.
@@ -19,10 +19,12 @@
 #include "autograd/kernels/gemm.h"
 #include "autograd/kernels/gemm_blas.h"
 #include "autograd/kernels/gemm_few_rows.h"
+#include "autograd/kernels/gemm_q8_0.h"
 #include "autograd/kernels/gemm_tiled.h"
 #include "autograd/kernels/gemm_widened.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/ops/elementwise.h"
+#include "autograd/ops/quantized_matrix.h"
 #include "autograd/ops/random.h"
 #include "autograd/tensor/factory.h"
 #include "bench/bench_options.h"
@@ -59,8 +61,12 @@ double best_seconds(const std::function<void()>& work, double budget) {
   return best;
 }
 
-void measure(DType dtype, int64_t out, int64_t in, const std::vector<int64_t>& rows,
-             int64_t weight_mib, double budget) {
+void measure(DType dtype,
+             int64_t out,
+             int64_t in,
+             const std::vector<int64_t>& rows,
+             int64_t weight_mib,
+             double budget) {
   Weights weights;
   const int64_t bytes = out * in * size_of(dtype);
   const int64_t copies = std::max<int64_t>(2, (weight_mib << 20) / bytes);
@@ -102,11 +108,34 @@ void measure(DType dtype, int64_t out, int64_t in, const std::vector<int64_t>& r
   }
 }
 
+/// The same with W in blocks of Q8_0 and x in bfloat16.
+void measure_q8(
+    int64_t out, int64_t in, const std::vector<int64_t>& rows, int64_t weight_mib, double budget) {
+  const QuantizedMatrix first = quantize_q8_0(randn({out, in}));
+  const int64_t bytes = first.bytes().numel();
+  Weights weights;
+  for (int64_t i = 0; i < std::max<int64_t>(2, (weight_mib << 20) / bytes); ++i) {
+    weights.copies.push_back(first.bytes().clone());
+  }
+  for (const int64_t n : rows) {
+    const Tensor x = randn({n, in}).to(kBFloat16);
+    const Tensor y = empty({n, out}, kBFloat16);
+    const double seconds = best_seconds(
+        [&] {
+          kernels::gemm_q8_0(kBFloat16, n, {weights.take(), out, in}, x.raw(), in, 0, y.raw(), out);
+        },
+        budget);
+    std::cout << "| " << n << " x " << out << " x " << in << " | q8_0 | " << std::fixed
+              << std::setprecision(1) << static_cast<double>(bytes) / seconds / 1e9 << " | - | - | "
+              << 2e-9 * static_cast<double>(n * out * in) / seconds << " |" << std::endl;
+  }
+}
+
 int run(int argc, char** argv) {
   namespace po = boost::program_options;
   po::options_description options("few_rows_bench");
   options.add_options()("quick", "small shapes, to see that it works")(
-      "dtype", po::value<std::string>(), "only float32, bfloat16 or float16")(
+      "dtype", po::value<std::string>(), "only float32, bfloat16, float16 or q8_0")(
       "rows", po::value<std::vector<int64_t>>()->multitoken(), "of x; default: 1 2 4 8 16 32 64")(
       "seconds", po::value<double>()->default_value(0.2), "for each time");
   const std::optional<po::variables_map> parsed = bench::parse_options(argc, argv, options);
@@ -119,10 +148,11 @@ int run(int argc, char** argv) {
   if (arguments.count("rows") != 0) {
     rows = arguments["rows"].as<std::vector<int64_t>>();
   }
-  std::cout << num_threads() << " threads, CPU level " << name_of(cpu_level()) << ", "
-            << kernels::blas_flavour()
-            << ".\n\n| n x out x in | dtype | few rows, GB/s | tiled | OpenBLAS | few rows, GFLOP/s "
-               "|\n|---|---|---:|---:|---:|---:|\n";
+  std::cout
+      << num_threads() << " threads, CPU level " << name_of(cpu_level()) << ", "
+      << kernels::blas_flavour()
+      << ".\n\n| n x out x in | dtype | few rows, GB/s | tiled | OpenBLAS | few rows, GFLOP/s "
+         "|\n|---|---|---:|---:|---:|---:|\n";
   struct Matrix {
     int64_t out, in;
   };
@@ -136,6 +166,12 @@ int run(int argc, char** argv) {
     for (const Matrix& matrix : matrices) {
       measure(dtype, matrix.out, matrix.in, rows, quick ? 0 : 700,
               quick ? 0 : arguments["seconds"].as<double>());
+    }
+  }
+  if (bench::is_chosen(arguments, "dtype", "q8_0")) {
+    for (const Matrix& matrix : matrices) {
+      measure_q8(matrix.out, matrix.in, rows, quick ? 0 : 700,
+                 quick ? 0 : arguments["seconds"].as<double>());
     }
   }
   return 0;

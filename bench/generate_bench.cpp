@@ -124,7 +124,7 @@ int run(int argc, char** argv) {
   po::options_description options("generate_bench");
   options.add_options()("preset", po::value<std::string>()->default_value("llama_1b"),
                         "llama_1b | llama_110m | tiny")(
-      "dtype", po::value<std::string>()->default_value("bfloat16"), "float32 | bfloat16")(
+      "dtype", po::value<std::string>()->default_value("bfloat16"), "float32 | bfloat16 | q8_0")(
       "context", po::value<int64_t>()->default_value(512), "tokens of each prompt")(
       "tokens", po::value<int64_t>()->default_value(16), "that are added to each")(
       "batch", po::value<int64_t>()->default_value(16), "texts side by side")(

@@ -212,7 +212,7 @@ int run(int argc, char** argv) {
                         .name = given("name"),
                         .max_shard_bytes = arguments["max_shard_size"].as<uint64_t>()};
   tapestry::check<tapestry::ValueError>(!merge || !request.adapter.empty(),
-                                        "--merge needs --adapter");
+                                        "--merge is for --adapter");
   if (merge) {
     export_merged(request);
   } else if (!request.adapter.empty()) {

@@ -52,9 +52,10 @@ po::options_description options_of_program() {
   };
   options.add_options()  //
       ("checkpoint", text("DIR"),
-       "a checkpoint, a run's folder (its latest is taken) or a Hugging Face model")  //
-      ("prompt", texts("TEXT"), "text to continue; may be given several times")       //
-      ("prompts", text("FILE"), "one in each line, as JSON; so are the answers")      //
+       "a checkpoint, a run's folder (its latest is taken) or a Hugging Face model")           //
+      ("adapter", text("DIR"), "beside its weights: a PEFT folder, or a run that tuned them")  //
+      ("prompt", texts("TEXT"), "text to continue; may be given several times")                //
+      ("prompts", text("FILE"), "one in each line, as JSON; so are the answers")               //
       ("chat", po::bool_switch(),
        "prompts are what a user says, in the model's chat template; without any, a conversation")  //
       ("system", text("TEXT"), "with --chat: what the system says first")                        //
@@ -73,7 +74,7 @@ po::options_description options_of_program() {
       ("logprobs", po::value<int64_t>()->value_name("N"),
        "in JSON: log-probabilities of each token and of the N likeliest")  //
       ("dtype", text("TYPE"),
-       "float32 | bfloat16; unset: that of a run's products, float32 for other models")  //
+       "float32 | bfloat16 | q8_0; unset: that of a run's products, float32 for other models")  //
       ("context", po::value<int64_t>()->value_name("N"),
        "tokens that the model sees at most; unset: seq_length, or positions of the model")  //
       ("stop_at_context", po::bool_switch(),
@@ -216,6 +217,7 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   }
   const tapestry::OpenModel opened =
       open_model({.checkpoint = *text_of(arguments, "checkpoint"),
+                  .adapter = text_of(arguments, "adapter").value_or(""),
                   .dtype = text_of(arguments, "dtype").value_or(""),
                   .tensor_parallel = arguments["tensor_parallel"].as<int64_t>(),
                   .pipeline_parallel = arguments["pipeline_parallel"].as<int64_t>()},

@@ -123,8 +123,9 @@ void add_tokens(const Json& json, std::vector<std::pair<std::string, std::string
   for (const auto& [key, value] : json.items()) {
     const std::optional<std::string> token =
         key.ends_with("_token") ? token_in(value) : std::nullopt;
-    const bool is_known = std::any_of(tokens.begin(), tokens.end(),
-                                      [&](const auto& entry) { return entry.first == key; });
+    const bool is_known =
+        std::any_of(tokens.begin(), tokens.end(),
+                    [&name = key](const auto& entry) { return entry.first == name; });
     if (token && !is_known) {
       tokens.emplace_back(key, *token);
     }

@@ -174,15 +174,16 @@ constexpr Key kKeys[] = {
     {.name = "tokenizer_type",
      .field = f<&D::tokenizer_type>,
      .check = one_of("sentencepiece|byte|character|huggingface"),
-     .default_text = "sentencepiece; huggingface where model_config.from_hf has such files",
-     .doc = "Tokenizer of the text. It has to be the one that the data were made with. "
-            "`huggingface` reads tokenizer.json, or vocab.json with merges.txt."},
+     .doc =
+         "Tokenizer of the text. It has to be the one that the data were made with. `huggingface` "
+         "reads tokenizer.json, or vocab.json with merges.txt; it is the default where "
+         "`model_config.from_hf` has such files."},
     {.name = "tokenizer_model",
      .field = f<&D::tokenizer_model>,
      .path = true,
      .doc = "File of the tokenizer `sentencepiece` or `character`; for `huggingface` a "
             "tokenizer.json, or the folder of a model. null: the one beside the data, or in "
-            "model_config.from_hf."},
+            "`model_config.from_hf`."},
     {.name = "character_coverage",
      .field = f<&D::character_coverage>,
      .check = {.low = 0.9, .high = 1.0},

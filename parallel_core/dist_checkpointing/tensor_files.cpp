@@ -62,7 +62,7 @@ std::string ckpt_states_stem(const std::string& prefix) {
 bool is_weights_file(std::string_view name) {
   return name.ends_with(kCkpt) ? !name.ends_with(kCkptStates)
                                : name.starts_with(concat(kWeightsStem, "-")) ||
-                                     name.starts_with(concat("adapter_", kWeightsStem)) ||
+                                     name.starts_with(concat(kAdapterStem, ".safetensors")) ||
                                      name.starts_with(concat(kWeightsStem, ".safetensors"));
 }
 
@@ -81,7 +81,8 @@ std::unique_ptr<TensorSource> open_weights(const std::string& path) {
   }
   const std::vector<std::string> found = ckpts_in(path, /*states=*/false);
   if (found.empty() || !safetensors_in(path, kWeightsStem).empty()) {
-    return std::make_unique<SafetensorsDirectory>(path);
+    const std::string adapter = holds_weights(path) ? "" : safetensors_in(path, kAdapterStem);
+    return std::make_unique<SafetensorsDirectory>(adapter.empty() ? path : adapter);
   }
   return open_ckpt(path, found);
 }

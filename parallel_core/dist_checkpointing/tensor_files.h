@@ -14,6 +14,7 @@ namespace tapestry {
 /// training_state.safetensors, or shards of it.
 inline constexpr const char* kTrainingStateStem = "training_state";
 inline constexpr const char* kWeightsStem = "model";
+inline constexpr const char* kAdapterStem = "adapter_model";
 
 /// Stems of the two .ckpt files of a prefix (training_config.prefix).
 std::string ckpt_weights_stem(const std::string& prefix);
@@ -23,8 +24,8 @@ bool is_weights_file(std::string_view name);
 /// Whether a folder has such a file.
 bool holds_weights(const std::string& folder);
 
-/// Opens the weights in a folder, of safetensors rather than of .ckpt, or a file, which is taken
-/// for MindSpore's if it is called *.ckpt. IoError: there are none, several .ckpt files, or they
+/// Opens the weights in a folder, of safetensors rather than of .ckpt, in one of an adapter those
+/// of the adapter; or a file, which is taken for MindSpore's if it is called *.ckpt. IoError: there are none, several .ckpt files, or they
 /// are not what they should be.
 std::unique_ptr<TensorSource> open_weights(const std::string& path);
 /// Opens the states of the optimizer beside them; null if there are none. IoError.

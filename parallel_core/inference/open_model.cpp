@@ -1,6 +1,7 @@
 #include "parallel_core/inference/open_model.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "autograd/tape/leaf_state.h"
@@ -9,6 +10,8 @@
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/deferred_values.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/dist_checkpointing/peft_plan.h"
+#include "parallel_core/lora/quantize_base.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/get_model.h"
 #include "parallel_core/training/pretrain.h"
@@ -32,8 +35,8 @@ void prepare(AllConfig& config, const OpenModelOptions& options) {
   if (options.dtype.empty()) {
     return;
   }
-  const bool half = options.dtype == "bfloat16";
-  model.compute_dtype = half ? kBFloat16 : kFloat32;
+  // Blocks of 8 bits are widened to float32, without a further rounding.
+  model.compute_dtype = options.dtype == "bfloat16" ? kBFloat16 : kFloat32;
   model.params_dtype = model.compute_dtype;
   model.embedding_init_dtype.reset();
   model.residual_connection_dtype.reset();
@@ -41,9 +44,9 @@ void prepare(AllConfig& config, const OpenModelOptions& options) {
 }
 
 void check_options(const OpenModelOptions& options, int world_size) {
-  check<ValueError>(
-      options.dtype.empty() || options.dtype == "float32" || options.dtype == "bfloat16",
-      "dtype is '", options.dtype, "', expected float32 or bfloat16");
+  check<ValueError>(options.dtype.empty() || options.dtype == "float32" ||
+                        options.dtype == "bfloat16" || options.dtype == "q8_0",
+                    "dtype is '", options.dtype, "', expected float32, bfloat16 or q8_0");
   check<ValueError>(options.tensor_parallel > 0 && options.pipeline_parallel > 0,
                     "tensor_parallel and pipeline_parallel must be positive, got ",
                     options.tensor_parallel, " and ", options.pipeline_parallel);
@@ -56,17 +59,34 @@ void check_options(const OpenModelOptions& options, int world_size) {
 
 // Memory for the weights that are still to be loaded, in the dtype in which they are used: what
 // takes part in products alone is rounded here once, in place of at each use.
-void make_weights(const ParallelModel& model, const TransformerConfig& config) {
+void make_weights(ParallelModel& model, const TransformerConfig& config, bool quantized) {
   const MemoryKindGuard kind(MemoryKind::kParameter);
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    entry.parameter->set_requires_grad(false);
+  }
+  if (quantized) {
+    quantize_base(model, {.values_come_later = true, .head = true});
+  }
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     const nn::Parameter& parameter = *entry.parameter;
-    parameter.set_requires_grad(false);
+    if (parameter.is_quantized()) {
+      continue;
+    }
+    if (parameter.flags().adapter) {
+      set_data(parameter, zeros(parameter.shape()));  // as its files are
+      continue;
+    }
     const bool operand = parameter.flags().matmul && config.use_fused_kernels;
     const DType dtype = config.params_dtype != kFloat32 ? config.params_dtype
                         : operand                       ? config.compute_dtype
                                                         : kFloat32;
     set_data(parameter, empty(parameter.shape(), dtype));
   }
+}
+
+// A run's folder, or one of its checkpoints, or the folder of PEFT's.
+std::string resolve_adapter(const std::string& path) {
+  return std::filesystem::exists(path + "/adapter_config.json") ? path : resolve_checkpoint(path);
 }
 
 // Ids that end a text: those of generation_config.json, of which a chat model has several.
@@ -80,10 +100,10 @@ std::vector<int32_t> stop_ids_of(const OpenModel& opened) {
 
 }  // namespace
 
-std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config) {
+std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config, bool quantized) {
   const DeferInitialValues deferred(DeferInitialValues::Values::kZeros);
   std::unique_ptr<GPTModel> model = get_model(config);
-  make_weights(*model, config.model_config);
+  make_weights(*model, config.model_config, quantized);
   model->eval();
   return model;
 }
@@ -101,6 +121,12 @@ OpenModel open_model(const OpenModelOptions& options, const std::shared_ptr<Proc
     opened.remarks.push_back(opened.saved.remark);
   }
   AllConfig& config = opened.saved.config;
+  if (!options.adapter.empty()) {
+    check<ValueError>(!config.lora_config.use_lora, opened.folder,
+                      " is itself an adapter; name its base as the checkpoint to use ",
+                      options.adapter, " in its place");
+    configure_adapter(config, resolve_adapter(options.adapter));
+  }
   prepare(config, options);
   opened.suggested = read_generation_config(opened.folder);
   opened.stop_ids = stop_ids_of(opened);
@@ -108,7 +134,9 @@ OpenModel open_model(const OpenModelOptions& options, const std::shared_ptr<Proc
   if (!model_parallel_is_initialized() && world->size() > 1) {
     initialize_model_parallel(model_parallel_sizes(config.parallel_config), world);
   }
-  opened.model = model_without_weights(config);
+  const bool as_trained = options.dtype.empty() && config.lora_config.use_lora &&
+                          config.lora_config.base_dtype == "q8_0";
+  opened.model = model_without_weights(config, options.dtype == "q8_0" || as_trained);
   load_weights(*opened.model, config.model_config, opened.folder);
   return opened;
 }

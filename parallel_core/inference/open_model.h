@@ -16,8 +16,8 @@ struct OpenModelOptions {
   /// A checkpoint, a folder of checkpoints or a run's folder (its latest), or a Hugging Face model.
   std::string checkpoint;
   std::string adapter;  ///< a PEFT folder, or a checkpoint of a LoRA run; empty: none
-  /// float32 | bfloat16 | q8_0 (matrices in blocks of 8 bits, computed in float32... see
-  /// docs/generate.md). Empty: what the run that made a checkpoint computed in, float32 for others.
+  /// float32 | bfloat16 | q8_0 (matrices in blocks of 8 bits; the rest, and all that is computed,
+  /// is float32). Empty: what the run that made a checkpoint computed in, float32 for others.
   std::string dtype;
   int64_t tensor_parallel = 1;
   int64_t pipeline_parallel = 1;
@@ -36,15 +36,17 @@ struct OpenModel {
 
 /// The calling rank's part of the model of a configuration, for inference: in evaluation mode, with
 /// weights that want no gradients, have the dtype that products take, and are still to be filled.
-std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config);
+/// `quantized`: matrices that take part in products alone are blocks of Q8_0.
+std::unique_ptr<GPTModel> model_without_weights(const AllConfig& config, bool quantized = false);
 
 /// Opens a model for inference: the calling rank's part of it in a layout of tensor_parallel times
 /// pipeline_parallel ranks, whatever layout it was trained in, in evaluation mode. Parameters want
 /// no gradients, nothing is initialised, and weights go from the files into their dtype straight,
 /// so that memory peaks at their size. Collective over `world`, whose size is that of the layout.
 ///
-/// IoError or ValueError as open_saved_model and load_weights; ValueError for another dtype, or a
-/// world of another size.
+/// IoError or ValueError as open_saved_model, configure_adapter and load_weights; ValueError for
+/// another dtype, or a world of another size, and for q8_0 where rows of a matrix are no multiple
+/// of 32 numbers.
 OpenModel open_model(const OpenModelOptions& options,
                      const std::shared_ptr<ProcessGroup>& world = single_process_group());
 

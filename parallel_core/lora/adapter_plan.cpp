@@ -90,6 +90,7 @@ class Targets {
       adapted.hf_path = module.hf_path;
       adapted.weights = module.weights;
       adapted.in_features = cell.in_features;
+      adapted.out_features = module.out_features();
       adapted.rank = lora_.lora_rank;
       adapted.alpha = lora_.lora_alpha;
       if (own[i] != nullptr) {
@@ -152,10 +153,11 @@ void add_saved(const TransformerConfig& config,
                           ", which has an adapter; a matrix is adapted or trained whole");
       }
       for (const ModelModule& module : cell.modules) {
-        for (const std::string& tensor : module.tensors) {
-          if (std::find(plan.saved_modules.begin(), plan.saved_modules.end(), tensor) ==
+        for (size_t i = 0; i < module.tensors.size(); ++i) {
+          if (std::find(plan.saved_modules.begin(), plan.saved_modules.end(), module.tensors[i]) ==
               plan.saved_modules.end()) {
-            plan.saved_modules.push_back(tensor);
+            plan.saved_modules.push_back(module.tensors[i]);
+            plan.saved_sizes.push_back(module.sizes[i]);
           }
         }
       }

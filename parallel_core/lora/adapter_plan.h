@@ -31,6 +31,7 @@ struct AdaptedModule {
   double alpha = 0;
   double scale = 0;  ///< alpha / rank, or alpha / sqrt(rank)
   int64_t in_features = 0;
+  int64_t out_features = 0;  ///< of all its weights together
 
   bool operator==(const AdaptedModule&) const = default;
 };
@@ -38,6 +39,7 @@ struct AdaptedModule {
 struct AdapterPlan {
   std::vector<AdaptedModule> modules;      ///< in the order of the layers
   std::vector<std::string> saved_modules;  ///< logical tensors that are trained whole
+  std::vector<int64_t> saved_sizes;        ///< elements of the same
   std::vector<std::string> warnings;       ///< patterns without effect, and the like
 };
 

@@ -15,14 +15,18 @@ struct ModelModule {
   std::string name;                  ///< logical: "layers.0.attention.wq", "final_norm"
   std::string hf_path;               ///< empty where the model has no Hugging Face names
   std::vector<std::string> tensors;  ///< logical, each matrix before its bias
+  std::vector<int64_t> sizes;        ///< elements of the same
   std::vector<std::string> weights;  ///< of these, the matrices
+  std::vector<int64_t> rows;         ///< of the same
+
+  int64_t out_features() const;
 };
 
 /// A module in memory with the parts that its parameters are fused from.
 struct ModelCell {
   std::string path;  ///< "language_model.encoder.layers.0.attention.qkv_proj"
   std::vector<ModelModule> modules;
-  int64_t in_features = 0;  ///< of matrices
+  int64_t in_features = 0;  ///< of matrices; of anything else 1
   bool takes_adapter = false;
 };
 

@@ -13,7 +13,7 @@ using data::TextSpan;
 class Conversation {
  public:
   Conversation(const Example& example, const chat::ChatFormat& format, const std::string& place)
-      : messages_(example.messages), format_(format), place_(place) {
+      : example_(example), messages_(example.messages), format_(format), place_(place) {
     if (!example.tools.is_null()) {
       extra_["tools"] = example.tools;
     }
@@ -34,9 +34,13 @@ class Conversation {
                               error.what()));
     }
   }
-  std::string template_name() const { return format_.chat_template->name(); }
+  std::string template_name() const {
+    const bool for_tools = !example_.tools.is_null() && format_.tool_template != nullptr;
+    return (for_tools ? *format_.tool_template : *format_.chat_template).name();
+  }
 
  private:
+  const Example& example_;
   const Json& messages_;
   Json extra_ = Json::object();
   const chat::ChatFormat& format_;

@@ -19,6 +19,7 @@
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/dist_checkpointing/upcycle.h"
 #include "parallel_core/file_place.h"
+#include "parallel_core/lora/adapter_plan.h"
 #include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/adapter_run.h"
@@ -31,6 +32,7 @@
 #include "parallel_core/training/run_checkpoints.h"
 #include "parallel_core/training/step_profiler.h"
 #include "parallel_core/training/time_estimate.h"
+#include "parallel_core/training/trained_share.h"
 
 namespace tapestry {
 
@@ -221,9 +223,7 @@ int64_t data_parallel_size_of(const AllConfig& config, int ranks) {
 CheckpointSize checkpoint_size(const AllConfig& config, int64_t data_parallel_size) {
   const TrainingConfig& t = config.training_config;
   CheckpointSize size;
-  size.one =
-      static_cast<int64_t>(saved_bytes_per_parameter(config.optimizer_config, config.model_config) *
-                           static_cast<double>(parameter_count(config.model_config)));
+  size.one = static_cast<int64_t>(saved_bytes(config));
   const int64_t steps = total_training_iters(config, data_parallel_size);
   int64_t saves = t.save_last ? 1 : 0;
   if (t.save_interval) {
@@ -279,6 +279,15 @@ void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream
     out << "model: " << parameter_count(config.model_config)
         << " parameters, of which a token meets " << active_parameter_count(config.model_config)
         << "\n";
+  }
+  if (config.model_config.lora.use_lora) {
+    show("adapters", [&] {
+      std::string text = trained_share_text(config.model_config);
+      for (const std::string& warning : plan_adapter(config).warnings) {
+        text += "\n  " + warning;
+      }
+      return text;
+    });
   }
   out << memory_text(memory) << "\n";
   if (const std::string text = recompute_cost_text(config); !text.empty()) {

@@ -12,6 +12,7 @@
 #include "parallel_core/pipeline_parallel/pipeline_order.h"
 #include "parallel_core/pipeline_parallel/pipeline_stage.h"
 #include "parallel_core/training/recompute_estimate.h"
+#include "parallel_core/training/trained_share.h"
 
 namespace tapestry {
 namespace {
@@ -187,6 +188,38 @@ double state_bytes_per_parameter(const OptimizerConfig& o, const TransformerConf
   return moments;
 }
 
+// The same where adapters are trained beside a frozen base, `in_layers` of whose parameters belong
+// to the dense part of layers: nearly all of them to matrices, which may be blocks of 8 bits.
+void estimate_adapter_states(const AllConfig& config,
+                             double base,
+                             double in_layers,
+                             const TrainedShare& share,
+                             MemoryEstimate& estimate) {
+  const TransformerConfig& model = config.model_config;
+  const OptimizerConfig& o = config.optimizer_config;
+  const auto params = static_cast<double>(size_of(model.params_dtype));
+  const auto compute = static_cast<double>(size_of(model.compute_dtype));
+  constexpr double kBlockBytes = 34.0 / 32;
+  const bool in_blocks = model.lora.base_dtype == "q8_0";
+  const double floating = in_blocks ? base - in_layers : base;
+  estimate.parameters =
+      bytes_of(floating * params + (base - floating) * kBlockBytes + share.adapters * 4);
+  if (!in_blocks) {
+    estimate.savings.push_back(
+        {"lora_config.base_dtype: q8_0", bytes_of(in_layers * (params - kBlockBytes))});
+  }
+  const double copied = (model.compute_dtype != model.params_dtype ? floating : 0) +
+                        (model.compute_dtype != kFloat32 ? share.adapters : 0);
+  estimate.weight_copies = bytes_of(copied * compute);
+  estimate.gradients = bytes_of(share.trained() * static_cast<double>(size_of(o.main_grads_dtype)));
+  estimate.optimizer = bytes_of(share.trained() * state_bytes_per_parameter(o, model) +
+                                (model.params_dtype != kFloat32 ? share.saved * 4 : 0));
+  if (model.params_dtype == kFloat32 && model.compute_dtype != kFloat32) {
+    estimate.savings.push_back(
+        {concat("model_config.params_dtype: ", name_of(model.compute_dtype)), bytes_of(base * 4)});
+  }
+}
+
 // Parameters, gradients and optimizer, and what could be had for less.
 void estimate_states(const AllConfig& config, double count, MemoryEstimate& estimate) {
   const TransformerConfig& model = config.model_config;
@@ -254,6 +287,16 @@ void share_out(const AllConfig& config,
     const double part = std::min(1.0, (own + whole) / count);
     bytes = bytes_of(static_cast<double>(bytes) * part);
   };
+  if (config.model_config.lora.use_lora) {  // of which every rank has the whole base
+    const auto part = static_cast<double>(ranks);
+    for (int64_t* bytes :
+         {level >= 1 ? &estimate.optimizer : nullptr, level >= 2 ? &estimate.gradients : nullptr}) {
+      if (bytes != nullptr) {
+        *bytes = bytes_of(static_cast<double>(*bytes) / part);
+      }
+    }
+    return;
+  }
   if (level >= 1) {
     share(estimate.optimizer, 0);
   }
@@ -380,20 +423,32 @@ MemoryEstimate estimate_stage(const AllConfig& config,
   estimate.in_flight = kept.passes;
   const int64_t ep = std::max<int64_t>(config.parallel_config.expert_model_parallel_size, 1);
   const int64_t etp = expert_tensor_parallel_size(config.parallel_config);
-  const ParameterCounts counts = count_parameters(
-      model, {.tensor = tp, .expert = ep, .expert_tensor = etp}, model.moe.num_experts / ep, layers,
-      stage.pre_process(), stage.post_process());
+  const ModelShares shares = {.tensor = tp, .expert = ep, .expert_tensor = etp};
+  const int64_t experts = model.moe.num_experts / ep;
+  const ParameterCounts counts =
+      count_parameters(model, shares, experts, layers, stage.pre_process(), stage.post_process());
   const double count = counts.all();
   estimate.parameter_count = static_cast<int64_t>(count);
   estimate.expert_parameter_count = static_cast<int64_t>(counts.experts);
   const double element = d(size_of(model.compute_dtype));
-  estimate_states(config, count, estimate);
+  const TrainedShare trained = trained_share(model, stage, tp);
+  if (model.lora.use_lora) {
+    estimate.parameter_count += static_cast<int64_t>(trained.adapters);
+    const double in_layers = count_parameters(model, shares, experts, layers, false, false).dense;
+    estimate_adapter_states(config, count, in_layers, trained, estimate);
+  } else {
+    estimate_states(config, count, estimate);
+  }
   const int64_t cp = std::max<int64_t>(config.parallel_config.context_parallel_size, 1);
   if (data_parallel_size * cp > 1) {
     share_out(config, data_parallel_size * cp,
               std::max<int64_t>(data_parallel_size * cp * tp / (ep * etp), 1), estimate);
   }
-  estimate_checkpoints(config, count, data_parallel_size * cp, estimate);
+  if (model.lora.use_lora) {
+    estimate.start = estimate.parameters + bytes_of(4 * largest_parameter(model));
+  } else {
+    estimate_checkpoints(config, count, data_parallel_size * cp, estimate);
+  }
 
   const double tokens = d(config.dataset_config.batch_size) * d(model.seq_length) / d(cp);
   const double hidden = d(model.hidden_size);
@@ -405,6 +460,13 @@ MemoryEstimate estimate_stage(const AllConfig& config,
   const double piece = tokens / (model.sequence_parallel ? d(tp) : 1.0);  // of the hidden states
   estimate.activations =
       bytes_of(kept.bytes + transient + d(kept.passes) * piece * element * 2 * hidden);
+  if (model.lora.use_lora && costs.empty()) {
+    // What frozen matrices read is not kept; what adapters make of it is.
+    const double unread = d(trained.unread_attention_inputs + trained.unread_mlp_inputs);
+    const double change = tokens * trained.ranks - piece * hidden * unread;
+    estimate.activations =
+        bytes_of(std::max(0.0, d(estimate.activations) + d(kept.passes) * element * change));
+  }
   if (costs.empty()) {
     RecomputePolicy all;
     all.full = true;
@@ -538,6 +600,16 @@ void check_fits(const MemoryEstimate& estimate, int64_t available) {
                    size_text(estimate.recompute_could_save), " less)")
           : std::string(),
       savings_text(estimate));
+}
+
+double saved_bytes(const AllConfig& config) {
+  const OptimizerConfig& o = config.optimizer_config;
+  const TransformerConfig& model = config.model_config;
+  if (!model.lora.use_lora) {
+    return saved_bytes_per_parameter(o, model) * static_cast<double>(parameter_count(model));
+  }
+  const TrainedShare share = trained_share(model);
+  return share.trained() * (4 + state_bytes_per_parameter(o, model));
 }
 
 double saved_bytes_per_parameter(const OptimizerConfig& config, const TransformerConfig& model) {

@@ -85,6 +85,8 @@ void check_fits(const MemoryEstimate& estimate, int64_t available);
 /// "1.5 GiB".
 std::string size_text(int64_t bytes);
 
+/// What a checkpoint takes: of a run with adapters, theirs alone.
+double saved_bytes(const AllConfig& config);
 /// What a checkpoint takes of a parameter, on average over a model: weights in float32, states as
 /// they are stored.
 double saved_bytes_per_parameter(const OptimizerConfig& config, const TransformerConfig& model);

@@ -27,6 +27,7 @@
 #include "parallel_core/dist_checkpointing/upcycle.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
 #include "parallel_core/frozen_parameters.h"
+#include "parallel_core/lora/adapter_plan.h"
 #include "parallel_core/lora/freeze_base.h"
 #include "parallel_core/lora/quantize_base.h"
 #include "parallel_core/optimizer/get_optimizer.h"
@@ -353,6 +354,9 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   each_line(config_log_text(config), log_detail);
   for (const std::string& note : config.notes) {
     log_warning(note);
+  }
+  for (const std::string& warning : plan_adapter(config).warnings) {
+    log_warning(warning);
   }
   if (!options.model) {
     log_recompute(config);

@@ -75,9 +75,15 @@ FoundFormat find_chat_format(const AllConfig& config, const data::Tokenizer& tok
   }
   if (const auto& file = config.dataset_config.chat_template) {
     if (!found.format) {
-      found.format = chat::ChatFormat{.bos_token = spelling(tokenizer, tokenizer.bos_id()),
-                                      .eos_token = spelling(tokenizer, tokenizer.eod_id())};
+      found.format.emplace();
+      for (const auto& [name, id] : {std::pair{"bos_token", tokenizer.bos_id()},
+                                     std::pair{"eos_token", tokenizer.eod_id()}}) {
+        if (std::string token = spelling(tokenizer, id); !token.empty()) {
+          found.format->special_tokens.emplace_back(name, std::move(token));
+        }
+      }
     }
+    found.format->tool_template = nullptr;
     found.format->chat_template =
         std::make_shared<chat::ChatTemplate>(data::read_file(*file), *file);
   }
@@ -89,10 +95,15 @@ std::string checksum_of(const std::optional<chat::ChatFormat>& format) {
     return {};
   }
   data::Crc64 sum;
-  for (const std::string& text :
-       {format->chat_template->source(), format->bos_token, format->eos_token}) {
+  const auto add = [&](const std::string& text) {
     sum.add(text);
     sum.add(std::string_view("\0", 1));
+  };
+  add(format->chat_template->source());
+  add(format->tool_template ? format->tool_template->source() : "");
+  for (const auto& [name, token] : format->special_tokens) {
+    add(name);
+    add(token);
   }
   return sum.text();
 }
@@ -300,6 +311,10 @@ class ExampleRun {
         .seq_length = seq_length,
         .pad_id = d_.pad_token_id.value_or(std::max(
             {tokenizer_->pad_id() >= 0 ? tokenizer_->pad_id() : encoding_.eod, int32_t{0}}))};
+    const int64_t vocab_size = config.model_config.vocab_size;
+    check<ValueError>(encoding_.eod < vocab_size && settings_.pad_id < vocab_size,
+                      "dataset_config.eos_token_id ", encoding_.eod, " and pad_token_id ",
+                      settings_.pad_id, " have to be below model_config.vocab_size ", vocab_size);
     files_ = read_files(*d_.sft_data_path, encoding_);
     remark_on_counts(files_, encoding_, run_);
   }
@@ -420,6 +435,11 @@ RunData open_examples(const AllConfig& config, DataUse use, const DataState* res
   run.description = concat(examples.names(), ", ", run.description, "; encoded in ", time, ", ",
                            examples.tokenizer());
   return run;
+}
+
+std::optional<chat::ChatFormat> chat_format_of_examples(const AllConfig& config,
+                                                        const data::Tokenizer& tokenizer) {
+  return find_chat_format(config, tokenizer).format;
 }
 
 }  // namespace tapestry

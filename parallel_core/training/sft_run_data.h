@@ -1,7 +1,11 @@
 // Examples for fine-tuning as the data of a run.
 #pragma once
 
+#include <optional>
+
+#include "parallel_core/chat/chat_format.h"
 #include "parallel_core/config/config.h"
+#include "parallel_core/data/tokenizer.h"
 #include "parallel_core/training/data_state.h"
 #include "parallel_core/training/run_data.h"
 
@@ -13,5 +17,10 @@ namespace tapestry {
 /// run, so that a run that goes on may become longer. The same on every rank. Errors as open_data,
 /// sft:: and read_chat_format.
 RunData open_examples(const AllConfig& config, DataUse use, const DataState* resumed);
+
+/// What writes conversations among the examples as text: dataset_config.chat_template, else what the
+/// folder of the tokenizer has. Nothing where there is none, or the folder's cannot be used.
+std::optional<chat::ChatFormat> chat_format_of_examples(const AllConfig& config,
+                                                        const data::Tokenizer& tokenizer);
 
 }  // namespace tapestry

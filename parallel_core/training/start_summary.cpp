@@ -14,6 +14,7 @@
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/progress.h"
+#include "parallel_core/training/trained_share.h"
 
 namespace tapestry {
 
@@ -136,6 +137,9 @@ std::string start_summary(const AllConfig& config, const RunData& data, const St
   const std::string tokenizer = tokenizer_description(config, data);
   const std::string& output = config.training_config.output_dir;
   add("model", model_text(config, facts));
+  if (config.model_config.lora.use_lora) {
+    add("trained", trained_share_text(config.model_config));
+  }
   add("data", data_text(config, data, tokenizer));
   add("tokenizer",
       tokenizer.empty() ? "none found beside the data: needed for texts alone" : tokenizer);

@@ -13,6 +13,7 @@
 #include "parallel_core/pipeline_parallel/pipeline_order.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/progress.h"
+#include "parallel_core/training/trained_share.h"
 
 namespace tapestry {
 
@@ -67,6 +68,9 @@ double flops_of_layers(const TransformerConfig& model, double layers) {
   return model.num_layers > 0 ? sum / d(model.num_layers) * layers : 0;
 }
 
+// Forward, and backward twice that; without the gradients of weights, which are frozen, as much.
+double passes_over_base(const TransformerConfig& model) { return model.lora.use_lora ? 2 : 3; }
+
 double head_flops(const TransformerConfig& model) {
   return 2 * d(model.hidden_size) * d(model.vocab_size);
 }
@@ -92,7 +96,9 @@ double seconds_of(double at_least, F&& f) {
 double model_flops(const AllConfig& config, int64_t data_parallel_size) {
   const TransformerConfig& model = config.model_config;
   const double tokens = d(global_batch_size(config, data_parallel_size)) * d(model.seq_length);
-  return 3 * tokens * (flops_of_layers(model, d(model.num_layers)) + head_flops(model));
+  return tokens * (passes_over_base(model) *
+                       (flops_of_layers(model, d(model.num_layers)) + head_flops(model)) +
+                   6 * trained_share(model).adapters);
 }
 
 StepWork step_work(const AllConfig& config, int64_t data_parallel_size) {
@@ -112,14 +118,17 @@ StepWork step_work(const AllConfig& config, int64_t data_parallel_size) {
     most_layers = std::max(most_layers, layers);
   }
   StepWork work;
-  work.flops =
-      3 * micro_batches * tokens / tp * (flops_of_layers(model, most_layers) + head_flops(model));
+  work.flops = passes_over_base(model) * micro_batches * tokens / tp *
+                   (flops_of_layers(model, most_layers) + head_flops(model)) +
+               6 * micro_batches * tokens / tp * trained_share(model).adapters * most_layers /
+                   std::max(1.0, d(model.num_layers));
   const MemoryEstimate memory = estimate_memory(config, data_parallel_size);
   work.flops += micro_batches * memory.recompute_flops;
   const double kept = d(memory.activations) / d(std::max<int64_t>(memory.in_flight, 1));
   work.bytes = micro_batches * kPassesOverActivations * kept +
-               kBytesPerUpdate * d(memory.parameter_count) + 2 * d(memory.weight_copies) +
-               micro_batches * 2 * d(memory.gradients);
+               kBytesPerUpdate * (model.lora.use_lora ? trained_share(model).trained() / tp
+                                                      : d(memory.parameter_count)) +
+               2 * d(memory.weight_copies) + micro_batches * 2 * d(memory.gradients);
   work.passes = micro_batches * most_layers;
   const auto stages = static_cast<int>(p.pipeline_model_parallel_size);
   if (stages > 1) {

@@ -29,6 +29,7 @@ std::vector<Target> all_targets() {
   std::vector<Target> targets(file_targets().begin(), file_targets().end());
   targets.insert(targets.end(), checkpoint_targets().begin(), checkpoint_targets().end());
   targets.insert(targets.end(), accuracy_targets().begin(), accuracy_targets().end());
+  targets.insert(targets.end(), chat_targets().begin(), chat_targets().end());
   targets.insert(targets.end(), sft_targets().begin(), sft_targets().end());
   targets.insert(targets.end(), tokenizer_targets().begin(), tokenizer_targets().end());
   return targets;

@@ -86,16 +86,16 @@ void InputFolder::clear() {
   names_.clear();
 }
 
-size_t allowed_memory(size_t input_bytes) {
+size_t allowed_memory(size_t input_bytes, size_t factor) {
   constexpr size_t kBase = size_t{256} << 10U;  // streams' buffers, messages
-  constexpr size_t kFactor = 64;
-  return kBase + kFactor * input_bytes;
+  return kBase + factor * input_bytes;
 }
 
 std::string fault_of(const Target& target, InputFolder& folder, std::string_view input) {
   folder.clear();
   target.put(folder, input);
-  const AllocationMeter meter(allowed_memory(input.size()));
+  const size_t allowed = allowed_memory(input.size(), target.memory_factor);
+  const AllocationMeter meter(allowed);
   std::string message;
   try {
     target.read(folder);
@@ -112,8 +112,8 @@ std::string fault_of(const Target& target, InputFolder& folder, std::string_view
   }
   if (meter.exceeded()) {
     return "asks for " + std::to_string(meter.peak()) + " bytes, more than the " +
-           std::to_string(allowed_memory(input.size())) + " that an input of " +
-           std::to_string(input.size()) + " may take";
+           std::to_string(allowed) + " that an input of " + std::to_string(input.size()) +
+           " may take";
   }
   if (!message.empty() && message.find(folder.path()) == std::string::npos) {
     return "a message does not name the file: " + message;

@@ -39,6 +39,7 @@ struct Target {
   void (*put)(InputFolder& folder, std::string_view input);
   /// Reads all that there is to read. Throws what the readers throw.
   void (*read)(const InputFolder& folder);
+  size_t memory_factor = 64;  ///< of what readers may hold: see allowed_memory()
 };
 
 /// For what readers promise of what they give out. An input that breaks it is a find.
@@ -52,6 +53,7 @@ std::span<const Target> file_targets();  ///< safetensors, index, ckpt, npy
 std::span<const Target>
 checkpoint_targets();  ///< manifest, training_state, hf_config, adapter_config
 std::span<const Target> accuracy_targets();   ///< curves, checklist
+std::span<const Target> chat_targets();       ///< chat_template
 std::span<const Target> sft_targets();        ///< sft_jsonl
 std::span<const Target> tokenizer_targets();  ///< tokenizer_json
 
@@ -60,8 +62,8 @@ std::span<const Target> tokenizer_targets();  ///< tokenizer_json
 /// held more memory than allowed_memory().
 std::string fault_of(const Target& target, InputFolder& folder, std::string_view input);
 
-/// Bytes that readers may hold at a time for an input: JSON in memory takes some forty times its
-/// text, where that is all brackets.
-size_t allowed_memory(size_t input_bytes);
+/// Bytes that readers may hold at a time for an input, `factor` for each of its bytes and some for
+/// themselves: JSON in memory takes some forty times its text, where that is all brackets.
+size_t allowed_memory(size_t input_bytes, size_t factor);
 
 }  // namespace tapestry::fuzz

@@ -66,10 +66,11 @@ void read_tokenizer(const InputFolder& folder) {
   }
 }
 
-constexpr std::array<Target, 1> kTargets = {{{"tokenizer_json", put_tokenizer, read_tokenizer}}};
+constexpr std::array<Target, 1> kTokenizerTargets = {
+    {{"tokenizer_json", put_tokenizer, read_tokenizer}}};
 
 }  // namespace
 
-std::span<const Target> tokenizer_targets() { return kTargets; }
+std::span<const Target> tokenizer_targets() { return kTokenizerTargets; }
 
 }  // namespace tapestry::fuzz

@@ -151,8 +151,8 @@ TEST(GoldenSft, TextsTokensAndAnswers) {
       ASSERT_FALSE(path.empty()) << place << ": there is no template " << template_name;
       format = chat::ChatFormat{.chat_template = std::make_shared<chat::ChatTemplate>(
                                     data::read_file(path.string()), template_name),
-                                .bos_token = golden.value("bos_token", ""),
-                                .eos_token = golden.value("eos_token", "")};
+                                .special_tokens = {{"bos_token", golden.value("bos_token", "")},
+                                                   {"eos_token", golden.value("eos_token", "")}}};
     }
     const Example example = parse_example(written.dump(), place);
     const std::vector<AnsweredText> texts =

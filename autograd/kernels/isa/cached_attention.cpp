@@ -149,6 +149,10 @@ class CachedKeyBlock {
       begin_ = first > 0 ? first / kLane * kLane : 0;
       seen_ = first > 0 ? first : 0;
     }
+    for (int64_t key = begin_; key < begin_ + kLane; ++key) {
+      fetch(call_.v, key);
+      fetch(call_.k, key);
+    }
     widen_values();
     for (int64_t key = begin_; key < keys_; key += kLane) {
       score(key);
@@ -182,6 +186,17 @@ class CachedKeyBlock {
            block_.group * x.strides.head + slot * x.strides.row;
   }
 
+  /// A row on its way into the cache: heads or slots may lie between neighbours, which the
+  /// processor does not foresee.
+  void fetch(const AttentionInput& x, int64_t key) const {
+    if (key < keys_) {
+      const auto* row = reinterpret_cast<const char*>(key_row(x, key));
+      for (int64_t byte = 0; byte < call_.head_dim * static_cast<int64_t>(sizeof(T)); byte += 64) {
+        __builtin_prefetch(row + byte);
+      }
+    }
+  }
+
   void widen(const T* from, float* to) const {
     load_row(call_.head_dim, from, to);
     for (int64_t d = call_.head_dim; d < dim_; ++d) {
@@ -209,6 +224,7 @@ class CachedKeyBlock {
 
   void widen_values() {
     for (int64_t key = begin_; key < keys_; ++key) {
+      fetch(call_.v, key + kLane);
       float* to = values_ + key * dim_;
       if (key >= seen_) {
         widen(key_row(call_.v, key), to);
@@ -222,6 +238,7 @@ class CachedKeyBlock {
 
   void score(int64_t key) {
     for (int64_t j = 0; j < kLane; ++j) {
+      fetch(call_.k, key + kLane + j);
       float* to = wide_ + j * dim_;
       if (key + j < keys_ && key + j >= seen_) {
         widen(key_row(call_.k, key + j), to);

@@ -226,10 +226,33 @@ void Bpe::encode_parts(std::string_view piece, ModelSpace& space) const {
   }
   if (takes_bytes_) {
     begin_with_bytes(piece, space);
-  } else {
-    begin_with_characters(piece, space);
+    merge_few(space);
+    return;
   }
-  merge_few(space);
+  if (!can_cut_) {
+    begin_with_characters(piece, space);
+    merge_few(space);
+    return;
+  }
+  std::vector<TokenPart> all;
+  size_t begin = 0;
+  const auto take = [&](size_t end) {
+    begin_with_characters(piece.substr(begin, end - begin), space);
+    merge_few(space);
+    for (const TokenPart& part : space.parts) {
+      all.push_back({part.id, part.begin + static_cast<uint32_t>(begin),
+                     part.end + static_cast<uint32_t>(begin)});
+    }
+    begin = end;
+  };
+  for (size_t at = character_length(piece, 0); at < piece.size();
+       at += character_length(piece, at)) {
+    if (cuts_before(piece, at)) {
+      take(at);
+    }
+  }
+  take(piece.size());
+  space.parts = std::move(all);
 }
 
 void Bpe::begin_with_bytes(std::string_view piece, ModelSpace& space) const {

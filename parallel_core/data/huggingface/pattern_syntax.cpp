@@ -38,7 +38,6 @@ std::string property_class(std::string name) {
                                                                 {"titlecaseletter", "Lt"},
                                                                 {"modifierletter", "Lm"},
                                                                 {"punctuation", "P"},
-                                                                {"punct", "P"},
                                                                 {"decimalnumber", "Nd"}};
   std::string plain;
   for (const char c : name) {
@@ -61,6 +60,9 @@ std::string property_class(std::string name) {
   if (plain == "upper" || plain == "lower") {
     return plain == "upper" ? R"(\p{Uppercase})" : R"(\p{Lowercase})";
   }
+  if (plain == "punct") {  // of POSIX, as Oniguruma has it
+    return R"(\p{P}\p{S})";
+  }
   if (plain == "any" || plain == "ascii") {
     return plain == "any" ? R"(\x{0}-\x{10FFFF})" : R"(\x{0}-\x{7F})";
   }
@@ -78,10 +80,8 @@ std::string property_class(std::string name) {
 
 // The content of brackets for [:name:].
 std::string posix_class(const std::string& name) {
-  if (name == "punct") {
-    return R"(\p{P}$+<=>\^`|~)";
-  }
-  for (const char* known : {"alpha", "alnum", "digit", "lower", "space", "upper", "word"}) {
+  for (const char* known :
+       {"alpha", "alnum", "digit", "lower", "punct", "space", "upper", "word"}) {
     if (name == known) {
       return property_class(name);
     }

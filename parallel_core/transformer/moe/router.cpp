@@ -274,7 +274,7 @@ Routing TopKRouter::forward(const Tensor& x, const GroupTokens& tokens) {
 }
 
 void TopKRouter::finish_step(const StepCounts& counts) {
-  if (expert_bias_.defined()) {
+  if (expert_bias_.defined() && weight_->requires_grad()) {  // of a frozen router it stays, too
     update_expert_bias(expert_bias_, counts.tokens_per_expert, bias_rate_);
   }
   if (previous_counts_.defined()) {

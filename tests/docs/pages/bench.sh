@@ -10,6 +10,7 @@ small grouped_bench --load half --dtype bfloat16 --only products --seconds 0.001
 small moe_bench --tokens 32 --hidden 16 --ffn 16 --repeats 1
 small ops_bench --benchmark_repetitions=1 --benchmark_min_time=0.001
 small machine_bench --quick
+small generate_bench --preset tiny --context 16 --tokens 2 --batch 2 --rounds 1
 
 unrunnable apt_get 'apt-get install libbenchmark-dev python3-torch' 'installs packages, as root' \
   known_packages libbenchmark-dev python3-torch
@@ -30,6 +31,10 @@ runs 'build/release/bench/step_bench --preset llama_110m --seq 1024 --batch 1 --
 says '"step_ms":'
 runs 'build/release/bench/machine_bench'
 says 'peak_gflops'
+runs 'build/release/bench/machine_bench > machine.json'
+leaves machine.json
+runs 'build/release/bench/generate_bench --machine machine.json'
+says '"of_limits":'
 runs 'build/release/bench/gemm_bench --model gpt2_124m --dtype float32'
 says '| tiny | NT |'
 runs 'build/release/bench/grouped_bench --load 64'

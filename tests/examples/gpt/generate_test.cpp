@@ -153,6 +153,34 @@ TEST_F(GenerateTest, Precisions) {
   EXPECT_NE(rounded, exact);
   EXPECT_NEAR(rounded, exact, 0.05);
   expect_bad("--prompt And --dtype float8", "dtype is 'float8', expected float32");
+  expect_bad("--prompt And --dtype q8_0", "16 numbers of a row on this rank cannot be blocks");
+}
+
+TEST_F(GenerateTest, Conversations) {
+  dir_.write("llama/chat_template.jinja",
+             "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+             "{% if add_generation_prompt %}[assistant]{% endif %}");
+  const std::string ask = "--chat --max_new_tokens 6 --temperature 0 ";
+  const Json found = answers(ask + "--json --prompt Hello")[0];
+  const std::string rendered = "[user]Hello[assistant]";
+  EXPECT_EQ(found.at("prompt_tokens"), rendered.size());
+  EXPECT_EQ(found.at("tokens"),
+            answers("--json --max_new_tokens 6 --temperature 0 --prompt '" + rendered + "'")[0].at(
+                "tokens"));
+  EXPECT_EQ(answers(ask + "--json --system Be --prompt Hello")[0].at("prompt_tokens"),
+            rendered.size() + std::string("[system]Be").size());
+  dir_.write("chats.jsonl", R"({"messages": [{"role": "user", "content": "Hello"}]})"
+                            "\n");
+  EXPECT_EQ(answers("--prompts chats.jsonl --max_new_tokens 6 --temperature 0")[0].at("tokens"),
+            found.at("tokens"));
+  // Lines of the input are what the user says; each answer is in the next prompt.
+  ASSERT_EQ(generate("--checkpoint llama " + ask + "--prompt Hello"), 0) << said();
+  const std::string first = out_;
+  dir_.write("said.txt", "Hello\n\n/reset\nHello\nand\n");
+  ASSERT_EQ(run("sh", "-c \"" TAPESTRY_GENERATE " --checkpoint llama " + ask + "< said.txt\""), 0)
+      << said();
+  EXPECT_EQ(out_.substr(0, 2 * first.size()), first + first);
+  EXPECT_GT(out_.size(), 2 * first.size());
 }
 
 TEST_F(GenerateTest, BadArguments) {
@@ -170,6 +198,7 @@ TEST_F(GenerateTest, BadArguments) {
   expect_bad("--prompt And --batch_size 0", "batch_size must be positive");
   expect_bad("--prompt And --context 0", "--context must be positive");
   expect_bad("--prompt And --threads 0", "--threads must be positive");
+  expect_bad("--prompt And --adapter none", "none");
   expect_bad("--prompt And --tensor_parallel 2", "need 2 processes, but there are 1");
   dir_.write("p.jsonl", "{\"prompt\": 1}\n");
   expect_bad("--prompts p.jsonl", "p.jsonl:1: \"prompt\" is no text");

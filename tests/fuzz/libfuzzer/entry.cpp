@@ -12,7 +12,7 @@ using tapestry::fuzz::Target;
 static const Target& target_of(std::string_view name) {
   for (const auto targets : {tapestry::fuzz::file_targets(), tapestry::fuzz::checkpoint_targets(),
                              tapestry::fuzz::accuracy_targets(), tapestry::fuzz::sft_targets(),
-                             tapestry::fuzz::tokenizer_targets()}) {
+                             tapestry::fuzz::chat_targets(), tapestry::fuzz::tokenizer_targets()}) {
     for (const Target& target : targets) {
       if (target.name == name) {
         return target;

@@ -68,8 +68,8 @@ inline StepsOfRun run_steps(Trainer& trainer, const InjectedRun& asked) {
         trainer.cell, trainer.config, ReferenceValues(asked.inputs, accuracy::NameMap())));
   }
   if (!asked.dump.empty()) {
-    observers.push_back(
-        std::make_unique<TensorDump>(trainer.cell, trainer.config, dump_into(asked.dump)));
+    observers.push_back(std::make_unique<TensorDump>(
+        trainer.cell, trainer.config, dump_into(asked.dump), RankContext::current().rank()));
   }
   if (asked.gradients) {
     trainer.cell.set_gradient_source(asked.gradients, "given gradients");

@@ -40,11 +40,29 @@ DataState recorded_state() {
   return state;
 }
 
+DataState state_of_examples() {
+  DataState state;
+  state.position = {3, 12};
+  state.seq_length = 64;
+  state.examples = {.files = {{0.25, {"a.jsonl", 1234, "0123456789abcdef"}},
+                              {0.75, {"b.jsonl", 56, "fedcba9876543210"}}},
+                    .packing = false,
+                    .long_examples = "cut",
+                    .loss = "answers",
+                    .eod = 256,
+                    .template_crc64 = "00000000deadbeef"};
+  state.split = "9,1";
+  state.seed = 7;
+  state.tokenizer = {"huggingface", 512, "00000000deadbeef"};
+  return state;
+}
+
 void expect_equal(const DataState& a, const DataState& b) {
   EXPECT_EQ(a.begun, b.begun);
   EXPECT_EQ(a.position, b.position);
   EXPECT_EQ(a.seq_length, b.seq_length);
   EXPECT_EQ(a.recorded, b.recorded);
+  EXPECT_EQ(a.examples, b.examples);
   EXPECT_EQ(a.datasets, b.datasets);
   EXPECT_EQ(a.split, b.split);
   EXPECT_EQ(a.seed, b.seed);
@@ -54,7 +72,7 @@ void expect_equal(const DataState& a, const DataState& b) {
 }
 
 TEST(DataState, ComesBackFromItsText) {
-  for (const DataState& state : {some_state(), recorded_state()}) {
+  for (const DataState& state : {some_state(), recorded_state(), state_of_examples()}) {
     const DataState read = parse_data_state(data_state_json(state), "there");
     expect_equal(read, state);
     EXPECT_EQ(read.source, "there");
@@ -117,6 +135,23 @@ TEST(DataState, ADamagedTextIsRefusedByItsMember) {
   }
   const std::string deep(100'000, '[');
   EXPECT_ERROR(parse_data_state(deep, "FILE"), IoError, "is not JSON");
+}
+
+TEST(DataState, ADamagedStateOfExamplesIsRefusedByItsMember) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"examples": {"files": []}})", "examples: has no file"},
+      {R"({"examples": {"files": [{"path": "a"}]}})", "examples.files[0].bytes: is missing"},
+      {R"({"examples": {"packing": 1}})", "examples.packing: is 1, expected true or false"},
+      {R"({"examples": {"eod": -2}})", "examples.eod: is -2, expected an integer from -1"},
+      {R"({"examples": {"chat_template_crc64": "x"}})", "examples.chat_template_crc64: is"},
+      {R"({"examples": {"more": 1}})", "examples.more: is not known"},
+      {R"({"train": {"datasets": [], "samples": []}})", "train: is not known"},
+  };
+  for (const auto& [patch, said] : cases) {
+    Json json = Json::parse(data_state_json(state_of_examples()));
+    json.merge_patch(Json::parse(patch));
+    EXPECT_ERROR(parse_data_state(json.dump(), "FILE"), IoError, said) << patch;
+  }
 }
 
 // No beginning of a file is taken for one, and no byte of it can be anything without an answer.
@@ -184,6 +219,25 @@ TEST(DataDifferences, SplitsAreReadAndUnknownTokenizersCompareByType) {
   EXPECT_THAT(data_differences(now, then), IsEmpty());
   now.tokenizer = {"byte", 0, ""};
   EXPECT_THAT(data_differences(now, then), ElementsAre(HasSubstr("byte tokenizer; it was the")));
+}
+
+TEST(DataDifferences, ExamplesAreKnownByTheirContent) {
+  const DataState then = state_of_examples();
+  DataState now = then;
+  now.examples->files[0].file.path = "/moved/to/a.jsonl";
+  EXPECT_THAT(data_differences(now, then), IsEmpty());
+  now.examples->files[0].file.bytes = 5;
+  now.examples->packing = true;
+  now.examples->template_crc64 = "";
+  EXPECT_THAT(data_differences(now, then),
+              ElementsAre(AllOf(HasSubstr("sft_data_path is 0.25 /moved/to/a.jsonl (5 bytes"),
+                                HasSubstr("it was 0.25 a.jsonl (1234 bytes")),
+                          "dataset_config.sft_packing is True; it was False",
+                          AllOf(HasSubstr("the chat template is none; it was one with checksum"),
+                                HasSubstr("deadbeef"))));
+  EXPECT_THAT(data_differences(some_state(), then),
+              ElementsAre(AllOf(HasSubstr("the data are data sets: "),
+                                HasSubstr("they were examples: 0.25 a.jsonl"))));
 }
 
 TEST(DataDifferences, RecordedStepsMayGrow) {

@@ -277,5 +277,45 @@ TEST(SizeText, Units) {
   EXPECT_EQ(size_text(int64_t{3} << 40U), "3.0 TiB");
 }
 
+// Two layers with hidden 8, MLP 12 and rank 3 beside two matrices, in bfloat16.
+TEST(MemoryEstimate, OfAdaptersAlone) {
+  const std::vector<std::string> small = {
+      "model_config.num_layers=2",
+      "model_config.hidden_size=8",
+      "model_config.ffn_hidden_size=12",
+      "model_config.vocab_size=10",
+      "model_config.hidden_act=swiglu",
+      "model_config.compute_dtype=bfloat16",
+      "model_config.params_dtype=bfloat16",
+      "model_config.untie_embeddings_and_output_weights=True",
+      "lora_config.use_lora=True",
+      "lora_config.lora_rank=3",
+      "lora_config.target_cells=[{target_cells: ['.*down_proj', '.*w_up']}]"};
+  const auto with = [&](const std::string& more) {
+    std::vector<std::string> all = small;
+    if (!more.empty()) {
+      all.push_back(more);
+    }
+    return preset("tiny", all);
+  };
+  const AllConfig config = with("");
+  const int64_t base = parameter_count(config.model_config);
+  const int64_t adapters = 2 * 3 * ((8 + 12) + (12 + 8));
+  const MemoryEstimate estimate = estimate_memory(config);
+  EXPECT_EQ(estimate.parameter_count, base + adapters);
+  EXPECT_EQ(estimate.parameters, 2 * base + 4 * adapters);
+  EXPECT_EQ(estimate.weight_copies, 2 * adapters);
+  EXPECT_EQ(estimate.gradients, 4 * adapters);
+  EXPECT_EQ(estimate.optimizer, 8 * adapters);
+  EXPECT_EQ(saved_bytes(config), 12.0 * static_cast<double>(adapters));
+  const MemoryEstimate head = estimate_memory(with("lora_config.modules_to_save=[lm_head]"));
+  EXPECT_EQ(head.gradients, 4 * (adapters + 8 * 10));
+  EXPECT_EQ(head.optimizer, 8 * adapters + 12 * 8 * 10);
+  const MemoryEstimate shared = estimate_memory(with("parallel_config.zero_level=z2"), 2);
+  EXPECT_EQ(shared.parameters, estimate.parameters);
+  EXPECT_EQ(shared.gradients, 2 * adapters);
+  EXPECT_EQ(shared.optimizer, 4 * adapters);
+}
+
 }  // namespace
 }  // namespace tapestry

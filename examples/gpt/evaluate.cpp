@@ -1,0 +1,187 @@
+// Says how well a model foresees texts and chooses answers.
+#include <boost/program_options.hpp>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "autograd/kernels/parallel_for.h"
+#include "autograd/tensor/error.h"
+#include "examples/gpt/command_line.h"
+#include "parallel_core/data/file.h"
+#include "parallel_core/scoring/multiple_choice.h"
+#include "parallel_core/scoring/perplexity.h"
+#include "parallel_core/training/program.h"
+
+namespace {
+
+namespace po = boost::program_options;
+
+using Json = nlohmann::ordered_json;
+using tapestry::check;
+using tapestry::kFinished;
+using tapestry::ValueError;
+
+constexpr const char* kProgram = "evaluate";
+
+po::options_description options_of_program() {
+  po::options_description options(
+      "Usage: evaluate --checkpoint DIR (--text FILE | --choices FILE)... [OPTION]...",
+      tapestry::examples::help_columns());
+  const auto text = [](const char* name) { return po::value<std::string>()->value_name(name); };
+  const auto texts = [](const char* name) {
+    return po::value<std::vector<std::string>>()->composing()->value_name(name);
+  };
+  const auto count = [](int64_t usual) {
+    return po::value<int64_t>()->default_value(usual)->value_name("N");
+  };
+  const auto number = [] { return po::value<int64_t>()->value_name("N"); };
+  options.add_options()  //
+      ("checkpoint", text("DIR"),
+       "a checkpoint, a run's folder (its latest is taken) or a Hugging Face model")  //
+      ("adapter", text("DIR"), "a PEFT folder, or a checkpoint of a LoRA run")        //
+      ("text", texts("FILE"), "perplexity of this text; may be given several times")  //
+      ("choices", texts("FILE"),
+       "questions with answers to choose from, one in each line, as JSON")                     //
+      ("context", number(), "tokens that the model sees at most; unset: all that it takes")    //
+      ("stride", number(), "tokens that each window of a text adds; unset: half the context")  //
+      ("details", po::bool_switch(), "log-likelihoods of every question")                      //
+      ("dtype", text("TYPE"),
+       "float32 | bfloat16; unset: that of a run's products, float32 for other models")  //
+      ("tokens_per_pass", count(1024), "tokens that are computed together")              //
+      ("tensor_parallel", count(1), "processes that share each layer, under mpirun")     //
+      ("pipeline_parallel", count(1), "groups of layers, each with its processes")       //
+      ("threads", number(), "of each process")                                           //
+      ("help,h", "print this text");
+  return options;
+}
+
+std::vector<std::string> texts_of(const po::variables_map& arguments, const char* name) {
+  return arguments.count(name) == 0 ? std::vector<std::string>()
+                                    : arguments[name].as<std::vector<std::string>>();
+}
+
+std::string text_of(const po::variables_map& arguments, const char* name) {
+  return arguments.count(name) == 0 ? std::string() : arguments[name].as<std::string>();
+}
+
+// 0: not given.
+int64_t positive_of(const po::variables_map& arguments, const char* name) {
+  if (arguments.count(name) == 0) {
+    return 0;
+  }
+  const auto given = arguments[name].as<int64_t>();
+  check<ValueError>(given > 0, "--", name, " must be positive, got ", given);
+  return given;
+}
+
+Json text_result(const std::string& file, const tapestry::TextScore& score, int64_t stride) {
+  return {{"text", file},
+          {"tokens", score.tokens},
+          {"scored_tokens", score.scored_tokens},
+          {"scored_bytes", score.scored_bytes},
+          {"stride", stride},
+          {"windows", score.windows},
+          {"log_likelihood", score.log_likelihood},
+          {"perplexity_per_token", score.perplexity_per_token()},
+          {"perplexity_per_byte", score.perplexity_per_byte()},
+          {"bits_per_byte", score.bits_per_byte()}};
+}
+
+Json choice_result(const std::string& file,
+                   const std::vector<tapestry::ChoiceQuestion>& questions,
+                   const tapestry::ChoiceResult& result,
+                   bool details) {
+  const auto share = [&](int64_t right) {
+    return static_cast<double>(right) / static_cast<double>(questions.size());
+  };
+  Json out = {{"choices", file},
+              {"questions", questions.size()},
+              {"right", result.right},
+              {"right_per_byte", result.right_per_byte},
+              {"accuracy", share(result.right)},
+              {"accuracy_per_byte", share(result.right_per_byte)},
+              {"shortened_prompts", result.shortened_prompts}};
+  for (size_t i = 0; details && i < questions.size(); ++i) {
+    const tapestry::ChoiceScores& scores = result.questions[i];
+    out["details"].push_back({{"place", questions[i].place},
+                              {"answer", questions[i].answer},
+                              {"chosen", scores.chosen},
+                              {"chosen_per_byte", scores.chosen_per_byte},
+                              {"log_likelihoods", scores.log_likelihoods},
+                              {"bytes", scores.bytes}});
+  }
+  return out;
+}
+
+int run(const std::vector<std::string>& given, const tapestry::Distributed& job) {
+  std::vector<std::string> words = given;
+  const po::options_description options = options_of_program();
+  if (tapestry::examples::take_help(words)) {
+    std::ostringstream text;
+    text << options;
+    tapestry::print_result(text.str());
+    return kFinished;
+  }
+  po::variables_map arguments = tapestry::examples::parse_command_line(words, options);
+  po::notify(arguments);
+  const std::vector<std::string> texts = texts_of(arguments, "text");
+  const std::vector<std::string> choice_files = texts_of(arguments, "choices");
+  check<ValueError>(arguments.count("checkpoint") != 0, "--checkpoint is needed; see --help");
+  check<ValueError>(!texts.empty() || !choice_files.empty(),
+                    "--text or --choices is needed: there is nothing to evaluate; see --help");
+  check<ValueError>(arguments.count("stride") == 0 || !texts.empty(),
+                    "--stride is one of texts; add --text or leave it out");
+  check<ValueError>(!arguments["details"].as<bool>() || !choice_files.empty(),
+                    "--details are of questions; add --choices or leave it out");
+  if (const int64_t threads = positive_of(arguments, "threads"); threads > 0) {
+    tapestry::set_num_threads(static_cast<int>(threads));
+  }
+  // Before a model is loaded, what is wrong with the files.
+  std::vector<std::vector<tapestry::ChoiceQuestion>> questions;
+  for (const std::string& file : choice_files) {
+    questions.push_back(tapestry::read_choice_questions(file));
+  }
+  std::vector<std::string> contents;
+  for (const std::string& file : texts) {
+    contents.push_back(tapestry::data::read_file(file));
+  }
+
+  tapestry::Scorer scorer({.checkpoint = text_of(arguments, "checkpoint"),
+                           .adapter = text_of(arguments, "adapter"),
+                           .dtype = text_of(arguments, "dtype"),
+                           .tensor_parallel = positive_of(arguments, "tensor_parallel"),
+                           .pipeline_parallel = positive_of(arguments, "pipeline_parallel")},
+                          job.world(), positive_of(arguments, "context"),
+                          positive_of(arguments, "tokens_per_pass"));
+  const bool speaks = job.world()->rank() == 0;
+  for (const std::string& remark : scorer.opened().remarks) {
+    if (speaks) {
+      tapestry::examples::say(kProgram, remark);
+    }
+  }
+  const int64_t asked = positive_of(arguments, "stride");
+  const int64_t stride = asked > 0 ? asked : std::max<int64_t>(scorer.context() / 2, 1);
+  Json out = {{"checkpoint", scorer.opened().folder},
+              {"adapter", text_of(arguments, "adapter")},
+              {"context", scorer.context()},
+              {"results", Json::array()}};
+  for (size_t i = 0; i < texts.size(); ++i) {
+    out["results"].push_back(
+        text_result(texts[i], score_text(scorer, contents[i], stride, texts[i]), stride));
+  }
+  for (size_t i = 0; i < choice_files.size(); ++i) {
+    out["results"].push_back(choice_result(choice_files[i], questions[i],
+                                           score_choices(scorer, questions[i]),
+                                           arguments["details"].as<bool>()));
+  }
+  if (speaks) {
+    tapestry::print_result(out.dump(2) + "\n");
+  }
+  return kFinished;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return tapestry::run_program(argc, argv, run); }

@@ -1,0 +1,168 @@
+// finetune_gpt from a Hugging Face folder to answers, on a task that the test makes.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/examples/gpt/run_program.h"
+
+namespace tapestry::finetune_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+constexpr int kExamples = 2000;
+constexpr int kUnseen = 200;
+
+// A model that has learned to repeat a word is tuned to write each letter's successor.
+constexpr const char* kBase =
+    "training_config:\n"
+    "  training_iters: 300\n"
+    "  seed: 5\n"
+    "  output_dir: base\n"
+    "  log_interval: 100\n"
+    "dataset_config:\n"
+    "  sft_data_path: repeat.jsonl\n"
+    "  split: \"1,0,0\"\n"
+    "  tokenizer_type: byte\n"
+    "  batch_size: 8\n"
+    "model_config:\n"
+    "  vocab_size: 264\n"
+    "  num_layers: 2\n"
+    "  hidden_size: 64\n"
+    "  ffn_hidden_size: 192\n"
+    "  num_attention_heads: 4\n"
+    "  seq_length: 128\n"
+    "  position_embedding_type: rope\n"
+    "  normalization: RMSNorm\n"
+    "  hidden_act: swiglu\n"
+    "  qkv_has_bias: False\n"
+    "  out_proj_has_bias: False\n"
+    "  mlp_has_bias: False\n"
+    "  untie_embeddings_and_output_weights: True\n"
+    "  init_method_std: 0.02\n"
+    "  hidden_dropout: 0.0\n"
+    "  attention_dropout: 0.0\n"
+    "optimizer_config:\n"
+    "  learning_rate: 3.0e-3\n"
+    "  lr_decay_style: cosine\n"
+    "  lr_warmup_fraction: 0.05\n"
+    "  clip_grad: 1.0\n";
+
+std::string successor(std::string word) {
+  for (char& letter : word) {
+    letter = letter == 'z' ? 'a' : static_cast<char>(letter + 1);
+  }
+  return word;
+}
+
+std::string line(const std::string& prompt, const std::string& completion) {
+  return Json{{"prompt", prompt}, {"completion", completion}}.dump() + "\n";
+}
+
+class Finetune : public ProgramTest {
+ protected:
+  void SetUp() override {
+    std::mt19937 random(3);
+    std::set<std::string> words;
+    std::vector<std::string> order;
+    while (order.size() < 2 * kExamples + kUnseen) {
+      std::string word;
+      for (int i = 0; i < 4; ++i) {
+        word += static_cast<char>('a' + random() % 26);
+      }
+      if (words.insert(word).second) {
+        order.push_back(word);
+      }
+    }
+    std::string repeat;
+    std::string task;
+    std::string prompts;
+    for (size_t i = 0; i < order.size(); ++i) {
+      const std::string prompt = order[i] + ">";
+      if (i < kExamples) {
+        repeat += line(prompt, order[i]);
+      } else if (i < 2 * kExamples) {
+        task += line(prompt, successor(order[i]));
+      } else {
+        prompts += Json{{"prompt", prompt}}.dump() + "\n";
+        expected_.push_back(successor(order[i]));
+      }
+    }
+    dir_.write("repeat.jsonl", repeat);
+    dir_.write("task.jsonl", task);
+    dir_.write("unseen.jsonl", prompts);
+    dir_.write("base.yaml", kBase);
+    ASSERT_EQ(pretrain("--config_path base.yaml"), 0) << said();
+    ASSERT_EQ(run(TAPESTRY_EXPORT, "--checkpoint base --to hf --output model"), 0) << said();
+  }
+
+  // Of the unseen prompts, how many the model answers exactly.
+  int right_answers(const std::string& model) {
+    EXPECT_EQ(run(TAPESTRY_GENERATE, "--checkpoint " + model +
+                                         " --prompts unseen.jsonl --temperature 0 "
+                                         "--max_new_tokens 8"),
+              0)
+        << said();
+    std::istringstream lines(out_);
+    std::string text;
+    int right = 0;
+    size_t i = 0;
+    for (; std::getline(lines, text); ++i) {
+      right += Json::parse(text).at("text") == expected_.at(i) ? 1 : 0;
+    }
+    EXPECT_EQ(i, expected_.size());
+    return right;
+  }
+
+  std::vector<std::string> expected_;
+};
+
+TEST_F(Finetune, FullAndLowRankTuningAnswerWhatTheyHaveNotSeen) {
+  EXPECT_LT(right_answers("model"), kUnseen / 20);
+  const std::string common = "--from_hf model --data task.jsonl --seq_length 128 --batch_rows 8 ";
+  ASSERT_EQ(run(TAPESTRY_FINETUNE_GPT,
+                common + "--full --epochs 12 --learning_rate 2e-3 --output_dir full"),
+            0)
+      << said();
+  EXPECT_GE(right_answers("full/hf"), kUnseen * 95 / 100);
+
+  ASSERT_EQ(run(TAPESTRY_FINETUNE_GPT, common + "--lora_rank 16 --epochs 12 --learning_rate 5e-3 "
+                                                "--output_dir low_rank --export hf adapter"),
+            0)
+      << said();
+  EXPECT_THAT(out_, HasSubstr("validation loss "));
+  EXPECT_THAT(out_, HasSubstr("prompt:   "));
+  EXPECT_GE(right_answers("low_rank/hf"), kUnseen * 95 / 100);
+  EXPECT_GE(right_answers("model --adapter low_rank/adapter"), kUnseen * 95 / 100);
+  EXPECT_TRUE(fs::exists(dir_.file("low_rank/finetune.yaml")));
+
+  // The saved configuration is the run: pretrain_gpt comes to the same bits.
+  ASSERT_EQ(pretrain("--config_path low_rank/finetune.yaml "
+                     "--set training_config.output_dir=again"),
+            0)
+      << said();
+  const auto weights = [&](const std::string& output) {
+    std::string newest;
+    for (const auto& entry : fs::directory_iterator(dir_.file(output + "/checkpoint"))) {
+      newest = std::max(newest, entry.path().filename().string());
+    }
+    return dir_.read(output + "/checkpoint/" + newest + "/adapter_model.safetensors");
+  };
+  EXPECT_FALSE(weights("again").empty());
+  EXPECT_EQ(weights("again"), weights("low_rank"));
+
+  // A finished run is not written over.
+  EXPECT_EQ(run(TAPESTRY_FINETUNE_GPT, common + "--output_dir low_rank"), 2);
+  EXPECT_THAT(err_, HasSubstr("low_rank/hf: is there already"));
+}
+
+}  // namespace
+}  // namespace tapestry::finetune_test

@@ -1,0 +1,310 @@
+#include "parallel_core/data/huggingface/huggingface_tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/data/huggingface/pattern.h"
+#include "parallel_core/data/huggingface/tokenizer_files.h"
+#include "parallel_core/data/text_stream.h"
+#include "tests/parallel_core/data/temp_dir.h"
+
+namespace tapestry::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+const std::string kOwn = "tests/data/golden_tokenizers/";
+
+Json own(const std::string& name) {
+  std::ifstream in(kOwn + name + "/tokenizer.json");
+  return Json::parse(in);
+}
+
+// What the tokenizer says to a file that was changed.
+std::string refused(const Json& json) {
+  const TempDir dir;
+  try {
+    HuggingFaceTokenizer tokenizer(dir.write("tokenizer.json", json.dump()));
+    return "taken";
+  } catch (const ValueError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("tokenizer.json: "));
+    return error.what();
+  }
+}
+
+TEST(HuggingFaceTokenizer, RefusesWhatIsNotImplementedByItsName) {
+  const Json whole = own("own_chat");
+  EXPECT_EQ(refused(whole), "taken");
+  const struct {
+    const char* part;
+    const char* type;
+  } cases[] = {{"normalizer", "Sparkle"},
+               {"pre_tokenizer", "UnicodeScripts"},
+               {"post_processor", "PairProcessing"},
+               {"decoder", "CTC"},
+               {"model", "WordPiece"}};
+  for (const auto& c : cases) {
+    Json json = whole;
+    json[c.part]["type"] = c.type;
+    EXPECT_THAT(refused(json),
+                HasSubstr(concat(c.part, ": a component of type ", c.type, " is not implemented")));
+  }
+  Json json = whole;
+  json["pre_tokenizer"]["pretokenizers"][0]["type"] = "Tarot";
+  EXPECT_THAT(refused(json),
+              HasSubstr("pre_tokenizer.pretokenizers[0]: a component of type Tarot"));
+  json = whole;
+  json["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Shuffled";
+  EXPECT_THAT(refused(json), HasSubstr("the behavior Shuffled is not implemented"));
+  json = whole;
+  json["model"]["dropout"] = 0.1;
+  EXPECT_THAT(refused(json), HasSubstr("dropout is not implemented"));
+}
+
+TEST(HuggingFaceTokenizer, RefusesWhatDoesNotFitTogether) {
+  const Json whole = own("own_chat");
+  Json json = whole;
+  json["model"]["merges"][0] = "nowhere found";
+  EXPECT_THAT(refused(json), HasSubstr("merges[0]: \"nowhere\" is not in the vocabulary"));
+  json = whole;
+  json["model"]["merges"][1] = "one two three";
+  EXPECT_THAT(refused(json), HasSubstr("merges[1] is \"one two three\", expected two tokens"));
+  json = whole;
+  json["model"]["vocab"]["far"] = 4'000'000'000;
+  EXPECT_THAT(refused(json), HasSubstr("\"far\" has the id 4000000000"));
+  json = whole;
+  json["model"]["vocab"]["again"] = 5;
+  EXPECT_THAT(refused(json), HasSubstr("have the same id 5"));
+  json = whole;
+  json["added_tokens"][1]["id"] = 999;
+  EXPECT_THAT(refused(json),
+              HasSubstr("added_tokens[1]: \"<|im_start|>\" has the id 999, expected"));
+  json = whole;
+  json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(a";
+  EXPECT_THAT(refused(json), HasSubstr("the pattern '(a' cannot be used"));
+  json = own("own_pieces");
+  json["post_processor"]["special_tokens"] = Json::object();
+  EXPECT_THAT(refused(json), HasSubstr("special_tokens has no <s>"));
+  EXPECT_THAT(refused(Json::array()), HasSubstr("is array, expected an object"));
+  const TempDir dir;
+  EXPECT_ERROR(HuggingFaceTokenizer(dir.write("t.json", "{\"model\": ")), IoError,
+               "t.json: is not valid JSON");
+  EXPECT_ERROR(HuggingFaceTokenizer(dir.write("t.json", std::string(100000, '['))), IoError,
+               "t.json: is nested more than 64 deep");
+  EXPECT_ERROR(HuggingFaceTokenizer(dir.file("none")), IoError, "none: is missing");
+  EXPECT_ERROR(HuggingFaceTokenizer(dir.path()), IoError, "has neither tokenizer.json nor");
+}
+
+// Patterns that would run for ever end, and say which it was.
+TEST(HuggingFaceTokenizer, APatternThatTakesTooLongIsAnError) {
+  Json json = own("own_bytes");
+  json["pre_tokenizer"] = {{"type", "Split"},
+                           {"pattern", {{"Regex", "(?:a+)+(?:a+)+(?:a+)+Z"}}},
+                           {"behavior", "Isolated"},
+                           {"invert", false}};
+  const TempDir dir;
+  const HuggingFaceTokenizer tokenizer(dir.write("tokenizer.json", json.dump()));
+  EXPECT_ERROR(tokenizer.encode(std::string(3000, 'a') + "-Z"), ValueError,
+               "(?:a+)+Z' cannot be matched");
+}
+
+TEST(HuggingFaceTokenizer, KnowsItsTokens) {
+  const HuggingFaceTokenizer chat(kOwn + "own_chat");
+  const int32_t start = *chat.id_of("<|im_start|>");
+  EXPECT_EQ(chat.token(start), "<|im_start|>");
+  EXPECT_EQ(chat.id_of("no such token"), std::nullopt);
+  EXPECT_EQ(chat.eod_id(), chat.id_of("<|endoftext|>"));
+  EXPECT_EQ(chat.bos_id(), -1);
+  EXPECT_EQ(chat.pad_id(), -1);
+  EXPECT_EQ(chat.decode(std::vector<int32_t>{start, 97}), "a");
+  EXPECT_EQ(chat.decode_with_special(std::vector<int32_t>{start, 97}), "<|im_start|>a");
+  EXPECT_ERROR(chat.decode(std::vector<int32_t>{100000}), ValueError, "id 100000 is outside 0 .. ");
+  EXPECT_ERROR(chat.decode(std::vector<int32_t>{-1}), ValueError, "id -1");
+  const HuggingFaceTokenizer pieces(kOwn + "own_pieces/tokenizer.json");
+  EXPECT_THAT(pieces.ids_before(), ElementsAre(1));
+  EXPECT_EQ(pieces.bos_id(), 1);
+  EXPECT_EQ(pieces.eod_id(), 2);
+  EXPECT_EQ(pieces.identity().type, "huggingface");
+  EXPECT_EQ(pieces.identity().checksum.size(), 16U);
+  EXPECT_EQ(make_tokenizer("huggingface", kOwn + "own_pieces")->identity(), pieces.identity());
+  EXPECT_THAT(pieces.describe(), HasSubstr("own_pieces/tokenizer.json, "));
+}
+
+// What stands beside tokenizer.json says which tokens end and begin a text.
+TEST(HuggingFaceTokenizer, SpecialTokensAreNamedBesideIt) {
+  const TempDir dir;
+  dir.write("tokenizer.json", own("own_chat").dump());
+  const HuggingFaceTokenizer plain(dir.path());
+  const int32_t last = *plain.id_of("<|im_end|>");
+  dir.write("config.json", concat("{\"eos_token_id\": [", last, ", 3], \"pad_token_id\": 7}"));
+  EXPECT_EQ(HuggingFaceTokenizer(dir.path()).eod_id(), last);
+  EXPECT_EQ(HuggingFaceTokenizer(dir.path()).pad_id(), 7);
+  dir.write("tokenizer_config.json",
+            R"({"eos_token": {"content": "<|im_start|>"}, "bos_token": "<|im_end|>"})");
+  EXPECT_EQ(HuggingFaceTokenizer(dir.path()).eod_id(), plain.id_of("<|im_start|>"));
+  EXPECT_EQ(HuggingFaceTokenizer(dir.path()).bos_id(), last);
+  dir.write("tokenizer_config.json", "[]");
+  EXPECT_ERROR(HuggingFaceTokenizer(dir.path()), IoError, "tokenizer_config.json: is array");
+}
+
+TEST(HuggingFaceTokenizer, PlacesOfBytesThatAreNoText) {
+  const HuggingFaceTokenizer tokenizer(kOwn + "own_bytes");
+  const std::string bytes =
+      "a\xE2\x82"
+      "b";  // two bytes that are one U+FFFD, three ids
+  const Encoding encoding = tokenizer.encode_with_spans(bytes);
+  ASSERT_EQ(encoding.ids.size(), 5U);
+  EXPECT_EQ(encoding.spans[0], (TextSpan{0, 1}));
+  for (size_t i = 1; i < 4; ++i) {
+    EXPECT_EQ(encoding.spans[i], (TextSpan{1, 3}));
+  }
+  EXPECT_EQ(encoding.spans[4], (TextSpan{3, 4}));
+}
+
+// One long text, in which merges may be cut at characters that no merge brings together, gives what
+// its pieces give, and the same from many threads at once.
+TEST(HuggingFaceTokenizer, LongTextsAndThreads) {
+  for (const char* name : {"own_pieces", "own_chat", "own_unigram", "own_words"}) {
+    const HuggingFaceTokenizer tokenizer(kOwn + name);
+    std::string text;
+    for (int i = 0; i < 300; ++i) {
+      text +=
+          concat("the river", i % 7, "runs  under\tit's ", i * i, "\xC3\xA9\xE6\x97\xA5 stones\n");
+    }
+    const std::vector<int32_t> ids = tokenizer.encode(text);
+    EXPECT_EQ(tokenizer.encode_with_spans(text).ids, ids) << name;
+    std::vector<std::thread> threads;
+    std::vector<std::vector<int32_t>> found(4);
+    for (auto& mine : found) {
+      threads.emplace_back([&] { mine = tokenizer.encode(text); });
+    }
+    for (auto& thread : threads) {
+      thread.join();
+    }
+    for (const auto& mine : found) {
+      EXPECT_EQ(mine, ids) << name;
+    }
+  }
+}
+
+TEST(HuggingFaceTokenizer, StreamsHoldBackWhatCanChange) {
+  const HuggingFaceTokenizer pieces(kOwn + "own_pieces");
+  TextStream stream(pieces);
+  EXPECT_EQ(stream.add(*pieces.id_of("\xE2\x96\x81")), "");  // the space before a text
+  EXPECT_EQ(stream.add(*pieces.id_of("<0xE2>")), "");
+  EXPECT_EQ(stream.add(*pieces.id_of("<0x82>")), "");
+  EXPECT_EQ(stream.add(*pieces.id_of("<0xAC>")), "");  // a fourth byte could spoil them all
+  EXPECT_EQ(stream.add(*pieces.id_of("t")),
+            "\xE2\x82\xAC"
+            "t");
+  EXPECT_EQ(stream.add(*pieces.id_of("<0xFF>")), "");
+  EXPECT_EQ(stream.finish(), "\xEF\xBF\xBD");
+  const HuggingFaceTokenizer bytes(kOwn + "own_bytes");
+  TextStream second(bytes);
+  EXPECT_EQ(second.add(0xE2), "");
+  EXPECT_EQ(second.add(0x82), "");
+  EXPECT_EQ(second.add(0xAC), "\xE2\x82\xAC");
+  EXPECT_EQ(second.add(0xE2), "");
+  EXPECT_EQ(second.finish(), "\xEF\xBF\xBD");
+}
+
+// The two files of GPT-2's kind are the same tokenizer.
+TEST(HuggingFaceTokenizer, VocabAndMerges) {
+  const Json json = own("own_bytes");
+  const TempDir dir;
+  Json vocab = json["model"]["vocab"];
+  vocab["<|endoftext|>"] = 263;
+  dir.write("vocab.json", vocab.dump());
+  std::string merges = "#version: 0.2\n";
+  for (const Json& merge : json["model"]["merges"]) {
+    merges += merge.get<std::string>() + "\n";
+  }
+  dir.write("merges.txt", merges);
+  const HuggingFaceTokenizer whole(kOwn + "own_bytes");
+  const HuggingFaceTokenizer two(dir.path());
+  for (const char* text : {"the river's 12", "<|endoftext|>a", "\n\n x", "\xC3\xA9"}) {
+    EXPECT_EQ(two.encode(text), whole.encode(text));
+  }
+  EXPECT_EQ(two.eod_id(), 263);
+  EXPECT_NE(two.identity(), whole.identity());
+  dir.write("merges.txt", "#version: 0.2\none two three\n");
+  EXPECT_ERROR(HuggingFaceTokenizer(dir.path()), IoError, "merges.txt: line 2");
+  dir.write("merges.txt", merges);
+  dir.write("tokenizer_config.json", R"({"tokenizer_class": "BertTokenizer"})");
+  EXPECT_ERROR(HuggingFaceTokenizer(dir.path()), ValueError, "of the class BertTokenizer");
+  dir.write("tokenizer_config.json", R"({"tokenizer_class": "Qwen2TokenizerFast"})");
+  EXPECT_NE(HuggingFaceTokenizer(dir.path()).encode("12"), std::vector<int32_t>{});
+}
+
+TEST(HuggingFaceTokenizer, FilesThatGoWithAModel) {
+  const TempDir dir;
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+                           "generation_config.json", "config.json", "notes.txt"}) {
+    dir.write(name, "{}");
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, path] : huggingface::tokenizer_files_to_copy(dir.path())) {
+    names.push_back(name);
+    EXPECT_EQ(path, dir.file(name));
+  }
+  EXPECT_THAT(names, ElementsAre("chat_template.jinja", "tokenizer.json", "tokenizer_config.json"));
+  const auto alone = huggingface::tokenizer_files_to_copy(dir.write("mine.json", "{}"));
+  EXPECT_EQ(alone.size(), 1U);
+  EXPECT_EQ(alone.at("tokenizer.json"), dir.file("mine.json"));
+  EXPECT_TRUE(huggingface::has_tokenizer_files(dir.path()));
+  EXPECT_EQ(tokenizer_file("huggingface", dir.path()), dir.file("tokenizer.json"));
+  EXPECT_EQ(tokenizer_file("sentencepiece", dir.path()), dir.path());
+}
+
+std::vector<std::string> matches(const std::string& pattern, const std::string& text) {
+  const huggingface::Pattern compiled = huggingface::Pattern::regex(pattern);
+  huggingface::Pattern::Finder finder(compiled, text);
+  huggingface::Pattern::Match match;
+  std::vector<std::string> found;
+  while (finder.next(match)) {
+    found.push_back(text.substr(match.begin, match.end - match.begin));
+  }
+  return found;
+}
+
+// Where Oniguruma and PCRE2 mean different things by the same words.
+TEST(Pattern, IsReadAsOnigurumaReadsIt) {
+  EXPECT_THAT(matches("\\s+",
+                      "a\xE1\xA0\x8E"
+                      "b c"),
+              ElementsAre(" "));  // not U+180E
+  EXPECT_THAT(matches("[\\s]", "\xE1\xA0\x8E\xE3\x80\x80"), ElementsAre("\xE3\x80\x80"));
+  EXPECT_THAT(matches("\\S+", "a\xE1\xA0\x8E b"), ElementsAre("a\xE1\xA0\x8E", "b"));
+  EXPECT_THAT(matches("\\p{L}+",
+                      "a\xE1\xB2\x89"
+                      "b"),
+              ElementsAre("a\xE1\xB2\x89"
+                          "b"));  // U+1C89
+  EXPECT_THAT(matches("[^\\p{N}]+",
+                      "1\xF0\x90\xB5\x80"
+                      "a2"),
+              ElementsAre("a"));  // U+10D40
+  EXPECT_THAT(matches("\\w+", "a\xCC\x81_1\xC2\xB2"), ElementsAre("a\xCC\x81_1"));
+  EXPECT_THAT(matches("\\h+", "xAf09g"), ElementsAre("Af09"));
+  EXPECT_THAT(matches("\\p{N}{1,3}+", "12345a"), ElementsAre("12345"));
+  EXPECT_THAT(matches("(?m:a.)", "a\nab"), ElementsAre("a\n", "ab"));
+  EXPECT_THAT(matches("a.", "a\nab"), ElementsAre("ab"));
+  EXPECT_THAT(matches("^b", "a\nb"), ElementsAre("b"));
+  EXPECT_THAT(matches("[a-z&&[^aeiou]]+", "hello"), ElementsAre("h", "ll"));
+  EXPECT_THAT(matches("x{,2}y", "xxxy y"), ElementsAre("xxy", "y"));
+  EXPECT_THAT(matches("[[:punct:]]+", "a$\xC2\xA3.b"), ElementsAre("$\xC2\xA3."));
+  EXPECT_THAT(matches("x?", "axb"), ElementsAre("", "x", ""));
+  EXPECT_ERROR(huggingface::Pattern::regex("[a[bc]]"), ValueError, "inside of another");
+  EXPECT_ERROR(huggingface::Pattern::regex("[a"), ValueError, "[ without ]");
+  EXPECT_ERROR(huggingface::Pattern::regex("\\"), ValueError, "a backslash at the end");
+  EXPECT_ERROR(huggingface::Pattern::regex(std::string(20000, 'a')), ValueError, "20000 bytes");
+}
+
+}  // namespace
+}  // namespace tapestry::data
