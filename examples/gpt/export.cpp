@@ -35,16 +35,16 @@ constexpr const char* kProgram = "export";
 po::options_description export_options() {
   po::options_description options(
       "Usage: export --checkpoint DIR --to hf|gguf --output PATH [OPTION]...\n"
-      "       export [--checkpoint BASE] --adapter DIR [--merge] --to hf|gguf --output PATH ...",
+      "       export [--checkpoint BASE] --adapter DIR [--merge] --to hf|gguf --output PATH",
       tapestry::examples::help_columns());
   const auto text = [](const char* name) { return po::value<std::string>()->value_name(name); };
   options.add_options()("checkpoint", text("DIR"),
                         "a checkpoint, a folder of checkpoints or a run's folder (the latest is "
                         "taken), or the folder of a Hugging Face model")(
       "adapter", text("DIR"),
-      "the folder of a PEFT adapter, or a checkpoint of a run with LoRA; its base is the folder of "
-      "--checkpoint, left out: where the adapter says")("merge", po::bool_switch(),
-                                                        "write one model of base and adapter")(
+      "a LoRA adapter, PEFT's folder or a run's: by itself, for PEFT (hf) or llama.cpp's --lora "
+      "(gguf). Its base is --checkpoint; left out: where the adapter says")(
+      "merge", po::bool_switch(), "write one model of base and adapter")(
       "to", text("FORM"), "hf: a folder for the transformers library; gguf: a file for llama.cpp")(
       "type", text("TYPE"),
       "of the weights: F32, F16, BF16 or, in GGUF, Q8_0; left out: hf as they are stored, gguf "
@@ -104,6 +104,16 @@ void export_model(const Request& request, const tapestry::ExportSource& source) 
   }
 }
 
+// The folder of an adapter, its files as they were written.
+std::string adapter_of(const Request& request) {
+  const std::string folder = tapestry::resolve_checkpoint(request.adapter);
+  if (folder != request.adapter) {
+    say(kProgram, concat("the adapter is ", folder));
+  }
+  tapestry::verify_weights(folder, /*checksums=*/true, *tapestry::single_process_group());
+  return folder;
+}
+
 // The folder of the model that the adapter belongs to.
 std::string base_of(const Request& request) {
   const std::string adapter = tapestry::resolve_checkpoint(request.adapter);
@@ -115,24 +125,27 @@ std::string base_of(const Request& request) {
 }
 
 void export_adapter(const Request& request) {
+  const std::string adapter = adapter_of(request);
   if (request.to_gguf) {
-    tapestry::export_gguf_adapter(tapestry::open_export_source(base_of(request)), request.adapter,
+    tapestry::export_gguf_adapter(tapestry::open_export_source(base_of(request)), adapter,
                                   request.output, request.gguf());
     return;
   }
   tapestry::check<tapestry::ValueError>(
       request.type.empty(), "--type ", request.type,
       ": an adapter in PEFT's form keeps its dtype; leave it out, or --merge it");
-  tapestry::export_adapter_folder(request.adapter, request.output);
+  tapestry::export_adapter_folder(adapter, request.output);
 }
 
 void merge_to(const Request& request, const std::string& output) {
   const tapestry::MergeSummary summary =
       tapestry::merge_adapter({.base = request.checkpoint,
-                               .adapter = request.adapter,
+                               .adapter = adapter_of(request),
                                .output = output,
                                .dtype = request.to_gguf ? std::nullopt : request.dtype()});
-  say(kProgram, concat("merged ", summary.modules, " modules into ", summary.base));
+  say(kProgram, concat(summary.base, " with ", summary.modules,
+                       summary.modules == 1 ? " matrix" : " matrices", " merged and ",
+                       summary.replaced, " tensors replaced of ", summary.tensors));
   for (const std::string& remark : summary.remarks) {
     say(kProgram, remark);
   }
@@ -199,11 +212,7 @@ int run(int argc, char** argv) {
                         .name = given("name"),
                         .max_shard_bytes = arguments["max_shard_size"].as<uint64_t>()};
   tapestry::check<tapestry::ValueError>(!merge || !request.adapter.empty(),
-                                        "--merge needs --adapter");
-  if (!request.adapter.empty()) {
-    tapestry::verify_weights(tapestry::resolve_checkpoint(request.adapter), /*checksums=*/true,
-                             *tapestry::single_process_group());
-  }
+                                        "--merge is for --adapter");
   if (merge) {
     export_merged(request);
   } else if (!request.adapter.empty()) {

@@ -17,7 +17,7 @@ prepare pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --set tra
 runs 'build/release/examples/gpt/export --adapter tuned --to gguf --output adapter.gguf'
 leaves adapter.gguf
 runs 'build/release/examples/gpt/export --adapter tuned --merge --to gguf --type F16 --output merged.gguf'
-says 'merged '
+says 'merged and'
 leaves merged.gguf
 runs 'build/release/examples/gpt/export --adapter tuned --merge --to hf --output merged_hf'
 leaves merged_hf/{model.safetensors,config.json}

@@ -71,7 +71,7 @@ TEST_F(ExportTest, WrongCommandLines) {
   expect_bad("--checkpoint hf --to gguf --type Q4_0 --output out", "expected F32, F16, BF16 or");
   expect_bad("--checkpoint hf --to hf --type Q8_0 --output out", "is for --to gguf");
   expect_bad("--checkpoint hf --to hf --name x --output out", "--name is for");
-  expect_bad("--checkpoint hf --to gguf --merge --output out", "--merge needs --adapter");
+  expect_bad("--checkpoint hf --to gguf --merge --output out", "--merge is for --adapter");
   expect_bad("--checkpoint hf --to gguf --max_shard_size 5 --output out", "--max_shard_size is");
   EXPECT_NE(export_it("--checkpoint nothing --to gguf --output out"), 0);
   EXPECT_THAT(err_, HasSubstr("nothing: is no folder"));

@@ -32,7 +32,7 @@ TransformerConfig model_of(const nlohmann::json& keys, const nlohmann::json& bas
       .model_config;
 }
 
-TransformerConfig llama_of(const nlohmann::json& keys = {}) {
+TransformerConfig llama_of(const nlohmann::json& keys = nlohmann::json::object()) {
   return model_of(keys, {{"position_embedding_type", "rope"},
                          {"normalization", "RMSNorm"},
                          {"hidden_act", "swiglu"},
@@ -42,7 +42,7 @@ TransformerConfig llama_of(const nlohmann::json& keys = {}) {
                          {"untie_embeddings_and_output_weights", true}});
 }
 
-TransformerConfig gpt2_of(const nlohmann::json& keys = {}) {
+TransformerConfig gpt2_of(const nlohmann::json& keys = nlohmann::json::object()) {
   return model_of(keys, {{"position_embedding_type", "learned_absolute"},
                          {"normalization", "LayerNorm"},
                          {"hidden_act", "fast_gelu"},
