@@ -1,6 +1,7 @@
 #include "nn/module.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <ostream>
@@ -204,9 +205,18 @@ LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
   }
   check<ValueError>(report.mismatched.empty() && (!strict || report.empty()),
                     "load_state_dict: the state does not fit the module\n", report.str());
+  std::map<std::string, const Parameter*> quantized;
+  for (const NamedParameter& entry : named_parameters()) {
+    if (entry.parameter->is_quantized()) {
+      quantized.emplace(entry.name, entry.parameter);
+    }
+  }
   for (const auto& [name, tensor] : own) {
     if (const auto found = state.find(name); found != state.end() && found->second.defined()) {
       copy_values(found->second, tensor);
+      if (const auto blocks = quantized.find(name); blocks != quantized.end()) {
+        blocks->second->store_quantized();
+      }
       tensor.bump_version();
     }
   }

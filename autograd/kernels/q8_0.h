@@ -27,12 +27,7 @@ bool encode_q8_0(DType dtype, int64_t rows, int64_t n, const void* x, int64_t ld
 /// The numbers of [rows, n], rounded once to float32 (exact: 11 bits times 8), bfloat16 or float16,
 /// `ld` elements from one row of y to the next; `stride` bytes from one row of blocks to the next,
 /// so that columns from a multiple of 32 on can be taken. On the team.
-void decode_q8_0(DType dtype,
-                 int64_t rows,
-                 int64_t n,
-                 const void* blocks,
-                 int64_t stride,
-                 void* y,
-                 int64_t ld);
+void decode_q8_0(
+    DType dtype, int64_t rows, int64_t n, const void* blocks, int64_t stride, void* y, int64_t ld);
 
 }  // namespace tapestry::kernels

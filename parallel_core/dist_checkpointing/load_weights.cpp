@@ -327,21 +327,25 @@ void read_buffers(const ParallelModel& model, const Fitting& from) {
   }
 }
 
+// Into the parameter as a whole.
+void load_whole(const nn::Parameter& parameter, const Fitting& from) {
+  const Tensor values = parameter.detach();
+  if (from.of == WeightsOf::kDenseModel) {
+    copy_values(zeros({}, values.dtype()).expand(values.shape()), values);
+  }
+  read_parameter(parameter, from, {.values = values});
+  if (parameter.is_quantized()) {
+    parameter.store_quantized();
+  }
+  parameter.bump_version();
+}
+
 void load_parameters(const ParallelModel& model, const Fitting& from) {
   const NoGradGuard guard;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
-    if (from.leaves(*entry.parameter)) {
-      continue;
+    if (!from.leaves(*entry.parameter)) {
+      load_whole(*entry.parameter, from);
     }
-    const Tensor values = entry.parameter->detach();
-    if (from.of == WeightsOf::kDenseModel) {
-      copy_values(zeros({}, values.dtype()).expand(values.shape()), values);
-    }
-    read_parameter(*entry.parameter, from, {.values = values});
-    if (entry.parameter->is_quantized()) {
-      entry.parameter->store_quantized();
-    }
-    entry.parameter->bump_version();
   }
   read_buffers(model, from);
 }
@@ -355,6 +359,10 @@ void load_own_parameters(const ParallelModel& model,
   const NoGradGuard guard;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
     if (from.leaves(*entry.parameter)) {
+      continue;
+    }
+    if (entry.parameter->is_quantized()) {  // which every rank has whole
+      load_whole(*entry.parameter, from);
       continue;
     }
     const optim::Optimizer::OwnPart part = optimizer.own_part(entry.name);

@@ -1,8 +1,8 @@
 // What products of few rows make of a piece of a row of W, and of the same piece of a row of x.
 //
-// A form says how many numbers such a chunk has (kCount), its bytes in W (kBytes), the floats that it
-// takes in packed x (kFloats), and adds the products of a chunk of each to a vector of sums. load()
-// is called once for all rows of x that meet the chunk of W.
+// A form says how many numbers such a chunk has (kCount), its bytes in W (kBytes), the floats that
+// it takes in packed x (kFloats), and adds the products of a chunk of each to a vector of sums.
+// load() is called once for all rows of x that meet the chunk of W.
 //
 // Only for sources in kernels/isa/: everything here has internal linkage, per level.
 #pragma once
@@ -55,7 +55,8 @@ struct InOrder {
   }
 };
 
-/// bfloat16 as two vectors of floats, of the even and of the odd ones: a shift and a mask widen them.
+/// bfloat16 as two vectors of floats, of the even and of the odd ones: a shift and a mask widen
+/// them.
 struct EvenOdd {
   static constexpr int64_t kCount = 2 * kLane;
   static constexpr int64_t kBytes = kCount * 2;
