@@ -26,10 +26,10 @@ struct PretrainOptions {
   bool overwrite = false;                ///< see OutputFolderOptions
   bool replace = false;                  ///< see OutputFolderOptions
   std::shared_ptr<ProcessGroup> world = single_process_group();
-  int ranks_on_host = 1;      ///< that share the memory which this one finds free
+  int ranks_on_host = 1;  ///< that share the memory which this one finds free
   /// This one's number among them; empty: all ranks are on one host.
   std::optional<int> rank_on_host = std::nullopt;
-  std::string progress_text;  ///< how collectives move on, for the log
+  std::string progress_text;                            ///< how collectives move on, for the log
   std::optional<dump::DumpConfig> dump = std::nullopt;  ///< what is dumped, if anything
   /// A run that only shows what its first steps compute: ends after so many, evaluates and saves
   /// nothing. With `rounding_draw` results of ops are moved by roundings (RoundingNoise) in the
