@@ -18,8 +18,8 @@ namespace tapestry {
 /// sft:: and read_chat_format.
 RunData open_examples(const AllConfig& config, DataUse use, const DataState* resumed);
 
-/// What writes conversations among the examples as text: dataset_config.chat_template, else what the
-/// folder of the tokenizer has. Nothing where there is none, or the folder's cannot be used.
+/// What writes conversations among the examples as text: dataset_config.chat_template, else what
+/// the folder of the tokenizer has. Nothing where there is none, or the folder's cannot be used.
 std::optional<chat::ChatFormat> chat_format_of_examples(const AllConfig& config,
                                                         const data::Tokenizer& tokenizer);
 

@@ -13,8 +13,8 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
-#include "parallel_core/pipeline_parallel/collect.h"
 #include "parallel_core/inference/generation.h"
+#include "parallel_core/pipeline_parallel/collect.h"
 #include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/made_up_samples.h"
 #include "tests/parallel_core/parallel_testing.h"
