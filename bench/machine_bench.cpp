@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <boost/program_options.hpp>
 #include <chrono>
 #include <exception>
@@ -102,6 +103,21 @@ void update(int64_t n, const double* b, double* a) {
   });
 }
 
+// Reading alone, as a product of one row reads its weights. Sums of integers are the same in any
+// order, so that the compiler may keep as many as it likes.
+uint64_t read(int64_t n, const double* a) {
+  const auto* words = reinterpret_cast<const uint64_t*>(a);
+  std::atomic<uint64_t> total = 0;
+  kernels::parallel_for(n, kernels::kGrainSize, [&total, words](int64_t begin, int64_t end) {
+    uint64_t sum = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      sum += words[i];
+    }
+    total += sum;
+  });
+  return total;
+}
+
 int64_t last_level_cache_bytes() {
   const int64_t bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
   return bytes > 0 ? bytes : int64_t{32} << 20;
@@ -118,7 +134,11 @@ Json bandwidth(int64_t array_bytes, double budget) {
   const auto* pc = c.data<double>();
   const double triad_rate = moved / best_seconds([=] { triad(n, pb, pc, pa); }, budget);
   const double update_rate = moved / best_seconds([=] { update(n, pb, pa); }, budget);
+  uint64_t sum = 0;
+  const double read_seconds = best_seconds([&sum, n, pa] { sum += read(n, pa); }, budget);
+  const double read_rate = sum == 0 ? 0 : moved / 3 / read_seconds;  // ones are not 0
   return {{"peak_gbs", std::max(triad_rate, update_rate)},
+          {"read_gbs", read_rate},
           {"triad_gbs", triad_rate},
           {"update_gbs", update_rate},
           {"array_bytes", array_bytes},
