@@ -1,4 +1,5 @@
 // Functions that every template has.
+#include <algorithm>
 #include <array>
 #include <ctime>
 #include <utility>
@@ -13,6 +14,7 @@ namespace functions {
 
 using Function = Value (*)(Run& run, const Arguments& arguments);
 
+__extension__ using Wide = __int128;    // holds what a range spans
 constexpr int64_t kMaxRange = 100'000;  // as in Jinja's sandbox
 
 class NativeFunction final : public Object {
@@ -35,15 +37,18 @@ Value range(Run& run, const Arguments& arguments) {
   if (step == 0) {
     run.fail("range: the step is 0");
   }
+  const Wide distance = static_cast<Wide>(stop) - start;
+  const Wide count = (distance + step + (step > 0 ? -1 : 1)) / step;
+  if (count > kMaxRange) {
+    run.fail("range: more than ", kMaxRange, " numbers");
+  }
+  // What takes more steps than there are left must not be made first.
+  const auto size = static_cast<size_t>(std::max<Wide>(count, 0));
+  run.check_steps(size);
   Values items;
-  for (int64_t i = start; step > 0 ? i < stop : i > stop;) {
-    if (static_cast<int64_t>(items.size()) == kMaxRange) {
-      run.fail("range: more than ", kMaxRange, " numbers");
-    }
-    items.emplace_back(i);
-    if (__builtin_add_overflow(i, step, &i)) {
-      break;
-    }
+  items.reserve(size);
+  for (size_t i = 0; i < size; ++i) {
+    items.emplace_back(static_cast<int64_t>(start + static_cast<Wide>(i) * step));
   }
   return run.sequence(Sequence::Form::kRange, std::move(items));
 }

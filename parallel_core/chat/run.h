@@ -38,6 +38,12 @@ class Run {
       fail_steps();
     }
   }
+  /// Before values are made that step() will count.
+  void check_steps(size_t count) const {
+    if (static_cast<int64_t>(count) > steps_left_) [[unlikely]] {
+      fail_steps();
+    }
+  }
   /// Before or while a text of so many bytes is made.
   void check_text(size_t bytes) const {
     if (bytes > static_cast<size_t>(limits_.bytes)) [[unlikely]] {

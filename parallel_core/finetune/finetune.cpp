@@ -211,12 +211,14 @@ FinetuneSummary finetune(const FinetuneOptions& options) {
     facts.training_iters = updates_of(*data.train, recipe.epochs, recipe.batch_rows);
     config = configuration(recipe, facts);
   }
-  check_recipe_fits(recipe, facts, config, available_memory() / options.ranks_on_host);
+  const int64_t available = available_memory() / options.ranks_on_host;
+  check_recipe_fits(recipe, facts, config, available);
 
   summary.config_path = recipe.output_dir + "/finetune.yaml";
   const std::string yaml = recipe_yaml(recipe, facts);
   if (options.dry_run) {
     say(options, "configuration:\n" + yaml);
+    say(options, memory_report(recipe, facts, config, available));
     return summary;
   }
   const RunData data = open_data(config, *options.world);

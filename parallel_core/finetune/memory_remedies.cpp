@@ -65,6 +65,23 @@ std::vector<MemoryRemedy> memory_remedies(const FinetuneRecipe& recipe, const Re
   return remedies;
 }
 
+std::string memory_report(const FinetuneRecipe& recipe,
+                          const RecipeFacts& facts,
+                          const AllConfig& config,
+                          int64_t available) {
+  const MemoryEstimate estimate = estimate_memory(config, facts.data_parallel_size);
+  std::string text = concat("memory: about ", size_text(estimate.peak()), " of ",
+                            size_text(available), " that are available:\n", memory_text(estimate));
+  const std::vector<MemoryRemedy> remedies = memory_remedies(recipe, facts);
+  if (!remedies.empty()) {
+    text += "\nless with:";
+  }
+  for (const MemoryRemedy& remedy : remedies) {
+    text += line(remedy);
+  }
+  return text;
+}
+
 void check_recipe_fits(const FinetuneRecipe& recipe,
                        const RecipeFacts& facts,
                        const AllConfig& config,

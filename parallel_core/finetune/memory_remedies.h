@@ -21,6 +21,12 @@ struct MemoryRemedy {
 /// of all weights, recomputation, rows of half the length, frozen matrices of 8 bits.
 std::vector<MemoryRemedy> memory_remedies(const FinetuneRecipe& recipe, const RecipeFacts& facts);
 
+/// What the recipe's run needs of each kind, how much there is, and the remedies, over lines.
+std::string memory_report(const FinetuneRecipe& recipe,
+                          const RecipeFacts& facts,
+                          const AllConfig& config,
+                          int64_t available);
+
 /// ValueError if the recipe's run needs more than `available` bytes: what it needs of each kind,
 /// and all remedies with their bytes, first of all those that suffice.
 void check_recipe_fits(const FinetuneRecipe& recipe,

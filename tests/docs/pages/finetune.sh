@@ -29,6 +29,7 @@ prepare write_model
 
 runs 'finetune_gpt --from_hf model --data examples.jsonl --dry_run'
 says 'use_lora: True'
+says 'memory: about '
 runs 'finetune_gpt --from_hf model --data examples.jsonl --output_dir tuned --export hf adapter gguf --type Q8_0'
 says 'validation loss '
 says 'answer: '

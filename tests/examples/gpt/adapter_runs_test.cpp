@@ -252,7 +252,7 @@ TEST_F(AdapterRuns, MergedTheyGiveTheSameLoss) {
   train("out", "--set lora_config.use_dora=True");
   const double adapted = evaluated("--evaluate out");
   ASSERT_EQ(exported("--adapter out --merge --to hf --output merged"), 0) << said();
-  EXPECT_THAT(err_, HasSubstr("merged 14 modules"));
+  EXPECT_THAT(err_, HasSubstr("with 14 matrices merged"));
   const std::string plain =
       "--config_path run.yaml --from_hf merged --set lora_config.use_lora=False --evaluate ";
   const double merged = evaluated(plain + "merged");
@@ -267,7 +267,7 @@ TEST_F(AdapterRuns, MergedTheyGiveTheSameLoss) {
   }
   EXPECT_FALSE(fs::exists(dir_.file("peft/training_state.json")));
   EXPECT_EQ(exported("--checkpoint base --to hf --merge --output x"), 2);
-  EXPECT_THAT(said(), HasSubstr("--merge needs --adapter"));
+  EXPECT_THAT(said(), HasSubstr("--merge is for --adapter"));
   ASSERT_EQ(exported("--checkpoint base --adapter peft --merge --to hf --type BF16 --output half"),
             0)
       << said();

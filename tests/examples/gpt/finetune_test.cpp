@@ -128,6 +128,11 @@ class Finetune : public ProgramTest {
 TEST_F(Finetune, FullAndLowRankTuningAnswerWhatTheyHaveNotSeen) {
   EXPECT_LT(right_answers("model"), kUnseen / 20);
   const std::string common = "--from_hf model --data task.jsonl --seq_length 128 --batch_rows 8 ";
+  ASSERT_EQ(run(TAPESTRY_FINETUNE_GPT, common + "--dry_run --output_dir dry"), 0) << said();
+  EXPECT_FALSE(fs::exists(dir_.file("dry")));
+  for (const char* shown : {"configuration:\n", "memory: about ", "less with:\n  --"}) {
+    EXPECT_THAT(out_, HasSubstr(shown));
+  }
   ASSERT_EQ(run(TAPESTRY_FINETUNE_GPT,
                 common + "--full --epochs 12 --learning_rate 2e-3 --output_dir full"),
             0)

@@ -158,17 +158,17 @@ TEST_F(GenerateTest, Precisions) {
 
 TEST_F(GenerateTest, Conversations) {
   dir_.write("llama/chat_template.jinja",
-             "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-             "{% if add_generation_prompt %}[assistant]{% endif %}");
+             "{% for m in messages %}{{ m.role[0] }}{{ m.content }}|{% endfor %}"
+             "{% if add_generation_prompt %}a{% endif %}");
   const std::string ask = "--chat --max_new_tokens 6 --temperature 0 ";
   const Json found = answers(ask + "--json --prompt Hello")[0];
-  const std::string rendered = "[user]Hello[assistant]";
+  const std::string rendered = "uHello|a";
   EXPECT_EQ(found.at("prompt_tokens"), rendered.size());
   EXPECT_EQ(found.at("tokens"),
             answers("--json --max_new_tokens 6 --temperature 0 --prompt '" + rendered + "'")[0].at(
                 "tokens"));
   EXPECT_EQ(answers(ask + "--json --system Be --prompt Hello")[0].at("prompt_tokens"),
-            rendered.size() + std::string("[system]Be").size());
+            rendered.size() + std::string("sBe|").size());
   dir_.write("chats.jsonl", R"({"messages": [{"role": "user", "content": "Hello"}]})"
                             "\n");
   EXPECT_EQ(answers("--prompts chats.jsonl --max_new_tokens 6 --temperature 0")[0].at("tokens"),

@@ -267,12 +267,12 @@ TEST_F(RunsTest, ADryRunNamesAllThatStandsInTheWay) {
   ASSERT_EQ(train(set_training("output_dir", "start")), 0) << said();
   const auto before = tree();
   ASSERT_EQ(train(" --dry_run" + set("moe_config.enable_cold_hot_expert", "True") +
-                  set("lora_config.use_lora", "True") + set("dataset_config.data_path", "none") +
+                  set("dataset_config.data_path", "none") +
                   set_training("load_checkpoint", "start") + set("model_config.num_layers", "2")),
             2)
       << said();
   for (const char* named :
-       {"enable_cold_hot_expert: True is refused", "use_lora: True is not", "none.bin",
+       {"enable_cold_hot_expert: True is refused", "none.bin",
         "start/checkpoint/step_00000003: the weights are of another model",
         "num_layers is 2, but n_layer of start/checkpoint/step_00000003/config.json is 1"}) {
     EXPECT_THAT(err_, HasSubstr(named));

@@ -111,8 +111,9 @@ TEST_F(SftTest, PackedAndUnpackedLossesAreEqual) {
                                set_training("eval_interval", "null") +
                                " --set optimizer_config.eps=1e-4" +
                                " --set model_config.position_embedding_type=" + positions;
-    ASSERT_EQ(
-        train(common + set_data("batch_size", "4") + set_data("micro_batch_num", "2"), "packed"), 0)
+    ASSERT_EQ(train(common + set_data("batch_size", "4") + set_data("micro_batch_num", "2"),
+                    std::string("packed_") + positions),
+              0)
         << said();
     EXPECT_THAT(out_, HasSubstr("24 examples in 8 rows of 96 (100.0 % filled)"));
     ASSERT_EQ(train(common + set_data("sft_packing", "False") + set_data("batch_size", "8") +

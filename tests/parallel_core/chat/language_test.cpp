@@ -104,6 +104,15 @@ TEST(ChatLanguage, StepsOutputAndNestingAreBounded) {
                       "{% set ns.x = [ns.x] %}{% endfor %}"),
               HasSubstr("nested more than"));
   EXPECT_THAT(failure("{{ range(100001) }}"), HasSubstr("range: more than 100000"));
+  EXPECT_THAT(failure("{{ range(-9223372036854775807, 9223372036854775807) }}"),
+              HasSubstr("range: more than 100000"));
+  EXPECT_THAT(message_of<ValueError>(
+                  [] { ChatTemplate("{{ range(101) }}").render(Json::object(), {.steps = 100}); }),
+              HasSubstr("steps"));
+  EXPECT_EQ(rendered("{{ range(-9223372036854775807, 9223372036854775807, 9223372036854775807)"
+                     " | list }}",
+                     Json::object()),
+            "[-9223372036854775807, 0]");
   // Lists that share their elements: comparing them would take 2^60 steps.
   EXPECT_THAT(failure("{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(60) %}"
                       "{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}"
