@@ -1,7 +1,10 @@
 #include "parallel_core/transformer/language_model.h"
 
+#include <algorithm>
+
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/embedding.h"
+#include "autograd/ops/map.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -102,6 +105,17 @@ Tensor Embedding::parallel_positions(const Tensor& position_ids, int64_t length)
   return (*parallel_positions_)(sequence_first_ ? ids.transpose(0, 1).contiguous() : ids);
 }
 
+namespace {
+
+// One more than the highest position.
+int64_t end_of(const Tensor& position_ids) {
+  const Tensor ids = dense(position_ids);
+  const auto* first = ids.data<int64_t>();
+  return ids.numel() == 0 ? 0 : *std::max_element(first, first + ids.numel()) + 1;
+}
+
+}  // namespace
+
 Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
   const int64_t length = ids.size(1);
   check<ValueError>(!layout_.sequence_axis || length % layout_.size == 0,
@@ -114,10 +128,17 @@ Tensor Embedding::forward(const Tensor& ids, const Tensor& position_ids) {
   const int64_t own = layout_.sequence_axis ? length / layout_.size : length;
   const int64_t first = layout_.sequence_axis ? layout_.rank * own : 0;
   const SequencePart part = hidden_positions(context_layout_, layout_, own);
-  // Positions that are given may begin anew in a row; the lookup refuses those beyond the table.
-  check<ValueError>(num_positions_ == 0 || position_ids.defined() || part.length <= num_positions_,
-                    "embedding: the sequence has ", part.length, " tokens, the table of positions ",
-                    num_positions_, "; raise model_config.max_position_embeddings");
+  if (num_positions_ > 0 && position_ids.defined()) {
+    const int64_t end = end_of(position_ids);
+    check<IndexError>(end <= num_positions_, "embedding: position ", end - 1,
+                      " lies outside the table of ", num_positions_,
+                      "; raise model_config.max_position_embeddings");
+  } else {
+    check<ValueError>(num_positions_ == 0 || part.length <= num_positions_,
+                      "embedding: the sequence has ", part.length,
+                      " tokens, the table of positions ", num_positions_,
+                      "; raise model_config.max_position_embeddings");
+  }
   if (parallel_positions_ != nullptr) {
     x = x + parallel_positions(position_ids, length);
   } else if (positions_ != nullptr) {

@@ -91,7 +91,7 @@ TEST_F(Generate, SeesNoMoreThanTheContext) {
   Trainer learned;
   EXPECT_EQ(generate(*learned.model, Ids{1, 2}, {.max_new_tokens = 20, .max_context = 8}).size(),
             20U);
-  EXPECT_THROW(generate(*learned.model, Ids{1, 2}, {.max_new_tokens = 20}), ValueError);
+  EXPECT_THROW(generate(*learned.model, Ids{1, 2}, {.max_new_tokens = 20}), IndexError);
 }
 
 TEST_F(Generate, EndsAtTheEndOfDocument) {
