@@ -6,6 +6,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/tokenizer.h"
+#include "parallel_core/data/utf8.h"
 #include "parallel_core/inference/stopped_text.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/training/terminal.h"
@@ -198,7 +199,8 @@ std::string Answers::answer(const Json& messages, int64_t number) {
     return !prompt.text.stopped();
   });
   show(prompt.text.finish() + "\n");
-  return prompt.text.text();
+  // Templates take text; a model may write bytes that are none.
+  return data::replace_invalid_utf8(prompt.text.text());
 }
 
 }  // namespace tapestry::examples
