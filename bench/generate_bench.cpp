@@ -191,7 +191,7 @@ int run(int argc, char** argv) {
     std::ifstream file((*parsed)["machine"].as<std::string>());
     const Json machine = Json::parse(file);
     const double gflops = machine.at("gemm").at(dtype).at("peak_gflops").get<double>();
-    const double gbs = machine.at("memory").at("peak_gbs").get<double>();
+    const double gbs = machine.at("memory").at("read_gbs").get<double>();
     const double limit = std::max(read / (gbs * 1e9), batch * operations(context) / (gflops * 1e9));
     out["of_limits"] = {{"prompt_of_product", prompt_operations / prompt / 1e9 / gflops},
                         {"one_text_of_bandwidth", read / one / 1e9 / gbs},

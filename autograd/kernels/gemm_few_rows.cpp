@@ -69,22 +69,19 @@ void few_rows_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
 }
 
 void few_rows_product(const FewRowsProduct& product) {
-  // A thread takes that much of W at a time: some microseconds, and many pages.
-  constexpr int64_t kUnitBytes = 128 << 10;
-  constexpr int64_t kUnitWork = int64_t{1} << 18;
+  // A thread takes that much of W at a time. What it fetches ahead at the end of that is for
+  // another thread; but with too few parts, threads wait for the last.
+  constexpr int64_t kUnitBytes = 512 << 10;
+  constexpr int64_t kUnitsOfThread = 4;
   constexpr int64_t kRowsTogether = 8;
   const Scratch packed(TAPESTRY_DISPATCH_AND_BF16(few_rows_packed_bytes)(product));
-  const int64_t row_work = product.n * product.k;
   parallel_for(product.n, std::max<int64_t>(1, kGrainSize / product.k),
                [&](int64_t begin, int64_t end) {
                  TAPESTRY_DISPATCH_AND_BF16(pack_few_rows)(product, begin, end, packed.get());
                });
-  const int64_t rows =
-      std::max(ceil_div(std::min(kUnitBytes / std::max<int64_t>(1, product.w_stride),
-                                 kUnitWork / row_work),
-                        kRowsTogether),
-               int64_t{1}) *
-      kRowsTogether;
+  const int64_t most = std::min(kUnitBytes / std::max<int64_t>(1, product.w_stride),
+                                product.out / (kUnitsOfThread * num_threads()));
+  const int64_t rows = std::max(most / kRowsTogether, int64_t{1}) * kRowsTogether;
   const int64_t units = ceil_div(product.out, rows);
   std::atomic<int64_t> taken = 0;
   parallel_for(std::min<int64_t>(units, num_threads()), 1, [&](int64_t, int64_t) {

@@ -1,5 +1,6 @@
 #include "autograd/kernels/gemm_few_rows.h"
 
+#include <memory>
 #include <type_traits>
 
 #include "autograd/kernels/isa/few_rows_forms.h"
@@ -38,32 +39,63 @@ constexpr int kWRows = 2;
 #endif
 }
 
-/// The same of each of some vectors: their lanes are added in the same order.
-template <int kW>
-[[gnu::always_inline]] inline void lanes_sums(const FloatVector (&v)[kW], float (&out)[kW]) {
+#if defined(__AVX512F__)
+/// The lanes of four vectors, in four lanes each: those of v[0] in the first four, and so on.
+[[gnu::always_inline]] inline FloatVector fours(const FloatVector (&v)[4]) {
+  const auto halves = [](FloatVector a, FloatVector b) {
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+           __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30,
+                                   31);
+  };
+  const FloatVector a = halves(v[0], v[1]);
+  const FloatVector b = halves(v[2], v[3]);
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+         __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+}
+
+/// The sums of the lanes of some rows of four vectors, added in the order of lanes_sum().
+template <int kX>
+[[gnu::always_inline]] inline void rows_of_sums(const FloatVector (*v)[4], float* out) {
+  static_assert(kX >= 1 && kX <= 4);
+  FloatVector rows[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    rows[i] = i < kX ? fours(v[i < kX ? i : 0]) : rows[0];
+  }
+  // In each four lanes: the first and third, the second and fourth of two rows.
+  const auto pairs = [](FloatVector a, FloatVector b) {
+    return _mm512_maskz_unpacklo_ps(kAllLanes, a, b) + _mm512_maskz_unpackhi_ps(kAllLanes, a, b);
+  };
+  const FloatVector a = pairs(rows[0], rows[1]);
+  const FloatVector b = pairs(rows[2], rows[3]);
+  const FloatVector by_column = _mm512_maskz_shuffle_ps(kAllLanes, a, b, 0b01'00'01'00) +
+                                _mm512_maskz_shuffle_ps(kAllLanes, a, b, 0b11'10'11'10);
+  const FloatVector by_row = __builtin_shufflevector(by_column, by_column, 0, 4, 8, 12, 1, 5, 9, 13,
+                                                     2, 6, 10, 14, 3, 7, 11, 15);
+  __builtin_memcpy(out, &by_row, kX * 4 * sizeof(float));
+}
+#endif
+
+/// The same of all vectors of a tile.
+template <int kX, int kW>
+[[gnu::always_inline]] inline void lanes_sums(const FloatVector (&v)[kX][kW],
+                                              float (&out)[kX][kW]) {
 #if defined(__AVX512F__)
   if constexpr (kW == 4) {
-    const auto halves = [](FloatVector a, FloatVector b) {
-      return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-             __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30,
-                                     31);
-    };
-    const FloatVector a = halves(v[0], v[1]);
-    const FloatVector b = halves(v[2], v[3]);
-    FloatVector four =
-        __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-        __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-    four += _mm512_maskz_permute_ps(kAllLanes, four, 0b01'00'11'10);
-    four += _mm512_maskz_permute_ps(kAllLanes, four, 0b10'11'00'01);
-    for (int i = 0; i < kW; ++i) {
-      out[i] = four[4 * i];
+    constexpr int kFirst = kX < 4 ? kX : 4;
+    rows_of_sums<kFirst>(v, out[0]);
+    if constexpr (kX > kFirst) {
+      rows_of_sums<kX - kFirst>(v + kFirst, out[kFirst]);
     }
     return;
   }
 #endif
 #pragma GCC unroll 8
-  for (int i = 0; i < kW; ++i) {
-    out[i] = lanes_sum(v[i]);
+  for (int i = 0; i < kX; ++i) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kW; ++r) {
+      out[i][r] = lanes_sum(v[i][r]);
+    }
   }
 }
 
@@ -72,10 +104,10 @@ template <class Form, int kX, int kW>
 [[gnu::always_inline]] inline void sum_tile(const FewRowsProduct& product,
                                             const char* w,
                                             const float* x,
-                                            int64_t ldx,
                                             float (&out)[kX][kW]) {
   FloatVector sums[kX][kW] = {};
   const int64_t stride = product.w_stride;
+  const int64_t x_chunk = product.n * Form::kFloats;
   const int64_t ahead = kW * stride;  // the rows that come next
   const auto add = [&](const char*(&rows)[kW], const float* at) __attribute__((always_inline)) {
     typename Form::Part parts[kW];
@@ -85,7 +117,7 @@ template <class Form, int kX, int kW>
     }
 #pragma GCC unroll 8
     for (int i = 0; i < kX; ++i) {
-      const typename Form::X row = Form::x(at + i * ldx);
+      const typename Form::X row = Form::x(at + i * Form::kFloats);
 #pragma GCC unroll 8
       for (int r = 0; r < kW; ++r) {
         sums[i][r] = Form::add(parts[r], row, sums[i][r]);
@@ -102,7 +134,7 @@ template <class Form, int kX, int kW>
     for (int r = 0; r < kW; ++r) {
       __builtin_prefetch(rows[r] + ahead, 0, kW == 1 ? 3 : 2);
     }
-    add(rows, x + c * Form::kFloats);
+    add(rows, x + c * x_chunk);
 #pragma GCC unroll 8
     for (int r = 0; r < kW; ++r) {
       rows[r] += Form::kBytes;
@@ -115,74 +147,80 @@ template <class Form, int kX, int kW>
       __builtin_memcpy(last[r], rows[r], static_cast<size_t>(bytes));
       rows[r] = last[r];
     }
-    add(rows, x + whole * Form::kFloats);
+    add(rows, x + whole * x_chunk);
   }
-#pragma GCC unroll 8
-  for (int i = 0; i < kX; ++i) {
-    lanes_sums<kW>(sums[i], out[i]);
-  }
+  lanes_sums<kX, kW>(sums, out);
 }
 
-/// y = alpha sum + beta y.
-template <class Y>
-void put_sums(const FewRowsProduct& product, int64_t row, int64_t column, int64_t n, float* sums) {
+/// y = alpha sum + beta y, of a tile.
+template <class Y, int kX, int kW>
+[[gnu::always_inline]] inline void put_sums(const FewRowsProduct& product,
+                                            int64_t row,
+                                            int64_t column,
+                                            const float (&sums)[kX][kW]) {
   Y* y = static_cast<Y*>(product.y) + row * product.ldy + column;
-  for (int64_t i = 0; i < n; ++i) {
-    float sum = sums[i] * product.alpha;
-    if (product.beta != 0) {
-      sum += product.beta * static_cast<float>(get(y[i]));
+  float scaled[kX * kW];
+  for (int i = 0; i < kX; ++i) {
+    for (int r = 0; r < kW; ++r) {
+      scaled[i * kW + r] = sums[i][r] * product.alpha;
+      if (product.beta != 0) {
+        scaled[i * kW + r] += product.beta * static_cast<float>(get(y[i * product.ldy + r]));
+      }
     }
-    put(sum, y[i]);
+  }
+  Y rounded[kX * kW];
+  store_row(kX * kW, scaled, rounded);
+  for (int i = 0; i < kX; ++i) {
+    __builtin_memcpy(y + i * product.ldy, rounded + i * kW, kW * sizeof(Y));
   }
 }
 
 template <class Form, int kX, int kW>
-[[gnu::noinline]] void few_rows_tile(
-    const FewRowsProduct& product, int64_t row, int64_t column, const float* packed, int64_t ldx) {
+[[gnu::noinline]] void few_rows_tile(const FewRowsProduct& product,
+                                     int64_t row,
+                                     int64_t column,
+                                     const float* packed) {
   float sums[kX][kW];
   sum_tile<Form, kX, kW>(product, static_cast<const char*>(product.w) + column * product.w_stride,
-                         packed + row * ldx, ldx, sums);
-  for (int i = 0; i < kX; ++i) {
-    switch (product.y_dtype) {
-      case kBFloat16:
-        put_sums<BFloat16>(product, row + i, column, kW, sums[i]);
-        break;
-      case kFloat16:
-        put_sums<Float16>(product, row + i, column, kW, sums[i]);
-        break;
-      default:
-        put_sums<float>(product, row + i, column, kW, sums[i]);
-    }
+                         packed + row * Form::kFloats, sums);
+  switch (product.y_dtype) {
+    case kBFloat16:
+      put_sums<BFloat16>(product, row, column, sums);
+      break;
+    case kFloat16:
+      put_sums<Float16>(product, row, column, sums);
+      break;
+    default:
+      put_sums<float>(product, row, column, sums);
   }
 }
 
 template <class Form, int kW>
 [[gnu::always_inline]] inline void all_x_rows(const FewRowsProduct& product,
                                               int64_t column,
-                                              const float* packed,
-                                              int64_t ldx) {
+                                              const float* packed) {
   const int64_t blocks = few_rows_ceil_div(product.n, kMostXRows);
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t row = product.n * block / blocks;
     switch (product.n * (block + 1) / blocks - row) {
       case 1:
-        few_rows_tile<Form, 1, kW>(product, row, column, packed, ldx);
+        few_rows_tile<Form, 1, kW>(product, row, column, packed);
         break;
       case 2:
-        few_rows_tile<Form, 2, kW>(product, row, column, packed, ldx);
+        few_rows_tile<Form, 2, kW>(product, row, column, packed);
         break;
       case 3:
-        few_rows_tile<Form, 3, kW>(product, row, column, packed, ldx);
+        few_rows_tile<Form, 3, kW>(product, row, column, packed);
         break;
       case 4:
-        few_rows_tile<Form, 4, kW>(product, row, column, packed, ldx);
+        few_rows_tile<Form, 4, kW>(product, row, column, packed);
         break;
 #if defined(__AVX512F__)
       case 5:
-        few_rows_tile<Form, 5, kW>(product, row, column, packed, ldx);
+        few_rows_tile<Form, 5, kW>(product, row, column, packed);
         break;
       case 6:
-        few_rows_tile<Form, 6, kW>(product, row, column, packed, ldx);
+        few_rows_tile<Form, 6, kW>(product, row, column, packed);
         break;
 #endif
       default:
@@ -198,21 +236,20 @@ int64_t packed_row(const FewRowsProduct& product) {
 
 template <class Form>
 void multiply_form(const FewRowsProduct& product, int64_t begin, int64_t end, const float* packed) {
-  const int64_t ldx = packed_row<Form>(product);
   int64_t column = begin;
   if (product.n == 1) {
     // Memory is read fastest in one stream; but where that is a long chain of sums it is slower.
     constexpr int kRows = Form::kFloats < Form::kCount && Form::kBytes == 64 ? 1 : 2;
     for (; column + kRows <= end; column += kRows) {
-      few_rows_tile<Form, 1, kRows>(product, 0, column, packed, ldx);
+      few_rows_tile<Form, 1, kRows>(product, 0, column, packed);
     }
   } else {
     for (; column + kWRows <= end; column += kWRows) {
-      all_x_rows<Form, kWRows>(product, column, packed, ldx);
+      all_x_rows<Form, kWRows>(product, column, packed);
     }
   }
   for (; column < end; ++column) {
-    all_x_rows<Form, 1>(product, column, packed, ldx);
+    all_x_rows<Form, 1>(product, column, packed);
   }
 }
 
@@ -284,9 +321,21 @@ int64_t few_rows_packed_bytes(const FewRowsProduct& product) {
 void pack_few_rows(const FewRowsProduct& product, int64_t begin, int64_t end, void* packed) {
   with_form(product.form, [&](auto* form) {
     using Form = std::remove_pointer_t<decltype(form)>;
-    const int64_t ldx = packed_row<Form>(product);
+    const int64_t size = packed_row<Form>(product);
+    auto* to = static_cast<float*>(packed);
+    if (product.n == 1) {
+      pack_row<Form>(product, 0, to);
+      return;
+    }
+    // Chunk by chunk of all rows: at the rows' own distance, often a power of two, they would
+    // displace each other in the first-level cache.
+    const auto in_order = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(size));
     for (int64_t row = begin; row < end; ++row) {
-      pack_row<Form>(product, row, static_cast<float*>(packed) + row * ldx);
+      pack_row<Form>(product, row, in_order.get());
+      for (int64_t at = 0; at < size; at += Form::kFloats) {
+        __builtin_memcpy(to + at * product.n + row * Form::kFloats, in_order.get() + at,
+                         Form::kFloats * sizeof(float));
+      }
     }
   });
 }
