@@ -24,6 +24,7 @@ namespace {
 
 constexpr int64_t kLane = kLanes<float>;
 constexpr float kHidden = -__FLT_MAX__;
+constexpr int64_t kKeysAhead = 2 * kLane;  // on their way from memory
 constexpr double kLog2E = 1.4426950408889634;
 
 #if defined(__AVX512F__)
@@ -149,14 +150,13 @@ class CachedKeyBlock {
       begin_ = first > 0 ? first / kLane * kLane : 0;
       seen_ = first > 0 ? first : 0;
     }
-    for (int64_t key = begin_; key < begin_ + kLane; ++key) {
-      fetch(call_.v, key);
+    for (int64_t key = begin_; key < begin_ + kKeysAhead; ++key) {
       fetch(call_.k, key);
     }
-    widen_values();
     for (int64_t key = begin_; key < keys_; key += kLane) {
       score(key);
     }
+    widen_values();
     const int64_t partial = cached_partial_floats(call_.head_dim);
     for (int64_t row = 0; row < rows_; ++row) {
       finish_scores(row, partials + row * partial);
@@ -224,7 +224,6 @@ class CachedKeyBlock {
 
   void widen_values() {
     for (int64_t key = begin_; key < keys_; ++key) {
-      fetch(call_.v, key + kLane);
       float* to = values_ + key * dim_;
       if (key >= seen_) {
         widen(key_row(call_.v, key), to);
@@ -238,7 +237,8 @@ class CachedKeyBlock {
 
   void score(int64_t key) {
     for (int64_t j = 0; j < kLane; ++j) {
-      fetch(call_.k, key + kLane + j);
+      fetch(call_.k, key + kKeysAhead + j);
+      fetch(call_.v, key + j);  // while there is something else to do
       float* to = wide_ + j * dim_;
       if (key + j < keys_ && key + j >= seen_) {
         widen(key_row(call_.k, key + j), to);
