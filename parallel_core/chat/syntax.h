@@ -20,6 +20,14 @@ using Symbol = int;
 struct Expression;
 using ExpressionPtr = std::unique_ptr<Expression>;
 
+/// A vector of what can only be moved.
+template <class... Parts>
+std::vector<ExpressionPtr> list_of(Parts... parts) {
+  std::vector<ExpressionPtr> list;
+  (list.push_back(std::move(parts)), ...);
+  return list;
+}
+
 /// What stands in the brackets of a call.
 struct CallArguments {
   std::vector<ExpressionPtr> positional;

@@ -189,4 +189,9 @@ bool truth_of(const Value& value) {
   return value.is_dict() ? !value.dict().entries().empty() : true;
 }
 
+bool is_list_or_tuple(const Value& value) {
+  return value.is_sequence() && (value.sequence().form == Sequence::Form::kList ||
+                                 value.sequence().form == Sequence::Form::kTuple);
+}
+
 }  // namespace tapestry::chat::jinja

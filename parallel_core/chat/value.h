@@ -164,5 +164,6 @@ struct Namespace {
 /// alone.
 bool equal_plain(const Value& a, const Value& b);
 bool truth_of(const Value& value);
+bool is_list_or_tuple(const Value& value);
 
 }  // namespace tapestry::chat::jinja
