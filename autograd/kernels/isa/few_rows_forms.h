@@ -16,6 +16,15 @@ namespace {
 
 inline constexpr int64_t kLane = kLanes<float>;
 
+/// Keeps a vector that is used several times from being loaded for each use: with 16 registers
+/// that is what compilers do, and loads are then the limit.
+[[gnu::always_inline]] inline FloatVector in_registers(FloatVector v) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  asm("" : "+x"(v));
+#endif
+  return v;
+}
+
 /// The same number of elements as floats.
 template <class T>
 [[gnu::always_inline]] inline FloatVector load_floats(const char* from) {
@@ -80,6 +89,10 @@ struct EvenOdd {
   }
 };
 
+[[gnu::always_inline]] inline EvenOdd::Two in_registers(const EvenOdd::Two& two) {
+  return {in_registers(two.even), in_registers(two.odd)};
+}
+
 /// float16 scale of a block.
 [[gnu::always_inline]] inline float scale_of(const char* block) {
   uint16_t bits = 0;
@@ -136,7 +149,11 @@ struct Q8Floats {
   }
 };
 
+[[gnu::always_inline]] inline const float* in_registers(const float* x) { return x; }
+
 #if defined(__AVX512BF16__)
+[[gnu::always_inline]] inline __m512bh in_registers(__m512bh x) { return x; }
+
 struct Pairs {
   static constexpr int64_t kCount = 2 * kLane;
   static constexpr int64_t kBytes = kCount * 2;

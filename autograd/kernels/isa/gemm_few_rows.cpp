@@ -18,6 +18,12 @@ constexpr int kMostXRows = 4;
 constexpr int kWRows = 2;
 #endif
 
+// Several tiles of x are to stay in the first-level cache while rows of W pass: so much of them at
+// a time, and the sums so far are kept. Larger tiles do without: they take x from the second level
+// as fast as they multiply.
+constexpr bool kInPieces = kLane < 16;
+constexpr int64_t kPieceBytes = 24 << 10;
+
 [[gnu::always_inline]] inline int64_t few_rows_ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
@@ -99,13 +105,32 @@ template <int kX, int kW>
   }
 }
 
-/// Rows of W that meet rows of x: sums [kX][kW].
+template <int kX, int kW, class F>
+[[gnu::always_inline]] inline void for_tile(const F& f) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kX; ++i) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kW; ++r) {
+      f(i, r);
+    }
+  }
+}
+
+/// Chunks of rows, and where the sums of those before and of these are kept; no place where they
+/// are all.
+struct Piece {
+  int64_t begin;
+  int64_t end;
+  float* sums;
+};
+
+/// Rows of W that meet rows of x: adds to sums [kX][kW].
 template <class Form, int kX, int kW>
 [[gnu::always_inline]] inline void sum_tile(const FewRowsProduct& product,
                                             const char* w,
                                             const float* x,
-                                            float (&out)[kX][kW]) {
-  FloatVector sums[kX][kW] = {};
+                                            const Piece& piece,
+                                            FloatVector (&sums)[kX][kW]) {
   const int64_t stride = product.w_stride;
   const int64_t x_chunk = product.n * Form::kFloats;
   const int64_t ahead = kW * stride;  // the rows that come next
@@ -117,7 +142,7 @@ template <class Form, int kX, int kW>
     }
 #pragma GCC unroll 8
     for (int i = 0; i < kX; ++i) {
-      const typename Form::X row = Form::x(at + i * Form::kFloats);
+      const typename Form::X row = in_registers(Form::x(at + i * Form::kFloats));
 #pragma GCC unroll 8
       for (int r = 0; r < kW; ++r) {
         sums[i][r] = Form::add(parts[r], row, sums[i][r]);
@@ -126,10 +151,11 @@ template <class Form, int kX, int kW>
   };
   const char* rows[kW];
   for (int r = 0; r < kW; ++r) {
-    rows[r] = w + r * stride;
+    rows[r] = w + r * stride + piece.begin * Form::kBytes;
   }
-  const int64_t whole = product.k / Form::kCount;
-  for (int64_t c = 0; c < whole; ++c) {
+  const int64_t filled = product.k / Form::kCount;
+  const int64_t whole = piece.end < filled ? piece.end : filled;
+  for (int64_t c = piece.begin; c < whole; ++c) {
 #pragma GCC unroll 8
     for (int r = 0; r < kW; ++r) {
       __builtin_prefetch(rows[r] + ahead, 0, kW == 1 ? 3 : 2);
@@ -140,7 +166,7 @@ template <class Form, int kX, int kW>
       rows[r] += Form::kBytes;
     }
   }
-  if (whole * Form::kCount < product.k) {
+  if (whole < piece.end) {
     alignas(64) char last[kW][Form::kBytes] = {};
     const int64_t bytes = (product.k - whole * Form::kCount) * Form::kBytes / Form::kCount;
     for (int r = 0; r < kW; ++r) {
@@ -149,7 +175,6 @@ template <class Form, int kX, int kW>
     }
     add(rows, x + whole * x_chunk);
   }
-  lanes_sums<kX, kW>(sums, out);
 }
 
 /// y = alpha sum + beta y, of a tile.
@@ -179,10 +204,23 @@ template <class Form, int kX, int kW>
 [[gnu::noinline]] void few_rows_tile(const FewRowsProduct& product,
                                      int64_t row,
                                      int64_t column,
-                                     const float* packed) {
-  float sums[kX][kW];
+                                     const float* packed,
+                                     const Piece& piece) {
+  FloatVector lanes[kX][kW];
+  const auto kept = [&](int i, int r) { return piece.sums + ((row + i) * kW + r) * kLane; };
+  if (kInPieces && piece.begin > 0) {
+    for_tile<kX, kW>([&](int i, int r) { lanes[i][r] = load(kept(i, r)); });
+  } else {
+    for_tile<kX, kW>([&](int i, int r) { lanes[i][r] = FloatVector{}; });
+  }
   sum_tile<Form, kX, kW>(product, static_cast<const char*>(product.w) + column * product.w_stride,
-                         packed + row * Form::kFloats, sums);
+                         packed + row * Form::kFloats, piece, lanes);
+  if (kInPieces && piece.end * Form::kCount < product.k) {
+    for_tile<kX, kW>([&](int i, int r) { store(kept(i, r), lanes[i][r]); });
+    return;
+  }
+  float sums[kX][kW];
+  lanes_sums<kX, kW>(lanes, sums);
   switch (product.y_dtype) {
     case kBFloat16:
       put_sums<BFloat16>(product, row, column, sums);
@@ -198,29 +236,30 @@ template <class Form, int kX, int kW>
 template <class Form, int kW>
 [[gnu::always_inline]] inline void all_x_rows(const FewRowsProduct& product,
                                               int64_t column,
-                                              const float* packed) {
+                                              const float* packed,
+                                              const Piece& piece) {
   const int64_t blocks = few_rows_ceil_div(product.n, kMostXRows);
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t row = product.n * block / blocks;
     switch (product.n * (block + 1) / blocks - row) {
       case 1:
-        few_rows_tile<Form, 1, kW>(product, row, column, packed);
+        few_rows_tile<Form, 1, kW>(product, row, column, packed, piece);
         break;
       case 2:
-        few_rows_tile<Form, 2, kW>(product, row, column, packed);
+        few_rows_tile<Form, 2, kW>(product, row, column, packed, piece);
         break;
       case 3:
-        few_rows_tile<Form, 3, kW>(product, row, column, packed);
+        few_rows_tile<Form, 3, kW>(product, row, column, packed, piece);
         break;
       case 4:
-        few_rows_tile<Form, 4, kW>(product, row, column, packed);
+        few_rows_tile<Form, 4, kW>(product, row, column, packed, piece);
         break;
 #if defined(__AVX512F__)
       case 5:
-        few_rows_tile<Form, 5, kW>(product, row, column, packed);
+        few_rows_tile<Form, 5, kW>(product, row, column, packed, piece);
         break;
       case 6:
-        few_rows_tile<Form, 6, kW>(product, row, column, packed);
+        few_rows_tile<Form, 6, kW>(product, row, column, packed, piece);
         break;
 #endif
       default:
@@ -236,20 +275,35 @@ int64_t packed_row(const FewRowsProduct& product) {
 
 template <class Form>
 void multiply_form(const FewRowsProduct& product, int64_t begin, int64_t end, const float* packed) {
+  const int64_t chunks = few_rows_ceil_div(product.k, Form::kCount);
+  const Piece whole{.begin = 0, .end = chunks, .sums = nullptr};
   int64_t column = begin;
   if (product.n == 1) {
     // Memory is read fastest in one stream; but where that is a long chain of sums it is slower.
     constexpr int kRows = Form::kFloats < Form::kCount && Form::kBytes == 64 ? 1 : 2;
     for (; column + kRows <= end; column += kRows) {
-      few_rows_tile<Form, 1, kRows>(product, 0, column, packed);
+      few_rows_tile<Form, 1, kRows>(product, 0, column, packed, whole);
     }
   } else {
-    for (; column + kWRows <= end; column += kWRows) {
-      all_x_rows<Form, kWRows>(product, column, packed);
+    const int64_t tiles = (end - begin) / kWRows;
+    const int64_t most = kPieceBytes / (product.n * Form::kFloats * 4);
+    const int64_t pieces =
+        kInPieces && product.n > kMostXRows ? few_rows_ceil_div(chunks, most > 0 ? most : 1) : 1;
+    const int64_t kept = product.n * kWRows * kLane;
+    const auto sums =
+        std::make_unique_for_overwrite<float[]>(static_cast<size_t>(pieces > 1 ? tiles * kept : 0));
+    for (int64_t p = 0; p < pieces; ++p) {
+      for (int64_t tile = 0; tile < tiles; ++tile) {
+        all_x_rows<Form, kWRows>(product, begin + tile * kWRows, packed,
+                                 {.begin = chunks * p / pieces,
+                                  .end = chunks * (p + 1) / pieces,
+                                  .sums = sums.get() + (pieces > 1 ? tile * kept : 0)});
+      }
     }
+    column += tiles * kWRows;
   }
   for (; column < end; ++column) {
-    all_x_rows<Form, 1>(product, column, packed);
+    all_x_rows<Form, 1>(product, column, packed, whole);
   }
 }
 
