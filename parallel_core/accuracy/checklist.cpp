@@ -132,6 +132,8 @@ bool Checklist::says_something(Where where) const {
       return has_experts(ours_) || has_experts(other_);
     case Where::kRotary:
       return either(kPositions, "rope");
+    case Where::kLlama3:
+      return either("model_config.rotary_config.rope_type", "llama3");
     case Where::kLearned:
       return either(kPositions, "learned_absolute");
     case Where::kLossScale:

@@ -51,6 +51,8 @@ constexpr Argument kArguments[] = {
     {"rotary_percent", Kind::kNumber, "1.0", "model_config.rotary_config.rotary_percent"},
     {"rotary_interleaved", Kind::kSwitch, "false", "model_config.rotary_config.rotary_interleaved"},
     {"rotary_seq_len_interpolation_factor", Kind::kNumber, kNone},
+    {"use_rope_scaling", Kind::kSwitch, "false"},
+    {"rope_scaling_factor", Kind::kNumber, "8.0"},
     {"normalization", Kind::kText, "LayerNorm", "model_config.normalization"},
     {"norm_epsilon", Kind::kNumber, "1e-5", "model_config.norm_epsilon"},
     {"apply_residual_connection_post_layernorm", Kind::kSwitch, "false",
@@ -357,6 +359,18 @@ void add_model(const Arguments& args, ChecklistSide& side) {
         args.has("rotary_seq_len_interpolation_factor")
             ? Value(args.number("rotary_seq_len_interpolation_factor"))
             : Value(std::string("none"));
+    const bool llama3 = args.on("use_rope_scaling");
+    values["model_config.rotary_config.rope_type"] =
+        Value(std::string(llama3 ? "llama3" : "default"));
+    if (llama3) {  // the other three are constants there
+      const RotaryConfig constants;
+      values["model_config.rotary_config.rope_scaling_factor"] =
+          Value(args.number("rope_scaling_factor"));
+      values["model_config.rotary_config.low_freq_factor"] = Value(constants.low_freq_factor);
+      values["model_config.rotary_config.high_freq_factor"] = Value(constants.high_freq_factor);
+      values["model_config.rotary_config.original_max_position_embeddings"] =
+          Value(constants.original_max_position_embeddings);
+    }
   }
   values["model_config.use_final_norm"] = Value(true);
   values["model_config.use_sandwich_norm"] = Value(false);

@@ -241,6 +241,11 @@ struct RotaryConfig {
   bool rotary_interleaved = false;
   std::optional<double> seq_len_interpolation_factor;
   double rotary_base = 10000.0;
+  std::string rope_type = "default";  // default|llama3; the rest is llama3's
+  double rope_scaling_factor = 8.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  int64_t original_max_position_embeddings = 8192;
   bool operator==(const RotaryConfig&) const = default;
 };
 

@@ -91,7 +91,9 @@ constexpr ForeignName kNames[] = {
     {"rope_theta", "model_config.rotary_config.rotary_base"},
     {"theta", "model_config.rotary_config.rotary_base"},
     {"partial_rotary_factor", "model_config.rotary_config.rotary_percent"},
-    {"rope_scaling", "model_config.rotary_config.seq_len_interpolation_factor"},
+    {"rope_scaling",
+     "model_config.rotary_config.seq_len_interpolation_factor|model_config.rotary_config.rope_"
+     "type"},
     {"tie_word_embeddings", "model_config.untie_embeddings_and_output_weights", kOpposite},
     {"share_embeddings_and_output_weights", "model_config.untie_embeddings_and_output_weights",
      kOpposite},

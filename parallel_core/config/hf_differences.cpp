@@ -71,6 +71,13 @@ bool says_nothing(const HfSetting& setting,
   if (setting.key == "ffn_hidden_size") {
     return !has_dense_layer(config);
   }
+  constexpr const char* kOfLlama3[] = {
+      "rotary_config.rope_scaling_factor", "rotary_config.low_freq_factor",
+      "rotary_config.high_freq_factor", "rotary_config.original_max_position_embeddings"};
+  if (config.rotary_config.rope_type != "llama3" &&
+      std::find(std::begin(kOfLlama3), std::end(kOfLlama3), setting.key) != std::end(kOfLlama3)) {
+    return true;
+  }
   return setting.key.starts_with("rotary_config.") && config.position_embedding_type != "rope";
 }
 

@@ -1,8 +1,10 @@
 #include "parallel_core/config/read_hf_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
@@ -450,8 +452,7 @@ class HfReader : private hf::Fields {
   void read_rotation(double default_theta) {
     Found<double> theta = number("rope_theta", default_theta);
     std::string theta_name = "rope_theta";
-    Found<double> factor{1.0, "null", has("rope_scaling")};
-    std::string factor_name = "rope_scaling";
+    Scaling scaling{.written = has("rope_scaling")};
     for (const std::string name : {"rope_scaling", "rope_parameters"}) {
       const Json* object = find(name);
       if (object == nullptr) {
@@ -472,7 +473,7 @@ class HfReader : private hf::Fields {
           theta_name = name + ".rope_theta";
         }
       }
-      read_scaling(name, *object, factor, factor_name);
+      read_scaling(name, *object, scaling);
     }
     if (!(theta.value > 0)) {
       finding(theta_name, concat("expected a number above 0, got ", theta.text));
@@ -481,17 +482,64 @@ class HfReader : private hf::Fields {
       finding("partial_rotary_factor", "a rotation of some channels alone is not read");
     }
     set("rotary_config.rotary_base", theta, theta_name);
-    set_value("rotary_config.seq_len_interpolation_factor",
-              factor.value == 1.0 ? Value() : Value(factor.value), factor_name, factor.text,
-              factor.written);
+    set_scaling(scaling);
     set_by_type("rotary_config.rotary_percent", Value(1.0));
     set_by_type("rotary_config.rotary_interleaved", Value(false));
   }
 
-  void read_scaling(const std::string& name,
-                    const Json& object,
-                    Found<double>& factor,
-                    std::string& factor_name) {
+  // Longer texts than a model was first trained on, and which member says so.
+  struct Scaling {
+    std::string name = "rope_scaling";
+    std::string text = "null";
+    bool written = false;
+    double linear = 1.0;
+    std::optional<RotaryConfig> llama3 = {};
+  };
+
+  void set_scaling(const Scaling& scaling) {
+    const auto set_key = [&](const std::string& key, Value value) {
+      set_value("rotary_config." + key, std::move(value), scaling.name, scaling.text,
+                scaling.written);
+    };
+    set_key("seq_len_interpolation_factor",
+            scaling.linear == 1.0 ? Value() : Value(scaling.linear));
+    set_key("rope_type", Value(std::string(scaling.llama3 ? "llama3" : "default")));
+    if (scaling.llama3) {
+      set_key("rope_scaling_factor", Value(scaling.llama3->rope_scaling_factor));
+      set_key("low_freq_factor", Value(scaling.llama3->low_freq_factor));
+      set_key("high_freq_factor", Value(scaling.llama3->high_freq_factor));
+      set_key("original_max_position_embeddings",
+              Value(scaling.llama3->original_max_position_embeddings));
+    }
+  }
+
+  void read_llama3(const std::string& name, const Json& object, Scaling& scaling) {
+    RotaryConfig read;
+    bool complete = true;
+    const auto number = [&](const char* key, double& value, double least) {
+      const auto found = object.find(key);
+      complete = complete && found != object.end() && found->is_number() &&
+                 std::isfinite(found->get<double>()) && found->get<double>() >= least;
+      value = complete ? found->get<double>() : value;
+    };
+    double length = 0;
+    number("factor", read.rope_scaling_factor, 1.0);
+    number("low_freq_factor", read.low_freq_factor, std::numeric_limits<double>::min());
+    number("high_freq_factor", read.high_freq_factor, std::numeric_limits<double>::min());
+    number("original_max_position_embeddings", length, 1.0);
+    if (!complete || read.high_freq_factor <= read.low_freq_factor ||
+        length > static_cast<double>(hf::kMaxSize) || length != std::floor(length)) {
+      finding(name, concat("expected a factor of 1 or more, a low_freq_factor above 0, a "
+                           "high_freq_factor above that and a length "
+                           "original_max_position_embeddings beside rope_type llama3, got ",
+                           object.dump()));
+      return;
+    }
+    read.original_max_position_embeddings = static_cast<int64_t>(length);
+    scaling = {.name = name, .text = object.dump(), .written = true, .llama3 = read};
+  }
+
+  void read_scaling(const std::string& name, const Json& object, Scaling& scaling) {
     std::string type;
     for (const char* key : {"type", "rope_type"}) {
       if (const auto found = object.find(key); found != object.end()) {
@@ -508,13 +556,15 @@ class HfReader : private hf::Fields {
                 concat("expected a factor above 0 beside rope_type linear, got ", object.dump()));
         return;
       }
-      factor = {found->get<double>(), object.dump(), true};
-      factor_name = name;
+      scaling = {
+          .name = name, .text = object.dump(), .written = true, .linear = found->get<double>()};
+    } else if (type == "llama3") {
+      read_llama3(name, object, scaling);
     } else if (type.empty() && name == "rope_scaling") {
       finding(name, concat("expected a rope_type, got ", object.dump()));
     } else if (!type.empty() && type != "default") {
       finding(name, concat("the rotation's scaling \"", type,
-                           "\" is not built; what is: default, linear"));
+                           "\" is not built; what is: default, linear, llama3"));
     } else {
       for (const auto& [key, value] : object.items()) {
         if (value.is_object()) {
@@ -656,6 +706,11 @@ const std::vector<std::string>& described_keys() {
                                                 "rotary_config.rotary_interleaved",
                                                 "rotary_config.seq_len_interpolation_factor",
                                                 "rotary_config.rotary_base",
+                                                "rotary_config.rope_type",
+                                                "rotary_config.rope_scaling_factor",
+                                                "rotary_config.low_freq_factor",
+                                                "rotary_config.high_freq_factor",
+                                                "rotary_config.original_max_position_embeddings",
                                                 "normalization",
                                                 "norm_epsilon",
                                                 "hidden_act",

@@ -120,6 +120,40 @@ void resolve_alibi(Resolution& r) {
   }
 }
 
+void resolve_rotary_scaling(Resolution& r) {
+  const RotaryConfig& rotary = r.config().model_config.rotary_config;
+  const std::string section = "model_config.rotary_config.";
+  const bool llama3 = rotary.rope_type == "llama3";
+  const RotaryConfig usual;
+  const auto unused = [&](const char* key, bool given) {
+    if (!llama3 && given) {
+      r.note(section + key, "has no effect without rope_type: llama3");
+    }
+  };
+  unused("rope_scaling_factor", rotary.rope_scaling_factor != usual.rope_scaling_factor);
+  unused("low_freq_factor", rotary.low_freq_factor != usual.low_freq_factor);
+  unused("high_freq_factor", rotary.high_freq_factor != usual.high_freq_factor);
+  unused("original_max_position_embeddings",
+         rotary.original_max_position_embeddings != usual.original_max_position_embeddings);
+  if (!llama3) {
+    return;
+  }
+  const std::string linear = section + "seq_len_interpolation_factor";
+  if (r.sound({linear.c_str()}) && rotary.seq_len_interpolation_factor.value_or(1.0) != 1.0) {
+    r.error(linear, concat("is ", number_text(*rotary.seq_len_interpolation_factor),
+                           ", but rope_type llama3 divides frequencies by its own "
+                           "rope_scaling_factor; leave one of the two out"));
+  }
+  const std::string low = section + "low_freq_factor";
+  const std::string high = section + "high_freq_factor";
+  if (r.sound({low.c_str(), high.c_str()}) && rotary.high_freq_factor <= rotary.low_freq_factor) {
+    r.error(r.given(high) ? high : low,
+            concat("high_freq_factor is ", number_text(rotary.high_freq_factor),
+                   ", and has to be above low_freq_factor, which is ",
+                   number_text(rotary.low_freq_factor)));
+  }
+}
+
 void resolve_positions(Resolution& r) {
   auto& model = r.config().model_config;
   constexpr const char* kMax = "model_config.max_position_embeddings";
@@ -154,6 +188,7 @@ void resolve_positions(Resolution& r) {
                      " rotated channels; an even number above 0 is needed"));
     }
   }
+  resolve_rotary_scaling(r);
 }
 
 void resolve_mlp(Resolution& r) {

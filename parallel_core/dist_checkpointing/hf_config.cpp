@@ -136,14 +136,24 @@ void add_qwen2_window(HfJson& json, const TransformerConfig& c) {
   json["max_window_layers"] = window ? 0 : c.num_layers;  // the first so many have none
 }
 
+HfJson rope_scaling(const RotaryConfig& rotary) {
+  if (rotary.rope_type == "llama3") {
+    return {{"rope_type", "llama3"},
+            {"factor", rotary.rope_scaling_factor},
+            {"low_freq_factor", rotary.low_freq_factor},
+            {"high_freq_factor", rotary.high_freq_factor},
+            {"original_max_position_embeddings", rotary.original_max_position_embeddings}};
+  }
+  const double factor = rotary.seq_len_interpolation_factor.value_or(1.0);
+  return factor == 1.0 ? HfJson() : HfJson{{"rope_type", "linear"}, {"factor", factor}};
+}
+
 void add_llama(HfJson& json, const TransformerConfig& c, const std::string& type) {
   add_sizes(json, c);
   json["hidden_act"] = "silu";
   json["rms_norm_eps"] = c.norm_epsilon;
   json["rope_theta"] = c.rotary_config.rotary_base;
-  const double factor = c.rotary_config.seq_len_interpolation_factor.value_or(1.0);
-  json["rope_scaling"] =
-      factor == 1.0 ? HfJson() : HfJson{{"rope_type", "linear"}, {"factor", factor}};
+  json["rope_scaling"] = rope_scaling(c.rotary_config);
   json["attention_dropout"] = c.attention_dropout;
   json["use_cache"] = true;
   if (c.moe.num_experts > 1) {

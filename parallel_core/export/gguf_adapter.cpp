@@ -94,9 +94,11 @@ class LoraFile {
   void find_modules(const TransformerConfig& config) {
     const FileNames names(name_scheme(config), config);
     for (const GgufTensor& tensor : model_.tensors) {
+      if (tensor.shape.size() != 2) {
+        continue;
+      }
       const std::string& logical = tensor.logical.front();
-      const bool table = logical.starts_with("tok_") || logical.starts_with("pos_");
-      if (tensor.shape.size() != 2 || table) {
+      if (logical.starts_with("tok_") || logical.starts_with("pos_")) {
         continue;
       }
       const std::string name = file_place(names, logical, tensor.shape).name;

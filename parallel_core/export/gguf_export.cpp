@@ -42,6 +42,10 @@ void pair_heads(std::span<float> rows, int64_t head_size, int64_t columns) {
 }
 
 void write_gguf_tensor(const GgufTensor& tensor, const ModelWeights& weights, GgufWriter& writer) {
+  if (tensor.logical.empty()) {
+    writer.write(tensor.values);
+    return;
+  }
   const int64_t rows = rows_of_part(tensor);
   const int64_t columns = tensor.shape.numel() / tensor.shape[0];
   const Shape shape = logical_shape(tensor, rows);

@@ -2,6 +2,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/hf_names.h"
+#include "parallel_core/transformer/rotary_frequencies.h"
 
 namespace tapestry {
 namespace {
@@ -60,6 +61,10 @@ void refuse_llama(const TransformerConfig& c, GgufRefusals& refusals) {
   refusals.unless(c.rotary_config.rotary_percent == 1.0, "rotary_config.rotary_percent",
                   concat(c.rotary_config.rotary_percent),
                   "a rotation of some channels alone cannot be said: use 1.0");
+  const bool llama = !c.qk_layernorm && c.qkv_has_bias == c.out_proj_has_bias;
+  refusals.unless(llama || c.rotary_config.rope_type == "default", "rotary_config.rope_type",
+                  c.rotary_config.rope_type,
+                  "with qk_layernorm (Qwen3) or biases of q, k and v alone (Qwen2) use default");
   if (c.qk_layernorm) {
     refusals.flag(c.qkv_has_bias, false, "qkv_has_bias", "with qk_layernorm, as Qwen3, use False");
     refusals.flag(c.out_proj_has_bias, false, "out_proj_has_bias",
@@ -136,6 +141,9 @@ class GgufTable {
     for (int64_t layer = 0; layer < c_.num_layers; ++layer) {
       add_layer(layer, gpt2);
     }
+    if (c_.rotary_config.rope_type == "llama3") {
+      divisors();
+    }
     norm("output_norm", "final_norm", c_.hidden_size);
     if (c_.untie_embeddings_and_output_weights) {
       matrix("output", {"lm_head"}, c_.vocab_size, c_.hidden_size, /*bias=*/false);
@@ -193,6 +201,22 @@ class GgufTable {
     if (bias) {
       model_.tensors.push_back(std::move(vector));
     }
+  }
+
+  // What each pair's frequency is divided by.
+  void divisors() {
+    RotaryConfig plain = c_.rotary_config;
+    plain.rope_type = "default";
+    const std::vector<double> base = rotary_frequencies(plain, c_.kv_channels.value());
+    const std::vector<double> used = rotary_frequencies(c_.rotary_config, c_.kv_channels.value());
+    GgufTensor tensor{.name = "rope_freqs.weight",
+                      .shape = {static_cast<int64_t>(base.size())},
+                      .logical = {},
+                      .always_f32 = true};
+    for (size_t j = 0; j < base.size(); ++j) {
+      tensor.values.push_back(static_cast<float>(base[j] / used[j]));
+    }
+    model_.tensors.push_back(std::move(tensor));
   }
 
   void norm(const std::string& name, const std::string& logical, int64_t size) {

@@ -23,6 +23,8 @@ struct GgufTensor {
   int64_t paired_heads = 0;
   /// Vectors and learned positions stay F32 whatever the file's type.
   bool always_f32 = false;
+  /// The tensor itself where no logical tensor has it: it follows from the configuration.
+  std::vector<float> values = {};
 };
 
 struct GgufModel {

@@ -3,16 +3,17 @@
 #include <algorithm>
 
 #include "autograd/ops/shape_ops.h"
+#include "parallel_core/transformer/rotary_frequencies.h"
 
 namespace tapestry {
 
 RotaryEmbedding::RotaryEmbedding(const TransformerConfig& config)
     : layout_(context_parallel_layout()),
-      rotary_dim_(static_cast<int64_t>(static_cast<double>(config.kv_channels.value()) *
-                                       config.rotary_config.rotary_percent)),
       interleaved_(config.rotary_config.rotary_interleaved),
-      base_(config.rotary_config.rotary_base),
-      interpolation_factor_(config.rotary_config.seq_len_interpolation_factor.value_or(1.0)),
+      frequencies_(
+          rotary_frequencies(config.rotary_config,
+                             static_cast<int64_t>(static_cast<double>(config.kv_channels.value()) *
+                                                  config.rotary_config.rotary_percent))),
       dtype_(config.rotary_dtype),
       fused_(config.apply_rope_fusion.value_or(config.use_fused_kernels)) {}
 
@@ -22,8 +23,7 @@ void RotaryEmbedding::make_table(int64_t length) {
   }
   // Growing by doubling: generation asks for one more position each time.
   length_ = length_ == 0 ? length : std::max(length, 2 * length_);
-  table_ = rope_table(length_, rotary_dim_,
-                      {.base = base_, .seq_len_interpolation_factor = interpolation_factor_});
+  table_ = rope_table(length_, frequencies_);
   table_ = {table_.cos.to(dtype_).to(kFloat32), table_.sin.to(dtype_).to(kFloat32)};
 }
 

@@ -1,6 +1,8 @@
 // Rotary position embedding: one table, as long as the longest sequence so far.
 #pragma once
 
+#include <vector>
+
 #include "autograd/ops/rope.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/context_parallel/context_parallel_layout.h"
@@ -24,10 +26,8 @@ class RotaryEmbedding {
   void make_table(int64_t length);
 
   ContextParallelLayout layout_;
-  int64_t rotary_dim_;
   bool interleaved_;
-  double base_;
-  double interpolation_factor_;
+  std::vector<double> frequencies_;
   DType dtype_;
   bool fused_;
   RopeTable table_;     // of the whole sequence

@@ -64,6 +64,12 @@ if "${llama_cpp[@]}" llama.F32.gguf --compare merged.expected --bound 1e-5 >/dev
   exit 1
 fi
 
+# Frequencies divided as Llama 3.1 does: of 24 channels a head, some stay and some do not.
+train llama3 "${llama[@]}" --set model_config.rotary_config.rope_type=llama3 \
+  --set model_config.rotary_config.original_max_position_embeddings=64
+"$expect" llama3 text.txt llama3.expected
+check llama3 F32 1e-5
+
 train gpt2 "${gpt2[@]}"
 "$expect" gpt2 text.txt gpt2.expected
 check gpt2 F32 1e-3 --lines

@@ -112,6 +112,9 @@ INSTANTIATE_TEST_SUITE_P(
         {"model_config.rotary_config.rotary_base",
          {"model_config.rotary_config.rotary_base=500000"},
          "differs"},
+        {"model_config.rotary_config.rope_type",
+         {"model_config.rotary_config.rope_type=llama3"},
+         "differs"},
         {"attention_pattern", {"model_config.window_size=[7, 0]"}, "differs"},
         {"model_config.normalization", {"model_config.normalization=LayerNorm"}, "differs"},
         {"model_config.norm_epsilon", {"model_config.norm_epsilon=1e-6"}, "differs"},
@@ -245,6 +248,19 @@ TEST(Checklist, MegatronsDefaultsAreItsOwn) {
   const ChecklistSide gated =
       read_megatron_arguments("--num-layers 2 --hidden-size 768 --swiglu", "args.txt");
   EXPECT_EQ(gated.values.at("model_config.ffn_hidden_size"), Value(int64_t{2048}));
+}
+
+TEST(Checklist, MegatronsScaledRotationHasConstants) {
+  const std::string words = "--num-layers 2 --position-embedding-type rope";
+  const ChecklistSide plain = read_megatron_arguments(words, "args.txt");
+  const ChecklistSide scaled =
+      read_megatron_arguments(words + " --use-rope-scaling --rope-scaling-factor 32", "args.txt");
+  const std::string of = "model_config.rotary_config.";
+  EXPECT_EQ(plain.values.at(of + "rope_type"), Value(std::string("default")));
+  EXPECT_EQ(scaled.values.at(of + "rope_type"), Value(std::string("llama3")));
+  EXPECT_EQ(scaled.values.at(of + "rope_scaling_factor"), Value(32.0));
+  EXPECT_EQ(scaled.values.at(of + "high_freq_factor"), Value(4.0));
+  EXPECT_EQ(scaled.values.at(of + "original_max_position_embeddings"), Value(int64_t{8192}));
 }
 
 TEST(Checklist, MegatronMayDecayNormsOfQueriesAndKeys) {

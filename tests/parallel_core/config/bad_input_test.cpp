@@ -219,6 +219,17 @@ const std::vector<Case> kCases = {
     {"OddRotary",
      model("  position_embedding_type: rope\n  rotary_config: {rotary_percent: 0.2}\n"),
      {"f.yaml:13:", "gives 3 rotated channels"}},
+    {"UnknownRopeType",
+     model("  position_embedding_type: rope\n  rotary_config: {rope_type: yarn}\n"),
+     {"f.yaml:13:", "rope_type", "default, llama3"}},
+    {"RotationExtendedTwice",
+     model("  position_embedding_type: rope\n"
+           "  rotary_config: {rope_type: llama3, seq_len_interpolation_factor: 2}\n"),
+     {"f.yaml:13:", "seq_len_interpolation_factor: is 2", "leave one of the two out"}},
+    {"RotaryBandUpsideDown",
+     model("  position_embedding_type: rope\n"
+           "  rotary_config: {rope_type: llama3, low_freq_factor: 5}\n"),
+     {"f.yaml:13:", "high_freq_factor is 4", "above low_freq_factor, which is 5"}},
     {"GateContradicts",
      model("  gated_linear_unit: True\n"),
      {"f.yaml:12:22", "hidden_act gelu has no gate", "swiglu"}},

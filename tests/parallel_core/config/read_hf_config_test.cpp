@@ -344,6 +344,23 @@ TEST_F(FromHf, SpellingsOfOtherWriters) {
         changed(llama_json(), {{"rope_scaling", {{type, "linear"}, {"factor", 4.0}}}});
     EXPECT_EQ(load(linear).model_config.rotary_config.seq_len_interpolation_factor, 4.0);
   }
+  const Json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 32.0},
+                       {"low_freq_factor", 1.5},
+                       {"high_freq_factor", 4.5},
+                       {"original_max_position_embeddings", 4096}};
+  const RotaryConfig extended{.rotary_base = 5e5,
+                              .rope_type = "llama3",
+                              .rope_scaling_factor = 32.0,
+                              .low_freq_factor = 1.5,
+                              .high_freq_factor = 4.5,
+                              .original_max_position_embeddings = 4096};
+  for (const char* name : {"rope_scaling", "rope_parameters"}) {
+    EXPECT_EQ(load(changed(lacking(llama_json(), {"rope_scaling"}), {{name, llama3}}))
+                  .model_config.rotary_config,
+              extended)
+        << name;
+  }
   EXPECT_EQ(load(changed(llama_json(), {{"num_key_value_heads", nullptr}, {"head_dim", nullptr}}))
                 .model_config.kv_channels,
             8);
@@ -414,7 +431,14 @@ TEST(ReadHfConfig, WhatIsNotBuiltIsRefusedByItsName) {
       {changed(gpt2, {{"activation_function", "mish"}}), "activation_function",
        "\"mish\" is not built"},
       {changed(llama_json(), {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}}),
-       "rope_scaling", "\"llama3\" is not built"},
+       "rope_scaling", "beside rope_type llama3, got"},
+      {changed(llama_json(), {{"rope_scaling",
+                               {{"rope_type", "llama3"},
+                                {"factor", 8.0},
+                                {"low_freq_factor", 4.0},
+                                {"high_freq_factor", 4.0},
+                                {"original_max_position_embeddings", 8192}}}}),
+       "rope_scaling", "a high_freq_factor above that"},
       {changed(llama_json(), {{"rope_parameters", {{"rope_type", "yarn"}}}}), "rope_parameters",
        "\"yarn\""},
       {changed(llama_json(), {{"rope_scaling", {{"factor", 8.0}}}}), "rope_scaling",
@@ -651,6 +675,7 @@ TEST(HfDifferences, AreTheKeysThatSayWhatTheWeightsAreOf) {
       {"rotary_base=1e4", "rope_theta of hf/config.json is 500000.0"},
       {"norm_epsilon=1e-6", "rms_norm_eps of hf/config.json is 1e-05"},
       {"rotary_config.seq_len_interpolation_factor=2", "rope_scaling of hf/config.json is null"},
+      {"rotary_config.rope_type=llama3", "rope_type is llama3, but rope_scaling of hf/config.json"},
       {"untie_embeddings_and_output_weights=True",
        "tie_word_embeddings of hf/config.json is true, that is "
        "untie_embeddings_and_output_weights: False"},

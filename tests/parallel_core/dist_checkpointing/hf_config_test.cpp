@@ -79,6 +79,14 @@ TEST(ModelConfigJson, Llama) {
   EXPECT_EQ(more.at("attention_bias"), true);
   EXPECT_EQ(more.at("mlp_bias"), true);
   EXPECT_EQ(more.at("rope_scaling"), (Json{{"rope_type", "linear"}, {"factor", 4.0}}));
+  EXPECT_EQ(json_of(llama_with({kOf + "rotary_config.rope_type=llama3",
+                                kOf + "rotary_config.rope_scaling_factor=32"}))
+                .at("rope_scaling"),
+            (Json{{"rope_type", "llama3"},
+                  {"factor", 32.0},
+                  {"low_freq_factor", 1.0},
+                  {"high_freq_factor", 4.0},
+                  {"original_max_position_embeddings", 8192}}));
   EXPECT_EQ(more.at("bos_token_id"), nullptr);
   EXPECT_EQ(more.at("eos_token_id"), (Json{2, 7}));
   EXPECT_EQ(more.at("pad_token_id"), 0);
@@ -179,6 +187,8 @@ TEST(ModelConfigJson, ReadsBackAsTheSameModel) {
         llama_with({kOf + "kv_channels=12", kOf + "num_query_groups=1"}),
         llama_with({kOf + "add_bias_linear=True"}), llama_with({kOf + "qkv_has_bias=True"}),
         llama_with({kOf + "rotary_config.seq_len_interpolation_factor=4"}),
+        llama_with(
+            {kOf + "rotary_config.rope_type=llama3", kOf + "rotary_config.low_freq_factor=0.5"}),
         llama_with({kOf + "qkv_has_bias=True", kOf + "window_size=[3, 0]"}),
         Overrides{kOf + "hidden_act=fast_gelu", kOf + "max_position_embeddings=99"},
         llama_with({"moe_config.num_experts=4"}),

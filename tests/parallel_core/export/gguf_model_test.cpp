@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <numbers>
 #include <string>
 #include <vector>
 
@@ -140,6 +143,9 @@ TEST(GgufModel, WhatNoArchitectureSaysIsRefusedWithItsKey) {
   TransformerConfig partial = llama_of();
   partial.rotary_config.rotary_percent = 0.5;
   EXPECT_THAT(refused(partial), HasSubstr("model_config.rotary_config.rotary_percent: is 0.5"));
+  TransformerConfig extended = llama_of({{"qkv_has_bias", true}});
+  extended.rotary_config.rope_type = "llama3";
+  EXPECT_THAT(refused(extended), HasSubstr("model_config.rotary_config.rope_type: is llama3"));
   TransformerConfig experts = llama_of();
   experts.moe.num_experts = 4;
   EXPECT_THAT(refused(experts), HasSubstr("moe_config.num_experts: is 4"));
@@ -160,6 +166,30 @@ TEST(GgufModel, LinearScalingIsSaid) {
   EXPECT_EQ(file.metadata.at("llama.rope.scaling.factor").as<float>(), 4.0F);
   EXPECT_EQ(file.metadata.at("general.file_type").as<uint32_t>(), 7U);
   EXPECT_EQ(file.metadata.at("general.name").text(), "name");
+}
+
+// Of a head of 8 channels with base 100, in an original length of 40 tokens: 6.4 turns stay, 2.0
+// lie between, 0.64 and 0.20 are divided.
+TEST(GgufModel, DivisorsOfFrequenciesAreATensor) {
+  TransformerConfig config = llama_of();
+  config.rotary_config.rope_type = "llama3";
+  config.rotary_config.rotary_base = 100;
+  config.rotary_config.original_max_position_embeddings = 40;
+  const GgufModel model = gguf_model(config);
+  const auto tensor = std::find_if(model.tensors.begin(), model.tensors.end(),
+                                   [](const auto& t) { return t.name == "rope_freqs.weight"; });
+  ASSERT_NE(tensor, model.tensors.end());
+  EXPECT_EQ(tensor->shape, Shape{4});
+  EXPECT_EQ(type_in_file(*tensor, GgufType::kQ8_0), GgufType::kF32);
+  const double turns = 40 * std::pow(10.0, -0.5) / (2 * std::numbers::pi);
+  const double kept = (turns - 1) / 3;
+  ASSERT_EQ(tensor->values.size(), 4U);
+  EXPECT_EQ(tensor->values[0], 1.0F);
+  EXPECT_FLOAT_EQ(tensor->values[1], static_cast<float>(1 / ((1 - kept) / 8 + kept)));
+  EXPECT_FLOAT_EQ(tensor->values[2], 8.0F);
+  EXPECT_FLOAT_EQ(tensor->values[3], 8.0F);
+  const std::vector<std::string> plain = names_of(gguf_model(llama_of()));
+  EXPECT_EQ(std::count(plain.begin(), plain.end(), "rope_freqs.weight"), 0);
 }
 
 }  // namespace

@@ -99,6 +99,24 @@ class PlainModel {
     return act == "relu" ? positive : positive * positive;
   }
 
+  // Of pair m of so many channels, by wavelengths, as Llama 3.1 describes it.
+  double frequency(int64_t m, int64_t rotated) const {
+    const RotaryConfig& c = c_.rotary_config;
+    const double f =
+        std::pow(c.rotary_base, -2.0 * static_cast<double>(m) / static_cast<double>(rotated));
+    const double wavelength = 2 * std::numbers::pi / f;
+    const auto length = static_cast<double>(c.original_max_position_embeddings);
+    if (c.rope_type != "llama3" || wavelength < length / c.high_freq_factor) {
+      return f;
+    }
+    if (wavelength > length / c.low_freq_factor) {
+      return f / c.rope_scaling_factor;
+    }
+    const double smooth =
+        (length / wavelength - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor);
+    return (1 - smooth) * f / c.rope_scaling_factor + smooth * f;
+  }
+
   // x [B, n, S, D]; positions count from 0 in every row unless the batch has some.
   Tensor rotate(const Tensor& x) const {
     const int64_t dim = x.size(3);
@@ -113,9 +131,7 @@ class PlainModel {
       for (int64_t m = 0; m < half; ++m) {
         const double position =
             static_cast<double>(id) / c_.rotary_config.seq_len_interpolation_factor.value_or(1.0);
-        const double angle =
-            position * std::pow(c_.rotary_config.rotary_base,
-                                -2.0 * static_cast<double>(m) / static_cast<double>(rotated));
+        const double angle = position * frequency(m, rotated);
         cosine.data<double>()[i * half + m] = std::cos(angle);
         sine.data<double>()[i * half + m] = std::sin(angle);
       }
