@@ -45,7 +45,7 @@ cache="$(cd "$cache" && pwd)"
 if [[ ! -f "$cache/fetched-$version" ]]; then
   command -v npm >/dev/null || missing "there is no npm"
   if ! (cd "$cache" && timeout 300 npm install --no-audit --no-fund --omit=optional --ignore-scripts \
-    "node-llama-cpp@$version" "@node-llama-cpp/linux-x64@$version" >npm.log 2>&1); then
+    --fetch-retries=1 "node-llama-cpp@$version" "@node-llama-cpp/linux-x64@$version" >npm.log 2>&1); then
     missing "npm cannot fetch node-llama-cpp $version, see $cache/npm.log"
   fi
   touch "$cache/fetched-$version"

@@ -46,5 +46,6 @@ runs 'generate --checkpoint merged --prompt "abcd>" --temperature 0 --max_new_to
 says 'abcd>'
 runs 'build/release/examples/gpt/export --checkpoint merged --to gguf --type Q8_0 --output merged.gguf'
 leaves merged.gguf
+runs_or 77 'bash scripts/llama_cpp.sh tuned/model.gguf --prompt "abcd>" --tokens 5' # skipped without Node.js or network
 runs 'generate --checkpoint model --adapter tuned/adapter --prompt "abcd>"'
 says 'abcd>'
