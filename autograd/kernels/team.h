@@ -37,7 +37,7 @@ class LibraryAlone {
   ~LibraryAlone();
 
  private:
-  int before_;
+  [[maybe_unused]] int before_;  // without OpenMP there is nothing to restore
 };
 
 }  // namespace kernels
