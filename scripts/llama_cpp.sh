@@ -42,13 +42,15 @@ major="$(node --version)" major="${major#v}" major="${major%%.*}"
 
 mkdir -p "$cache"
 cache="$(cd "$cache" && pwd)"
-if [[ ! -f "$cache/fetched-$version" ]]; then
+(
+  flock 9  # of several runs at once, one fetches
+  [[ ! -f "$cache/fetched-$version" ]] || exit 0
   command -v npm >/dev/null || missing "there is no npm"
   if ! (cd "$cache" && timeout 300 npm install --no-audit --no-fund --omit=optional --ignore-scripts \
     --fetch-retries=1 "node-llama-cpp@$version" "@node-llama-cpp/linux-x64@$version" >npm.log 2>&1); then
     missing "npm cannot fetch node-llama-cpp $version, see $cache/npm.log"
   fi
   touch "$cache/fetched-$version"
-fi
+) 9>"$cache/lock"
 [[ "${words[0]:-}" != --fetch ]] || exit 0
 LLAMA_CPP_CACHE="$cache" exec node "$here/llama_cpp.mjs" "${words[@]}"

@@ -5,6 +5,7 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/layer_split.h"
 #include "parallel_core/config/recompute_tables.h"
+#include "parallel_core/config/schema.h"
 #include "parallel_core/config/value.h"
 
 namespace tapestry::config {

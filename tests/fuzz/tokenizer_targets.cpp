@@ -14,8 +14,7 @@ namespace {
 
 const char* const kTexts[] = {
     "The river's 12 345 lights, isn't it?  \n\n\tdef f(x):\n    return x\r\n",
-    "<s> <|endoftext|><unk>\xE2\x96\x81"
-    "a <0x41>",
+    "<s> <|endoftext|><unk>\u2581a <0x41>",
     "\xC3\xA9 e\xCC\x81 \xE6\x97\xA5\xE6\x9C\xAC \xED\x95\x9C \xF0\x9F\x98\x80 \xEF\xAC\x81",
     "\xFF\xE2\x82 a\xF0\x9F",
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",

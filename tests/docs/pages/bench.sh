@@ -35,6 +35,7 @@ runs 'build/release/bench/machine_bench > machine.json'
 leaves machine.json
 runs 'build/release/bench/generate_bench --machine machine.json'
 says '"of_limits":'
+runs_or 77 'bash scripts/llama_cpp.sh --fetch' # skipped without Node.js or network
 unrunnable peers_llama_cpp 'node bench/peer/llama_cpp.mjs llama_1b.gguf' 'needs llama.cpp and a file of 2.2 GB' \
   bash -c 'command -v node >/dev/null || exit 0; node --check bench/peer/llama_cpp.mjs'
 runs 'build/release/bench/gemm_bench --model gpt2_124m --dtype float32'
