@@ -43,7 +43,10 @@ int64_t most_few_rows(DType dtype) {
   if (cpu_level() >= CpuLevel::kAvx512) {
     return 64;
   }
-  return cpu_level() == CpuLevel::kAvx2 && narrow ? 24 : 12;
+  if (cpu_level() == CpuLevel::kAvx2) {
+    return narrow ? 64 : 32;
+  }
+  return 12;
 }
 
 bool prefers_few_rows(const GemmShape& s) {
@@ -69,25 +72,36 @@ void few_rows_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
 }
 
 void few_rows_product(const FewRowsProduct& product) {
-  // A thread takes that much of W at a time. What it fetches ahead at the end of that is for
-  // another thread; but with too few parts, threads wait for the last.
+  // A thread takes that much of W at a time, and so many parts at least; as many parts as others,
+  // or threads wait for the last. What it fetches ahead at the end of one may be for another.
   constexpr int64_t kUnitBytes = 512 << 10;
+  constexpr int64_t kUnitStripes = 4;
   constexpr int64_t kUnitsOfThread = 4;
-  constexpr int64_t kRowsTogether = 8;
+  constexpr int64_t kRowsTogether = 12;  // a multiple of what tiles have at any level
+  // What meets all rows of x, and what is fetched meanwhile, are in the second-level cache.
+  constexpr int64_t kStripeRows = 2 * kRowsTogether;
   const Scratch packed(TAPESTRY_DISPATCH_AND_BF16(few_rows_packed_bytes)(product));
   parallel_for(product.n, std::max<int64_t>(1, kGrainSize / product.k),
                [&](int64_t begin, int64_t end) {
                  TAPESTRY_DISPATCH_AND_BF16(pack_few_rows)(product, begin, end, packed.get());
                });
-  const int64_t most = std::min(kUnitBytes / std::max<int64_t>(1, product.w_stride),
-                                product.out / (kUnitsOfThread * num_threads()));
-  const int64_t rows = std::max(most / kRowsTogether, int64_t{1}) * kRowsTogether;
-  const int64_t units = ceil_div(product.out, rows);
+  const int64_t threads = num_threads();
+  const int64_t unit_rows =
+      std::max(kUnitBytes / std::max<int64_t>(1, product.w_stride), kUnitStripes * kStripeRows);
+  const int64_t units =
+      std::max(kUnitsOfThread, ceil_div(product.out, unit_rows * threads)) * threads;
+  const auto start = [&](int64_t unit) {
+    return unit < units ? product.out * unit / units / kRowsTogether * kRowsTogether : product.out;
+  };
   std::atomic<int64_t> taken = 0;
-  parallel_for(std::min<int64_t>(units, num_threads()), 1, [&](int64_t, int64_t) {
+  parallel_for(threads, 1, [&](int64_t, int64_t) {
     for (int64_t unit = taken++; unit < units; unit = taken++) {
-      TAPESTRY_DISPATCH_AND_BF16(multiply_few_rows)
-      (product, unit * rows, std::min(product.out, (unit + 1) * rows), packed.get());
+      const int64_t end = start(unit + 1);
+      for (int64_t stripe = start(unit), stop = stripe; stripe < end; stripe = stop) {
+        stop = end - stripe < 2 * kStripeRows ? end : stripe + kStripeRows;
+        const int64_t next = stop < end ? stop : start(taken);
+        TAPESTRY_DISPATCH_AND_BF16(multiply_few_rows)(product, stripe, stop, next, packed.get());
+      }
     }
   });
 }

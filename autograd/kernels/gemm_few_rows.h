@@ -48,9 +48,13 @@ TAPESTRY_DECLARE_PER_ISA_AND_BF16(
     int64_t few_rows_packed_bytes(const FewRowsProduct& product);
     // Rows [begin, end) of x in that form.
     void pack_few_rows(const FewRowsProduct& product, int64_t begin, int64_t end, void* packed);
-    // Columns [begin, end) of y.
-    void multiply_few_rows(
-        const FewRowsProduct& product, int64_t begin, int64_t end, const void* packed))
+    // Columns [begin, end) of y. Where x goes through the first-level cache in pieces, the first
+    // piece of as many rows of W from next on is fetched meanwhile.
+    void multiply_few_rows(const FewRowsProduct& product,
+                           int64_t begin,
+                           int64_t end,
+                           int64_t next,
+                           const void* packed))
 
 /// Rows of x up to which few_rows_gemm is the fastest way here, or close to it; 0 for dtypes that
 /// it does not take.

@@ -3,6 +3,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "autograd/kernels/isa/avx2_few_rows_tile.h"
 #include "autograd/kernels/isa/few_rows_forms.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
@@ -12,17 +13,23 @@ namespace {
 // What the registers hold: the sums of a tile, its parts of W and one of x.
 #if defined(__AVX512F__)
 constexpr int kMostXRows = 6;
+template <class Form>
 constexpr int kWRows = 4;
+#elif defined(__AVX2__)
+constexpr int kMostXRows = 4;
+template <class Form>
+constexpr int kWRows = kSame<Form, Q8Floats> ? 2 : 3;
 #else
 constexpr int kMostXRows = 4;
+template <class Form>
 constexpr int kWRows = 2;
 #endif
 
-// Several tiles of x are to stay in the first-level cache while rows of W pass: so much of them at
-// a time, and the sums so far are kept. Larger tiles do without: they take x from the second level
-// as fast as they multiply.
+// Rows of x that meet rows of W together are to stay in the first-level cache while those pass: so
+// many bytes of them at a time, and the sums so far are kept. Larger tiles do without: they take x
+// from the second level as fast as they multiply, and rows of W meet all of it in turn.
 constexpr bool kInPieces = kLane < 16;
-constexpr int64_t kPieceBytes = 24 << 10;
+constexpr int64_t kPieceBytes = 20 << 10;
 
 [[gnu::always_inline]] inline int64_t few_rows_ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -116,13 +123,35 @@ template <int kX, int kW, class F>
   }
 }
 
-/// Chunks of rows, and where the sums of those before and of these are kept; no place where they
-/// are all.
+/// Chunks of rows, and where the sums of those before and of these are kept, [rows of x][rows of
+/// W][lane]; no place where they are all.
 struct Piece {
   int64_t begin;
   int64_t end;
   float* sums;
 };
+
+/// What is to be on its way from memory meanwhile: of as many rows of W as the tile has, so many
+/// bytes for each chunk.
+struct Fetch {
+  const char* from;
+  int64_t step;
+};
+
+/// Rows of x that lie together in packed x, chunk by chunk, and make a tile with rows of W.
+struct Block {
+  int64_t row;
+  int64_t rows;
+};
+
+[[gnu::always_inline]] inline int64_t blocks_of(int64_t n) {
+  return few_rows_ceil_div(n, kMostXRows);
+}
+
+[[gnu::always_inline]] inline Block block_of(int64_t n, int64_t index) {
+  const int64_t row = n * index / blocks_of(n);
+  return {.row = row, .rows = n * (index + 1) / blocks_of(n) - row};
+}
 
 /// Rows of W that meet rows of x: adds to sums [kX][kW].
 template <class Form, int kX, int kW>
@@ -130,11 +159,18 @@ template <class Form, int kX, int kW>
                                             const char* w,
                                             const float* x,
                                             const Piece& piece,
+                                            Fetch fetch,
                                             FloatVector (&sums)[kX][kW]) {
+  constexpr int64_t kXChunk = kX * Form::kFloats;
   const int64_t stride = product.w_stride;
-  const int64_t x_chunk = product.n * Form::kFloats;
-  const int64_t ahead = kW * stride;  // the rows that come next
-  const auto add = [&](const char*(&rows)[kW], const float* at) __attribute__((always_inline)) {
+  const auto add = [&](const char* const(&rows)[kW], const float* at)
+      __attribute__((always_inline)) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    if constexpr (kSame<Form, EvenOdd> && kX >= 3 && kW == 3) {
+      add_even_odd_tile(rows, at, sums);
+      return;
+    }
+#endif
     typename Form::Part parts[kW];
 #pragma GCC unroll 8
     for (int r = 0; r < kW; ++r) {
@@ -158,9 +194,10 @@ template <class Form, int kX, int kW>
   for (int64_t c = piece.begin; c < whole; ++c) {
 #pragma GCC unroll 8
     for (int r = 0; r < kW; ++r) {
-      __builtin_prefetch(rows[r] + ahead, 0, kW == 1 ? 3 : 2);
+      __builtin_prefetch(fetch.from + r * stride, 0, kW == 1 ? 3 : 2);
     }
-    add(rows, x + c * x_chunk);
+    fetch.from += fetch.step;
+    add(rows, x + c * kXChunk);
 #pragma GCC unroll 8
     for (int r = 0; r < kW; ++r) {
       rows[r] += Form::kBytes;
@@ -169,11 +206,12 @@ template <class Form, int kX, int kW>
   if (whole < piece.end) {
     alignas(64) char last[kW][Form::kBytes] = {};
     const int64_t bytes = (product.k - whole * Form::kCount) * Form::kBytes / Form::kCount;
+    const char* padded[kW];
     for (int r = 0; r < kW; ++r) {
       __builtin_memcpy(last[r], rows[r], static_cast<size_t>(bytes));
-      rows[r] = last[r];
+      padded[r] = last[r];
     }
-    add(rows, x + whole * x_chunk);
+    add(padded, x + whole * kXChunk);
   }
 }
 
@@ -200,22 +238,28 @@ template <class Y, int kX, int kW>
   }
 }
 
+template <class Form>
+int64_t packed_row(const FewRowsProduct& product) {
+  return few_rows_ceil_div(product.k, Form::kCount) * Form::kFloats;
+}
+
 template <class Form, int kX, int kW>
 [[gnu::noinline]] void few_rows_tile(const FewRowsProduct& product,
                                      int64_t row,
                                      int64_t column,
                                      const float* packed,
-                                     const Piece& piece) {
+                                     const Piece& piece,
+                                     const Fetch& fetch) {
   FloatVector lanes[kX][kW];
   const auto kept = [&](int i, int r) { return piece.sums + ((row + i) * kW + r) * kLane; };
-  if (kInPieces && piece.begin > 0) {
+  if (piece.begin > 0) {
     for_tile<kX, kW>([&](int i, int r) { lanes[i][r] = load(kept(i, r)); });
   } else {
     for_tile<kX, kW>([&](int i, int r) { lanes[i][r] = FloatVector{}; });
   }
   sum_tile<Form, kX, kW>(product, static_cast<const char*>(product.w) + column * product.w_stride,
-                         packed + row * Form::kFloats, piece, lanes);
-  if (kInPieces && piece.end * Form::kCount < product.k) {
+                         packed + row * packed_row<Form>(product), piece, fetch, lanes);
+  if (piece.end * Form::kCount < product.k) {
     for_tile<kX, kW>([&](int i, int r) { store(kept(i, r), lanes[i][r]); });
     return;
   }
@@ -234,77 +278,110 @@ template <class Form, int kX, int kW>
 }
 
 template <class Form, int kW>
-[[gnu::always_inline]] inline void all_x_rows(const FewRowsProduct& product,
+[[gnu::always_inline]] inline void block_tile(const FewRowsProduct& product,
+                                              const Block& block,
                                               int64_t column,
                                               const float* packed,
-                                              const Piece& piece) {
-  const int64_t blocks = few_rows_ceil_div(product.n, kMostXRows);
-  for (int64_t block = 0; block < blocks; ++block) {
-    const int64_t row = product.n * block / blocks;
-    switch (product.n * (block + 1) / blocks - row) {
-      case 1:
-        few_rows_tile<Form, 1, kW>(product, row, column, packed, piece);
-        break;
-      case 2:
-        few_rows_tile<Form, 2, kW>(product, row, column, packed, piece);
-        break;
-      case 3:
-        few_rows_tile<Form, 3, kW>(product, row, column, packed, piece);
-        break;
-      case 4:
-        few_rows_tile<Form, 4, kW>(product, row, column, packed, piece);
-        break;
+                                              const Piece& piece,
+                                              const Fetch& fetch) {
+  const auto tile = [&](auto rows) __attribute__((always_inline)) {
+    few_rows_tile<Form, decltype(rows)::value, kW>(product, block.row, column, packed, piece,
+                                                   fetch);
+  };
+  switch (block.rows) {
+    case 1:
+      return tile(std::integral_constant<int, 1>());
+    case 2:
+      return tile(std::integral_constant<int, 2>());
+    case 3:
+      return tile(std::integral_constant<int, 3>());
+    case 4:
+      return tile(std::integral_constant<int, 4>());
 #if defined(__AVX512F__)
-      case 5:
-        few_rows_tile<Form, 5, kW>(product, row, column, packed, piece);
-        break;
-      case 6:
-        few_rows_tile<Form, 6, kW>(product, row, column, packed, piece);
-        break;
+    case 5:
+      return tile(std::integral_constant<int, 5>());
+    case 6:
+      return tile(std::integral_constant<int, 6>());
 #endif
-      default:
-        __builtin_unreachable();
-    }
+    default:
+      __builtin_unreachable();
   }
 }
 
 template <class Form>
-int64_t packed_row(const FewRowsProduct& product) {
-  return few_rows_ceil_div(product.k, Form::kCount) * Form::kFloats;
+[[gnu::always_inline]] inline Fetch rows_from(const FewRowsProduct& product, int64_t column) {
+  return {.from = static_cast<const char*>(product.w) + column * product.w_stride,
+          .step = Form::kBytes};
 }
 
-template <class Form>
-void multiply_form(const FewRowsProduct& product, int64_t begin, int64_t end, const float* packed) {
-  const int64_t chunks = few_rows_ceil_div(product.k, Form::kCount);
-  const Piece whole{.begin = 0, .end = chunks, .sums = nullptr};
-  int64_t column = begin;
-  if (product.n == 1) {
-    // Memory is read fastest in one stream; but where that is a long chain of sums it is slower.
-    constexpr int kRows = Form::kFloats < Form::kCount && Form::kBytes == 64 ? 1 : 2;
-    for (; column + kRows <= end; column += kRows) {
-      few_rows_tile<Form, 1, kRows>(product, 0, column, packed, whole);
+/// Rows of W from column on, tile by tile, with all rows of x: the tile after it is fetched.
+template <class Form, int kW>
+void tile_by_tile(const FewRowsProduct& product,
+                  int64_t column,
+                  int64_t tiles,
+                  const float* packed) {
+  const Piece whole{.begin = 0, .end = few_rows_ceil_div(product.k, Form::kCount), .sums = nullptr};
+  for (const int64_t end = column + tiles * kW; column < end; column += kW) {
+    for (int64_t b = 0; b < blocks_of(product.n); ++b) {
+      block_tile<Form, kW>(product, block_of(product.n, b), column, packed, whole,
+                           rows_from<Form>(product, column + kW));
     }
-  } else {
-    const int64_t tiles = (end - begin) / kWRows;
-    const int64_t most = kPieceBytes / (product.n * Form::kFloats * 4);
-    const int64_t pieces =
-        kInPieces && product.n > kMostXRows ? few_rows_ceil_div(chunks, most > 0 ? most : 1) : 1;
-    const int64_t kept = product.n * kWRows * kLane;
-    const auto sums =
-        std::make_unique_for_overwrite<float[]>(static_cast<size_t>(pieces > 1 ? tiles * kept : 0));
-    for (int64_t p = 0; p < pieces; ++p) {
-      for (int64_t tile = 0; tile < tiles; ++tile) {
-        all_x_rows<Form, kWRows>(product, begin + tile * kWRows, packed,
-                                 {.begin = chunks * p / pieces,
-                                  .end = chunks * (p + 1) / pieces,
-                                  .sums = sums.get() + (pieces > 1 ? tile * kept : 0)});
+  }
+}
+
+/// The same as often as there are pieces and blocks of x. Memory is read at an even pace: each
+/// block fetches its share of the next piece, or of the first one of the rows from next on.
+template <class Form, int kW>
+void piece_by_piece(const FewRowsProduct& product,
+                    int64_t column,
+                    int64_t tiles,
+                    int64_t next,
+                    const float* packed) {
+  constexpr int64_t kMostChunks = kPieceBytes / (kMostXRows * Form::kFloats * 4);
+  const int64_t blocks = blocks_of(product.n);
+  const int64_t chunks = few_rows_ceil_div(product.k, Form::kCount);
+  const int64_t pieces = few_rows_ceil_div(chunks, kMostChunks);
+  const auto start = [&](int64_t piece) { return chunks * piece / pieces; };
+  const int64_t kept = pieces > 1 ? product.n * kW * kLane : 0;
+  const auto sums = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(tiles * kept));
+  for (int64_t p = 0; p < pieces; ++p) {
+    const bool last = p + 1 == pieces;
+    const int64_t next_begin = start(last ? 0 : p + 1);
+    const int64_t next_chunks = start(last ? 1 : p + 2) - next_begin;
+    for (int64_t b = 0; b < blocks; ++b) {
+      const Block block = block_of(product.n, b);
+      Fetch fetch = rows_from<Form>(product, last ? next : column);
+      fetch.from += (next_begin + next_chunks * b / blocks) * Form::kBytes;
+      fetch.step = few_rows_ceil_div(Form::kBytes, blocks);
+      for (int64_t t = 0; t < tiles; ++t) {
+        block_tile<Form, kW>(
+            product, block, column + t * kW, packed,
+            {.begin = start(p), .end = start(p + 1), .sums = sums.get() + t * kept}, fetch);
+        fetch.from += kW * product.w_stride;
       }
     }
-    column += tiles * kWRows;
   }
-  for (; column < end; ++column) {
-    all_x_rows<Form, 1>(product, column, packed, whole);
+}
+
+template <class Form>
+void multiply_form(
+    const FewRowsProduct& product, int64_t begin, int64_t end, int64_t next, const float* packed) {
+  constexpr int kRows = kWRows<Form>;
+  const int64_t tiles = (end - begin) / kRows;
+  if (product.n == 1) {
+    // Memory is read fastest in one stream; but where that is a long chain of sums it is slower.
+    constexpr int kStreams = Form::kFloats < Form::kCount && Form::kBytes == 64 ? 1 : 2;
+    const int64_t pairs = (end - begin) / kStreams;
+    tile_by_tile<Form, kStreams>(product, begin, pairs, packed);
+    begin += pairs * kStreams;
+  } else if (kInPieces && product.n > kMostXRows) {
+    piece_by_piece<Form, kRows>(product, begin, tiles, next, packed);
+    begin += tiles * kRows;
+  } else {
+    tile_by_tile<Form, kRows>(product, begin, tiles, packed);
+    begin += tiles * kRows;
   }
+  tile_by_tile<Form, 1>(product, begin, end - begin, packed);
 }
 
 /// Calls f with a null pointer of the form.
@@ -376,30 +453,32 @@ void pack_few_rows(const FewRowsProduct& product, int64_t begin, int64_t end, vo
   with_form(product.form, [&](auto* form) {
     using Form = std::remove_pointer_t<decltype(form)>;
     const int64_t size = packed_row<Form>(product);
-    auto* to = static_cast<float*>(packed);
     if (product.n == 1) {
-      pack_row<Form>(product, 0, to);
+      pack_row<Form>(product, 0, static_cast<float*>(packed));
       return;
     }
-    // Chunk by chunk of all rows: at the rows' own distance, often a power of two, they would
+    // Rows of a block chunk by chunk: at the rows' own distance, often a power of two, they would
     // displace each other in the first-level cache.
     const auto in_order = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(size));
-    for (int64_t row = begin; row < end; ++row) {
-      pack_row<Form>(product, row, in_order.get());
-      for (int64_t at = 0; at < size; at += Form::kFloats) {
-        __builtin_memcpy(to + at * product.n + row * Form::kFloats, in_order.get() + at,
-                         Form::kFloats * sizeof(float));
+    for (int64_t b = 0; b < blocks_of(product.n); ++b) {
+      const Block block = block_of(product.n, b);
+      float* to = static_cast<float*>(packed) + block.row * size;
+      const int64_t last = end < block.row + block.rows ? end : block.row + block.rows;
+      for (int64_t row = begin > block.row ? begin : block.row; row < last; ++row) {
+        pack_row<Form>(product, row, in_order.get());
+        for (int64_t at = 0; at < size; at += Form::kFloats) {
+          __builtin_memcpy(to + at * block.rows + (row - block.row) * Form::kFloats,
+                           in_order.get() + at, Form::kFloats * sizeof(float));
+        }
       }
     }
   });
 }
 
-void multiply_few_rows(const FewRowsProduct& product,
-                       int64_t begin,
-                       int64_t end,
-                       const void* packed) {
+void multiply_few_rows(
+    const FewRowsProduct& product, int64_t begin, int64_t end, int64_t next, const void* packed) {
   with_form(product.form, [&](auto* form) {
-    multiply_form<std::remove_pointer_t<decltype(form)>>(product, begin, end,
+    multiply_form<std::remove_pointer_t<decltype(form)>>(product, begin, end, next,
                                                          static_cast<const float*>(packed));
   });
 }

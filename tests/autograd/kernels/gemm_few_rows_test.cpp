@@ -39,6 +39,17 @@ TEST(GemmFewRows, EveryNumberOfRowsAndEdges) {
   }
 }
 
+/// Sums over k so long that x goes through the first-level cache in several pieces.
+TEST(GemmFewRows, LongSums) {
+  for (const int64_t m : {4, 5, 12, 14, 33}) {
+    for (const int64_t n : {2, 53}) {
+      for (const int64_t k : {1280, 1281, 2700}) {
+        check_few_rows({.m = m, .n = n, .k = k, .trans_b = true, .padded = k == 1281});
+      }
+    }
+  }
+}
+
 TEST(GemmFewRows, AlphaAndBeta) {
   for (const double alpha : {1.0, -0.5}) {
     for (const double beta : {0.0, 1.0, 2.0}) {
@@ -72,7 +83,7 @@ template <class T>
 void check_rows_alone() {
   const int threads = num_threads();
   constexpr int64_t kN = 1111;
-  constexpr int64_t kK = 301;
+  constexpr int64_t kK = 2701;
   const int64_t most = most_few_rows(dtype_of<T>());
   ASSERT_GE(most, 12);
   const auto x = gemm_testing::random_matrix<T>(most * kK, 1);
