@@ -72,8 +72,8 @@ void few_rows_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
 }
 
 void few_rows_product(const FewRowsProduct& product) {
-  // A thread takes that much of W at a time, and so many parts at least; as many parts as others,
-  // or threads wait for the last. What it fetches ahead at the end of one may be for another.
+  // A thread takes a unit of W at a time. Their number is a multiple of the threads', so that none
+  // waits for the last; what is fetched ahead at the end of one may be for another thread.
   constexpr int64_t kUnitBytes = 512 << 10;
   constexpr int64_t kUnitStripes = 4;
   constexpr int64_t kUnitsOfThread = 4;
@@ -85,7 +85,7 @@ void few_rows_product(const FewRowsProduct& product) {
                [&](int64_t begin, int64_t end) {
                  TAPESTRY_DISPATCH_AND_BF16(pack_few_rows)(product, begin, end, packed.get());
                });
-  const int64_t threads = num_threads();
+  const int64_t threads = std::min<int64_t>(num_threads(), ceil_div(product.out, kRowsTogether));
   const int64_t unit_rows =
       std::max(kUnitBytes / std::max<int64_t>(1, product.w_stride), kUnitStripes * kStripeRows);
   const int64_t units =

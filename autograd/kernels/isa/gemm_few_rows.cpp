@@ -144,14 +144,22 @@ struct Block {
   int64_t rows;
 };
 
-[[gnu::always_inline]] inline int64_t blocks_of(int64_t n) {
-  return few_rows_ceil_div(n, kMostXRows);
-}
+/// n rows of x in blocks of about equal size, of which the first few have a row more.
+class Blocks {
+ public:
+  explicit Blocks(int64_t n)
+      : count_(few_rows_ceil_div(n, kMostXRows)), rows_(n / count_), larger_(n % count_) {}
+  [[nodiscard]] int64_t count() const { return count_; }
+  [[gnu::always_inline, nodiscard]] Block at(int64_t index) const {
+    return {.row = index * rows_ + (index < larger_ ? index : larger_),
+            .rows = rows_ + (index < larger_ ? 1 : 0)};
+  }
 
-[[gnu::always_inline]] inline Block block_of(int64_t n, int64_t index) {
-  const int64_t row = n * index / blocks_of(n);
-  return {.row = row, .rows = n * (index + 1) / blocks_of(n) - row};
-}
+ private:
+  int64_t count_;
+  int64_t rows_;
+  int64_t larger_;
+};
 
 /// Rows of W that meet rows of x: adds to sums [kX][kW].
 template <class Form, int kX, int kW>
@@ -252,14 +260,14 @@ template <class Form, int kX, int kW>
                                      const Fetch& fetch) {
   FloatVector lanes[kX][kW];
   const auto kept = [&](int i, int r) { return piece.sums + ((row + i) * kW + r) * kLane; };
-  if (piece.begin > 0) {
+  if (kInPieces && piece.begin > 0) {
     for_tile<kX, kW>([&](int i, int r) { lanes[i][r] = load(kept(i, r)); });
   } else {
     for_tile<kX, kW>([&](int i, int r) { lanes[i][r] = FloatVector{}; });
   }
   sum_tile<Form, kX, kW>(product, static_cast<const char*>(product.w) + column * product.w_stride,
                          packed + row * packed_row<Form>(product), piece, fetch, lanes);
-  if (piece.end * Form::kCount < product.k) {
+  if (kInPieces && piece.end * Form::kCount < product.k) {
     for_tile<kX, kW>([&](int i, int r) { store(kept(i, r), lanes[i][r]); });
     return;
   }
@@ -314,31 +322,33 @@ template <class Form>
           .step = Form::kBytes};
 }
 
-/// Rows of W from column on, tile by tile, with all rows of x: the tile after it is fetched.
+/// Rows of W from begin on, as many as tiles of kW have place before end, with all rows of x: the
+/// tile after each is fetched. Returns the row behind the last tile.
 template <class Form, int kW>
-void tile_by_tile(const FewRowsProduct& product,
-                  int64_t column,
-                  int64_t tiles,
-                  const float* packed) {
+int64_t tile_by_tile(const FewRowsProduct& product,
+                     int64_t begin,
+                     int64_t end,
+                     const float* packed) {
   const Piece whole{.begin = 0, .end = few_rows_ceil_div(product.k, Form::kCount), .sums = nullptr};
-  for (const int64_t end = column + tiles * kW; column < end; column += kW) {
-    for (int64_t b = 0; b < blocks_of(product.n); ++b) {
-      block_tile<Form, kW>(product, block_of(product.n, b), column, packed, whole,
+  const Blocks blocks(product.n);
+  int64_t column = begin;
+  for (; column + kW <= end; column += kW) {
+    for (int64_t b = 0; b < blocks.count(); ++b) {
+      block_tile<Form, kW>(product, blocks.at(b), column, packed, whole,
                            rows_from<Form>(product, column + kW));
     }
   }
+  return column;
 }
 
-/// The same as often as there are pieces and blocks of x. Memory is read at an even pace: each
+/// The same, as often as there are pieces and blocks of x. Memory is read at an even pace: each
 /// block fetches its share of the next piece, or of the first one of the rows from next on.
 template <class Form, int kW>
-void piece_by_piece(const FewRowsProduct& product,
-                    int64_t column,
-                    int64_t tiles,
-                    int64_t next,
-                    const float* packed) {
+int64_t piece_by_piece(
+    const FewRowsProduct& product, int64_t begin, int64_t end, int64_t next, const float* packed) {
   constexpr int64_t kMostChunks = kPieceBytes / (kMostXRows * Form::kFloats * 4);
-  const int64_t blocks = blocks_of(product.n);
+  const int64_t tiles = (end - begin) / kW;
+  const Blocks blocks(product.n);
   const int64_t chunks = few_rows_ceil_div(product.k, Form::kCount);
   const int64_t pieces = few_rows_ceil_div(chunks, kMostChunks);
   const auto start = [&](int64_t piece) { return chunks * piece / pieces; };
@@ -348,40 +358,35 @@ void piece_by_piece(const FewRowsProduct& product,
     const bool last = p + 1 == pieces;
     const int64_t next_begin = start(last ? 0 : p + 1);
     const int64_t next_chunks = start(last ? 1 : p + 2) - next_begin;
-    for (int64_t b = 0; b < blocks; ++b) {
-      const Block block = block_of(product.n, b);
-      Fetch fetch = rows_from<Form>(product, last ? next : column);
-      fetch.from += (next_begin + next_chunks * b / blocks) * Form::kBytes;
-      fetch.step = few_rows_ceil_div(Form::kBytes, blocks);
+    for (int64_t b = 0; b < blocks.count(); ++b) {
+      Fetch fetch = rows_from<Form>(product, last ? next : begin);
+      fetch.from += (next_begin + next_chunks * b / blocks.count()) * Form::kBytes;
+      fetch.step = few_rows_ceil_div(Form::kBytes, blocks.count());
       for (int64_t t = 0; t < tiles; ++t) {
         block_tile<Form, kW>(
-            product, block, column + t * kW, packed,
+            product, blocks.at(b), begin + t * kW, packed,
             {.begin = start(p), .end = start(p + 1), .sums = sums.get() + t * kept}, fetch);
         fetch.from += kW * product.w_stride;
       }
     }
   }
+  return begin + tiles * kW;
 }
 
 template <class Form>
-void multiply_form(
+int64_t whole_tiles(
     const FewRowsProduct& product, int64_t begin, int64_t end, int64_t next, const float* packed) {
-  constexpr int kRows = kWRows<Form>;
-  const int64_t tiles = (end - begin) / kRows;
   if (product.n == 1) {
     // Memory is read fastest in one stream; but where that is a long chain of sums it is slower.
-    constexpr int kStreams = Form::kFloats < Form::kCount && Form::kBytes == 64 ? 1 : 2;
-    const int64_t pairs = (end - begin) / kStreams;
-    tile_by_tile<Form, kStreams>(product, begin, pairs, packed);
-    begin += pairs * kStreams;
-  } else if (kInPieces && product.n > kMostXRows) {
-    piece_by_piece<Form, kRows>(product, begin, tiles, next, packed);
-    begin += tiles * kRows;
-  } else {
-    tile_by_tile<Form, kRows>(product, begin, tiles, packed);
-    begin += tiles * kRows;
+    constexpr int kRows = Form::kFloats < Form::kCount && Form::kBytes == 64 ? 1 : 2;
+    return tile_by_tile<Form, kRows>(product, begin, end, packed);
   }
-  tile_by_tile<Form, 1>(product, begin, end - begin, packed);
+  if constexpr (kInPieces) {
+    if (product.n > kMostXRows) {
+      return piece_by_piece<Form, kWRows<Form>>(product, begin, end, next, packed);
+    }
+  }
+  return tile_by_tile<Form, kWRows<Form>>(product, begin, end, packed);
 }
 
 /// Calls f with a null pointer of the form.
@@ -460,8 +465,9 @@ void pack_few_rows(const FewRowsProduct& product, int64_t begin, int64_t end, vo
     // Rows of a block chunk by chunk: at the rows' own distance, often a power of two, they would
     // displace each other in the first-level cache.
     const auto in_order = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(size));
-    for (int64_t b = 0; b < blocks_of(product.n); ++b) {
-      const Block block = block_of(product.n, b);
+    const Blocks blocks(product.n);
+    for (int64_t b = 0; b < blocks.count(); ++b) {
+      const Block block = blocks.at(b);
       float* to = static_cast<float*>(packed) + block.row * size;
       const int64_t last = end < block.row + block.rows ? end : block.row + block.rows;
       for (int64_t row = begin > block.row ? begin : block.row; row < last; ++row) {
@@ -478,8 +484,9 @@ void pack_few_rows(const FewRowsProduct& product, int64_t begin, int64_t end, vo
 void multiply_few_rows(
     const FewRowsProduct& product, int64_t begin, int64_t end, int64_t next, const void* packed) {
   with_form(product.form, [&](auto* form) {
-    multiply_form<std::remove_pointer_t<decltype(form)>>(product, begin, end, next,
-                                                         static_cast<const float*>(packed));
+    using Form = std::remove_pointer_t<decltype(form)>;
+    const auto* x = static_cast<const float*>(packed);
+    tile_by_tile<Form, 1>(product, whole_tiles<Form>(product, begin, end, next, x), end, x);
   });
 }
 
