@@ -52,6 +52,7 @@ void resolve_model(Resolution& resolution);
 void resolve_moe(Resolution& resolution);
 void resolve_lora(Resolution& resolution);
 void resolve_training(Resolution& resolution);
+void resolve_data(Resolution& resolution);
 void resolve_examples(Resolution& resolution);
 void resolve_optimizer(Resolution& resolution);
 void resolve_schedule(Resolution& resolution);
