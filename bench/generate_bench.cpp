@@ -7,10 +7,10 @@
 #include <exception>
 #include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/ops/random.h"

@@ -11,10 +11,10 @@
 #include <functional>
 #include <iostream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/gemm.h"
 #include "autograd/kernels/parallel_for.h"

@@ -11,13 +11,13 @@
 #include <exception>
 #include <iostream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"

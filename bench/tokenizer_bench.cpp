@@ -10,10 +10,10 @@
 #include <exception>
 #include <iostream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/file.h"
 #include "parallel_core/data/huggingface/huggingface_tokenizer.h"

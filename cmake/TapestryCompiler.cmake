@@ -27,6 +27,9 @@ target_compile_options(tapestry_options INTERFACE
   -Wall -Wextra -Wpedantic $<$<BOOL:${TAPESTRY_WERROR}>:-Werror> -Wno-missing-field-initializers
   # GCC 12 sees overlapping copies in `"literal" + string` where there are none (GCC bug 105651).
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+  # A twelfth of the time that sources of many templates take goes into collecting garbage that would
+  # fit: the compiler begins at 128 MiB.
+  $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=786432>
   # ccache sees which precompiled header an object was made with.
   $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
   # A fused multiply-add would change ties in data blends; the kernels in isa/ ask for it.

@@ -1,12 +1,12 @@
-# tapestry_layer(FOLDER [FLAT] [STEERS] [TARGET name] USES layer... LIBS library...)
+# tapestry_layer(FOLDER [FLAT] [STEERS [LOOPS source...]] [TARGET name] USES layer... LIBS library...)
 #
 # Makes the folder a static library of every .cpp in it (sub-folders included, unless FLAT) that links
 # exactly the layers it USES. The library is called tapestry_ and the folder with underscores, or
 # TARGET. The pair is recorded for the test `layers`, which checks each #include. STEERS: the folder has
 # no loops over elements of its own, only calls of layers that have; it is compiled with -O1, which
-# takes half the time.
+# takes half the time. LOOPS: but for these sources.
 function(tapestry_layer folder)
-  cmake_parse_arguments(ARG "FLAT;STEERS" "TARGET" "USES;LIBS;PRIVATE_LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "FLAT;STEERS" "TARGET" "LOOPS;USES;LIBS;PRIVATE_LIBS" ${ARGN})
   string(REPLACE "/" "_" folder_name "${folder}")
   set(name "${folder_name}")
   if(ARG_TARGET)
@@ -25,6 +25,11 @@ function(tapestry_layer folder)
     tapestry_use_precompiled(tapestry_${name} tapestry_std_headers)
     if(ARG_STEERS)
       tapestry_steers(tapestry_${name})
+      foreach(source IN LISTS ARG_LOOPS)
+        set_source_files_properties("${PROJECT_SOURCE_DIR}/${folder}/${source}"
+          TARGET_DIRECTORY tapestry_${name} PROPERTIES
+          COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>" SKIP_UNITY_BUILD_INCLUSION ON)
+      endforeach()
     endif()
   else()
     add_library(tapestry_${name} INTERFACE)

@@ -1,12 +1,12 @@
 #include "autograd/io/safetensors_directory.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <system_error>
 
 #include "autograd/io/input_file.h"
+#include "autograd/io/json.h"
 #include "autograd/io/safetensors_header.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"

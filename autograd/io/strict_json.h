@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "autograd/io/input_file.h"
+#include "autograd/io/json.h"
 
 namespace tapestry {
 

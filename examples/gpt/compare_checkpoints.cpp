@@ -9,11 +9,11 @@
 #include <iostream>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
 #include "autograd/io/input_file.h"
+#include "autograd/io/json.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/io/tensor_source.h"
 #include "autograd/tensor/error.h"

@@ -1,11 +1,11 @@
 // Says how well a model foresees texts and chooses answers.
 #include <boost/program_options.hpp>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"

@@ -3,13 +3,13 @@
 #include <boost/program_options.hpp>
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"

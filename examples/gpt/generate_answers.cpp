@@ -1,9 +1,9 @@
 #include "examples/gpt/generate_answers.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/data/utf8.h"

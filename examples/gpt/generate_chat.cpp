@@ -2,9 +2,9 @@
 
 #include <ctime>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
 #include "parallel_core/dist_checkpointing/agreement.h"

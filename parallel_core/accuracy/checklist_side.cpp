@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/accuracy/checklist_items.h"
 #include "parallel_core/config/golden.h"

@@ -6,11 +6,11 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string_view>
 #include <utility>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/accuracy/checklist_items.h"
 #include "parallel_core/accuracy/checklist_side.h"

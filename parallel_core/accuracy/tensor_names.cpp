@@ -208,21 +208,18 @@ NameMap::NameMap(const std::string& file) {
   for (const auto& entry : map) {
     check<ValueError>(entry.first.IsScalar() && entry.second.IsScalar(), file, ": line ",
                       entry.first.Mark().line + 1, ": expected an expression and a name");
-    const auto& expression = entry.first.Scalar();
     try {
-      rules_.push_back({std::regex(expression), entry.second.Scalar()});
-    } catch (const std::regex_error& error) {
-      throw ValueError(concat(file, ": line ", entry.first.Mark().line + 1, ": '", expression,
-                              "' is no regular expression: ", error.what()));
+      rules_.push_back({RegularExpression(entry.first.Scalar()), entry.second.Scalar()});
+    } catch (const ValueError& error) {
+      throw ValueError(concat(file, ": line ", entry.first.Mark().line + 1, ": ", error.what()));
     }
   }
 }
 
 std::string NameMap::apply(const std::string& name) const {
   for (const Rule& rule : rules_) {
-    std::smatch match;
-    if (std::regex_match(name, match, rule.expression)) {
-      return match.format(rule.text);
+    if (std::optional<std::string> mapped = rule.expression.replacement(name, rule.text)) {
+      return *std::move(mapped);
     }
   }
   return name;

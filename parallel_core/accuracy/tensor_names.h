@@ -4,11 +4,12 @@
 
 #include <cstdint>
 #include <optional>
-#include <regex>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "parallel_core/config/regular_expression.h"
 
 namespace tapestry::accuracy {
 
@@ -62,7 +63,7 @@ class NameMap {
 
  private:
   struct Rule {
-    std::regex expression;
+    RegularExpression expression;
     std::string text;
   };
   std::vector<Rule> rules_;

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "parallel_core/report/page_chart.h"
 
 namespace tapestry::accuracy {

@@ -7,10 +7,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/json.h"
 #include "autograd/io/npy.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/step_dataset.h"

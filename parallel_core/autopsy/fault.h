@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "parallel_core/accuracy/verdict_report.h"
 #include "parallel_core/autopsy/step_trace.h"
 #include "parallel_core/data/data_source.h"

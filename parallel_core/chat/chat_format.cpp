@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "autograd/io/input_file.h"
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry::chat {

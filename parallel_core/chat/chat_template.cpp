@@ -1,8 +1,8 @@
 #include "parallel_core/chat/chat_template.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/chat/interpreter.h"
 #include "parallel_core/chat/parser.h"

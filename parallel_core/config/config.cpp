@@ -32,6 +32,20 @@ std::string joined_lines(const std::vector<std::string>& lines) {
 ConfigError::ConfigError(std::vector<std::string> findings)
     : ValueError(joined_lines(findings)), findings_(std::move(findings)) {}
 
+TransformerConfig::TransformerConfig() = default;
+TransformerConfig::TransformerConfig(const TransformerConfig& other) = default;
+TransformerConfig::TransformerConfig(TransformerConfig&& other) noexcept = default;
+TransformerConfig& TransformerConfig::operator=(const TransformerConfig& other) = default;
+TransformerConfig& TransformerConfig::operator=(TransformerConfig&& other) noexcept = default;
+TransformerConfig::~TransformerConfig() = default;
+
+AllConfig::AllConfig() = default;
+AllConfig::AllConfig(const AllConfig& other) = default;
+AllConfig::AllConfig(AllConfig&& other) noexcept = default;
+AllConfig& AllConfig::operator=(const AllConfig& other) = default;
+AllConfig& AllConfig::operator=(AllConfig&& other) noexcept = default;
+AllConfig::~AllConfig() = default;
+
 bool AllConfig::same_values(const AllConfig& other) const {
   return training_config == other.training_config && parallel_config == other.parallel_config &&
          dataset_config == other.dataset_config && model_config == other.model_config &&

@@ -374,6 +374,14 @@ struct LoraConfig {
 };
 
 struct TransformerConfig {
+  // Long, as those of AllConfig.
+  TransformerConfig();
+  TransformerConfig(const TransformerConfig& other);
+  TransformerConfig(TransformerConfig&& other) noexcept;
+  TransformerConfig& operator=(const TransformerConfig& other);
+  TransformerConfig& operator=(TransformerConfig&& other) noexcept;
+  ~TransformerConfig();
+
   std::optional<std::string> from_hf;           // folder whose config.json gives the keys below
   bool sequence_parallel = false;               // resolved: parallel_config.sequence_parallel
   std::vector<LayerRecompute> layer_recompute;  // resolved; empty: nothing beyond what is usual
@@ -592,6 +600,14 @@ struct ConfigOrigin {
 };
 
 struct AllConfig {
+  // Long, so not in every source that copies a configuration.
+  AllConfig();
+  AllConfig(const AllConfig& other);
+  AllConfig(AllConfig&& other) noexcept;
+  AllConfig& operator=(const AllConfig& other);
+  AllConfig& operator=(AllConfig&& other) noexcept;
+  ~AllConfig();
+
   TrainingConfig training_config;
   ModelParallelConfig parallel_config;
   DatasetConfig dataset_config;

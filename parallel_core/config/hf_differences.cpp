@@ -1,9 +1,9 @@
 // Where a run's configuration is not that of a config.json.
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/read_hf_config.h"
 #include "parallel_core/config/schema.h"

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/read_hf_config.h"
 #include "parallel_core/config/value.h"

@@ -1,7 +1,6 @@
 #include "parallel_core/config/raw_json.h"
 
-#include <nlohmann/json.hpp>
-
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/value.h"
 

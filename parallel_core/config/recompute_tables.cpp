@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <numeric>
-#include <regex>
 
 #include "parallel_core/config/layer_split.h"
+#include "parallel_core/config/regular_expression.h"
 
 namespace tapestry {
 
@@ -381,11 +381,9 @@ std::string complaint_of_pattern(const std::string& pattern) {
     if (part.empty()) {
       return concat("the pattern '", pattern, "' has an empty part");
     }
-    try {
-      const std::regex regex(part);
-    } catch (const std::regex_error& error) {
+    if (const std::string reason = RegularExpression::complaint(part); !reason.empty()) {
       return concat("'", part, "' in the pattern '", pattern,
-                    "' is no regular expression: ", error.what());
+                    "' is no regular expression: ", reason);
     }
   }
   return {};

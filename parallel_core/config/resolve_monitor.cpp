@@ -1,10 +1,10 @@
 // Rules of monitor_config.
-#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/regular_expression.h"
 #include "parallel_core/config/resolve.h"
 #include "parallel_core/config/schema.h"
 
@@ -66,9 +66,7 @@ void log_without_event_files(Resolution& r) {
 
 std::string check_patterns(const Value& value) {
   for (const Value& item : value.as<Value::List>()) {
-    try {
-      std::regex compiled(item.as<std::string>(), std::regex::ECMAScript);
-    } catch (const std::regex_error&) {
+    if (!RegularExpression::complaint(item.as<std::string>()).empty()) {
       return "'" + item.as<std::string>() + "' is no regular expression";
     }
   }

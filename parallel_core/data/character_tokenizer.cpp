@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/checksum.h"
 #include "parallel_core/data/file.h"

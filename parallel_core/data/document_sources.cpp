@@ -1,11 +1,11 @@
 #include "parallel_core/data/document_sources.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/json.h"
 #include "autograd/io/npy.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/file.h"

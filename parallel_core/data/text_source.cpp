@@ -1,9 +1,9 @@
 #include "parallel_core/data/text_source.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "autograd/io/input_file.h"
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/line_reader.h"
 

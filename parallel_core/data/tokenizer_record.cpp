@@ -1,9 +1,9 @@
 #include "parallel_core/data/tokenizer_record.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/file.h"
 

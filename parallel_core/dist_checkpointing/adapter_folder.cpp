@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "autograd/io/crc32c.h"
 #include "autograd/io/input_file.h"
+#include "autograd/io/json.h"
 #include "autograd/io/safetensors_directory.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"

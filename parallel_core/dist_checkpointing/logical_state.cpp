@@ -1,10 +1,10 @@
 #include "parallel_core/dist_checkpointing/logical_state.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <span>
 
+#include "autograd/io/json.h"
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "autograd/io/crc32c.h"
 #include "autograd/io/input_file.h"
+#include "autograd/io/json.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/agreement.h"

@@ -4,10 +4,10 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "autograd/io/input_file.h"
+#include "autograd/io/json.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/python_pattern.h"

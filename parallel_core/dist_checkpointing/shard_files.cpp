@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "autograd/io/json.h"
 #include "autograd/io/mindspore_ckpt.h"
 #include "autograd/tensor/error.h"
 

@@ -1,7 +1,6 @@
 #include "parallel_core/dist_checkpointing/stored_tensors.h"
 
-#include <nlohmann/json.hpp>
-
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"

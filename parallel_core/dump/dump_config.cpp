@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <span>
 
 #include "autograd/io/input_file.h"
+#include "autograd/io/json.h"
 #include "autograd/io/strict_json.h"
 #include "parallel_core/config/schema.h"
 

@@ -23,12 +23,7 @@ KernelPattern::KernelPattern(std::string text) : text_(std::move(text)) {
   check<ValueError>(!text_.empty(), "an empty text names no op");
   if (text_.starts_with(kRegex)) {
     check<ValueError>(text_.ends_with(')'), "'", text_, "' lacks its closing parenthesis");
-    const std::string expression = text_.substr(kRegex.size(), text_.size() - kRegex.size() - 1);
-    try {
-      expression_.emplace(expression);
-    } catch (const std::regex_error& error) {
-      throw ValueError(concat("'", expression, "' is no regular expression: ", error.what()));
-    }
+    expression_.emplace(text_.substr(kRegex.size(), text_.size() - kRegex.size() - 1));
     return;
   }
   whole_name_ = text_.find('/') != std::string::npos || text_.find("-op") != std::string::npos;
@@ -37,7 +32,7 @@ KernelPattern::KernelPattern(std::string text) : text_(std::move(text)) {
 
 bool KernelPattern::matches(std::string_view op_type, std::string_view op_name) const {
   if (expression_.has_value()) {
-    return std::regex_match(op_name.begin(), op_name.end(), *expression_);
+    return expression_->matches(op_name);
   }
   if (whole_name_) {
     return op_name == text_;

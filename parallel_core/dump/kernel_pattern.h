@@ -2,9 +2,10 @@
 #pragma once
 
 #include <optional>
-#include <regex>
 #include <string>
 #include <string_view>
+
+#include "parallel_core/config/regular_expression.h"
 
 namespace tapestry::dump {
 
@@ -25,7 +26,7 @@ class KernelPattern {
 
  private:
   std::string text_;
-  std::optional<std::regex> expression_;
+  std::optional<RegularExpression> expression_;
   bool whole_name_ = false;
   std::string lower_;
 };

@@ -1,8 +1,8 @@
 #include "parallel_core/export/export_source.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/config/load.h"

@@ -1,8 +1,8 @@
 #include "parallel_core/export/gguf_pre.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {

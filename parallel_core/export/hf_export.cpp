@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/json.h"
 #include "autograd/io/range_file.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"

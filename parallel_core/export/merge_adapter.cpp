@@ -7,12 +7,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/input_file.h"
+#include "autograd/io/json.h"
 #include "autograd/io/safetensors_directory.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/ops/map.h"

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/input_file.h"
+#include "autograd/io/json.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/export/hf_export.h"

@@ -2,10 +2,10 @@
 
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "autograd/io/input_file.h"
+#include "autograd/io/json.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
 

@@ -1,9 +1,9 @@
 #include "parallel_core/inference/prompt_lines.h"
 
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string_view>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/file.h"
 

@@ -1,10 +1,10 @@
 #include "parallel_core/optimizer/schedule_state.h"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 

@@ -5,12 +5,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/json.h"
 #include "autograd/tensor/block_owner.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/profile/merged_trace.h"

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <array>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "parallel_core/profile/machine_peak.h"
 #include "parallel_core/profile/memory_watch.h"
 #include "parallel_core/profile/recording.h"

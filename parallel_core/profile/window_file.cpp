@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry::profile {

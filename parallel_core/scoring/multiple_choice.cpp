@@ -1,9 +1,9 @@
 #include "parallel_core/scoring/multiple_choice.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/file.h"
 

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+
+#include "autograd/io/json.h"
 
 namespace tapestry::sft {
 

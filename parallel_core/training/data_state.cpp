@@ -1,11 +1,11 @@
 #include "parallel_core/training/data_state.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {

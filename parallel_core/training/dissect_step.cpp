@@ -5,8 +5,8 @@
 #include <cmath>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/autopsy/capsule.h"

@@ -9,11 +9,11 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/training/memory_estimate.h"
 

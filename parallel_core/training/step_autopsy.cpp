@@ -3,10 +3,10 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/accuracy/verdict_report.h"

@@ -13,6 +13,7 @@
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/comm/sum_over.h"
+#include "parallel_core/config/regular_expression.h"
 #include "parallel_core/config/value.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/distributed/finalize_model_grads.h"
@@ -85,7 +86,7 @@ std::string monitor_log_line(const StepRecord& record,
 
 StepMonitor::StepMonitor(TrainOneStepCell& cell, const AllConfig& config, int64_t total)
     : cell_(cell), config_(config), monitor_(config.monitor_config), total_(total) {
-  std::vector<std::regex> patterns;
+  std::vector<RegularExpression> patterns;
   for (const std::string& pattern : monitor_.target) {
     patterns.emplace_back(pattern);
   }
@@ -95,7 +96,7 @@ StepMonitor::StepMonitor(TrainOneStepCell& cell, const AllConfig& config, int64_
       continue;  // the stage that owns it speaks of it
     }
     const bool matches = std::any_of(patterns.begin(), patterns.end(), [&](const auto& pattern) {
-      return std::regex_search(entry.name, pattern);
+      return pattern.is_found_in(entry.name);
     });
     parameters_.push_back({entry.name, entry.parameter, matches != monitor_.invert});
     all_.insert(entry.name);

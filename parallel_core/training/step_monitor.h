@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <map>
-#include <regex>
 #include <set>
 #include <string>
 #include <vector>

@@ -1,9 +1,9 @@
 #include "parallel_core/training/tensor_dump.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "autograd/io/json.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/node.h"

@@ -2,9 +2,9 @@
 
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {

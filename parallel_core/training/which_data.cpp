@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/row_text.h"
 #include "parallel_core/parallel_state.h"

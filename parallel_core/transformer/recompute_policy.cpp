@@ -1,11 +1,11 @@
 #include "parallel_core/transformer/recompute_policy.h"
 
 #include <algorithm>
-#include <regex>
 #include <set>
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/recompute_tables.h"
+#include "parallel_core/config/regular_expression.h"
 #include "parallel_core/transformer/activation.h"
 
 namespace tapestry {
@@ -56,7 +56,7 @@ LayerOpSet set_of(LayerOp op) {
   return set;
 }
 
-PatternMatch match_among(const std::vector<std::regex>& parts,
+PatternMatch match_among(const std::vector<RegularExpression>& parts,
                          const std::vector<LayerOpName>& names,
                          bool aliases) {
   PatternMatch match;
@@ -73,7 +73,7 @@ PatternMatch match_among(const std::vector<std::regex>& parts,
     bool matches = true;
     std::string front;
     for (size_t i = 0; i < parts.size() && matches; ++i) {
-      matches = std::regex_match(own[i], parts[i]);
+      matches = parts[i].matches(own[i]);
       front += (i == 0 ? "" : ".") + own[i];
     }
     if (!matches) {
@@ -177,7 +177,7 @@ std::vector<LayerOpName> layer_op_names(const TransformerConfig& config) {
 }
 
 PatternMatch match_pattern(const std::string& pattern, const std::vector<LayerOpName>& names) {
-  std::vector<std::regex> parts;
+  std::vector<RegularExpression> parts;
   for (const std::string& part : parts_of_pattern(pattern)) {
     parts.emplace_back(part);
   }

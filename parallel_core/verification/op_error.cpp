@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <regex>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -22,6 +21,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/generator.h"
+#include "parallel_core/config/regular_expression.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/dump/tensor_distance.h"
 #include "parallel_core/training/step_observer.h"
@@ -116,7 +116,7 @@ struct Exact {
 
 class OpErrors final : public StepObserver, private Observer {
  public:
-  OpErrors(std::regex names, std::shared_ptr<Measurements> found)
+  OpErrors(RegularExpression names, std::shared_ptr<Measurements> found)
       : names_(std::move(names)), found_(std::move(found)) {}
 
   void before(int64_t step) override {
@@ -157,7 +157,7 @@ class OpErrors final : public StepObserver, private Observer {
     std::string name(run.module);
     std::replace(name.begin(), name.end(), '.', '/');
     name += (name.empty() ? "" : "/") + std::string(run.op);
-    return std::regex_search(name, names_);
+    return names_.is_found_in(name);
   }
 
   static bool shares_memory(const OpRun& run) {
@@ -368,7 +368,7 @@ class OpErrors final : public StepObserver, private Observer {
     (*found_)[key_of(run)].add(found);
   }
 
-  std::regex names_;
+  RegularExpression names_;
   std::shared_ptr<Measurements> found_;
   std::unique_ptr<ObserverScope> scope_;
   std::map<uint64_t, Recorded> recorded_;
@@ -430,19 +430,18 @@ accuracy::VerdictReport measure_op_errors(const AllConfig& config,
   check<ValueError>(std::isfinite(measured.multiple) && measured.multiple >= 1,
                     "op_error: the allowed multiple is ", measured.multiple,
                     "; expected a number from 1 on");
-  std::regex names;
+  std::optional<RegularExpression> names;
   try {
-    names = std::regex(measured.names);
-  } catch (const std::regex_error& error) {
-    throw ValueError(
-        concat("op_error: '", measured.names, "' is no regular expression: ", error.what()));
+    names.emplace(measured.names);
+  } catch (const ValueError& error) {
+    throw ValueError(concat("op_error: ", error.what()));
   }
   auto found = std::make_shared<Measurements>();
   PretrainOptions own = options;
   own.rehearsed_steps = measured.steps;
   own.observers.push_back(
       [names, found](TrainOneStepCell& /*cell*/) -> std::unique_ptr<StepObserver> {
-        return std::make_unique<OpErrors>(names, found);
+        return std::make_unique<OpErrors>(*names, found);
       });
   pretrain(config, own);
 

@@ -2,9 +2,9 @@
 #include <array>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/chat/chat_format.h"
 #include "tests/fuzz/targets.h"

@@ -13,13 +13,13 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/io/safetensors.h"
 #include "autograd/tensor/tensor.h"
 

@@ -11,10 +11,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/export/gguf_export.h"
 #include "parallel_core/inference/generation.h"

@@ -11,11 +11,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/io/safetensors.h"
 #include "autograd/ops/map.h"
 #include "autograd/tensor/factory.h"

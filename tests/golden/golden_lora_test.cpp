@@ -12,11 +12,11 @@
 #include <fstream>
 #include <iostream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"

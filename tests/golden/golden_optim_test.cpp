@@ -11,11 +11,11 @@
 #include <fstream>
 #include <iostream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/io/safetensors.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"

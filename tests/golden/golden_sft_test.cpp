@@ -10,12 +10,12 @@
 #include <iostream>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "parallel_core/data/file.h"
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/data/utf8.h"

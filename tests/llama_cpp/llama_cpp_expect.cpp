@@ -13,10 +13,10 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/inference/generation.h"

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "parallel_core/data/huggingface/pattern.h"
 
 namespace tapestry::data::huggingface {

@@ -1,8 +1,8 @@
 // Whole runs on texts of every kind: few documents, parts of their own, characters, files that are
 // tokenised on first use; and data whose tokenizer is another one than the run's.
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "autograd/io/json.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/utf8.h"
 #include "tests/examples/gpt/run_program.h"

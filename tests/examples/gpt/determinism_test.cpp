@@ -1,8 +1,8 @@
 // The same configuration gives the same bits, run after run; the number of threads changes neither
 // the initial weights nor which elements are dropped.
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "autograd/io/json.h"
 #include "tests/examples/gpt/run_program.h"
 
 namespace tapestry::determinism_test {

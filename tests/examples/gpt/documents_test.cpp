@@ -1,8 +1,8 @@
 // Documents in a sample, through the programs: dataset_config.reset_attention_mask,
 // reset_position_ids and eod_mask_loss.
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "autograd/io/json.h"
 #include "tests/examples/gpt/run_program.h"
 
 namespace tapestry::documents_program_test {

@@ -2,13 +2,13 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "tests/examples/gpt/run_program.h"
 
 namespace tapestry::finetune_test {

@@ -1,11 +1,11 @@
 // Small folders of Hugging Face models, as the transformers library lays them out.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/ops/random.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "tests/examples/gpt/run_program.h"

@@ -1,7 +1,7 @@
 // Keys of the model and of the data that change what is trained, through the program.
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "autograd/io/json.h"
 #include "tests/examples/gpt/run_program.h"
 
 namespace tapestry::model_keys_test {

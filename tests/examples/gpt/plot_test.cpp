@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "autograd/io/json.h"
 #include "tests/examples/gpt/run_program.h"
 #include "tests/parallel_core/plot/svg_reader.h"
 

@@ -1,8 +1,8 @@
 // pretrain_gpt --report and --plot_schedule, on runs of the program itself.
 #include <cmath>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 
+#include "autograd/io/json.h"
 #include "tests/examples/gpt/run_program.h"
 #include "tests/parallel_core/plot/svg_reader.h"
 #include "tests/parallel_core/report/html_reader.h"

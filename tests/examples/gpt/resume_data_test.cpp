@@ -1,8 +1,8 @@
 // What runs that go on draw from their data and leave in their folder.
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "autograd/io/json.h"
 #include "parallel_core/data/step_dataset.h"
 #include "tests/examples/gpt/run_program.h"
 

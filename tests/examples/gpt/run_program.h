@@ -8,13 +8,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "tests/parallel_core/data/temp_dir.h"
 
 namespace tapestry {

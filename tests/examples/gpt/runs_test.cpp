@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <thread>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "tests/examples/gpt/run_program.h"
 

@@ -1,9 +1,9 @@
 // Examples for fine-tuning that tests of the programs share.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "autograd/io/json.h"
 #include "tests/examples/gpt/run_program.h"
 
 namespace tapestry {

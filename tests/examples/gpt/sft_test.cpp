@@ -1,7 +1,7 @@
 // Fine-tuning on examples, through the program: dataset_config.sft_data_path and its keys.
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "autograd/io/json.h"
 #include "tests/examples/gpt/run_program.h"
 #include "tests/examples/gpt/sft_examples.h"
 

@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
 #include <thread>
 
+#include "autograd/io/json.h"
 #include "parallel_core/config/config.h"
 #include "tests/examples/gpt/run_program.h"
 

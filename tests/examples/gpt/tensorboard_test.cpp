@@ -1,8 +1,8 @@
 // TensorBoard's event files, written by the program itself.
 #include <cmath>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 
+#include "autograd/io/json.h"
 #include "tests/examples/gpt/run_program.h"
 #include "tests/parallel_core/report/event_reader.h"
 

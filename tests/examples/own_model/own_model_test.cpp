@@ -2,8 +2,8 @@
 // computes in one process, on ranks that are threads and on ranks that mpirun starts.
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "autograd/io/json.h"
 #include "autograd/ops/elementwise.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/verification/layout_findings.h"

@@ -6,8 +6,8 @@
 
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/autopsy/capsule.h"
 #include "parallel_core/config/render.h"

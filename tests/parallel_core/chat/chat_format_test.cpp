@@ -6,9 +6,9 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "tests/message_of.h"
 

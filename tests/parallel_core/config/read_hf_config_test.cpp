@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <random>
 
+#include "autograd/io/json.h"
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/config/render.h"
 #include "tests/message_of.h"

@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/small_model.h"

@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/hf_names.h"

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/peft_names.h"
 #include "parallel_core/dist_checkpointing/peft_plan.h"

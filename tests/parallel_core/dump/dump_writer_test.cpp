@@ -5,9 +5,9 @@
 
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "autograd/io/json.h"
 #include "autograd/io/tensor_io.h"
 #include "parallel_core/dump/dump_reader.h"
 #include "tests/message_of.h"

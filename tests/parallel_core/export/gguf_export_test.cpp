@@ -5,10 +5,10 @@
 
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/io/safetensors.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/export/gguf_adapter.h"

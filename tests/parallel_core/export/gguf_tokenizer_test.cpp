@@ -5,10 +5,10 @@
 
 #include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
 #include "parallel_core/export/gguf_pre.h"

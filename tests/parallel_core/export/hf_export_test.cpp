@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/io/safetensors_directory.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"

@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/io/safetensors.h"
 #include "autograd/io/safetensors_directory.h"
 #include "autograd/tensor/error.h"

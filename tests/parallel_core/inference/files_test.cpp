@@ -2,8 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/inference/generation_config.h"
 #include "parallel_core/inference/prompt_lines.h"

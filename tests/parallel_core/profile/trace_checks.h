@@ -7,10 +7,11 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "autograd/io/json.h"
 
 namespace tapestry::testing {
 

@@ -6,9 +6,9 @@
 
 #include <csignal>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "tests/parallel_core/data/temp_dir.h"
 

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "nn/layers/linear.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"

@@ -1,7 +1,7 @@
 // pretrain_gpt under mpirun: whatever the layout, the curve and the files are those of one process.
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "autograd/io/json.h"
 #include "autograd/io/tensor_io.h"
 #include "tests/examples/gpt/run_program.h"
 #include "tests/parallel_core/small_model.h"

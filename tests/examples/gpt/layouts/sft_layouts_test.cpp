@@ -1,7 +1,7 @@
 // Fine-tuning on packed examples under mpirun: whatever the layout, the curve of one process.
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "autograd/io/json.h"
 #include "tests/examples/gpt/run_program.h"
 #include "tests/examples/gpt/sft_examples.h"
 

@@ -2,8 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "autograd/io/json.h"
 #include "parallel_core/training/expert_log.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/metrics.h"

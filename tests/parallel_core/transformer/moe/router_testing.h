@@ -4,12 +4,12 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "autograd/io/json.h"
 #include "autograd/ops/map.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/transformer/moe/router.h"
