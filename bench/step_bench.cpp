@@ -36,16 +36,18 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// A model's shape. Llama-like: RMSNorm, rotary positions, SwiGLU, no biases, an output matrix of
-/// its own. Otherwise as GPT-2: LayerNorm, learned positions, GELU, biases, tied output.
+/// its own. Otherwise as GPT-2: LayerNorm, learned positions, GELU, biases, tied output. Small ones
+/// keep the MLP's activation, as their files in examples/gpt do.
 struct Preset {
   int64_t layers, hidden, ffn, heads, kv_heads, vocab;
   bool llama;
+  bool keeps_activation = false;
 };
 
 const std::map<std::string, Preset>& presets() {
   static const std::map<std::string, Preset> table = {
-      {"char", {4, 128, 512, 4, 4, 65, false}},
-      {"tiny", {4, 256, 1024, 4, 4, 512, false}},
+      {"char", {4, 128, 512, 4, 4, 65, false, true}},
+      {"tiny", {4, 256, 1024, 4, 4, 512, false, true}},
       {"llama_15m", {6, 288, 768, 6, 6, 32000, true}},
       {"gpt2_124m", {12, 768, 3072, 12, 12, 50304, false}},
       {"llama_110m", {12, 768, 2048, 12, 12, 32000, true}},
@@ -84,6 +86,9 @@ std::string yaml_of(const Preset& p, const Options& o) {
        << "\n  init_method_std: 0.02\n";
   if (p.kv_heads != p.heads) {
     yaml << "  group_query_attention: True\n  num_query_groups: " << p.kv_heads << "\n";
+  }
+  if (p.keeps_activation) {
+    yaml << "recompute_config:\n  select_recompute_exclude: True\n";
   }
   yaml << "optimizer_config:\n  optimizer_type: AdamW\n  learning_rate: 3.0e-4\n"
        << "  lr_decay_style: constant\n  weight_decay: 0.1\n  betas: [0.9, 0.95]\n"
