@@ -75,7 +75,7 @@ struct WideOperands {
   }
 };
 
-#if defined(__AVX512BF16__)
+#if defined(TAPESTRY_PAIRS)
 struct PairOperands {
   using C = float;
   using Item = Pair;
@@ -175,7 +175,7 @@ template <class T>
 struct OperandsFor {
   using type = WideOperands<T>;
 };
-#if defined(__AVX512BF16__)
+#if defined(TAPESTRY_PAIRS)
 template <>
 struct OperandsFor<BFloat16> {
   using type = PairOperands;

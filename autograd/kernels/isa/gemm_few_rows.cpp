@@ -416,20 +416,21 @@ void put_sums(const Stripe& stripe) {
 template <class F>
 void with_form(FewRowsForm form, const F& f) {
   switch (form) {
+#if !defined(TAPESTRY_PAIRS)
     case FewRowsForm::kFloat32:
       return f(static_cast<InOrder<float>*>(nullptr));
     case FewRowsForm::kBFloat16:
       return f(static_cast<EvenOdd*>(nullptr));
     case FewRowsForm::kFloat16:
       return f(static_cast<InOrder<Float16>*>(nullptr));
-#if defined(__AVX512BF16__)
+    case FewRowsForm::kQ8:
+      return f(static_cast<Q8Floats*>(nullptr));
+#else
     case FewRowsForm::kBFloat16Pairs:
       return f(static_cast<Pairs*>(nullptr));
     case FewRowsForm::kQ8Pairs:
       return f(static_cast<Q8Pairs*>(nullptr));
 #endif
-    case FewRowsForm::kQ8:
-      return f(static_cast<Q8Floats*>(nullptr));
     default:
       __builtin_unreachable();
   }
@@ -439,28 +440,26 @@ void with_form(FewRowsForm form, const F& f) {
 struct Packing {
   int64_t count;   // numbers in a chunk
   int64_t floats;  // that it takes
-  bool even_odd;
 };
 Packing packing_of(FewRowsForm form) {
   Packing packing{};
   with_form(form, [&](auto* tag) {
     using Form = std::remove_pointer_t<decltype(tag)>;
-    packing = {Form::kCount, Form::kFloats, kSame<Form, EvenOdd>};
+    packing = {.count = Form::kCount, .floats = Form::kFloats};
   });
   return packing;
 }
 
-/// A row of x as floats, in the order of the form; zeros behind its end.
+/// A row of x as the form has it; zeros behind its end.
 void pack_row(const FewRowsProduct& product, const Packing& packing, int64_t row, float* out) {
   const int64_t k = product.k;
   const int64_t padded = few_rows_ceil_div(k, packing.count) * packing.count;
-  if (packing.floats < packing.count) {  // pairs of bfloat16 stay what they are
-    const auto* x = static_cast<const BFloat16*>(product.x) + row * product.ldx;
-    auto* to = reinterpret_cast<char*>(out);
-    __builtin_memcpy(to, x, static_cast<size_t>(k) * sizeof(BFloat16));
-    __builtin_memset(to + k * 2, 0, static_cast<size_t>(padded - k) * sizeof(BFloat16));
-    return;
-  }
+#if defined(TAPESTRY_PAIRS)
+  const auto* x = static_cast<const BFloat16*>(product.x) + row * product.ldx;
+  auto* to = reinterpret_cast<char*>(out);
+  __builtin_memcpy(to, x, static_cast<size_t>(k) * sizeof(BFloat16));
+  __builtin_memset(to + k * 2, 0, static_cast<size_t>(padded - k) * sizeof(BFloat16));
+#else
   for_floating(product.x_dtype, [&](auto* tag) {
     if constexpr (sizeof(*tag) <= sizeof(float)) {
       using T = std::remove_pointer_t<decltype(tag)>;
@@ -468,7 +467,7 @@ void pack_row(const FewRowsProduct& product, const Packing& packing, int64_t row
     }
   });
   __builtin_memset(out + k, 0, static_cast<size_t>(padded - k) * sizeof(float));
-  if (packing.even_odd) {
+  if (product.form == FewRowsForm::kBFloat16) {
     for (int64_t i = 0; i < padded; i += EvenOdd::kCount) {
       float turned[EvenOdd::kCount];
       for (int64_t j = 0; j < kLane; ++j) {
@@ -478,6 +477,7 @@ void pack_row(const FewRowsProduct& product, const Packing& packing, int64_t row
       __builtin_memcpy(out + i, turned, sizeof(turned));
     }
   }
+#endif
 }
 
 }  // namespace

@@ -422,28 +422,27 @@ void pack_tiles_typed(const TiledProduct& product, int64_t begin, int64_t end) {
 
 /// Calls f with null pointers to the item that the product is made of and to what that is made of.
 template <class F>
-void with_types(const TiledProduct& product, const F& f) {
+void with_types([[maybe_unused]] const TiledProduct& product, const F& f) {
+#if defined(TAPESTRY_PAIRS)
+  f(static_cast<Pair*>(nullptr), static_cast<BFloat16*>(nullptr));
+#else
   constexpr float* kFloat = nullptr;
   switch (product.dtype) {
-#if defined(__AVX512BF16__)
-    case kBFloat16:
-      return product.pairs ? f(static_cast<Pair*>(nullptr), static_cast<BFloat16*>(nullptr))
-                           : f(kFloat, static_cast<BFloat16*>(nullptr));
-#elif defined(__AVX2__)
+#if defined(__AVX2__)
     case kBFloat16:
       return f(kFloat, static_cast<BFloat16*>(nullptr));
-#endif
-#if defined(__AVX2__)
     case kFloat16:
       return f(kFloat, static_cast<Float16*>(nullptr));
 #endif
     default:
       return f(kFloat, kFloat);
   }
+#endif
 }
 
 }  // namespace
 
+#if !defined(TAPESTRY_PAIRS)
 int64_t tile_rows() { return kTileRows; }
 int64_t tile_columns() { return kLane; }
 int64_t panel_vectors() { return kPanelVectors; }
@@ -452,6 +451,7 @@ int64_t panel_bytes(int64_t m, int64_t n, int64_t items) {
   const int64_t vectors = least(kPanelVectors, ceil_div(n, kLane)) * panels_together(m, n, items);
   return items * vectors * kLane * static_cast<int64_t>(sizeof(float));
 }
+#endif
 
 void pack_tiles(const TiledProduct& product, int64_t begin, int64_t end) {
   with_types(product, [&](auto* item, auto* element) {
