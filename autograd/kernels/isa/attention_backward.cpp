@@ -269,7 +269,7 @@ class BackwardPart {
     }
   }
 
-  void store_rows(int64_t rows, C factor, C* in, T* out, int64_t stride) const {
+  [[gnu::noinline]] void store_rows(int64_t rows, C factor, C* in, T* out, int64_t stride) const {
     for (int64_t i = 0; i < rows; ++i) {
       C* row = in + i * padded_;
       TAPESTRY_VECTOR_LOOP
