@@ -6,20 +6,25 @@
 
 #include "autograd/kernels/attention_units.h"
 #include "autograd/kernels/cpu.h"
+#include "autograd/kernels/gemm_tiled.h"
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/kernels/scratch.h"
 #include "autograd/kernels/work_counter.h"
 
 namespace tapestry::kernels {
 
-TAPESTRY_DECLARE_PER_ISA_AND_BF16(void attention_forward_rows(const AttentionForward& call,
-                                                              const AttentionRows& rows,
-                                                              void* scratch);
-                                  void attention_backward_part(const AttentionBackward& call,
-                                                               const AttentionPart& part,
-                                                               void* scratch))
+// bfloat16 at the level kAvx512Bf16, where it is multiplied in pairs, everything else at the
+// others.
+TAPESTRY_DECLARE_PER_ISA_AND_PAIRS(void attention_forward_rows(const AttentionForward& call,
+                                                               const AttentionRows& rows,
+                                                               void* scratch);
+                                   void attention_backward_part(const AttentionBackward& call,
+                                                                const AttentionPart& part,
+                                                                void* scratch))
 
 namespace {
+
+bool multiplies_pairs(DType dtype) { return dtype == kBFloat16 && has_bfloat16_pairs(); }
 
 /// The call with the totals of its shape filled in, as the loops want them.
 template <class Call>
@@ -93,7 +98,7 @@ void attention(const AttentionForward& wanted) {
   }
   assert(shape_fits(call.dtype, shape) && documents_fit(call.documents, shape));
   const CountedWork work(forward_flops(call));
-  const auto run = TAPESTRY_DISPATCH_AND_BF16(attention_forward_rows);
+  const auto run = TAPESTRY_DISPATCH_PAIRS(multiplies_pairs(call.dtype), attention_forward_rows);
   const AttentionForwardUnits units(shape, num_threads());
   const int64_t bytes =
       attention_forward_scratch(shape.head_dim) * size_of(compute_dtype(call.dtype));
@@ -110,7 +115,7 @@ void attention_backward(const AttentionBackward& wanted) {
   assert(shape_fits(call.dtype, shape) && documents_fit(call.documents, shape));
   // Those of dq, dk, dv and of the probabilities' gradient.
   const CountedWork work(2 * forward_flops(call));
-  const auto run = TAPESTRY_DISPATCH_AND_BF16(attention_backward_part);
+  const auto run = TAPESTRY_DISPATCH_PAIRS(multiplies_pairs(call.dtype), attention_backward_part);
   const AttentionBackwardUnits units(shape, num_threads(), call.documents);
   const int64_t bytes = attention_backward_scratch(shape.head_dim, units.most_keys()) *
                         size_of(compute_dtype(call.dtype));

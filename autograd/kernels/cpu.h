@@ -19,8 +19,8 @@
 namespace tapestry {
 
 /// Instruction-set levels, each containing the ones before it. kAvx512Bf16 adds products of
-/// bfloat16 pairs (AVX512-BF16). kAmx changes only which GEMM runs: the loops compiled for
-/// kAvx512Bf16 serve it.
+/// bfloat16 pairs (AVX512-BF16) and has the loops of kAvx512 for all else. kAmx changes only which
+/// GEMM runs: the loops for kAvx512Bf16 serve it.
 enum class CpuLevel { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 /// The best level of this processor.
@@ -69,16 +69,17 @@ std::string_view name_of(CpuLevel level);
 #define TAPESTRY_DISPATCH_UP_TO_AVX2(function) \
   (::tapestry::cpu_level() >= ::tapestry::CpuLevel::kAvx2 ? &avx2::function : &portable::function)
 
-/// The same for the sources that multiply pairs of bfloat16 and are compiled for that level as well
-/// (bf16_sources in autograd/CMakeLists.txt).
-#define TAPESTRY_DECLARE_PER_ISA_AND_BF16(...) \
-  TAPESTRY_DECLARE_PER_ISA(__VA_ARGS__)        \
-  namespace avx512_bf16 {                      \
-  __VA_ARGS__;                                 \
+/// The same for the sources with loops that multiply pairs of bfloat16 (pair_sources in
+/// autograd/CMakeLists.txt). Only these loops are compiled for kAvx512Bf16, where TAPESTRY_PAIRS is
+/// defined, and the other levels have all others: `pairs` says which are wanted, and may be true
+/// only from kAvx512Bf16 on.
+#define TAPESTRY_DECLARE_PER_ISA_AND_PAIRS(...) \
+  TAPESTRY_DECLARE_PER_ISA(__VA_ARGS__)         \
+  namespace avx512_bf16 {                       \
+  __VA_ARGS__;                                  \
   }
-#define TAPESTRY_DISPATCH_AND_BF16(function)                                             \
-  (::tapestry::cpu_level() >= ::tapestry::CpuLevel::kAvx512Bf16 ? &avx512_bf16::function \
-                                                                : TAPESTRY_DISPATCH(function))
+#define TAPESTRY_DISPATCH_PAIRS(pairs, function) \
+  ((pairs) ? &avx512_bf16::function : TAPESTRY_DISPATCH(function))
 #else
 // One level, whose vectors the compiler maps to what the processor has (NEON on aarch64).
 #define TAPESTRY_DECLARE_PER_ISA(...) \
@@ -88,6 +89,6 @@ std::string_view name_of(CpuLevel level);
 #define TAPESTRY_DISPATCH(function) (&portable::function)
 #define TAPESTRY_DECLARE_UP_TO_AVX2(...) TAPESTRY_DECLARE_PER_ISA(__VA_ARGS__)
 #define TAPESTRY_DISPATCH_UP_TO_AVX2(function) TAPESTRY_DISPATCH(function)
-#define TAPESTRY_DECLARE_PER_ISA_AND_BF16(...) TAPESTRY_DECLARE_PER_ISA(__VA_ARGS__)
-#define TAPESTRY_DISPATCH_AND_BF16(function) TAPESTRY_DISPATCH(function)
+#define TAPESTRY_DECLARE_PER_ISA_AND_PAIRS(...) TAPESTRY_DECLARE_PER_ISA(__VA_ARGS__)
+#define TAPESTRY_DISPATCH_PAIRS(pairs, function) ((void)(pairs), TAPESTRY_DISPATCH(function))
 #endif

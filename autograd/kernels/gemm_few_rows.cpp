@@ -80,10 +80,12 @@ void few_rows_product(const FewRowsProduct& product) {
   constexpr int64_t kRowsTogether = 12;  // a multiple of what tiles have at any level
   // What meets all rows of x, and what is fetched meanwhile, are in the second-level cache.
   constexpr int64_t kStripeRows = 2 * kRowsTogether;
-  const Scratch packed(TAPESTRY_DISPATCH_AND_BF16(few_rows_packed_bytes)(product));
+  const bool pairs =
+      product.form == FewRowsForm::kBFloat16Pairs || product.form == FewRowsForm::kQ8Pairs;
+  const Scratch packed(TAPESTRY_DISPATCH_PAIRS(pairs, few_rows_packed_bytes)(product));
   parallel_for(product.n, std::max<int64_t>(1, kGrainSize / product.k),
                [&](int64_t begin, int64_t end) {
-                 TAPESTRY_DISPATCH_AND_BF16(pack_few_rows)(product, begin, end, packed.get());
+                 TAPESTRY_DISPATCH_PAIRS(pairs, pack_few_rows)(product, begin, end, packed.get());
                });
   const int64_t threads = std::min<int64_t>(num_threads(), ceil_div(product.out, kRowsTogether));
   const int64_t unit_rows =
@@ -100,7 +102,8 @@ void few_rows_product(const FewRowsProduct& product) {
       for (int64_t stripe = start(unit), stop = stripe; stripe < end; stripe = stop) {
         stop = end - stripe < 2 * kStripeRows ? end : stripe + kStripeRows;
         const int64_t next = stop < end ? stop : start(taken);
-        TAPESTRY_DISPATCH_AND_BF16(multiply_few_rows)(product, stripe, stop, next, packed.get());
+        TAPESTRY_DISPATCH_PAIRS(pairs, multiply_few_rows)
+        (product, stripe, stop, next, packed.get());
       }
     }
   });

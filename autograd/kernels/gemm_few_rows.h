@@ -43,7 +43,8 @@ struct FewRowsProduct {
   float beta;
 };
 
-TAPESTRY_DECLARE_PER_ISA_AND_BF16(
+// The level kAvx512Bf16 has the forms of pairs, the others have the other forms.
+TAPESTRY_DECLARE_PER_ISA_AND_PAIRS(
     // Bytes of x as the form multiplies it.
     int64_t few_rows_packed_bytes(const FewRowsProduct& product);
     // Rows [begin, end) of x in that form.

@@ -48,10 +48,10 @@ struct Unit {
   int64_t block;
 };
 
-int64_t tile_rows_here() { return TAPESTRY_DISPATCH_AND_BF16(tile_rows)(); }
+int64_t tile_rows_here() { return TAPESTRY_DISPATCH(tile_rows)(); }
 
 int64_t panel_columns() {
-  return TAPESTRY_DISPATCH_AND_BF16(tile_columns)() * TAPESTRY_DISPATCH_AND_BF16(panel_vectors)();
+  return TAPESTRY_DISPATCH(tile_columns)() * TAPESTRY_DISPATCH(panel_vectors)();
 }
 
 UnitsOfProduct cut(const GroupProduct& given) {
@@ -160,7 +160,7 @@ class Round {
 
  private:
   static int64_t round_up(int64_t columns) {
-    const int64_t vector = TAPESTRY_DISPATCH_AND_BF16(tile_columns)();
+    const int64_t vector = TAPESTRY_DISPATCH(tile_columns)();
     return ceil_div(columns, vector) * vector;
   }
 
@@ -173,7 +173,7 @@ class Round {
         const int64_t from = std::max<int64_t>(0, begin - p.first_packed);
         const int64_t to = std::min(p.packed, end - p.first_packed);
         if (from < to) {
-          TAPESTRY_DISPATCH_AND_BF16(pack_tiles)(p.product, from, to);
+          TAPESTRY_DISPATCH_PAIRS(p.product.pairs, pack_tiles)(p.product, from, to);
         }
       }
     });
@@ -197,11 +197,11 @@ class Round {
       next = taken++;
       const TiledProduct own = columns_of(*now.of, now.chunk);
       if (now.of != before.of || now.chunk != before.chunk) {
-        TAPESTRY_DISPATCH_AND_BF16(pack_all_panels)(own, panels.get());
+        TAPESTRY_DISPATCH_PAIRS(own.pairs, pack_all_panels)(own, panels.get());
       }
       const int64_t begin = now.block * now.of->block_tiles;
       const int64_t end = std::min(begin + now.of->block_tiles, now.of->tiles);
-      TAPESTRY_DISPATCH_AND_BF16(multiply_tiles_fetching)
+      TAPESTRY_DISPATCH_PAIRS(own.pairs, multiply_tiles_fetching)
       (own, begin, end, panels.get(), next < units_ ? first_read(unit(next), now) : ComingRows{});
       before = now;
     }

@@ -32,7 +32,7 @@ int64_t even_part(int64_t n, int64_t most, int64_t unit) {
 }
 
 int64_t packed_bytes(const TiledProduct& product, int64_t items) {
-  const int64_t columns = TAPESTRY_DISPATCH_AND_BF16(tile_columns)();
+  const int64_t columns = TAPESTRY_DISPATCH(tile_columns)();
   return items * ceil_div(product.n, columns) * columns * size_of(kFloat32);
 }
 
@@ -50,18 +50,18 @@ struct Work {
 
 /// The columns are divided: threads take panels of B, and all rows of A pass over each.
 void multiply_by_panels(const TiledProduct& product, const Work& work, int64_t least) {
-  const int64_t tile_work = TAPESTRY_DISPATCH_AND_BF16(tile_rows)() * product.k;
+  const int64_t tile_work = TAPESTRY_DISPATCH(tile_rows)() * product.k;
   parallel_for(work.packed, std::max<int64_t>(1, kGrainSize / tile_work),
                [&](int64_t begin, int64_t end) {
-                 TAPESTRY_DISPATCH_AND_BF16(pack_tiles)(product, begin, end);
+                 TAPESTRY_DISPATCH_PAIRS(product.pairs, pack_tiles)(product, begin, end);
                });
-  const int64_t columns = TAPESTRY_DISPATCH_AND_BF16(tile_columns)();
+  const int64_t columns = TAPESTRY_DISPATCH(tile_columns)();
   const int64_t units = work.tiles * ceil_div(product.n, columns);
-  const int64_t panel_units = TAPESTRY_DISPATCH_AND_BF16(panel_vectors)() * work.tiles;
+  const int64_t panel_units = TAPESTRY_DISPATCH(panel_vectors)() * work.tiles;
   const int64_t team = work.team;
   std::atomic<int64_t> taken = 0;
   parallel_for(team, 1, [&](int64_t first, int64_t last) {
-    const Scratch panel(TAPESTRY_DISPATCH_AND_BF16(panel_bytes)(product.m, product.n, work.items));
+    const Scratch panel(TAPESTRY_DISPATCH(panel_bytes)(product.m, product.n, work.items));
     const bool alone = last - first == team;
     int64_t begin = taken;
     while (begin < units) {
@@ -73,7 +73,8 @@ void multiply_by_panels(const TiledProduct& product, const Work& work, int64_t l
         share -= share % panel_units;
       }
       if (taken.compare_exchange_weak(begin, begin + share)) {
-        TAPESTRY_DISPATCH_AND_BF16(multiply_share)(product, begin, begin + share, panel.get());
+        TAPESTRY_DISPATCH_PAIRS(product.pairs, multiply_share)
+        (product, begin, begin + share, panel.get());
         begin = taken;
       }
     }
@@ -109,14 +110,14 @@ void multiply_by_rows(const TiledProduct& product, const Work& work) {
         }
         if (panels.get() == nullptr) {
           panels = Scratch(packed_bytes(product, work.items));
-          TAPESTRY_DISPATCH_AND_BF16(pack_all_panels)(product, panels.get());
+          TAPESTRY_DISPATCH_PAIRS(product.pairs, pack_all_panels)(product, panels.get());
         }
         const int64_t end = begin + share;
         if (end > product.first_packed) {
-          TAPESTRY_DISPATCH_AND_BF16(pack_tiles)
+          TAPESTRY_DISPATCH_PAIRS(product.pairs, pack_tiles)
           (product, std::max<int64_t>(0, begin - product.first_packed), end - product.first_packed);
         }
-        TAPESTRY_DISPATCH_AND_BF16(multiply_tiles)(product, begin, end, panels.get());
+        TAPESTRY_DISPATCH_PAIRS(product.pairs, multiply_tiles)(product, begin, end, panels.get());
         begin = own.next;
       }
     }
@@ -128,7 +129,7 @@ void run(const TiledProduct& given) {
   const int64_t per_item = product.pairs ? 2 : 1;
   Work work{};
   work.items = ceil_div(product.k, per_item);
-  const int64_t rows = TAPESTRY_DISPATCH_AND_BF16(tile_rows)();
+  const int64_t rows = TAPESTRY_DISPATCH(tile_rows)();
   work.tiles = ceil_div(product.m, rows);
   const bool converted = product.dtype != kFloat32 && !product.pairs;
   const bool in_place =
@@ -137,7 +138,7 @@ void run(const TiledProduct& given) {
   work.packed = work.tiles - product.first_packed;
   const Scratch left(std::max<int64_t>(1, work.packed) * work.items * rows * size_of(kFloat32));
   product.packed_a = left.get();
-  const int64_t columns = TAPESTRY_DISPATCH_AND_BF16(tile_columns)();
+  const int64_t columns = TAPESTRY_DISPATCH(tile_columns)();
   const int64_t units = work.tiles * ceil_div(product.n, columns);
   const int64_t unit_work = rows * product.k * columns;
   const int64_t least =
@@ -187,7 +188,7 @@ void tiled_gemm(const GemmShape& s, const void* a, const void* b, void* c, bool 
   const bool packs_a = s.trans_a || (s.dtype != kFloat32 && !pairs);
   const int64_t block_k = even_part(s.k, kMaxDepth * per_item, per_item);
   const int64_t block_m =
-      even_part(s.m, packs_a ? kMaxPackedRows : kMaxRows, TAPESTRY_DISPATCH_AND_BF16(tile_rows)());
+      even_part(s.m, packs_a ? kMaxPackedRows : kMaxRows, TAPESTRY_DISPATCH(tile_rows)());
   // A C of 16 bits cannot take sums between the blocks of k.
   const bool beside = s.c_dtype != kFloat32 && block_k < s.k;
   const Scratch sums =

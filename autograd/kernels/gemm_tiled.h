@@ -57,9 +57,14 @@ struct ComingRows {
 /// Blocks of the sum, in items: a panel of B of that depth stays in the second-level cache.
 inline constexpr int64_t kMaxDepth = 2048;
 
-TAPESTRY_DECLARE_PER_ISA_AND_BF16(
+TAPESTRY_DECLARE_PER_ISA(
     // Rows of a tile, columns of a vector, vectors of a panel (the last panels may have fewer).
     int64_t tile_rows(); int64_t tile_columns(); int64_t panel_vectors();
+    // What multiply_share() needs for panels that are packed together.
+    int64_t panel_bytes(int64_t m, int64_t n, int64_t items))
+
+// The level kAvx512Bf16 has the products of pairs, the others have those of float32 items.
+TAPESTRY_DECLARE_PER_ISA_AND_PAIRS(
     // Fills packed_a for tiles [begin, end), counted from first_packed on.
     void pack_tiles(const TiledProduct& product, int64_t begin, int64_t end);
     // Copies all of B, panel after panel, to `panels`: k items x n, whole vectors of columns.
@@ -75,10 +80,8 @@ TAPESTRY_DECLARE_PER_ISA_AND_BF16(
                                  const void* panels,
                                  const ComingRows& coming);
     // Computes its share of C: the work is cut into tiles x vectors of columns, panel after panel,
-    // and [begin, end) of these is done. `panel`, for those that are packed together, has
-    // panel_bytes().
-    void multiply_share(const TiledProduct& product, int64_t begin, int64_t end, void* panel);
-    int64_t panel_bytes(int64_t m, int64_t n, int64_t items))
+    // and [begin, end) of these is done. `panel` has panel_bytes().
+    void multiply_share(const TiledProduct& product, int64_t begin, int64_t end, void* panel))
 
 /// Whether tiled_gemm takes that dtype at the level in use: float32 always, bfloat16 and float16
 /// from AVX2 on.

@@ -269,7 +269,7 @@ class BackwardPart {
     }
   }
 
-  void store_rows(int64_t rows, C factor, C* in, T* out, int64_t stride) const {
+  [[gnu::noinline]] void store_rows(int64_t rows, C factor, C* in, T* out, int64_t stride) const {
     for (int64_t i = 0; i < rows; ++i) {
       C* row = in + i * padded_;
       TAPESTRY_VECTOR_LOOP
@@ -327,9 +327,13 @@ class BackwardPart {
 void attention_backward_part(const AttentionBackward& call,
                              const AttentionPart& part,
                              void* scratch) {
+#if defined(TAPESTRY_PAIRS)
+  BackwardPart<BFloat16>(call, part, scratch).run();
+#else
   for_floating(call.dtype, [&](auto* tag) {
-    BackwardPart<std::remove_pointer_t<decltype(tag)>>(call, part, scratch).run();
+    BackwardPart<std::remove_pointer_t<decltype(tag)> >(call, part, scratch).run();
   });
+#endif
 }
 
 }  // namespace tapestry::kernels::TAPESTRY_ISA

@@ -102,11 +102,11 @@ struct Block {
 };
 
 /// The block of `count` keys from k_begin on; `starts` as starts_of() has them.
-inline Block block_of(const AttentionShape& s,
-                      const int32_t* starts,
-                      const Queries& q,
-                      int64_t k_begin,
-                      int64_t count) {
+[[gnu::noinline]] inline Block block_of(const AttentionShape& s,
+                                        const int32_t* starts,
+                                        const Queries& q,
+                                        int64_t k_begin,
+                                        int64_t count) {
   constexpr int64_t kAny = int64_t{1} << 40;
   const int64_t shift = q.begin + s.q_offset - k_begin;
   Block block;
@@ -182,12 +182,12 @@ inline const bool* mask_row(
 }
 
 /// Whether some of the queries may look at some of `count` keys from `key` on.
-inline bool lets_through(const AttentionMask& mask,
-                         int64_t sample,
-                         int64_t head,
-                         const Queries& q,
-                         int64_t key,
-                         int64_t count) {
+[[gnu::noinline]] inline bool lets_through(const AttentionMask& mask,
+                                           int64_t sample,
+                                           int64_t head,
+                                           const Queries& q,
+                                           int64_t key,
+                                           int64_t count) {
   if (mask.data == nullptr) {
     return true;
   }
@@ -207,12 +207,12 @@ inline bool lets_through(const AttentionMask& mask,
 
 /// Sets the scores that are not visible to -inf.
 template <class C>
-void hide_scores(const AttentionMask& mask,
-                 int64_t sample,
-                 int64_t head,
-                 const Queries& q,
-                 const Block& block,
-                 C* scores) {
+[[gnu::noinline]] void hide_scores(const AttentionMask& mask,
+                                   int64_t sample,
+                                   int64_t head,
+                                   const Queries& q,
+                                   const Block& block,
+                                   C* scores) {
   const C hidden = -static_cast<C>(__builtin_inf());
   for (int64_t j = block.k_count; j < block.k_rows; ++j) {
     for (int64_t i = 0; i < block.columns; ++i) {
@@ -266,7 +266,7 @@ inline Exponents exponents_of(double scale) {
 }
 
 template <class C>
-void apply_sign(const Exponents& e, const Block& block, C* scores) {
+[[gnu::noinline]] void apply_sign(const Exponents& e, const Block& block, C* scores) {
   if (e.sign == 1) {
     return;
   }
@@ -279,12 +279,12 @@ void apply_sign(const Exponents& e, const Block& block, C* scores) {
 
 /// Adds the bias of a head to scores that are yet to be multiplied by |scale|.
 template <class C>
-void add_bias(const AttentionShape& s,
-              const double* slopes,
-              int64_t head,
-              const Queries& q,
-              const Block& block,
-              C* scores) {
+[[gnu::noinline]] void add_bias(const AttentionShape& s,
+                                const double* slopes,
+                                int64_t head,
+                                const Queries& q,
+                                const Block& block,
+                                C* scores) {
   if (slopes == nullptr) {
     return;
   }
@@ -301,12 +301,12 @@ void add_bias(const AttentionShape& s,
 
 /// factors [keys, queries] = 0 or 1 / (1 - p).
 template <class C>
-void dropout_factors(const AttentionShape& s,
-                     int64_t sample,
-                     int64_t head,
-                     const Queries& q,
-                     const Block& block,
-                     C* factors) {
+[[gnu::noinline]] void dropout_factors(const AttentionShape& s,
+                                       int64_t sample,
+                                       int64_t head,
+                                       const Queries& q,
+                                       const Block& block,
+                                       C* factors) {
   const uint64_t threshold = bernoulli_threshold(1.0 - s.dropout_p);
   const auto kept = static_cast<C>(1.0 / (1.0 - s.dropout_p));
   const bool own_stream = s.sample_streams != nullptr;

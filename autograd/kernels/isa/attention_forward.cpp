@@ -232,9 +232,13 @@ class ForwardRows {
 void attention_forward_rows(const AttentionForward& call,
                             const AttentionRows& rows,
                             void* scratch) {
+#if defined(TAPESTRY_PAIRS)
+  ForwardRows<BFloat16>(call, rows, scratch).run();
+#else
   for_floating(call.dtype, [&](auto* tag) {
-    ForwardRows<std::remove_pointer_t<decltype(tag)>>(call, rows, scratch).run();
+    ForwardRows<std::remove_pointer_t<decltype(tag)> >(call, rows, scratch).run();
   });
+#endif
 }
 
 }  // namespace tapestry::kernels::TAPESTRY_ISA

@@ -40,7 +40,7 @@ struct WideOperands {
 
   /// `count` rows of `dim` elements: as they lie if they are of the compute type, `direct`, and
   /// fill whole tiles and vectors; else copied, with zeros up to kB rows and whole vectors.
-  static Operand<Item> rows(
+  [[gnu::noinline]] static Operand<Item> rows(
       const T* x, int64_t stride, int64_t count, int64_t dim, bool direct, Item* buffer) {
     const int64_t padded = attention_padded(dim);
     if constexpr (kSame<T, C>) {
@@ -75,7 +75,7 @@ struct WideOperands {
   }
 };
 
-#if defined(__AVX512BF16__)
+#if defined(TAPESTRY_PAIRS)
 struct PairOperands {
   using C = float;
   using Item = Pair;
@@ -84,12 +84,12 @@ struct PairOperands {
   /// Items in a row: whole vectors, for the transpose.
   static int64_t row_items(int64_t dim) { return round_up(dim, 32) / 2; }
 
-  static Operand<Item> rows(const BFloat16* x,
-                            int64_t stride,
-                            int64_t count,
-                            int64_t dim,
-                            bool /*direct*/,
-                            Item* buffer) {
+  [[gnu::noinline]] static Operand<Item> rows(const BFloat16* x,
+                                              int64_t stride,
+                                              int64_t count,
+                                              int64_t dim,
+                                              bool /*direct*/,
+                                              Item* buffer) {
     const int64_t items = row_items(dim);
     const int64_t whole = round_down(dim, 32);
     const __mmask32 rest = (1U << static_cast<uint32_t>(dim - whole)) - 1;
@@ -175,7 +175,7 @@ template <class T>
 struct OperandsFor {
   using type = WideOperands<T>;
 };
-#if defined(__AVX512BF16__)
+#if defined(TAPESTRY_PAIRS)
 template <>
 struct OperandsFor<BFloat16> {
   using type = PairOperands;

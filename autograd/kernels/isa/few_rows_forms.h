@@ -16,6 +16,20 @@ namespace {
 
 inline constexpr int64_t kLane = kLanes<float>;
 
+/// float16 scale of a block.
+[[gnu::always_inline]] inline float scale_of(const char* block) {
+  uint16_t bits = 0;
+  __builtin_memcpy(&bits, block, sizeof(bits));
+#if defined(__F16C__)
+  return _cvtsh_ss(bits);
+#else
+  Float16 scale;
+  scale.bits = bits;
+  return static_cast<float>(scale);
+#endif
+}
+
+#if !defined(TAPESTRY_PAIRS)
 /// Keeps a vector that is used several times from being loaded for each use: with 16 registers
 /// that is what compilers do, and loads are then the limit.
 [[gnu::always_inline]] inline FloatVector in_registers(FloatVector v) {
@@ -93,19 +107,6 @@ struct EvenOdd {
   return {in_registers(two.even), in_registers(two.odd)};
 }
 
-/// float16 scale of a block.
-[[gnu::always_inline]] inline float scale_of(const char* block) {
-  uint16_t bits = 0;
-  __builtin_memcpy(&bits, block, sizeof(bits));
-#if defined(__F16C__)
-  return _cvtsh_ss(bits);
-#else
-  Float16 scale;
-  scale.bits = bits;
-  return static_cast<float>(scale);
-#endif
-}
-
 /// A block of Q8_0 as floats.
 struct Q8Floats {
   static constexpr int64_t kCount = kQ8Block;
@@ -151,7 +152,7 @@ struct Q8Floats {
 
 [[gnu::always_inline]] inline const float* in_registers(const float* x) { return x; }
 
-#if defined(__AVX512BF16__)
+#else
 [[gnu::always_inline]] inline __m512bh in_registers(__m512bh x) { return x; }
 
 struct Pairs {

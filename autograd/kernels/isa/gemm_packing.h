@@ -18,7 +18,7 @@ namespace {
 /// of a 16-bit element, converted as it is copied.
 template <class Item>
 inline constexpr int64_t kPerItem = 1;
-#if defined(__AVX512BF16__)
+#if defined(TAPESTRY_PAIRS)
 template <>
 inline constexpr int64_t kPerItem<Pair> = 2;
 #endif

@@ -15,18 +15,25 @@ namespace {
 constexpr int kPanelVectors = 3;
 constexpr int64_t kLane = kLanes<float>;
 
+// What products are made of at this level. What their factors were stored as matters only where
+// they are copied and where C is written.
+#if defined(TAPESTRY_PAIRS)
+using Item = Pair;
+#else
+using Item = float;
+#endif
+
 [[gnu::always_inline]] inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/// C = alpha sums + beta C, `columns` of each of `rows`.
 template <class T>
-[[gnu::always_inline]] inline void finish_rows(int64_t rows,
-                                               int64_t columns,
-                                               float* sums,
-                                               int64_t ld,
-                                               float alpha,
-                                               float beta,
-                                               T* c,
-                                               int64_t ldc) {
+[[gnu::always_inline]] inline void finish_columns(int64_t rows,
+                                                  int64_t columns,
+                                                  float* sums,
+                                                  int64_t ld,
+                                                  float alpha,
+                                                  float beta,
+                                                  T* c,
+                                                  int64_t ldc) {
   for (int64_t r = 0; r < rows; ++r) {
     float* sum = sums + r * ld;
     T* out = c + r * ldc;
@@ -45,6 +52,24 @@ template <class T>
       }
     }
     store_row(columns, sum, out);
+  }
+}
+
+/// C = alpha sums + beta C, `columns` of each of `rows`.
+template <class T>
+[[gnu::noinline]] void finish_rows(int64_t rows,
+                                   int64_t columns,
+                                   float* sums,
+                                   int64_t ld,
+                                   float alpha,
+                                   float beta,
+                                   T* c,
+                                   int64_t ldc) {
+  constexpr int64_t kMost = kPanelVectors * kLane;
+  if (columns == kMost) {  // a constant: whole vectors
+    finish_columns(rows, kMost, sums, ld, alpha, beta, c, ldc);
+  } else {
+    finish_columns(rows, columns, sums, ld, alpha, beta, c, ldc);
   }
 }
 
@@ -83,7 +108,7 @@ class Fetch {
   int64_t per_turn_ = 0;
 };
 
-template <class Item, class Element, int kVectors, class Fetching = NoFetch>
+template <int kVectors, class Fetching = NoFetch>
 class PanelOfC {
  public:
   static constexpr int64_t kWidth = kVectors * kLane;
@@ -97,6 +122,7 @@ class PanelOfC {
         column_(column),
         columns_(least(kWidth, product.n - column)),
         items_(items_of<Item>(product.k)),
+        converted_(product.dtype != kFloat32 && !product.pairs),
         fetch_(fetch) {}
 
   [[gnu::noinline]] void multiply(int64_t tile_begin, int64_t tile_end) {
@@ -114,16 +140,16 @@ class PanelOfC {
       if (g.beta != 0 && tile + 1 < tile_end) {
         prefetch(row + kTileRows);
       }
-      if (in_place && rows == kTileRows) {
-        sum(tile, onto_c, static_cast<float*>(g.c) + row * g.ldc + column_, g.ldc);
-        continue;
-      }
+      const bool direct = in_place && rows == kTileRows;
       alignas(64) float sums[kTileRows * kWidth];
-      if (start != nullptr) {
+      if (!direct && start != nullptr) {
         copy_tile(start + row * ld_start + column_, ld_start, rows, sums);
       }
-      sum(tile, start != nullptr, sums, kWidth);
-      finish(row, rows, onto_c ? 0 : g.beta, sums);
+      float* c = direct ? static_cast<float*>(g.c) + row * g.ldc + column_ : sums;
+      sum(tile, start != nullptr, c, direct ? g.ldc : kWidth);
+      if (!direct) {
+        finish(row, rows, onto_c ? 0 : g.beta, sums);
+      }
     }
   }
 
@@ -143,20 +169,21 @@ class PanelOfC {
 
   [[gnu::always_inline]] void sum(int64_t tile, bool accumulate, float* c, int64_t ldc) {
     const TiledProduct& g = product_;
-    const auto* packed =
+    const auto* a =
         static_cast<const Item*>(g.packed_a) + (tile - g.first_packed) * items_ * kTileRows;
-    if constexpr (kConverts<Item, Element>) {
-      if (!g.trans_a) {
-        multiply<false>(packed, items_, accumulate, c, ldc);
-        return;
-      }
-    } else if (tile < g.first_packed) {
-      const auto* rows = static_cast<const Element*>(g.a) + tile * kTileRows * g.lda;
-      multiply<false>(reinterpret_cast<const Item*>(rows), g.lda / kPerItem<Item>, accumulate, c,
-                      ldc);
-      return;
+    int64_t lda = items_;
+    bool across = converted_ ? g.trans_a : true;
+    if (!converted_ && tile < g.first_packed) {
+      a = reinterpret_cast<const Item*>(static_cast<const char*>(g.a) +
+                                        tile * kTileRows * g.lda * size_of(g.dtype));
+      lda = g.lda / kPerItem<Item>;
+      across = false;
     }
-    multiply<true>(packed, kTileRows, accumulate, c, ldc);
+    if (across) {
+      multiply<true>(a, kTileRows, accumulate, c, ldc);
+    } else {
+      multiply<false>(a, lda, accumulate, c, ldc);
+    }
   }
 
   template <bool kTransA>
@@ -201,20 +228,22 @@ class PanelOfC {
     }
   }
 
-  [[gnu::always_inline]] void finish(int64_t row, int64_t rows, float beta, float* sums) const {
+  void finish(int64_t row, int64_t rows, float beta, float* sums) const {
     const TiledProduct& g = product_;
     const auto to = [&](auto* c) {
-      c += row * g.ldc + column_;
-      if (columns_ == kWidth) {  // a constant: whole vectors
-        finish_rows(rows, kWidth, sums, kWidth, g.alpha, beta, c, g.ldc);
-      } else {
-        finish_rows(rows, columns_, sums, kWidth, g.alpha, beta, c, g.ldc);
-      }
+      finish_rows(rows, columns_, sums, kWidth, g.alpha, beta, c + row * g.ldc + column_, g.ldc);
     };
-    if (g.c_dtype == kFloat32) {
-      to(static_cast<float*>(g.c));
-    } else {
-      to(static_cast<Element*>(g.c));
+    switch (g.c_dtype) {
+#if defined(__AVX2__)
+      case kBFloat16:
+        return to(static_cast<BFloat16*>(g.c));
+#if !defined(TAPESTRY_PAIRS)
+      case kFloat16:
+        return to(static_cast<Float16*>(g.c));
+#endif
+#endif
+      default:
+        to(static_cast<float*>(g.c));
     }
   }
 
@@ -223,6 +252,7 @@ class PanelOfC {
   int64_t column_;
   int64_t columns_;
   int64_t items_;
+  bool converted_;
   [[no_unique_address]] Fetching fetch_;
 };
 
@@ -238,24 +268,55 @@ class PanelOfC {
   return tiles > kLeastTiles ? tiles : kLeastTiles;
 }
 
+/// Calls f with a null pointer of what the items are made of.
+template <class F>
+[[gnu::always_inline]] inline void with_element([[maybe_unused]] DType dtype, const F& f) {
+#if defined(TAPESTRY_PAIRS)
+  f(static_cast<BFloat16*>(nullptr));
+#else
+  switch (dtype) {
+#if defined(__AVX2__)
+    case kBFloat16:
+      return f(static_cast<BFloat16*>(nullptr));
+    case kFloat16:
+      return f(static_cast<Float16*>(nullptr));
+#endif
+    default:
+      return f(static_cast<float*>(nullptr));
+  }
+#endif
+}
+
+/// Copies `columns` columns of B to panels of that many vectors, one after the other.
+template <int kVectors>
+[[gnu::noinline]] void pack_columns(const TiledProduct& product,
+                                    int64_t column,
+                                    int64_t columns,
+                                    Item* packed) {
+  with_element(product.dtype, [&](auto* element) {
+    using Element = std::remove_pointer_t<decltype(element)>;
+    const Factor<Item, Element> b = {static_cast<const Element*>(product.b), product.ldb,
+                                     product.trans_b, product.k};
+    pack_panels<kVectors * kLane>(b, column, columns, packed);
+  });
+}
+
 /// `panels` neighbouring panels from `column` on.
-template <class Item, class Element, int kVectors>
+template <int kVectors>
 void multiply_panels(const TiledProduct& product,
                      int64_t column,
                      int64_t panels,
                      int64_t tile_begin,
                      int64_t tile_end,
                      Item* packed) {
-  const Factor<Item, Element> b = {static_cast<const Element*>(product.b), product.ldb,
-                                   product.trans_b, product.k};
   constexpr int64_t kWidth = kVectors * kLane;
   const int64_t items = items_of<Item>(product.k);
   const int64_t size = items * kWidth;
-  pack_panels<kWidth>(b, column, least(panels * kWidth, product.n - column), packed);
+  pack_columns<kVectors>(product, column, least(panels * kWidth, product.n - column), packed);
   const int64_t step = tiles_together(items, panels);
   for (int64_t tile = tile_begin; tile < tile_end; tile += step) {
     for (int64_t panel = 0; panel < panels; ++panel) {
-      PanelOfC<Item, Element, kVectors>(product, packed + panel * size, column + panel * kWidth)
+      PanelOfC<kVectors>(product, packed + panel * size, column + panel * kWidth)
           .multiply(tile, least(tile + step, tile_end));
     }
   }
@@ -297,99 +358,7 @@ void for_panels(const TiledProduct& product, const F& f) {
   }
 }
 
-template <class Item, class Element>
-void pack_all_typed(const TiledProduct& product, Item* packed) {
-  const Factor<Item, Element> b = {static_cast<const Element*>(product.b), product.ldb,
-                                   product.trans_b, product.k};
-  const int64_t items = items_of<Item>(product.k);
-  for_panels(product, [&](int64_t v, auto vectors) {
-    constexpr int64_t kWidth = decltype(vectors)::value * kLane;
-    pack<kWidth>(b, v * kLane, least(kWidth, product.n - v * kLane), packed + v * kLane * items);
-  });
-}
-
-template <class Item, class Element>
-void multiply_tiles_typed(const TiledProduct& product,
-                          int64_t begin,
-                          int64_t end,
-                          const Item* packed) {
-  const int64_t items = items_of<Item>(product.k);
-  const int64_t step = tiles_together(items, 2);
-  for (int64_t tile = begin; tile < end; tile += step) {
-    for_panels(product, [&](int64_t v, auto vectors) {
-      PanelOfC<Item, Element, decltype(vectors)::value>(product, packed + v * kLane * items,
-                                                        v * kLane)
-          .multiply(tile, least(tile + step, end));
-    });
-  }
-}
-
-template <class Item, class Element>
-void multiply_fetching_typed(const TiledProduct& product,
-                             int64_t begin,
-                             int64_t end,
-                             const Item* packed,
-                             const ComingRows& coming) {
-  const int64_t items = items_of<Item>(product.k);
-  const int64_t size = size_of(product.c_dtype);
-  const int64_t row = begin * kTileRows;
-  for_panels(product, [&](int64_t v, auto vectors) {
-    constexpr int kVectors = decltype(vectors)::value;
-    const int64_t next = (v + kVectors) * kLane;
-    ComingRows after = coming;
-    if (next < product.n) {
-      after = {};
-      if (product.beta != 0) {
-        after = {static_cast<const char*>(product.c) + (row * product.ldc + next) * size,
-                 least(end * kTileRows, product.m) - row,
-                 least(kPanelVectors * kLane, product.n - next) * size, product.ldc * size};
-      }
-    }
-    PanelOfC<Item, Element, kVectors, Fetch>(product, packed + v * kLane * items, v * kLane,
-                                             Fetch(after, end - begin, items))
-        .multiply(begin, end);
-  });
-}
-
-template <class Item, class Element>
-void multiply_typed(const TiledProduct& product, int64_t begin, int64_t end, Item* packed) {
-  const int64_t vectors = ceil_div(product.n, kLane);
-  const int64_t tiles = ceil_div(product.m, kTileRows);
-  const int64_t together = panels_together(product.m, product.n, items_of<Item>(product.k));
-  int64_t width = 0;
-  for (int64_t v = 0; v * tiles < end; v += width) {
-    width = panel_width(vectors - v);
-    if ((v + width) * tiles <= begin) {
-      continue;
-    }
-    // Rounded in the same way at both ends: neighbouring shares meet.
-    const int64_t from = begin <= v * tiles ? 0 : ceil_div(begin - v * tiles, width);
-    const int64_t to = least(tiles, ceil_div(end - v * tiles, width));
-    if (from >= to) {
-      continue;
-    }
-    switch (width) {
-      case 1:
-        multiply_panels<Item, Element, 1>(product, v * kLane, 1, from, to, packed);
-        break;
-      case 2:
-        multiply_panels<Item, Element, 2>(product, v * kLane, 1, from, to, packed);
-        break;
-      default: {
-        // Whole panels of this share, but for what goes two and two.
-        int64_t panels = 1;
-        while (from == 0 && panels < together && (v + (panels + 1) * width) * tiles <= end &&
-               vectors - (v + panels * width) >= width && vectors - (v + panels * width) != 4) {
-          ++panels;
-        }
-        multiply_panels<Item, Element, kPanelVectors>(product, v * kLane, panels, from, to, packed);
-        width *= panels;
-      }
-    }
-  }
-}
-
-template <class Item, class Element>
+template <class Element>
 void pack_tiles_typed(const TiledProduct& product, int64_t begin, int64_t end) {
   const Factor<Item, Element> a = {static_cast<const Element*>(product.a), product.lda,
                                    !product.trans_a, product.k};
@@ -420,30 +389,9 @@ void pack_tiles_typed(const TiledProduct& product, int64_t begin, int64_t end) {
   }
 }
 
-/// Calls f with null pointers to the item that the product is made of and to what that is made of.
-template <class F>
-void with_types(const TiledProduct& product, const F& f) {
-  constexpr float* kFloat = nullptr;
-  switch (product.dtype) {
-#if defined(__AVX512BF16__)
-    case kBFloat16:
-      return product.pairs ? f(static_cast<Pair*>(nullptr), static_cast<BFloat16*>(nullptr))
-                           : f(kFloat, static_cast<BFloat16*>(nullptr));
-#elif defined(__AVX2__)
-    case kBFloat16:
-      return f(kFloat, static_cast<BFloat16*>(nullptr));
-#endif
-#if defined(__AVX2__)
-    case kFloat16:
-      return f(kFloat, static_cast<Float16*>(nullptr));
-#endif
-    default:
-      return f(kFloat, kFloat);
-  }
-}
-
 }  // namespace
 
+#if !defined(TAPESTRY_PAIRS)
 int64_t tile_rows() { return kTileRows; }
 int64_t tile_columns() { return kLane; }
 int64_t panel_vectors() { return kPanelVectors; }
@@ -452,28 +400,33 @@ int64_t panel_bytes(int64_t m, int64_t n, int64_t items) {
   const int64_t vectors = least(kPanelVectors, ceil_div(n, kLane)) * panels_together(m, n, items);
   return items * vectors * kLane * static_cast<int64_t>(sizeof(float));
 }
+#endif
 
 void pack_tiles(const TiledProduct& product, int64_t begin, int64_t end) {
-  with_types(product, [&](auto* item, auto* element) {
-    pack_tiles_typed<std::remove_pointer_t<decltype(item)>,
-                     std::remove_pointer_t<decltype(element)>>(product, begin, end);
+  with_element(product.dtype, [&](auto* element) {
+    pack_tiles_typed<std::remove_pointer_t<decltype(element)>>(product, begin, end);
   });
 }
 
 void pack_all_panels(const TiledProduct& product, void* panels) {
-  with_types(product, [&](auto* item, auto* element) {
-    using Item = std::remove_pointer_t<decltype(item)>;
-    pack_all_typed<Item, std::remove_pointer_t<decltype(element)>>(product,
-                                                                   static_cast<Item*>(panels));
+  const int64_t items = items_of<Item>(product.k);
+  for_panels(product, [&](int64_t v, auto vectors) {
+    constexpr int kVectors = decltype(vectors)::value;
+    pack_columns<kVectors>(product, v * kLane, least(kVectors * kLane, product.n - v * kLane),
+                           static_cast<Item*>(panels) + v * kLane * items);
   });
 }
 
 void multiply_tiles(const TiledProduct& product, int64_t begin, int64_t end, const void* panels) {
-  with_types(product, [&](auto* item, auto* element) {
-    using Item = std::remove_pointer_t<decltype(item)>;
-    multiply_tiles_typed<Item, std::remove_pointer_t<decltype(element)>>(
-        product, begin, end, static_cast<const Item*>(panels));
-  });
+  const auto* packed = static_cast<const Item*>(panels);
+  const int64_t items = items_of<Item>(product.k);
+  const int64_t step = tiles_together(items, 2);
+  for (int64_t tile = begin; tile < end; tile += step) {
+    for_panels(product, [&](int64_t v, auto vectors) {
+      PanelOfC<decltype(vectors)::value>(product, packed + v * kLane * items, v * kLane)
+          .multiply(tile, least(tile + step, end));
+    });
+  }
 }
 
 void multiply_tiles_fetching(const TiledProduct& product,
@@ -481,19 +434,64 @@ void multiply_tiles_fetching(const TiledProduct& product,
                              int64_t end,
                              const void* panels,
                              const ComingRows& coming) {
-  with_types(product, [&](auto* item, auto* element) {
-    using Item = std::remove_pointer_t<decltype(item)>;
-    multiply_fetching_typed<Item, std::remove_pointer_t<decltype(element)>>(
-        product, begin, end, static_cast<const Item*>(panels), coming);
+  const auto* packed = static_cast<const Item*>(panels);
+  const int64_t items = items_of<Item>(product.k);
+  const int64_t size = size_of(product.c_dtype);
+  const int64_t row = begin * kTileRows;
+  for_panels(product, [&](int64_t v, auto vectors) {
+    constexpr int kVectors = decltype(vectors)::value;
+    const int64_t next = (v + kVectors) * kLane;
+    ComingRows after = coming;
+    if (next < product.n) {
+      after = {};
+      if (product.beta != 0) {
+        after = {static_cast<const char*>(product.c) + (row * product.ldc + next) * size,
+                 least(end * kTileRows, product.m) - row,
+                 least(kPanelVectors * kLane, product.n - next) * size, product.ldc * size};
+      }
+    }
+    PanelOfC<kVectors, Fetch>(product, packed + v * kLane * items, v * kLane,
+                              Fetch(after, end - begin, items))
+        .multiply(begin, end);
   });
 }
 
 void multiply_share(const TiledProduct& product, int64_t begin, int64_t end, void* panel) {
-  with_types(product, [&](auto* item, auto* element) {
-    using Item = std::remove_pointer_t<decltype(item)>;
-    multiply_typed<Item, std::remove_pointer_t<decltype(element)>>(product, begin, end,
-                                                                   static_cast<Item*>(panel));
-  });
+  auto* packed = static_cast<Item*>(panel);
+  const int64_t vectors = ceil_div(product.n, kLane);
+  const int64_t tiles = ceil_div(product.m, kTileRows);
+  const int64_t together = panels_together(product.m, product.n, items_of<Item>(product.k));
+  int64_t width = 0;
+  for (int64_t v = 0; v * tiles < end; v += width) {
+    width = panel_width(vectors - v);
+    if ((v + width) * tiles <= begin) {
+      continue;
+    }
+    // Rounded in the same way at both ends: neighbouring shares meet.
+    const int64_t from = begin <= v * tiles ? 0 : ceil_div(begin - v * tiles, width);
+    const int64_t to = least(tiles, ceil_div(end - v * tiles, width));
+    if (from >= to) {
+      continue;
+    }
+    switch (width) {
+      case 1:
+        multiply_panels<1>(product, v * kLane, 1, from, to, packed);
+        break;
+      case 2:
+        multiply_panels<2>(product, v * kLane, 1, from, to, packed);
+        break;
+      default: {
+        // Whole panels of this share, but for what goes two and two.
+        int64_t panels = 1;
+        while (from == 0 && panels < together && (v + (panels + 1) * width) * tiles <= end &&
+               vectors - (v + panels * width) >= width && vectors - (v + panels * width) != 4) {
+          ++panels;
+        }
+        multiply_panels<kPanelVectors>(product, v * kLane, panels, from, to, packed);
+        width *= panels;
+      }
+    }
+  }
 }
 
 }  // namespace tapestry::kernels::TAPESTRY_ISA

@@ -36,7 +36,7 @@ struct Product {
   }
 };
 
-#if defined(__AVX512BF16__)
+#if defined(TAPESTRY_PAIRS)
 /// Two bfloat16, the first in the low half.
 struct Pair {
   uint32_t bits;
