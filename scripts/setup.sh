@@ -5,7 +5,7 @@
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 readonly root
 readonly build="$root/build/release"
-readonly mib_per_job=1536  # what a compiler process takes at most
+readonly mib_per_job=1792  # what a compiler process takes at most
 
 fail() {  # fail EXIT_CODE MESSAGE...
   local code=$1
