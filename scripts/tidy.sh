@@ -36,15 +36,19 @@ else
   } | sort -u)
 fi
 
+declare -A is_compiled=()
+for file in "${compiled[@]}"; do
+  is_compiled["$file"]=1
+done
 files=()
 for file in "${wanted[@]}"; do
-  if printf '%s\n' "${compiled[@]}" | grep -qxF -- "$file"; then
+  if [[ -n "${is_compiled["$file"]:-}" ]]; then
     files+=("$file")
   else
     echo "tidy.sh: $file is passed over: not compiled in $build, or a file of kernels/isa" >&2
   fi
 done
 ((${#files[@]} > 0)) || exit 0
-# The build is GCC's, with warning options that clang-tidy does not know.
+# The build is GCC's, with options that clang-tidy does not know.
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy -p "$build" --quiet \
-  --extra-arg=-Wno-unknown-warning-option
+  --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-unused-command-line-argument

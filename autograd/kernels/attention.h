@@ -111,7 +111,7 @@ struct AttentionForward {
   AttentionOutput out;
   void* lse = nullptr;
 };
-void attention(const AttentionForward& call);
+void attention(const AttentionForward& wanted);
 
 /// Writes dq, dk and dv, all three, from dout and what `attention` returned;
 /// the probabilities are computed again. With P the probabilities, M the
@@ -140,6 +140,6 @@ struct AttentionBackward {
   /// between.
   bool add_dkv = false;
 };
-void attention_backward(const AttentionBackward& call);
+void attention_backward(const AttentionBackward& wanted);
 
 }  // namespace tapestry::kernels

@@ -439,7 +439,7 @@ accuracy::VerdictReport measure_op_errors(const AllConfig& config,
   auto found = std::make_shared<Measurements>();
   PretrainOptions own = options;
   own.rehearsed_steps = measured.steps;
-  own.observers.push_back(
+  own.observers.emplace_back(
       [names, found](TrainOneStepCell& /*cell*/) -> std::unique_ptr<StepObserver> {
         return std::make_unique<OpErrors>(*names, found);
       });
