@@ -7,6 +7,9 @@
 # takes half the time. LOOPS: but for these sources.
 function(tapestry_layer folder)
   cmake_parse_arguments(ARG "FLAT;STEERS" "TARGET" "LOOPS;USES;LIBS;PRIVATE_LIBS" ${ARGN})
+  if(ARG_LOOPS AND NOT ARG_STEERS)
+    message(FATAL_ERROR "tapestry_layer(${folder}): LOOPS without STEERS, where all sources have -O3")
+  endif()
   string(REPLACE "/" "_" folder_name "${folder}")
   set(name "${folder_name}")
   if(ARG_TARGET)

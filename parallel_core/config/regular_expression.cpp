@@ -11,9 +11,11 @@ struct RegularExpression::Compiled {
 };
 
 RegularExpression::RegularExpression(const std::string& text) {
-  const std::string reason = complaint(text);
-  check<ValueError>(reason.empty(), "'", text, "' is no regular expression: ", reason);
-  compiled_ = std::make_shared<const Compiled>(Compiled{std::regex(text)});
+  try {
+    compiled_ = std::make_shared<const Compiled>(Compiled{std::regex(text)});
+  } catch (const std::regex_error& error) {
+    throw ValueError(concat("'", text, "' is no regular expression: ", error.what()));
+  }
 }
 
 std::string RegularExpression::complaint(const std::string& text) {

@@ -331,7 +331,8 @@ void attention_backward_part(const AttentionBackward& call,
   BackwardPart<BFloat16>(call, part, scratch).run();
 #else
   for_floating(call.dtype, [&](auto* tag) {
-    BackwardPart<std::remove_pointer_t<decltype(tag)> >(call, part, scratch).run();
+    using T = std::remove_pointer_t<decltype(tag)>;
+    BackwardPart<T>(call, part, scratch).run();
   });
 #endif
 }

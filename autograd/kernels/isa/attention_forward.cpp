@@ -236,7 +236,8 @@ void attention_forward_rows(const AttentionForward& call,
   ForwardRows<BFloat16>(call, rows, scratch).run();
 #else
   for_floating(call.dtype, [&](auto* tag) {
-    ForwardRows<std::remove_pointer_t<decltype(tag)> >(call, rows, scratch).run();
+    using T = std::remove_pointer_t<decltype(tag)>;
+    ForwardRows<T>(call, rows, scratch).run();
   });
 #endif
 }
