@@ -3,12 +3,12 @@
 //
 // A row is n elements per operand, each with its stride in elements: 1 is contiguous, 0 repeats one
 // element, any sign is allowed. The output may be exactly an input (same address and stride), never
-// a shifted one. float32 functions are within 3e-7 relative of the exact value (gelu 4e-7;
-// gelu_tanh and the derivatives 3e-7 of the larger of value and argument; sigmoid and silu lose
-// what is below 1e-37); float64 ones are libm's. float16 and bfloat16 are computed in float32 and
-// rounded once; before that, gelu of bfloat16 and its derivative are within 8e-6. The functions
-// below return the row for the CPU level in use, or nullptr where the operation has no meaning for
-// the dtype.
+// a shifted one. float32 functions are within 3e-7 relative of the exact value (gelu 5e-7;
+// gelu_tanh and the derivatives 3e-7 of the larger of value and argument, that of gelu 2.5e-7
+// absolute; sigmoid and silu lose what is below 1e-37); float64 ones are libm's. float16 and
+// bfloat16 are computed in float32 and rounded once; before that, gelu of bfloat16 and its
+// derivative are within 8e-6. The functions below return the row for the CPU level in use, or
+// nullptr where the operation has no meaning for the dtype.
 #pragma once
 
 #include <cstdint>

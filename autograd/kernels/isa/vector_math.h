@@ -80,9 +80,10 @@ inline constexpr float kLn2Low = -2.12194440e-4F;
 
 /// e^r = 1 + r + r^2 q(r), |r| <= ln(2) / 2.
 TAPESTRY_INLINE float exp_of_fraction(float r) {
-  const float q = polynomial(r, 5.000000097e-01F, 1.666651712e-01F, 4.166620042e-02F,
-                             8.369096263e-03F, 1.395085003e-03F);
-  return 1.0F + multiply_add(r * r, q, r);
+  const float r2 = r * r;
+  const float q = polynomial(r2, polynomial(r, 5.000000097e-01F, 1.666651712e-01F),
+                             polynomial(r, 4.166620042e-02F, 8.369096263e-03F), 1.395085003e-03F);
+  return 1.0F + multiply_add(r2, q, r);
 }
 
 /// e^x = 2^n e^r with r = x - n ln 2. Relative error below 2e-7; NaN, infinities and overflow as in
@@ -99,16 +100,6 @@ TAPESTRY_INLINE float exp(float x) {
   const float scale1 = float_of(static_cast<uint32_t>(half + 127) << 23U);
   const float scale2 = float_of((static_cast<uint32_t>(exponent) - half + 127U) << 23U);
   return p * scale1 * scale2;
-}
-
-/// e^x for x <= 0, where results below 2^-126 may be 0: the exponent fits one factor.
-TAPESTRY_INLINE float exp_of_negative(float x) {
-  constexpr float kShift = 12582912.0F + 127.0F;
-  const float shifted = multiply_add(x, 1.44269504F, kShift);
-  const float n = shifted - kShift;
-  const float p = exp_of_fraction(multiply_add(n, -kLn2Low, multiply_add(n, -kLn2High, x)));
-  const auto exponent = static_cast<int32_t>(bits_of(shifted) - bits_of(12582912.0F));
-  return p * float_of(static_cast<uint32_t>(exponent > 0 ? exponent : 0) << 23U);
 }
 
 /// log x = n log 2 + log(1 + f), 1 + f in [sqrt(1/2), sqrt(2)); log(1 + f) = f - f^2/2 + f^3 P(f).
@@ -141,17 +132,41 @@ TAPESTRY_INLINE float tanh(float x) {
   return a < 0.625F ? small : large;
 }
 
-/// Phi(-a) = e^(-a^2/2) t Q(t), t = 1 / (1 + 0.3 a), for 0 <= a <= 20; *gaussian = e^(-a^2/2).
-/// The error is relative, so that products with the tail lose nothing.
+/// At most 20, where e^(-a^2/2) is 0 already: for a >= 0, also NaN, which becomes 20.
+TAPESTRY_INLINE float normal_argument(float a) {
+  // A choice among floats would become one for everything that follows from it, three instructions
+  // each; the smaller of two integers is one instruction.
+  constexpr int32_t kLimit = 0x41a00000;  // 20
+  const auto bits = static_cast<int32_t>(bits_of(a));
+  const int32_t smaller = bits < kLimit ? bits : kLimit;
+  return float_of(static_cast<uint32_t>(smaller));
+}
+
+/// Phi(-a) = e^(-a^2/2) t Q(t), t = 1 / (1 + 0.3 a), for a >= 0; *gaussian = e^(-a^2/2), which is 0
+/// where it would be below 2^-126. The error is relative, so that products with the tail lose
+/// nothing. NaN stays NaN in the tail alone.
 TAPESTRY_INLINE float normal_tail(float a, float* gaussian) {
-  const float s = a * a;
-  const float e = exp_of_negative(-0.5F * s);
-  *gaussian = multiply_add(e, -0.5F * square_error(a, s), e);
+  constexpr float kShift = 12582912.0F + 127.0F;  // rounds as in exp(), and biases the exponent
+  const float c = normal_argument(a);
+  const float s = c * c;
+  const float shifted = multiply_add(s, -0.72134752F, kShift);
+  const float n = shifted - kShift;
+  const float rounded = multiply_add(n, -kLn2Low, multiply_add(n, -kLn2High, -0.5F * s));
+  const float r = multiply_add(square_error(c, s), -0.5F, rounded);
+  const auto exponent = static_cast<int32_t>(bits_of(shifted) - bits_of(12582912.0F));
+  const float scale = float_of(static_cast<uint32_t>(exponent > 0 ? exponent : 0) << 23U);
+  *gaussian = exp_of_fraction(r) * scale;
+  // Terms in pairs and pairs of pairs: one after the other they would wait longer than they
+  // compute.
   const float t = 1.0F / multiply_add(a, 0.3F, 1.0F);
-  return *gaussian * t *
-         polynomial(t, 1.196867166e-01F, 1.195713182e-01F, 1.102393399e-01F, 7.837226047e-02F,
-                    9.620480204e-02F, -7.950892224e-02F, 1.918829879e-01F, -2.282845540e-01F,
-                    1.124646916e-01F, -2.062864223e-02F);
+  const float t2 = t * t;
+  const float q = polynomial(t2 * t2,
+                             polynomial(t2, polynomial(t, 1.196867166e-01F, 1.195713182e-01F),
+                                        polynomial(t, 1.102393399e-01F, 7.837226047e-02F)),
+                             polynomial(t2, polynomial(t, 9.620480204e-02F, -7.950892224e-02F),
+                                        polynomial(t, 1.918829879e-01F, -2.282845540e-01F)),
+                             polynomial(t, 1.124646916e-01F, -2.062864223e-02F));
+  return *gaussian * t * q;
 }
 
 /// x P(x^2) below 1, else 1 - 2 Phi(-sqrt(2) x).
@@ -161,24 +176,15 @@ TAPESTRY_INLINE float erf(float x) {
       polynomial(x * x, 1.128379166e+00F, -3.761262582e-01F, 1.128358515e-01F, -2.685381194e-02F,
                  5.188327688e-03F, -8.010193651e-04F, 7.853861461e-05F);
   float unused = 0;
-  const float tail = normal_tail(clamp(a * 1.41421356F, 0.0F, 20.0F), &unused);
+  const float tail = normal_tail(a * 1.41421356F, &unused);
   return a < 1.0F ? x * p : __builtin_copysignf(1.0F - 2.0F * tail, x);
 }
 
-/// |x|, at most 20: beyond that e^(-x^2/2) is 0.
-TAPESTRY_INLINE float normal_argument(float x) {
-  const float a = __builtin_fabsf(x);
-  return a > 20.0F ? 20.0F : a;
-}
-
-/// Phi(x): 1/2 + x R(x^2) between -1 and 1, the tail beyond; *gaussian = e^(-x^2/2).
+/// Phi(x); *gaussian = e^(-x^2/2). What 1 - Phi(-x) loses near 0 is half of the tail's own error.
 TAPESTRY_INLINE float normal_cdf(float x, float* gaussian) {
-  const float a = normal_argument(x);
+  const float a = __builtin_fabsf(x);
   const float tail = normal_tail(a, gaussian);
-  const float r = polynomial(x * x, 3.989422654e-01F, -6.648962086e-02F, 9.967385660e-03F,
-                             -1.169653746e-03F, 9.438455192e-05F);
-  const float near = multiply_add(x, r, 0.5F);
-  return a < 1.0F ? near : (x < 0 ? tail : 1.0F - tail);
+  return x < 0 ? tail : 1.0F - tail;
 }
 
 TAPESTRY_INLINE float gelu(float x) {
@@ -187,20 +193,23 @@ TAPESTRY_INLINE float gelu(float x) {
 }
 
 /// Phi(x) + x phi(x), constant beyond 20.
+TAPESTRY_INLINE float gelu_derivative_of(float x, float cdf, float gaussian) {
+  const float c = __builtin_copysignf(normal_argument(__builtin_fabsf(x)), x);
+  return multiply_add(c * 0.398942280F, gaussian, cdf);
+}
 TAPESTRY_INLINE float gelu_derivative(float x) {
-  const float c = __builtin_copysignf(normal_argument(x), x);
   float gaussian = 0;
   const float cdf = normal_cdf(x, &gaussian);
-  return multiply_add(c * 0.398942280F, gaussian, cdf);
+  return gelu_derivative_of(x, cdf, gaussian);
 }
 
 /// Phi(x) for bfloat16, whose rounding is a thousand times coarser: within 2e-6 relative for |x| <
-/// 5, 8e-6 beyond, in half the operations. The tail serves all x: what 1 - Phi(-x) loses near 0 is
-/// below the error.
+/// 5, 8e-6 beyond, in half the operations.
 TAPESTRY_INLINE float rough_normal_cdf(float x, float* gaussian) {
   constexpr float kShift = 12582912.0F + 127.0F;
-  const float a = normal_argument(x);
-  const float power = -0.5F * (a * a);
+  const float a = __builtin_fabsf(x);
+  const float c = normal_argument(a);
+  const float power = -0.5F * (c * c);
   const float shifted = multiply_add(power, 1.44269504F, kShift);
   const float r = multiply_add(shifted - kShift, -0.69314718F, power);
   const float q =
@@ -211,8 +220,9 @@ TAPESTRY_INLINE float rough_normal_cdf(float x, float* gaussian) {
   const float t = 1.0F / multiply_add(a, 0.2F, 1.0F);
   const float tail =
       *gaussian * t *
-      polynomial(t, 8.035014053e-02F, 7.109270669e-02F, 1.325344177e-01F, -1.231799507e-01F,
-                 4.469310748e-01F, -3.868204492e-01F, 2.790926851e-01F);
+      polynomial(t * t, polynomial(t, 8.035014053e-02F, 7.109270669e-02F),
+                 polynomial(t, 1.325344177e-01F, -1.231799507e-01F),
+                 polynomial(t, 4.469310748e-01F, -3.868204492e-01F), 2.790926851e-01F);
   return x < 0 ? tail : 1.0F - tail;
 }
 
@@ -222,10 +232,9 @@ TAPESTRY_INLINE float rough_gelu(float x) {
 }
 
 TAPESTRY_INLINE float rough_gelu_derivative(float x) {
-  const float c = __builtin_copysignf(normal_argument(x), x);
   float gaussian = 0;
   const float cdf = rough_normal_cdf(x, &gaussian);
-  return multiply_add(c * 0.398942280F, gaussian, cdf);
+  return gelu_derivative_of(x, cdf, gaussian);
 }
 
 TAPESTRY_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
