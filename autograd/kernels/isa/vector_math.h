@@ -80,6 +80,13 @@ inline constexpr float kLn2Low = -2.12194440e-4F;
 
 /// e^r = 1 + r + r^2 q(r), |r| <= ln(2) / 2.
 TAPESTRY_INLINE float exp_of_fraction(float r) {
+  const float q = polynomial(r, 5.000000097e-01F, 1.666651712e-01F, 4.166620042e-02F,
+                             8.369096263e-03F, 1.395085003e-03F);
+  return 1.0F + multiply_add(r * r, q, r);
+}
+
+/// The same with terms in pairs, for who has to wait for it; rounded in other places.
+TAPESTRY_INLINE float exp_of_fraction_in_pairs(float r) {
   const float r2 = r * r;
   const float q = polynomial(r2, polynomial(r, 5.000000097e-01F, 1.666651712e-01F),
                              polynomial(r, 4.166620042e-02F, 8.369096263e-03F), 1.395085003e-03F);
@@ -155,7 +162,7 @@ TAPESTRY_INLINE float normal_tail(float a, float* gaussian) {
   const float r = multiply_add(square_error(c, s), -0.5F, rounded);
   const auto exponent = static_cast<int32_t>(bits_of(shifted) - bits_of(12582912.0F));
   const float scale = float_of(static_cast<uint32_t>(exponent > 0 ? exponent : 0) << 23U);
-  *gaussian = exp_of_fraction(r) * scale;
+  *gaussian = exp_of_fraction_in_pairs(r) * scale;
   // Terms in pairs and pairs of pairs: one after the other they would wait longer than they
   // compute.
   const float t = 1.0F / multiply_add(a, 0.3F, 1.0F);
