@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <string_view>
 #include <system_error>
 
 namespace tapestry {
@@ -22,6 +24,23 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
     throw IoError(concat(path_, ": cannot read: not a regular file"));
   }
   size_ = static_cast<uint64_t>(status.st_size);
+  refuse_pointer();
+}
+
+// A clone without git-lfs has texts of three lines in place of large files.
+void InputFile::refuse_pointer() {
+  constexpr std::string_view kBeginning = "version https://git-lfs.github.com/spec/";
+  constexpr uint64_t kMostBytes = 1024;  // by the specification of Git LFS
+  std::array<char, kBeginning.size()> text{};
+  if (size_ > kMostBytes ||
+      ::pread(descriptor_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) ||
+      std::string_view(text.data(), text.size()) != kBeginning) {
+    return;
+  }
+  ::close(descriptor_);
+  throw IoError(concat(path_,
+                       ": is a Git LFS pointer and not the file itself; fetch that with "
+                       "git lfs pull"));
 }
 
 InputFile::InputFile(InputFile&& other) noexcept

@@ -17,7 +17,8 @@ namespace tapestry {
 /// several threads.
 class InputFile {
  public:
-  /// IoError if it does not exist, may not be read, or is not a regular file.
+  /// IoError if it does not exist, may not be read, is not a regular file, or is a Git LFS pointer
+  /// in place of one.
   explicit InputFile(std::string path);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&& other) noexcept;
@@ -40,6 +41,8 @@ class InputFile {
   }
 
  private:
+  void refuse_pointer();
+
   std::string path_;
   uint64_t size_ = 0;
   int descriptor_ = -1;

@@ -37,10 +37,11 @@ std::unique_ptr<data::Tokenizer> tokenizer_of_examples(const AllConfig& config, 
                     "name it with dataset_config.tokenizer_model (and tokenizer_type, which is ",
                     d.tokenizer_type, ")");
   auto tokenizer = data::make_tokenizer(d.tokenizer_type, run.tokenizer_model);
-  check<ValueError>(tokenizer->vocab_size() <= config.model_config.vocab_size,
-                    "model_config.vocab_size is ", config.model_config.vocab_size,
-                    ", but the examples' is the ", tokenizer->describe(),
-                    "; raise vocab_size or use the model's own tokenizer");
+  check<ValueError>(
+      tokenizer->vocab_size() <= config.model_config.vocab_size, "model_config.vocab_size is ",
+      config.model_config.vocab_size, ", but the examples' is the ", tokenizer->describe(),
+      "; use the model's own tokenizer, raise vocab_size where a model begins, or give one "
+      "that exists a row for each id with `export --grow_vocab --to hf`");
   return tokenizer;
 }
 
