@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <system_error>
 
-#include "autograd/io/input_file.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry::data {
@@ -17,13 +16,6 @@ namespace {
 std::string error_text(int error) { return std::generic_category().message(error); }
 
 }  // namespace
-
-std::string read_file(const std::string& path) {
-  const InputFile file(path);
-  std::string bytes(file.size(), '\0');
-  file.read_at(0, bytes.data(), bytes.size(), "content");
-  return bytes;
-}
 
 void make_directories(const std::string& path) {
   std::error_code error;

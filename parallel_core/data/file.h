@@ -1,12 +1,13 @@
-// Whole files, folders and locks.
+// Folders and locks, and whole files as `data::read_file`.
 #pragma once
 
 #include <string>
 
+#include "autograd/io/input_file.h"
+
 namespace tapestry::data {
 
-/// The whole file. IoError if it cannot be read.
-std::string read_file(const std::string& path);
+using tapestry::read_file;
 
 /// Makes the folder and those above it. IoError if that fails.
 void make_directories(const std::string& path);
