@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace tapestry::data {
 
@@ -10,6 +11,11 @@ std::string read_file(const std::string& path);
 
 /// Makes the folder and those above it. IoError if that fails.
 void make_directories(const std::string& path);
+
+/// Removes temporaries of AtomicFile in a folder whose process is gone, of files whose names begin
+/// with `name`. Whoever writes such files there holds the DirectoryLock. Returns remarks.
+std::vector<std::string> remove_stale_temporaries(const std::string& directory,
+                                                  const std::string& name = "");
 
 /// Holds an exclusive lock on a folder, across processes, while it lives.
 class DirectoryLock {
