@@ -24,6 +24,9 @@ struct KeptExample {
 struct EncodedLine {
   std::vector<KeptExample> examples;
   bool unrolled = false;
+  int64_t rendered = 0;
+  int64_t plain = 0;
+  int64_t begins_twice = 0;
   std::exception_ptr error;
 };
 
@@ -51,9 +54,12 @@ EncodedLine encode_line(const std::string& text,
         example, encoding.format, place,
         [&](const AnsweredText& answered) {
           line.unrolled = answered.unrolled_to.has_value();
+          ++(answered.rendered ? line.rendered : line.plain);
           line.examples.push_back(
-              kept_of(encode_example(answered, *encoding.tokenizer, encoding.eod, encoding.learned),
+              kept_of(encode_example(answered, *encoding.tokenizer, encoding.eod, encoding.learned,
+                                     encoding.next_turn),
                       encoding));
+          line.begins_twice += line.examples.back().example.begins_twice ? 1 : 0;
         },
         encoding.without_format);
   } catch (const ValueError& error) {
@@ -73,7 +79,8 @@ ExampleCounts& ExampleCounts::operator+=(const ExampleCounts& other) {
        {&ExampleCounts::lines, &ExampleCounts::unrolled, &ExampleCounts::examples,
         &ExampleCounts::cut, &ExampleCounts::dropped_long, &ExampleCounts::without_answer,
         &ExampleCounts::tokens, &ExampleCounts::cut_tokens, &ExampleCounts::learned,
-        &ExampleCounts::crossing}) {
+        &ExampleCounts::crossing, &ExampleCounts::rendered, &ExampleCounts::plain,
+        &ExampleCounts::begins_twice}) {
     this->*member += other.*member;
   }
   return *this;
@@ -124,6 +131,9 @@ void ExampleFile::encode(Block& block, const ExampleEncoding& encoding) {
       std::rethrow_exception(encoded[i].error);
     }
     counts_.unrolled += encoded[i].unrolled ? 1 : 0;
+    counts_.rendered += encoded[i].rendered;
+    counts_.plain += encoded[i].plain;
+    counts_.begins_twice += encoded[i].begins_twice;
     for (const auto& [example, length] : encoded[i].examples) {
       add(example, length, block.lines[i], encoding);
     }
