@@ -5,7 +5,9 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "examples/gpt/command_line.h"
 #include "parallel_core/data/tokenizer.h"
+#include "parallel_core/data/turn_end.h"
 #include "parallel_core/data/utf8.h"
 #include "parallel_core/inference/stopped_text.h"
 #include "parallel_core/training/program.h"
@@ -48,12 +50,18 @@ Answers::Answers(const OpenModel& opened,
 
 void Answers::set_chat(chat::ChatFormat format, const std::string& system) {
   system_ = system;
-  // The token that ends a turn, also where generation_config.json does not name it.
-  if (const auto id = opened_.saved.tokenizer->id_of(format.eos_token)) {
-    if (std::find(sampling_.stop_ids.begin(), sampling_.stop_ids.end(), *id) ==
+  // The tokens that end a turn, also where generation_config.json does not name them.
+  const auto stop_at = [&](int32_t id) {
+    if (std::find(sampling_.stop_ids.begin(), sampling_.stop_ids.end(), id) ==
         sampling_.stop_ids.end()) {
-      sampling_.stop_ids.push_back(*id);
+      sampling_.stop_ids.push_back(id);
     }
+  };
+  if (const auto id = opened_.saved.tokenizer->id_of(format.eos_token)) {
+    stop_at(*id);
+  }
+  if (const auto turn = data::find_turn_end(format, *opened_.saved.tokenizer); turn.id >= 0) {
+    stop_at(turn.id);
   }
   chat_ = std::move(format);
 }
@@ -93,6 +101,13 @@ Answers::Prompt Answers::prompt_of(const PromptLine& line, bool chat, int64_t nu
   } else {
     ids = tokenizer.encode(*line.prompt);
     request.prompt = opened_.saved.start;
+    if (speaks_ && !request.prompt.empty() && !ids.empty() &&
+        request.prompt.back() == ids.front()) {
+      say("generate",
+          concat("the prompt begins with ", token_text(ids.front()),
+                 ", which the tokenizer puts in front of every text as well, and so has it twice; "
+                 "leave it out of the prompt"));
+    }
   }
   request.prompt.insert(request.prompt.end(), ids.begin(), ids.end());
   return {std::move(request), StoppedText(tokenizer, ids, stops_), !renders};

@@ -52,7 +52,7 @@ std::vector<NamedValue> named_values(const ModuleTensor& tensor);
 class NameMap {
  public:
   NameMap() = default;
-  /// A YAML or JSON file: a mapping of expressions (ECMAScript) to texts, in which $1 is the first
+  /// A YAML or JSON file: a mapping of expressions to texts, in which $1 is the first
   /// group. IoError if it cannot be read; ValueError, with the file and the entry, for anything
   /// else than such a mapping.
   explicit NameMap(const std::string& file);

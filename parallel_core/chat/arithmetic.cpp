@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "parallel_core/chat/operators.h"
+#include "parallel_core/chat/text.h"
 #include "parallel_core/chat/text_format.h"
 
 namespace tapestry::chat::jinja {
@@ -153,7 +154,7 @@ Value repeated(Run& run, const Value& value, int64_t times) {
     for (size_t i = 0; i < count && !bytes.empty(); ++i) {
       out += bytes;
     }
-    return run.text(std::move(out));
+    return value.is_markup() ? run.marked(std::move(out)) : run.text(std::move(out));
   }
   const Sequence& sequence = value.sequence();
   Values items;
@@ -167,6 +168,16 @@ Value repeated(Run& run, const Value& value, int64_t times) {
 bool is_repeatable(const Value& value) { return value.is_text() || is_list_or_tuple(value); }
 
 Value joined(Run& run, const Value& left, const Value& right) {
+  if (left.is_markup() || right.is_markup()) {
+    const auto part = [&](const Value& value) {
+      run.letters(value.is_markup() ? 0 : value.bytes().size());
+      return value.is_markup() ? value.bytes() : escaped(value.bytes());
+    };
+    std::string out = part(left);
+    run.check_text(out.size() + right.bytes().size());
+    out += part(right);
+    return run.marked(std::move(out));
+  }
   if (left.is_text()) {
     std::string out;
     run.check_text(left.bytes().size() + right.bytes().size());
@@ -203,6 +214,9 @@ Value apply(Run& run, BinaryOperator op, const Value& left, const Value& right) 
       return repeated(run, right, left.integer());
     }
   } else if (op == BinaryOperator::kModulo && left.is_text()) {
+    if (left.is_markup()) {
+      run.fail("% of a text that `safe` has marked is not known here");
+    }
     return run.text(percent_format(run, left.bytes(), right));
   }
   fail_operands(run, op, left, right);

@@ -12,8 +12,7 @@ namespace tapestry::chat::jinja {
 using Filter = Value (*)(Run& run, const Value& input, const Arguments& arguments);
 using Test = bool (*)(Run& run, const Value& input, const Arguments& arguments);
 
-/// Null where there is none of the name. `safe` is not among them: it marks a text, and what a
-/// marked text makes of others is not known here.
+/// Null where there is none of the name.
 Filter find_filter(std::string_view name);
 Test find_test(std::string_view name);
 

@@ -19,8 +19,10 @@ using Json = nlohmann::ordered_json;  ///< `tojson` writes keys in the order in 
 
 /// How much a rendering may take; more is a ValueError.
 struct RenderLimits {
-  int64_t steps = 10'000'000;  ///< operations; 64 bytes of text made, or an element copied, are one
-  int64_t bytes = 64 << 20;    ///< of the result, and of each text that the template makes
+  /// Operations; 64 bytes that are made, searched, copied or compared, 4 that are gone through
+  /// letter by letter, or an element copied are one.
+  int64_t steps = 10'000'000;
+  int64_t bytes = 64 << 20;  ///< of the result, and of each text that the template makes
 };
 
 /// What `{% generation %}` marks say of a text: that these bytes [begin, end) are the model's.

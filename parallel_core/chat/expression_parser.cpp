@@ -46,23 +46,6 @@ ExpressionPtr ExpressionParser::finished(ExpressionPtr node) {
   return node;
 }
 
-void ExpressionParser::finish() {
-  if (!unplaced_safe_.empty()) {
-    tokens_.fail_at(unplaced_safe_.front(),
-                    "filter 'safe' is only known here as the last one of an output: elsewhere it "
-                    "changes what texts beside it become");
-  }
-}
-
-ExpressionPtr ExpressionParser::parse_output() {
-  ExpressionPtr node = parse_tuple();
-  if (node->kind == ExpressionKind::kFilter && node->text == "safe") {
-    unplaced_safe_.pop_back();
-    return std::move(node->parts[0]);
-  }
-  return node;
-}
-
 ExpressionPtr ExpressionParser::parse_tuple(bool with_conditional, std::string_view end) {
   const int line = tokens_.current().line;
   std::vector<ExpressionPtr> items;

@@ -19,8 +19,6 @@ class ExpressionParser {
   ExpressionPtr parse_expression();
   /// One, or a tuple of several; ends before the end of the tag or the name `end`.
   ExpressionPtr parse_tuple(bool with_conditional = true, std::string_view end = "");
-  /// What stands in {{ }}.
-  ExpressionPtr parse_output();
   /// `| f | g` behind `set x`, or null.
   ExpressionPtr parse_block_filters();
   /// `f | g` behind `filter`.
@@ -28,8 +26,6 @@ class ExpressionParser {
 
   /// Macros whose bodies are being read: told which of the special variables they use.
   std::vector<MacroSyntax*>& open_macros() { return open_macros_; }
-  /// Fails if a `safe` stood where it is not known.
-  void finish();
 
  private:
   ExpressionPtr make(Expression::Kind kind, int line, std::vector<ExpressionPtr> parts = {});
@@ -64,7 +60,6 @@ class ExpressionParser {
 
   TokenStream& tokens_;
   std::vector<MacroSyntax*> open_macros_;
-  std::vector<int> unplaced_safe_;  // lines
 };
 
 }  // namespace tapestry::chat::jinja

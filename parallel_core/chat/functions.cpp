@@ -198,6 +198,7 @@ Value strftime_now(Run& run, const Arguments& arguments) {
   std::tm time{};
   localtime_r(&*run.now(), &time);
   constexpr size_t kMaxFormat = 4096;
+  run.scan(64 * kMaxFormat);
   if (format.size() > kMaxFormat) {
     run.fail("strftime_now: the format has more than ", kMaxFormat, " bytes");
   }

@@ -61,7 +61,7 @@ Value get_key(Run& run, const Value& self, const Arguments& arguments) {
   if (bound[0]->is_sequence() || bound[0]->is_dict()) {
     run.fail("unhashable type: '", bound[0]->type_name(), "'");
   }
-  run.step(bound[0]->is_text() ? 1 : self.dict().entries().size());
+  run.step(bound[0]->is_text() ? 1 + bound[0]->bytes().size() / 16 : self.dict().entries().size());
   const Value* found = self.dict().find(*bound[0]);
   return found != nullptr ? *found : bound[1].value_or(Value(None{}));
 }

@@ -112,8 +112,8 @@ bool less(Run& run, const Value& a, const Value& b) {
 bool contains(Run& run, const Value& container, const Value& item) {
   if (container.is_text()) {
     const std::string& wanted = text_of(run, item, "what is looked for in a text");
-    run.step(container.bytes().size() / 256);
-    return container.bytes().find(wanted) != std::string::npos;
+    run.scan(container.bytes().size() + wanted.size());
+    return find_first(container.bytes(), wanted) != std::string_view::npos;
   }
   const auto is_item = [&](const Value& value) { return equal(run, value, item); };
   if (container.is_sequence()) {
@@ -124,7 +124,7 @@ bool contains(Run& run, const Value& container, const Value& item) {
     if (item.is_sequence() || item.is_dict()) {
       run.fail("unhashable type: '", item.type_name(), "'");
     }
-    run.step(item.is_text() ? 1 : container.dict().entries().size());
+    run.step(item.is_text() ? 1 + item.bytes().size() / 16 : container.dict().entries().size());
     return container.dict().find(item) != nullptr;
   }
   if (container.is_iterator()) {

@@ -32,7 +32,6 @@ class StatementParser {
     if (tokens_.current().kind != Token::Kind::kEnd) {
       tokens_.fail_unexpected("a statement");
     }
-    expressions_.finish();
     syntax.names = tokens_.take_names();
     return syntax;
   }
@@ -53,7 +52,7 @@ class StatementParser {
         body.back()->data = tokens_.next().text;
       } else if (token.kind == Token::Kind::kVariableBegin) {
         body.push_back(make_statement(StatementKind::kOutput, tokens_.next().line));
-        body.back()->expression = expressions_.parse_output();
+        body.back()->expression = expressions_.parse_tuple();
         tokens_.expect(Token::Kind::kVariableEnd, "'}}'");
       } else if (token.kind == Token::Kind::kBlockBegin) {
         tokens_.next();

@@ -175,9 +175,7 @@ ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr node) {
   if (tokens_.current().is_operator("(")) {
     filtered->arguments = parse_arguments();
   }
-  if (name == "safe") {
-    unplaced_safe_.push_back(line);
-  } else if (filtered->filter == nullptr) {
+  if (filtered->filter == nullptr) {
     tokens_.fail_at(line, "filter '", name, "' is not known here");
   }
   check_named_function(*filtered);

@@ -4,14 +4,9 @@
 #include <utility>
 
 #include "parallel_core/chat/object.h"
+#include "parallel_core/chat/text.h"
 
 namespace tapestry::chat::jinja {
-
-namespace {
-
-constexpr size_t kBytesPerStep = 64;
-
-}  // namespace
 
 void Run::fail_steps() const {
   fail("rendering takes more than the ", limits_.steps,
@@ -24,8 +19,15 @@ void Run::fail_bytes() const {
 
 Value Run::text(std::string bytes) {
   check_text(bytes.size());
-  step(bytes.size() / kBytesPerStep);
+  scan(bytes.size());
   return Value(std::move(bytes));
+}
+
+Value Run::marked(std::string bytes) {
+  check_text(bytes.size());
+  scan(bytes.size());
+  const bool ascii = is_ascii(bytes);
+  return Value(std::make_shared<const Text>(Text{std::move(bytes), ascii, true}));
 }
 
 int Run::depth_over(const Values& items) const {

@@ -38,6 +38,11 @@ class Run {
       fail_steps();
     }
   }
+  /// Bytes that are gone through as memory, searched, copied or compared.
+  void scan(size_t bytes) { step(bytes / kBytesPerStep); }
+  /// Bytes that are gone through letter by letter. Counted before, so that what is made of them on
+  /// the way, several bytes for each, is bounded, too.
+  void letters(size_t bytes) { step(bytes / kLettersPerStep); }
   /// Before values are made that step() will count.
   void check_steps(size_t count) const {
     if (static_cast<int64_t>(count) > steps_left_) [[unlikely]] {
@@ -53,6 +58,8 @@ class Run {
 
   /// Values that a template makes, counted.
   Value text(std::string bytes);
+  /// A text that `safe` has marked; see Text.
+  Value marked(std::string bytes);
   Value sequence(Sequence::Form form, Values items);
   Value list(Values items) { return sequence(Sequence::Form::kList, std::move(items)); }
   Value tuple(Values items) { return sequence(Sequence::Form::kTuple, std::move(items)); }
@@ -100,6 +107,9 @@ class Run {
   const std::optional<std::time_t>& now() const { return now_; }
 
  private:
+  static constexpr size_t kBytesPerStep = 64;
+  static constexpr size_t kLettersPerStep = 4;
+
   [[noreturn, gnu::cold]] void fail_steps() const;
   [[noreturn, gnu::cold]] void fail_bytes() const;
 

@@ -32,6 +32,7 @@ std::vector<Value> path_of(Run& run, const Value& attribute) {
   std::vector<Value> parts;
   std::string_view rest = attribute.bytes();
   while (true) {
+    run.step();
     const size_t dot = std::min(rest.find('.'), rest.size());
     const std::string_view part = rest.substr(0, dot);
     int64_t index = 0;
@@ -79,7 +80,11 @@ class AttributeGetter {
 };
 
 Value without_case(Run& run, Value value, bool case_sensitive) {
-  return case_sensitive || !value.is_text() ? value : run.text(to_lower(value.bytes()));
+  if (case_sensitive || !value.is_text()) {
+    return value;
+  }
+  run.letters(value.bytes().size());
+  return run.text(to_lower(value.bytes()));
 }
 
 // ---- One of them, or something about them.
@@ -108,7 +113,10 @@ Value last(Run& run, const Value& input, const Arguments& arguments) {
     run.fail("'generator' object is not reversible; use `last` of its `list`");
   }
   const Values items = items_of(run, input);
-  return items.empty() ? run.undefined("No last item, sequence was empty.") : items.back();
+  if (items.empty()) {
+    return run.undefined("No last item, sequence was empty.");
+  }
+  return input.is_markup() ? run.marked(items.back().bytes()) : items.back();
 }
 
 template <bool largest>
@@ -204,6 +212,7 @@ Value sort(Run& run, const Value& input, const Arguments& arguments) {
   if (is_given(bound[2]) && bound[2]->is_text()) {
     std::string_view rest = bound[2]->bytes();
     for (bool more = true; more;) {
+      run.step();
       const size_t comma = std::min(rest.find(','), rest.size());
       getters.emplace_back(run, run.text(std::string(rest.substr(0, comma))));
       more = comma < rest.size();

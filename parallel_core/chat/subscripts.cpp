@@ -21,16 +21,21 @@ std::optional<size_t> place_of_index(int64_t index, size_t size) {
   return place >= 0 && place < count ? std::optional(static_cast<size_t>(place)) : std::nullopt;
 }
 
+// A part of a text, marked as that is.
+Value like(Run& run, const Text& text, std::string_view part) {
+  return text.markup ? run.marked(std::string(part)) : run.text(std::string(part));
+}
+
 Value element_of_text(Run& run, const Text& text, int64_t index, const Value& otherwise) {
-  if (text.ascii) {
-    const std::optional<size_t> place = place_of_index(index, text.bytes.size());
-    return place ? run.text(text.bytes.substr(*place, 1)) : otherwise;
+  run.step(text.ascii ? 0 : text.bytes.size() / 16);
+  const size_t size = text.ascii ? text.bytes.size() : count_code_points(text.bytes);
+  const std::optional<size_t> place = place_of_index(index, size);
+  if (!place) {
+    return otherwise;
   }
-  run.step(text.bytes.size() / 16);
-  const std::vector<size_t> starts = code_point_starts(text.bytes);
-  const std::optional<size_t> place = place_of_index(index, starts.size() - 1);
-  return place ? run.text(text.bytes.substr(starts[*place], starts[*place + 1] - starts[*place]))
-               : otherwise;
+  const size_t begin = text.ascii ? *place : place_of_code_point(text.bytes, *place);
+  const std::string_view rest = std::string_view(text.bytes).substr(begin);
+  return like(run, text, rest.substr(0, text.ascii ? 1 : place_of_code_point(rest, 1)));
 }
 
 // The places that start:stop:step means, as slice.indices says.
@@ -71,24 +76,24 @@ void for_each_place(const SlicePlaces& places, Take take) {
 
 Value slice_of_text(
     Run& run, const Text& text, const Value& start, const Value& stop, const Value& step) {
-  const std::vector<size_t> starts =
-      text.ascii ? std::vector<size_t>() : code_point_starts(text.bytes);
-  run.step(starts.size() / 16);
-  const size_t size = text.ascii ? text.bytes.size() : starts.size() - 1;
+  run.step(text.ascii ? 0 : text.bytes.size() / 16);
+  const std::string_view bytes = text.bytes;
+  const size_t size = text.ascii ? bytes.size() : count_code_points(bytes);
   const SlicePlaces places = slice_places(run, size, start, stop, step);
   if (places.step == 1) {
     const auto first = static_cast<size_t>(places.start);
-    const size_t last = std::max(first, static_cast<size_t>(places.stop));
-    return run.text(text.ascii ? text.bytes.substr(first, last - first)
-                               : text.bytes.substr(starts[first], starts[last] - starts[first]));
+    const size_t count = std::max(first, static_cast<size_t>(places.stop)) - first;
+    const std::string_view rest =
+        bytes.substr(text.ascii ? first : place_of_code_point(bytes, first));
+    return like(run, text, rest.substr(0, text.ascii ? count : place_of_code_point(rest, count)));
   }
+  run.letters(bytes.size());
+  const std::vector<size_t> starts = text.ascii ? std::vector<size_t>() : code_point_starts(bytes);
   std::string out;
   for_each_place(places, [&](size_t i) {
-    out += text.ascii ? text.bytes.substr(i, 1)
-                      : text.bytes.substr(starts[i], starts[i + 1] - starts[i]);
+    out += text.ascii ? bytes.substr(i, 1) : bytes.substr(starts[i], starts[i + 1] - starts[i]);
   });
-  run.step(out.size() / 8);
-  return run.text(std::move(out));
+  return like(run, text, out);
 }
 
 }  // namespace
@@ -99,7 +104,7 @@ Value get_item(Run& run, const Value& value, const Value& key) {
   }
   if (value.is_dict()) {
     if (!key.is_sequence() && !key.is_dict()) {
-      run.step(key.is_text() ? 0 : value.dict().entries().size());
+      run.step(key.is_text() ? key.bytes().size() / 16 : value.dict().entries().size());
       if (const Value* found = value.dict().find(key)) {
         return *found;
       }
@@ -118,6 +123,7 @@ Value get_item(Run& run, const Value& value, const Value& key) {
     }
   }
   if (key.is_text()) {
+    run.step(key.bytes().size() / 16);
     if (std::optional<Value> attribute = attribute_of(run, value, key.bytes())) {
       return *std::move(attribute);
     }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <cstring>
 
 namespace tapestry::chat::jinja {
 
@@ -192,8 +194,94 @@ void append_code_point(std::string& text, char32_t code_point) {
   text.append(reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(size));
 }
 
+size_t place_of_code_point(std::string_view text, size_t index) {
+  size_t at = 0;
+  for (; at < text.size(); ++at) {
+    if ((static_cast<unsigned char>(text[at]) >> 6U) != 2 && index-- == 0) {
+      break;
+    }
+  }
+  return at;
+}
+
+size_t find_first(std::string_view text, std::string_view wanted) {
+  const void* found =
+      wanted.empty() ? text.data() : memmem(text.data(), text.size(), wanted.data(), wanted.size());
+  return found == nullptr ? std::string_view::npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+// Knuth, Morris and Pratt's way, from behind.
+size_t find_last(std::string_view text, std::string_view wanted) {
+  const size_t size = wanted.size();
+  if (size <= 1 || size > text.size()) {
+    return text.rfind(wanted);
+  }
+  const auto letter = [&](size_t i) { return wanted[size - 1 - i]; };
+  std::vector<uint32_t> border(size, 0);
+  for (size_t i = 1, same = 0; i < size; ++i) {
+    while (same > 0 && letter(i) != letter(same)) {
+      same = border[same - 1];
+    }
+    same += letter(i) == letter(same) ? 1 : 0;
+    border[i] = static_cast<uint32_t>(same);
+  }
+  size_t same = 0;
+  for (size_t at = text.size(); at-- > 0;) {
+    while (same > 0 && text[at] != letter(same)) {
+      same = border[same - 1];
+    }
+    same += text[at] == letter(same) ? 1 : 0;
+    if (same == size) {
+      return at;
+    }
+  }
+  return std::string_view::npos;
+}
+
+size_t line_end_at(std::string_view text, size_t at) {
+  const std::string_view rest = text.substr(at);
+  const auto c = static_cast<unsigned char>(rest[0]);
+  if (c == '\r') {
+    return rest.starts_with("\r\n") ? 2 : 1;
+  }
+  if ((c >= 0x0A && c <= 0x0C) || (c >= 0x1C && c <= 0x1E)) {
+    return 1;
+  }
+  return rest.starts_with("\xC2\x85")                                           ? 2
+         : rest.starts_with("\xE2\x80\xA8") || rest.starts_with("\xE2\x80\xA9") ? 3
+                                                                                : 0;
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
 std::vector<size_t> code_point_starts(std::string_view text) {
   std::vector<size_t> starts;
+  starts.reserve(count_code_points(text) + 1);
   for (size_t at = 0; at < text.size(); ++at) {
     if ((static_cast<unsigned char>(text[at]) >> 6U) != 2) {
       starts.push_back(at);
@@ -235,9 +323,11 @@ bool is_name_part(char32_t c) {
 }
 
 std::string_view strip(std::string_view text, Side side, std::optional<std::string_view> letters) {
-  const std::u32string wanted = letters ? to_code_points(*letters) : std::u32string();
+  std::u32string wanted = letters ? to_code_points(*letters) : std::u32string();
+  std::sort(wanted.begin(), wanted.end());
+  wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
   const auto goes = [&](char32_t c) {
-    return letters ? wanted.find(c) != std::u32string::npos : is_space(c);
+    return letters ? std::binary_search(wanted.begin(), wanted.end(), c) : is_space(c);
   };
   size_t begin = 0;
   while (side != Side::kRight && begin < text.size()) {

@@ -21,6 +21,16 @@ Value as_text(Run& run, const Value& value) {
   return value.is_text() ? value : run.text(to_text(run, value));
 }
 
+// str(value): not marked.
+Value as_plain(Run& run, const Value& value) {
+  return value.is_text() && !value.is_markup() ? value : run.text(to_text(run, value));
+}
+
+Value safe(Run& run, const Value& input, const Arguments& arguments) {
+  bind_arguments(run, "filter 'safe'", arguments, {});
+  return input.is_markup() ? input : run.marked(to_text(run, input));
+}
+
 // The method of str of the same name, on str(value).
 template <const char* const& method, bool with_arguments>
 Value by_method(Run& run, const Value& input, const Arguments& arguments) {
@@ -47,11 +57,11 @@ Value trim(Run& run, const Value& input, const Arguments& arguments) {
 
 Value replace(Run& run, const Value& input, const Arguments& arguments) {
   const auto bound = bind_arguments(run, "filter 'replace'", arguments, {"old", "new", "count"}, 2);
-  Arguments given{{as_text(run, *bound[0]), as_text(run, *bound[1])}, {}};
+  Arguments given{{as_plain(run, *bound[0]), as_plain(run, *bound[1])}, {}};
   if (bound[2] && !bound[2]->is_none()) {
     given.positional.push_back(*bound[2]);
   }
-  return find_text_method("replace")(run, as_text(run, input), given);
+  return find_text_method("replace")(run, as_plain(run, input), given);
 }
 
 Value center(Run& run, const Value& input, const Arguments& arguments) {
@@ -74,7 +84,7 @@ Value title(Run& run, const Value& input, const Arguments& arguments) {
       word.clear();
     }
   };
-  run.step(text.bytes().size() / 8);
+  run.letters(text.bytes().size());
   for (const char32_t c : to_code_points(text.bytes())) {
     if (begins_word(c)) {
       finish_word();
@@ -90,7 +100,7 @@ Value title(Run& run, const Value& input, const Arguments& arguments) {
 Value count_words(Run& run, const Value& input, const Arguments& arguments) {
   bind_arguments(run, "filter 'wordcount'", arguments, {});
   const Value text = as_text(run, input);
-  run.step(text.bytes().size() / 8);
+  run.letters(text.bytes().size());
   int64_t words = 0;
   bool in_word = false;
   for (const char32_t c : to_code_points(text.bytes())) {
@@ -127,7 +137,7 @@ Value indent(Run& run, const Value& input, const Arguments& arguments) {
     out += line.bytes();
     run.check_text(out.size());
   }
-  return run.text(std::move(out));
+  return input.is_markup() ? run.marked(std::move(out)) : run.text(std::move(out));
 }
 
 Value truncate(Run& run, const Value& input, const Arguments& arguments) {
@@ -147,14 +157,19 @@ Value truncate(Run& run, const Value& input, const Arguments& arguments) {
   }
   const Value kept =
       get_slice(run, input, Value(None{}), Value(length - end_length), Value(None{}));
-  if (bound[1] && truth_of(*bound[1])) {
-    return run.text(kept.bytes() + end);
-  }
-  return run.text(kept.bytes().substr(0, kept.bytes().rfind(' ')) + end);
+  const Value behind = bound[2].value_or(run.text(end));
+  const bool whole = bound[1] && truth_of(*bound[1]);
+  const std::string& bytes = kept.bytes();
+  std::string part = whole ? bytes : bytes.substr(0, bytes.rfind(' '));
+  return apply(run, BinaryOperator::kAdd,
+               kept.is_markup() ? run.marked(std::move(part)) : run.text(std::move(part)), behind);
 }
 
 Value format(Run& run, const Value& input, const Arguments& arguments) {
   const Value text = as_text(run, input);
+  if (text.is_markup()) {
+    run.fail("format of a text that `safe` has marked is not known here");
+  }
   if (arguments.named.empty()) {
     return run.text(percent_format(run, text.bytes(), run.tuple(arguments.positional)));
   }
@@ -273,7 +288,11 @@ std::optional<double> real_of(Run& run, const Value& value) {
   if (value.is_number()) {
     return value.real();
   }
-  return value.is_text() ? read_real(value.bytes()) : std::nullopt;
+  if (!value.is_text()) {
+    return std::nullopt;
+  }
+  run.letters(value.bytes().size());
+  return read_real(value.bytes());
 }
 
 Value whole_part(Run& run, double number, const Value& otherwise) {
@@ -297,6 +316,7 @@ Value to_integer(Run& run, const Value& input, const Arguments& arguments) {
     return Value(input.integer());
   }
   if (input.is_text()) {
+    run.letters(input.bytes().size());
     if (const auto number = read_integer(run, input.bytes(), static_cast<int>(base))) {
       return Value(*number);
     }
@@ -366,7 +386,7 @@ Value round_number(Run& run, const Value& input, const Arguments& arguments) {
   return Value((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / power);
 }
 
-constexpr std::array<std::pair<std::string_view, Filter>, 17> kFilters = {{
+constexpr std::array<std::pair<std::string_view, Filter>, 18> kFilters = {{
     {"abs", absolute},
     {"capitalize", by_method<kCapitalize, false>},
     {"center", center},
@@ -377,6 +397,7 @@ constexpr std::array<std::pair<std::string_view, Filter>, 17> kFilters = {{
     {"lower", by_method<kLower, false>},
     {"replace", replace},
     {"round", round_number},
+    {"safe", safe},
     {"string", as_string},
     {"title", title},
     {"tojson", to_json_text},

@@ -139,8 +139,7 @@ std::string format_real(const FieldStyle& style, double number) {
 }
 
 std::string first_code_points(const std::string& text, int count) {
-  const std::vector<size_t> starts = code_point_starts(text);
-  return text.substr(0, starts[std::min(static_cast<size_t>(count), starts.size() - 1)]);
+  return text.substr(0, place_of_code_point(text, static_cast<size_t>(count)));
 }
 
 std::string format_text(const FieldStyle& style, std::string text, char default_align) {
@@ -244,12 +243,17 @@ class PercentFormat {
     return style;
   }
 
+  std::string text_field(const FieldStyle& style, std::string text) {
+    run_.step(text.size() / 16);
+    return format_text(style, std::move(text), '>');
+  }
+
   std::string format_value(FieldStyle style, const Value& value) {
     switch (style.type) {
       case 's':
-        return format_text(style, to_text(run_, value), '>');
+        return text_field(style, to_text(run_, value));
       case 'r':
-        return format_text(style, repr(run_, value), '>');
+        return text_field(style, repr(run_, value));
       case 'c': {
         if (!value.is_text() || count_code_points(value.bytes()) != 1) {
           run_.fail("%c takes one character");
@@ -403,6 +407,7 @@ class BraceFormat {
     }
     if (value.is_text() && (style.type == 0 || style.type == 's') && style.align != '=' &&
         !style.commas && !style.alternate && style.sign == '-') {
+      run_.step(value.bytes().size() / 16);
       return format_text(style, value.bytes(), '<');
     }
     if (value.is_number() && is_real_type(style.type)) {
@@ -423,10 +428,12 @@ class BraceFormat {
 }  // namespace
 
 std::string percent_format(Run& run, std::string_view format, const Value& values) {
+  run.letters(format.size());
   return PercentFormat(run, format, values).make();
 }
 
 std::string brace_format(Run& run, std::string_view format, const Arguments& arguments) {
+  run.letters(format.size());
   return BraceFormat(run, format, arguments).make();
 }
 

@@ -40,9 +40,9 @@ Part part_of(Run& run,
   if (!is_given(start) && !is_given(stop)) {
     return {text.bytes};
   }
-  const std::vector<size_t> starts = code_point_starts(text.bytes);
-  run.step(starts.size() / 16);
-  const auto count = static_cast<int64_t>(starts.size()) - 1;
+  run.step(text.bytes.size() / 16);
+  const auto count =
+      static_cast<int64_t>(text.ascii ? text.bytes.size() : count_code_points(text.bytes));
   const auto place = [&](const std::optional<Value>& value, int64_t otherwise) {
     const int64_t given = is_given(value) ? integer_of(run, *value, "start or end") : otherwise;
     return std::max<int64_t>(given < 0 ? given + count : given, 0);
@@ -52,9 +52,13 @@ Part part_of(Run& run,
   if (first > count || first > last) {
     return {{}, std::min(first, count), true};
   }
-  const size_t begin = starts[static_cast<size_t>(first)];
-  const size_t end = starts[static_cast<size_t>(last)];
-  return {std::string_view(text.bytes).substr(begin, end - begin), first, false};
+  const auto bytes_of = [&](std::string_view bytes, int64_t letters) {
+    const auto most = static_cast<size_t>(letters);
+    return text.ascii ? most : place_of_code_point(bytes, most);
+  };
+  const std::string_view bytes = text.bytes;
+  const std::string_view rest = bytes.substr(bytes_of(bytes, first));
+  return {rest.substr(0, bytes_of(rest, last - first)), first, false};
 }
 
 template <class Matches>
@@ -67,6 +71,7 @@ Value matches_any(Run& run,
   const Part part = part_of(run, self.text(), bound[1], bound[2]);
   const auto holds = [&](const Value& value) {
     const std::string& wanted = text_of(run, value, method);
+    run.scan(wanted.size());
     return !part.is_beyond && matches(part.bytes, wanted);
   };
   if (bound[0]->is_sequence() && bound[0]->sequence().form == Sequence::Form::kTuple) {
@@ -92,21 +97,24 @@ Value strip_side(Run& run, const Value& self, const Arguments& arguments) {
   std::optional<std::string_view> letters;
   if (is_given(bound[0])) {
     letters = text_of(run, *bound[0], "what is stripped");
+    run.letters(letters->size());
   }
-  return run.text(std::string(strip(self.bytes(), side, letters)));
+  const std::string_view left = strip(self.bytes(), side, letters);
+  run.letters(self.bytes().size() - left.size());
+  return run.text(std::string(left));
 }
 
 template <std::string (*change)(std::string_view)>
 Value changed(Run& run, const Value& self, const Arguments& arguments) {
   bind(run, "the method", arguments, {});
-  run.step(self.bytes().size() / 16);
+  run.letters(self.bytes().size());
   return run.text(change(self.bytes()));
 }
 
 template <bool (*holds)(std::string_view)>
 Value holds_for(Run& run, const Value& self, const Arguments& arguments) {
   bind(run, "the method", arguments, {});
-  run.step(self.bytes().size() / 16);
+  run.letters(self.bytes().size());
   return Value(holds(self.bytes()));
 }
 
@@ -122,7 +130,7 @@ void add_part(Run& run, Values& parts, std::string_view part) {
 Values split_at(Run& run, std::string_view text, std::string_view separator, int64_t most) {
   Values parts;
   while (most != 0) {
-    const size_t found = text.find(separator);
+    const size_t found = find_first(text, separator);
     if (found == std::string_view::npos) {
       break;
     }
@@ -140,7 +148,7 @@ Values split_at_from_right(Run& run,
                            int64_t most) {
   Values parts;
   while (most != 0) {
-    const size_t found = text.rfind(separator);
+    const size_t found = find_last(text, separator);
     if (found == std::string_view::npos) {
       break;
     }
@@ -155,8 +163,8 @@ Values split_at_from_right(Run& run,
 
 // At white space; what is left after the most splits keeps its inner and outer end.
 Values split_words(Run& run, std::string_view text, int64_t most, bool from_right) {
+  run.letters(text.size());
   const std::vector<std::string_view> words = words_of(text);
-  run.step(words.size() + text.size() / 16);
   Values parts;
   if (most < 0 || words.size() <= static_cast<size_t>(most)) {
     for (const std::string_view word : words) {
@@ -188,6 +196,7 @@ Value split(Run& run, const Value& self, const Arguments& arguments) {
   if (!is_given(bound[0])) {
     if (from_right && most == 0) {
       // rsplit(None, 0) keeps what is before the text and drops what is behind it.
+      run.letters(self.bytes().size());
       const std::string_view kept = strip(self.bytes(), Side::kRight);
       return run.list(kept.empty() ? Values() : Values{run.text(std::string(kept))});
     }
@@ -197,38 +206,29 @@ Value split(Run& run, const Value& self, const Arguments& arguments) {
   if (separator.empty()) {
     run.fail("split: the separator is empty");
   }
-  run.step(self.bytes().size() / 64);
+  run.letters(from_right ? self.bytes().size() : 0);
+  run.scan(self.bytes().size() + separator.size());
   return run.list(from_right ? split_at_from_right(run, self.bytes(), separator, most)
                              : split_at(run, self.bytes(), separator, most));
-}
-
-bool ends_line(char32_t c) {
-  return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 ||
-         c == 0x2029;
 }
 
 Value split_lines(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "splitlines", arguments, {"keepends"});
   const bool keep = bound[0] && truth_of(*bound[0]);
   Values lines;
-  const std::vector<size_t> starts = code_point_starts(self.bytes());
-  const std::u32string letters = to_code_points(self.bytes());
-  run.step(letters.size() / 16);
+  const std::string_view text = self.bytes();
+  run.letters(text.size());
   size_t begin = 0;
-  for (size_t i = 0; i < letters.size(); ++i) {
-    if (!ends_line(letters[i])) {
-      continue;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = line_end_at(text, at);
+    if (end > 0) {
+      add_part(run, lines, text.substr(begin, at - begin + (keep ? end : 0)));
+      begin = at + end;
     }
-    const size_t text_end = starts[i];
-    if (letters[i] == '\r' && i + 1 < letters.size() && letters[i + 1] == '\n') {
-      ++i;
-    }
-    const size_t line_end = starts[i + 1];
-    add_part(run, lines, self.bytes().substr(begin, (keep ? line_end : text_end) - begin));
-    begin = line_end;
+    at += std::max<size_t>(end, 1);
   }
-  if (begin < self.bytes().size()) {
-    add_part(run, lines, self.bytes().substr(begin));
+  if (begin < text.size()) {
+    add_part(run, lines, text.substr(begin));
   }
   return run.list(std::move(lines));
 }
@@ -241,7 +241,9 @@ Value partition(Run& run, const Value& self, const Arguments& arguments) {
     run.fail("partition: the separator is empty");
   }
   const std::string& text = self.bytes();
-  const size_t found = from_right ? text.rfind(separator) : text.find(separator);
+  run.letters(from_right ? text.size() : 0);
+  run.scan(text.size() + separator.size());
+  const size_t found = from_right ? find_last(text, separator) : find_first(text, separator);
   const Value empty = run.text("");
   if (found == std::string::npos) {
     return run.tuple(from_right ? Values{empty, empty, self} : Values{self, empty, empty});
@@ -252,14 +254,16 @@ Value partition(Run& run, const Value& self, const Arguments& arguments) {
 
 // ---- Searching.
 
-size_t count_in(std::string_view text, std::string_view wanted) {
+size_t count_in(Run& run, std::string_view text, std::string_view wanted) {
   if (wanted.empty()) {
     return count_code_points(text) + 1;
   }
   size_t count = 0;
-  for (size_t at = text.find(wanted); at != std::string_view::npos;
-       at = text.find(wanted, at + wanted.size())) {
+  for (size_t at = find_first(text, wanted); at != std::string_view::npos;
+       at = find_first(text, wanted)) {
+    run.step();
     ++count;
+    text.remove_prefix(at + wanted.size());
   }
   return count;
 }
@@ -267,20 +271,22 @@ size_t count_in(std::string_view text, std::string_view wanted) {
 Value count_text(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "count", arguments, {"(sub)", "(start)", "(end)"}, 1);
   const Part part = part_of(run, self.text(), bound[1], bound[2]);
-  run.step(part.bytes.size() / 64);
   const std::string& wanted = text_of(run, *bound[0], "count");
-  return Value(part.is_beyond ? int64_t{0} : static_cast<int64_t>(count_in(part.bytes, wanted)));
+  run.scan(part.bytes.size() + wanted.size());
+  return Value(part.is_beyond ? int64_t{0}
+                              : static_cast<int64_t>(count_in(run, part.bytes, wanted)));
 }
 
 template <bool from_right, bool must_exist>
 Value find_text(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "find", arguments, {"(sub)", "(start)", "(end)"}, 1);
   const Part part = part_of(run, self.text(), bound[1], bound[2]);
-  run.step(part.bytes.size() / 64);
   const std::string& wanted = text_of(run, *bound[0], "find");
+  run.letters(from_right ? part.bytes.size() : 0);
+  run.scan(part.bytes.size() + wanted.size());
   const size_t found = part.is_beyond ? std::string_view::npos
-                       : from_right   ? part.bytes.rfind(wanted)
-                                      : part.bytes.find(wanted);
+                       : from_right   ? find_last(part.bytes, wanted)
+                                      : find_first(part.bytes, wanted);
   if (found != std::string_view::npos) {
     return Value(part.before +
                  static_cast<int64_t>(count_code_points(part.bytes.substr(0, found))));
@@ -301,8 +307,8 @@ std::string replaced(
     out += part;
   };
   if (old.empty()) {
+    run.letters(text.bytes.size());
     const std::vector<size_t> starts = code_point_starts(text.bytes);
-    run.step(starts.size() / 4);
     for (size_t i = 0; i < starts.size(); ++i) {
       if (most != 0) {
         add(with);
@@ -315,11 +321,13 @@ std::string replaced(
     return out;
   }
   std::string_view rest = text.bytes;
+  run.scan(rest.size() + old.size());
   while (most != 0) {
-    const size_t found = rest.find(old);
+    const size_t found = find_first(rest, old);
     if (found == std::string_view::npos) {
       break;
     }
+    run.step();
     add(rest.substr(0, found));
     add(with);
     rest.remove_prefix(found + old.size());
@@ -355,24 +363,29 @@ Value remove_end(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "removeprefix", arguments, {"(part)"}, 1);
   const std::string& part = text_of(run, *bound[0], "what is removed");
   const std::string& text = self.bytes();
+  run.scan(part.size());
   if (suffix ? !text.ends_with(part) : !text.starts_with(part)) {
     return self;
   }
   return run.text(suffix ? text.substr(0, text.size() - part.size()) : text.substr(part.size()));
 }
 
+const std::string kSpace = " ";
+
 enum class Fill { kLeft, kRight, kCenter };
 
 template <Fill where>
 Value filled(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "ljust", arguments, {"(width)", "(fillchar)"}, 1);
-  const std::string fill = bound[1] ? text_of(run, *bound[1], "the fill character") : " ";
+  const std::string& fill = bound[1] ? text_of(run, *bound[1], "the fill character") : kSpace;
+  run.scan(fill.size());
   if (count_code_points(fill) != 1) {
     run.fail("the fill character must be one character");
   }
   const int64_t width = integer_of(run, *bound[0], "the width");
   const int64_t missing = std::max<int64_t>(width - length_of(run, self), 0);
-  run.check_text(static_cast<size_t>(missing));
+  run.check_text(static_cast<size_t>(missing));  // no overflow below
+  run.check_text(static_cast<size_t>(missing) * fill.size() + self.bytes().size());
   // As CPython rounds: the odd one to the left where the width is odd.
   const int64_t left = where == Fill::kLeft    ? missing
                        : where == Fill::kRight ? 0
@@ -400,12 +413,62 @@ Value zero_filled(Run& run, const Value& self, const Arguments& arguments) {
 }
 
 Value format(Run& run, const Value& self, const Arguments& arguments) {
+  if (self.is_markup()) {
+    run.fail("format of a text that `safe` has marked is not known here");
+  }
   return run.text(brace_format(run, self.bytes(), arguments));
 }
 
+// ---- Of a text that `safe` has marked, as Markup of markupsafe 3 does it.
+
+Value escaped_value(Run& run, const Value& value) {
+  if (!value.is_text() || value.is_markup()) {
+    return value;
+  }
+  run.letters(value.bytes().size());
+  return run.marked(escaped(value.bytes()));
+}
+
+Value marked_value(Run& run, const Value& value) {
+  if (value.is_text()) {
+    return run.marked(value.bytes());
+  }
+  Values items;
+  for (const Value& item : value.sequence().items) {
+    items.push_back(run.marked(item.bytes()));
+  }
+  return run.sequence(value.sequence().form, std::move(items));
+}
+
+// What the method makes is marked, too. Its second argument, which becomes a part of that, is
+// escaped.
+template <Method method>
+Value marking(Run& run, const Value& self, const Arguments& arguments) {
+  if (!self.is_markup()) {
+    return method(run, self, arguments);
+  }
+  Arguments given = arguments;
+  if (given.positional.size() > 1) {
+    given.positional[1] = escaped_value(run, given.positional[1]);
+  }
+  return marked_value(run, method(run, self, given));
+}
+
+Value join_marked(Run& run, const Value& self, const Arguments& arguments) {
+  if (!self.is_markup()) {
+    return join(run, self, arguments);
+  }
+  const Bound bound = bind(run, "join", arguments, {"(iterable)"}, 1);
+  Values items;
+  for (const Value& item : items_of(run, *bound[0])) {
+    items.push_back(escaped_value(run, item));
+  }
+  return marked_value(run, join(run, self, {{run.list(std::move(items))}, {}}));
+}
+
 constexpr std::array<std::pair<std::string_view, Method>, 37> kMethods = {{
-    {"capitalize", changed<&jinja::capitalize>},
-    {"center", filled<Fill::kCenter>},
+    {"capitalize", marking<changed<&jinja::capitalize>>},
+    {"center", marking<filled<Fill::kCenter>>},
     {"count", count_text},
     {"endswith", ends_with},
     {"find", find_text<false, false>},
@@ -419,28 +482,28 @@ constexpr std::array<std::pair<std::string_view, Method>, 37> kMethods = {{
     {"islower", holds_for<is_lower>},
     {"isspace", holds_for<is_all_space>},
     {"isupper", holds_for<is_upper>},
-    {"join", join},
-    {"ljust", filled<Fill::kRight>},
-    {"lower", changed<&jinja::to_lower>},
-    {"lstrip", strip_side<Side::kLeft>},
-    {"partition", partition<false>},
-    {"removeprefix", remove_end<false>},
-    {"removesuffix", remove_end<true>},
-    {"replace", replace},
+    {"join", join_marked},
+    {"ljust", marking<filled<Fill::kRight>>},
+    {"lower", marking<changed<&jinja::to_lower>>},
+    {"lstrip", marking<strip_side<Side::kLeft>>},
+    {"partition", marking<partition<false>>},
+    {"removeprefix", marking<remove_end<false>>},
+    {"removesuffix", marking<remove_end<true>>},
+    {"replace", marking<replace>},
     {"rfind", find_text<true, false>},
     {"rindex", find_text<true, true>},
-    {"rjust", filled<Fill::kLeft>},
-    {"rpartition", partition<true>},
-    {"rsplit", split<true>},
-    {"rstrip", strip_side<Side::kRight>},
-    {"split", split<false>},
-    {"splitlines", split_lines},
+    {"rjust", marking<filled<Fill::kLeft>>},
+    {"rpartition", marking<partition<true>>},
+    {"rsplit", marking<split<true>>},
+    {"rstrip", marking<strip_side<Side::kRight>>},
+    {"split", marking<split<false>>},
+    {"splitlines", marking<split_lines>},
     {"startswith", starts_with},
-    {"strip", strip_side<Side::kBoth>},
-    {"swapcase", changed<&jinja::swap_case>},
-    {"title", changed<&jinja::title>},
-    {"upper", changed<&jinja::to_upper>},
-    {"zfill", zero_filled},
+    {"strip", marking<strip_side<Side::kBoth>>},
+    {"swapcase", marking<changed<&jinja::swap_case>>},
+    {"title", marking<changed<&jinja::title>>},
+    {"upper", marking<changed<&jinja::to_upper>>},
+    {"zfill", marking<zero_filled>},
 }};
 
 }  // namespace text_methods

@@ -95,7 +95,7 @@ std::string_view Value::type_name() const {
   static constexpr std::string_view kNames[] = {"Undefined", "NoneType", "bool",     "int",
                                                 "float",     "str",      "list",     "dict",
                                                 "generator", "object",   "namespace"};
-  return is_object() ? object().type_name() : kNames[content_.index()];
+  return is_markup() ? "Markup" : is_object() ? object().type_name() : kNames[content_.index()];
 }
 
 const Value* Dict::find(std::string_view key) const {

@@ -35,6 +35,8 @@ struct None {};
 struct Text {
   std::string bytes;
   bool ascii = true;  ///< then a code point is a byte
+  /// markupsafe's Markup, which `safe` makes: escapes the texts that it is joined with.
+  bool markup = false;
 };
 
 class Value {
@@ -65,6 +67,7 @@ class Value {
   bool is_integer() const { return is<int64_t>(); }  ///< not a bool
   bool is_real() const { return is<double>(); }
   bool is_number() const { return is_bool() || is_integer() || is_real(); }
+  bool is_markup() const { return is_text() && text().markup; }
   bool is_text() const { return is<std::shared_ptr<const Text>>(); }
   bool is_sequence() const { return is<std::shared_ptr<const Sequence>>(); }
   bool is_dict() const { return is<std::shared_ptr<const Dict>>(); }

@@ -47,7 +47,7 @@ template <bool (*holds)(std::string_view)>
 bool text_has(Run& run, const Value& input, const Arguments& arguments) {
   bind_arguments(run, "the test", arguments, {});
   const std::string text = to_text(run, input);
-  run.step(text.size() / 16);
+  run.letters(text.size());
   return holds(text);
 }
 

@@ -61,7 +61,10 @@ class ReprWriter {
     if (value.is_undefined()) {
       out_ += "Undefined";
     } else if (value.is_text()) {
+      run_.letters(value.bytes().size());
+      out_ += value.is_markup() ? "Markup(" : "";
       append_quoted(out_, value.bytes());
+      out_ += value.is_markup() ? ")" : "";
     } else if (value.is_sequence()) {
       write_sequence(value.sequence());
     } else if (value.is_dict()) {
@@ -166,6 +169,7 @@ class JsonWriter {
   }
 
   void write_text(std::string_view text) {
+    run_.letters(text.size());
     out_ += '"';
     if (style_.ensure_ascii && !is_ascii(text)) {
       for (const char32_t c : to_code_points(text)) {

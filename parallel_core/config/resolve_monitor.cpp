@@ -66,8 +66,10 @@ void log_without_event_files(Resolution& r) {
 
 std::string check_patterns(const Value& value) {
   for (const Value& item : value.as<Value::List>()) {
-    if (!RegularExpression::complaint(item.as<std::string>()).empty()) {
-      return "'" + item.as<std::string>() + "' is no regular expression";
+    if (const std::string reason = RegularExpression::complaint(item.as<std::string>());
+        !reason.empty()) {
+      return concat("'", item.as<std::string>().substr(0, 200),
+                    "' is no regular expression: ", reason);
     }
   }
   return {};

@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/checksum.h"
 #include "parallel_core/data/file.h"
+#include "parallel_core/data/huggingface/added_tokens.h"
+#include "parallel_core/data/huggingface/tokenizer_files.h"
+#include "parallel_core/data/huggingface/vocabulary.h"
 #include "parallel_core/data/utf8.h"
 
 namespace tapestry::data {
@@ -192,6 +196,14 @@ struct SentencePieceTokenizer::Processor {
   sentencepiece::SentencePieceProcessor processor;
 };
 
+// What the files beside the model add to it.
+struct SentencePieceTokenizer::Beside {
+  huggingface::Vocabulary pieces;
+  std::unique_ptr<huggingface::AddedTokens> added;
+  bool legacy = true;
+  sentencepiece::SentencePieceProcessor without_prefix;  // where not legacy
+};
+
 SentencePieceTokenizer::SentencePieceTokenizer(const std::string& model_file)
     : processor_(std::make_unique<Processor>()), model_file_(model_file) {
   const std::string bytes = read_file(model_file);
@@ -208,40 +220,158 @@ SentencePieceTokenizer::SentencePieceTokenizer(const std::string& model_file)
   const auto status = processor_->processor.LoadFromSerializedProto(bytes);
   check<IoError>(status.ok(), model_file,
                  ": the SentencePiece model cannot be used: ", status.ToString());
+  bos_ = processor_->processor.bos_id();
+  eod_ = processor_->processor.eos_id();
+  pad_ = processor_->processor.pad_id();
+  read_folder(bytes);
 }
 
 SentencePieceTokenizer::~SentencePieceTokenizer() = default;
 
-int64_t SentencePieceTokenizer::vocab_size() const { return processor_->processor.GetPieceSize(); }
+void SentencePieceTokenizer::read_folder(const std::string& bytes) {
+  namespace hf = huggingface;
+  namespace fs = std::filesystem;
+  const fs::path parent = fs::path(model_file_).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  for (const char* name :
+       {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) {
+    if (const fs::path file = fs::path(folder) / name; fs::is_regular_file(file)) {
+      files_beside_.push_back(file.string());
+    }
+  }
+  if (files_beside_.empty()) {
+    return;
+  }
+  beside_ = std::make_unique<Beside>();
+  for (int32_t id = 0; id < processor_->processor.GetPieceSize(); ++id) {
+    beside_->pieces.append(processor_->processor.IdToPiece(id));
+  }
+  const auto find = [&](const std::string& text) -> std::optional<int64_t> {
+    const auto id = beside_->pieces.find(text);
+    return id ? std::optional<int64_t>(*id) : std::nullopt;
+  };
+  try {
+    beside_->added =
+        std::make_unique<hf::AddedTokens>(hf::added_tokens_beside(folder, find), beside_->pieces,
+                                          nullptr, hf::AddedTokens::NewIds::kSaid);
+  } catch (const ValueError& error) {
+    throw ValueError(concat(model_file_, ": ", error.what()));
+  }
+  const hf::TokenizerSettings settings = hf::read_tokenizer_settings(folder);
+  beside_->legacy = settings.legacy;
+  if (!settings.legacy) {
+    // A field that is given again takes the place of the first one: add_dummy_prefix is false.
+    const auto status =
+        beside_->without_prefix.LoadFromSerializedProto(bytes + std::string("\x1a\x02\x18\x00", 4));
+    check<IoError>(status.ok(), model_file_,
+                   ": the SentencePiece model cannot be used: ", status.ToString());
+  }
+  const hf::SpecialTokens named = hf::read_special_tokens(folder);
+  const auto take = [&](const char* key, const std::optional<std::string>& text, int32_t& id) {
+    if (!text) {
+      return;
+    }
+    if (const auto found = id_of(*text)) {
+      id = *found;
+    } else {
+      remarks_.push_back(concat((fs::path(folder) / "tokenizer_config.json").string(), ": ", key,
+                                " is \"", *text,
+                                "\", which the tokenizer does not have; it is passed over"));
+    }
+  };
+  take("bos_token", named.bos, bos_);
+  take("eos_token", named.eos, eod_);
+  take("pad_token", named.pad, pad_);
+  // Without a class the folder's is Llama's, which adds the beginning unless it is told not to.
+  const bool frames = settings.is_there && (settings.name.empty() || settings.frames_texts);
+  if (settings.add_bos.value_or(frames) && bos_ >= 0) {
+    before_.push_back(bos_);
+  }
+  if (settings.add_eos.value_or(false) && eod_ >= 0) {
+    after_.push_back(eod_);
+  }
+}
+
+int64_t SentencePieceTokenizer::vocab_size() const {
+  const int64_t pieces = processor_->processor.GetPieceSize();
+  return beside_ == nullptr ? pieces : std::max(pieces, beside_->added->size());
+}
+
+void SentencePieceTokenizer::encode_stretch(
+    std::string_view text, bool first, int64_t begin, bool spans, Encoding& out) const {
+  const auto& processor = beside_ != nullptr && !beside_->legacy && !first ? beside_->without_prefix
+                                                                           : processor_->processor;
+  if (!spans) {
+    std::vector<int> ids;
+    const auto status = processor.Encode(text, &ids);
+    check<RuntimeError>(status.ok(), model_file_, ": text cannot be encoded: ", status.ToString());
+    out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+    return;
+  }
+  sentencepiece::ImmutableSentencePieceText pieces;
+  const auto status = processor.Encode(text, pieces.mutable_proto());
+  check<RuntimeError>(status.ok(), model_file_, ": text cannot be encoded: ", status.ToString());
+  const size_t from = out.ids.size();
+  for (const auto& piece : pieces.pieces()) {
+    out.ids.push_back(static_cast<int32_t>(piece.id()));
+    out.spans.push_back(
+        {begin + static_cast<int64_t>(piece.begin()), begin + static_cast<int64_t>(piece.end())});
+  }
+  // Of the bytes of a character only the last one has its place.
+  for (size_t i = out.ids.size(); i-- > from + 1;) {
+    TextSpan& span = out.spans[i - 1];
+    if (span.begin == span.end && processor.IsByte(out.ids[i - 1]) &&
+        processor.IsByte(out.ids[i]) && span.begin == out.spans[i].begin) {
+      span = out.spans[i];
+    }
+  }
+}
+
+Encoding SentencePieceTokenizer::encode_valid(std::string_view text, bool spans) const {
+  Encoding encoding;
+  if (beside_ == nullptr) {
+    encode_stretch(text, true, 0, spans, encoding);
+    return encoding;
+  }
+  class Sink final : public huggingface::AddedTokenSink {
+   public:
+    Sink(const SentencePieceTokenizer& tokenizer, bool spans, Encoding& out)
+        : tokenizer_(tokenizer), spans_(spans), out_(out) {}
+    void token(const huggingface::AddedToken& token, const huggingface::Slice& text) override {
+      out_.ids.push_back(token.id);
+      if (spans_) {
+        out_.spans.push_back(text.place_of(0, text.text.size()));
+      }
+    }
+    void stretch(const huggingface::Slice& text) override {
+      if (!inner_) {
+        inner_ = true;
+        tokenizer_.beside_->added->split(text, /*normalized=*/true, *this);
+        inner_ = false;
+        return;
+      }
+      tokenizer_.encode_stretch(text.text, text.origin == 0, text.origin, spans_, out_);
+    }
+
+   private:
+    const SentencePieceTokenizer& tokenizer_;
+    bool spans_;
+    Encoding& out_;
+    bool inner_ = false;
+  };
+  Sink sink(*this, spans, encoding);
+  beside_->added->split({text}, /*normalized=*/false, sink);
+  return encoding;
+}
 
 std::vector<int32_t> SentencePieceTokenizer::encode(std::string_view text) const {
-  std::vector<int> ids;
-  const auto status = is_valid_utf8(text)
-                          ? processor_->processor.Encode(text, &ids)
-                          : processor_->processor.Encode(replace_invalid_utf8(text), &ids);
-  check<RuntimeError>(status.ok(), model_file_, ": text cannot be encoded: ", status.ToString());
-  return {ids.begin(), ids.end()};
+  return is_valid_utf8(text) ? encode_valid(text, /*spans=*/false).ids
+                             : encode_valid(replace_invalid_utf8(text), /*spans=*/false).ids;
 }
 
 Encoding SentencePieceTokenizer::encode_with_spans(std::string_view text) const {
   const ValidText valid(text);
-  sentencepiece::ImmutableSentencePieceText pieces;
-  const auto status = processor_->processor.Encode(valid.text(), pieces.mutable_proto());
-  check<RuntimeError>(status.ok(), model_file_, ": text cannot be encoded: ", status.ToString());
-  Encoding encoding;
-  for (const auto& piece : pieces.pieces()) {
-    encoding.ids.push_back(static_cast<int32_t>(piece.id()));
-    encoding.spans.push_back(
-        {static_cast<int64_t>(piece.begin()), static_cast<int64_t>(piece.end())});
-  }
-  // Of the bytes of a character only the last one has its place.
-  for (size_t i = encoding.ids.size(); i-- > 1;) {
-    TextSpan& span = encoding.spans[i - 1];
-    if (span.begin == span.end && processor_->processor.IsByte(encoding.ids[i - 1]) &&
-        processor_->processor.IsByte(encoding.ids[i]) && span.begin == encoding.spans[i].begin) {
-      span = encoding.spans[i];
-    }
-  }
+  Encoding encoding = encode_valid(valid.text(), /*spans=*/true);
   for (TextSpan& span : encoding.spans) {
     const bool empty = span.begin == span.end;
     span.begin = valid.begin_in_bytes(span.begin);
@@ -255,45 +385,62 @@ void SentencePieceTokenizer::check_id(int32_t id) const {
                     vocab_size() - 1);
 }
 
-std::string SentencePieceTokenizer::decode(std::span<const int32_t> ids) const {
-  for (const int32_t id : ids) {
-    check_id(id);
-  }
+std::string SentencePieceTokenizer::decode_pieces(std::span<const int32_t> ids) const {
   std::string text;
   const auto status = processor_->processor.Decode(std::vector<int>(ids.begin(), ids.end()), &text);
   check<RuntimeError>(status.ok(), model_file_, ": ids cannot be decoded: ", status.ToString());
   return text;
 }
 
-std::string SentencePieceTokenizer::decode_with_special(std::span<const int32_t> ids) const {
+// Stretches between tokens that have a text are decoded alone.
+std::string SentencePieceTokenizer::decode_tokens(std::span<const int32_t> ids,
+                                                  bool with_special) const {
   std::string text;
-  size_t begin = 0;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    check_id(ids[i]);
-    if (processor_->processor.IsControl(ids[i])) {
-      text += decode(ids.subspan(begin, i - begin)) + piece(ids[i]);
-      begin = i + 1;
+  std::vector<int32_t> stretch;
+  for (const int32_t id : ids) {
+    check_id(id);
+    const huggingface::AddedToken* token = beside_ ? beside_->added->by_id(id) : nullptr;
+    const bool piece = id < processor_->processor.GetPieceSize();
+    const bool special = token != nullptr ? beside_->added->is_special(token->content)
+                                          : piece && processor_->processor.IsControl(id);
+    if (token == nullptr && !special) {
+      if (piece) {
+        stretch.push_back(id);
+      }
+      continue;
     }
+    if (special && !with_special) {
+      continue;
+    }
+    text += decode_pieces(stretch) + (token != nullptr ? token->content : this->piece(id));
+    stretch.clear();
   }
-  return text + decode(ids.subspan(begin));
+  return text + decode_pieces(stretch);
+}
+
+std::string SentencePieceTokenizer::decode(std::span<const int32_t> ids) const {
+  return decode_tokens(ids, /*with_special=*/false);
+}
+
+std::string SentencePieceTokenizer::decode_with_special(std::span<const int32_t> ids) const {
+  return decode_tokens(ids, /*with_special=*/true);
 }
 
 // What a piece adds to a text depends on whether anything stands before it, and on the bytes beside
 // it where it is one. So bytes are held until another piece comes; it is decoded behind the last
 // ids that have text, and their text taken away.
-class SentencePieceTokenizer::Decoder final : public TextDecoder {
+class SentencePieceTokenizer::PieceDecoder {
  public:
-  explicit Decoder(const SentencePieceTokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  explicit PieceDecoder(const SentencePieceTokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  std::string add(int32_t id) override {
-    tokenizer_.check_id(id);
+  std::string add(int32_t id) {
     const bool byte = tokenizer_.processor_->processor.IsByte(id);
     std::string text = byte ? std::string() : take();
     ids_.push_back(id);
     return byte ? text : text + take();
   }
 
-  std::string finish() override {
+  std::string finish() {
     std::string text = take();
     ids_.clear();
     known_ = 0;
@@ -302,7 +449,7 @@ class SentencePieceTokenizer::Decoder final : public TextDecoder {
 
  private:
   std::string take() {
-    std::string text = tokenizer_.decode(ids_);
+    std::string text = tokenizer_.decode_pieces(ids_);
     std::string rest = text.substr(std::min(known_, text.size()));
     if (!rest.empty()) {  // else nothing stands before the next piece yet, as far as is known
       const auto& processor = tokenizer_.processor_->processor;
@@ -314,7 +461,7 @@ class SentencePieceTokenizer::Decoder final : public TextDecoder {
         --last;
       }
       ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(last));
-      text = tokenizer_.decode(ids_);
+      text = tokenizer_.decode_pieces(ids_);
     }
     known_ = text.size();
     return rest;
@@ -325,27 +472,59 @@ class SentencePieceTokenizer::Decoder final : public TextDecoder {
   size_t known_ = 0;  // bytes of the text of ids_ that were given
 };
 
+class SentencePieceTokenizer::Decoder final : public TextDecoder {
+ public:
+  explicit Decoder(const SentencePieceTokenizer& tokenizer)
+      : tokenizer_(tokenizer), pieces_(tokenizer) {}
+
+  std::string add(int32_t id) override {
+    tokenizer_.check_id(id);
+    const Beside* beside = tokenizer_.beside_.get();
+    const huggingface::AddedToken* token = beside ? beside->added->by_id(id) : nullptr;
+    if (token == nullptr) {
+      return id < tokenizer_.processor_->processor.GetPieceSize() ? pieces_.add(id) : "";
+    }
+    return beside->added->is_special(token->content) ? "" : pieces_.finish() + token->content;
+  }
+  std::string finish() override { return pieces_.finish(); }
+
+ private:
+  const SentencePieceTokenizer& tokenizer_;
+  PieceDecoder pieces_;
+};
+
 std::unique_ptr<TextDecoder> SentencePieceTokenizer::text_decoder() const {
   return std::make_unique<Decoder>(*this);
 }
 
-std::optional<int32_t> SentencePieceTokenizer::id_of(std::string_view token) const {
-  const int id = processor_->processor.PieceToId(token);
-  return id >= 0 && id < vocab_size() && piece(id) == token ? std::optional<int32_t>(id)
-                                                            : std::nullopt;
+std::optional<int32_t> SentencePieceTokenizer::find_piece(std::string_view piece) const {
+  const auto& processor = processor_->processor;
+  const int id = processor.PieceToId(piece);
+  return id >= 0 && id < processor.GetPieceSize() && processor.IdToPiece(id) == piece
+             ? std::optional<int32_t>(id)
+             : std::nullopt;
 }
 
-int32_t SentencePieceTokenizer::bos_id() const { return processor_->processor.bos_id(); }
+std::optional<int32_t> SentencePieceTokenizer::id_of(std::string_view token) const {
+  const huggingface::AddedToken* added = beside_ ? beside_->added->find(token) : nullptr;
+  return added != nullptr ? std::optional<int32_t>(added->id) : find_piece(token);
+}
 
-int32_t SentencePieceTokenizer::eod_id() const { return processor_->processor.eos_id(); }
+int32_t SentencePieceTokenizer::bos_id() const { return bos_; }
 
-int32_t SentencePieceTokenizer::pad_id() const { return processor_->processor.pad_id(); }
+int32_t SentencePieceTokenizer::eod_id() const { return eod_; }
+
+int32_t SentencePieceTokenizer::pad_id() const { return pad_; }
 
 int32_t SentencePieceTokenizer::unk_id() const { return processor_->processor.unk_id(); }
 
 std::string SentencePieceTokenizer::piece(int32_t id) const {
   check_id(id);
-  return processor_->processor.IdToPiece(id);
+  const huggingface::AddedToken* added = beside_ ? beside_->added->by_id(id) : nullptr;
+  if (added != nullptr) {
+    return added->content;
+  }
+  return id < processor_->processor.GetPieceSize() ? processor_->processor.IdToPiece(id) : "";
 }
 
 std::string SentencePieceTokenizer::describe() const {

@@ -16,9 +16,16 @@
 namespace tapestry::data {
 
 /// A SentencePiece model. Text that is not valid UTF-8 has the bad bytes replaced by U+FFFD.
+///
+/// Where tokenizer_config.json or added_tokens.json stand beside it, as in a folder of
+/// transformers' LlamaTokenizer, their tokens are found in a text before the model sees what is
+/// between them, and have ids behind its pieces: a stretch behind a token begins with a space of
+/// the model's own unless `legacy` is false. Named pieces ("<s>") are then tokens, too, and
+/// add_bos_token and add_eos_token say what is put around texts.
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  /// IoError if the file is missing, not a SentencePiece model, or damaged.
+  /// IoError if the file is missing, not a SentencePiece model, or damaged; ValueError for tokens
+  /// beside it whose ids are not the next ones.
   explicit SentencePieceTokenizer(const std::string& model_file);
   ~SentencePieceTokenizer() override;
 
@@ -31,7 +38,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   /// Each stretch between control pieces is decoded alone.
   std::string decode_with_special(std::span<const int32_t> ids) const override;
   std::unique_ptr<TextDecoder> text_decoder() const override;
-  /// Of a piece as the model spells it: "<s>", "\u2581the".
+  std::vector<int32_t> ids_before() const override { return before_; }
+  std::vector<int32_t> ids_after() const override { return after_; }
+  /// Of a token, or of a piece as the model spells it: "<s>", "\u2581the".
   std::optional<int32_t> id_of(std::string_view token) const override;
   /// The id of the piece that begins a sentence, usually "<s>".
   int32_t bos_id() const override;
@@ -43,18 +52,39 @@ class SentencePieceTokenizer final : public Tokenizer {
   /// How the model spells a piece: "<s>". ValueError for an id outside the vocabulary.
   std::string piece(int32_t id) const;
   bool separable_at_newlines() const override { return separable_; }
+  /// The files beside the model that say more of it.
+  const std::vector<std::string>& files_beside() const { return files_beside_; }
+  std::vector<std::string> remarks() const override { return remarks_; }
   std::string describe() const override;
   TokenizerIdentity identity() const override { return {"sentencepiece", vocab_size(), checksum_}; }
 
  private:
   struct Processor;
+  struct Beside;
   class Decoder;
+  class PieceDecoder;
+
+  void read_folder(const std::string& bytes);
+  std::optional<int32_t> find_piece(std::string_view piece) const;
+  void encode_stretch(
+      std::string_view text, bool first, int64_t begin, bool spans, Encoding& out) const;
+  Encoding encode_valid(std::string_view text, bool spans) const;
+  std::string decode_pieces(std::span<const int32_t> ids) const;
+  std::string decode_tokens(std::span<const int32_t> ids, bool with_special) const;
 
   void check_id(int32_t id) const;
 
   std::unique_ptr<Processor> processor_;
+  std::unique_ptr<Beside> beside_;  // null: there are no such files
   std::string model_file_;
   std::string checksum_;
+  std::vector<std::string> files_beside_;
+  std::vector<std::string> remarks_;
+  std::vector<int32_t> before_;
+  std::vector<int32_t> after_;
+  int32_t bos_ = -1;
+  int32_t eod_ = -1;
+  int32_t pad_ = -1;
   bool separable_ = false;
 };
 

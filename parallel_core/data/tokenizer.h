@@ -84,6 +84,8 @@ class Tokenizer {
   virtual bool separable_at_newlines() const = 0;
   /// For messages: "byte tokenizer, 257 ids".
   virtual std::string describe() const = 0;
+  /// What its files say and it does not do: sentences that begin with the file.
+  virtual std::vector<std::string> remarks() const { return {}; }
   virtual TokenizerIdentity identity() const = 0;
 };
 

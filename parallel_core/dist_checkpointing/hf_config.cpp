@@ -328,6 +328,54 @@ std::string generation_config_json(const HfSource& source) {
                   {"pad_token_id", id_json(ids.pad)}});
 }
 
+namespace {
+
+std::vector<int64_t> ends_in(const HfJson& json) {
+  std::vector<int64_t> ends;
+  const HfJson found = json.value("eos_token_id", HfJson());
+  for (const HfJson& id : found.is_array() ? found : HfJson::array({found})) {
+    if (id.is_number_integer()) {
+      ends.push_back(id.get<int64_t>());
+    }
+  }
+  return ends;
+}
+
+HfJson generation_json(const std::string& text, const std::string& path) {
+  HfJson json = HfJson::parse(text, nullptr, false);
+  check<IoError>(json.is_object(), path, ": is no JSON object");
+  return json;
+}
+
+}  // namespace
+
+std::string generation_config_with_ends(const std::string& text,
+                                        const std::vector<int64_t>& ends,
+                                        const std::string& path) {
+  HfJson json = generation_json(text, path);
+  const std::vector<int64_t> known = ends_in(json);
+  const auto has = [](const std::vector<int64_t>& ids, int64_t id) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  };
+  if (std::all_of(ends.begin(), ends.end(), [&](int64_t id) { return has(known, id); })) {
+    return text;
+  }
+  std::vector<int64_t> all = ends;
+  for (const int64_t id : known) {
+    if (!has(all, id)) {
+      all.push_back(id);
+    }
+  }
+  json["eos_token_id"] = all.size() == 1 ? HfJson(all.front()) : HfJson(all);
+  return written(json);
+}
+
+std::vector<int64_t> generation_config_ends(const std::string& folder) {
+  const std::string path = (fs::path(folder) / "generation_config.json").string();
+  const std::string text = content_of(path);
+  return text.empty() ? std::vector<int64_t>() : ends_in(generation_json(text, path));
+}
+
 std::map<std::string, std::string> hf_files(const TransformerConfig& config,
                                             bool named,
                                             DType stored,
@@ -335,7 +383,8 @@ std::map<std::string, std::string> hf_files(const TransformerConfig& config,
   std::map<std::string, std::string> files;
   files["config.json"] = named ? model_config_json(config, file_model_type(config), stored, source)
                                : own_model_config_json(config, stored, source.token_ids);
-  files["generation_config.json"] = generation_config_json(source);
+  files["generation_config.json"] = generation_config_with_ends(
+      generation_config_json(source), source.trained_ends, "generation_config.json");
   if (!source.tokenizer_config.empty()) {
     files["tokenizer_config.json"] = source.tokenizer_config;
   }

@@ -22,7 +22,18 @@ struct HfSource {
   /// The folder's tokenizer is the run's: what the folder says of ids, such as several that end an
   /// answer, stays as it came.
   bool keeps_generation_config = false;
+  /// Ids that examples taught to end an answer: first among those of generation_config.json.
+  std::vector<int64_t> trained_ends;
 };
+
+/// A generation_config.json whose eos_token_id begins with `ends`; the text as it is where it has
+/// them all. IoError, naming `path`, for a text that is no JSON object.
+std::string generation_config_with_ends(const std::string& text,
+                                        const std::vector<int64_t>& ends,
+                                        const std::string& path);
+/// The ids of eos_token_id, one or several; none where the file is not there or says none. IoError
+/// as above.
+std::vector<int64_t> generation_config_ends(const std::string& folder);
 
 /// What is to be kept of the folder that weights were loaded from: config.json and
 /// generation_config.json. Nothing for a file, or a folder without them. IoError if one cannot be

@@ -10,7 +10,7 @@
 #include "autograd/io/json.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/dist_checkpointing/python_pattern.h"
+#include "parallel_core/config/regular_expression.h"
 
 namespace tapestry {
 
@@ -323,9 +323,9 @@ PeftJson meaning_of(const PeftConfig& c) {
 }
 
 bool fits(const PeftNames& names,
-          const std::optional<PythonPattern>& pattern,
+          const std::optional<RegularExpression>& pattern,
           const std::string& path) {
-  return pattern ? pattern->matches_all_of(path) : is_named(names.names, path);
+  return pattern ? pattern->matches(path) : is_named(names.names, path);
 }
 
 }  // namespace
@@ -368,11 +368,11 @@ std::string peft_config_text(const PeftConfig& config) {
 }
 
 struct PeftModules::Patterns {
-  std::optional<PythonPattern> targets;
-  std::optional<PythonPattern> excluded;
-  std::vector<PythonPattern> ranks;
-  std::vector<PythonPattern> alphas;
-  std::vector<PythonPattern> layers;
+  std::optional<RegularExpression> targets;
+  std::optional<RegularExpression> excluded;
+  std::vector<RegularExpression> ranks;
+  std::vector<RegularExpression> alphas;
+  std::vector<RegularExpression> layers;
 };
 
 PeftModules::PeftModules(PeftConfig config, const std::string& source)
@@ -405,8 +405,8 @@ PeftModules::~PeftModules() = default;
 
 // The layer is the number behind the last ".NAME." of the path that the expressions find.
 bool PeftModules::in_layers(const std::string& path) const {
-  for (const PythonPattern& pattern : patterns_->layers) {
-    const std::vector<std::string> groups = pattern.match(path);
+  for (const RegularExpression& pattern : patterns_->layers) {
+    const std::vector<std::string> groups = pattern.groups_at_start(path);
     if (groups.size() > 1) {
       return std::any_of(config_.layers->begin(), config_.layers->end(),
                          [&](int64_t layer) { return std::to_string(layer) == groups.back(); });
@@ -440,7 +440,7 @@ bool PeftModules::saves(const std::string& path) const {
 
 int64_t PeftModules::rank(const std::string& path) const {
   for (size_t i = 0; i < patterns_->ranks.size(); ++i) {
-    if (patterns_->ranks[i].matches_all_of(path)) {
+    if (patterns_->ranks[i].matches(path)) {
       return config_.rank_pattern[i].second;
     }
   }
@@ -449,7 +449,7 @@ int64_t PeftModules::rank(const std::string& path) const {
 
 double PeftModules::alpha(const std::string& path) const {
   for (size_t i = 0; i < patterns_->alphas.size(); ++i) {
-    if (patterns_->alphas[i].matches_all_of(path)) {
+    if (patterns_->alphas[i].matches(path)) {
       return config_.alpha_pattern[i].second;
     }
   }

@@ -23,7 +23,7 @@ KernelPattern::KernelPattern(std::string text) : text_(std::move(text)) {
   check<ValueError>(!text_.empty(), "an empty text names no op");
   if (text_.starts_with(kRegex)) {
     check<ValueError>(text_.ends_with(')'), "'", text_, "' lacks its closing parenthesis");
-    expression_.emplace(text_.substr(kRegex.size(), text_.size() - kRegex.size() - 1));
+    expression_.emplace(text_.substr(kRegex.size(), text_.size() - kRegex.size() - 1), "kernels");
     return;
   }
   whole_name_ = text_.find('/') != std::string::npos || text_.find("-op") != std::string::npos;

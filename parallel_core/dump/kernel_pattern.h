@@ -10,7 +10,7 @@
 namespace tapestry::dump {
 
 /// Names ops in one of three ways:
-/// - "name-regex(RE)": ops whose whole name matches the expression (ECMAScript's grammar);
+/// - "name-regex(RE)": ops whose whole name matches the expression (docs/expressions.md);
 /// - a text with a slash or "-op": the op of exactly that name ("Default/Conv-op12",
 ///   "Gradients/layers.0.attention.q");
 /// - any other: ops in whose type or name it occurs, in upper or lower case ("conv" finds Conv2D

@@ -10,6 +10,7 @@
 #include "parallel_core/config/hf_fields.h"
 #include "parallel_core/data/file.h"
 #include "parallel_core/data/tokenizer.h"
+#include "parallel_core/data/turn_end.h"
 #include "parallel_core/export/gguf_vocabulary.h"
 
 namespace tapestry {
@@ -19,8 +20,8 @@ namespace fs = std::filesystem;
 using hf::Json;
 
 // What tokenizer_config.json says beside the tokens.
-struct TokenizerSettings {
-  bool add_bos = false;
+struct NamedTokens {
+  std::string bos;
   std::string eos;  // text of the token that ends an answer
   std::string pad;
   std::string chat_template;
@@ -59,13 +60,12 @@ std::string template_text(const Json& json) {
   return {};
 }
 
-TokenizerSettings read_tokenizer_settings(const std::string& folder) {
-  TokenizerSettings settings;
+NamedTokens read_named_tokens(const std::string& folder) {
+  NamedTokens settings;
   const std::string file = file_if_any(folder, "tokenizer_config.json");
   if (!file.empty()) {
     const Json json = hf::parse_strictly(data::read_file(file), file);
-    const auto add_bos = json.find("add_bos_token");
-    settings.add_bos = add_bos != json.end() && add_bos->is_boolean() && add_bos->get<bool>();
+    settings.bos = token_text(json, "bos_token");
     settings.eos = token_text(json, "eos_token");
     settings.pad = token_text(json, "pad_token");
     if (const auto text = json.find("chat_template"); text != json.end()) {
@@ -89,10 +89,7 @@ std::string type_of_files(const std::string& folder) {
   return "byte";
 }
 
-void read_vocabulary(const std::string& folder,
-                     const std::string& type,
-                     const TokenizerSettings& settings,
-                     GgufTokenizer& tokenizer) {
+void read_vocabulary(const std::string& folder, const std::string& type, GgufTokenizer& tokenizer) {
   const std::string model = (fs::path(folder) / "tokenizer.model").string();
   if (type == "byte") {
     make_byte_vocabulary(tokenizer);
@@ -100,38 +97,14 @@ void read_vocabulary(const std::string& folder,
     read_characters(model, tokenizer);
   } else if (type == "sentencepiece") {
     read_sentencepiece_vocabulary(model, tokenizer);
-    tokenizer.add_bos = settings.add_bos;
   } else if (type == "huggingface") {
-    const std::string json = file_if_any(folder, "tokenizer.json");
-    if (!json.empty()) {
-      read_tokenizer_json(json, tokenizer);
-    } else {
-      read_vocab_and_merges(folder, tokenizer);
-    }
+    read_tokenizer_json(folder, tokenizer);
   } else {
     throw ValueError(concat(folder, ": a tokenizer of type ", type, " cannot be written as GGUF"));
   }
 }
 
-// Tokens beyond those of the model file: {"<|im_start|>": 32000}.
-void read_added_tokens(const std::string& folder, GgufTokenizer& tokenizer) {
-  const std::string file = file_if_any(folder, "added_tokens.json");
-  if (file.empty()) {
-    return;
-  }
-  const Json json = hf::parse_strictly(data::read_file(file), file);
-  for (const auto& [text, id] : json.items()) {
-    check<ValueError>(id.is_number_integer(), file, ": ", text, ": expected an id, got ",
-                      id.dump());
-    const auto number = id.get<int64_t>();
-    const bool known = gguf_token_id(tokenizer, text) == number;
-    if (!known) {
-      set_gguf_token(tokenizer, number, text, kGgufControl);
-    }
-  }
-}
-
-void set_ids(const TokenIds& ids, const TokenizerSettings& settings, GgufTokenizer& tokenizer) {
+void set_ids(const TokenIds& ids, const NamedTokens& settings, GgufTokenizer& tokenizer) {
   const auto valid = [&](const std::optional<int64_t>& id,
                          const char* name) -> std::optional<int64_t> {
     if (id && *id >= static_cast<int64_t>(tokenizer.tokens.size())) {
@@ -145,17 +118,45 @@ void set_ids(const TokenIds& ids, const TokenizerSettings& settings, GgufTokeniz
     const int64_t id = text.empty() ? -1 : gguf_token_id(tokenizer, text);
     return id < 0 ? std::nullopt : std::optional(id);
   };
-  // What stands before a text by the tokenizer's own rule counts.
+  // What stands around a text by the tokenizer's own rule counts, then what it names (which is what
+  // a chat template is given), then config.json.
+  if (!tokenizer.bos) {
+    tokenizer.bos = named(settings.bos);
+  }
   if (!tokenizer.bos) {
     tokenizer.bos = valid(ids.bos, "bos_token_id");
   }
   if (!tokenizer.eos) {
-    tokenizer.eos = ids.eos.empty() ? named(settings.eos) : valid(ids.eos.front(), "eos_token_id");
+    tokenizer.eos = named(settings.eos);
   }
-  if (const auto turn = named(settings.eos); turn && turn != tokenizer.eos) {
-    tokenizer.eot = turn;
+  if (!tokenizer.eos && !ids.eos.empty()) {
+    tokenizer.eos = valid(ids.eos.front(), "eos_token_id");
   }
   tokenizer.padding = ids.pad ? valid(ids.pad, "pad_token_id") : named(settings.pad);
+}
+
+// What the chat template writes behind an answer, where that is not the end of a text.
+void find_end_of_turn(const std::string& folder,
+                      const std::string& type,
+                      GgufTokenizer& tokenizer) {
+  if (type != "huggingface" && type != "sentencepiece") {
+    return;
+  }
+  std::optional<chat::ChatFormat> format;
+  try {
+    format = chat::read_chat_format(folder);
+  } catch (const ValueError&) {  // a template that is refused here may do there
+  }
+  if (!format) {
+    return;
+  }
+  const auto pieces = data::make_tokenizer(
+      type, type == "huggingface" ? folder : (fs::path(folder) / "tokenizer.model").string());
+  const data::TurnEnd turn = data::find_turn_end(*format, *pieces);
+  if (turn.id >= 0 && turn.id != tokenizer.eos &&
+      turn.id < static_cast<int64_t>(tokenizer.tokens.size())) {
+    tokenizer.eot = turn.id;
+  }
 }
 
 }  // namespace
@@ -200,12 +201,10 @@ GgufTokenizer read_gguf_tokenizer(const std::string& folder, const GgufTokenizer
                       " ids of a model of bytes");
     tokenizer.remarks.push_back(folder + ": has no tokenizer; its ids are taken for bytes");
   }
-  TokenizerSettings settings = read_tokenizer_settings(folder);
-  read_vocabulary(folder, type, settings, tokenizer);
-  if (type == "sentencepiece" || file_if_any(folder, "tokenizer.json").empty()) {
-    read_added_tokens(folder, tokenizer);
-  }
+  NamedTokens settings = read_named_tokens(folder);
+  read_vocabulary(folder, type, tokenizer);
   set_ids(choice.ids, settings, tokenizer);
+  find_end_of_turn(folder, type, tokenizer);
   tokenizer.chat_template = std::move(settings.chat_template);
   return tokenizer;
 }

@@ -7,7 +7,7 @@
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/hf_fields.h"
-#include "parallel_core/data/file.h"
+#include "parallel_core/data/huggingface/tokenizer_files.h"
 #include "parallel_core/data/utf8.h"
 #include "parallel_core/export/gguf_pre.h"
 #include "parallel_core/export/gguf_vocabulary.h"
@@ -40,8 +40,8 @@ bool is_byte_token(std::string_view text) {
 // Reads a tokenizer.json whose model is BPE.
 class TokenizerJson {
  public:
-  TokenizerJson(const std::string& file, GgufTokenizer& out)
-      : file_(file), json_(hf::parse_strictly(data::read_file(file), file)), out_(out) {}
+  TokenizerJson(const std::string& file, Json json, GgufTokenizer& out)
+      : file_(file), json_(std::move(json)), out_(out) {}
 
   void read() {
     const Json model = part_of(json_, "model");
@@ -340,9 +340,16 @@ class TokenizerJson {
 
 }  // namespace
 
-void read_tokenizer_json(const std::string& file, GgufTokenizer& tokenizer) {
+void read_tokenizer_json(const std::string& folder, GgufTokenizer& tokenizer) {
+  namespace files = data::huggingface;
+  const files::TokenizerFiles found = files::find_tokenizer_files(folder);
+  const bool whole = !found.tokenizer_json.empty();
+  const std::string file = whole ? found.tokenizer_json : found.vocab_json;
   tokenizer.source = file;
-  TokenizerJson(file, tokenizer).read();
+  Json json = whole ? hf::parse_strictly(files::read_tokenizer_file(file), file)
+                    : files::tokenizer_json_of(found);
+  files::apply_folder(json, found, tokenizer.remarks);
+  TokenizerJson(file, std::move(json), tokenizer).read();
 }
 
 }  // namespace tapestry

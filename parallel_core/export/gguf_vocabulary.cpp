@@ -1,14 +1,11 @@
 #include "parallel_core/export/gguf_vocabulary.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/hf_fields.h"
 #include "parallel_core/data/character_tokenizer.h"
 #include "parallel_core/data/file.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
@@ -16,9 +13,6 @@
 
 namespace tapestry {
 namespace {
-
-namespace fs = std::filesystem;
-using hf::Json;
 
 constexpr const char* kEndOfDocument = "<|endoftext|>";
 constexpr int kByteValues = 256;
@@ -29,50 +23,6 @@ std::string printed(std::string_view text) {
     out += printed_byte(static_cast<uint8_t>(c));
   }
   return out;
-}
-
-// Content of tokenizer_config.json; null if there is none.
-Json tokenizer_config_of(const std::string& folder) {
-  const std::string file = (fs::path(folder) / "tokenizer_config.json").string();
-  return fs::is_regular_file(file) ? hf::parse_strictly(data::read_file(file), file) : Json();
-}
-
-// The way of splitting that a tokenizer without tokenizer.json has by its class.
-std::string pre_of_class(const std::string& folder) {
-  const Json config = tokenizer_config_of(folder);
-  const std::string type = config.is_object() && config.contains("tokenizer_class") &&
-                                   config.at("tokenizer_class").is_string()
-                               ? config.at("tokenizer_class").get<std::string>()
-                               : "GPT2Tokenizer";
-  if (type.starts_with("GPT2Tokenizer")) {
-    return "gpt-2";
-  }
-  check<ValueError>(type.starts_with("Qwen2Tokenizer"), folder,
-                    "/tokenizer_config.json: tokenizer_class ", type,
-                    ": how it splits text is not known without tokenizer.json; what is: "
-                    "GPT2Tokenizer, Qwen2Tokenizer");
-  return "qwen2";
-}
-
-// Special tokens that tokenizer_config.json lists by id.
-void read_added_decoder(const std::string& folder, GgufTokenizer& tokenizer) {
-  const Json config = tokenizer_config_of(folder);
-  if (!config.is_object() || !config.contains("added_tokens_decoder")) {
-    return;
-  }
-  for (const auto& [id, token] : config.at("added_tokens_decoder").items()) {
-    const bool number =
-        !id.empty() && id.size() < 10 && id.find_first_not_of("0123456789") == std::string::npos;
-    check<ValueError>(
-        number && token.is_object() && token.contains("content") && token.at("content").is_string(),
-        folder,
-        "/tokenizer_config.json: added_tokens_decoder: expected an id and "
-        "its content, got ",
-        id);
-    const bool special = token.contains("special") && token.at("special") == true;
-    set_gguf_token(tokenizer, std::stoll(id), token.at("content").get<std::string>(),
-                   special ? kGgufControl : kGgufUserDefined);
-  }
 }
 
 }  // namespace
@@ -133,39 +83,21 @@ void read_sentencepiece_vocabulary(const std::string& file, GgufTokenizer& token
   check<ValueError>(byte_tokens == kByteValues, file, ": trainer_spec.byte_fallback: ", byte_tokens,
                     " byte pieces, expected ", kByteValues,
                     ", without which llama.cpp does not load a vocabulary");
-}
-
-void read_vocab_and_merges(const std::string& folder, GgufTokenizer& tokenizer) {
-  const std::string vocab = (fs::path(folder) / "vocab.json").string();
-  const std::string merges = (fs::path(folder) / "merges.txt").string();
-  tokenizer.source = vocab;
-  tokenizer.model = "gpt2";
-  tokenizer.pre = pre_of_class(folder);
-  const Json tokens = hf::parse_strictly(data::read_file(vocab), vocab);
-  for (const auto& [text, id] : tokens.items()) {
-    check<ValueError>(id.is_number_integer(), vocab, ": ", text, ": expected an id, got ",
-                      id.dump());
-    set_gguf_token(tokenizer, id.get<int64_t>(), text,
-                   text == kEndOfDocument ? kGgufControl : kGgufNormal);
+  const data::SentencePieceTokenizer whole(file);
+  for (auto id = static_cast<int32_t>(pieces.size()); id < whole.vocab_size(); ++id) {
+    const bool special = whole.decode(std::vector<int32_t>{id}).empty();
+    set_gguf_token(tokenizer, id, whole.piece(id), special ? kGgufControl : kGgufUserDefined);
   }
-  read_added_decoder(folder, tokenizer);
-  const std::string lines = data::read_file(merges);
-  size_t number = 0;
-  for (size_t begin = 0; begin < lines.size();) {
-    const size_t end = std::min(lines.find('\n', begin), lines.size());
-    std::string line = lines.substr(begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (!line.empty() && line.back() == '\r') {
-      line.pop_back();
-    }
-    if (line.empty() || (number == 1 && line.starts_with("#version"))) {
-      continue;
-    }
-    check<ValueError>(std::count(line.begin(), line.end(), ' ') == 1, merges, ": line ", number,
-                      ": expected two tokens, got \"", line, "\"");
-    tokenizer.merges.push_back(std::move(line));
+  const std::vector<int32_t> before = whole.ids_before();
+  tokenizer.add_bos = !before.empty();
+  tokenizer.add_eos = !whole.ids_after().empty();
+  if (!before.empty()) {
+    tokenizer.bos = before.front();
   }
+  if (!whole.ids_after().empty()) {
+    tokenizer.eos = whole.ids_after().front();
+  }
+  tokenizer.remarks = whole.remarks();
 }
 
 void read_characters(const std::string& file, GgufTokenizer& tokenizer) {

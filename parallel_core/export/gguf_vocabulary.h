@@ -23,10 +23,10 @@ int64_t gguf_token_id(const GgufTokenizer& tokenizer, std::string_view text);
 /// The character by which byte-level BPE writes a byte.
 std::string printed_byte(uint8_t byte);
 
-/// Each fills a cleared table, from a file; see read_gguf_tokenizer for errors.
-void read_tokenizer_json(const std::string& file, GgufTokenizer& tokenizer);
+/// Each fills a cleared table, from a file; see read_gguf_tokenizer for errors. Of a folder:
+/// tokenizer.json, or vocab.json with merges.txt, and what stands beside them.
+void read_tokenizer_json(const std::string& folder, GgufTokenizer& tokenizer);
 void read_sentencepiece_vocabulary(const std::string& file, GgufTokenizer& tokenizer);
-void read_vocab_and_merges(const std::string& folder, GgufTokenizer& tokenizer);
 void read_characters(const std::string& file, GgufTokenizer& tokenizer);
 void make_byte_vocabulary(GgufTokenizer& tokenizer);
 

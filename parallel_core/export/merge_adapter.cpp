@@ -18,6 +18,7 @@
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "parallel_core/data/file.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
 #include "parallel_core/dist_checkpointing/file_place.h"
@@ -445,6 +446,12 @@ MergeSummary merge_adapter(const MergeOptions& options) {
   }
   copy_other_files(base, output.string());
   config.write(output.string());
+  // Where the adapter's examples taught another end of an answer than the base has.
+  if (const std::vector<int64_t> ends = generation_config_ends(adapter); !ends.empty()) {
+    const fs::path path = output / "generation_config.json";
+    const std::string text = fs::exists(path) ? data::read_file(path.string()) : "{}";
+    write_file_atomically(path.string(), generation_config_with_ends(text, ends, path.string()));
+  }
   folder.commit();
   return summary;
 }

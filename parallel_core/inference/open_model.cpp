@@ -120,6 +120,9 @@ OpenModel open_model(const OpenModelOptions& options, const std::shared_ptr<Proc
   if (!opened.saved.remark.empty()) {
     opened.remarks.push_back(opened.saved.remark);
   }
+  for (const std::string& remark : opened.saved.tokenizer->remarks()) {
+    opened.remarks.push_back(remark);
+  }
   AllConfig& config = opened.saved.config;
   if (!options.adapter.empty()) {
     check<ValueError>(!config.lora_config.use_lora, opened.folder,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/utf8.h"
 
 namespace tapestry {
 
@@ -15,14 +16,39 @@ StoppedText::StoppedText(const data::Tokenizer& tokenizer,
     check<ValueError>(!stop.empty(),
                       "a stop string is empty, expected a text that ends the answer");
   }
+  // A second stream says what the first one holds back: bytes that are a newline, for example, as
+  // long as more bytes could follow.
+  data::TextStream whole(tokenizer);
   for (const int32_t id : prompt) {
     prompt_text_ += stream_.add(id);
+    whole.add(id);
   }
+  owed_ = whole.finish();
+  owed_.resize(std::min(owed_.find("\xEF\xBF\xBD"), owed_.size()));
+  owed_.resize(data::without_cut_character(owed_));
+  prompt_text_ += owed_;
 }
 
-std::string StoppedText::add(int32_t id) { return stopped() ? "" : take(stream_.add(id), false); }
+std::string StoppedText::without_prompt(std::string piece) {
+  size_t same = 0;
+  while (same < std::min(piece.size(), owed_.size()) && piece[same] == owed_[same]) {
+    ++same;
+  }
+  if (same < std::min(piece.size(), owed_.size())) {
+    owed_.clear();  // it became something else with what follows
+  } else {
+    owed_.erase(0, same);
+  }
+  return piece.substr(same);
+}
 
-std::string StoppedText::finish() { return stopped() ? "" : take(stream_.finish(), true); }
+std::string StoppedText::add(int32_t id) {
+  return stopped() ? "" : take(without_prompt(stream_.add(id)), false);
+}
+
+std::string StoppedText::finish() {
+  return stopped() ? "" : take(without_prompt(stream_.finish()), true);
+}
 
 std::string StoppedText::take(const std::string& piece, bool last) {
   held_ += piece;

@@ -29,17 +29,19 @@ class StoppedText {
   bool stopped() const { return !stop_.empty(); }
   /// The stop string that was found first; of two at one place the longer one.
   const std::string& stop() const { return stop_; }
-  /// The text of the prompt's tokens that was certain before the first token came.
+  /// The text of the prompt's tokens, without a character that is not whole yet.
   const std::string& prompt_text() const { return prompt_text_; }
   /// All that add() and finish() have given.
   const std::string& text() const { return text_; }
 
  private:
   std::string take(const std::string& piece, bool last);
+  std::string without_prompt(std::string piece);
 
   data::TextStream stream_;
   std::vector<std::string> stops_;
   std::string prompt_text_;
+  std::string owed_;  // text of the prompt that the tokenizer holds back until more tokens come
   std::string text_;
   std::string held_;  // may begin a stop string
   std::string stop_;

@@ -1,29 +1,28 @@
 // Regular expressions over the names of a model's parts.
 #pragma once
 
-#include <memory>
 #include <string>
+
+#include "parallel_core/config/regular_expression.h"
 
 namespace tapestry {
 
-/// A regular expression of PCRE2 that whole names are matched against. What it may take to match
-/// one is bounded.
+/// A regular expression that whole names are matched against, or what is behind one of their dots.
 class NamePattern {
  public:
   /// ValueError, with `what` for the place that it comes from, if it is no regular expression.
-  NamePattern(std::string text, const std::string& what);
+  NamePattern(const std::string& text, const std::string& what)
+      : whole_(text, what), end_("(?:.*\\.)?(?:" + text + ")", what) {}
 
-  const std::string& text() const { return text_; }
+  const std::string& text() const { return whole_.text(); }
   /// True if it matches all of `name`. ValueError if that takes too many steps.
-  bool matches(const std::string& name) const;
+  bool matches(const std::string& name) const { return whole_.matches(name); }
   /// True if it matches all of `name`, or all that is behind one of its dots.
-  bool matches_end(const std::string& name) const;
+  bool matches_end(const std::string& name) const { return end_.matches(name); }
 
  private:
-  std::string text_;
-  std::string what_;
-  std::shared_ptr<void> whole_;
-  std::shared_ptr<void> end_;
+  RegularExpression whole_;
+  RegularExpression end_;
 };
 
 }  // namespace tapestry

@@ -26,7 +26,8 @@ int64_t EncodedExample::learned() const {
 EncodedExample encode_example(const AnsweredText& answered,
                               const data::Tokenizer& tokenizer,
                               int32_t eod,
-                              LearnedTokens learned) {
+                              LearnedTokens learned,
+                              int32_t next_turn) {
   const data::Encoding encoding = tokenizer.encode_with_spans(answered.text);
   EncodedExample example;
   const size_t count = encoding.ids.size();
@@ -35,6 +36,8 @@ EncodedExample encode_example(const AnsweredText& answered,
   if (!answered.rendered) {
     example.ids = tokenizer.ids_before();
     example.answer.assign(example.ids.size(), 0);
+    example.begins_twice =
+        !example.ids.empty() && count > 0 && example.ids.back() == encoding.ids.front();
   }
   for (size_t i = 0; i < count; ++i) {
     const TextSpan& token = encoding.spans[i];
@@ -45,6 +48,17 @@ EncodedExample encode_example(const AnsweredText& answered,
     example.ids.push_back(encoding.ids[i]);
     example.answer.push_back(found ? 1 : 0);
     example.crossing += found && (token.begin < answer->begin || token.end > answer->end) ? 1 : 0;
+  }
+  if (answered.rendered && next_turn >= 0) {
+    for (size_t i = 1; i < example.ids.size(); ++i) {
+      if (example.ids[i] == next_turn && example.answer[i - 1] != 0) {
+        example.answer[i] = 1;
+      }
+    }
+    if (!example.answer.empty() && example.answer.back() != 0 && example.ids.back() != next_turn) {
+      example.ids.push_back(next_turn);
+      example.answer.push_back(1);
+    }
   }
   if (!answered.rendered) {
     check<ValueError>(eod >= 0, tokenizer.describe(),

@@ -15,6 +15,8 @@ struct EncodedExample {
   std::vector<uint8_t> answer;
   /// Learned tokens that reach over the beginning or the end of an answer.
   int64_t crossing = 0;
+  /// The text begins with the token that the post-processor puts in front as well.
+  bool begins_twice = false;
 
   /// Tokens that something is learned from: the first one is never predicted.
   int64_t learned() const;
@@ -29,9 +31,13 @@ enum class LearnedTokens {
 /// puts in front, not learned, and `eod`, learned, behind. A token is learned if it has a byte of
 /// an answer; one without bytes if it stands inside of an answer, or at its beginning. ValueError
 /// if `eod` is wanted and is -1.
+///
+/// `next_turn`, where it is not -1, begins the next message and so ends an answer that a template
+/// wrote (data::TurnEnd::begins_next): behind an answer it is learned, and put where the text ends.
 EncodedExample encode_example(const AnsweredText& answered,
                               const data::Tokenizer& tokenizer,
                               int32_t eod,
-                              LearnedTokens learned = LearnedTokens::kAnswers);
+                              LearnedTokens learned = LearnedTokens::kAnswers,
+                              int32_t next_turn = -1);
 
 }  // namespace tapestry::sft

@@ -25,6 +25,9 @@ struct EncodedLine {
   std::vector<KeptExample> examples;
   bool is_conversation = false;
   bool unrolled = false;
+  int64_t rendered = 0;
+  int64_t plain = 0;
+  int64_t begins_twice = 0;
   std::exception_ptr error;
 };
 
@@ -53,9 +56,12 @@ EncodedLine encode_line(const std::string& text,
         example, encoding.format, place,
         [&](const AnsweredText& answered) {
           line.unrolled = answered.unrolled_to.has_value();
+          ++(answered.rendered ? line.rendered : line.plain);
           line.examples.push_back(
-              kept_of(encode_example(answered, *encoding.tokenizer, encoding.eod, encoding.learned),
+              kept_of(encode_example(answered, *encoding.tokenizer, encoding.eod, encoding.learned,
+                                     encoding.next_turn),
                       encoding));
+          line.begins_twice += line.examples.back().example.begins_twice ? 1 : 0;
         },
         encoding.without_format);
   } catch (const ValueError& error) {
@@ -75,7 +81,8 @@ ExampleCounts& ExampleCounts::operator+=(const ExampleCounts& other) {
        {&ExampleCounts::lines, &ExampleCounts::conversations, &ExampleCounts::unrolled,
         &ExampleCounts::examples, &ExampleCounts::cut, &ExampleCounts::dropped_long,
         &ExampleCounts::without_answer, &ExampleCounts::tokens, &ExampleCounts::cut_tokens,
-        &ExampleCounts::learned, &ExampleCounts::crossing}) {
+        &ExampleCounts::learned, &ExampleCounts::crossing, &ExampleCounts::rendered,
+        &ExampleCounts::plain, &ExampleCounts::begins_twice}) {
     this->*member += other.*member;
   }
   return *this;
@@ -135,6 +142,9 @@ void ExampleFile::encode(Block& block, const ExampleEncoding& encoding) {
     }
     counts_.conversations += encoded[i].is_conversation ? 1 : 0;
     counts_.unrolled += encoded[i].unrolled ? 1 : 0;
+    counts_.rendered += encoded[i].rendered;
+    counts_.plain += encoded[i].plain;
+    counts_.begins_twice += encoded[i].begins_twice;
     for (const auto& [example, length] : encoded[i].examples) {
       add(example, length, block.lines[i], encoding);
     }

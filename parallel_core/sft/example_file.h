@@ -26,6 +26,7 @@ struct ExampleEncoding {
   const chat::ChatFormat* format = nullptr;  ///< null as long as no example is a conversation
   std::string without_format;                ///< why it is null, for a message; may be empty
   int32_t eod = -1;
+  int32_t next_turn = -1;  ///< see encode_example
   LearnedTokens learned = LearnedTokens::kAnswers;
   LongExamples long_examples = LongExamples::kCut;
   int64_t max_tokens = 0;  ///< of an example
@@ -43,8 +44,11 @@ struct ExampleCounts {
   int64_t without_answer = 0;  ///< left out, as nothing is learned from them
   int64_t tokens = 0;
   int64_t cut_tokens = 0;
-  int64_t learned = 0;   ///< tokens with a loss
-  int64_t crossing = 0;  ///< learned tokens that reach over an answer's beginning or end
+  int64_t learned = 0;       ///< tokens with a loss
+  int64_t crossing = 0;      ///< learned tokens that reach over an answer's beginning or end
+  int64_t rendered = 0;      ///< of the texts of all examples: written by a template
+  int64_t plain = 0;         ///< and not
+  int64_t begins_twice = 0;  ///< of these: EncodedExample::begins_twice
 
   ExampleCounts& operator+=(const ExampleCounts& other);
   bool operator==(const ExampleCounts&) const = default;

@@ -191,6 +191,8 @@ std::unique_ptr<data::Tokenizer> tokenizer_of_data(const AllConfig& config, RunD
                     recorded ? describe(recorded->record.tokenizer) : "", ", but ",
                     run.tokenizer_model, " is the ", describe(tokenizer->identity()),
                     "; name the right one with ", kModelKey, ", or prepare the text again");
+  const std::vector<std::string> remarks = tokenizer->remarks();
+  run.remarks.insert(run.remarks.end(), remarks.begin(), remarks.end());
   return tokenizer;
 }
 
@@ -214,7 +216,10 @@ std::unique_ptr<data::Tokenizer> prepare_on_first_use(const AllConfig& config,
       corpus.prepared ? "prepared " : "found ",
       d.text ? concat("the text as ", corpus.prefix) : "the default text", ": ", corpus.documents,
       corpus.documents == 1 ? " document, " : " documents, ", corpus.tokens, " tokens, ");
-  return data::make_tokenizer(d.tokenizer_type, run.tokenizer_model);
+  auto tokenizer = data::make_tokenizer(d.tokenizer_type, run.tokenizer_model);
+  const std::vector<std::string> remarks = tokenizer->remarks();
+  run.remarks.insert(run.remarks.end(), remarks.begin(), remarks.end());
+  return tokenizer;
 }
 
 // A part that cannot fill one global batch is an error now, not at the first evaluation.

@@ -20,6 +20,7 @@ struct RunData {
   std::string tokenizer_model;                   ///< file; empty for bytes and for recorded steps
   std::string description;                       ///< for the log
   std::vector<std::string> remarks;              ///< what is not as one might expect
+  std::vector<int64_t> trained_ends;             ///< ids that end what examples have to say
   data::BatchPosition start;                     ///< of the first step, in these data
   DataState opened;                              ///< at the start
 

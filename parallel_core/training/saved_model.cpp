@@ -45,18 +45,6 @@ SavedModel open_checkpoint(const std::string& folder) {
   return model;
 }
 
-// Whether the library that the folder is for puts the id of the beginning before a text.
-bool begins_texts(const std::string& folder) {
-  const std::string file = folder + "/tokenizer_config.json";
-  if (!fs::exists(file)) {
-    return false;
-  }
-  const auto json = nlohmann::json::parse(data::read_file(file), nullptr, false);
-  check<IoError>(json.is_object(), file, ": is no JSON object");
-  const auto found = json.find("add_bos_token");
-  return found != json.end() && found->is_boolean() && found->get<bool>();
-}
-
 SavedModel open_hf_model(const std::string& folder) {
   const HfConfig hf = read_hf_config(folder);
   int64_t positions = 0;
@@ -100,12 +88,6 @@ SavedModel open_hf_model(const std::string& folder) {
     model.eod_id = hf.token_ids.eos.front();
   }
   model.start = model.tokenizer->ids_before();
-  if (type == "sentencepiece" && begins_texts(folder)) {
-    const int64_t bos = hf.token_ids.bos.value_or(model.tokenizer->bos_id());
-    if (bos >= 0 && bos < vocabulary) {
-      model.start.push_back(static_cast<int32_t>(bos));
-    }
-  }
   return model;
 }
 
@@ -172,6 +154,7 @@ HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::s
   if (has_folder) {
     source = read_hf_source(weights);
   }
+  source.trained_ends = data.trained_ends;
   const auto take_ids_of_folder = [&] {
     source.token_ids = parse_hf_config(source.config_json, weights + "/config.json").token_ids;
   };
@@ -207,6 +190,17 @@ HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::s
     take_ids_of_folder();
   }
   const auto* pieces = dynamic_cast<const data::SentencePieceTokenizer*>(tokenizer.get());
+  if (pieces != nullptr) {
+    for (const std::string& file : pieces->files_beside()) {
+      const bool known =
+          std::any_of(source.files.begin(), source.files.end(), [&](const auto& other) {
+            return fs::path(other).filename() == fs::path(file).filename();
+          });
+      if (!known) {
+        source.files.push_back(file);
+      }
+    }
+  }
   const bool has_config =
       std::any_of(source.files.begin(), source.files.end(),
                   [](const std::string& file) { return file.ends_with("/tokenizer_config.json"); });

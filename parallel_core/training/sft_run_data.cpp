@@ -17,6 +17,7 @@
 #include "parallel_core/data/file.h"
 #include "parallel_core/data/text_files.h"
 #include "parallel_core/data/tokenizer.h"
+#include "parallel_core/data/turn_end.h"
 #include "parallel_core/sft/sft_dataset.h"
 #include "parallel_core/training/progress.h"
 #include "parallel_core/training/take_up_data.h"
@@ -46,6 +47,8 @@ std::unique_ptr<data::Tokenizer> tokenizer_of_examples(const AllConfig& config, 
       config.model_config.vocab_size, ", but the examples' is the ", tokenizer->describe(),
       "; use the model's own tokenizer, raise vocab_size where a model begins, or give one "
       "that exists a row for each id with `export --grow_vocab --to hf`");
+  const std::vector<std::string> remarks = tokenizer->remarks();
+  run.remarks.insert(run.remarks.end(), remarks.begin(), remarks.end());
   return tokenizer;
 }
 
@@ -285,6 +288,10 @@ void remark_on_counts(const ExampleFiles& files,
            concat(count_text(c.crossing, "learned token reaches", "learned tokens reach"),
                   " over the beginning or end of an answer; prompts that end in a space are the "
                   "usual reason"));
+    remark(c.begins_twice,
+           concat(count_text(c.begins_twice, "text begins", "texts begin"),
+                  " with the token that the tokenizer puts in front of every text as well, and has "
+                  "it twice; leave it out of the file, or write conversations (messages)"));
     remark(c.unrolled,
            concat(count_text(c.unrolled, "conversation is", "conversations are"),
                   " one example for each answer, as the template rewrites earlier turns"));
@@ -398,10 +405,40 @@ class ExampleRun {
     check<ValueError>(encoding_.eod < vocab_size && settings_.pad_id < vocab_size,
                       "dataset_config.eos_token_id ", encoding_.eod, " and pad_token_id ",
                       settings_.pad_id, " have to be below model_config.vocab_size ", vocab_size);
+    const data::TurnEnd turn =
+        found_.format ? data::find_turn_end(*found_.format, *tokenizer_) : data::TurnEnd{};
+    if (turn.begins_next) {
+      encoding_.next_turn = turn.id;
+    }
     encoding_.skip_bad_lines = d_.skip_bad_lines;
     files_ = read_files(*d_.sft_data_path, "dataset_config.sft_data_path", encoding_);
     remark_on_counts(files_, encoding_, run_);
     remark_on_format();
+    if (files_.counts.rendered > 0 && turn.id >= 0) {
+      run_.trained_ends.push_back(turn.id);
+    }
+    if (files_.counts.plain > 0 && (files_.counts.rendered == 0 || turn.id != encoding_.eod)) {
+      run_.trained_ends.push_back(encoding_.eod);
+    }
+    remark_on_turns(turn);
+  }
+
+  // Whether a model learns from these conversations where an answer ends.
+  void remark_on_turns(data::TurnEnd turn) {
+    if (files_.counts.rendered == 0) {
+      return;
+    }
+    const std::string& file = found_.format->chat_template->name();
+    if (turn.id < 0) {
+      run_.remarks.push_back(
+          concat(file,
+                 ": the template writes no special token behind an answer, so that none is "
+                 "learned: the model will not know where to stop"));
+    } else if (turn.begins_next) {
+      run_.remarks.push_back(concat(file, ": an answer ends where the next message begins, so ",
+                                    spelling(*tokenizer_, turn.id), " (", turn.id,
+                                    ") is learned behind every answer"));
+    }
   }
 
   RunData open(const DataState* resumed) {

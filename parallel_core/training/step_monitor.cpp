@@ -88,7 +88,7 @@ StepMonitor::StepMonitor(TrainOneStepCell& cell, const AllConfig& config, int64_
     : cell_(cell), config_(config), monitor_(config.monitor_config), total_(total) {
   std::vector<RegularExpression> patterns;
   for (const std::string& pattern : monitor_.target) {
-    patterns.emplace_back(pattern);
+    patterns.emplace_back(pattern, "monitor_config.target");
   }
   double chosen = 0;
   for (const nn::Module::NamedParameter& entry : cell.network().trained_parameters()) {

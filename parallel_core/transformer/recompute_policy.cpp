@@ -179,7 +179,7 @@ std::vector<LayerOpName> layer_op_names(const TransformerConfig& config) {
 PatternMatch match_pattern(const std::string& pattern, const std::vector<LayerOpName>& names) {
   std::vector<RegularExpression> parts;
   for (const std::string& part : parts_of_pattern(pattern)) {
-    parts.emplace_back(part);
+    parts.emplace_back(part, concat("the pattern '", pattern, "'"));
   }
   PatternMatch match = match_among(parts, names, false);
   return match.names.empty() && match.modules.empty() ? match_among(parts, names, true) : match;

@@ -430,18 +430,13 @@ accuracy::VerdictReport measure_op_errors(const AllConfig& config,
   check<ValueError>(std::isfinite(measured.multiple) && measured.multiple >= 1,
                     "op_error: the allowed multiple is ", measured.multiple,
                     "; expected a number from 1 on");
-  std::optional<RegularExpression> names;
-  try {
-    names.emplace(measured.names);
-  } catch (const ValueError& error) {
-    throw ValueError(concat("op_error: ", error.what()));
-  }
+  const RegularExpression names(measured.names, "op_error");
   auto found = std::make_shared<Measurements>();
   PretrainOptions own = options;
   own.rehearsed_steps = measured.steps;
   own.observers.emplace_back(
       [names, found](TrainOneStepCell& /*cell*/) -> std::unique_ptr<StepObserver> {
-        return std::make_unique<OpErrors>(*names, found);
+        return std::make_unique<OpErrors>(names, found);
       });
   pretrain(config, own);
 

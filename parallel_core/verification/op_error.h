@@ -11,8 +11,8 @@
 namespace tapestry {
 
 struct OpErrorOptions {
-  /// Searched for (ECMAScript) in the type of an op, "matmul", and in its name with the module in
-  /// front, "decoder/layers/0/attention/matmul".
+  /// A regular expression, searched for in the type of an op, "matmul", and in its name with the
+  /// module in front, "decoder/layers/0/attention/matmul".
   std::string names;
   int64_t steps = 1;    ///< that are measured, from the first one on
   double multiple = 8;  ///< of what half-ulp inputs do that an op may be off by

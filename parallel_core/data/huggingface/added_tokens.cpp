@@ -76,7 +76,8 @@ int32_t AddedTokens::Trie::longest(std::string_view text, size_t at, size_t& end
 
 AddedTokens::AddedTokens(const Json& list,
                          const Vocabulary& vocabulary,
-                         const Normalizer* normalizer) {
+                         const Normalizer* normalizer,
+                         NewIds new_ids) {
   if (list.is_null()) {
     return;
   }
@@ -87,7 +88,9 @@ AddedTokens::AddedTokens(const Json& list,
     add({entry.text("content"), static_cast<int32_t>(entry.integer("id", 0, kMost)),
          entry.flag("single_word", false), entry.flag("lstrip", false), entry.flag("rstrip", false),
          entry.flag("normalized", true), entry.flag("special", false), ""},
-        vocabulary, entry.place());
+        vocabulary,
+        entry.has("source") ? concat("added token of ", entry.text("source")) : entry.place(),
+        new_ids);
   }
   for (AddedToken& token : tokens_) {
     AlignedText text({token.content}, false);
@@ -108,15 +111,22 @@ AddedTokens::AddedTokens(const Json& list,
   }
 }
 
-void AddedTokens::add(AddedToken token, const Vocabulary& vocabulary, const std::string& place) {
+void AddedTokens::add(AddedToken token,
+                      const Vocabulary& vocabulary,
+                      const std::string& place,
+                      NewIds new_ids) {
   if (token.content.empty()) {
     return;
   }
   const auto known = by_content_.find(token.content);
   const auto in_model = vocabulary.find(token.content);
   const int64_t next = std::max(size_, vocabulary.count());
+  constexpr int64_t kMostHoles = 1'000'000;
+  const bool said = new_ids == NewIds::kSaid && vocabulary.token(token.id) == nullptr &&
+                    !by_id_.contains(token.id) && token.id < next + kMostHoles;
   const int64_t expected = known != by_content_.end() ? tokens_[known->second].id
                            : in_model                 ? *in_model
+                           : said                     ? token.id
                                                       : next;
   check<ValueError>(token.id == expected, place, ": \"", token.content, "\" has the id ", token.id,
                     ", expected ", expected,
@@ -148,6 +158,7 @@ void AddedTokens::split(const Slice& text, bool normalized, AddedTokenSink& sink
   const Trie& trie = normalized ? normalized_ : raw_;
   const std::string_view all = text.text;
   size_t done = 0;
+  size_t spaces_to = 0;  // the end of the white space that the last such token has taken
   if (trie.nodes.size() > 1) {
     for (size_t at = 0; at < all.size();) {
       size_t end = at;
@@ -167,14 +178,19 @@ void AddedTokens::split(const Slice& text, bool normalized, AddedTokenSink& sink
         continue;
       }
       if (token.lstrip) {
-        while (begin > 0 && is_white_space(code_point_at(all, added_tokens::before(all, begin)))) {
+        while (begin > done &&
+               is_white_space(code_point_at(all, added_tokens::before(all, begin)))) {
           begin = added_tokens::before(all, begin);
         }
         // Not what the token before has taken.
         begin = std::max(begin, done);
       }
-      while (token.rstrip && end < all.size() && is_white_space(code_point_at(all, end))) {
-        end += character_length(all, end);
+      if (token.rstrip) {
+        end = std::max(end, spaces_to);
+        while (end < all.size() && is_white_space(code_point_at(all, end))) {
+          end += character_length(all, end);
+        }
+        spaces_to = end;
       }
       if (done < begin) {
         sink.stretch(text.part(done, begin));

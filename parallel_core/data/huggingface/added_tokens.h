@@ -42,9 +42,17 @@ class AddedTokenSink {
 
 class AddedTokens {
  public:
-  /// ValueError for entries that are not of the form, and for an id that is neither the model's for
-  /// this token nor, for a new one, the next free one.
-  AddedTokens(const Json& list, const Vocabulary& vocabulary, const Normalizer* normalizer);
+  /// How the library that the list is for gives new tokens their ids.
+  enum class NewIds {
+    kNext,  ///< the next free one, which is what an entry has to say
+    kSaid,  ///< what an entry says, if no other token has it
+  };
+  /// ValueError for entries that are not of the form, and for an id that is not the model's for
+  /// this token or, for a new one, not one that it can have.
+  AddedTokens(const Json& list,
+              const Vocabulary& vocabulary,
+              const Normalizer* normalizer,
+              NewIds new_ids = NewIds::kNext);
 
   /// Those that are looked for in the text as it is, or in the normalized one: leftmost, the
   /// longest of these, and behind it the next.
@@ -71,7 +79,10 @@ class AddedTokens {
     int32_t longest(std::string_view text, size_t at, size_t& end) const;
   };
 
-  void add(AddedToken token, const Vocabulary& vocabulary, const std::string& place);
+  void add(AddedToken token,
+           const Vocabulary& vocabulary,
+           const std::string& place,
+           NewIds new_ids);
 
   std::vector<AddedToken> tokens_;
   std::unordered_map<std::string, size_t> by_content_;

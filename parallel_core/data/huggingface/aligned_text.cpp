@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "autograd/tensor/error.h"
+
 namespace tapestry::data::huggingface {
 
 namespace {
@@ -29,7 +31,10 @@ TextSpan Slice::place_of(size_t begin, size_t end) const {
 }
 
 AlignedText::AlignedText(const Slice& slice, bool tracked)
-    : text_(slice.text), tracked_(tracked), origin_(slice.origin) {
+    : text_(slice.text),
+      tracked_(tracked),
+      origin_(slice.origin),
+      most_(most_bytes_from(slice.text.size())) {
   if (!tracked_) {
     return;
   }
@@ -44,6 +49,12 @@ AlignedText::AlignedText(const Slice& slice, bool tracked)
     places_.insert(places_.end(), length, {begin, begin + static_cast<int64_t>(length)});
     at += length;
   }
+}
+
+void check_growth(size_t bytes, size_t most) {
+  check<ValueError>(bytes <= most, "a text becomes longer than ", most,
+                    " bytes, 32 for each that it had and some; the file's replacements make too "
+                    "much of it");
 }
 
 Rewrite::Rewrite(AlignedText& text) : text_(text) {
@@ -63,6 +74,7 @@ void Rewrite::keep(size_t bytes) {
 }
 
 void Rewrite::replace(size_t bytes, std::string_view with) {
+  check_growth(out_.size() + with.size(), text_.most_);
   out_.append(with);
   if (text_.tracked_) {
     places_.insert(places_.end(), with.size(), text_.places_[at_]);
@@ -71,6 +83,7 @@ void Rewrite::replace(size_t bytes, std::string_view with) {
 }
 
 void Rewrite::insert(std::string_view what) {
+  check_growth(out_.size() + what.size(), text_.most_);
   out_.append(what);
   if (text_.tracked_) {
     places_.insert(places_.end(), what.size(), at_ == 0 ? TextSpan{} : text_.places_[at_ - 1]);
@@ -78,6 +91,7 @@ void Rewrite::insert(std::string_view what) {
 }
 
 void Rewrite::insert_before(std::string_view what) {
+  check_growth(out_.size() + what.size(), text_.most_);
   out_.append(what);
   if (text_.tracked_) {
     const bool behind = at_ >= text_.places_.size();

@@ -44,10 +44,22 @@ class AlignedText {
   std::vector<TextSpan> places_;
   bool tracked_;
   int64_t origin_;
+  size_t most_;  // bytes that it may grow to
 };
 
+/// Bytes that a text of so many may become. Unicode's forms make eleven of one at most; a chain of
+/// Replace would make a hundred bytes gigabytes.
+inline size_t most_bytes_from(size_t bytes) {
+  constexpr size_t kTimes = 32;
+  constexpr size_t kSome = size_t{1} << 20U;
+  return kTimes * bytes + kSome;
+}
+/// ValueError for what becomes longer.
+void check_growth(size_t bytes, size_t most);
+
 /// Writes a text anew, reading the old one from its beginning. What is written takes the place of
-/// what is read; finish() puts the new text in the old one's stead.
+/// what is read; finish() puts the new text in the old one's stead. ValueError where it becomes
+/// longer than most_bytes_from() allows.
 class Rewrite {
  public:
   explicit Rewrite(AlignedText& text);

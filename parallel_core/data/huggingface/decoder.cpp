@@ -13,13 +13,22 @@ namespace tapestry::data::huggingface {
 namespace decoders {
 namespace {
 
+// That replacements may make of a token, or of all where they are joined, if they make it longer.
+constexpr size_t kMostBytes = size_t{64} << 20U;
 constexpr const char* kReplacement = "\xEF\xBF\xBD";
 
 void replace_all(std::string& text, std::string_view what, std::string_view with) {
-  for (size_t at = text.find(what); at != std::string::npos;
-       at = text.find(what, at + with.size())) {
-    text.replace(at, what.size(), with);
+  size_t found = text.find(what);
+  if (found == std::string::npos) {
+    return;
   }
+  std::string out;
+  size_t at = 0;
+  for (; found != std::string::npos; found = text.find(what, at)) {
+    out.append(text, at, found - at).append(with);
+    at = found + what.size();
+  }
+  text = out.append(text, at);
 }
 
 // Joins what comes, for a step that has to see a token whole.
@@ -193,6 +202,9 @@ class Replace final : public WholeTokens<Replace, ReplaceRun> {
     Pattern::Match match;
     while (finder.next(match)) {
       text.append(token, at, match.begin - at).append(content_);
+      check<ValueError>(text.size() <= std::max(kMostBytes, token.size()),
+                        "decoder: a token becomes longer than ", kMostBytes,
+                        " bytes; the file's replacements make too much of it");
       at = match.end;
     }
     return text.append(token, at);
@@ -231,10 +243,12 @@ class Strip final : public DecoderStep {
       if (!fused_) {
         left_ = step_.start_;
       }
-      while (left_ > 0 && token.starts_with(step_.content_)) {
-        token.erase(0, step_.content_.size());
+      size_t begin = 0;
+      while (left_ > 0 && std::string_view(token).substr(begin).starts_with(step_.content_)) {
+        begin += step_.content_.size();
         --left_;
       }
+      token.erase(0, begin);
       if (!token.empty()) {
         left_ = 0;
       }

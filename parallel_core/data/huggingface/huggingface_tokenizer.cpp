@@ -95,6 +95,7 @@ struct HuggingFaceTokenizer::Parts {
   int32_t bos = -1;
   int32_t eos = -1;
   int32_t pad = -1;
+  std::vector<std::string> remarks;
   mutable hf::SpacePool spaces;
 
   void build(const hf::Json& json);
@@ -295,6 +296,7 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(const std::string& path) {
     parts->checksum = crc64(bytes);
     json = hf::parse_json(bytes, files.tokenizer_json);
   }
+  hf::apply_folder(json, files, parts->remarks);
   try {
     parts->build(json);
   } catch (const Error& error) {
@@ -412,6 +414,8 @@ int32_t HuggingFaceTokenizer::bos_id() const { return parts_->bos; }
 int32_t HuggingFaceTokenizer::eod_id() const { return parts_->eos; }
 
 int32_t HuggingFaceTokenizer::pad_id() const { return parts_->pad; }
+
+std::vector<std::string> HuggingFaceTokenizer::remarks() const { return parts_->remarks; }
 
 std::string HuggingFaceTokenizer::describe() const {
   return concat("Hugging Face tokenizer ", parts_->path, ", ", vocab_size(), " ids");

@@ -13,10 +13,10 @@
 
 namespace tapestry::data {
 
-/// Does what the Rust library `tokenizers` does with the same file: the same ids, the same text of
-/// ids, the same places. Special tokens in a text are tokens; bytes that are not UTF-8 are read as
-/// U+FFFD, one for each maximal part. What the file says of truncation and padding is passed over,
-/// and so is clean_up_tokenization_spaces.
+/// Does what the Rust library `tokenizers` does with the same file, and transformers with the files
+/// beside it (apply_folder): the same ids, the same text of ids, the same places. Special tokens in
+/// a text are tokens; bytes that are not UTF-8 are read as U+FFFD, one for each maximal part. What
+/// the file says of truncation and padding is passed over, and so is clean_up_tokenization_spaces.
 class HuggingFaceTokenizer final : public Tokenizer {
  public:
   /// `path`: a tokenizer.json, or a folder that has one, or vocab.json and merges.txt. IoError,
@@ -49,6 +49,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   /// Patterns look over the ends of lines.
   bool separable_at_newlines() const override { return false; }
   std::string describe() const override;
+  std::vector<std::string> remarks() const override;
   TokenizerIdentity identity() const override;
 
  private:

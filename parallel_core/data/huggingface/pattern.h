@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+
+#include "parallel_core/config/pcre2_code.h"
 
 namespace tapestry::data::huggingface {
 
@@ -17,24 +19,20 @@ class Pattern {
   /// The text itself; an empty one is found before each character.
   static Pattern literal(std::string_view text);
 
-  Pattern(Pattern&&) noexcept;
-  Pattern& operator=(Pattern&&) noexcept;
-  ~Pattern();
-
-  struct Match {
-    size_t begin = 0;
-    size_t end = 0;
-  };
+  using Match = Pcre2Code::Range;
   /// Finds one match after the other; an empty one directly behind another match is none.
   class Finder {
    public:
-    Finder(const Pattern& pattern, std::string_view text) : pattern_(pattern), text_(text) {}
-    /// False if there is none left. RuntimeError where the expression takes too many steps.
+    Finder(const Pattern& pattern, std::string_view text);
+    /// False if there is none left. ValueError where the expression takes too many steps.
     bool next(Match& match);
 
    private:
+    bool find(Match& match);
+
     const Pattern& pattern_;
     std::string_view text_;
+    std::optional<Pcre2Code::Search> search_;
     size_t from_ = 0;
     size_t last_end_ = static_cast<size_t>(-1);
   };
@@ -43,12 +41,11 @@ class Pattern {
   const std::string& literal_text() const { return literal_; }
 
  private:
-  struct Code;
-  Pattern();
-  bool find(std::string_view text, size_t from, Match& match) const;
+  Pattern() = default;
 
   std::string literal_;
-  std::unique_ptr<Code> code_;  // null for a literal
+  std::string source_;             // of an expression
+  std::optional<Pcre2Code> code_;  // none for a literal
 };
 
 }  // namespace tapestry::data::huggingface

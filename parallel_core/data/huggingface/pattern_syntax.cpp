@@ -23,6 +23,10 @@ std::string word_class() {
   return R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})" + newer_ranges("L") + newer_ranges("Nd");
 }
 
+// Outside of brackets Oniguruma asks a table of its own for the first 256 characters, in which
+// superscripts and fractions are word characters; inside, and for \\p{Word}, they are not.
+std::string word_escape() { return word_class() + R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})"; }
+
 // The content of brackets for a property by its name; empty if it is to be left to PCRE2 as it is.
 std::string property_class(std::string name) {
   constexpr std::pair<const char*, const char*> kLongNames[] = {{"letter", "L"},
@@ -149,6 +153,14 @@ class PatternTranslator {
   // "(?" with flags: Ruby's m is what others call s.
   void group() {
     out_ += in_[at_++];
+    const std::string_view rest = in_.substr(at_);
+    constexpr std::string_view kCalls = "0123456789R&";
+    check<ValueError>(
+        !(rest.size() > 1 && rest[0] == '?' && kCalls.find(rest[1]) != std::string_view::npos) &&
+            !rest.starts_with("?P>") && !rest.starts_with("?C") &&
+            !(rest.size() > 2 && (rest[1] == '+' || rest[1] == '-') && rest[0] == '?' &&
+              std::isdigit(static_cast<unsigned char>(rest[2])) != 0),
+        "(", rest.substr(0, 3), ": a group that is called is not known here");
     if (at_ + 1 >= in_.size() || in_[at_] != '?' ||
         (std::isalpha(static_cast<unsigned char>(in_[at_ + 1])) == 0 && in_[at_ + 1] != '-')) {
       return;
@@ -203,13 +215,13 @@ class PatternTranslator {
       case 'S':
         return in_class ? kNoSpace : both(kSpace, true);
       case 'w':
-        return both(word_class(), false);
+        return both(in_class ? word_class() : word_escape(), false);
       case 'W':
-        return in_class ? "\\W" : both(word_class(), true);
+        return both(word_escape(), true);  // inside brackets: bracket()
       case 'b':
       case 'B':
         if (!in_class) {
-          const std::string word = concat("[", word_class(), "]");
+          const std::string word = concat("[", word_escape(), "]");
           return c == 'b'
                      ? concat("(?:(?<=", word, ")(?!", word, ")|(?<!", word, ")(?=", word, "))")
                      : concat("(?:(?<=", word, ")(?=", word, ")|(?<!", word, ")(?!", word, "))");
@@ -228,6 +240,8 @@ class PatternTranslator {
       case 'p':
       case 'P':
         return property(c == 'P', in_class);
+      case 'g':
+        throw ValueError("\\g: a group that is called is not known here");
       default:
         break;
     }
@@ -270,18 +284,21 @@ class PatternTranslator {
   // Reads a class with its brackets.
   std::string bracket(int depth) {
     check<ValueError>(depth < kDeepestClass, "brackets inside of brackets, ", depth, " deep");
-    std::string content = "[";
+    std::string content;
     ++at_;
-    if (at_ < in_.size() && in_[at_] == '^') {
-      content += in_[at_++];
-    }
+    const bool negative = at_ < in_.size() && in_[at_] == '^';
+    at_ += negative ? 1 : 0;
+    bool no_word = false;  // \\W, which PCRE2 takes for another set
     if (at_ < in_.size() && in_[at_] == ']') {
       content += "\\]";
       ++at_;
     }
     std::string both;
     while (at_ < in_.size() && in_[at_] != ']') {
-      if (in_[at_] == '\\') {
+      if (in_.substr(at_).starts_with("\\W")) {
+        no_word = true;
+        at_ += 2;
+      } else if (in_[at_] == '\\') {
         content += escape(/*in_class=*/true);
       } else if (in_.substr(at_).starts_with("[:")) {
         const size_t close = in_.find(":]", at_);
@@ -298,8 +315,15 @@ class PatternTranslator {
     }
     check<ValueError>(at_ < in_.size(), "[ without ]");
     ++at_;
-    content += "]";
-    return both.empty() ? content : concat("(?:", both, content, ")");
+    std::string set = concat(negative ? "[^" : "[", content, "]");
+    if (no_word) {
+      const std::string word = concat("[", word_class(), "]");
+      const std::string other = concat("[^", word_class(), "]");
+      set = content.empty() ? (negative ? word : other)
+            : negative      ? concat("(?:(?=", set, ")", word, ")")
+                            : concat("(?:", set, "|", other, ")");
+    }
+    return both.empty() ? set : concat("(?:", both, set, ")");
   }
 
   std::string_view in_;

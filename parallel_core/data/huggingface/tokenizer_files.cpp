@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "autograd/io/input_file.h"
@@ -45,6 +48,25 @@ std::optional<std::string> token_text(const Json& json, const char* key) {
     return value["content"].get<std::string>();
   }
   return std::nullopt;
+}
+
+// ["<s>", {"content": "</s>"}]
+std::vector<std::string> token_list(const Json& json, const char* key) {
+  std::vector<std::string> out;
+  if (json.is_object() && json.contains(key) && json[key].is_array()) {
+    for (const Json& value : json[key]) {
+      if (auto text = token_text({{"token", value}}, "token")) {
+        out.push_back(*std::move(text));
+      }
+    }
+  }
+  return out;
+}
+
+std::optional<bool> flag_of(const Json& json, const char* key) {
+  return json.is_object() && json.contains(key) && json[key].is_boolean()
+             ? std::optional<bool>(json[key].get<bool>())
+             : std::nullopt;
 }
 
 // 2, or [2, 7]: the first.
@@ -95,14 +117,21 @@ Json added_token(const std::string& content, int64_t id, bool special) {
           {"rstrip", false}, {"normalized", !special}, {"special", special}};
 }
 
+constexpr const char* kNamedTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+
+// Finds the id of a token of the model; null: it has none.
+using FindId = std::function<std::optional<int64_t>(const std::string&)>;
+
 // From added_tokens.json, tokenizer_config.json and special_tokens_map.json, in order of their ids.
-Json added_tokens(const std::string& folder, const Json& vocab, const Json& settings) {
+Json added_tokens(const std::string& folder, const FindId& find, const Json& settings) {
   std::map<int64_t, Json> tokens;
   const Json plain = read_object(in_folder(folder, "added_tokens.json"));
   for (const auto& [content, id] : plain.items()) {
     check<IoError>(id.is_number_integer(), in_folder(folder, "added_tokens.json"), ": \"", content,
                    "\" has no integer as its id");
     tokens[id.get<int64_t>()] = added_token(content, id.get<int64_t>(), false);
+    tokens[id.get<int64_t>()]["source"] = in_folder(folder, "added_tokens.json");
   }
   if (settings.contains("added_tokens_decoder") && settings["added_tokens_decoder"].is_object()) {
     for (const auto& [id, token] : settings["added_tokens_decoder"].items()) {
@@ -112,6 +141,7 @@ Json added_tokens(const std::string& folder, const Json& vocab, const Json& sett
                      ": added_tokens_decoder: \"", id, "\" is not an id with a token");
       Json entry = token;
       entry["id"] = std::stoll(id);
+      entry["source"] = in_folder(folder, "tokenizer_config.json");
       tokens[std::stoll(id)] = entry;
     }
   }
@@ -126,16 +156,20 @@ Json added_tokens(const std::string& folder, const Json& vocab, const Json& sett
         return;
       }
     }
-    if (vocab.contains(*content) && vocab[*content].is_number_integer()) {
-      const auto id = vocab[*content].get<int64_t>();
-      tokens[id] = added_token(*content, id, true);
+    if (const std::optional<int64_t> id = find(*content)) {
+      tokens[*id] = added_token(*content, *id, true);
+      tokens[*id]["source"] = in_folder(folder, "tokenizer_config.json");
     }
   };
-  for (const char* key : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
+  for (const char* key : kNamedTokens) {
     make_special(token_text(settings, key));
     make_special(token_text(map, key));
   }
-  make_special("<|endoftext|>");  // of GPT-2, when nothing says so
+  for (const Json* json : {&settings, &map}) {
+    for (const std::string& text : token_list(*json, "additional_special_tokens")) {
+      make_special(text);
+    }
+  }
   Json list = Json::array();
   for (auto& [id, token] : tokens) {
     list.push_back(std::move(token));
@@ -245,7 +279,7 @@ Json tokenizer_json_of(const TokenizerFiles& files) {
                {"pre_tokenizer", byte_level},
                {"post_processor", byte_level},
                {"decoder", byte_level},
-               {"added_tokens", tokenizer_files::added_tokens(files.folder, vocab, settings)},
+               {"added_tokens", Json::array()},
                {"model",
                 {{"type", "BPE"},
                  {"vocab", vocab},
@@ -263,7 +297,139 @@ Json tokenizer_json_of(const TokenizerFiles& files) {
                                 {"invert", false}},
                                byte_level}}};
   }
+  constexpr const char* kEnd = "<|endoftext|>";  // of GPT-2, when nothing says so
+  if (vocab.contains(kEnd) && vocab[kEnd].is_number_integer()) {
+    json["added_tokens"].push_back(
+        tokenizer_files::added_token(kEnd, vocab[kEnd].get<int64_t>(), true));
+  }
   return json;
+}
+
+TokenizerSettings read_tokenizer_settings(const std::string& folder) {
+  using tokenizer_files::flag_of;
+  TokenizerSettings out;
+  const std::string path = tokenizer_files::in_folder(folder, "tokenizer_config.json");
+  const Json json = tokenizer_files::read_object(path);
+  out.is_there = json.is_object();
+  if (out.is_there && json.contains("tokenizer_class") && json["tokenizer_class"].is_string()) {
+    out.name = json["tokenizer_class"].get<std::string>();
+    if (out.name.ends_with("Fast")) {
+      out.name.resize(out.name.size() - 4);
+    }
+  }
+  struct Frame {
+    const char* name;
+    const char* bos;
+    const char* eos;
+  };
+  constexpr Frame kFrames[] = {{"LlamaTokenizer", "<s>", "</s>"},
+                               {"CodeLlamaTokenizer", "<s>", "</s>"},
+                               {"GemmaTokenizer", "<bos>", "<eos>"},
+                               {"CohereTokenizer", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"}};
+  const SpecialTokens named = read_special_tokens(folder);
+  for (const Frame& frame : kFrames) {
+    if (out.name == frame.name) {
+      out.frames_texts = true;
+      out.bos = named.bos.value_or(frame.bos);
+      out.eos = named.eos.value_or(frame.eos);
+    }
+  }
+  out.add_bos = flag_of(json, "add_bos_token");
+  out.add_eos = flag_of(json, "add_eos_token");
+  out.legacy = flag_of(json, "legacy").value_or(true);
+  return out;
+}
+
+Json added_tokens_beside(const std::string& folder,
+                         const std::function<std::optional<int64_t>(const std::string&)>& find) {
+  return tokenizer_files::added_tokens(
+      folder, find,
+      tokenizer_files::read_object(tokenizer_files::in_folder(folder, "tokenizer_config.json")));
+}
+
+void apply_folder(Json& json, const TokenizerFiles& files, std::vector<std::string>& remarks) {
+  namespace fs = std::filesystem;
+  if (!json.is_object() || (!files.tokenizer_json.empty() &&
+                            fs::path(files.tokenizer_json).filename() != "tokenizer.json")) {
+    return;  // it stands alone
+  }
+  std::unordered_map<std::string, int64_t> ids;
+  const Json model = json.value("model", Json());
+  const Json vocab = model.is_object() ? model.value("vocab", Json()) : Json();
+  if (vocab.is_object()) {
+    for (const auto& [text, id] : vocab.items()) {
+      if (id.is_number_integer()) {
+        ids.emplace(text, id.get<int64_t>());
+      }
+    }
+  } else if (vocab.is_array()) {  // of Unigram: [piece, score]
+    for (size_t i = 0; i < vocab.size(); ++i) {
+      if (vocab[i].is_array() && !vocab[i].empty() && vocab[i][0].is_string()) {
+        ids.emplace(vocab[i][0].get<std::string>(), static_cast<int64_t>(i));
+      }
+    }
+  }
+  if (!json.contains("added_tokens") || json["added_tokens"].is_null()) {
+    json["added_tokens"] = Json::array();
+  }
+  Json& added = json["added_tokens"];
+  if (!added.is_array()) {
+    return;  // which whoever reads it says
+  }
+  std::unordered_set<std::string> known;
+  for (const Json& token : added) {
+    if (const auto text = tokenizer_files::token_text({{"token", token}}, "token");
+        text && token.contains("id") && token["id"].is_number_integer()) {
+      known.insert(*text);
+      ids.insert_or_assign(*text, token["id"].get<int64_t>());
+    }
+  }
+  const auto find = [&](const std::string& text) -> std::optional<int64_t> {
+    const auto found = ids.find(text);
+    return found == ids.end() ? std::nullopt : std::optional<int64_t>(found->second);
+  };
+  for (const Json& token : added_tokens_beside(files.folder, find)) {
+    const auto text = tokenizer_files::token_text({{"token", token}}, "token");
+    if (text && !known.contains(*text)) {
+      added.push_back(token);
+      known.insert(*text);
+      ids.emplace(*text, token["id"].get<int64_t>());
+    }
+  }
+  const SpecialTokens named = read_special_tokens(files.folder);
+  for (const auto& [key, text] :
+       {std::pair{"bos_token", &named.bos}, std::pair{"eos_token", &named.eos}}) {
+    if (*text && !find(**text)) {
+      remarks.push_back(concat(tokenizer_files::in_folder(files.folder, "tokenizer_config.json"),
+                               ": ", key, " is \"", **text,
+                               "\", which the tokenizer does not have; it is passed over"));
+    }
+  }
+  const TokenizerSettings settings = read_tokenizer_settings(files.folder);
+  if (!settings.frames_texts) {
+    return;
+  }
+  // As transformers' classes do, whatever the file says.
+  Json frame = {{"type", "TemplateProcessing"},
+                {"single", Json::array()},
+                {"pair", Json::array()},
+                {"special_tokens", Json::object()}};
+  const auto put = [&](bool on, const std::string& text) {
+    const auto id = find(text);
+    if (on && id) {
+      frame["single"].push_back({{"SpecialToken", {{"id", text}, {"type_id", 0}}}});
+      frame["special_tokens"][text] = {
+          {"id", text}, {"ids", {static_cast<uint64_t>(*id)}}, {"tokens", {text}}};
+    } else if (on && settings.is_there) {
+      remarks.push_back(concat(tokenizer_files::in_folder(files.folder, "tokenizer_config.json"),
+                               ": a ", settings.name, " puts \"", text,
+                               "\" around texts, which the tokenizer does not have"));
+    }
+  };
+  put(settings.add_bos.value_or(true), settings.bos);
+  frame["single"].push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  put(settings.add_eos.value_or(false), settings.eos);
+  json["post_processor"] = std::move(frame);
 }
 
 SpecialTokens read_special_tokens(const std::string& folder) {

@@ -1,6 +1,7 @@
 // The files that a tokenizer of Hugging Face is kept in.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -59,5 +60,32 @@ struct SpecialTokens {
 /// and config.json the ids; the first that says something is taken. IoError for files that are no
 /// JSON objects.
 SpecialTokens read_special_tokens(const std::string& folder);
+
+/// What tokenizer_config.json says beside the tokens.
+struct TokenizerSettings {
+  bool is_there = false;
+  std::string name;  ///< tokenizer_class without "Fast"; empty: none is named
+  /// A class that puts bos and eos around texts as add_bos_token (true where it is missing) and
+  /// add_eos_token (false) say, whatever tokenizer.json does: Llama's, CodeLlama's, Gemma's,
+  /// Cohere's.
+  bool frames_texts = false;
+  std::string bos, eos;  ///< of such a class, named or its own
+  std::optional<bool> add_bos, add_eos;
+  bool legacy = true;  ///< a space of the model's own also behind tokens within a text
+};
+/// IoError for a file that is no JSON object.
+TokenizerSettings read_tokenizer_settings(const std::string& folder);
+
+/// Tokens that added_tokens.json, tokenizer_config.json (added_tokens_decoder, bos_token and its
+/// kin) and special_tokens_map.json name, as a list in the form of tokenizer.json, by ascending id;
+/// "source" is the file. Named ones without an id are those that `find` knows. IoError for files
+/// that are not of this form.
+Json added_tokens_beside(const std::string& folder,
+                         const std::function<std::optional<int64_t>(const std::string&)>& find);
+
+/// Puts into a tokenizer.json what the folder says beside it and transformers heeds: tokens that it
+/// lacks, and what a class puts around texts (TokenizerSettings::frames_texts). A file under a name
+/// of its own is left as it is. Named tokens that there are not are remarked.
+void apply_folder(Json& json, const TokenizerFiles& files, std::vector<std::string>& remarks);
 
 }  // namespace tapestry::data::huggingface

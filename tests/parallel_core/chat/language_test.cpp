@@ -123,6 +123,86 @@ TEST(ChatLanguage, StepsOutputAndNestingAreBounded) {
               ::testing::AnyOf(HasSubstr("steps"), HasSubstr("bytes")));
 }
 
+// What a template does with long texts counts by their bytes, whatever the call.
+TEST(ChatLanguage, StepsCountWorkNotCalls) {
+  const std::string source =
+      "{% set a = 'a' * 6000000 %}{% set b = 'a' * 3000000 ~ 'b' %}{% set e = 'é' * 3000000 %}"
+      "{% set keys = {'k': 1} %}{% for i in range(100000) %}";
+  for (const char* work : {"b in a",
+                           "a.find(b)",
+                           "a.rfind('b' ~ b)",
+                           "a.count(b)",
+                           "a.index('a', 5)",
+                           "a.strip('b')",
+                           "a.strip()",
+                           "a.strip(a)",
+                           "a.lstrip(b)",
+                           "a | trim('a')",
+                           "a.title()",
+                           "a | title",
+                           "a | upper | length",
+                           "a | lower | length",
+                           "a.capitalize()",
+                           "a.swapcase()",
+                           "a.splitlines()",
+                           "(e ~ 'z').splitlines()",
+                           "a.split('b')",
+                           "a.rsplit(b)",
+                           "a.split()",
+                           "a.replace(b, '')",
+                           "a.replace('', 'b')",
+                           "a.replace('a', '')",
+                           "a | replace('a', 'b')",
+                           "a.partition(b)",
+                           "a.rpartition(b)",
+                           "a.startswith(a)",
+                           "a.endswith(a)",
+                           "a.removeprefix(a)",
+                           "a.isalpha()",
+                           "a.isspace()",
+                           "a is lower",
+                           "a | int",
+                           "a | float",
+                           "a | wordcount",
+                           "a | indent",
+                           "a[::-1] | length",
+                           "e[5]",
+                           "e[1:3]",
+                           "e[::2] | length",
+                           "e | length",
+                           "a | list | length",
+                           "a | reverse | length",
+                           "a | tojson",
+                           "[a] | string | length",
+                           "'%.1s' % a",
+                           "'{:.1s}'.format(a)",
+                           "a % 1",
+                           "a.format()",
+                           "a.center(3, a)",
+                           "a == b",
+                           "a < a ~ 'b'",
+                           "keys[a] is defined",
+                           "keys.get(a)",
+                           "a in keys",
+                           "a | safe + a",
+                           "'' + (a | safe)",
+                           "[a, b] | join | length",
+                           "'x'.join([a, b]) | length",
+                           "a ~ b",
+                           "a + b",
+                           "[a, b] | sort | length",
+                           "[a, b] | min",
+                           "[a] | map(attribute=a) | list",
+                           "[a, b] | unique | list | length",
+                           "'b' * 6000000"}) {
+    SCOPED_TRACE(work);
+    const std::string expression = concat(source, "{% set x = ", work, " %}{% endfor %}");
+    EXPECT_THAT(message_of<ValueError>(
+                    [&] { ChatTemplate(expression).render(Json::object(), {.steps = 1'000'000}); }),
+                HasSubstr("chat_template:1: "));
+  }
+}
+
 TEST(ChatLanguage, DeepSourcesAreRefused) {
   const auto refusal = [](const std::string& source) {
     return message_of<ValueError>([&] { const ChatTemplate made(source); });

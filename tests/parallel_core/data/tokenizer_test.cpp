@@ -197,6 +197,56 @@ TEST_F(SentencePieceTest, DecodingChecksIdsAndSkipsSpecialOnes) {
   EXPECT_ERROR(tokenizer.decode(std::vector<int32_t>{-1}), ValueError, "id -1");
 }
 
+// A folder of transformers' LlamaTokenizer: tokenizer.model, and tokens and settings beside it.
+TEST_F(SentencePieceTest, TokensBesideTheModel) {
+  const TempDir folder;
+  const std::string file = folder.write("tokenizer.model", model_bytes());
+  const SentencePieceTokenizer alone(file);
+  const auto size = static_cast<int32_t>(alone.vocab_size());
+  EXPECT_THAT(alone.ids_before(), ElementsAre());
+  const std::vector<int32_t> river = alone.encode("river");
+  folder.write("added_tokens.json",
+               concat(R"({"<|im_end|>": )", size + 3, R"(, "<|im_start|>": )", size, "}"));
+  folder.write("tokenizer_config.json",
+               R"({"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>",
+                   "eos_token": {"content": "<|im_end|>"}})");
+  const SentencePieceTokenizer chat(file);
+  EXPECT_EQ(chat.vocab_size(), size + 4);
+  EXPECT_EQ(chat.eod_id(), size + 3);
+  EXPECT_THAT(chat.ids_before(), ElementsAre(alone.bos_id()));  // where the key is missing
+  std::vector<int32_t> expected = {size};
+  expected.insert(expected.end(), river.begin(), river.end());
+  expected.push_back(size + 3);
+  expected.push_back(alone.bos_id());
+  const std::string text = "<|im_start|>river<|im_end|><s>";
+  EXPECT_EQ(chat.encode(text), expected);
+  const Encoding places = chat.encode_with_spans(text);
+  EXPECT_EQ(places.ids, expected);
+  EXPECT_EQ(places.spans.front(), (TextSpan{0, 12}));
+  EXPECT_EQ(places.spans[1].begin, 12);
+  EXPECT_EQ(places.spans[expected.size() - 3].end, 17);
+  EXPECT_EQ(places.spans.back(), (TextSpan{27, 30}));
+  EXPECT_EQ(chat.decode_with_special(expected), text);
+  // <|im_start|> is a token that added_tokens.json does not call special, so it is text.
+  EXPECT_EQ(chat.decode(expected), "<|im_start|>river");
+  std::string streamed;
+  const auto decoder = chat.text_decoder();
+  for (const int32_t id : expected) {
+    streamed += decoder->add(id);
+  }
+  EXPECT_EQ(streamed + decoder->finish(), "<|im_start|>river");
+  EXPECT_EQ(chat.id_of("<|im_end|>"), size + 3);
+  EXPECT_EQ(chat.files_beside().size(), 2U);
+
+  folder.write("tokenizer_config.json", R"({"add_bos_token": false, "eos_token": "<none>"})");
+  const SentencePieceTokenizer other(file);
+  EXPECT_THAT(other.ids_before(), ElementsAre());
+  EXPECT_EQ(other.eod_id(), alone.eod_id());
+  EXPECT_THAT(other.remarks(), ElementsAre(HasSubstr("eos_token is \"<none>\"")));
+  folder.write("added_tokens.json", concat(R"({"<|a|>": )", size - 1, "}"));
+  EXPECT_THROW(SentencePieceTokenizer{file}, ValueError);  // the id of a piece
+}
+
 TEST_F(SentencePieceTest, TrainingIsDeterministic) {
   EXPECT_EQ(train_sentencepiece(lines_of_text(), {.vocab_size = 300}).model, model_bytes());
 }

@@ -130,6 +130,39 @@ TEST(GgufTokenizer, ByteLevel) {
   EXPECT_EQ(tokenizer.chat_template, "{{ messages }}");
 }
 
+// What begins and ends texts is what the folder's tokenizer says, which its template is given too,
+// before what config.json says; what ends an answer is what the template writes there.
+TEST(GgufTokenizer, NamedTokensComeBeforeThoseOfTheModel) {
+  nlohmann::json json = small_tokenizer("gpt2");
+  json["added_tokens"].push_back({{"id", 261}, {"content", "<|begin|>"}, {"special", true}});
+  json["added_tokens"].push_back({{"id", 262}, {"content", "<|end|>"}, {"special", true}});
+  const data::TempDir folder;
+  folder.write("tokenizer.json", json.dump());
+  folder.write("tokenizer_config.json",
+               R"({"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": true,
+                   "bos_token": "<|begin|>", "eos_token": "<|endoftext|>",
+                   "chat_template": "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}",
+                   "added_tokens_decoder": {"263": {"content": "<extra>", "special": false}}})");
+  TokenIds ids;
+  ids.bos = 260;
+  ids.eos = {257};
+  const GgufTokenizer tokenizer =
+      read_gguf_tokenizer(folder.path(), {.type = "", .ids = ids, .rows = 288});
+  EXPECT_EQ(tokenizer.bos, 261);
+  EXPECT_TRUE(tokenizer.add_bos);
+  EXPECT_EQ(tokenizer.eos, 260);
+  EXPECT_EQ(tokenizer.eot, 262);
+  EXPECT_EQ(tokenizer.tokens[263], "<extra>");
+  EXPECT_EQ(tokenizer.types[263], kGgufUserDefined);
+  folder.write("tokenizer_config.json", R"({"bos_token": "<|begin|>"})");
+  const GgufTokenizer other =
+      read_gguf_tokenizer(folder.path(), {.type = "", .ids = ids, .rows = 288});
+  EXPECT_EQ(other.bos, 261);
+  EXPECT_FALSE(other.add_bos);
+  EXPECT_EQ(other.eos, 257);
+  EXPECT_EQ(other.eot, std::nullopt);
+}
+
 TEST(GgufTokenizer, Pieces) {
   const GgufTokenizer tokenizer = read_json(small_tokenizer("llama"));
   EXPECT_EQ(tokenizer.model, "llama");

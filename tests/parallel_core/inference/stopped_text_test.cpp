@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/huggingface/huggingface_tokenizer.h"
 
 namespace tapestry {
 namespace {
@@ -65,6 +66,31 @@ TEST(StoppedText, OfTwoAtOnePlaceTheLonger) {
 
 TEST(StoppedText, HoldsBackHalfCharacters) {
   EXPECT_EQ(pieces("\xE2\x82\xAC!", {}), "||\xE2\x82\xAC|!|");
+}
+
+// Tokenizers with byte fallback write a newline as a byte, whose text comes with the next token.
+TEST(StoppedText, ThePromptsLastBytesAreNotTheAnswers) {
+  const data::HuggingFaceTokenizer tokenizer("tests/data/golden_tokenizers/own_pieces");
+  const auto answer = [&](const std::string& prompt, const std::string& said, const Stops& stops) {
+    const std::vector<int32_t> before = tokenizer.encode(prompt);
+    const std::vector<int32_t> all = tokenizer.encode(prompt + said);
+    EXPECT_TRUE(std::equal(before.begin(), before.end(), all.begin()));
+    StoppedText found(tokenizer, before, stops);
+    EXPECT_EQ(found.prompt_text(), prompt);
+    std::string text;
+    for (size_t i = before.size(); i < all.size(); ++i) {
+      text += found.add(all[i]);
+    }
+    text += found.finish();
+    EXPECT_EQ(text, found.text());
+    return text;
+  };
+  EXPECT_EQ(answer("the\n", "cat", {}), "cat");
+  EXPECT_EQ(answer("the\n", "cat\nand", {"\n"}), "cat");
+  EXPECT_EQ(answer("the\n\n", "\ncat", {}), "\ncat");
+  EXPECT_EQ(answer("the\n", "\ncat", {"\n"}), "");
+  EXPECT_EQ(answer("the\n", "", {}), "");
+  EXPECT_EQ(answer("the \xF0\x9F\x90\x88", "\xF0\x9F\x90\x88", {}), "\xF0\x9F\x90\x88");
 }
 
 TEST(StoppedText, EmptyStops) {

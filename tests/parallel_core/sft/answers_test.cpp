@@ -180,6 +180,19 @@ TEST(EncodeExample, MasksOfPromptsAndAnswers) {
   EXPECT_ERROR(encode_example({.text = "abc"}, bytes, -1), ValueError, "eos_token_id");
 }
 
+// Templates that close a message with the beginning of the next one.
+TEST(EncodeExample, WhatBeginsTheNextMessageEndsAnAnswer) {
+  const data::ByteTokenizer bytes;
+  const AnsweredText text{.text = "U?Aa.U?Ab.", .answers = {{3, 5}, {8, 10}}, .rendered = true};
+  const EncodedExample example =
+      encode_example(text, bytes, bytes.eod_id(), LearnedTokens::kAnswers, 'U');
+  EXPECT_THAT(example.ids, ElementsAre('U', '?', 'A', 'a', '.', 'U', '?', 'A', 'b', '.', 'U'));
+  EXPECT_THAT(example.answer, ElementsAre(0, 0, 0, 1, 1, 1, 0, 0, 1, 1, 1));
+  const EncodedExample plain =
+      encode_example({.text = "ab", .answers = {{1, 2}}}, bytes, 256, LearnedTokens::kAnswers, 'U');
+  EXPECT_THAT(plain.ids, ElementsAre('a', 'b', 256));
+}
+
 // Pairs of bytes are tokens, with an id of their own in front of a text and nothing behind.
 class PairTokenizer final : public data::Tokenizer {
  public:

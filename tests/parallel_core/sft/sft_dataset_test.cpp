@@ -140,6 +140,7 @@ TEST_F(SftDatasetTest, WhatIsTooLongIsCutOrDropped) {
   expected.tokens = 8 + 3;
   expected.cut_tokens = 3;
   expected.learned = 6 + 2;
+  expected.plain = 3;
   EXPECT_EQ(cut->counts(), expected);
   EXPECT_THAT(cut->ids(0), ElementsAre('0', '1', '2', '3', '4', '5', '6', '7'));
   EXPECT_EQ(cut->line(0), 1);

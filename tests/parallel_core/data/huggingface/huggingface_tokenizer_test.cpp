@@ -114,6 +114,63 @@ TEST(HuggingFaceTokenizer, APatternThatTakesTooLongIsAnError) {
                "(?:a+)+Z' cannot be matched");
 }
 
+// Each place takes few steps, all of them together the square of the text.
+TEST(Pattern, ATextThatTakesTooLongInAllIsAnError) {
+  const huggingface::Pattern pattern = huggingface::Pattern::regex("(?:ab|a(?=c))*+d");
+  std::string text;
+  for (int i = 0; i < 200'000; ++i) {
+    text += "ab";
+  }
+  text += "xd";
+  huggingface::Pattern::Finder finder(pattern, text);
+  huggingface::Pattern::Match match;
+  EXPECT_ERROR(finder.next(match), ValueError, "s of processor time for a text of 400002 bytes");
+}
+
+// Files that make much of little end with what was too much.
+TEST(HuggingFaceTokenizer, WhatAFileMakesOfATextIsBounded) {
+  Json json = own("own_pieces");
+  const Json replace = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aaaa"}};
+  Json chain = Json::array();
+  for (int i = 0; i < 40; ++i) {
+    chain.push_back(replace);
+  }
+  const TempDir dir;
+  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", chain}};
+  const HuggingFaceTokenizer normalizing(dir.write("tokenizer.json", json.dump()));
+  EXPECT_ERROR(normalizing.encode(std::string(100, 'a')), ValueError,
+               "tokenizer.json: a text becomes longer than");
+  EXPECT_ERROR(normalizing.encode_with_spans(std::string(100, 'a')), ValueError, "longer than");
+  json["normalizer"] = {
+      {"type", "Replace"}, {"pattern", {{"Regex", ""}}}, {"content", std::string(100'000, 'b')}};
+  const HuggingFaceTokenizer empty(dir.write("tokenizer.json", json.dump()));
+  EXPECT_ERROR(empty.encode("one two three"), ValueError, "longer than");
+  json["normalizer"] = nullptr;
+  json["decoder"] = {{"type", "Sequence"}, {"decoders", chain}};
+  const HuggingFaceTokenizer decoding(dir.write("tokenizer.json", json.dump()));
+  EXPECT_ERROR(decoding.decode(decoding.encode("banana")), ValueError, "longer than");
+}
+
+// A token of a space that takes the spaces around it, in a text of nothing else.
+TEST(HuggingFaceTokenizer, ATokenOfASpaceTakesTheOthersOnce) {
+  const int64_t next = HuggingFaceTokenizer(kOwn + "own_chat").vocab_size();
+  Json json = own("own_chat");
+  json["added_tokens"].push_back({{"id", next},
+                                  {"content", " "},
+                                  {"lstrip", true},
+                                  {"rstrip", true},
+                                  {"normalized", false},
+                                  {"special", false}});
+  const TempDir dir;
+  const HuggingFaceTokenizer tokenizer(dir.write("tokenizer.json", json.dump()));
+  const auto space = static_cast<int32_t>(next);
+  const Encoding few = tokenizer.encode_with_spans("a   b");
+  EXPECT_THAT(few.ids, ElementsAre(tokenizer.encode("a").front(), space, space, space,
+                                   tokenizer.encode("b").front()));
+  EXPECT_EQ(few.spans[1], (TextSpan{1, 4}));
+  EXPECT_EQ(tokenizer.encode(std::string(300'000, ' ')).size(), 300'000U);
+}
+
 TEST(HuggingFaceTokenizer, KnowsItsTokens) {
   const HuggingFaceTokenizer chat(kOwn + "own_chat");
   const int32_t start = *chat.id_of("<|im_start|>");
@@ -151,6 +208,70 @@ TEST(HuggingFaceTokenizer, SpecialTokensAreNamedBesideIt) {
   EXPECT_EQ(HuggingFaceTokenizer(dir.path()).bos_id(), last);
   dir.write("tokenizer_config.json", "[]");
   EXPECT_ERROR(HuggingFaceTokenizer(dir.path()), IoError, "tokenizer_config.json: is array");
+}
+
+// transformers' classes of Llama put ids around texts whatever tokenizer.json says; others go by
+// it.
+TEST(HuggingFaceTokenizer, AClassSaysWhatBeginsATextWhateverTheFileSays) {
+  const TempDir dir;
+  Json json = own("own_pieces");
+  const Json adds = json["post_processor"];
+  const auto before = [&](const Json& processor, const std::string& settings) {
+    json["post_processor"] = processor;
+    dir.write("tokenizer.json", json.dump());
+    dir.write("tokenizer_config.json", settings);
+    return HuggingFaceTokenizer(dir.path()).ids_before();
+  };
+  for (const char* name : {"LlamaTokenizerFast", "LlamaTokenizer", "CodeLlamaTokenizerFast"}) {
+    const std::string in_class = concat(R"({"tokenizer_class": ")", name, R"(")");
+    EXPECT_THAT(before(nullptr, in_class + R"(, "add_bos_token": true})"), ElementsAre(1));
+    EXPECT_THAT(before(nullptr, in_class + "}"), ElementsAre(1));
+    EXPECT_THAT(before(adds, in_class + R"(, "add_bos_token": false})"), ElementsAre());
+    EXPECT_THAT(before(adds, in_class + R"(, "bos_token": {"content": "</s>"}})"), ElementsAre(2));
+  }
+  EXPECT_THAT(
+      before(nullptr, R"({"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": true})"),
+      ElementsAre());
+  EXPECT_THAT(
+      before(adds, R"({"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": false})"),
+      ElementsAre(1));
+  EXPECT_THAT(before(nullptr, R"({"tokenizer_class": "GemmaTokenizer"})"), ElementsAre());
+  EXPECT_THAT(HuggingFaceTokenizer(dir.path()).remarks(),
+              ElementsAre(HasSubstr("a GemmaTokenizer puts \"<bos>\" around texts")));
+  before(nullptr, R"({"tokenizer_class": "LlamaTokenizer", "add_eos_token": true})");
+  EXPECT_THAT(HuggingFaceTokenizer(dir.path()).ids_after(), ElementsAre(2));
+}
+
+// Tokens that only the files beside it name are tokens, too.
+TEST(HuggingFaceTokenizer, TokensThatTheFileLacks) {
+  const TempDir dir;
+  dir.write("tokenizer.json", own("own_chat").dump());
+  const auto next = static_cast<int32_t>(HuggingFaceTokenizer(dir.path()).vocab_size());
+  const auto ids = [&](const std::string& text) {
+    return HuggingFaceTokenizer(dir.path()).encode(text);
+  };
+  const int32_t a = ids("a").front();
+  dir.write("added_tokens.json", concat(R"({"<extra>": )", next, "}"));
+  EXPECT_THAT(ids("a<extra>a"), ElementsAre(a, next, a));
+  EXPECT_EQ(HuggingFaceTokenizer(dir.path()).decode(std::vector<int32_t>{next}), "<extra>");
+  dir.write("tokenizer_config.json",
+            concat(R"({"added_tokens_decoder": {")", next + 1,
+                   R"(": {"content": "<more>", "rstrip": true, "special": true}}})"));
+  const HuggingFaceTokenizer both(dir.path());
+  EXPECT_EQ(both.vocab_size(), next + 2);
+  EXPECT_THAT(both.encode("<more>  a<extra>"), ElementsAre(next + 1, a, next));
+  EXPECT_EQ(both.decode(std::vector<int32_t>{next + 1, a}), "a");
+  // An id that leaves a hole is no id that the library would give.
+  std::filesystem::remove(dir.file("tokenizer_config.json"));
+  dir.write("added_tokens.json", concat(R"({"<extra>": )", next + 9, "}"));
+  EXPECT_ERROR(HuggingFaceTokenizer(dir.path()), ValueError, "added_tokens.json: \"<extra>\" has");
+  // A named token that there is not is no end.
+  std::filesystem::remove(dir.file("added_tokens.json"));
+  dir.write("tokenizer_config.json", R"({"eos_token": "<|nowhere|>"})");
+  const HuggingFaceTokenizer named(dir.path());
+  EXPECT_EQ(named.eod_id(), named.id_of("<|endoftext|>"));
+  EXPECT_THAT(named.remarks(), ElementsAre(HasSubstr("tokenizer_config.json: eos_token is "
+                                                     "\"<|nowhere|>\", which the tokenizer")));
 }
 
 TEST(HuggingFaceTokenizer, PlacesOfBytesThatAreNoText) {
@@ -290,7 +411,17 @@ TEST(Pattern, IsReadAsOnigurumaReadsIt) {
                       "1\xF0\x90\xB5\x80"
                       "a2"),
               ElementsAre("a"));  // U+10D40
-  EXPECT_THAT(matches("\\w+", "a\xCC\x81_1\xC2\xB2"), ElementsAre("a\xCC\x81_1"));
+  // Superscripts and fractions of Latin-1 are word characters outside of brackets, others are not.
+  EXPECT_THAT(matches("\\w+", "a\xCC\x81_1\xC2\xB2"), ElementsAre("a\xCC\x81_1\xC2\xB2"));
+  EXPECT_THAT(matches("\\w+", "x\xC2\xBD y\xE2\x85\x93"), ElementsAre("x\xC2\xBD", "y"));
+  EXPECT_THAT(matches("\\W", "a\xC2\xB9\xE2\x81\xB4"), ElementsAre("\xE2\x81\xB4"));
+  EXPECT_THAT(matches("[\\w]+", "1\xC2\xB2"), ElementsAre("1"));
+  EXPECT_THAT(matches("[\\W]+", "1\xC2\xB2"), ElementsAre("\xC2\xB2"));
+  EXPECT_THAT(matches("[b\\W]+", "ab\xC2\xB2"), ElementsAre("b\xC2\xB2"));
+  EXPECT_THAT(matches("[^b\\W]+", "ab\xC2\xB2_"), ElementsAre("a", "_"));
+  EXPECT_THAT(matches("[^\\W]+", "a\xC2\xB2_"), ElementsAre("a", "_"));
+  EXPECT_THAT(matches("m\\b", "m\xC2\xB2 m m\xE2\x81\xB4"), ElementsAre("m", "m"));
+  EXPECT_THAT(matches("m\\B", "m\xC2\xBE m"), ElementsAre("m"));
   EXPECT_THAT(matches("\\h+", "xAf09g"), ElementsAre("Af09"));
   EXPECT_THAT(matches("\\p{N}{1,3}+", "12345a"), ElementsAre("12345"));
   EXPECT_THAT(matches("(?m:a.)", "a\nab"), ElementsAre("a\n", "ab"));
@@ -303,6 +434,10 @@ TEST(Pattern, IsReadAsOnigurumaReadsIt) {
   EXPECT_ERROR(huggingface::Pattern::regex("[a[bc]]"), ValueError, "inside of another");
   EXPECT_ERROR(huggingface::Pattern::regex("[a"), ValueError, "[ without ]");
   EXPECT_ERROR(huggingface::Pattern::regex("\\"), ValueError, "a backslash at the end");
+  for (const char* called : {"(a|(?R)b)", "(a|b(?1)(?1))", "(?<n>a|\\g<n>b)", "(?<n>a|(?&n))",
+                             "(?P<n>a|(?P>n))", "(a(?-1)?)"}) {
+    EXPECT_ERROR(huggingface::Pattern::regex(called), ValueError, "is not known here");
+  }
   EXPECT_ERROR(huggingface::Pattern::regex(std::string(20000, 'a')), ValueError, "20000 bytes");
 }
 
