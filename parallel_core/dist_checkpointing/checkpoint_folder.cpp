@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -72,6 +73,12 @@ std::string latest_of_earlier_runs(const fs::path& path) {
 }
 
 }  // namespace
+
+std::string checkpoint_name(int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof(name), "step_%08lld", static_cast<long long>(step));
+  return name;
+}
 
 std::string resolve_checkpoint(const std::string& path) {
   check<IoError>(fs::exists(path), path, ": there is no such file or folder");

@@ -127,8 +127,7 @@ CheckpointWriter::CheckpointWriter(const ParallelModel& model,
       options_(std::move(options)),
       step_(step),
       has_file_names_(model.has_file_names_of_config()) {
-  char name[32];
-  std::snprintf(name, sizeof(name), "step_%08lld", static_cast<long long>(step));
+  const std::string name = checkpoint_name(step);
   folder_ = (fs::path(options_.directory) / name).string();
   temporary_ = (fs::path(options_.directory) / concat(".", name, ".tmp")).string();
   try {

@@ -183,6 +183,27 @@ void go_on_with(const ResumePoint& point,
   }
 }
 
+// Of a run whose best checkpoint is gone, removed by hand or spoilt, the next evaluation is the
+// best.
+void forget_best_that_is_gone(TrainerState& trainer,
+                              const std::string& checkpoint,
+                              const std::string& own_folder,
+                              ProcessGroup& world) {
+  if (!trainer.best) {
+    return;
+  }
+  const std::string name = checkpoint_name(trainer.best->step);
+  const fs::path beside = fs::path(checkpoint).parent_path();
+  std::error_code none;
+  const bool there =
+      fs::is_directory(beside / name, none) || fs::is_directory(fs::path(own_folder) / name, none);
+  if (all_gather_text(world, there ? "there" : "").front().empty()) {
+    log_warning(concat("the best checkpoint, ", (beside / name).string(),
+                       ", is not there any more; the next evaluation is the best anew"));
+    trainer.best.reset();
+  }
+}
+
 // Files look the same to all ranks, but one may see a new one later than the others.
 bool is_started_again_on_first_rank(const AllConfig& config, const PretrainOptions& options) {
   const bool own = !options.overwrite && is_started_again(config.training_config);
@@ -514,6 +535,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (resume) {
     go_on_with(*resume, config.training_config, *model, *optimizer, cell);
     trainer = resume->trainer;
+    forget_best_that_is_gone(trainer, resume->checkpoint, output + "/checkpoint", *options.world);
   }
   // Nothing that the run begins with can be wrong any more.
   if (options.overwrite || options.replace) {
