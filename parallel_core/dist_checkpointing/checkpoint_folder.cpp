@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -107,6 +108,12 @@ std::string why_nothing_is_read(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::string checkpoint_name(int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof(name), "step_%08lld", static_cast<long long>(step));
+  return name;
+}
 
 std::string resolve_checkpoint(const std::string& path) {
   check<IoError>(fs::exists(path), path, ": there is no such file or folder");

@@ -47,7 +47,7 @@ RunCheckpoints::RunCheckpoints(TrainOneStepCell& cell,
       saver_(cell.network(), cell.optimizer(), config, options.checkpoint),
       acceptance_(*this),
       trainer_(options.trainer.value_or(TrainerState{})) {
-  saver_.set_best(trainer_.best);
+  saver_.take_up_best(trainer_.best);
   if (config.monitor_config.use_checkpoint_health_monitor &&
       !options.checkpoint.directory.empty()) {
     keep_health();
@@ -139,6 +139,7 @@ void RunCheckpoints::save(bool last) {
   for (StepObserver* observer : options_.observers) {
     observer->flush();
   }
+  saver_.finish();  // whether a best one is on disk has to be known
   std::string state;
   if (options_.trainer) {
     trainer_.position = cell_.position();
@@ -165,7 +166,8 @@ void RunCheckpoints::save(bool last) {
 // Whether the step's evaluation is the best so far, by best_metric_comparison.
 bool RunCheckpoints::is_best(const StepRecord& record) {
   const TrainingConfig& t = config_.training_config;
-  if (!record.eval_loss || !t.best_metric_comparison || !watch_.loss_is_finite()) {
+  if (options_.checkpoint.directory.empty() || !record.eval_loss || !t.best_metric_comparison ||
+      !watch_.loss_is_finite()) {
     return false;
   }
   const bool by_loss = t.eval_metric.value_or("loss") == "loss";
@@ -173,7 +175,7 @@ bool RunCheckpoints::is_best(const StepRecord& record) {
   if (!is_better(t, value, saver_.best())) {
     return false;
   }
-  saver_.set_best(BestEvaluation{
+  saver_.propose_best(BestEvaluation{
       .metric = by_loss ? "loss" : "perplexity", .value = value, .step = record.step});
   return true;
 }

@@ -103,6 +103,32 @@ TEST_F(StopAndGo, TheBestCheckpointIsKept) {
   EXPECT_EQ(best_of(), best);
 }
 
+// best.json and what is kept follow the checkpoints that there are.
+TEST_F(StopAndGo, ABestCheckpointThatIsGoneIsNotNamed) {
+  const std::string keys = set_training("eval_interval", "2") + set_training("eval_iters", "1") +
+                           set_training("best_metric_comparison", "less");
+  dir_.write("run.yaml", replaced(dir_.read("run.yaml"), "split: 90,10,0", "split: 80,20,0"));
+  const auto named = [&] {
+    return nlohmann::json::parse(dir_.read("output/checkpoint/best.json"))
+        .at("checkpoint")
+        .get<std::string>();
+  };
+  ASSERT_EQ(train(keys), 0) << said();
+  ASSERT_EQ(named(), name_of_step(8));  // the loss falls
+  // Back to step 4, the best until then: what came later goes with what named it.
+  ASSERT_EQ(train(keys + set_training("resume_training", name_of_step(4)) +
+                  set_training("training_iters", "5") + set_training("eval_interval", "100")),
+            0)
+      << said();
+  EXPECT_EQ(named(), name_of_step(4));
+  EXPECT_THAT(dir_.read("output/old/run_1/checkpoint/best.json"), HasSubstr(name_of_step(8)));
+  fs::remove_all(dir_.file(checkpoint(4)));
+  ASSERT_EQ(train(keys + kResume + set_training("training_iters", "6")), 0) << said();
+  EXPECT_THAT(out_ + err_, HasSubstr("the best checkpoint, ./output/checkpoint/step_00000004, is "
+                                     "not there any more"));
+  EXPECT_EQ(named(), name_of_step(6));
+}
+
 // With the states that each of them can have, and none: in both formats of files.
 TEST_F(StopAndGo, EveryOptimizerGoesOnExactly) {
   const auto key = [](const std::string& name, const std::string& value) {
