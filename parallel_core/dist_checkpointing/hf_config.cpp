@@ -364,7 +364,7 @@ std::string generation_config_with_ends(const std::string& text,
 
 std::vector<int64_t> generation_config_ends(const std::string& folder) {
   const std::string path = (fs::path(folder) / "generation_config.json").string();
-  const std::string text = read_file(path);
+  const std::string text = content_if_there(path);
   return text.empty() ? std::vector<int64_t>() : ends_in(generation_json(text, path));
 }
 
