@@ -69,6 +69,8 @@ class CheckpointSaver {
   void set_best(const std::optional<BestEvaluation>& best) { best_ = best; }
 
   std::optional<int64_t> saved_step() const { return saved_step_; }
+  /// What the last one has taken.
+  std::optional<int64_t> saved_bytes() const { return saved_bytes_; }
   std::optional<int64_t> proven_step() const { return proven_step_; }
   /// Puts aside the newest checkpoint if no step has shown its weights good, and says so; else an
   /// empty text. For a run that has diverged.
@@ -99,6 +101,7 @@ class CheckpointSaver {
   int64_t writing_step_ = 0;
   std::chrono::steady_clock::time_point last_save_;
   std::optional<int64_t> saved_step_;
+  std::optional<int64_t> saved_bytes_;
   std::optional<int64_t> proven_step_;
   bool accepted_while_writing_ = false;
   std::string newest_;
