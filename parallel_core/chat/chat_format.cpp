@@ -140,7 +140,8 @@ std::string ChatFormat::render(const Json& messages, bool add_generation_prompt)
 
 std::string ChatFormat::render(const Json& messages,
                                bool add_generation_prompt,
-                               const Json& extra) const {
+                               const Json& extra,
+                               GenerationMarks* marks) const {
   if (!messages.is_array()) {
     throw ValueError(
         concat("chat: messages must be a list of objects, not a JSON ", messages.type_name()));
@@ -160,7 +161,7 @@ std::string ChatFormat::render(const Json& messages,
   }
   const bool has_tools = !variables["tools"].is_null();
   const ChatTemplate& used = has_tools && tool_template ? *tool_template : *chat_template;
-  return used.render(variables, {}, now);
+  return used.render(variables, {}, now, marks);
 }
 
 std::vector<std::string_view> chat_format_files() {

@@ -233,6 +233,8 @@ struct DatasetConfig {
   std::string sft_long_examples = "cut";  // cut|drop
   std::string sft_loss = "answers";       // answers|all
   std::optional<std::string> chat_template;
+  std::optional<std::string> chat_date;  // YYYY-MM-DD, what strftime_now of a template tells
+  bool skip_bad_lines = false;           // of JSONL: left out and listed
   bool operator==(const DatasetConfig&) const = default;
 };
 

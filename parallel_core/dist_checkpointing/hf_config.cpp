@@ -209,18 +209,35 @@ bool says_the_same(const HfConfig& a, const HfConfig& b) {
          a.undecided.empty() && values(a) == values(b);
 }
 
-// The text of the source, its dtype replaced if it is another.
-std::string with_dtype(const std::string& text, DType stored) {
+// Whether a file is of a language model without its output layer ("LlamaModel"): what is saved here
+// has one.
+bool names_headless_class(const HfJson& json) {
+  const auto classes = json.find("architectures");
+  if (classes == json.end() || !classes->is_array() || classes->empty() ||
+      !classes->front().is_string()) {
+    return false;
+  }
+  const auto& name = classes->front().get_ref<const std::string&>();
+  return name.ends_with("Model") && !name.ends_with("LMHeadModel");
+}
+
+// The text of the source; its dtype is replaced if it is another, and its class by that of `ours`
+// if it has no output layer.
+std::string fitted(const std::string& text, DType stored, const HfJson& ours) {
   HfJson json = HfJson::parse(text);
   const char* name =
       json.contains("dtype") && !json.contains("torch_dtype") ? "dtype" : "torch_dtype";
   const std::string dtype(name_of(stored));
-  if (json.contains(name) && json.at(name) == dtype) {
+  const bool headless = names_headless_class(json);
+  if (json.contains(name) && json.at(name) == dtype && !headless) {
     return text;
   }
   json[name] = dtype;
   if (json.contains("dtype")) {
     json["dtype"] = dtype;
+  }
+  if (headless) {
+    json["architectures"] = ours.at("architectures");
   }
   return written(json);
 }
@@ -277,7 +294,7 @@ std::string model_config_json(const TransformerConfig& config,
   if (!source.config_json.empty() &&
       says_the_same(parse_hf_config(source.config_json, "config.json"),
                     parse_hf_config(text, "config.json"))) {
-    return with_dtype(source.config_json, stored);
+    return fitted(source.config_json, stored, json);
   }
   return text;
 }

@@ -39,11 +39,12 @@ void DivergenceWatch::observe(int64_t step, const StepResult& result) {
   }
   // An update in the backward pass does not look at its gradients: the norm tells.
   if (result.finite && std::isfinite(result.loss) && std::isfinite(result.grad_norm)) {
-    streak_ = 0;
-    last_finite_step_ = step;
-    last_finite_lr_ = result.lr.empty() ? 0 : *std::max_element(result.lr.begin(), result.lr.end());
+    past_.in_a_row = 0;
+    past_.last_finite_step = step;
+    past_.last_finite_lr =
+        result.lr.empty() ? 0 : *std::max_element(result.lr.begin(), result.lr.end());
   } else {
-    ++streak_;
+    ++past_.in_a_row;
   }
 }
 
@@ -51,11 +52,11 @@ bool DivergenceWatch::loss_is_finite() const { return std::isfinite(loss_); }
 
 bool DivergenceWatch::has_diverged() const {
   const auto& limit = config_.training_config.max_nonfinite_steps;
-  return limit && streak_ >= *limit;
+  return limit && past_.in_a_row >= *limit;
 }
 
 bool DivergenceWatch::ends_badly() const {
-  return steps_ > 0 && (!loss_is_finite() || streak_ == steps_);
+  return steps_ > 0 && (!loss_is_finite() || past_.last_finite_step == 0);
 }
 
 std::string DivergenceWatch::worse_than_it_began() const {
@@ -83,16 +84,16 @@ std::string DivergenceWatch::worse_than_it_began() const {
 }
 
 std::string DivergenceWatch::report() const {
-  std::string text = streak_ == 1
-                         ? concat("step ", last_step_, " was not finite")
-                         : concat("the last ", streak_, " steps (", last_step_ - streak_ + 1,
-                                  " to ", last_step_, ") were not finite");
+  std::string text = past_.in_a_row == 1 ? concat("step ", last_step_, " was not finite")
+                                         : concat("the last ", past_.in_a_row, " steps (",
+                                                  last_step_ - past_.in_a_row + 1, " to ",
+                                                  last_step_, ") were not finite");
   text += concat(": the loss is ", without_nan_sign(loss_), ", the norm of the gradients ",
                  without_nan_sign(grad_norm_));
   if (config_.optimizer_config.optimizer_in_backward) {
     text += "; the weights were updated all the same (optimizer_in_backward)";
-  } else if (last_finite_step_ > 0) {
-    text += concat("; the weights have not changed since step ", last_finite_step_);
+  } else if (past_.last_finite_step > 0) {
+    text += concat("; the weights have not changed since step ", past_.last_finite_step);
   } else {
     text += "; the weights are those that the run began with";
   }
@@ -103,9 +104,9 @@ std::string DivergenceWatch::step_size_remedies() const {
   const OptimizerConfig& optimizer = config_.optimizer_config;
   std::string text =
       remedy(concat("a lower optimizer_config.learning_rate (it is ", optimizer.learning_rate,
-                    streak_ > 0 && last_finite_step_ > 0
-                        ? concat(", and was ", last_finite_lr_, " at step ", last_finite_step_,
-                                 ", the last one that was finite")
+                    past_.in_a_row > 0 && past_.last_finite_step > 0
+                        ? concat(", and was ", past_.last_finite_lr, " at step ",
+                                 past_.last_finite_step, ", the last one that was finite")
                         : std::string(),
                     ")", has_warmup(optimizer) ? "" : ", or optimizer_config.lr_warmup_iters"));
   if (!gradient_clipping(config_)) {
@@ -131,7 +132,7 @@ std::string DivergenceWatch::remedies() const {
                                 "training_config.max_nonfinite_steps")
                        : concat("a smaller training_config.loss_scale (it is ", loss_scale_, ")"));
   }
-  if (last_finite_step_ > 0 || optimizer.optimizer_in_backward) {
+  if (past_.last_finite_step > 0 || optimizer.optimizer_in_backward) {
     text += step_size_remedies();
   } else if (!training.load_checkpoint.empty()) {
     text += remedy(concat("other weights: those of training_config.load_checkpoint ",

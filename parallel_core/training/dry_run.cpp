@@ -14,6 +14,7 @@
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/render.h"
+#include "parallel_core/data/text_files.h"
 #include "parallel_core/data/text_source.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
@@ -75,7 +76,9 @@ std::string opened_data_text(const AllConfig& config, const ResumePoint* resume)
 std::string data_text(const AllConfig& config, const ResumePoint* resume) {
   const DatasetConfig& d = config.dataset_config;
   if (d.text) {
-    const std::vector<std::string> remarks = data::check_text_files(*d.text);
+    check_tokenizer_of_weights(config);
+    const std::vector<std::string> remarks =
+        data::check_text_files(data::text_files(*d.text, "dataset_config.text"));
     if (data::text_is_prepared(*d.text, corpus_options(config))) {
       return opened_data_text(config, resume);
     }
@@ -88,8 +91,10 @@ std::string data_text(const AllConfig& config, const ResumePoint* resume) {
   }
   if (!d.data_path && !d.train_data_path && !d.step_data_dir && !d.sft_data_path &&
       !is_prepared(d)) {
+    check_tokenizer_of_weights(config);
+    const std::string remark = check_dataset_dir(d);
     return concat("the default text, which is turned into tokens in ", d.dataset_dir,
-                  " on first use; not opened");
+                  " on first use; not opened", remark.empty() ? "" : "; ", remark);
   }
   return opened_data_text(config, resume);
 }

@@ -82,9 +82,7 @@ std::map<int64_t, std::vector<double>> read_abnormal_norms(const std::string& pa
 }  // namespace
 
 AbnormalNormWatch::AbnormalNormWatch(const AllConfig& config)
-    : config_(config),
-      spikes_(norm_spike_options(config)),
-      path_(config.training_config.output_dir + "/abnormal_global_norm.json") {
+    : path_(config.training_config.output_dir + "/abnormal_global_norm.json") {
   all_or_none(get_world_group(), [&] {
     if (RankContext::current().rank() == 0) {
       record_ = read_abnormal_norms(path_);
@@ -107,12 +105,10 @@ void AbnormalNormWatch::write() const {
 
 void AbnormalNormWatch::after(FinishedStep& step) {
   const double norm = step.result.grad_norm;
-  const bool spike = spikes_.is_spike(norm);
-  const std::string threshold = config::number_text(spikes_.threshold());
-  spikes_.observe(norm);
-  if (!spike) {
+  if (!step.result.norm_is_spike) {
     return;
   }
+  const std::string threshold = config::number_text(step.result.norm_threshold);
   const Tensor known = zeros({1}, kInt32);
   all_or_none(get_world_group(), [&] {
     if (RankContext::current().rank() == 0) {

@@ -112,6 +112,12 @@ void RunCheckpoints::write_health() const {
   }
 }
 
+void RunCheckpoints::load_past(const TrainerState& state) {
+  if (state.divergence) {
+    watch_.set_past(*state.divergence);
+  }
+}
+
 std::string RunCheckpoints::aftermath() {
   end_progress();
   saver_.finish();
@@ -144,8 +150,12 @@ void RunCheckpoints::save(bool last) {
     trainer_.scaler = cell_.grad_scaler().state();
     trainer_.generator = RankContext::current().default_generator().state();
     trainer_.best = saver_.best();
-    if (const NormSpikes* spikes = cell_.norm_spikes()) {
-      trainer_.norm_spikes = spikes->state();
+    // What this start did not look at is old by now.
+    trainer_.norm_spikes =
+        cell_.norm_spikes() == nullptr ? std::nullopt : std::optional(cell_.norm_spikes()->state());
+    trainer_.autopsy.reset();
+    for (const StepObserver* piece : pieces_) {
+      piece->save_past(trainer_);
     }
     trainer_.data = options_.data_state ? options_.data_state(next_) : std::string();
     state = trainer_state_json(trainer_);

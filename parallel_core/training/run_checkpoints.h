@@ -30,6 +30,11 @@ class RunCheckpoints final : public StepObserver {
   /// The first piece of the loop: ends saves that are done, and lets checkpoints go that the step's
   /// finite loss has made superfluous, whatever the other pieces find.
   StepObserver& acceptance() { return acceptance_; }
+  /// All pieces of the loop, this one among them: what they know of the past goes with every
+  /// checkpoint. They outlive the object.
+  void set_pieces(std::vector<StepObserver*> pieces) { pieces_ = std::move(pieces); }
+  void save_past(TrainerState& state) const override { state.divergence = watch_.past(); }
+  void load_past(const TrainerState& state) override;
   /// RuntimeError where the run has diverged, TrainingStopped with step.failure where there is one;
   /// both say what is saved.
   void after(FinishedStep& step) override;
@@ -68,6 +73,7 @@ class RunCheckpoints final : public StepObserver {
   DiskWatch disk_;
   Acceptance acceptance_;
   TrainerState trainer_;
+  std::vector<StepObserver*> pieces_;
   std::string health_path_;             // empty: nothing is recorded
   HealthRecord health_;                 // on rank 0
   std::map<int64_t, bool> is_healthy_;  // of checkpoints that are not on disk yet

@@ -22,7 +22,9 @@ void check_vocabulary(const SavedModel& model, const std::string& folder) {
   check<ValueError>(model.tokenizer->vocab_size() <= model.config.model_config.vocab_size, folder,
                     ": the model's vocab_size is ", model.config.model_config.vocab_size,
                     ", but beside it is the ", model.tokenizer->describe(),
-                    "; it is not the tokenizer of this model");
+                    "; if tokens were added to "
+                    "the tokenizer, `export --grow_vocab --to hf` makes a model with a row for "
+                    "each, else it is not the tokenizer of this model");
 }
 
 SavedModel open_checkpoint(const std::string& folder) {

@@ -118,6 +118,13 @@ TrainSummary train(TrainOneStepCell& cell,
     observers.push_back(&profiler.emplace(cell, config, options.memory_watch));
   }
 
+  checkpoints.set_pieces(observers);
+  if (options.trainer) {
+    for (StepObserver* observer : observers) {
+      observer->load_past(*options.trainer);
+    }
+  }
+
   TrainSummary summary;
   RankContext::current().allocator().reset_peak();  // what is told is training's
   int64_t step = cell.position().seen;

@@ -30,6 +30,15 @@ std::string complaints(const std::string& more, std::vector<std::string> overrid
   return message_of<ConfigError>([&] { load_static(more, std::move(overrides)); });
 }
 
+TEST(StaticNames, RecordedSteps) {
+  const AllConfig config = load_static(
+      "train_dataset: &train_dataset\n  data_loader:\n    dataset_dir: \"steps\"\n"
+      "    shuffle: False\n  input_columns: [\"input_ids\", \"labels\"]\n"
+      "train_dataset_task:\n  type: NumpyDataloader\n");
+  EXPECT_EQ(config.dataset_config.step_data_dir, "steps");
+  EXPECT_EQ(config.dataset_config.shuffle, false);
+}
+
 TEST(StaticNames, OfSectionsAndOfCallbacks) {
   const AllConfig config = load_static(
       "runner_config:\n  epochs: 2\n  batch_size: 4\n  sink_mode: True\n"

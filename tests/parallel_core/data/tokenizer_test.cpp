@@ -298,7 +298,7 @@ TEST_F(SentencePieceTest, TrainingTakesLongLinesAndOddCharacters) {
   joined.push_back('\0');
   const std::string one_line =
       dir().write("long.txt", joined + "\n" + std::string("\xEF\xBF\xBD \xE2\x96\x81") + "\r\n");
-  train_sentencepiece({one_line}, "", dir().file("long.model"), {.vocab_size = 290});
+  train_sentencepiece({{one_line}}, dir().file("long.model"), {.vocab_size = 290});
   const SentencePieceTokenizer tokenizer(dir().file("long.model"));
   EXPECT_EQ(tokenizer.vocab_size(), 290);
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("the water")), "the water");
@@ -310,12 +310,12 @@ TEST_F(SentencePieceTest, TrainingFromFilesThinsOutLongText) {
     text += line + "\n";
   }
   const std::string input = dir().write("text.txt", text);
-  train_sentencepiece({input}, "", dir().file("whole.model"), {.vocab_size = 300});
+  train_sentencepiece({{input}}, dir().file("whole.model"), {.vocab_size = 300});
   EXPECT_EQ(dir().read("whole.model"), model_bytes());
-  train_sentencepiece({input}, "", dir().file("half.model"),
+  train_sentencepiece({{input}}, dir().file("half.model"),
                       {.vocab_size = 290, .max_bytes = text.size() / 2});
   EXPECT_EQ(SentencePieceTokenizer(dir().file("half.model")).vocab_size(), 290);
-  EXPECT_ERROR(train_sentencepiece({input}, "", dir().file("no/m.model"), {.vocab_size = 300}),
+  EXPECT_ERROR(train_sentencepiece({{input}}, dir().file("no/m.model"), {.vocab_size = 300}),
                IoError, "m.model");
 }
 

@@ -71,6 +71,25 @@ TEST(Divergence, AnOverflowAtTheEndIsNoFailure) {
   EXPECT_TRUE(never.ends_badly());  // not one update
 }
 
+// A run that goes on counts as if it had not stopped.
+TEST(Divergence, StepsBeforeTheStopCount) {
+  const AllConfig config = small_config({"training_config.max_nonfinite_steps=3"});
+  DivergenceWatch before(config);
+  before.observe(1, good());
+  before.observe(2, overflow(1024));
+  before.observe(3, overflow(1024));
+  EXPECT_FALSE(before.has_diverged());
+  DivergenceWatch after(config);
+  after.set_past(before.past());
+  EXPECT_FALSE(after.ends_badly());  // no step at all yet
+  after.observe(4, overflow(1024));
+  EXPECT_TRUE(after.has_diverged());
+  EXPECT_FALSE(after.ends_badly());  // step 1 has made an update
+  EXPECT_THAT(after.report(),
+              AllOf(HasSubstr("the last 3 steps (2 to 4) were not finite"),
+                    HasSubstr("have not changed since step 1"), HasSubstr("was 0.002 at step 1")));
+}
+
 // optimizer_in_backward says "finite" without having looked.
 TEST(Divergence, TheNormCountsToo) {
   const AllConfig config = small_config({"training_config.max_nonfinite_steps=1"});
