@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -458,6 +459,18 @@ void CheckpointWriter::complete_folder(const std::vector<uint32_t>& checksums) {
   sync_directory(temporary_);
   put_in_place(temporary_, folder_);
   sync_directory(options_.directory);
+  // Each file was read back; that the folder under the name is this one is left to see.
+  const std::string there = fs::exists(folder_)
+                                ? fault_of_checkpoint(folder_, /*checksums=*/false)
+                                : concat(folder_, ": the finished folder has not got its name");
+  if (!there.empty()) {
+    throw StorageError(concat(there, "; the file system or its driver is at fault"));
+  }
+  const std::optional<Manifest> found = read_manifest(folder_);
+  if (!found || manifest_text(*found) != manifest_text(manifest)) {
+    throw StorageError(concat(folder_, ": is not the folder that was given this name; the file ",
+                              "system or its driver is at fault"));
+  }
 }
 
 std::string CheckpointWriter::finish() {

@@ -150,6 +150,7 @@ void CheckpointSaver::complete() {
   const std::unique_ptr<CheckpointWriter> writer = std::move(writer_);
   const std::string folder = writer->finish();
   const SaveTimes& times = writer->times();
+  saved_bytes_ = static_cast<int64_t>(times.bytes);
   log_info("saved " + folder);
   log_detail(concat("saved ", times.bytes, " bytes, of them this rank ", times.own_bytes,
                     times.snapshot_seconds > 0

@@ -77,6 +77,8 @@ class CheckpointSaver {
   void take_up_best(const std::optional<BestEvaluation>& best);
 
   std::optional<int64_t> saved_step() const { return saved_step_; }
+  /// What the last one has taken.
+  std::optional<int64_t> saved_bytes() const { return saved_bytes_; }
   std::optional<int64_t> proven_step() const { return proven_step_; }
   /// Puts aside the newest checkpoint if no step has shown its weights good, and says so; else an
   /// empty text. If it was the best, the one before is again. For a run that has diverged.
@@ -112,6 +114,7 @@ class CheckpointSaver {
   int64_t writing_step_ = 0;
   std::chrono::steady_clock::time_point last_save_;
   std::optional<int64_t> saved_step_;
+  std::optional<int64_t> saved_bytes_;
   std::optional<int64_t> proven_step_;
   bool accepted_while_writing_ = false;
   std::string newest_;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
+#include <vector>
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/training/train_one_step.h"
@@ -26,6 +28,14 @@ class DivergenceWatch {
   /// A run that ends here has failed: its last loss is not finite, or none of its steps was, those
   /// before it was gone on with among them.
   bool ends_badly() const;
+  /// What a run has come to that ends here with a finite loss, but worse than it began; empty for
+  /// any other. Of n steps of this start the first and the last w = min(10, n / 2) are compared:
+  /// the lowest of the last losses lies more than 1 above the highest of the first, and
+  ///   - above 1.25 times it and above ln(vocab_size) + 1, where giving every id the same
+  ///     probability would be better; or
+  ///   - for w = 10, above twice it.
+  /// Neither is what single batches, a resumed or a fine-tuned model do by chance.
+  std::string worse_than_it_began() const;
 
   /// What a run that goes on has to know of its earlier steps.
   const PastOfDivergence& past() const { return past_; }
@@ -37,6 +47,7 @@ class DivergenceWatch {
 
  private:
   std::string remedies() const;
+  std::string step_size_remedies() const;
 
   const AllConfig& config_;
   int64_t steps_ = 0;
@@ -45,6 +56,8 @@ class DivergenceWatch {
   double loss_ = 0;
   double grad_norm_ = 0;
   double loss_scale_ = 1;
+  std::vector<double> first_losses_;  // as many of this start's as are compared
+  std::deque<double> last_losses_;
 };
 
 }  // namespace tapestry

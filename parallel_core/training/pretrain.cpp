@@ -393,6 +393,13 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (first) {
     remove_unfinished_checkpoints(output + "/checkpoint");
   }
+  if (!options.model && !options.rehearsed_steps) {
+    all_or_none(*options.world, [&] {
+      if (first) {
+        log_detail("disk: " + disk_room_text(config, get_data_parallel_world_size()));
+      }
+    });
+  }
   const std::optional<ResumePoint> resume =
       find_resume_point(config, *options.world, started_again);
   const bool goes_on = config.training_config.resume_training.on;

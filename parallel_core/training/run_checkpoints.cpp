@@ -14,6 +14,7 @@
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
+#include "parallel_core/training/memory_estimate.h"
 
 namespace tapestry {
 
@@ -45,6 +46,10 @@ RunCheckpoints::RunCheckpoints(TrainOneStepCell& cell,
       options_(options),
       watch_(config),
       saver_(cell.network(), cell.optimizer(), config, options.checkpoint),
+      // Of a model of the user's the first save tells.
+      disk_(options.checkpoint.directory,
+            cell.network().has_file_names_of_config() ? static_cast<int64_t>(saved_bytes(config))
+                                                      : 0),
       acceptance_(*this),
       trainer_(options.trainer.value_or(TrainerState{})) {
   saver_.take_up_best(trainer_.best);
@@ -183,6 +188,10 @@ bool RunCheckpoints::is_best(const StepRecord& record) {
 void RunCheckpoints::accept(const FinishedStep& step) {
   watch_.observe(step.record.step, step.result);
   saver_.poll();
+  if (saver_.saved_bytes()) {
+    disk_.set_bytes(*saver_.saved_bytes());
+  }
+  disk_.observe(step.record.step);
   if (watch_.loss_is_finite()) {
     saver_.accept();
   }
@@ -216,6 +225,20 @@ void RunCheckpoints::end(bool stopped_on_request) {
     save(/*last=*/true);
     saver_.accept();
   }
+  const std::string worse = watch_.worse_than_it_began();
+  if (worse.empty()) {
+    return;
+  }
+  // Who has stopped it means to look, or to go on.
+  if (stopped_on_request) {
+    log_warning(worse);
+    return;
+  }
+  throw RuntimeError(concat("training: ", worse,
+                            saver_.saved_step()
+                                ? concat("\nThe weights of step ", *saver_.saved_step(),
+                                         " are saved all the same; earlier ones may be better.")
+                                : std::string()));
 }
 
 }  // namespace tapestry

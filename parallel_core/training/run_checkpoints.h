@@ -10,6 +10,7 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/training/checkpoint_health.h"
 #include "parallel_core/training/checkpoint_saver.h"
+#include "parallel_core/training/disk_room.h"
 #include "parallel_core/training/divergence.h"
 #include "parallel_core/training/step_observer.h"
 #include "parallel_core/training/training.h"
@@ -38,7 +39,8 @@ class RunCheckpoints final : public StepObserver {
   /// both say what is saved.
   void after(FinishedStep& step) override;
   /// After the last step: a save under way ends, the last checkpoint is written. RuntimeError for a
-  /// run that ends badly (DivergenceWatch).
+  /// run that ends badly, or that went to its end and was worse there than at its beginning
+  /// (DivergenceWatch); the latter is saved nevertheless.
   void end(bool stopped_on_request);
 
  private:
@@ -68,6 +70,7 @@ class RunCheckpoints final : public StepObserver {
   const TrainOptions& options_;
   DivergenceWatch watch_;
   CheckpointSaver saver_;
+  DiskWatch disk_;
   Acceptance acceptance_;
   TrainerState trainer_;
   std::vector<StepObserver*> pieces_;
