@@ -186,24 +186,6 @@ int64_t longest_example(const RunData& data) {
   return longest;
 }
 
-// Updates of so many epochs: as many as it takes until no row of them is left.
-int64_t updates_of(const data::DataSource& train, int64_t epochs, int64_t rows_of_update) {
-  const auto is_done = [&](int64_t updates) {
-    return updates * rows_of_update >= train.size_in_samples() ||
-           train.epoch(updates * rows_of_update) >= epochs;
-  };
-  int64_t high = 1;
-  while (!is_done(high)) {
-    high *= 2;
-  }
-  int64_t low = high / 2;  // not done, but for 0
-  while (low + 1 < high) {
-    const int64_t middle = low + (high - low) / 2;
-    (is_done(middle) ? high : low) = middle;
-  }
-  return high;
-}
-
 int64_t updates_for(int64_t rows, int64_t rows_of_update) {
   return (rows + rows_of_update - 1) / rows_of_update;
 }
@@ -214,7 +196,7 @@ void choose_updates(const FinetuneOptions& options,
                     RecipeFacts& facts) {
   const auto rows_of_all_epochs = [&] {
     const RunData data = open_data(configuration(recipe, facts), *options.world);
-    return updates_of(*data.train, recipe.epochs, /*rows_of_update=*/1);
+    return data::batches_until_epoch(*data.train, 0, /*batch=*/1, recipe.epochs);
   };
   int64_t rows = rows_of_all_epochs();
   const int64_t usual = facts.batch_rows;

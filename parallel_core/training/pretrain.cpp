@@ -272,6 +272,14 @@ void check_world_size(const ModelParallelConfig& config, int world_size) {
                     config.context_parallel_size, " need ", model,
                     " ranks, or a multiple of it; this job has ", world_size,
                     "; start it with mpirun -n ", model, " or RANKS=", model, " pretrain_gpt.sh");
+  const int64_t data = world_size / model;
+  const int64_t meant = config.data_parallel_size.value_or(data);
+  check<ValueError>(data == meant, "parallel_config.data_parallel_size is ", meant,
+                    ", but the ranks of this job, ", world_size, ", leave ", data,
+                    " for data parallelism (ranks / tensor x pipeline x context parallel size); "
+                    "start it with mpirun -n ",
+                    meant * model, " or RANKS=", meant * model,
+                    " pretrain_gpt.sh, or leave the key out");
 }
 
 void check_expert_ranks(const AllConfig& config, int world_size) {

@@ -39,6 +39,21 @@ TEST(StaticNames, RecordedSteps) {
   EXPECT_EQ(config.dataset_config.shuffle, false);
 }
 
+// As the guides have them: in parallel_config, and in the model's section.
+TEST(StaticNames, OfLayouts) {
+  const AllConfig config = load_static(
+      "  pp_interleave_num: 1\n  offset: [1, -1]\n"
+      "parallel_config:\n  data_parallel: 4\n  pipeline_stage: 2\n  micro_batch_num: 6\n");
+  EXPECT_EQ(config.parallel_config.pipeline_model_parallel_size, 2);
+  EXPECT_EQ(config.parallel_config.data_parallel_size, 4);
+  EXPECT_EQ(config.dataset_config.micro_batch_num, 6);
+  EXPECT_EQ(config.parallel_config.virtual_pipeline_model_parallel_size, 1);
+  EXPECT_TRUE(config.parallel_config.offset.has_value());
+  EXPECT_THAT(complaints("parallel_config:\n  pipeline_stage: 2\n"
+                         "  pipeline_model_parallel_size: 4\n"),
+              HasSubstr("with different values"));
+}
+
 TEST(StaticNames, OfSectionsAndOfCallbacks) {
   const AllConfig config = load_static(
       "runner_config:\n  epochs: 2\n  batch_size: 4\n  sink_mode: True\n"
