@@ -20,8 +20,8 @@ outputs of the forward pass are written and their gradients in backward, of each
 gradient, its value after the update, and what the update has changed. Iterations count from 0.
 
 With `case` the steps become a replay case (docs/replay.md) beside the dump: initial weights, the
-batch and the result of every step, and the gradients of the first, from which Tapestry repeats the
-training.
+batch and the result of every step, and gradients and updated weights of the first three (`case_steps`), from
+which Tapestry repeats the training. `pretrain_gpt --find_fault CASE` takes it as it is (docs/accuracy.md).
 
 Needs PyTorch 1.13 or later and NumPy; one file, to be copied next to the program that uses it.
 """
@@ -352,7 +352,7 @@ class Step:
             (name, p.grad) for name, p in dump.model.named_parameters() if p.grad is not None)
         for name, gradient in gradients.items():
             dump._write_parameter("Gradients/" + name, "backward", gradient)
-        if dump._case is not None and self._iteration == 0:
+        if dump._case is not None and self._iteration < dump._case_steps:
             dump._case.tensors("grads", self._iteration, gradients)
         if dump._writes:
             self._weights = {name: p.detach().clone() for name, p in dump.model.named_parameters()}
@@ -365,6 +365,8 @@ class Step:
                 dump._write_parameter(name, "optimizer", p)
                 dump._write_parameter("Updates/" + name, "optimizer", p.detach() - self._weights[name])
         if dump._case is not None:
+            if self._iteration < dump._case_steps:
+                dump._case.tensors("weights", self._iteration, named_weights(dump.model))
             dump._case.result(self._iteration, {k: float(v) for k, v in numbers.items()})
 
     def _end(self):
@@ -375,15 +377,17 @@ class Step:
 class TorchDump:
     """Watches a model. `config`: path of a dump configuration. `rank`: of this process among the
     data-parallel ones, each of which sees rows of its own; `local_rank`: on its host. `batch_first`:
-    False if the model's activations are [seq_length, rows, ...]. `case`: folder of a replay case."""
+    False if the model's activations are [seq_length, rows, ...]. `case`: folder of a replay case, with
+    gradients and weights of the first `case_steps` steps."""
 
-    def __init__(self, model, config, case=None, rank=0, local_rank=None, batch_first=True):
+    def __init__(self, model, config, case=None, rank=0, local_rank=None, batch_first=True, case_steps=3):
         self.model = model
         self._config = Config(config)
         self._rank = rank
         self._batch_first = batch_first
         self._wanted = (rank if local_rank is None else local_rank) in self._config.devices
         self._case = _Case(case, model, rank) if case else None
+        self._case_steps = case_steps
         self._iteration = 0
         self._sample = 0
         self._writes = False

@@ -1,10 +1,16 @@
 #include "examples/gpt/accuracy_options.h"
 
 #include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <set>
 #include <sstream>
 
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
+#include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/injection/injection.h"
+#include "parallel_core/injection/reference_state.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/training/terminal.h"
 #include "parallel_core/verification/op_error.h"
@@ -26,7 +32,8 @@ po::options_description accuracy_options() {
       "unit in the last place, and once at another CPU level; the largest movements become "
       "rounding.csv in the dump's folder, which `accuracy compare` takes its bounds from");
   options.add_options()("inject_weights", po::value<std::string>()->value_name("DIR"),
-                        "start weights of a reference: a dump, or what "
+                        "start weights of a reference: a dump, with --find_fault also a replay "
+                        "case, or what "
                         "training_config.load_checkpoint takes (docs/injection.md)");
   options.add_options()("inject_data", po::value<std::string>()->value_name("DIR"),
                         "recorded steps, step_N/rank_R/*.npy, in place of the configured data");
@@ -39,9 +46,10 @@ po::options_description accuracy_options() {
                         "model's wherever it goes on with them: each stretch between two is "
                         "computed from the reference's inputs, so that faults are told apart; a "
                         "dump shows what was computed before it is replaced");
-  options.add_options()("map", po::value<std::string>()->value_name("FILE"),
-                        "names in the folders of the four options above, and what they are here: "
-                        "YAML or JSON, as for `accuracy compare`");
+  options.add_options()(
+      "map", po::value<std::string>()->value_name("FILE"),
+      "names in the folders of the four options above, and in that of --find_fault, "
+      "and what they are here: YAML or JSON, as for `accuracy compare`");
   options.add_options()("op_error", po::value<std::string>()->value_name("REGEX"),
                         "in the first step, run ops whose name (type, or module and type) matches "
                         "again in float64 from the same inputs, forward and backward; print their "
@@ -87,13 +95,33 @@ std::string text_of(const po::variables_map& arguments, const char* option) {
   return text;
 }
 
+// Weights under names that only the map knows, or of a dump; else load_checkpoint takes them.
+std::function<LogicalState()> given_start_weights(const std::string& path,
+                                                  const accuracy::NameMap& map) {
+  if (is_dump_folder(path)) {
+    return [path, map] { return dumped_start_weights(path, map); };
+  }
+  if (map.empty()) {
+    return {};
+  }
+  return [path, map] {
+    LogicalState state;
+    for (auto& [name, tensor] : read_weights(path)) {
+      state.emplace(map.apply(name), tensor);
+    }
+    return state;
+  };
+}
+
 }  // namespace
 
 void check_trains(const po::variables_map& arguments, const std::string& mode) {
+  const std::set<std::string> of_find_fault = {"inject_weights", "inject_data", "map"};
   for (const char* option : {"inject_weights", "inject_data", "inject_grads", "inject_inputs",
                              "map", "op_error", "twice", "lr_zero"}) {
-    check<ValueError>(arguments.count(option) == 0, "--", mode, " and --", option,
-                      " exclude each other");
+    check<ValueError>(
+        arguments.count(option) == 0 || (mode == "find_fault" && of_find_fault.contains(option)),
+        "--", mode, " and --", option, " exclude each other");
   }
 }
 
@@ -196,7 +224,25 @@ int find_fault(const po::variables_map& arguments,
   for (std::string layout; std::getline(layouts, layout, ';');) {
     options.expand.push_back(layout);
   }
-  const accuracy::VerdictReport report = tapestry::find_fault(load, text("find_fault"), options);
+  Injection injection = injection_asked_for(arguments);
+  if (!injection.map.empty()) {
+    options.map = accuracy::NameMap(injection.map);
+  }
+  if (!injection.weights.empty()) {
+    const std::string of_case = injection.weights + "/init.safetensors";
+    injection.weights = std::filesystem::exists(of_case) ? of_case : injection.weights;
+    options.start_weights = given_start_weights(injection.weights, options.map);
+    if (options.start_weights) {
+      injection.weights.clear();
+    }
+  }
+  const ConfigLoader injected = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = injection_overrides(injection);
+    all.insert(all.end(), more.begin(), more.end());
+    return load(all);
+  };
+  const accuracy::VerdictReport report =
+      tapestry::find_fault(injected, text("find_fault"), options);
   print_result(fit_to_terminal(OutputStream::kOut, accuracy::report_text(report)) +
                accuracy::write_report_files(report, files));
   return report.exit_code();

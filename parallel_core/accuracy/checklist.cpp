@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/accuracy/checklist_data.h"
@@ -47,9 +49,13 @@ bool same_number(double a, double b) {
   return a == b || std::abs(a - b) <= kShare * std::max(std::abs(a), std::abs(b));
 }
 
-bool same_value(const Value& a, const Value& b) {
-  const auto x = number_of(a);
-  const auto y = number_of(b);
+bool same_value(const Value& a, const Value& b, bool zero_is_none) {
+  const auto number = [&](const Value& value) {
+    const bool none = value.is_null() || value == Value(std::string("none"));
+    return zero_is_none && none ? std::optional(0.0) : number_of(value);
+  };
+  const auto x = number(a);
+  const auto y = number(b);
   return x && y ? same_number(*x, *y) : a == b;
 }
 
@@ -83,6 +89,7 @@ class Checklist {
   bool says_something(Where where) const;
   bool has_experts(const ChecklistSide& side) const;
   bool has_text(const ChecklistSide& side, const char* key, const char* text) const;
+  bool differs(std::string_view key) const;
   void add_learning_rates();
   void add_decay();
   void add_data();
@@ -159,7 +166,8 @@ void Checklist::add_item(const ChecklistItem& item) {
         remark.empty() ? kDoesNotSay : concat(kDoesNotSay, "; ", remark));
     return;
   }
-  const bool same = mine != ours_.values.end() && same_value(mine->second, theirs->second);
+  const bool same =
+      mine != ours_.values.end() && same_value(mine->second, theirs->second, item.zero_is_none);
   add(item.group, item.key, ours, json_of(theirs->second),
       same                       ? kSame
       : only_rounds(item, ours_) ? kOnlyRounding
@@ -204,13 +212,16 @@ void Checklist::add_learning_rates() {
     return;
   }
   const int64_t step = *rates_part_->step;
+  const bool has_own_row = differs("optimizer_config.learning_rate");
   const auto text = [&](const ChecklistSide& side) {
     return concat(report::number_text(side.learning_rate(step)), " at step ", step);
   };
-  add(kGroup, kKey, text(ours_), text(other_), kDiffering,
-      concat(differing, " of ", (steps + stride - 1) / stride, " steps differ, at most by ",
-             report::number_text(largest, 3),
-             ": compare warm-up, style, length and end of both schedules"));
+  if (!has_own_row) {
+    add(kGroup, kKey, text(ours_), text(other_), kDiffering,
+        concat(differing, " of ", (steps + stride - 1) / stride, " steps differ, at most by ",
+               report::number_text(largest, 3),
+               ": compare warm-up, style, length and end of both schedules"));
+  }
   report::PageChart chart{.title = "learning rate",
                           .unit = "",
                           .lines = {},
@@ -234,6 +245,11 @@ void Checklist::add_decay() {
   if (!ours_.config) {
     return;
   }
+  // What differs in the same way is one difference.
+  std::map<std::pair<double, double>, std::vector<std::string_view>> differing;
+  const auto all = other_.values.find("optimizer_config.weight_decay");
+  const auto own = ours_.values.find("optimizer_config.weight_decay");
+  const bool has_own_row = differs("optimizer_config.weight_decay");
   for (const ParameterKind& kind : parameter_kinds(*ours_.config)) {
     const auto mine = weight_decay_of(ours_, kind);
     const auto theirs = weight_decay_of(other_, kind);
@@ -241,14 +257,28 @@ void Checklist::add_decay() {
     const Finding ours = mine ? Finding(*mine) : Finding(nullptr);
     if (!theirs || !mine) {
       add("optimizer", key, ours, nullptr, kNotSaid, kDoesNotSay);
-    } else {
-      const bool same = same_number(*mine, *theirs);
-      add("optimizer", key, ours, *theirs, same ? kSame : kDiffering,
-          same                         ? ""
-          : *mine == 0 || *theirs == 0 ? "what has one axis decays on one side alone"
-                                       : "weight_decay is another number");
+    } else if (same_number(*mine, *theirs)) {
+      add("optimizer", key, ours, *theirs, kSame, "");
+    } else if (!has_own_row || !same_number(*mine, number_of(own->second).value_or(*mine)) ||
+               !same_number(*theirs, number_of(all->second).value_or(*theirs))) {
+      differing[{*mine, *theirs}].push_back(kind.name);
     }
   }
+  for (const auto& [decays, kinds] : differing) {
+    std::string key = "weight_decay of ";
+    for (const std::string_view kind : kinds) {
+      key += concat(kind == kinds.front() ? "" : ", ", kind);
+    }
+    add("optimizer", key, decays.first, decays.second, kDiffering,
+        decays.first == 0 || decays.second == 0 ? "what has one axis decays on one side alone"
+                                                : "weight_decay is another number");
+  }
+}
+
+bool Checklist::differs(std::string_view key) const {
+  return std::any_of(report_.findings.begin(), report_.findings.end(), [&](const Finding& finding) {
+    return finding["key"] == key && finding["status"] == kDiffering;
+  });
 }
 
 void Checklist::add_token_id(const char* key,
@@ -340,13 +370,18 @@ void Checklist::conclude() {
     text += concat(i == 0 ? " " : ", ", counts[i], " ", kStates[i]);
   }
   report_.lines.push_back(text + ".");
+  std::stable_partition(report_.findings.begin(), report_.findings.end(),
+                        [](const Finding& finding) { return finding["status"] == kDiffering; });
   for (const Finding& finding : report_.findings) {
     if (finding["status"] == kDiffering) {
       report_.outcome = Outcome::kDiffers;
       report_.stage = "config";
-      const bool rates = rates_part_ && finding["key"] == *rates_part_->tensor;
-      report_.first =
-          rates ? *rates_part_ : FirstDifference{.tensor = finding["key"].get<std::string>()};
+      const auto key = finding["key"].get<std::string>();
+      report_.first = FirstDifference{.tensor = key};
+      if (rates_part_ && (key == *rates_part_->tensor || key == "optimizer_config.learning_rate")) {
+        report_.first = rates_part_;
+        report_.first->tensor = key;
+      }
       break;
     }
   }

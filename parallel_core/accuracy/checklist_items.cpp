@@ -157,8 +157,9 @@ std::string loss_remark(const Value& value, const ChecklistSide& /*ours*/) {
              : "";
 }
 
-std::string deterministic_remark(const Value& value, const ChecklistSide& /*ours*/) {
-  return value.is<bool>() && !value.as<bool>() ? "switch it on to compare step by step" : "";
+// Whatever the key says: nothing here depends on which thread or rank comes first.
+Value always_deterministic(const AllConfig& /*config*/, const SideOptions& /*options*/) {
+  return Value(true);
 }
 
 // From 1, so that no choice of tokens is dropped that were spread evenly, to all tokens of an
@@ -284,12 +285,14 @@ constexpr ChecklistItem kItems[] = {
      .key = "moe_config.moe_aux_loss_coeff",
      .advice = "set it to 0 on both sides to compare",
      .where = Where::kExperts,
-     .remark = loss_remark},
+     .remark = loss_remark,
+     .zero_is_none = true},
     {.group = kExpertsGroup,
      .key = "moe_config.moe_z_loss_coeff",
      .advice = "set it to 0 on both sides to compare",
      .where = Where::kExperts,
-     .remark = loss_remark},
+     .remark = loss_remark,
+     .zero_is_none = true},
     {kExpertsGroup, "moe_config.router_dense_type", Effect::kMeaning,
      "routers choose otherwise where scores are close: float32 on both sides", Where::kExperts},
 
@@ -364,7 +367,7 @@ constexpr ChecklistItem kItems[] = {
      .key = "parallel_config.deterministic_mode",
      .effect = Effect::kRounding,
      .advice = "switch it on where it is off, to compare step by step",
-     .remark = deterministic_remark},
+     .of = always_deterministic},
     {kOther, "overflow_mode", Effect::kMeaning,
      "infinities on one side, saturation at the largest number on the other", Where::kAlways,
      overflow_mode},

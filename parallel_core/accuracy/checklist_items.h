@@ -38,6 +38,8 @@ struct ChecklistItem {
   config::Value (*of)(const AllConfig& config, const SideOptions& options) = nullptr;
   /// What to think of our value whatever the other side has, as of dropout; empty text: nothing.
   std::string (*remark)(const config::Value& value, const ChecklistSide& ours) = nullptr;
+  /// A coefficient of 0 and none at all are the same.
+  bool zero_is_none = false;
 };
 
 /// All items, by group: structure, moe, optimizer, weights, precision, parallel, other. A row is

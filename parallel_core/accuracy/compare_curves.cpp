@@ -97,6 +97,7 @@ Finding finding_of(const Judged& judged) {
           {"share_below_bound", j.share_below_bound},
           {"largest_window_mean", j.largest_window},
           {"last_relative", j.last_relative},
+          {"end_relative", j.end_relative},
           {"share_in_band", j.share_in_band ? Finding(*j.share_in_band) : Finding(nullptr)}};
 }
 

@@ -22,6 +22,19 @@ using dump::DumpReader;
 using dump::DumpRow;
 using dump::LogicalTensor;
 
+constexpr std::string_view kUpdatePrefix = "Updates/";
+
+bool is_update(const DumpRow& row) {
+  return row.op_type == "Parameter" && row.op_name.starts_with(kUpdatePrefix);
+}
+
+/// The type that values were computed in: numbers of a step and what an update has changed are
+/// float64 in a dump of ours so that nothing of them is lost, but come from float32.
+std::string computed_type(const DumpRow& row) {
+  return row.data_type == "float64" && (row.op_type == "Scalar" || is_update(row)) ? "float32"
+                                                                                   : row.data_type;
+}
+
 /// Half an ulp at 1 of the type: below, a movement says only that the repetitions were few.
 double half_ulp(const std::string& data_type) {
   return data_type == "float32"    ? 0x1p-24
@@ -83,12 +96,14 @@ PairBound pair_bound(const TensorPair& pair,
                      const Movements& expected) {
   const DumpRow& a = pair.ours.tensor->row();
   const DumpRow& b = pair.expected.tensor->row();
-  const double our_ulp = half_ulp(a.data_type);
-  const double their_ulp = half_ulp(b.data_type);
+  const std::string our_type = computed_type(a);
+  const std::string their_type = computed_type(b);
+  const double our_ulp = half_ulp(our_type);
+  const double their_ulp = half_ulp(their_type);
   const bool use_ours = our_ulp >= their_ulp;
   const bool use_theirs = their_ulp >= our_ulp;
   PairBound bound;
-  bound.unit = dump::distance_unit(our_ulp >= their_ulp ? a.data_type : b.data_type);
+  bound.unit = dump::distance_unit(our_ulp >= their_ulp ? our_type : their_type);
   bound.least = std::max(our_ulp, their_ulp);
   const auto take = [&](bool use, const std::optional<double>& movement) {
     if (use && movement.has_value()) {
@@ -99,6 +114,63 @@ PairBound pair_bound(const TensorPair& pair,
   take(use_theirs, expected.find(b, iteration));
   return bound;
 }
+
+/// How large weights of a step are: an update is what is left of a weight when another one that is
+/// almost equal is taken off, so that it moves by the unit in the last place of the weight.
+class WeightSizes {
+ public:
+  WeightSizes(const std::vector<LogicalTensor>& ours, const std::vector<LogicalTensor>& expected)
+      : ours_(sizes(ours)), expected_(sizes(expected)) {}
+
+  /// A unit in the last place of the largest weight over the largest update, or the same of norms;
+  /// 0 of what is no update, and where neither side has the weights.
+  double unit_of_update(const TensorPair& pair, DistanceUnit unit) const {
+    const DumpRow& row = pair.ours.tensor->row();
+    const DumpRow& other = pair.expected.tensor->row();
+    if (!is_update(row) || !is_update(other)) {
+      return 0;
+    }
+    double share = 0;
+    for (const auto& [sizes, name] :
+         {std::pair{&ours_, &row.op_name}, std::pair{&expected_, &other.op_name}}) {
+      const auto weight = sizes->find(name->substr(kUpdatePrefix.size()));
+      const auto update = sizes->find(*name);
+      if (weight != sizes->end() && update != sizes->end()) {
+        const auto [largest, norm] = weight->second;
+        const auto [largest_update, update_norm] = update->second;
+        const double ratio =
+            unit == DistanceUnit::kElement ? largest / largest_update : norm / update_norm;
+        share = std::max(share, std::isfinite(ratio) ? ratio : 0);
+      }
+    }
+    return 2 * half_ulp("float32") * share;
+  }
+
+ private:
+  using Sizes = std::map<std::string, std::pair<double, double>>;  // largest element, norm
+
+  static Sizes sizes(const std::vector<LogicalTensor>& tensors) {
+    Sizes out;
+    for (const LogicalTensor& tensor : tensors) {
+      const DumpRow& row = tensor.row();
+      if (row.op_type != "Parameter" || row.pass != "optimizer" || !tensor.problem().empty()) {
+        continue;
+      }
+      if (tensor.has_values()) {
+        for (const Tensor& value : tensor.load().values) {
+          out[row.op_name] = dump::tensor_size(value);
+        }
+      } else {
+        const dump::TensorStatistics& s = tensor.statistics().statistics;
+        out[row.op_name] = {std::max(std::fabs(s.max), std::fabs(s.min)), s.l2norm};
+      }
+    }
+    return out;
+  }
+
+  Sizes ours_;
+  Sizes expected_;
+};
 
 /// A pair with what came of it.
 struct JudgedPair {
@@ -228,9 +300,12 @@ class DumpComparison {
   void compare(int64_t iteration) {
     const auto ours = dump::logical_tensors(ours_.tensors(iteration));
     const auto expected = dump::logical_tensors(expected_.tensors(iteration));
-    TensorPairs found = pair_tensors(ours, expected, options_.map);
+    TensorPairs found =
+        pair_tensors(ours, expected, options_.map, ours_.chose_ops() || expected_.chose_ops());
+    const WeightSizes weights(ours, expected);
     for (const TensorPair& pair : found.pairs) {
-      const PairBound bound = pair_bound(pair, iteration, our_movements_, their_movements_);
+      PairBound bound = pair_bound(pair, iteration, our_movements_, their_movements_);
+      bound.least = std::max(bound.least, weights.unit_of_update(pair, bound.unit));
       JudgedPair judged{iteration, pair, pair_distance(pair, bound.unit), std::nullopt};
       if (bound.movement.has_value()) {
         judged.bound = options_.multiple * std::max(*bound.movement, bound.least);
@@ -239,6 +314,8 @@ class DumpComparison {
     }
     append(only_ours_, found.only_ours);
     append(only_expected_, found.only_expected);
+    append(other_ops_, found.other_ops);
+    append(other_split_, found.other_split);
   }
 
   void keep(const JudgedPair& judged) {
@@ -318,6 +395,9 @@ class DumpComparison {
       add_tensor_list(lines, "without a measured movement, not judged", not_measured_);
     }
     add_tensor_list(lines, "in both dumps, but not comparable", not_compared_);
+    add_tensor_list(lines, "left out, as other ops run in their module", other_ops_);
+    add_tensor_list(lines, "left out, as they are of no sample and micro-batches are cut otherwise",
+                    other_split_);
     add_tensor_list(lines, "only in " + ours_.folder(), only_ours_);
     add_tensor_list(lines, "only in " + expected_.folder(), only_expected_);
     for (const DumpReader* side : {&ours_, &expected_}) {
@@ -350,6 +430,8 @@ class DumpComparison {
   std::vector<std::string> not_compared_;
   std::vector<std::string> only_ours_;
   std::vector<std::string> only_expected_;
+  std::vector<std::string> other_ops_;
+  std::vector<std::string> other_split_;
 };
 
 }  // namespace

@@ -68,6 +68,21 @@ double explained(const std::vector<double>& means,
   return products * products / squares;
 }
 
+// Whether a value is off the line through those before it, by more than half of `jump` and by more
+// than they scatter.
+bool is_off(const std::vector<double>& values, size_t at, size_t reach, double jump) {
+  constexpr double kFar = 5;
+  constexpr double kNormalMedian = 1.4826;
+  const size_t first = at - std::min(at, reach);
+  const Line line = fit_line(values, first, at);
+  std::vector<double> residuals;
+  for (size_t i = first; i < at; ++i) {
+    residuals.push_back(std::abs(values[i] - line.at(static_cast<double>(i - first))));
+  }
+  const double off = std::abs(values[at] - line.at(static_cast<double>(at - first)));
+  return off > std::abs(jump) / 2 && off > kFar * kNormalMedian * median(std::move(residuals));
+}
+
 }  // namespace
 
 WindowMeans window_means(const std::vector<double>& values, size_t window) {
@@ -139,7 +154,31 @@ Jump largest_jump(const std::vector<double>& values, size_t reach) {
     }
   }
   jump.usual = kNormalMedian * median(std::move(sizes));
+  while (jump.size != 0 && jump.at > kFewest && is_off(values, jump.at - 1, reach, jump.size)) {
+    --jump.at;
+  }
   return jump;
+}
+
+double drift_end(const std::vector<double>& means) {
+  const size_t shortest = std::max<size_t>(3, means.size() / 10);
+  const auto rise = [](double windows) { return windows; };
+  double best = 0;
+  double end = 0;
+  for (size_t k = 0; k + shortest <= means.size(); ++k) {
+    if (const double found = explained(means, k, rise); found > best) {
+      best = found;
+      const auto length = static_cast<double>(means.size() - k);
+      // The slope is products / squares, and explained is slope^2 squares.
+      const double squares = length * (length + 1) * (2 * length + 1) / 6;
+      double products = 0;
+      for (size_t i = k; i < means.size(); ++i) {
+        products += static_cast<double>(i - k + 1) * means[i];
+      }
+      end = products / squares * length;
+    }
+  }
+  return end;
 }
 
 size_t onset_of(const std::vector<double>& means) {

@@ -48,13 +48,18 @@ struct Jump {
 
 /// The largest jump: at each place lines are fitted to the `reach` values on either side (at least
 /// three), and their difference there is the size; less where there are not half of them. It counts
-/// as sudden if neither line moves as far within a third of `reach`. None for fewer than six
-/// values.
+/// as sudden if neither line moves as far within a third of `reach`. A single value that is off
+/// moves lines that begin behind it as much as those that end before: the jump is at the first
+/// value that is not where the line before it goes on. None for fewer than six values.
 Jump largest_jump(const std::vector<double>& values, size_t reach);
 
 /// Where a deviation begins that was not there before: the window k0 for which 0 before it and
 /// behind it either a straight rise from 0 or a constant fits the means best, in least squares.
 size_t onset_of(const std::vector<double>& means);
+
+/// Where a drift ends up: the last value of the straight rise from 0 over a tenth of the means or
+/// more (three at least), 0 before it, that fits best in least squares; 0 for fewer means.
+double drift_end(const std::vector<double>& means);
 
 double root_mean_square(const std::vector<double>& values, size_t first, size_t last);
 

@@ -208,6 +208,8 @@ void Judge::measure_relative(const std::vector<double>& reference) {
     }
   }
   judgement_.last_relative = root_mean_square(last, 0, last.size());
+  const double level = curves_.relative || levels.mean.back() == 0 ? 1 : levels.mean.back();
+  judgement_.end_relative = std::abs(drift_end(judgement_.windows.mean) / level);
 }
 
 bool Judge::is_one_sided(const Bias& bias) const {
@@ -254,7 +256,8 @@ void Judge::decide() {
       concat("by ", number_text(bias.mean, 3), " in the mean, which is ",
              number_text(bias.significance(), 3), " standard errors, in ",
              number_text(100 * bias.sign_balance, 3), " % of the windows to that side");
-  if (!whole && !half && judgement_.share_below_bound >= kShareBelow &&
+  const bool drifts = judgement_.end_relative >= bounds_.close;
+  if (!whole && !half && !drifts && judgement_.share_below_bound >= kShareBelow &&
       judgement_.largest_window < bounds_.bound) {
     set(CurveVerdict::kAccepted, start,
         concat("the difference oscillates around 0 and stays below ", number_text(bounds_.bound)));
@@ -265,7 +268,8 @@ void Judge::decide() {
                " % of the windows lie in the band of the references' own differences"));
   } else if (whole && !grows) {
     set(CurveVerdict::kOneSided, start, concat("the curve differs ", side));
-  } else if (judgement_.last_relative < bounds_.close && mean_window_relative_ < bounds_.close) {
+  } else if (judgement_.last_relative < bounds_.close && mean_window_relative_ < bounds_.close &&
+             !drifts) {
     set(CurveVerdict::kClose, step_of_window(onset_of(judgement_.windows.mean)),
         concat("at the end the difference is ", number_text(100 * judgement_.last_relative, 2),
                " % of the reference, below ", number_text(100 * bounds_.close),
@@ -274,7 +278,8 @@ void Judge::decide() {
     const int64_t step = step_of_window(onset_of(judgement_.windows.mean));
     set(CurveVerdict::kLateDrift, step,
         concat("the difference grows from step ", step, " on, to ",
-               number_text(100 * judgement_.last_relative, 2), " % of the reference at the end"));
+               number_text(100 * std::max(judgement_.last_relative, judgement_.end_relative), 2),
+               " % of the reference at the end"));
   }
 }
 

@@ -59,6 +59,7 @@ struct CurveJudgement {
   double largest_window = 0;     ///< |mean difference| of a window
   double last_relative = 0;  ///< root mean square of the last quarter of the windows' means, over
                              ///< the reference's value there
+  double end_relative = 0;   ///< where a drift ends up (drift_end), over the reference there
   std::optional<double> share_in_band;  ///< of the windows, with two references or more
 
   /// Ours minus the mean of the references, at the steps; as long as both are finite.
@@ -76,13 +77,13 @@ struct CurveJudgement {
 ///   the largest between two references;
 /// - one-sided are differences whose mean exceeds `bias`, `significance` standard errors, and
 ///   `sign_balance` (bias_of), over all steps or the second half;
-/// - accepted is what is not one-sided and below `bound`;
+/// - accepted is what is not one-sided, below `bound`, and does not drift to `close` or more;
 /// - within the references is what lies in their band in 90 of 100 windows and whose mean is at
 /// most
 ///   half as much again as the largest between two of them, or not one-sided;
 /// - one-sided over all steps, unless the last quarter differs three times as much as the first;
-/// - close is what differs by less than `close` in the last quarter, and in the mean over all
-/// windows;
+/// - close is what differs by less than `close` in the last quarter, in the mean over all windows,
+///   and where a drift ends up;
 /// - else it drifts, from `onset_of` on.
 /// These rules are those of MindSpore Transformers' accuracy guide with numbers for its words.
 /// ValueError for no steps and for sizes that do not agree.

@@ -13,6 +13,7 @@ namespace tapestry::accuracy {
 namespace {
 
 constexpr std::string_view kGradients = "Gradients/";
+constexpr std::string_view kUpdates = "Updates/";
 constexpr uint64_t kMaxMapBytes = uint64_t{1} << 20U;
 
 /// One line of the tables below: an input or output of a module, and what it is. '#' stands for the
@@ -216,13 +217,21 @@ NameMap::NameMap(const std::string& file) {
   }
 }
 
-std::string NameMap::apply(const std::string& name) const {
+std::optional<std::string> NameMap::find(const std::string& name) const {
   for (const Rule& rule : rules_) {
     if (std::optional<std::string> mapped = rule.expression.replacement(name, rule.text)) {
-      return *std::move(mapped);
+      return mapped;
     }
   }
-  return name;
+  for (const std::string_view prefix : {kGradients, kUpdates}) {
+    if (name.starts_with(prefix)) {
+      const auto mapped = find(name.substr(prefix.size()));
+      return mapped ? std::optional(concat(prefix, *mapped)) : std::nullopt;
+    }
+  }
+  return std::nullopt;
 }
+
+std::string NameMap::apply(const std::string& name) const { return find(name).value_or(name); }
 
 }  // namespace tapestry::accuracy

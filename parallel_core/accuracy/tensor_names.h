@@ -48,7 +48,8 @@ struct ModuleTensor {
 std::vector<NamedValue> named_values(const ModuleTensor& tensor);
 
 /// What the user says about names: texts in place of names that match an expression as a whole. The
-/// first one that matches counts.
+/// first one that matches counts. "Gradients/NAME" and "Updates/NAME" that no expression matches
+/// follow NAME, so that an entry for a value or a parameter also says what its gradient is called.
 class NameMap {
  public:
   NameMap() = default;
@@ -58,6 +59,8 @@ class NameMap {
   explicit NameMap(const std::string& file);
 
   bool empty() const { return rules_.empty(); }
+  /// Nothing if no expression matches.
+  std::optional<std::string> find(const std::string& name) const;
   /// The name as it is if no expression matches.
   std::string apply(const std::string& name) const;
 

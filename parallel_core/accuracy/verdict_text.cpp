@@ -50,7 +50,8 @@ std::string padded(const std::string& text, int width) {
   return text + std::string(static_cast<size_t>(std::max(width - columns_of(text), 0)), ' ');
 }
 
-// The last column is as long as it is: advice, which a terminal may wrap.
+// The last column is as long as it is: advice, which a terminal may wrap. Where some rows differ
+// and others do not, those that do have a mark in front.
 std::string table_text(const std::vector<Finding>& findings, size_t rows) {
   const std::vector<std::string> columns = columns_of_findings(findings);
   std::vector<std::vector<std::string>> table = {columns};
@@ -66,9 +67,16 @@ std::string table_text(const std::vector<Finding>& findings, size_t rows) {
       widths[i] = std::max(widths[i], std::min(columns_of(row[i]), kWidestColumn));
     }
   }
+  size_t bad = 0;
+  for (size_t row = 0; row < rows; ++row) {
+    bad += mark_of(findings[row]) == Mark::kBad ? 1 : 0;
+  }
+  const bool marks = bad > 0 && bad < rows;
   std::string text;
   for (const std::vector<std::string>& row : table) {
-    std::string line;
+    const auto index = static_cast<size_t>(&row - table.data());
+    const bool is_bad = index > 0 && mark_of(findings[index - 1]) == Mark::kBad;
+    std::string line = !marks ? "" : is_bad ? "! " : "  ";
     for (size_t i = 0; i < row.size(); ++i) {
       line += i + 1 == row.size()
                   ? row[i]

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "autograd/io/json.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/io/tensor_io.h"
 #include "parallel_core/dump/dump_layout.h"
@@ -129,6 +132,23 @@ std::vector<int64_t> DumpReader::ranks() const {
     }
   }
   return {all.begin(), all.end()};
+}
+
+bool DumpReader::chose_ops() const {
+  for (const int64_t rank : ranks()) {
+    std::ifstream file(fs::path(folder_) / concat("rank_", rank) / ".dump_metadata" /
+                       "data_dump.json");
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    const auto config = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const auto common = config.is_object() ? config.value("common_dump_settings", nlohmann::json())
+                                           : nlohmann::json();
+    if (common.is_object() &&
+        (common.value("dump_mode", nlohmann::json(0)) != nlohmann::json(0) ||
+         common.value("op_debug_mode", nlohmann::json(0)) != nlohmann::json(0))) {
+      return true;
+    }
+  }
+  return false;
 }
 
 std::vector<StoredTensor> DumpReader::tensors(int64_t iteration) const {

@@ -39,6 +39,9 @@ class DumpReader {
   std::vector<int64_t> ranks() const;
   /// Folders of iterations that were cut short.
   const std::vector<std::string>& unfinished() const { return unfinished_; }
+  /// Whether the dump's configuration, which lies beside it, has told a rank to write only some of
+  /// the ops: those of `kernels`, or those with an overflow.
+  bool chose_ops() const;
 
   /// What all ranks have of the iteration, rank after rank in the order of their tables. Values are
   /// not read. IoError, with file and line, for malformed tables.

@@ -96,6 +96,12 @@ double DistanceSum::distance() const {
              : ratio(std::sqrt(squared_difference_), std::sqrt(squared_expected_));
 }
 
+std::pair<double, double> tensor_size(const Tensor& x) {
+  const Tensor values = dense(wide(x));
+  const PieceDifference piece = difference_of(values, values);
+  return {piece.largest_expected, std::sqrt(piece.squared_expected)};
+}
+
 double tensor_distance(const Tensor& found, const Tensor& expected, DistanceUnit unit) {
   DistanceSum sum(unit);
   sum.add(wide(found), wide(expected));

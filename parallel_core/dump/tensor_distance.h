@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 #include "autograd/tensor/tensor.h"
 
@@ -50,5 +51,9 @@ class DistanceSum {
 /// Of tensors of the same number of elements, any dtype and strides. ValueError if the numbers
 /// differ.
 double tensor_distance(const Tensor& found, const Tensor& expected, DistanceUnit unit);
+
+/// The largest absolute value and the Euclidean norm of the finite elements: what distances are
+/// shares of.
+std::pair<double, double> tensor_size(const Tensor& x);
 
 }  // namespace tapestry::dump

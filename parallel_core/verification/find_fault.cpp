@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -12,6 +13,8 @@
 #include "parallel_core/accuracy/checklist.h"
 #include "parallel_core/accuracy/checklist_side.h"
 #include "parallel_core/accuracy/compare_curves.h"
+#include "parallel_core/dist_checkpointing/named_state.h"
+#include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/verification/batch_difference.h"
 #include "parallel_core/verification/layout_comparison.h"
 #include "parallel_core/verification/layout_text.h"
@@ -37,14 +40,31 @@ uint64_t bits_of(double value) {
 class Search {
  public:
   Search(const ConfigLoader& load, const std::string& folder, const FindFaultOptions& options)
-      : reference_(folder), options_(options), load_(load) {
+      : reference_(folder, options.map),
+        options_(options),
+        load_(load),
+        training_(options.training) {
     config_ = load({});
     // A layout's data-parallel ranks are known by the sequences of the reference's steps alone.
-    const int64_t theirs = global_batch_size(reference_.config(), 1);
+    const int64_t theirs = reference_.config() ? global_batch_size(*reference_.config(), 1)
+                                               : reference_.rows_of_step();
     const int64_t ours = global_batch_size(config_, 1);
     ranks_ = ours > 0 && theirs % ours == 0 ? std::max<int64_t>(1, theirs / ours) : 1;
-    single_ = load(single_process_overrides(config_, ranks_));
+    std::vector<std::string> overrides = single_process_overrides(config_, ranks_);
+    single_ = load(overrides);
     require_supported(single_);
+    if (reference_.config()) {
+      theirs_ = *reference_.config();
+    } else {
+      overrides.push_back(reference_.data_override());
+      theirs_ = load(overrides);
+    }
+    if (options.start_weights) {
+      training_.start_weights = [this](const ParallelModel& model) {
+        return in_logical_names(options_.start_weights(), logical_shapes(model),
+                                single_.model_config);
+      };
+    }
     report_.command = "find_fault";
     report_.title = concat("our training and ", folder);
   }
@@ -81,7 +101,23 @@ class Search {
     return false;
   }
 
+  void not_compared(const std::string& stage, const std::string& detail) {
+    row(stage, 0, 0, 0, true, detail);
+    report_.findings.back()["status"] = "not_compared";
+  }
+
   bool config_stage() {
+    if (!is_understood(reference_.config_file())) {
+      not_compared("config", reference_.config_file().empty()
+                                 ? "the reference has no config.json"
+                                 : "the reference's config.json is of its own kind");
+      report_.lines.push_back(
+          concat("Configurations were not compared: ", reference_.folder(),
+                 reference_.config_file().empty() ? " has no config.json"
+                                                  : "/config.json is none that is understood",
+                 ". What is said below takes it that both sides were meant to be ours."));
+      return true;
+    }
     const VerdictReport list = accuracy::run_checklist(
         accuracy::side_of(config_, options_.config_file, {.data_parallel_size = ranks_}),
         accuracy::read_other_side(reference_.config_file(), {}));
@@ -105,14 +141,38 @@ class Search {
                        "; `accuracy checklist` says what each means. Make them equal first."));
   }
 
-  bool weights_stage() {
-    LogicalState theirs;
-    {
-      OwnTraining process(reference_.config(), plain_);
-      theirs = process.start_weights();
+  // Whether a checklist can be made with it.
+  static bool is_understood(const std::string& config_file) {
+    if (config_file.empty()) {
+      return false;
     }
-    OwnTraining process(single_, options_.training);
-    const LogicalState ours = process.start_weights();
+    try {
+      accuracy::read_other_side(config_file, {});
+      return true;
+    } catch (const IoError&) {
+      return false;
+    }
+  }
+
+  bool weights_stage() {
+    LogicalState ours;
+    {
+      OwnTraining process(single_, training_);
+      ours = process.start_weights();
+    }
+    LogicalShapes shapes;
+    for (const auto& [name, value] : ours) {
+      shapes.emplace(name, value.shape());
+    }
+    reference_.set_tensors(std::move(shapes), single_.model_config);
+    LogicalState theirs;
+    if (reference_.config() && options_.map.empty()) {
+      OwnTraining process(theirs_, plain_);
+      theirs = process.start_weights();
+    } else {
+      theirs = reference_.start_weights();
+    }
+    start_ = theirs;
     std::string differing;
     std::string detail;
     double distance = 0;
@@ -152,17 +212,18 @@ class Search {
     return fail(
         "weights", first,
         concat("Start weights differ, first in ", differing, detail.empty() ? "" : ": " + detail,
-               ". Begin with the reference's: training_config.load_checkpoint names them."));
+               ". Begin with the reference's: training_config.load_checkpoint names them, or "
+               "--inject_weights."));
   }
 
   bool data_stage() {
     const int64_t steps = compared_steps();
     std::vector<std::vector<data::Batch>> theirs;
     {
-      OwnTraining process(reference_.config(), plain_);
+      OwnTraining process(theirs_, plain_);
       theirs = process.batches(steps);
     }
-    OwnTraining process(single_, options_.training);
+    OwnTraining process(single_, training_);
     const auto ours = process.batches(steps);
     int64_t compared = 0;
     for (int64_t step = 1; step <= steps; ++step) {
@@ -199,12 +260,12 @@ class Search {
   bool numbers_stages() {
     const int64_t steps = compared_steps();
     {
-      OwnTraining process(single_, options_.training);
+      OwnTraining process(single_, training_);
       own_ = process.train(steps);
     }
     StepComparison comparison(single_, own_, reference_);
     for (int64_t k = 0; k < options_.rounding_runs; ++k) {
-      OwnTraining process(single_, options_.training);
+      OwnTraining process(single_, training_);
       comparison.measure(process.train(steps, static_cast<uint64_t>(k)));
     }
     std::vector<ComparedQuantity> all;
@@ -234,7 +295,7 @@ class Search {
     const std::vector<ObservedUpdate> updates = recorded_updates();
     const auto rule = followed_rule();
     const auto optimizer =
-        rule ? find_optimizer_fault(*rule, updates) : std::optional<OptimizerFault>();
+        rule ? find_optimizer_fault(*rule, updates, rates()) : std::optional<OptimizerFault>();
     if (rule && !optimizer) {
       row("optimizer", std::ssize(own_.tensors) * steps, largest_update_share(*rule, updates), 1,
           true, "updates follow from their gradients");
@@ -244,10 +305,20 @@ class Search {
       return fail_stale(*stale);
     }
     if (optimizer && comes_first(optimizer->step)) {
-      return fail_optimizer(*optimizer);
+      return fail_optimizer(*optimizer, "Step ");
+    }
+    const std::vector<ObservedUpdate> others = reference_updates();
+    const auto other = rule && !optimizer && !others.empty()
+                           ? find_optimizer_fault(*rule, others, rates())
+                           : std::optional<OptimizerFault>();
+    if (other && comes_first(other->step)) {
+      return fail_optimizer(*other, "Ours follows them. The reference's step ");
     }
     if (first == nullptr) {
       return true;
+    }
+    if (rule && is_behind_an_update(*first)) {
+      return fail_update(*first, *rule, comparison);
     }
     // What comes after updates of which nothing is known may be their fault.
     const bool may_be_an_update = first->finding.step > 1 && !rule && first->stage != "schedule";
@@ -311,7 +382,7 @@ class Search {
       row(stage, std::ssize(entries), worst->finding.distance, worst->finding.bound, agrees,
           concat(worst->finding.name, " of step ", worst->finding.step));
     } else {
-      row(stage, 0, 0, 0, true, "the reference stores nothing of it");
+      not_compared(stage, "the reference stores nothing of it");
     }
   }
 
@@ -327,7 +398,176 @@ class Search {
     return updates;
   }
 
-  bool fail_optimizer(const OptimizerFault& fault) {
+  // By the configuration; where the reference says another one the stage `schedule` has ended.
+  RateOfStep rates() const {
+    const std::shared_ptr<const optim::Schedule> schedule =
+        get_optimizer_param_scheduler(single_, /*data_parallel_size=*/1);
+    return [schedule](int64_t step) {
+      return schedule->learning_rate({.applied = step - 1, .seen = step - 1});
+    };
+  }
+
+  // Of the reference's first steps, as far as their gradients and weights are stored in float32.
+  std::vector<ObservedUpdate> reference_updates() const {
+    std::vector<ObservedUpdate> updates;
+    LogicalState before = start_;
+    for (int64_t step = 1; step <= compared_steps(); ++step) {
+      const auto gradients = reference_.gradients(step);
+      auto weights = reference_.weights(step);
+      if (!gradients || !weights) {
+        break;
+      }
+      const OwnStep& own = own_.steps[static_cast<size_t>(step - 1)];
+      const std::vector<double>& said = reference_.step(step).lr;
+      ObservedUpdate& update = updates.emplace_back();
+      update.step = step;
+      for (const auto& [name, entry] : own.update.entries) {
+        const auto gradient = gradients->find(name);
+        const auto weight = weights->find(name);
+        if (gradient == gradients->end() || weight == weights->end() || !before.contains(name) ||
+            weight->second.dtype() != kFloat32 || before.at(name).dtype() != kFloat32 ||
+            weight->second.shape() != entry.before.shape() ||
+            gradient->second.shape() != entry.before.shape()) {
+          return {};  // a norm of part of the gradients says nothing of the clip
+        }
+        update.entries[name] = {.gradient = gradient->second,
+                                .before = before.at(name),
+                                .after = weight->second,
+                                .lr = said.size() == 1 ? said.front() : entry.lr,
+                                .weight_decay = entry.weight_decay,
+                                .decays = entry.decays};
+      }
+      before = std::move(*weights);
+    }
+    return updates;
+  }
+
+  // Whether the first difference comes after updates of which the reference has stored nothing, so
+  // that they may have made it.
+  bool is_behind_an_update(const ComparedQuantity& first) const {
+    return first.finding.step > 1 && first.stage != "schedule" && first.stage != "optimizer" &&
+           first.finding.what != Compared::kTokens && !reference_.weights(first.finding.step - 1);
+  }
+
+  // A rule by which the reference's numbers can be had.
+  struct Fitting {
+    KnownRule known;
+    double share = 0;  // of the bounds, the largest
+    LogicalState end;
+  };
+
+  std::vector<Fitting> fitting_rules(const AdamRule& rule, const StepComparison& measured) {
+    std::vector<Fitting> fitting;
+    const int64_t steps = compared_steps();
+    for (const KnownRule& known : known_rules(rule, rates(), steps)) {
+      double share = 0;
+      bool fits = true;
+      const auto goes_on = [&](const OwnRun& run) {
+        const StepComparison comparison(measured, run);
+        for (const ComparedQuantity& each : comparison.compare(std::ssize(run.steps))) {
+          if (each.finding.what == Compared::kSchedule) {
+            continue;  // what it says, not what it does
+          }
+          fits = fits && each.finding.agrees();
+          if (each.finding.bound > 0) {
+            share = std::max(share, each.finding.distance / each.finding.bound);
+          }
+        }
+        return fits;
+      };
+      OwnTraining process(single_, training_);
+      const OwnRun run = process.train_by_rule(steps, known.rule, goes_on);
+      if (!fits) {
+        continue;
+      }
+      // Two rules may be one for this model: where only norms do not decay, say.
+      LogicalState end;
+      for (const auto& [name, entry] : run.steps.back().update.entries) {
+        end.emplace(name, entry.after);
+      }
+      const bool is_known = std::any_of(fitting.begin(), fitting.end(), [&](const Fitting& other) {
+        return std::all_of(end.begin(), end.end(), [&](const auto& entry) {
+          return equal_bits(entry.second, other.end.at(entry.first));
+        });
+      });
+      if (!is_known) {
+        fitting.push_back({known, share, std::move(end)});
+      }
+    }
+    std::stable_sort(fitting.begin(), fitting.end(),
+                     [](const Fitting& a, const Fitting& b) { return a.share < b.share; });
+    return fitting;
+  }
+
+  // All agrees until an update, of which nothing is stored, and no more after it.
+  bool fail_update(const ComparedQuantity& found,
+                   const AdamRule& rule,
+                   const StepComparison& comparison) {
+    const int64_t step = found.finding.step - 1;
+    const std::vector<Fitting> fitting = fitting_rules(rule, comparison);
+    const bool gradients =
+        reference_.gradients(step).has_value() || !reference_.step(step).grad_norms.empty();
+    const std::string compared =
+        concat("Steps up to ", step, " agree in what the reference has stored of them, ",
+               gradients                         ? "their gradients included"
+               : reference_.step(step).grad_norm ? "of gradients the norm of all alone"
+                                                 : "gradients not among it",
+               ", and our updates follow the settings. ");
+    const std::string differs =
+        concat("Step ", found.finding.step, "'s ", found.finding.name, " differs (",
+               found.finding.detail.empty() ? concat("distance ", found.finding.distance)
+                                            : found.finding.detail,
+               "). ");
+    FirstDifference first;
+    first.step = step;
+    first.op = single_.optimizer_config.optimizer_type;
+    first.distance = found.finding.distance;
+    first.bound = found.finding.bound;
+    if (fitting.empty()) {
+      if (!an_update_has_moved(step)) {
+        return fail_number(found, found.stage, {&found});
+      }
+      const std::string unknown =
+          concat(gradients ? "" : "gradients or ", "the update of step ", step,
+                 ": the reference has no weights of it, and no known rule makes the later numbers");
+      row("optimizer", 0, found.finding.distance, found.finding.bound, false, unknown);
+      return fail(
+          "optimizer", first,
+          concat(compared, differs, "What lies between is ", unknown, "; store weights_step_", step,
+                 ".safetensors there to see which tensor moves otherwise. If it moves as "
+                 "ours, the forward pass on the data of step ",
+                 found.finding.step, " is left."));
+    }
+    std::string texts = fitting.front().known.text;
+    constexpr size_t kShown = 3;
+    for (size_t i = 1; i < std::min(fitting.size(), kShown); ++i) {
+      texts += ", or " + fitting[i].known.text;
+    }
+    const KnownRule& best = fitting.front().known;
+    const std::string stage = best.is_clipping        ? "clip"
+                              : best.is_learning_rate ? "schedule"
+                                                      : "optimizer";
+    row(stage, compared_steps(), found.finding.distance, found.finding.bound, false, texts);
+    return fail(
+        stage, first,
+        concat(compared, differs, "The reference is updated ", texts,
+               ": trained so, all that it has stored of steps 1 to ", compared_steps(), " agrees",
+               fitting.size() > 1 ? "; what is stored does not tell these apart." : "."));
+  }
+
+  // Whether weights have changed by then.
+  bool an_update_has_moved(int64_t step) const {
+    for (int64_t before = 1; before <= step; ++before) {
+      for (const auto& [name, entry] : own_.steps[static_cast<size_t>(before - 1)].update.entries) {
+        if (!equal_bits(entry.before, entry.after)) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  bool fail_optimizer(const OptimizerFault& fault, const std::string& whose) {
     const std::string stage = fault.is_clipping        ? "clip"
                               : fault.is_learning_rate ? "schedule"
                                                        : "optimizer";
@@ -340,7 +580,7 @@ class Search {
     first.bound = 1;
     row(stage, std::ssize(own_.tensors), fault.share, 1, false, fault.explanation);
     return fail(stage, first,
-                concat("Step ", fault.step, " does not move ", fault.tensor,
+                concat(whose, fault.step, " does not move ", fault.tensor,
                        " as its gradient, the learning rate and the settings say",
                        fault.explanation.empty() ? "" : ": it is " + fault.explanation, "."));
   }
@@ -379,7 +619,7 @@ class Search {
   }
 
   bool determinism_stage() {
-    OwnTraining process(single_, options_.training);
+    OwnTraining process(single_, training_);
     const OwnRun again = process.train(std::ssize(own_.steps));
     for (size_t i = 0; i < own_.steps.size(); ++i) {
       const OwnStep& a = own_.steps[i];
@@ -443,7 +683,7 @@ class Search {
   bool expand_stage() {
     for (const std::string& layout : options_.expand) {
       const LayoutPair pair = load_layout_pair(layout, load_);
-      VerifyOptions verify = options_.training;
+      VerifyOptions verify = training_;
       verify.steps = compared_steps();
       const LayoutReport found = compare_layout(pair, verify);
       const auto first = found.findings->first();
@@ -471,7 +711,7 @@ class Search {
     }
     OwnRun all;
     {
-      OwnTraining process(single_, options_.training);
+      OwnTraining process(single_, training_);
       all = process.train(steps);
     }
     const auto add_point = [](accuracy::CurveRun& curve, int64_t at, double loss, double norm) {
@@ -504,8 +744,11 @@ class Search {
   ReferenceRun reference_;
   const FindFaultOptions& options_;
   const ConfigLoader& load_;
+  VerifyOptions training_;
   AllConfig config_;
   AllConfig single_;
+  AllConfig theirs_;
+  LogicalState start_;  // the reference's
   VerifyOptions plain_;
   int64_t ranks_ = 1;
   OwnRun own_;

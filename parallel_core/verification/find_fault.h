@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "parallel_core/accuracy/tensor_names.h"
 #include "parallel_core/accuracy/verdict_report.h"
 #include "parallel_core/config/config.h"
+#include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/verification/verify_layout.h"
 
 namespace tapestry {
@@ -22,6 +25,10 @@ struct FindFaultOptions {
   std::vector<std::string> expand;  ///< layouts (parse_layout) that are held against one process
   VerifyOptions training;           ///< what our training is made of
   std::string config_file;          ///< of ours, for the checklist's page
+  accuracy::NameMap map;            ///< what the reference's tensors are called here
+  /// Start weights of ours, in place of those that the configuration names: by logical names or
+  /// another scheme's (in_logical_names).
+  std::function<LogicalState()> start_weights;
 };
 
 /// Holds a training of ours against a reference (ReferenceRun). Stages, and what fails them:
@@ -39,10 +46,15 @@ struct FindFaultOptions {
 ///   schedule     a learning rate, of a group or a tensor
 ///   optimizer    an update that does not follow from gradients, learning rate and settings; a
 ///                weight that changes between steps; a copy for computing that is not its master.
-///                Where no such rule is known (adam_rule), all that differs after an update
+///                The reference's updates are held against the settings, too: where its gradients
+///                and weights of steps are stored, directly; else, where all agrees until an update
+///                of which nothing is stored and no more after it, by training with each rule that
+///                programs are known to follow (known_rules). Named is what then agrees
 ///   determinism  the same steps again do not have the same bits
 ///   long_run     the curves over all of the reference's steps (accuracy::compare_curves)
 ///   none         nothing of it
+///
+/// A row whose status is "not_compared" says that the reference has nothing of the stage.
 ///
 /// With `expand` each layout is compared with one process (compare_layout) before the long run; the
 /// stage is then that of the first difference there. Findings have a row for each stage: {stage,

@@ -71,6 +71,36 @@ std::vector<std::vector<data::Batch>> OwnTraining::batches(int64_t steps) {
 }
 
 OwnRun OwnTraining::train(int64_t steps, const std::optional<uint64_t>& draw) {
+  return train(steps, draw, {});
+}
+
+OwnRun OwnTraining::train_by_rule(int64_t steps,
+                                  const AdamRule& rule,
+                                  const std::function<bool(const OwnRun&)>& goes_on) {
+  const RuleFollower follower = follow_rule(rule);
+  std::map<std::string, Tensor> masters;
+  const auto take_over = [&](ComparedTraining& training, OwnRun& run) {
+    ObservedUpdate& update = run.steps.back().update;
+    for (auto& [name, entry] : update.entries) {
+      if (const auto before = masters.find(name); before != masters.end()) {
+        entry.before = before->second;
+      }
+    }
+    masters = follower(update);
+    LogicalState state = get_logical_state(*training.model);
+    for (auto& [name, entry] : update.entries) {
+      entry.after = masters.at(name);
+      state.at(name) = entry.after;
+    }
+    set_logical_state(*training.model, state, "updates by another rule");
+    return goes_on(run);
+  };
+  return train(steps, std::nullopt, take_over);
+}
+
+OwnRun OwnTraining::train(int64_t steps,
+                          const std::optional<uint64_t>& draw,
+                          const AfterStep& after_step) {
   ComparedTraining training(config_, options_, true);
   OwnRun run;
   for (const nn::Module::NamedModule& entry : training.model->named_modules()) {
@@ -102,12 +132,18 @@ OwnRun OwnTraining::train(int64_t steps, const std::optional<uint64_t>& draw) {
         run.value_order.emplace(name, std::ssize(run.value_order));
       }
     }
+    if (after_step && !after_step(training, run)) {
+      break;
+    }
   }
   return run;
 }
 
 void OwnTraining::load_start(ComparedTraining& training) const {
-  if (const std::string& path = config_.training_config.load_checkpoint; !path.empty()) {
+  if (options_.start_weights) {
+    set_logical_state(*training.model, options_.start_weights(*training.model),
+                      "the given start weights");
+  } else if (const std::string& path = config_.training_config.load_checkpoint; !path.empty()) {
     load_weights(*training.model, config_.model_config, path);
   }
 }

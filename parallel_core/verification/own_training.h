@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -58,6 +59,12 @@ class OwnTraining {
   std::vector<std::vector<data::Batch>> batches(int64_t steps);
   /// With `draw`, results of ops are moved by roundings (RoundingNoise).
   OwnRun train(int64_t steps, const std::optional<uint64_t>& draw = std::nullopt);
+  /// As if the optimizer followed another rule: the weights of each step are those that it makes of
+  /// the gradients. Ends behind the first step, the last of the run so far, after which `goes_on`
+  /// is false.
+  OwnRun train_by_rule(int64_t steps,
+                       const AdamRule& rule,
+                       const std::function<bool(const OwnRun&)>& goes_on);
 
  private:
   struct Parameters {
@@ -65,6 +72,8 @@ class OwnTraining {
     std::map<std::string, bool> decays;        // by logical tensor
     std::map<std::string, std::string> owner;  // path of the parameter
   };
+  using AfterStep = std::function<bool(ComparedTraining& training, OwnRun& run)>;
+  OwnRun train(int64_t steps, const std::optional<uint64_t>& draw, const AfterStep& after_step);
   void load_start(ComparedTraining& training) const;
   std::string stale_copy(const ComparedTraining& training, const LogicalState& masters) const;
   OwnStep train_step(ComparedTraining& training,

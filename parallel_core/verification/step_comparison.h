@@ -44,6 +44,13 @@ class StepComparison {
   StepComparison(const AllConfig& config, const OwnRun& own, const ReferenceRun& reference)
       : config_(config), own_(own), reference_(reference) {}
 
+  /// Another run of ours by the bounds that were measured of the first.
+  StepComparison(const StepComparison& measured, const OwnRun& own)
+      : config_(measured.config_),
+        own_(own),
+        reference_(measured.reference_),
+        spread_(measured.spread_) {}
+
   /// How far a repetition with moved roundings is from our run: what bounds are made of.
   void measure(const OwnRun& moved);
 

@@ -12,6 +12,7 @@
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/data_source.h"
+#include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/training/get_model.h"
 #include "parallel_core/verification/layout_findings.h"
@@ -56,6 +57,8 @@ struct VerifyOptions {
   /// Of both trainings; empty: the GPT of the configuration, in the groups of its flags.
   ModelProvider model;
   ParamGroupsProvider param_groups;
+  /// Start weights of a model by logical name, in place of load_checkpoint; not in layouts.
+  std::function<LogicalState(const ParallelModel&)> start_weights;
   /// How often one process trains again to measure what rounding does (RoundingSpread).
   int64_t rounding_runs = 3;
   double timeout_seconds = 600;  ///< after which ranks give up on each other

@@ -5,6 +5,10 @@
 The models are small ones with the modules, names and orientation that transformers' Llama and GPT-2
 have (modeling_llama.py, modeling_gpt2.py), written anew in plain PyTorch. Made with PyTorch 1.13 of
 Debian 12. One step each; run.yaml repeats it with pretrain_gpt.
+
+`three_steps` are replay cases of three steps of the Llama without a dump, as tools/torch_dump.py writes
+them: clean, with what a plain program has for a config.json, and one whose optimizer decays every tensor
+and which has stored no weights.
 """
 
 import json
@@ -223,9 +227,56 @@ def train(name, model, micro_batches, folder):
     shutil.rmtree(os.path.join(folder, "dump", "rank_0", ".dump_metadata"))
 
 
+def train_three_steps(name, folder, decays_all):
+    """AdamW with clipping and a warm-up; the case alone is kept."""
+    torch.manual_seed(5)
+    model = Llama()
+    folder = os.path.join(folder, "three_steps", name)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    config = os.path.join(folder, "dump.json")
+    with open(config, "w", encoding="utf-8") as file:
+        json.dump({"common_dump_settings": {"path": os.path.join(folder, "dump"), "saved_data": "statistic"}},
+                  file)
+    groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
+              {"params": [p for p in model.parameters() if p.dim() < 2],
+               "weight_decay": 0.1 if decays_all else 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.95))
+    dump = TorchDump(model, config, case=folder)
+    for i in range(3):
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2 * min(1.0, (i + 1) / 2)
+        rows = torch.randint(VOCAB, (2 * ROWS, SEQ + 1))
+        with dump.step() as step:
+            total = 0.0
+            for row in rows.split(ROWS):
+                tokens, labels = row[:, :-1], row[:, 1:]
+                step.micro_batch(tokens, labels, torch.ones(tokens.shape))
+                loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), labels.flatten())
+                (loss / 2).backward()
+                total += loss.item() / 2
+            step.gradients()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            step.result(loss=total, grad_norm=norm, lr=optimizer.param_groups[0]["lr"])
+            optimizer.zero_grad()
+    dump.close()
+    os.remove(config)
+    shutil.rmtree(os.path.join(folder, "dump"))
+    if decays_all:
+        for file in os.listdir(folder):
+            if file.startswith("weights_") or file in ("grads_step_2.safetensors", "grads_step_3.safetensors"):
+                os.remove(os.path.join(folder, file))
+    else:
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+            json.dump({"vocab": VOCAB, "hidden": HIDDEN, "heads": HEADS}, file)
+
+
 if __name__ == "__main__":
     torch.manual_seed(3)
     torch.set_num_threads(1)
     target = sys.argv[1] if len(sys.argv) > 1 else HERE
     train("llama", Llama(), 1, target)
     train("gpt2", Gpt2(), 2, target)
+    train_three_steps("clean", target, decays_all=False)
+    train_three_steps("decays_all", target, decays_all=True)

@@ -131,9 +131,7 @@ INSTANTIATE_TEST_SUITE_P(
         {"micro_batches",
          {"dataset_config.batch_size=1", "dataset_config.micro_batch_num=4"},
          "rounding"},
-        {"weight_decay of tok_embeddings.weight",
-         {"optimizer_config.weight_decay=0.01"},
-         "differs"},
+        {"optimizer_config.weight_decay", {"optimizer_config.weight_decay=0.01"}, "differs"},
         {"optimizer_config.end_weight_decay",
          {"optimizer_config.end_weight_decay=0.2",
           "optimizer_config.weight_decay_incr_style=linear"},
@@ -148,14 +146,50 @@ INSTANTIATE_TEST_SUITE_P(
          {"model_config.compute_dtype=bfloat16", "model_config.attention_softmax_in_fp32=False",
           "model_config.softmax_compute_dtype=bfloat16"},
          "differs"},
-        {"parallel_config.deterministic_mode",
-         {"parallel_config.deterministic_mode=True"},
-         "rounding"},
         {"parallel_config.tensor_model_parallel_size",
          {"parallel_config.tensor_model_parallel_size=2"},
          "rounding"},
         {"moe_config.num_experts", {"moe_config.num_experts=4"}, "differs"},
     }));
+
+TEST(Checklist, ThisProgramIsDeterministicWhateverTheKeySays) {
+  const VerdictReport report = run_checklist(
+      side_with({}), side_with({"parallel_config.deterministic_mode=True"}, "o.yaml"));
+  EXPECT_EQ(status_of(report, "parallel_config.deterministic_mode"), "same");
+  EXPECT_EQ(row_of(report, "parallel_config.deterministic_mode")["ours"], true);
+}
+
+TEST(Checklist, ACoefficientOfZeroIsNone) {
+  const std::vector<std::string> experts = {"moe_config.num_experts=4"};
+  const auto with = [&](const std::string& more) {
+    return std::vector<std::string>{experts.front(), "moe_config." + more};
+  };
+  const VerdictReport none =
+      run_checklist(side_with(experts), side_with(with("moe_z_loss_coeff=0"), "other.yaml"));
+  EXPECT_EQ(status_of(none, "moe_config.moe_z_loss_coeff"), "same");
+  const VerdictReport some =
+      run_checklist(side_with(experts), side_with(with("moe_z_loss_coeff=0.001"), "other.yaml"));
+  EXPECT_EQ(status_of(some, "moe_config.moe_z_loss_coeff"), "differs");
+}
+
+TEST(Checklist, WhatDiffersStandsFirstOnceForEachCauseAndMarked) {
+  const VerdictReport report = run_checklist(
+      side_with({}), side_with({"optimizer_config.weight_decay=0.01",
+                                "optimizer_config.learning_rate=2e-3", "training_config.seed=8"},
+                               "other.yaml"));
+  std::vector<std::string> differing;
+  for (size_t i = 0; i < report.findings.size(); ++i) {
+    if (report.findings[i]["status"] == "differs") {
+      EXPECT_EQ(differing.size(), i);
+      differing.push_back(report.findings[i]["key"]);
+    }
+  }
+  EXPECT_THAT(differing,
+              ::testing::ElementsAre("optimizer_config.learning_rate",
+                                     "optimizer_config.weight_decay", "training_config.seed"));
+  EXPECT_EQ(report.first->step, 2);  // the first with a rate above 0
+  EXPECT_THAT(report_text(report), HasSubstr("\n! optimizer  optimizer_config.learning_rate"));
+}
 
 TEST(Checklist, DataParallelRanksOfTheSameBatchAreRounding) {
   const AllConfig config = init_configs_from_text(kRun, "ours.yaml");

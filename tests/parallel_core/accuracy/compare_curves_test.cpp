@@ -64,6 +64,39 @@ TEST(MadeUpCurvesTable, HasThirtyCasesOfEveryVerdict) {
   EXPECT_EQ(count.size(), 6U);
 }
 
+// A rise to 1.4 % of the loss over the last 40 % of a run is below the bound in nearly all steps,
+// and its last quarter is below 1 % in the mean.
+TEST(CompareCurves, ADriftIsJudgedByWhereItEndsUp) {
+  for (const double last_loss : {2.0, 3.0}) {
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      const auto run_with = [&](double end) {
+        return compare_runs(
+                   make_up({"", "", 2000, 9, last_loss, {0.004, 0.5}, drift(0.6, end * last_loss)},
+                           seed))
+            .report;
+      };
+      const VerdictReport found = run_with(0.014);
+      EXPECT_EQ(found.verdict, "late_drift") << "seed " << seed << "\n" << report_text(found);
+      EXPECT_NEAR(static_cast<double>(*found.first->step), 1200, 250);
+      EXPECT_EQ(run_with(0.002).exit_code(), 0);
+    }
+  }
+}
+
+TEST(CompareCurves, ASpikeIsPlacedWhereItIs) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    for (const int64_t width : {1, 2, 5}) {
+      const auto spike = [&](double, int64_t step, double) {
+        return step >= 700 && step < 700 + width ? 1.5 : 0.0;
+      };
+      const VerdictReport report =
+          compare_runs(make_up({"", "", 1000, 9, 3, {0.006, 0.5}, spike}, seed)).report;
+      ASSERT_EQ(report.verdict, "jump") << "width " << width << "\n" << report_text(report);
+      EXPECT_EQ(report.first->step, 700) << "seed " << seed << ", width " << width;
+    }
+  }
+}
+
 CurveRun plain_run(const std::string& name, std::vector<int64_t> steps, double loss) {
   CurveRun run{.name = name, .steps = std::move(steps)};
   run.loss.assign(run.steps.size(), loss);

@@ -5,10 +5,12 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/tensor/factory.h"
 #include "parallel_core/dump/rounding_file.h"
 #include "tests/message_of.h"
 #include "tests/parallel_core/dump/dump_testing.h"
@@ -114,6 +116,113 @@ TEST(CompareDumps, EqualDumpsAgree) {
   EXPECT_FALSE(report.first.has_value());
   EXPECT_EQ(report.findings.size(), 3U);
   EXPECT_THAT(report.lines[0], HasSubstr("3 tensors of 1 step compared; 0 beyond 8 times"));
+}
+
+DumpedTensor parameter(const std::string& name, const Tensor& x, const std::string& pass) {
+  return {.op_type = "Parameter", .op_name = name, .value = x, .pass = pass};
+}
+
+// What a PyTorch program's hooks write by default: of each module inputs and outputs, in backward
+// the gradients that arrive at its outputs as the op's inputs.
+TEST(CompareDumps, AMapPairsWhatModulesGive) {
+  const Tensor in = numbered({2, 4}, 5);
+  const Tensor out = numbered({2, 4}, 1);
+  const Tensor arriving = numbered({2, 4}, 3);
+  const Tensor leaving = numbered({2, 4}, 7);
+  const auto module_tensor = [](const std::string& name, bool input, const Tensor& x) {
+    DumpedTensor tensor = module_output(name, x);
+    tensor.input = input;
+    return tensor;
+  };
+  Side a("a");
+  Side b("b");
+  a.step(0, {value("layers.0.output", out), value("layers.0.mlp.active", in),
+             value("Gradients/layers.0.output", arriving)});
+  b.step(0, {module_tensor("net.block_0", true, in), module_tensor("net.block_0", false, out),
+             module_tensor("Gradients/net.block_0", true, arriving),
+             module_tensor("Gradients/net.block_0", false, leaving)});
+  a.measure();
+  const std::string file = fresh_folder("map") + ".yaml";
+  std::ofstream(file) << "'net\\.block_(\\d+)': layers.$1.output\n"
+                         "'net\\.block_(\\d+) input 0': layers.$1.mlp.active\n";
+  const VerdictReport report = compare(a, b, {.map = NameMap(file)});
+  EXPECT_EQ(report.outcome, Outcome::kAgrees) << report_text(report);
+  EXPECT_EQ(report.findings.size(), 3U);
+  EXPECT_EQ(finding(report, "layers.0.output")["other"], "net.block_0 output 0");
+  EXPECT_EQ(finding(report, "layers.0.mlp.active")["other"], "net.block_0 input 0");
+  EXPECT_EQ(finding(report, "Gradients/layers.0.output")["other"], "Gradients/net.block_0 input 0");
+}
+
+// An update is what two almost equal weights differ by: it moves by a unit of the weight.
+TEST(CompareDumps, AnUpdateMovesByAUnitOfItsWeight) {
+  const auto step_of = [](double update) {
+    return std::vector<DumpedTensor>{
+        parameter("w", full({4}, 1.5, kFloat32), "optimizer"),
+        parameter("Updates/w", full({4}, update, kFloat64), "optimizer")};
+  };
+  constexpr double kUnit = 0x1p-23;
+  const auto compared = [&](double units) {
+    Side a("a");
+    Side b("b");
+    a.step(0, step_of(1e-3));
+    b.step(0, step_of(1e-3 + units * kUnit));
+    a.measure({{"Updates/w", 0}, {"w", 0}});
+    return compare(a, b);
+  };
+  EXPECT_EQ(compared(1).outcome, Outcome::kAgrees) << report_text(compared(1));
+  EXPECT_EQ(compared(8).outcome, Outcome::kAgrees);
+  EXPECT_EQ(compared(30).first->tensor, "Updates/w");
+}
+
+TEST(CompareDumps, WhatIsOfNoSampleIsComparedWithTheSameMicroBatchesAlone) {
+  const auto dump = [](Side& side, const std::vector<std::vector<int64_t>>& split, double tokens) {
+    std::vector<DumpedTensor> step;
+    for (size_t m = 0; m < split.size(); ++m) {
+      const auto rows = static_cast<int64_t>(split[m].size());
+      DumpedTensor logits = value("logits", full({rows, 4}, 2.0, kFloat32));
+      logits.samples = split[m];
+      DumpedTensor sum{
+          .op_type = "sum", .op_name = "sum-op0", .value = full({2}, tokens, kFloat32)};
+      sum.source = "reduction.cpp:1";
+      logits.micro_batch = sum.micro_batch = static_cast<int64_t>(m);
+      step.push_back(logits);
+      step.push_back(sum);
+    }
+    side.step(0, step);
+    side.measure();
+  };
+  Side a("a");
+  Side b("b");
+  dump(a, {{0, 1}, {2, 3}}, 8);
+  dump(b, {{0, 1, 2, 3}}, 16);
+  const VerdictReport split = compare(a, b);
+  EXPECT_EQ(split.outcome, Outcome::kAgrees) << report_text(split);
+  EXPECT_THAT(report_text(split), HasSubstr("1 tensor left out, as they are of no sample"));
+  Side c("c");
+  dump(c, {{0, 1}, {2, 3}}, 9);
+  EXPECT_EQ(compare(a, c).first->op, "sum-op0");
+}
+
+TEST(CompareDumps, OpsAreComparedWhereTheSameOnesRun) {
+  const auto op = [](const std::string& type, const std::string& name, double x) {
+    DumpedTensor tensor{.op_type = type, .op_name = name, .value = full({2, 4}, x, kFloat32)};
+    tensor.module = "norm";
+    tensor.source = "norm.cpp:1";
+    return tensor;
+  };
+  Side fused("fused");
+  fused.step(0, {op("rms_norm", "norm/rms_norm-op0", 1), op("mul", "norm/mul-op0", 5)});
+  fused.measure();
+  Side composed("composed");
+  composed.step(0, {op("mul", "norm/mul-op0", 2), op("rsqrt", "norm/rsqrt-op0", 3),
+                    op("mul", "norm/mul-op1", 5), value("logits", numbered({2}, 1))});
+  composed.measure();
+  const VerdictReport report = compare(fused, composed);
+  EXPECT_EQ(report.outcome, Outcome::kNotComparable) << report_text(report);
+  EXPECT_THAT(report_text(report), HasSubstr("left out, as other ops run in their module"));
+  Side same("same");
+  same.step(0, {op("rms_norm", "norm/rms_norm-op0", 1), op("mul", "norm/mul-op0", 6)});
+  EXPECT_EQ(compare(fused, same).first->op, "norm/mul-op0");
 }
 
 TEST(CompareDumps, TheFirstThatRoundingDoesNotExplainIsNamed) {
