@@ -27,6 +27,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
+constexpr const char* kBlocks = "q8_0";
+
+// As open_model has it: blocks of 8 bits are widened to float32.
+std::string computed_in(const std::string& dtype) {
+  check<ValueError>(dtype == "float32" || dtype == "bfloat16" || dtype == kBlocks, "--dtype is '",
+                    dtype, "', expected float32, bfloat16 or ", kBlocks);
+  return dtype == kBlocks ? "float32" : dtype;
+}
+
 // A Llama with random weights.
 AllConfig config_of(const std::string& preset, const std::string& dtype) {
   Json model = {{"position_embedding_type", "rope"},
@@ -36,8 +45,8 @@ AllConfig config_of(const std::string& preset, const std::string& dtype) {
                 {"group_query_attention", true},
                 {"untie_embeddings_and_output_weights", true},
                 {"seq_length", 2048},
-                {"compute_dtype", dtype},
-                {"params_dtype", dtype}};
+                {"compute_dtype", computed_in(dtype)},
+                {"params_dtype", computed_in(dtype)}};
   const auto size = [&](int64_t layers, int64_t hidden, int64_t heads, int64_t groups, int64_t ffn,
                         int64_t vocabulary) {
     model.update({{"num_layers", layers},
@@ -68,6 +77,17 @@ int64_t fill_weights(GPTModel& model) {
   int64_t bytes = 0;
   for (const auto& entry : model.named_parameters()) {
     const nn::Parameter& parameter = *entry.parameter;
+    if (parameter.is_quantized()) {
+      const Tensor& blocks = parameter.quantized().bytes();
+      const Tensor some = quantize_q8_0(block.view({-1, parameter.quantized().in()})).bytes();
+      for (int64_t row = 0; row < blocks.shape()[0]; row += some.shape()[0]) {
+        const int64_t rows = std::min(some.shape()[0], blocks.shape()[0] - row);
+        std::memcpy(static_cast<char*>(blocks.raw()) + row * blocks.shape()[1], some.raw(),
+                    static_cast<size_t>(rows * blocks.shape()[1]));
+      }
+      bytes += blocks.numel();
+      continue;
+    }
     const Tensor values = block.to(parameter.dtype());
     const auto total = static_cast<size_t>(parameter.numel() * size_of(parameter.dtype()));
     const auto piece = static_cast<size_t>(values.numel() * size_of(values.dtype()));
@@ -139,7 +159,7 @@ int run(int argc, char** argv) {
   const auto dtype = (*parsed)["dtype"].as<std::string>();
   const AllConfig config = config_of((*parsed)["preset"].as<std::string>(), dtype);
   const TransformerConfig& c = config.model_config;
-  const auto model = model_without_weights(config);
+  const auto model = model_without_weights(config, dtype == kBlocks);
   const int64_t bytes = fill_weights(*model);
   int64_t parameters = 0;
   for (const auto& entry : model->named_parameters()) {
@@ -153,7 +173,7 @@ int run(int argc, char** argv) {
            4.0 * static_cast<double>(c.num_layers * c.hidden_size) * seen;
   };
   // The table of embeddings is not read but for a row.
-  const auto read = static_cast<double>(bytes - bytes / parameters * table);
+  const auto read = static_cast<double>(bytes - table * size_of(c.compute_dtype));
   std::vector<double> prompt_seconds;
   std::vector<double> one_seconds;
   std::vector<double> batch_seconds;
@@ -190,7 +210,7 @@ int run(int argc, char** argv) {
   if (parsed->count("machine") != 0) {
     std::ifstream file((*parsed)["machine"].as<std::string>());
     const Json machine = Json::parse(file);
-    const double gflops = machine.at("gemm").at(dtype).at("peak_gflops").get<double>();
+    const double gflops = machine.at("gemm").at(computed_in(dtype)).at("peak_gflops").get<double>();
     const double gbs = machine.at("memory").at("read_gbs").get<double>();
     const double limit = std::max(read / (gbs * 1e9), batch * operations(context) / (gflops * 1e9));
     out["of_limits"] = {{"prompt_of_product", prompt_operations / prompt / 1e9 / gflops},

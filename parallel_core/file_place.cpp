@@ -156,8 +156,23 @@ std::optional<std::string> name_by_experts(const std::array<Names, Layer>& in_la
   return name_by(kLlamaTop, kLlamaLayer, kStem, logical);
 }
 
+// The names of a language model without its head lack the name of the part that it is.
+std::optional<std::string> bare(std::optional<std::string> name) {
+  constexpr std::string_view kPart = "model.";
+  if (name && name->starts_with(kPart)) {
+    name->erase(0, kPart.size());
+  }
+  return name;
+}
+
 std::optional<std::string> name_in(NameScheme scheme, std::string_view logical) {
   switch (scheme) {
+    case NameScheme::kLlamaBare:
+      return bare(name_in(NameScheme::kLlama, logical));
+    case NameScheme::kMixtralBare:
+      return bare(name_in(NameScheme::kMixtral, logical));
+    case NameScheme::kQwen2MoeBare:
+      return bare(name_in(NameScheme::kQwen2Moe, logical));
     case NameScheme::kLlama:
       return name_by(kLlamaTop, kLlamaLayer, "model.layers.", logical);
     case NameScheme::kMixtral:
@@ -237,16 +252,20 @@ bool has_prefix(const std::set<std::string>& names, const std::string& prefix) {
   return found != names.end() && found->starts_with(prefix);
 }
 
-// Of files whose names begin with "model.".
-NameScheme llama_scheme(const std::set<std::string>& names) {
+// Of files with the names of Llama and its like, with "model." or without.
+NameScheme llama_scheme(const std::set<std::string>& names, bool without_part) {
   const auto any_has = [&](std::string_view part) {
     return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
       return name.find(part) != std::string::npos;
     });
   };
-  return any_has(concat(".", kMixtralExpertStem))    ? NameScheme::kMixtral
-         : any_has(concat(".", kQwen2MoeExpertStem)) ? NameScheme::kQwen2Moe
-                                                     : NameScheme::kLlama;
+  if (any_has(concat(".", kMixtralExpertStem))) {
+    return without_part ? NameScheme::kMixtralBare : NameScheme::kMixtral;
+  }
+  if (any_has(concat(".", kQwen2MoeExpertStem))) {
+    return without_part ? NameScheme::kQwen2MoeBare : NameScheme::kQwen2Moe;
+  }
+  return without_part ? NameScheme::kLlamaBare : NameScheme::kLlama;
 }
 
 }  // namespace
@@ -270,7 +289,8 @@ NameScheme name_scheme(const TransformerConfig& config) {
 NameScheme name_scheme(const std::set<std::string>& names) {
   return has_prefix(names, std::string(kModulesPrefix))      ? NameScheme::kModules
          : has_prefix(names, std::string(kMindFormersTable)) ? NameScheme::kMindFormersLlama
-         : has_prefix(names, "model.")                       ? llama_scheme(names)
+         : has_prefix(names, "model.")                       ? llama_scheme(names, false)
+         : has_prefix(names, "embed_tokens.")                ? llama_scheme(names, true)
          : has_prefix(names, "transformer.")                 ? NameScheme::kGpt2
          : has_prefix(names, "wte.")                         ? NameScheme::kGpt2Bare
                                                              : NameScheme::kLogical;
@@ -313,6 +333,9 @@ bool is_constant(NameScheme scheme, const std::string& name) {
     case NameScheme::kLlama:
     case NameScheme::kMixtral:
     case NameScheme::kQwen2Moe:
+    case NameScheme::kLlamaBare:
+    case NameScheme::kMixtralBare:
+    case NameScheme::kQwen2MoeBare:
       return name.ends_with("rotary_emb.inv_freq");
     case NameScheme::kGpt2:
     case NameScheme::kGpt2Bare:

@@ -19,9 +19,12 @@ namespace tapestry {
 
 enum class NameScheme : uint8_t {
   kLogical,
-  kLlama,             ///< Llama and Qwen2
-  kMixtral,           ///< Llama with "block_sparse_moe.experts.0.w1.weight"
-  kQwen2Moe,          ///< Llama with "mlp.experts.0.gate_proj.weight", "mlp.shared_expert.", ...
+  kLlama,      ///< Llama and Qwen2
+  kMixtral,    ///< Llama with "block_sparse_moe.experts.0.w1.weight"
+  kQwen2Moe,   ///< Llama with "mlp.experts.0.gate_proj.weight", "mlp.shared_expert.", ...
+  kLlamaBare,  ///< these three without "model.", as LlamaModel and its like are saved
+  kMixtralBare,
+  kQwen2MoeBare,
   kGpt2,              ///< as transformers saves it
   kGpt2Bare,          ///< the same without "transformer.", as in the original files
   kModules,           ///< "language_model.encoder.layers.0.attention.qkv_proj.weight"

@@ -16,7 +16,7 @@ Usage: scripts/quickstart.sh [--text FILE...] [--preset NAME] [OPTION of pretrai
 Installs the missing packages of packages.txt, builds a release, trains a preset, and lets the model
 continue a prompt.
 
-  --text FILE...  train on these files (plain text; *.jsonl: one object with a "text" a line)
+  --text FILE...  train on these files, folders of them, or patterns (plain text; *.jsonl: one object with a "text" a line)
                   instead of the King James Bible; their tokens go to dataset/user_text/
   --preset NAME   train examples/gpt/pretrain_gpt_NAME.yaml, tiny unless said otherwise; char is
                   nanoGPT's character example
@@ -60,11 +60,14 @@ while (($# > 0)); do
   shift
 done
 for i in "${!texts[@]}"; do
-  if [[ ! -f "${texts[i]}" || ! -r "${texts[i]}" ]]; then
+  if [[ -r "${texts[i]}" && (-f "${texts[i]}" || -d "${texts[i]}") ]]; then
+    texts[i]="$(realpath -- "${texts[i]}")"
+  elif [[ ! -e "${texts[i]}" && "${texts[i]}" == *[*?[]* ]]; then # a pattern, for preprocess_data
+    [[ "${texts[i]}" == /* ]] || texts[i]="$PWD/${texts[i]}"
+  else
     echo "quickstart.sh: --text: cannot read ${texts[i]}" >&2
     exit 2
   fi
-  texts[i]="$(realpath -- "${texts[i]}")"
 done
 
 config="examples/gpt/pretrain_gpt_$preset.yaml"
@@ -105,7 +108,7 @@ if ((${#texts[@]} > 0)); then
   fi
   options=(--set "dataset_config.data_path=${prefix}_text_document" "${options[@]}")
   # The first words of the user's own text.
-  if [[ "${texts[0]}" != *.json* ]]; then
+  if [[ -f "${texts[0]}" && "${texts[0],,}" != *.@(json|jsonl|ndjson|jl|jsonlines) ]]; then
     words="$(head -c 4000 -- "${texts[0]}" | iconv -c -f UTF-8 -t UTF-8 2>/dev/null |
       sed -n 's/^\xEF\xBB\xBF//; s/^[[:space:]]*//; s/[[:space:]]*$//; /./{p;q}' | cut -d' ' -f1-4)" || true
     prompt="$(LC_ALL=C.UTF-8 && echo "${words:0:60}")"

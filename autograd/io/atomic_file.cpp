@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "autograd/io/crc32c.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {
@@ -54,7 +55,7 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
     temporary_ = (folder_of(path_) /
                   concat(".", name.string(), ".tmp-", ::getpid(), "-", counter.fetch_add(1)))
                      .string();
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   } while (descriptor_ < 0 && (errno == EEXIST || errno == EINTR));
   if (descriptor_ < 0) {
     const int error = errno;
@@ -64,6 +65,11 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
 }
 
 AtomicFile::~AtomicFile() { discard(); }
+
+void AtomicFile::fail(std::string_view action, int error) {
+  discard();
+  throw_io_error(path_, action, error);
+}
 
 void AtomicFile::discard() noexcept {
   if (descriptor_ >= 0) {
@@ -82,9 +88,7 @@ void AtomicFile::write_through(const std::byte* data, size_t bytes) {
       if (errno == EINTR) {
         continue;
       }
-      const int error = errno;
-      discard();
-      throw_io_error(path_, "write", error);
+      fail("write", errno);
     }
     data += written;
     bytes -= static_cast<size_t>(written);
@@ -100,6 +104,7 @@ void AtomicFile::write(const void* data, size_t bytes) {
   check<RuntimeError>(descriptor_ >= 0, path_, ": write after commit or after a failure");
   const auto* first = static_cast<const std::byte*>(data);
   size_ += bytes;
+  checksum_ = crc32c(data, bytes, checksum_);
   if (buffer_.size() + bytes > kBufferBytes) {
     flush();
   }
@@ -114,23 +119,52 @@ void AtomicFile::commit() {
   check<RuntimeError>(descriptor_ >= 0, path_, ": commit after commit or after a failure");
   flush();
   if (::fsync(descriptor_) != 0) {
-    const int error = errno;
-    discard();
-    throw_io_error(path_, "sync", error);
+    fail("sync", errno);
   }
+  verify();
   // Some file systems report a failed write at close only.
   if (::close(std::exchange(descriptor_, -1)) != 0) {
-    const int error = errno;
-    discard();
-    throw_io_error(path_, "close", error);
+    fail("close", errno);
   }
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    const int error = errno;
+    fail("rename the finished temporary", errno);
+  }
+  if (::access(temporary_.c_str(), F_OK) == 0) {
     discard();
-    throw_io_error(path_, "rename the finished temporary", error);
+    throw StorageError(concat(path_, ": the finished temporary has not got its name, though the ",
+                              "file system says so; it or its driver is at fault"));
   }
   temporary_.clear();
   sync_directory(folder_of(path_).string());
+}
+
+void AtomicFile::verify() {
+  // From the medium, where the system lets go of what it holds in memory.
+  ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
+  buffer_.resize(kBufferBytes);
+  uint64_t found = 0;
+  uint32_t checksum = 0;
+  while (true) {
+    const ssize_t now =
+        ::pread(descriptor_, buffer_.data(), buffer_.size(), static_cast<off_t>(found));
+    if (now < 0 && errno == EINTR) {
+      continue;
+    }
+    if (now < 0) {
+      fail("read back", errno);
+    }
+    if (now == 0) {
+      break;
+    }
+    checksum = crc32c(buffer_.data(), static_cast<size_t>(now), checksum);
+    found += static_cast<uint64_t>(now);
+  }
+  buffer_.clear();
+  if (found != size_ || checksum != checksum_) {
+    discard();
+    throw StorageError(concat(path_, ": reads back other bytes than were written (", found, " of ",
+                              size_, "); the medium or its driver is at fault"));
+  }
 }
 
 void write_file_atomically(const std::string& path, std::string_view content) {

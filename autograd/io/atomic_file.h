@@ -26,7 +26,8 @@ class StorageError : public IoError {
 /// open or mapped too. Not to be shared between threads.
 ///
 /// Every failure is an IoError that names the file and the reason, of a full disk a StorageError;
-/// it leaves no temporary behind. The folder has to exist.
+/// it leaves no temporary behind. The folder has to exist. A medium that says it has written and
+/// has not is found too: what stands there is read back before it gets its name.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -42,18 +43,22 @@ class AtomicFile {
   uint64_t size() const { return size_; }
   const std::string& path() const { return path_; }
 
-  /// Flushes, fsyncs, renames, fsyncs the folder. RuntimeError if called twice.
+  /// Flushes, fsyncs, reads back and compares, renames, fsyncs the folder. RuntimeError if called
+  /// twice.
   void commit();
 
  private:
   void flush();
   void write_through(const std::byte* data, size_t bytes);
+  void verify();
+  [[noreturn]] void fail(std::string_view action, int error);
   void discard() noexcept;
 
   std::string path_;
   std::string temporary_;  // empty once renamed or removed
   std::vector<std::byte> buffer_;
   uint64_t size_ = 0;
+  uint32_t checksum_ = 0;  // of what write() was given
   int descriptor_ = -1;
 };
 

@@ -12,12 +12,24 @@
 
 namespace tapestry {
 
+/// Most bytes that read_file takes unless it is told otherwise.
+inline constexpr uint64_t kMaxReadBytes = uint64_t{1} << 30U;
+
+/// The whole content of a regular file; one of /proc too, whose size says nothing. IoError, which
+/// begins with the path and ends with `hint` where there is one (what was expected, or what helps),
+/// for a file that is not there, may not be read, is a folder, a pipe, a socket or a device, has
+/// more than `max_bytes`, or shrinks while it is read.
+std::string read_file(const std::string& path,
+                      uint64_t max_bytes = kMaxReadBytes,
+                      std::string_view hint = {});
+
 /// A regular file opened for reading. Reads go through pread, so a file that shrinks under the
 /// reader gives an IoError where a mapping would give a signal. Reads of one object may run on
 /// several threads.
 class InputFile {
  public:
-  /// IoError if it does not exist, may not be read, or is not a regular file.
+  /// IoError if it does not exist, may not be read, is not a regular file (then it says what it
+  /// is), or is a Git LFS pointer in place of one.
   explicit InputFile(std::string path);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&& other) noexcept;
@@ -33,6 +45,9 @@ class InputFile {
   /// before.
   void read_at(uint64_t offset, void* data, size_t bytes, std::string_view field) const;
 
+  /// Reads up to `bytes` bytes from `offset` on; fewer, or none, where the file ends. IoError.
+  size_t read_some(uint64_t offset, void* data, size_t bytes, std::string_view field) const;
+
   /// Throws IoError "PATH: offset N: field F: reason".
   template <class... Args>
   [[noreturn]] void fail(uint64_t offset, std::string_view field, const Args&... reason) const {
@@ -40,6 +55,8 @@ class InputFile {
   }
 
  private:
+  void refuse_pointer() const;
+
   std::string path_;
   uint64_t size_ = 0;
   int descriptor_ = -1;

@@ -37,10 +37,22 @@ void create_range_file(const std::string& path, uint64_t size) {
   if (error == EOPNOTSUPP || error == EINVAL) {  // the file system cannot reserve space
     error = ::ftruncate(file, static_cast<off_t>(size)) == 0 ? 0 : errno;
   }
-  ::close(file);
+  struct stat status {};
+  if (error == 0 && ::fstat(file, &status) != 0) {
+    error = errno;
+  }
+  if (::close(file) != 0 && error == 0) {
+    error = errno;
+  }
   if (error != 0) {
     ::unlink(path.c_str());
     throw_io_error(path, concat("be given ", size, " bytes"), error);
+  }
+  // Nothing else would say what is wrong: places behind the end are errors of who writes there.
+  if (static_cast<uint64_t>(status.st_size) != size) {
+    ::unlink(path.c_str());
+    throw StorageError(concat(path, ": has ", status.st_size, " bytes after it was given ", size,
+                              "; the file system or its driver is at fault"));
   }
 }
 

@@ -45,6 +45,9 @@ po::options_description export_options() {
       "a LoRA adapter, PEFT's folder or a run's: by itself, for PEFT (hf) or llama.cpp's --lora "
       "(gguf). Its base is --checkpoint; left out: where the adapter says")(
       "merge", po::bool_switch(), "write one model of base and adapter")(
+      "grow_vocab", po::bool_switch(),
+      "give the model a row for each id that its tokenizer has beyond the rows of its table; a new "
+      "row is the mean of the others")(
       "to", text("FORM"), "hf: a folder for the transformers library; gguf: a file for llama.cpp")(
       "type", text("TYPE"),
       "of the weights: F32, F16, BF16 or, in GGUF, Q8_0; left out: hf as they are stored, gguf "
@@ -75,6 +78,7 @@ struct Request {
   std::string checkpoint;
   std::string adapter;
   bool to_gguf = false;
+  bool grow_vocab = false;
   std::string type;
   std::string output;
   std::string name;
@@ -88,11 +92,16 @@ struct Request {
   }
 };
 
-void export_model(const Request& request, const tapestry::ExportSource& source) {
+void export_model(const Request& request, tapestry::ExportSource source) {
   if (source.folder != request.checkpoint && !request.checkpoint.empty()) {
     say(kProgram, concat("exports ", source.folder));
   }
   tapestry::verify_weights(source.folder, /*checksums=*/true, *tapestry::single_process_group());
+  if (request.grow_vocab) {
+    const int64_t added = tapestry::grow_vocabulary(source);
+    say(kProgram, concat("the vocabulary has ", source.config.model_config.vocab_size, " rows, ",
+                         added, " of them new"));
+  }
   if (request.to_gguf) {
     for (const std::string& remark : tapestry::export_gguf(
              source, request.output, {.type = request.gguf(), .name = request.name})) {
@@ -207,12 +216,17 @@ int run(int argc, char** argv) {
   const Request request{.checkpoint = given("checkpoint"),
                         .adapter = given("adapter"),
                         .to_gguf = to == "gguf",
+                        .grow_vocab = arguments["grow_vocab"].as<bool>(),
                         .type = given("type"),
                         .output = given("output"),
                         .name = given("name"),
                         .max_shard_bytes = arguments["max_shard_size"].as<uint64_t>()};
   tapestry::check<tapestry::ValueError>(!merge || !request.adapter.empty(),
                                         "--merge is for --adapter");
+  tapestry::check<tapestry::ValueError>(
+      !request.grow_vocab || request.adapter.empty(),
+      "--grow_vocab is for a model: an adapter keeps the shapes of its base, and --merge makes a "
+      "model that can be grown");
   if (merge) {
     export_merged(request);
   } else if (!request.adapter.empty()) {

@@ -41,7 +41,9 @@ po::options_description describe_options() {
     options.add_options()(name, po::value<double>()->value_name(value), doc);
   };
   text("from_hf", "DIR", "folder of the Hugging Face model");
-  texts("data", "FILE", "examples, a JSON object a line; or weights and files in turn");
+  texts("data", "FILE",
+        "examples, a JSON object a line: files, folders, patterns; or weights and files in turn");
+  options.add_options()("skip_bad_lines", "leave out lines that cannot be read, and list them");
   texts("validation_data", "FILE", "examples to evaluate on; else a share of the data");
   real("validation_share", "X", "that share of the examples (0.05); 0: none");
   text("output_dir", "DIR", "where everything goes (./output)");
@@ -53,7 +55,7 @@ po::options_description describe_options() {
   options.add_options()("int8", "keep the frozen matrices in blocks of 8 bits (Q8_0)");
   number("epochs", "N", "times that the examples are read (3)");
   real("learning_rate", "X", "2e-4 for an adapter, 2e-5 for all weights");
-  number("batch_rows", "N", "rows of an update (8)");
+  number("batch_rows", "N", "rows of an update (8; fewer where examples are few)");
   number("seq_length", "N", "tokens of a row (as the longest example needs, at most 2048)");
   number("seed", "N", "of everything random (1234)");
   options.add_options()("set", po::value<Words>()->composing()->value_name("KEY=VALUE"),
@@ -120,6 +122,7 @@ FinetuneOptions options_of(const po::variables_map& arguments) {
   take("validation_share", r.validation_share);
   take("output_dir", r.output_dir);
   r.full = arguments.count("full") != 0;
+  r.skip_bad_lines = arguments.count("skip_bad_lines") != 0;
   take("lora_rank", r.lora_rank);
   take("lora_alpha", r.lora_alpha);
   take("lora_dropout", r.lora_dropout);

@@ -1,7 +1,9 @@
 // Turns text into a Megatron indexed dataset; see --help.
+#include <algorithm>
 #include <boost/program_options.hpp>
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -13,8 +15,10 @@
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
 #include "parallel_core/data/character_tokenizer.h"
+#include "parallel_core/data/file.h"
 #include "parallel_core/data/prepare.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
+#include "parallel_core/data/text_files.h"
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/training/terminal.h"
@@ -37,6 +41,7 @@ struct Arguments {
   int64_t vocab_size = 0;
   double character_coverage = 0;
   bool grow_vocab = false;
+  bool skip_bad_lines = false;
   bool train_tokenizer = false;
 };
 
@@ -51,7 +56,8 @@ po::options_description describe(Arguments& arguments) {
   auto& input = arguments.prepare.input;
   options.add_options()("help,h", "print this text");
   options.add_options()("input", po::value(&input.files)->multitoken(),
-                        "text files; *.json and *.jsonl hold one JSON object a line");
+                        "text files, folders of them, or patterns such as 'corpus/*.txt'; *.jsonl, "
+                        "*.ndjson, *.jl and *.json hold one JSON object a line");
   options.add_options()("output_prefix", po::value(&arguments.output_prefix),
                         "path of the result without its endings");
   options.add_options()(
@@ -71,8 +77,10 @@ po::options_description describe(Arguments& arguments) {
                         "share of the text whose characters get a piece of their own, the others "
                         "are encoded as bytes (default 0.9995, or what --vocab_size has room for)");
   options.add_options()("json_key", po::value(&input.json_key),
-                        "key of the text; every input file is then JSONL (default for *.json and "
-                        "*.jsonl: text)");
+                        "key of the text; every input file is then JSONL (default for *.jsonl "
+                        "and its like: text)");
+  options.add_options()("skip_bad_lines", flag(&arguments.skip_bad_lines),
+                        "leave out lines of JSONL that cannot be read, and list them");
   options.add_options()("split_documents",
                         po::value(&arguments.split_documents)->default_value("file"),
                         "what separates documents of a plain text file: file (none), blank_line");
@@ -82,7 +90,7 @@ po::options_description describe(Arguments& arguments) {
 }
 
 void check_arguments(Arguments& arguments) {
-  const auto& input = arguments.prepare.input;
+  auto& input = arguments.prepare.input;
   check<ValueError>(!input.files.empty(), "--input: is missing, expected text files");
   check<ValueError>(!arguments.output_prefix.empty(), "--output_prefix: is missing");
   check<ValueError>(!arguments.tokenizer_type.empty(),
@@ -119,11 +127,21 @@ void check_arguments(Arguments& arguments) {
                       ": is only used together with --train_tokenizer and --tokenizer_type "
                       "sentencepiece");
   }
+  input.files = data::text_files(input.files, "--input");
+  const bool has_lines = !input.json_key.empty() ||
+                         std::any_of(input.files.begin(), input.files.end(), [](const auto& file) {
+                           return data::is_json_lines_name(file);
+                         });
+  check<ValueError>(!arguments.skip_bad_lines || has_lines,
+                    "--skip_bad_lines: no input file is JSONL by its name, and there is no "
+                    "--json_key");
   const std::string key = input.json_key.empty() ? "text" : input.json_key;
   check<ValueError>(key.find('/') == std::string::npos, "--json_key: \"", key,
                     "\" becomes part of a file name and must not contain a slash");
   arguments.prepare.output_prefix = arguments.output_prefix + "_" + key + "_document";
 }
+
+constexpr auto kError = tapestry::OutputStream::kError;
 
 // One line that is overwritten; nothing where the output is not a terminal.
 bool g_progress_shown = false;
@@ -145,24 +163,55 @@ void show_progress(uint64_t done, uint64_t total) {
   }
 }
 
+// What training says of itself: over the line of progress, or as a line where there is no terminal.
+void show_work(const std::string& message) {
+  if (tapestry::is_terminal(kError) && tapestry::in_foreground(kError)) {
+    std::cerr << tapestry::kClearLine << "preprocess_data: " << message << std::flush;
+    g_progress_shown = true;
+  } else {
+    std::cerr << "preprocess_data: " << message << std::endl;
+  }
+}
+
+void note(const std::string& remark) { print_wrapped(concat("note: ", remark, "\n")); }
+
+// Where PREFIX_... is written; the files of one preparation at a time.
+std::string output_folder(const Arguments& arguments) {
+  const auto folder = std::filesystem::path(arguments.output_prefix).parent_path();
+  return folder.empty() ? "." : folder.string();
+}
+
 void run(Arguments& arguments) {
   check_arguments(arguments);
   const auto start = std::chrono::steady_clock::now();
-  const auto& input = arguments.prepare.input;
-  for (const std::string& remark : data::check_text_files(input.files)) {
-    print_wrapped(concat("note: ", remark, "\n"));
+  data::TextInput& input = arguments.prepare.input;
+  for (const std::string& remark :
+       data::check_text_files(input.files, /*json_lines=*/!input.json_key.empty())) {
+    note(remark);
+  }
+  const data::DirectoryLock lock(output_folder(arguments));
+  const std::string name = std::filesystem::path(arguments.output_prefix).filename().string();
+  for (const std::string& remark : data::remove_stale_temporaries(output_folder(arguments), name)) {
+    note(remark);
+  }
+  data::BadLines bad;
+  if (arguments.skip_bad_lines) {
+    input.on_bad_line = [](const std::string&) {};  // training a tokenizer reads them first
   }
   if (arguments.train_tokenizer && arguments.tokenizer_type == "character") {
     data::train_character_tokenizer(input, arguments.tokenizer_model);
   } else if (arguments.train_tokenizer) {
     data::SentencePieceTrainingOptions training{.vocab_size = arguments.vocab_size,
-                                                .grow_vocab = arguments.grow_vocab};
+                                                .grow_vocab = arguments.grow_vocab,
+                                                .report = show_work};
     if (arguments.character_coverage != 0) {
       training.character_coverage = arguments.character_coverage;
     }
-    for (const std::string& remark : data::train_sentencepiece(
-             input.files, input.json_key, arguments.tokenizer_model, training)) {
-      print_wrapped(concat("note: ", remark, "\n"));
+    const std::vector<std::string> remarks =
+        data::train_sentencepiece(input, arguments.tokenizer_model, training);
+    hide_progress();
+    for (const std::string& remark : remarks) {
+      note(remark);
     }
   }
   if (arguments.train_tokenizer) {
@@ -171,11 +220,16 @@ void run(Arguments& arguments) {
   arguments.prepare.tokenizer_model =
       data::tokenizer_file(arguments.tokenizer_type, arguments.tokenizer_model);
   const auto tokenizer = data::make_tokenizer(arguments.tokenizer_type, arguments.tokenizer_model);
-  constexpr auto kError = tapestry::OutputStream::kError;
+  if (arguments.skip_bad_lines) {
+    input.on_bad_line = [&bad](const std::string& message) { bad.add(message); };
+  }
   if (tapestry::is_terminal(kError) && tapestry::in_foreground(kError)) {
     arguments.prepare.progress = show_progress;
   }
   const data::PrepareSummary summary = data::prepare_dataset(arguments.prepare, *tokenizer);
+  if (bad.count > 0) {
+    note(bad.text());
+  }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   print_wrapped(concat("wrote ", arguments.prepare.output_prefix, ".{idx,bin} with the ",
                        tokenizer->describe(), "\n", summary.documents,

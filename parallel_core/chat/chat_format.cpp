@@ -27,13 +27,7 @@ bool is_there(const std::string& folder, std::string_view name) {
 }
 
 std::string read_whole(const std::string& folder, std::string_view name) {
-  const InputFile file(path_in(folder, name));
-  if (file.size() > kMaxBytes) {
-    file.fail(0, "whole file", file.size(), " bytes, at most ", kMaxBytes, " are expected");
-  }
-  std::string content(file.size(), '\0');
-  file.read_at(0, content.data(), content.size(), "whole file");
-  return content;
+  return read_file(path_in(folder, name), kMaxBytes);
 }
 
 // A file that is an object; empty if it is not there.
@@ -140,7 +134,8 @@ std::string ChatFormat::render(const Json& messages, bool add_generation_prompt)
 
 std::string ChatFormat::render(const Json& messages,
                                bool add_generation_prompt,
-                               const Json& extra) const {
+                               const Json& extra,
+                               GenerationMarks* marks) const {
   if (!messages.is_array()) {
     throw ValueError(
         concat("chat: messages must be a list of objects, not a JSON ", messages.type_name()));
@@ -160,7 +155,7 @@ std::string ChatFormat::render(const Json& messages,
   }
   const bool has_tools = !variables["tools"].is_null();
   const ChatTemplate& used = has_tools && tool_template ? *tool_template : *chat_template;
-  return used.render(variables, {}, now);
+  return used.render(variables, {}, now, marks);
 }
 
 std::vector<std::string_view> chat_format_files() {

@@ -31,7 +31,10 @@ struct ChatFormat {
   /// has them, and special tokens that the folder does not name are undefined. Errors of
   /// ChatTemplate::render; ValueError if the arguments are no list and no object.
   std::string render(const Json& messages, bool add_generation_prompt) const;
-  std::string render(const Json& messages, bool add_generation_prompt, const Json& extra) const;
+  std::string render(const Json& messages,
+                     bool add_generation_prompt,
+                     const Json& extra,
+                     GenerationMarks* marks = nullptr) const;
 };
 
 /// The files of such a folder that say it, of which there need not be any.

@@ -95,7 +95,8 @@ const std::string& ChatTemplate::name() const { return parsed_->name; }
 
 std::string ChatTemplate::render(const Json& variables,
                                  const RenderLimits& limits,
-                                 std::optional<std::time_t> now) const {
+                                 std::optional<std::time_t> now,
+                                 GenerationMarks* marks) const {
   const std::string& name = parsed_->name;
   if (!variables.is_object()) {
     throw ValueError(
@@ -110,7 +111,11 @@ std::string ChatTemplate::render(const Json& variables,
       scope->set(static_cast<jinja::Symbol>(i), converted.value_of(*found, 1));
     }
   }
-  return jinja::Interpreter(run, parsed_->syntax).render(scope);
+  std::string text = jinja::Interpreter(run, parsed_->syntax).render(scope);
+  if (marks != nullptr) {
+    *marks = run.marks();
+  }
+  return text;
 }
 
 }  // namespace tapestry::chat

@@ -11,6 +11,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tapestry::chat {
 
@@ -22,6 +23,17 @@ struct RenderLimits {
   /// letter by letter, or an element copied are one.
   int64_t steps = 10'000'000;
   int64_t bytes = 64 << 20;  ///< of the result, and of each text that the template makes
+};
+
+/// What `{% generation %}` marks say of a text: that these bytes [begin, end) are the model's.
+struct GenerationMarks {
+  struct Span {
+    size_t begin = 0;
+    size_t end = 0;
+  };
+  std::vector<Span> spans;  ///< ascending, none over another
+  /// False: some are in the text of a macro or a block, whose place in the whole is not known.
+  bool are_placed = true;
 };
 
 /// A template, read once. Rendering changes nothing: threads may share one.
@@ -36,10 +48,12 @@ class ChatTemplate {
   /// training do not depend on when they are made; most templates have a date of their own for
   /// that. ValueError "NAME:LINE: ..." for what Python would raise an exception for: the template's
   /// own raise_exception (its message is part of ours), operations that the types do not have,
-  /// attributes of undefined values; and beyond the limits.
+  /// attributes of undefined values; and beyond the limits. `marks`, if given, become those of
+  /// the text.
   std::string render(const Json& variables,
                      const RenderLimits& limits = {},
-                     std::optional<std::time_t> now = std::nullopt) const;
+                     std::optional<std::time_t> now = std::nullopt,
+                     GenerationMarks* marks = nullptr) const;
 
   const std::string& source() const;
   const std::string& name() const;

@@ -12,6 +12,7 @@ namespace tapestry::chat::jinja {
 
 std::string Interpreter::render(const ScopePtr& scope) {
   std::string out;
+  run_.set_whole(out);
   execute(syntax_.body, scope, out);
   return out;
 }
@@ -69,9 +70,14 @@ Interpreter::Flow Interpreter::execute(const Statement& statement,
       execute_call(statement, scope, out);
       break;
     case Kind::kFilter:
-    case Kind::kScope:
       append_text(run_, out, captured(statement.body, statement.expression.get(), scope));
       break;
+    case Kind::kScope: {
+      const size_t before = out.size();
+      append_text(run_, out, captured(statement.body, nullptr, scope));
+      run_.mark(out, before);
+      break;
+    }
     case Kind::kBreak:
       return Flow::kBreak;
     case Kind::kContinue:

@@ -90,6 +90,18 @@ class Run {
     Run& run_;
   };
 
+  /// The text that marks are placed in.
+  void set_whole(const std::string& whole) { whole_ = &whole; }
+  /// What has been put out since `begin` stood between {% generation %} and its end.
+  void mark(const std::string& out, size_t begin) {
+    if (&out != whole_) {
+      marks_.are_placed = false;
+    } else if (out.size() > begin) {
+      marks_.spans.push_back({begin, out.size()});
+    }
+  }
+  const GenerationMarks& marks() const { return marks_; }
+
   int line() const { return line_; }
   void set_line(int line) { line_ = line; }
   const std::optional<std::time_t>& now() const { return now_; }
@@ -107,6 +119,8 @@ class Run {
   int64_t steps_left_;
   int line_ = 1;
   int level_ = 0;
+  const std::string* whole_ = nullptr;
+  GenerationMarks marks_;
   std::vector<std::unique_ptr<Namespace>> namespaces_;  // may hold each other
 };
 

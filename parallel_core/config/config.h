@@ -180,6 +180,7 @@ struct RecomputeConfig {
 struct ModelParallelConfig {
   int64_t tensor_model_parallel_size = 1;
   int64_t pipeline_model_parallel_size = 1;
+  std::optional<int64_t> data_parallel_size;  // only held against the ranks that there are
   int64_t context_parallel_size = 1;
   int64_t expert_model_parallel_size = 1;
   std::optional<int64_t> expert_tensor_parallel_size;  // empty: tensor_model_parallel_size
@@ -233,6 +234,8 @@ struct DatasetConfig {
   std::string sft_long_examples = "cut";  // cut|drop
   std::string sft_loss = "answers";       // answers|all
   std::optional<std::string> chat_template;
+  std::optional<std::string> chat_date;  // YYYY-MM-DD, what strftime_now of a template tells
+  bool skip_bad_lines = false;           // of JSONL: left out and listed
   bool operator==(const DatasetConfig&) const = default;
 };
 

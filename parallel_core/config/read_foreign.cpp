@@ -55,7 +55,9 @@ RawNode walk(const std::string& path, const RawNode& body, std::vector<ForeignVa
 
 }  // namespace
 
-ForeignSection read_foreign_section(const std::string& name, const RawNode& body) {
+ForeignSection read_foreign_section(const std::string& written, const RawNode& body) {
+  // The guides have both spellings.
+  const std::string name = written == "callback" ? "callbacks" : written;
   ForeignSection section;
   if (!holds_readable_names(name)) {
     section.rest = body;

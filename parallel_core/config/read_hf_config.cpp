@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
-#include <sstream>
 #include <utility>
 
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/hf_fields.h"
@@ -48,7 +47,7 @@ class HfReader : private hf::Fields {
   HfConfig read() {
     out_.model_type = model_type();
     read_dtype();
-    refuse_present("quantization_config", "the weights are quantised");
+    read_quantization();
     if (out_.model_type == "gpt2") {
       read_gpt2();
     } else if (out_.model_type == "tapestry") {
@@ -79,11 +78,11 @@ class HfReader : private hf::Fields {
       }
     }
     const std::vector<std::pair<std::string, std::vector<std::string>>> known = {
-        {"llama", {"LlamaForCausalLM", "LLaMAForCausalLM"}},
-        {"mistral", {"MistralForCausalLM"}},
-        {"mixtral", {"MixtralForCausalLM"}},
-        {"qwen2", {"Qwen2ForCausalLM"}},
-        {"qwen2_moe", {"Qwen2MoeForCausalLM"}},
+        {"llama", {"LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"}},
+        {"mistral", {"MistralForCausalLM", "MistralModel"}},
+        {"mixtral", {"MixtralForCausalLM", "MixtralModel"}},
+        {"qwen2", {"Qwen2ForCausalLM", "Qwen2Model"}},
+        {"qwen2_moe", {"Qwen2MoeForCausalLM", "Qwen2MoeModel"}},
         {"gpt2", {"GPT2LMHeadModel", "GPT2Model"}},
         {"tapestry", {}}};
     const auto is_of = [&](const auto& entry) {
@@ -96,10 +95,11 @@ class HfReader : private hf::Fields {
       const std::string shown = !type.empty()      ? concat("model_type \"", type, "\"")
                                 : !classes.empty() ? concat("architecture ", classes.front())
                                                    : "no model_type";
-      throw ValueError(concat(
-          out_.file, ": ", shown, " cannot be read",
-          type.starts_with("qwen3") ? ": its norms of queries and keys are not read yet" : "",
-          "; what can: llama, mistral, mixtral, qwen2, qwen2_moe and gpt2"));
+      throw ValueError(concat(out_.file, ": ", shown, " cannot be read",
+                              type == "qwen3" || type == "qwen3_moe"
+                                  ? ": its norms of queries and keys are not read yet"
+                                  : "",
+                              "; what can: llama, mistral, mixtral, qwen2, qwen2_moe and gpt2"));
     }
     if (!entry->second.empty() && !classes.empty() &&
         std::count(entry->second.begin(), entry->second.end(), classes.front()) == 0) {
@@ -132,6 +132,37 @@ class HfReader : private hf::Fields {
         out_.dtype = dtype;
       }
     }
+  }
+
+  // Some writers leave an object behind that asks for nothing: empty, or with every switch off.
+  void read_quantization() {
+    const char* const name = "quantization_config";
+    const Json* asked = find(name);
+    if (asked == nullptr) {
+      return;
+    }
+    if (!asked->is_object()) {
+      finding(name, concat("expected an object, got ", asked->dump()));
+      return;
+    }
+    const auto is_off = [&](const char* key) {
+      const auto found = asked->find(key);
+      return found == asked->end() || found->is_null() || *found == false ||
+             ((found->is_object() || found->is_array()) && found->empty());
+    };
+    const auto has = [&](const char* key) { return asked->contains(key); };
+    const bool has_switches = has("load_in_4bit") || has("load_in_8bit");
+    const bool switched_off = has_switches && is_off("load_in_4bit") && is_off("load_in_8bit") &&
+                              is_off("_load_in_4bit") && is_off("_load_in_8bit");
+    const bool has_groups = has("config_groups") || has("kv_cache_scheme");
+    const bool no_groups = has_groups && is_off("config_groups") && is_off("kv_cache_scheme");
+    if (!asked->empty() && !switched_off && !no_groups) {
+      refuse_present(name, concat("the weights are quantised (", shown_method(*asked), ")"));
+    }
+  }
+  static std::string shown_method(const Json& asked) {
+    const auto method = asked.find("quant_method");
+    return method == asked.end() ? "no quant_method is named" : concat("by ", method->dump());
   }
 
   void read_token_ids(const TokenIds& defaults) {
@@ -768,16 +799,8 @@ HfConfig read_hf_config(const std::string& folder) {
   check<IoError>(fs::is_directory(folder, error), folder,
                  ": there is no such folder; a Hugging Face model is a folder with ", kHfFile,
                  " and model.safetensors");
-  const uintmax_t bytes = fs::file_size(path, error);
-  check<IoError>(!error && fs::is_regular_file(path), path,
-                 ": cannot be read; a Hugging Face model is a folder with this file");
-  check<IoError>(bytes <= kMaxHfBytes, path, ": has ", bytes, " bytes, expected at most ",
-                 kMaxHfBytes);
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  content << file.rdbuf();
-  check<IoError>(file.good() && content.good(), path, ": cannot be read");
-  return parse_hf_config(content.str(), path);
+  return parse_hf_config(
+      read_file(path, kMaxHfBytes, "a Hugging Face model is a folder with this file"), path);
 }
 
 }  // namespace tapestry

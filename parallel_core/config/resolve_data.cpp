@@ -52,6 +52,22 @@ bool has_huggingface_tokenizer(const std::string& folder) {
          (fs::exists(path / "vocab.json") && fs::exists(path / "merges.txt"));
 }
 
+// Data that are there already say themselves what they were made with.
+bool makes_tokens(const DatasetConfig& data) {
+  return !data.data_path && !data.train_data_path && !data.step_data_dir;
+}
+
+// A folder that has a SentencePiece model alone.
+void take_pieces_of_folder(Resolution& r, const std::string& folder) {
+  auto& data = r.config().dataset_config;
+  const std::string pieces = folder + "/tokenizer.model";
+  if (makes_tokens(data) && data.tokenizer_type == "sentencepiece" &&
+      std::filesystem::exists(pieces)) {
+    data.tokenizer_model = pieces;
+    r.derived("dataset_config.tokenizer_model", "model_config.from_hf");
+  }
+}
+
 // A run that starts from the folder of a model has its tokenizer, unless it names another. Data
 // that are there already say themselves what they were made with, where the folder has two.
 void take_tokenizer_of_folder(Resolution& r) {
@@ -59,8 +75,11 @@ void take_tokenizer_of_folder(Resolution& r) {
   const auto& from_hf = r.config().model_config.from_hf;
   constexpr const char* kType = "dataset_config.tokenizer_type";
   constexpr const char* kModel = "dataset_config.tokenizer_model";
-  if (!from_hf || data.step_data_dir || data.tokenizer_model ||
-      !has_huggingface_tokenizer(*from_hf)) {
+  if (!from_hf || data.step_data_dir || data.tokenizer_model) {
+    return;
+  }
+  if (!has_huggingface_tokenizer(*from_hf)) {
+    take_pieces_of_folder(r, *from_hf);
     return;
   }
   if (!r.given(kType)) {
@@ -117,6 +136,10 @@ void resolve_data(Resolution& r) {
     r.error("dataset_config.shuffle",
             "is True, but recorded steps are replayed in order; leave the key out, or train on a "
             "data set in place of step_data_dir");
+  }
+  if (data.skip_bad_lines && !data.text && !data.sft_data_path) {
+    r.error("dataset_config.skip_bad_lines",
+            "has no effect: only text and sft_data_path are read line by line");
   }
   const auto recorded = [&](bool given, const char* key) {
     if (given && data.step_data_dir) {

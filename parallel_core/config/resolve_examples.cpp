@@ -5,8 +5,9 @@ namespace tapestry::config {
 namespace {
 
 // Keys that only examples give a meaning.
-constexpr const char* kExampleKeys[] = {"sft_valid_data_path", "sft_packing", "sft_long_examples",
-                                        "sft_loss", "chat_template"};
+constexpr const char* kExampleKeys[] = {"sft_valid_data_path", "sft_packing",
+                                        "sft_long_examples",   "sft_loss",
+                                        "chat_template",       "chat_date"};
 
 // The mean over a micro-batch weighs a token the more, the fewer answers its micro-batch has.
 void resolve_mean_over_tokens(Resolution& r) {

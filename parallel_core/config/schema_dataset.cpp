@@ -1,5 +1,8 @@
 // Rows of `dataset_config`.
+#include <chrono>
 #include <cstdlib>
+#include <string>
+#include <string_view>
 
 #include "parallel_core/config/raw_yaml.h"
 #include "parallel_core/config/schema.h"
@@ -99,6 +102,24 @@ std::string check_files(const Value& value) {
   return items.empty() ? "must not be an empty list" : "";
 }
 
+std::string check_date(const Value& value) {
+  const auto& text = value.as<std::string>();
+  constexpr std::string_view kForm = "dddd-dd-dd";
+  bool is_form = text.size() == kForm.size();
+  for (size_t i = 0; is_form && i < kForm.size(); ++i) {
+    is_form = kForm[i] == 'd' ? text[i] >= '0' && text[i] <= '9' : text[i] == kForm[i];
+  }
+  const auto number = [&](size_t at, size_t digits) {
+    return static_cast<unsigned>(std::atoi(text.substr(at, digits).c_str()));
+  };
+  const bool is_day =
+      is_form &&
+      std::chrono::year_month_day(std::chrono::year(static_cast<int>(number(0, 4))),
+                                  std::chrono::month(number(5, 2)), std::chrono::day(number(8, 2)))
+          .ok();
+  return is_day ? "" : "'" + text + "' is no day; expected YYYY-MM-DD, such as 2026-01-31";
+}
+
 constexpr Key kKeys[] = {
     {.name = "data_path",
      .field = f<&D::data_path>,
@@ -125,16 +146,18 @@ constexpr Key kKeys[] = {
      .field = f<&D::text>,
      .check = satisfies(check_files, "text files"),
      .path = true,
-     .doc = "Text files (*.json, *.jsonl: one object with a \"text\" a line) in place of a data "
-            "set. They are turned into tokens, and their tokenizer is made, on first use, in "
-            "`dataset_dir`."},
+     .doc = "Text files, folders of them, or patterns (`corpus/*.txt`), in place of a data set "
+            "(*.jsonl, *.ndjson, *.jl, *.json: one object with a \"text\" a line). They are turned "
+            "into tokens, and their tokenizer is made, on first use, in `dataset_dir`."},
     {.name = "sft_data_path",
      .field = f<&D::sft_data_path>,
      .check = satisfies(check_blend, "a file, files, or weight, file, weight, file, ..."),
      .path = true,
      .doc = "Examples for fine-tuning in place of text and data sets: JSONL files of `prompt` and "
-            "`completion`, of `messages` (and `tools`), or of `text`. With weights examples are "
-            "drawn in these proportions. A row has whole examples, which do not see each other."},
+            "`completion`, of `messages` (and `tools`), of `text`, of `instruction`, `input` and "
+            "`output` (Alpaca), or of `conversations` (ShareGPT); folders and patterns as in "
+            "`text`. With weights, one a file, examples are drawn in these proportions. A row has "
+            "whole examples, which do not see each other."},
     {.name = "sft_valid_data_path",
      .field = f<&D::sft_valid_data_path>,
      .check = satisfies(check_files, "files"),
@@ -158,7 +181,17 @@ constexpr Key kKeys[] = {
      .field = f<&D::chat_template>,
      .path = true,
      .doc = "File of a Jinja template that writes `messages` as text. null: that of the "
-            "tokenizer's folder (chat_template.jinja, tokenizer_config.json)."},
+            "tokenizer's folder (chat_template.jinja, tokenizer_config.json), or ChatML where that "
+            "has none."},
+    {.name = "chat_date",
+     .field = f<&D::chat_date>,
+     .check = satisfies(check_date, "a day, YYYY-MM-DD"),
+     .doc = "The day that a template is told which asks for it (`strftime_now`). null: that of the "
+            "run's first start, which checkpoints keep."},
+    {.name = "skip_bad_lines",
+     .field = f<&D::skip_bad_lines>,
+     .doc = "Leave out lines of JSONL, of `text` and of `sft_data_path`, that cannot be read, and "
+            "list them in the log. False: the first one is an error."},
     {.name = "split",
      .field = f<&D::split>,
      .check = satisfies(check_split, "one to three shares"),
@@ -170,7 +203,9 @@ constexpr Key kKeys[] = {
      .field = f<&D::step_data_dir>,
      .path = true,
      .doc = "Folder with the exact batch of every step: "
-            "step_N/rank_R/{tokens,labels,loss_mask}.npy. In place of text and data sets."},
+            "step_N/rank_R/{tokens,labels,loss_mask}.npy; without loss_mask.npy all labels but "
+            "negative ones count. Ranks are data-parallel ones, or all ranks of the job, of which "
+            "those of one model have the same rows. In place of text and data sets."},
     {.name = "tokenizer_type",
      .field = f<&D::tokenizer_type>,
      .check = one_of("sentencepiece|byte|character|huggingface"),

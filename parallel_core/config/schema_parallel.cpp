@@ -100,6 +100,12 @@ constexpr Key kKeys[] = {
      .check = above(0),
      .doc = "Pipeline stages: ranks that each hold some of the layers. The first also has the "
             "embeddings, the last the head."},
+    {.name = "data_parallel_size",
+     .field = f<&P::data_parallel_size>,
+     .check = above(0),
+     .doc =
+         "Data-parallel ranks that the job is meant to have. Their number follows from the ranks "
+         "that are started; where this key is given, another number is an error."},
     {.name = "context_parallel_size",
      .field = f<&P::context_parallel_size>,
      .check = above(0),

@@ -208,6 +208,21 @@ void check_row(int64_t row, int64_t rows) {
 
 }  // namespace internal
 
+int64_t batches_until_epoch(const DataSource& source,
+                            int64_t first_sample,
+                            int64_t batch,
+                            int64_t epochs) {
+  int64_t low = 0;
+  int64_t high =
+      std::max<int64_t>(0, (source.size_in_samples() - first_sample + batch - 1) / batch);
+  while (low < high) {  // epoch() never falls
+    const int64_t middle = low + (high - low) / 2;
+    const bool over = source.epoch(first_sample + middle * batch) >= epochs;
+    (over ? high : low) = over ? middle : middle + 1;
+  }
+  return low;
+}
+
 TokenDataSource::TokenDataSource(std::shared_ptr<const TokenDataset> dataset)
     : dataset_(std::move(dataset)) {
   check<ValueError>(dataset_ != nullptr,

@@ -67,6 +67,13 @@ class DataSource {
   virtual const TokenDataset* samples() const { return nullptr; }
 };
 
+/// How many batches of so many samples, the first of which begins at `first_sample`, begin before
+/// `epochs` epochs are over and before the samples end.
+int64_t batches_until_epoch(const DataSource& source,
+                            int64_t first_sample,
+                            int64_t batch,
+                            int64_t epochs);
+
 /// Micro-batches from numbered samples: chunk m of a step is micro_batch_size * dp_size consecutive
 /// samples, of which rank r takes the r-th part.
 class TokenDataSource final : public DataSource {

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 
 #include <cctype>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/prepare.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
+#include "parallel_core/data/text_files.h"
 #include "parallel_core/data/tokenizer_record.h"
 
 namespace tapestry::data {
@@ -139,8 +141,8 @@ std::string corpus_prefix(const std::string& name,
 }
 
 // Under which a corpus of such files is kept.
-std::string name_of_text(const std::vector<std::string>& files) {
-  std::string paths;
+std::string name_of_text(const std::vector<std::string>& files, const CorpusOptions& options) {
+  std::string paths = options.skip_bad_lines ? "without bad lines\n" : "";
   for (const std::string& file : files) {
     paths += fs::absolute(file).lexically_normal().string() + "\n";
   }
@@ -171,18 +173,41 @@ std::unique_ptr<Tokenizer> tokenizer_of(const std::string& name,
   if (type == "character") {
     train_character_tokenizer(input, corpus.tokenizer_model);
   } else {
-    corpus.remarks = train_sentencepiece(
-        input.files, input.json_key, corpus.tokenizer_model,
-        {.vocab_size = options.vocab_size, .character_coverage = options.character_coverage});
+    corpus.remarks = train_sentencepiece(input, corpus.tokenizer_model,
+                                         {.vocab_size = options.vocab_size,
+                                          .character_coverage = options.character_coverage,
+                                          .report = options.report});
   }
   return make_tokenizer(type, corpus.tokenizer_model);
 }
 
+// Says how far the encoding is, every ten seconds.
+ReadProgress slow_progress(const WorkReport& report) {
+  if (!report) {
+    return nullptr;
+  }
+  return [report, last = std::chrono::steady_clock::now()](uint64_t done, uint64_t total) mutable {
+    constexpr std::chrono::seconds kInterval(10);
+    constexpr uint64_t kPercent = 100;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last >= kInterval && done < total) {
+      last = now;
+      report(concat("turning text into tokens: ", kPercent * done / total, " %"));
+    }
+  };
+}
+
 PreparedCorpus prepare_locked(const std::string& name,
-                              const TextInput& input,
+                              TextInput input,
                               const CorpusOptions& options) {
   PreparedCorpus corpus;
-  const std::vector<std::string> about_files = check_text_files(input.files);
+  std::vector<std::string> about_files = remove_stale_temporaries(options.dataset_dir);
+  for (const std::string& remark : check_text_files(input.files)) {
+    about_files.push_back(remark);
+  }
+  if (options.skip_bad_lines) {
+    input.on_bad_line = [](const std::string&) {};
+  }
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(name, input, options, corpus);
   corpus.remarks.insert(corpus.remarks.begin(), about_files.begin(), about_files.end());
   std::vector<std::string> sources = input.files;
@@ -196,7 +221,12 @@ PreparedCorpus prepare_locked(const std::string& name,
     corpus.tokens = dataset->num_tokens();
     return corpus;
   }
+  BadLines bad;
+  if (options.skip_bad_lines) {
+    input.on_bad_line = [&bad](const std::string& message) { bad.add(message); };
+  }
   PrepareOptions prepare;
+  prepare.progress = slow_progress(options.report);
   prepare.input = input;
   prepare.output_prefix = corpus.prefix;
   prepare.tokenizer_model = corpus.tokenizer_model;
@@ -205,6 +235,9 @@ PreparedCorpus prepare_locked(const std::string& name,
   corpus.documents = summary.documents;
   corpus.tokens = summary.tokens;
   corpus.prepared = true;
+  if (bad.count > 0) {
+    corpus.remarks.push_back(bad.text());
+  }
   return corpus;
 }
 
@@ -250,14 +283,16 @@ PreparedCorpus prepare_corpus(const std::string& name,
   return prepare_locked(name, input, options);
 }
 
-PreparedCorpus prepare_text(const std::vector<std::string>& files, const CorpusOptions& options) {
-  check<ValueError>(!files.empty(), "text: no file is given");
+PreparedCorpus prepare_text(const std::vector<std::string>& entries, const CorpusOptions& options) {
+  check<ValueError>(!entries.empty(), "text: no file is given");
+  const std::vector<std::string> files = text_files(entries, "dataset_config.text");
   check_text_files(files);  // before a folder is made
-  return prepare_corpus(name_of_text(files), {files}, options);
+  return prepare_corpus(name_of_text(files, options), {files}, options);
 }
 
-bool text_is_prepared(const std::vector<std::string>& files, const CorpusOptions& options) {
-  const std::string name = name_of_text(files);
+bool text_is_prepared(const std::vector<std::string>& entries, const CorpusOptions& options) {
+  const std::vector<std::string> files = text_files(entries, "dataset_config.text");
+  const std::string name = name_of_text(files, options);
   std::vector<std::string> sources = files;
   std::unique_ptr<Tokenizer> tokenizer;
   if (makes_tokenizer(options)) {

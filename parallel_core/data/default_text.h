@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel_core/data/heartbeat.h"
 #include "parallel_core/data/text_source.h"
 
 namespace tapestry::data {
@@ -33,6 +34,10 @@ struct CorpusOptions {
   std::optional<double> character_coverage;
   /// A model to use instead of making one of the text, as huggingface needs it.
   std::string tokenizer_model;
+  /// Leave out bad lines of JSONL; the remarks list them.
+  bool skip_bad_lines = false;
+  /// Told of work that takes long.
+  WorkReport report = nullptr;
 };
 
 /// What training needs to know of a prepared text.
@@ -60,12 +65,13 @@ PreparedCorpus prepare_corpus(const std::string& name,
                               const TextInput& input,
                               const CorpusOptions& options);
 
-/// prepare_corpus of text files, under the name of the first one and a hash of their full paths.
-PreparedCorpus prepare_text(const std::vector<std::string>& files, const CorpusOptions& options);
+/// prepare_corpus of text files, folders of them and patterns (text_files), under the name of the
+/// first file and a hash of their full paths.
+PreparedCorpus prepare_text(const std::vector<std::string>& entries, const CorpusOptions& options);
 
 /// Whether prepare_text would find all files and make none. IoError for a tokenizer_model that
 /// cannot be read.
-bool text_is_prepared(const std::vector<std::string>& files, const CorpusOptions& options);
+bool text_is_prepared(const std::vector<std::string>& entries, const CorpusOptions& options);
 
 /// prepare_corpus of DIR/bible.txt, which is written first where it is missing.
 PreparedCorpus prepare_default_text(const CorpusOptions& options);

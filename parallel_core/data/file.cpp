@@ -1,14 +1,16 @@
 #include "parallel_core/data/file.h"
 
 #include <fcntl.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): kill
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
-#include "autograd/io/input_file.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry::data {
@@ -18,13 +20,6 @@ std::string error_text(int error) { return std::generic_category().message(error
 
 }  // namespace
 
-std::string read_file(const std::string& path) {
-  const InputFile file(path);
-  std::string bytes(file.size(), '\0');
-  file.read_at(0, bytes.data(), bytes.size(), "content");
-  return bytes;
-}
-
 void make_directories(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
@@ -33,6 +28,38 @@ void make_directories(const std::string& path) {
     throw IoError(concat(path, ": the folder cannot be made: ",
                          error ? error.message() : "a file of that name exists"));
   }
+}
+
+std::vector<std::string> remove_stale_temporaries(const std::string& directory,
+                                                  const std::string& name) {
+  namespace fs = std::filesystem;
+  constexpr std::string_view kMark = ".tmp-";
+  std::vector<std::string> remarks;
+  std::vector<fs::path> stale;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    const std::string file = entry.path().filename().string();
+    const size_t mark = file.rfind(kMark);
+    if (!file.starts_with("." + name) || mark == std::string::npos) {
+      continue;
+    }
+    const char* const digits = file.data() + mark + kMark.size();
+    const char* const end = file.data() + file.size();
+    pid_t process = 0;
+    const auto parsed = std::from_chars(digits, end, process);
+    const bool is_ours = parsed.ec == std::errc{} && parsed.ptr != end && *parsed.ptr == '-';
+    if (is_ours && process > 0 && ::kill(process, 0) != 0 && errno == ESRCH) {
+      stale.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : stale) {
+    const uintmax_t bytes = fs::file_size(path, error);
+    if (fs::remove(path, error)) {
+      remarks.push_back(concat("removed ", path.string(), " (", bytes,
+                               " bytes), which a preparation has left that was killed"));
+    }
+  }
+  return remarks;
 }
 
 DirectoryLock::DirectoryLock(const std::string& directory) {

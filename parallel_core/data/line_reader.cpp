@@ -3,49 +3,21 @@
 #include <algorithm>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/text_files.h"
 
 namespace tapestry::data {
 namespace {
 
-using std::string_view_literals::operator""sv;
-
 constexpr size_t kBufferBytes = size_t{1} << 20U;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-
-// Files that are no text, by how they begin.
-struct Disguise {
-  std::string_view magic;
-  const char* what;
-  const char* remedy;
-};
-constexpr Disguise kDisguises[] = {
-    {"\x1F\x8B"sv, "is compressed by gzip", "unpack it first: gunzip -k FILE"},
-    {"\x28\xB5\x2F\xFD"sv, "is compressed by zstd", "unpack it first: zstd -d FILE"},
-    {"\xFD\x37\x7A\x58\x5A\0"sv, "is compressed by xz", "unpack it first: unxz -k FILE"},
-    {"PK\x03\x04"sv, "is a zip archive (or an office document)", "unpack it first"},
-    {"%PDF-"sv, "is a PDF document", "turn it into text first: pdftotext FILE"},
-    {"\xFF\xFE"sv, "is UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 FILE > NEW"},
-    {"\xFE\xFF"sv, "is UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 FILE > NEW"},
-    {"MMIDIDX"sv, "is the index of a data set",
-     "its path without .idx is what dataset_config.data_path takes"},
-};
-
-std::string replace_file(std::string remedy, const std::string& path) {
-  const size_t at = remedy.find("FILE");
-  return at == std::string::npos ? remedy : remedy.replace(at, 4, path);
-}
 
 }  // namespace
 
 bool begins_with_byte_order_mark(const InputFile& file) {
-  constexpr uint64_t kMost = 8;
-  std::string begin(std::min(kMost, file.size()), '\0');
+  check_is_text(file);
+  std::string begin(std::min<uint64_t>(kByteOrderMark.size(), file.size()), '\0');
   file.read_at(0, begin.data(), begin.size(), "text");
-  for (const Disguise& disguise : kDisguises) {
-    check<ValueError>(!begin.starts_with(disguise.magic), file.path(), ": ", disguise.what,
-                      ", expected plain text; ", replace_file(disguise.remedy, file.path()));
-  }
-  return begin.starts_with(kByteOrderMark);
+  return begin == kByteOrderMark;
 }
 
 bool is_blank(std::string_view line) {

@@ -12,8 +12,7 @@
 
 namespace tapestry::data {
 
-/// ValueError, with a command that helps, for a file that holds no text as it is: a compressed one,
-/// UTF-16, a data set. Otherwise whether it begins with a byte-order mark of UTF-8.
+/// Whether a text begins with a byte-order mark of UTF-8. ValueError as check_is_text.
 bool begins_with_byte_order_mark(const InputFile& file);
 
 /// Whether nothing but white space is in it.

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel_core/data/heartbeat.h"
+#include "parallel_core/data/text_source.h"
 #include "parallel_core/data/tokenizer.h"
 
 namespace tapestry::data {
@@ -121,6 +123,8 @@ struct SentencePieceTrainingOptions {
   bool grow_vocab = false;
   /// Text beyond this is thinned out evenly: every n-th line is used.
   uint64_t max_bytes = uint64_t{256} << 20U;
+  /// Told what is read and, now and then, that training goes on, which can take minutes.
+  WorkReport report = nullptr;
 };
 
 struct TrainedSentencePiece {
@@ -137,10 +141,8 @@ struct TrainedSentencePiece {
 TrainedSentencePiece train_sentencepiece(const std::vector<std::string>& lines,
                                          const SentencePieceTrainingOptions& options);
 
-/// Trains on the text files (or the texts of JSONL files, if a key is given) and writes the model.
-/// The result are the remarks.
-std::vector<std::string> train_sentencepiece(const std::vector<std::string>& files,
-                                             const std::string& json_key,
+/// Trains on the texts and writes the model. The result are the remarks.
+std::vector<std::string> train_sentencepiece(const TextInput& input,
                                              const std::string& model_file,
                                              const SentencePieceTrainingOptions& options);
 

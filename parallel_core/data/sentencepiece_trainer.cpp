@@ -1,6 +1,9 @@
 #include <sentencepiece_trainer.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -11,6 +14,7 @@
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/input_file.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/heartbeat.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
 #include "parallel_core/data/text_source.h"
 #include "parallel_core/data/utf8.h"
@@ -235,6 +239,20 @@ TrainedSentencePiece train_sentencepiece(const std::vector<std::string>& lines,
     arguments["required_chars"] = "\xE2\x96\x81";
     sentences.emplace_back(" ");
   }
+  size_t bytes = 0;
+  for (const std::string& sentence : sentences) {
+    bytes += sentence.size();
+  }
+  constexpr double kMegabyte = 1e6;
+  const std::string what =
+      concat("training a tokenizer of ", plan.vocab_size, " pieces on ",
+             std::round(static_cast<double>(bytes) / kMegabyte * 10) / 10, " MB of text");
+  constexpr std::chrono::seconds kInterval(10);
+  const auto tell = [&](int64_t seconds) { options.report(concat(what, ", ", seconds, " s")); };
+  if (options.report) {
+    options.report(what);
+  }
+  const Heartbeat heartbeat(kInterval, options.report ? tell : std::function<void(int64_t)>());
   const auto train = [&] {
     LineIterator iterator(sentences);
     return sentencepiece::SentencePieceTrainer::Train(arguments, &iterator, &trained.model);
@@ -253,13 +271,10 @@ TrainedSentencePiece train_sentencepiece(const std::vector<std::string>& lines,
   return trained;
 }
 
-std::vector<std::string> train_sentencepiece(const std::vector<std::string>& files,
-                                             const std::string& json_key,
+std::vector<std::string> train_sentencepiece(const TextInput& input,
                                              const std::string& model_file,
                                              const SentencePieceTrainingOptions& options) {
-  TextInput input;
-  input.files = files;
-  input.json_key = json_key;
+  const std::vector<std::string>& files = input.files;
   uint64_t total = 0;
   for (const std::string& file : files) {
     total += InputFile(file).size();

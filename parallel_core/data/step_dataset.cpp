@@ -162,7 +162,14 @@ Batch read_rank(const std::string& folder, int64_t vocab_size) {
   Batch batch;
   batch.tokens = read_ids(tokens_path, shape);
   batch.labels = read_ids(labels_path, label_shape);
-  batch.loss_mask = read_mask(mask_path, mask_shape);
+  if (fs::exists(mask_path)) {
+    batch.loss_mask = read_mask(mask_path, mask_shape);
+  } else {
+    mask_shape = label_shape;
+    for (const int64_t label : batch.labels) {
+      batch.loss_mask.push_back(label < 0 ? 0.0F : 1.0F);
+    }
+  }
   check<ValueError>(shape.numel() > 0, tokens_path, ": has shape ", shape,
                     ", expected at least one row of one token");
   check<ValueError>(label_shape == shape, labels_path, ": has shape ", label_shape,
@@ -222,10 +229,32 @@ std::vector<T> part(const std::vector<T>& values, int64_t first, int64_t count, 
   return {begin, begin + static_cast<std::ptrdiff_t>(count * width)};
 }
 
+// Rows [first, first + count) of rows whose first one is sample `sample`.
+Batch micro_batch_of(const Batch& all, int64_t sample, int64_t first, int64_t count) {
+  Batch batch;
+  batch.batch = count;
+  batch.seq = all.seq;
+  batch.tokens = part(all.tokens, first, count, all.seq);
+  batch.labels = part(all.labels, first, count, all.seq);
+  batch.loss_mask = part(all.loss_mask, first, count, all.seq);
+  batch.attention_mask = part(all.attention_mask, first, count, all.seq * all.seq);
+  for (int64_t row = first; row < first + count; ++row) {
+    batch.sample_ids.push_back(sample + row);
+  }
+  batch.origin = [of_step = all.origin, first, rows = count](int64_t row) {
+    internal::check_row(row, rows);
+    return of_step(first + row);
+  };
+  return batch;
+}
+
 }  // namespace
 
 StepDataSource::StepDataSource(std::string directory, int64_t vocab_size)
-    : directory_(std::move(directory)), vocab_size_(vocab_size) {
+    : StepDataSource(std::move(directory), vocab_size, ModelRanks()) {}
+
+StepDataSource::StepDataSource(std::string directory, int64_t vocab_size, ModelRanks ranks)
+    : directory_(std::move(directory)), vocab_size_(vocab_size), model_ranks_(ranks) {
   const auto folders = numbered_folders(directory_, "step_");
   check<IoError>(!folders.empty(), directory_,
                  ": has no folders step_N, expected step_1/rank_0/tokens.npy and so on");
@@ -237,7 +266,7 @@ StepDataSource::StepDataSource(std::string directory, int64_t vocab_size)
     check<IoError>(!ranks.empty() && ranks.begin()->first == 0, path, ": rank_0 is missing");
     check_no_gap(ranks, path, "rank_");
     for (const auto& [rank, rank_path] : ranks) {
-      for (const char* name : {"tokens.npy", "labels.npy", "loss_mask.npy"}) {
+      for (const char* name : {"tokens.npy", "labels.npy"}) {
         check<IoError>(fs::exists(fs::path(rank_path) / name), rank_path, ": ", name,
                        " is missing");
       }
@@ -288,6 +317,46 @@ std::shared_ptr<const Batch> StepDataSource::load_step(int64_t step) const {
   return loaded_;
 }
 
+Batch StepDataSource::rows_of_model(int64_t step,
+                                    const Batch& all,
+                                    int64_t dp_rank,
+                                    int64_t dp_size) const {
+  const StepFolder& folder = steps_[static_cast<size_t>(step)];
+  const int64_t rows = all.batch / folder.ranks;
+  const auto rank_of = [&](int64_t stage, int64_t neighbour) {
+    return (stage * dp_size + dp_rank) * model_ranks_.neighbours + neighbour;
+  };
+  const auto cut = [&](int64_t rank) {
+    Batch batch;
+    batch.batch = rows;
+    batch.seq = all.seq;
+    batch.tokens = part(all.tokens, rank * rows, rows, all.seq);
+    batch.labels = part(all.labels, rank * rows, rows, all.seq);
+    batch.loss_mask = part(all.loss_mask, rank * rows, rows, all.seq);
+    batch.attention_mask = part(all.attention_mask, rank * rows, rows, all.seq * all.seq);
+    return batch;
+  };
+  const int64_t first = rank_of(0, 0);
+  Batch batch = cut(first);
+  for (int64_t stage = 0; stage < model_ranks_.stages; ++stage) {
+    for (int64_t neighbour = 0; neighbour < model_ranks_.neighbours; ++neighbour) {
+      const int64_t rank = rank_of(stage, neighbour);
+      const Batch other = cut(rank);
+      check<ValueError>(other.tokens == batch.tokens && other.labels == batch.labels &&
+                            other.loss_mask == batch.loss_mask &&
+                            other.attention_mask == batch.attention_mask,
+                        folder.path, ": rank_", rank, " has other rows than rank_", first,
+                        ", but by the layout both belong to one model; expected the same rows, or "
+                        "folders of the ",
+                        dp_size, " data-parallel ranks alone");
+    }
+  }
+  batch.origin = [of_step = all.origin, begin = first * rows](int64_t row) {
+    return of_step(begin + row);
+  };
+  return batch;
+}
+
 Batch StepDataSource::micro_batch(BatchPosition position,
                                   int64_t micro_index,
                                   int64_t micro_batch_num,
@@ -298,26 +367,21 @@ Batch StepDataSource::micro_batch(BatchPosition position,
                          dp_size);
   const std::shared_ptr<const Batch> all = load_step(position.step);
   const int64_t wanted = micro_batch_num * micro_batch_size * dp_size;
+  const int64_t of_model = model_ranks_.neighbours * model_ranks_.stages;
+  if (of_model > 1 && all->batch == wanted * of_model &&
+      steps_[static_cast<size_t>(position.step)].ranks == dp_size * of_model) {
+    const auto own =
+        std::make_shared<const Batch>(rows_of_model(position.step, *all, dp_rank, dp_size));
+    return micro_batch_of(*own, position.first_sample + dp_rank * own->batch,
+                          micro_index * micro_batch_size, micro_batch_size);
+  }
   check<ValueError>(all->batch == wanted, steps_[static_cast<size_t>(position.step)].path, ": has ",
                     all->batch, " rows, but the run needs ", wanted, " = ", micro_batch_num,
                     " micro-batches x ", micro_batch_size, " rows x ", dp_size,
                     " data-parallel ranks");
-  const int64_t first = (dp_rank * micro_batch_num + micro_index) * micro_batch_size;
-  Batch batch;
-  batch.batch = micro_batch_size;
-  batch.seq = all->seq;
-  batch.tokens = part(all->tokens, first, micro_batch_size, all->seq);
-  batch.labels = part(all->labels, first, micro_batch_size, all->seq);
-  batch.loss_mask = part(all->loss_mask, first, micro_batch_size, all->seq);
-  batch.attention_mask = part(all->attention_mask, first, micro_batch_size, all->seq * all->seq);
-  for (int64_t row = first; row < first + micro_batch_size; ++row) {
-    batch.sample_ids.push_back(position.first_sample + row);
-  }
-  batch.origin = [of_step = all->origin, first, rows = micro_batch_size](int64_t row) {
-    internal::check_row(row, rows);
-    return of_step(first + row);
-  };
-  return batch;
+  return micro_batch_of(*all, position.first_sample,
+                        (dp_rank * micro_batch_num + micro_index) * micro_batch_size,
+                        micro_batch_size);
 }
 
 int64_t StepDataSource::seq_length() const { return load_step(0)->seq; }

@@ -1,5 +1,5 @@
-// Batches that were written down beforehand: DIR/step_N/rank_R/{tokens,labels,loss_mask}.npy, and
-// attention_mask.npy where attention is not simply causal.
+// Batches that were written down beforehand: DIR/step_N/rank_R/{tokens,labels}.npy, loss_mask.npy
+// where not all labels count, and attention_mask.npy where attention is not simply causal.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,26 @@ namespace tapestry::data {
 /// Replays step folders in numeric order; the first, step_0 or step_1, feeds the first step. The
 /// rows of a step are those of rank_0, rank_1, ... one after the other; data-parallel rank r of P
 /// takes the r-th of P equal parts, its micro-batches one after the other. So every layout with the
-/// same rows in a step can replay it.
+/// same rows in a step can replay it. Where there is a folder for each rank of the job, in the
+/// order tp-cp-dp-pp, and those of one model have the same rows, these count once.
 ///
-/// tokens and labels are integers [rows, S], loss_mask is bool, integer or floating [rows, S]. A
-/// negative label means "none" and is allowed only where the loss mask is 0. attention_mask is
+/// tokens and labels are integers [rows, S], loss_mask is bool, integer or floating [rows, S];
+/// without it labels count that are not negative. A negative label means "none" and is allowed only
+/// where the loss mask is 0. attention_mask is
 /// [S, S], [rows, S, S] or [rows, 1, S, S], not 0 where a key is hidden from a query.
 class StepDataSource final : public DataSource {
  public:
+  /// Ranks of one model, for folders by ranks of the job: those of tensor and context parallelism,
+  /// which follow each other, and stages of a pipeline.
+  struct ModelRanks {
+    int64_t neighbours = 1;
+    int64_t stages = 1;
+  };
+
   /// Checks the folder names only. IoError if there are no steps or ranks, one is missing or named
   /// twice. `vocab_size` 0 leaves ids unchecked.
   StepDataSource(std::string directory, int64_t vocab_size);
+  StepDataSource(std::string directory, int64_t vocab_size, ModelRanks ranks);
 
   /// ValueError if the step's rows are not micro_batch_num * micro_batch_size * dp_size, arrays
   /// disagree, or an id is out of range; IndexError beyond the last step; IoError for bad files.
@@ -54,9 +64,12 @@ class StepDataSource final : public DataSource {
   };
 
   std::shared_ptr<const Batch> load_step(int64_t step) const;
+  /// The rows of the folders of data-parallel rank `dp_rank`, which the others of its model repeat.
+  Batch rows_of_model(int64_t step, const Batch& all, int64_t dp_rank, int64_t dp_size) const;
 
   std::string directory_;
   int64_t vocab_size_;
+  ModelRanks model_ranks_;
   std::vector<StepFolder> steps_;
   // The step read last: all micro-batches of a step come from the same files.
   mutable std::mutex mutex_;

@@ -3,9 +3,10 @@
 #include <algorithm>
 
 #include "autograd/io/input_file.h"
-#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/data/json_line.h"
 #include "parallel_core/data/line_reader.h"
+#include "parallel_core/data/text_files.h"
 
 namespace tapestry::data {
 namespace {
@@ -49,32 +50,84 @@ class DocumentBuffer {
 
 std::string json_text(const std::string& line,
                       const std::string& key,
-                      const std::string& path,
-                      int64_t number) {
-  nlohmann::json object;
-  try {
-    object = nlohmann::json::parse(line);
-  } catch (const nlohmann::json::exception& error) {
-    throw ValueError(concat(path, ":", number, ": is not valid JSON: ", error.what()));
+                      bool is_usual_key,
+                      const std::string& place) {
+  const JsonLine parsed = parse_json_line(line, place);
+  const auto text = parsed.value.find(key);
+  if (text == parsed.value.end() || !text->is_string()) {
+    std::string strings;
+    for (const auto& [name, value] : parsed.value.items()) {
+      if (value.is_string()) {
+        strings += concat(strings.empty() ? "" : ", ", "\"", name, "\"");
+      }
+    }
+    throw ValueError(concat(
+        place, ": ",
+        text == parsed.value.end() ? concat("has no key \"", key, "\"")
+                                   : concat("the value of \"", key, "\" is a JSON ",
+                                            text->type_name(), ", expected a string"),
+        !is_usual_key ? ""
+        : parsed.value.contains("messages") || parsed.value.contains("prompt")
+            ? "; examples for fine-tuning belong into dataset_config.sft_data_path"
+            : "; where it has another name: preprocess_data --json_key NAME, which makes a data "
+              "set for dataset_config.data_path",
+        strings.empty() ? "" : concat("; strings of this object: ", strings)));
   }
-  check<ValueError>(object.is_object(), path, ":", number, ": is a JSON ", object.type_name(),
-                    ", expected an object with the key \"", key, "\"");
-  const auto text = object.find(key);
-  check<ValueError>(text != object.end(), path, ":", number, ": has no key \"", key,
-                    "\"; name the one that holds the text with --json_key");
-  check<ValueError>(text->is_string(), path, ":", number, ": the value of \"", key, "\" is a JSON ",
-                    text->type_name(), ", expected a string");
+  check_no_lone_surrogate(parsed, text->get_ref<const std::string&>(), place);
   return text->get<std::string>();
+}
+
+// Whether a text that is not named so is JSONL.
+bool looks_like_json_lines(const std::string& path) {
+  constexpr uint64_t kMost = 1 << 20U;
+  std::string line;
+  try {
+    LineReader reader(path, kMost);
+    if (!reader.next(line) || line.find('{') == std::string::npos) {
+      return false;
+    }
+    const JsonLine parsed = parse_json_line(line, path + ":1");
+    return parsed.value.contains("text") || parsed.value.contains("messages") ||
+           parsed.value.contains("prompt");
+  } catch (const ValueError&) {
+    return false;
+  }
 }
 
 }  // namespace
 
-std::vector<std::string> check_text_files(const std::vector<std::string>& files) {
+void BadLines::add(const std::string& message) {
+  constexpr size_t kMostShown = 10;
+  ++count;
+  if (first.size() < kMostShown) {
+    first.push_back(message);
+  }
+}
+
+std::string BadLines::text() const {
+  if (count == 0) {
+    return "";
+  }
+  std::string text =
+      concat(count, count == 1 ? " bad line is left out" : " bad lines are left out");
+  for (size_t i = 0; i < first.size(); ++i) {
+    text += concat(i == 0 ? ": " : "; ", first[i]);
+  }
+  const int64_t more = count - static_cast<int64_t>(first.size());
+  return more > 0 ? concat(text, "; and ", more, " more") : text;
+}
+
+std::vector<std::string> check_text_files(const std::vector<std::string>& files, bool json_lines) {
   std::vector<std::string> remarks;
   for (const std::string& path : files) {
     if (begins_with_byte_order_mark(InputFile(path))) {
       remarks.push_back(
           concat(path, ": begins with a byte-order mark, which is no part of the text"));
+    }
+    if (!json_lines && !is_json_lines_name(path) && looks_like_json_lines(path)) {
+      remarks.push_back(concat(path,
+                               ": looks like JSONL, but is read as plain text, braces and all, "
+                               "as its name says; name it *.jsonl if its lines are documents"));
     }
   }
   return remarks;
@@ -92,21 +145,33 @@ std::vector<TextFile> read_documents(const TextInput& input,
   uint64_t before = 0;
   std::vector<TextFile> files;
   for (const std::string& path : input.files) {
-    const bool json =
-        !input.json_key.empty() || path.ends_with(".jsonl") || path.ends_with(".json");
+    const bool json = !input.json_key.empty() || is_json_lines_name(path);
     const std::string key = input.json_key.empty() ? "text" : input.json_key;
     LineReader reader(path);
     const auto file = static_cast<int64_t>(files.size());
     DocumentBuffer document(in_pieces, file, sink);
+    const auto read_line = [&](const std::string& line, const std::string& place,
+                               const TextPlace& at) {
+      std::string text;
+      try {
+        text = json_text(line, key, input.json_key.empty(), place);
+      } catch (const ValueError& error) {
+        if (!input.on_bad_line) {
+          throw;
+        }
+        input.on_bad_line(error.what());
+        return;
+      }
+      sink(text, true, at);
+    };
     std::string line;
     uint64_t reported = 0;
     for (int64_t number = 1; reader.next(line); ++number) {
       if (json) {
         if (!is_blank(line)) {
-          const size_t newline = line.ends_with('\n') ? 1 : 0;
-          sink(json_text(line, key, path, number), true,
-               {file, static_cast<int64_t>(reader.offset()),
-                static_cast<int64_t>(line.size() - newline)});
+          read_line(line, concat(path, ":", number),
+                    {file, static_cast<int64_t>(reader.offset()),
+                     static_cast<int64_t>(line.size() - (line.ends_with('\n') ? 1 : 0))});
         }
       } else if (input.split_documents == DocumentSplit::kBlankLine && is_blank(line)) {
         if (document.open()) {

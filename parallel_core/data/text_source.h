@@ -15,9 +15,13 @@ enum class DocumentSplit { kFile, kBlankLine };
 struct TextInput {
   std::vector<std::string> files;
   /// Not empty: every file is JSONL, one object a line, whose text stands under this key. Empty:
-  /// files named *.jsonl or *.json are JSONL with the key "text", all others plain text.
+  /// files whose names say so (is_json_lines_name) are JSONL with the key "text", all others plain
+  /// text.
   std::string json_key;
   DocumentSplit split_documents = DocumentSplit::kFile;
+  /// Takes what is wrong with a line of JSONL, which is then left out; without it, that is an
+  /// error.
+  std::function<void(const std::string& message)> on_bad_line = nullptr;
 };
 
 /// A file that documents were read from.
@@ -44,10 +48,21 @@ using DocumentSink =
 /// Takes the bytes read so far and the bytes of all files.
 using ReadProgress = std::function<void(uint64_t done, uint64_t total)>;
 
-/// Reads the beginning of each file. ValueError, with a command that helps, for files that hold no
-/// text as it is: compressed ones, UTF-16, a data set or a checkpoint. The result are remarks:
-/// which files begin with a byte-order mark of UTF-8, which read_documents leaves out.
-std::vector<std::string> check_text_files(const std::vector<std::string>& files);
+/// Lines that were left out: how many, and what is wrong with the first ones.
+struct BadLines {
+  int64_t count = 0;
+  std::vector<std::string> first;
+
+  void add(const std::string& message);
+  /// "3 bad lines are left out: FILE:7: ...; FILE:9: ...; and 1 more". Empty if there are none.
+  std::string text() const;
+};
+
+/// Reads the beginning of each file. ValueError as check_is_text, for files that hold no text. The
+/// result are remarks: which files begin with a byte-order mark of UTF-8, which read_documents
+/// leaves out, and which, unless all are `json_lines`, look like JSONL but are not named so.
+std::vector<std::string> check_text_files(const std::vector<std::string>& files,
+                                          bool json_lines = false);
 
 /// Hands over all documents in order. With `in_pieces` a long document comes in pieces that end
 /// with a newline (but for the last), so that memory stays bounded; otherwise each is whole.

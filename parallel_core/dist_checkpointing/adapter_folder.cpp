@@ -43,9 +43,9 @@ bool holds_adapter(const std::string& folder) {
 
 std::unique_ptr<TensorSource> open_adapter(const std::string& folder) {
   const fs::path path = fs::path(folder) / kAdapterWeightsFile;
-  const bool pickle = is_file(fs::path(folder) / "adapter_model.bin");
-  check<IoError>(is_file(path) || !pickle, folder,
-                 ": holds adapter_model.bin, a pickle, which is not read; save the adapter as "
+  const bool pickle = is_file(fs::path(folder) / kPickledAdapterFile);
+  check<IoError>(is_file(path) || !pickle, folder, ": holds ", kPickledAdapterFile,
+                 ", a pickle, which is not read; save the adapter as "
                  "safetensors (save_pretrained with safe_serialization)");
   return std::make_unique<SafetensorsDirectory>(path.string());
 }

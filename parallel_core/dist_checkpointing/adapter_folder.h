@@ -14,6 +14,7 @@
 namespace tapestry {
 
 inline constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
+inline constexpr const char* kPickledAdapterFile = "adapter_model.bin";  ///< not read
 inline constexpr const char* kBaseModelFile = "base_model.json";
 /// Before the path that a module has in the Hugging Face model.
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -19,7 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kWeightsFile = "model.safetensors";  // for messages
-constexpr const char* kPickleFile = "pytorch_model.bin";
 
 // Also one that has lost its weights: who looks for the latest one has to hear of that.
 bool is_checkpoint(const fs::path& folder) {
@@ -71,7 +71,49 @@ std::string latest_of_earlier_runs(const fs::path& path) {
   return latest.second;
 }
 
+bool is_shard_or_pickle(const std::string& name, std::string_view ending) {
+  return (name.starts_with("model") || name.starts_with("pytorch_model")) && name.ends_with(ending);
+}
+
+// What a folder without weights that are read has in their place.
+std::string why_nothing_is_read(const fs::path& folder) {
+  std::string shard;
+  std::string pickle;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find("-of-") != std::string::npos && is_shard_or_pickle(name, ".safetensors")) {
+      shard = std::max(shard, name);
+    } else if (is_shard_or_pickle(name, ".bin") || is_shard_or_pickle(name, ".pth")) {
+      pickle = std::max(pickle, name);
+    }
+  }
+  if (!shard.empty()) {
+    return concat("holds ", shard, ", a part of a model, but not ", kWeightsFile,
+                  ".index.json, which says what lies in which part; fetch that file too");
+  }
+  if (fs::exists(folder / kPickledAdapterFile, error)) {
+    pickle = kPickledAdapterFile;
+  }
+  if (!pickle.empty()) {
+    return concat("holds ", pickle, ", a pickle, which is not read; save the ",
+                  pickle == kPickledAdapterFile ? "adapter" : "model",
+                  " as safetensors (save_pretrained with safe_serialization)");
+  }
+  if (fs::exists(folder / kAdapterConfigFile, error)) {
+    return concat("holds ", kAdapterConfigFile, ", but no ", kAdapterWeightsFile, " beside it");
+  }
+  return concat("holds neither ", kWeightsFile,
+                ", nor a .ckpt file, nor an adapter, nor folders step_N with one");
+}
+
 }  // namespace
+
+std::string checkpoint_name(int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof(name), "step_%08lld", static_cast<long long>(step));
+  return name;
+}
 
 std::string resolve_checkpoint(const std::string& path) {
   check<IoError>(fs::exists(path), path, ": there is no such file or folder");
@@ -87,10 +129,7 @@ std::string resolve_checkpoint(const std::string& path) {
     check<IoError>(earlier.empty(), path,
                    ": the latest run in it has saved no checkpoint; an earlier run's is ", earlier);
   }
-  check<IoError>(!found.empty() || !fs::exists(fs::path(path) / kPickleFile), path, ": holds ",
-                 kPickleFile, ", a pickle, which is not read; save the model as safetensors");
-  check<IoError>(!found.empty(), path, ": holds neither ", kWeightsFile,
-                 ", nor a .ckpt file, nor an adapter, nor folders step_N with one");
+  check<IoError>(!found.empty(), path, ": ", why_nothing_is_read(path));
   return found.back().string();
 }
 

@@ -7,6 +7,9 @@
 
 namespace tapestry {
 
+/// The name of a step's checkpoint: "step_00000400".
+std::string checkpoint_name(int64_t step);
+
 /// The newest "step_%08d" folder below a folder; the folder itself if it holds weights, or an
 /// adapter. IoError if there is none of these.
 std::string resolve_checkpoint(const std::string& path);

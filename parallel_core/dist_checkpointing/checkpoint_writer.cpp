@@ -6,9 +6,8 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
+#include <optional>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
@@ -46,14 +45,6 @@ double seconds_since(Clock::time_point start) {
 ProcessGroup& all_ranks() {
   static const std::shared_ptr<ProcessGroup> alone = single_process_group();
   return model_parallel_is_initialized() ? get_world_group() : *alone;
-}
-
-std::string whole_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream content;
-  content << file.rdbuf();
-  check<IoError>(file.good() && content.good(), path, ": cannot be read");
-  return content.str();
 }
 
 uintmax_t free_bytes(const fs::path& folder) {
@@ -127,8 +118,7 @@ CheckpointWriter::CheckpointWriter(const ParallelModel& model,
       options_(std::move(options)),
       step_(step),
       has_file_names_(model.has_file_names_of_config()) {
-  char name[32];
-  std::snprintf(name, sizeof(name), "step_%08lld", static_cast<long long>(step));
+  const std::string name = checkpoint_name(step);
   folder_ = (fs::path(options_.directory) / name).string();
   temporary_ = (fs::path(options_.directory) / concat(".", name, ".tmp")).string();
   try {
@@ -242,9 +232,6 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
     }
   }
   texts_["config.yaml"] = options_.resolved_config;
-  if (!options_.tokenizer_model.empty() && !options_.tokenizer_in_source) {
-    texts_["tokenizer.model"] = whole_file(options_.tokenizer_model);
-  }
   if (!options_.training_state.empty()) {
     texts_[kTrainingStateFile] =
         training_state_text(options_.training_state, step_, saved, optimizer);
@@ -472,6 +459,18 @@ void CheckpointWriter::complete_folder(const std::vector<uint32_t>& checksums) {
   sync_directory(temporary_);
   put_in_place(temporary_, folder_);
   sync_directory(options_.directory);
+  // Each file was read back; that the folder under the name is this one is left to see.
+  const std::string there = fs::exists(folder_)
+                                ? fault_of_checkpoint(folder_, /*checksums=*/false)
+                                : concat(folder_, ": the finished folder has not got its name");
+  if (!there.empty()) {
+    throw StorageError(concat(there, "; the file system or its driver is at fault"));
+  }
+  const std::optional<Manifest> found = read_manifest(folder_);
+  if (!found || manifest_text(*found) != manifest_text(manifest)) {
+    throw StorageError(concat(folder_, ": is not the folder that was given this name; the file ",
+                              "system or its driver is at fault"));
+  }
 }
 
 std::string CheckpointWriter::finish() {

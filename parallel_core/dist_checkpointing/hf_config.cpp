@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/schema.h"
@@ -209,31 +208,41 @@ bool says_the_same(const HfConfig& a, const HfConfig& b) {
          a.undecided.empty() && values(a) == values(b);
 }
 
-// The text of the source, its dtype replaced if it is another.
-std::string with_dtype(const std::string& text, DType stored) {
+// Whether a file is of a language model without its output layer ("LlamaModel"): what is saved here
+// has one.
+bool names_headless_class(const HfJson& json) {
+  const auto classes = json.find("architectures");
+  if (classes == json.end() || !classes->is_array() || classes->empty() ||
+      !classes->front().is_string()) {
+    return false;
+  }
+  const auto& name = classes->front().get_ref<const std::string&>();
+  return name.ends_with("Model") && !name.ends_with("LMHeadModel");
+}
+
+// The text of the source; its dtype is replaced if it is another, and its class by that of `ours`
+// if it has no output layer.
+std::string fitted(const std::string& text, DType stored, const HfJson& ours) {
   HfJson json = HfJson::parse(text);
   const char* name =
       json.contains("dtype") && !json.contains("torch_dtype") ? "dtype" : "torch_dtype";
   const std::string dtype(name_of(stored));
-  if (json.contains(name) && json.at(name) == dtype) {
+  const bool headless = names_headless_class(json);
+  if (json.contains(name) && json.at(name) == dtype && !headless) {
     return text;
   }
   json[name] = dtype;
   if (json.contains("dtype")) {
     json["dtype"] = dtype;
   }
+  if (headless) {
+    json["architectures"] = ours.at("architectures");
+  }
   return written(json);
 }
 
-std::string content_of(const fs::path& path) {
-  if (!fs::exists(path)) {
-    return "";
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  content << file.rdbuf();
-  check<IoError>(file.good() && content.good(), path.string(), ": cannot be read");
-  return content.str();
+std::string content_if_there(const fs::path& path) {
+  return fs::exists(path) ? read_file(path.string()) : std::string();
 }
 
 }  // namespace
@@ -241,8 +250,8 @@ std::string content_of(const fs::path& path) {
 HfSource read_hf_source(const std::string& path) {
   HfSource source;
   if (fs::is_directory(path)) {
-    source.config_json = content_of(fs::path(path) / "config.json");
-    source.generation_config = content_of(fs::path(path) / "generation_config.json");
+    source.config_json = content_if_there(fs::path(path) / "config.json");
+    source.generation_config = content_if_there(fs::path(path) / "generation_config.json");
   }
   return source;
 }
@@ -277,7 +286,7 @@ std::string model_config_json(const TransformerConfig& config,
   if (!source.config_json.empty() &&
       says_the_same(parse_hf_config(source.config_json, "config.json"),
                     parse_hf_config(text, "config.json"))) {
-    return with_dtype(source.config_json, stored);
+    return fitted(source.config_json, stored, json);
   }
   return text;
 }
@@ -355,7 +364,7 @@ std::string generation_config_with_ends(const std::string& text,
 
 std::vector<int64_t> generation_config_ends(const std::string& folder) {
   const std::string path = (fs::path(folder) / "generation_config.json").string();
-  const std::string text = content_of(path);
+  const std::string text = content_if_there(path);
   return text.empty() ? std::vector<int64_t>() : ends_in(generation_json(text, path));
 }
 
@@ -368,14 +377,8 @@ std::map<std::string, std::string> hf_files(const TransformerConfig& config,
                                : own_model_config_json(config, stored, source.token_ids);
   files["generation_config.json"] = generation_config_with_ends(
       generation_config_json(source), source.trained_ends, "generation_config.json");
-  if (!source.tokenizer_config.empty()) {
-    files["tokenizer_config.json"] = source.tokenizer_config;
-  }
-  for (const std::string& file : source.files) {
-    files[fs::path(file).filename()] = content_of(file);
-  }
-  for (const auto& [name, path] : source.copies) {
-    files[name] = content_of(path);
+  for (const auto& [name, content] : source.files) {
+    files[name] = content;
   }
   return files;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "autograd/io/tensor_source.h"
+#include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
@@ -12,6 +13,7 @@
 #include "parallel_core/comm/sum_over.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
+#include "parallel_core/dist_checkpointing/misfit.h"
 #include "parallel_core/dist_checkpointing/part_io.h"
 #include "parallel_core/dist_checkpointing/peft_names.h"
 #include "parallel_core/dist_checkpointing/peft_plan.h"
@@ -106,6 +108,25 @@ bool equal_in_files(const TensorSource& files, const std::string& a, const std::
   return true;
 }
 
+// One NaN in an adapter, which is small enough to look through, makes every answer NaN.
+void check_finite(const TensorSource& files, const std::string& source) {
+  constexpr uint64_t kPiece = uint64_t{4} << 20U;
+  std::vector<char> piece(kPiece);
+  for (const std::string& name : files.names()) {
+    const DType dtype = files.dtype(name);
+    const auto bytes = static_cast<uint64_t>(files.shape(name).numel() * size_of(dtype));
+    for (uint64_t at = 0; is_floating(dtype) && at < bytes; at += kPiece) {
+      const auto count = static_cast<size_t>(std::min(kPiece, bytes - at));
+      files.read_bytes(name, at, count, piece.data());
+      check<ValueError>(
+          kernels::all_finite(dtype, static_cast<int64_t>(count) / size_of(dtype), piece.data()),
+          source, ": ", name,
+          " holds values that are not finite (NaN or infinite): the training that it comes from "
+          "has diverged; take an earlier checkpoint of it");
+    }
+  }
+}
+
 // What stored weights are of: the model that they are loaded into without its adapters, the dense
 // one that this mixture starts from, or what is trained of a model with adapters.
 enum class WeightsOf : uint8_t { kModel, kDenseModel, kAdapter };
@@ -196,6 +217,20 @@ nn::LoadReport compare_with_files(const ParallelModel& model,
   return report;
 }
 
+// The report, and what is known of the reasons.
+std::string told(const nn::LoadReport& report,
+                 const TensorSource& files,
+                 const FileNames& scheme,
+                 WeightsOf of,
+                 const TransformerConfig& config) {
+  const std::vector<std::string> names = files.names();
+  return report.str() + explain_misfit(report, {names.begin(), names.end()},
+                                       {.head = place_in(scheme, kHead, {}, of).name,
+                                        .table = place_in(scheme, kTable, {}, of).name,
+                                        .tied = !config.untie_embeddings_and_output_weights,
+                                        .adapter = of == WeightsOf::kAdapter});
+}
+
 }  // namespace
 
 LogicalState read_weights(const std::string& path) {
@@ -250,10 +285,11 @@ Fitting open_adapter_fitting(const ParallelModel& model,
   }
   const AdapterPlan plan = plan_adapter(config);
   found.saved = {plan.saved_modules.begin(), plan.saved_modules.end()};
+  check_finite(*found.files, resolved);
   const nn::LoadReport report =
       compare_with_files(model, *found.files, found.scheme, WeightsOf::kAdapter, found.saved);
   check<ValueError>(report.empty(), resolved, ": the adapter does not fit the model\n",
-                    report.str());
+                    told(report, *found.files, found.scheme, found.of, config));
   return found;
 }
 
@@ -295,7 +331,7 @@ Fitting open_fitting(const ParallelModel& model,
               "(moe_config.upcycle_from); give the mixture the sizes of this dense model, and its "
               "experts the width of the MLPs\n"
             : ": the weights do not fit the model\n",
-      report.str());
+      told(report, *found.files, found.scheme, of, config));
   return found;
 }
 

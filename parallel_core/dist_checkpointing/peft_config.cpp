@@ -51,6 +51,7 @@ class PeftKeys {
     c.targets = names("target_modules");
     c.excluded = names("exclude_modules");
     c.modules_to_save = strings("modules_to_save");
+    c.ensure_weight_tying = flag("ensure_weight_tying");
     refuse_unless("target_modules", !c.targets.empty() || !c.modules_to_save.empty(),
                   "name the modules, as every adapter_config.json does that PEFT has written");
     read_patterns(c);
@@ -231,7 +232,9 @@ class PeftKeys {
   // Keys that PEFT writes and that do not matter, then those that have to have no effect.
   void refuse_other_features() {
     for (const char* key : {"auto_mapping", "inference_mode", "revision", "peft_version",
-                            "megatron_core", "qalora_group_size", "runtime_config"}) {
+                            "megatron_core", "qalora_group_size", "runtime_config",
+                            // How start values were found, which init_lora_weights decides on.
+                            "eva_config", "corda_config", "loftq_config", "lora_ga_config"}) {
       seen_.emplace_back(key);
     }
     only("bias", {PeftJson(), PeftJson("none")},
@@ -332,7 +335,8 @@ bool PeftConfig::same_values(const PeftConfig& o) const {
          dropout == o.dropout && use_rslora == o.use_rslora && use_dora == o.use_dora &&
          fan_in_fan_out == o.fan_in_fan_out && targets == o.targets && excluded == o.excluded &&
          rank_pattern == o.rank_pattern && alpha_pattern == o.alpha_pattern && layers == o.layers &&
-         layers_pattern == o.layers_pattern && modules_to_save == o.modules_to_save;
+         layers_pattern == o.layers_pattern && modules_to_save == o.modules_to_save &&
+         ensure_weight_tying == o.ensure_weight_tying;
 }
 
 PeftConfig read_peft_config(const std::string& folder) {

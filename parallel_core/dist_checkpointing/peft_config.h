@@ -45,6 +45,8 @@ struct PeftConfig {
   std::optional<std::vector<int64_t>> layers;  ///< layers_to_transform
   std::vector<std::string> layers_pattern;
   std::vector<std::string> modules_to_save;
+  /// Of a table that is the output layer too, to save one of the two is to save both (PEFT 0.18).
+  bool ensure_weight_tying = false;
   /// The file as it came, for keys that say nothing here; empty for one that is made.
   std::string text;
 

@@ -317,8 +317,10 @@ std::vector<std::string> saved_patterns(const PeftModules& peft,
       }
     }
   }
-  check<ValueError>(!tied || has_table == peft.saves("lm_head"), source, ": modules_to_save mean ",
-                    has_table ? table : "lm_head", " and not ", has_table ? "lm_head" : table,
+  const bool stay_one = peft.config().ensure_weight_tying && has_table;
+  check<ValueError>(!tied || stay_one || has_table == peft.saves("lm_head"), source,
+                    ": modules_to_save mean ", has_table ? table : "lm_head", " and not ",
+                    has_table ? "lm_head" : table,
                     ", which are one matrix in this model and would part: set "
                     "tie_word_embeddings: false in the base's config.json and give its weights an "
                     "lm_head.weight (merging the adapter does that)");

@@ -61,11 +61,17 @@ std::map<std::string, int64_t> read_updates(const json& state, const std::string
   return updates;
 }
 
-std::unique_ptr<TensorSource> need_states(const std::string& folder) {
-  std::unique_ptr<TensorSource> states = open_states(folder);
+// A checkpoint has no such file where there was nothing to write: an optimizer without states (SGD
+// without momentum), or without an update so far, and no buffers.
+void check_are_there(const TensorSource* states,
+                     const std::string& folder,
+                     const std::string& needed) {
   check<IoError>(states != nullptr, (fs::path(folder) / kTrainingStateStem).string(),
-                 ".safetensors: is missing, and so is a -", kTrainingStateStem, ".ckpt file");
-  return states;
+                 ".safetensors: is missing, and so is a -", kTrainingStateStem,
+                 ".ckpt file; the run needs ", needed,
+                 " of it. Where the run that saved it had an optimizer without states, set "
+                 "optimizer_config as it was, or no_load_optim: True, which starts the optimizer "
+                 "anew");
 }
 
 // Names of states and buffers that no stage asks for, and no rank with other experts, are wrong in
@@ -87,15 +93,16 @@ void find_unexpected(const std::vector<std::string>& names,
   }
 }
 
-void expect_tensor(const TensorSource& files,
+// Without files, only notes that it is wanted.
+void expect_tensor(const TensorSource* files,
                    const std::string& name,
                    const Shape& shape,
                    std::set<std::string>& used,
                    nn::LoadReport& report) {
-  if (!files.contains(name)) {
+  if (files != nullptr && !files->contains(name)) {
     report.missing.push_back(name);
-  } else if (files.shape(name) != shape) {
-    report.mismatched.push_back({name, shape, files.shape(name)});
+  } else if (files != nullptr && files->shape(name) != shape) {
+    report.mismatched.push_back({name, shape, files->shape(name)});
   }
   used.insert(name);
 }
@@ -171,12 +178,7 @@ void load_optimizer_state(const std::string& folder,
                     ": the state is that of ", type, ", the run has ", optimizer.type_name(),
                     "; set optimizer_config.optimizer_type, or no_load_optim: True, which "
                     "starts the optimizer anew");
-  const bool any = std::any_of(updates.begin(), updates.end(),
-                               [](const auto& entry) { return entry.second > 0; });
-  if (!any) {
-    return;
-  }
-  const auto files = need_states(folder);
+  const std::unique_ptr<TensorSource> files = open_states(folder);
   nn::LoadReport report;
   std::set<std::string> used;
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
@@ -194,16 +196,19 @@ void load_optimizer_state(const std::string& folder,
       for (const optim::Optimizer::StateEntry& state : states) {
         const auto shape = stored_shape(state, tensors[i], i);
         if (found->second > 0 && shape) {
-          expect_tensor(*files, state_tensor_name(tensors[i].name, state.name), *shape, used,
+          expect_tensor(files.get(), state_tensor_name(tensors[i].name, state.name), *shape, used,
                         report);
         }
       }
     }
   }
   for (const nn::Module::NamedBuffer& entry : own_buffers(model)) {
-    expect_tensor(*files, buffer_tensor_name(entry.name), entry.buffer.shape(), used, report);
+    expect_tensor(files.get(), buffer_tensor_name(entry.name), entry.buffer.shape(), used, report);
   }
-  find_unexpected(files->names(), used, report);
+  if (!used.empty()) {
+    check_are_there(files.get(), folder, *used.begin());
+  }
+  find_unexpected(files ? files->names() : std::vector<std::string>(), used, report);
   check<ValueError>(report.empty(), folder, ": the optimizer's state does not fit the model\n",
                     report.str());
   for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
@@ -235,12 +240,17 @@ void load_optimizer_state(const std::string& folder,
     }
     optimizer.set_own_state(entry.name, done, states);
   }
-  set_buffers(*files, model);
+  if (files) {
+    set_buffers(*files, model);
+  }
 }
 
 void load_buffers(const std::string& folder, ParallelModel& model) {
-  if (!own_buffers(model).empty()) {
-    set_buffers(*need_states(folder), model);
+  const std::vector<nn::Module::NamedBuffer> buffers = own_buffers(model);
+  if (!buffers.empty()) {
+    const std::unique_ptr<TensorSource> files = open_states(folder);
+    check_are_there(files.get(), folder, buffer_tensor_name(buffers.front().name));
+    set_buffers(*files, model);
   }
 }
 

@@ -1,12 +1,20 @@
 #include "parallel_core/export/export_source.h"
 
 #include <filesystem>
+#include <set>
+#include <utility>
+#include <vector>
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/config/load.h"
+#include "parallel_core/data/huggingface/tokenizer_files.h"
+#include "parallel_core/data/tokenizer.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
+#include "parallel_core/dist_checkpointing/tensor_files.h"
+#include "parallel_core/export/grown_tables.h"
+#include "parallel_core/file_place.h"
 
 namespace tapestry {
 namespace {
@@ -54,6 +62,36 @@ ExportSource open_export_source(const std::string& path) {
     source.token_ids = read_hf_config(source.folder).token_ids;
   }
   return source;
+}
+
+int64_t grow_vocabulary(ExportSource& source) {
+  const bool json = data::huggingface::has_tokenizer_files(source.folder);
+  const std::string pieces = source.folder + "/tokenizer.model";
+  check<IoError>(json || fs::exists(pieces), source.folder,
+                 ": has neither tokenizer.json, nor vocab.json with merges.txt, nor "
+                 "tokenizer.model, so there are no ids to grow the model's vocabulary for");
+  const auto tokenizer = json ? data::make_tokenizer("huggingface", source.folder)
+                              : data::make_tokenizer("sentencepiece", pieces);
+  int64_t& rows = source.config.model_config.vocab_size;
+  source.added_rows = std::max<int64_t>(0, tokenizer->vocab_size() - rows);
+  rows += source.added_rows;
+  return source.added_rows;
+}
+
+std::unique_ptr<TensorSource> open_source_weights(const ExportSource& source) {
+  std::unique_ptr<TensorSource> files = open_weights(source.folder);
+  if (source.added_rows == 0) {
+    return files;
+  }
+  const TransformerConfig& model = source.config.model_config;
+  const std::vector<std::string> list = files->names();
+  const FileNames names(name_scheme(std::set<std::string>(list.begin(), list.end())), model);
+  const Shape shape{model.vocab_size, model.hidden_size};
+  std::vector<std::string> tables;
+  for (const char* logical : {"tok_embeddings.weight", "lm_head.weight"}) {
+    tables.push_back(file_place(names, logical, shape).name);
+  }
+  return std::make_unique<GrownTables>(std::move(files), tables, model.vocab_size);
 }
 
 }  // namespace tapestry

@@ -73,7 +73,7 @@ std::vector<std::string> export_gguf(const ExportSource& source,
                                      const std::string& path,
                                      const GgufOptions& options) {
   const GgufModel model = gguf_model(source.config.model_config);
-  const ModelWeights weights(open_weights(source.folder), source.config.model_config);
+  const ModelWeights weights(open_source_weights(source), source.config.model_config);
   std::vector<GgufTensorInfo> infos;
   for (const GgufTensor& tensor : model.tensors) {
     for (const std::string& logical : tensor.logical) {

@@ -16,8 +16,9 @@ struct GgufPre {
 };
 
 /// Compares the normalizer and the pre-tokenizer of a tokenizer.json, components and patterns, with
-/// those that are known: GPT-2, Llama 3, Qwen2, DeepSeek V3, SmolLM, GPT-4o. ValueError, naming
-/// `file` and the component, for any other, because a wrong name gives wrong ids without a word.
+/// those that are known: GPT-2, Llama 3, Qwen2, DeepSeek LLM, Coder and V3, Tekken, SmolLM, GPT-4o.
+/// ValueError, naming `file` and the component, for any other, because a wrong name gives wrong ids
+/// without a word.
 GgufPre gguf_pre(const nlohmann::json& tokenizer, const std::string& file);
 
 }  // namespace tapestry

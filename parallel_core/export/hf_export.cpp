@@ -237,6 +237,11 @@ std::map<std::string, std::string> files_beside(const ExportSource& source,
   } else {
     const std::string text = data::read_file((folder / "config.json").string());
     files["config.json"] = dtype ? config_json_with_dtype(text, *dtype) : text;
+    if (source.added_rows > 0) {
+      auto json = nlohmann::ordered_json::parse(files["config.json"]);
+      json["vocab_size"] = source.config.model_config.vocab_size;
+      files["config.json"] = json.dump(2) + "\n";
+    }
   }
   std::vector<std::string> others = tokenizer_files_in(source.folder);
   for (const char* name : {"generation_config.json", "tokenizer.model"}) {
@@ -274,7 +279,7 @@ void export_hf(const ExportSource& source,
                const std::string& path,
                const HfExportOptions& options) {
   check_is_of_hf(source);
-  const ModelWeights weights(open_weights(source.folder), source.config.model_config);
+  const ModelWeights weights(open_source_weights(source), source.config.model_config);
   const std::vector<std::string> names = weights.files().names();
   check<IoError>(!names.empty(), source.folder, ": the weights have no tensors");
   NewFolder folder(path);

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
+#include <limits>
+#include <string_view>
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
@@ -19,6 +22,7 @@
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/run_data.h"
+#include "parallel_core/training/sft_run_data.h"
 
 namespace tapestry {
 
@@ -75,6 +79,61 @@ class LossesAround final : public StepObserver {
   FinetuneSummary& summary_;
 };
 
+// Whether a run changes what it trains: one that does not ends with an error.
+class WeightsWatch final : public StepObserver {
+ public:
+  WeightsWatch(TrainOneStepCell& cell, std::shared_ptr<ProcessGroup> world)
+      : cell_(cell), world_(std::move(world)) {}
+
+  void before(int64_t /*step*/) override {
+    if (!begun_) {
+      begun_ = hash_of_weights();
+    }
+  }
+  void after(FinishedStep& step) override {
+    ++updates_;
+    for (const double lr : step.result.lr) {
+      highest_lr_ = std::max(highest_lr_, lr);
+    }
+    left_out_ += !step.result.finite || step.result.skipped || step.result.set_aside ? 1 : 0;
+    if (!step.is_last) {
+      return;
+    }
+    std::string changes;
+    for (const std::string& change :
+         all_gather_text(*world_, begun_ != hash_of_weights() ? "changed" : "")) {
+      changes += change;
+    }
+    if (changes.empty()) {
+      step.failure = concat(
+          "no weight has changed in ", updates_, updates_ == 1 ? " update" : " updates",
+          ": the learning rate was at most ", highest_lr_, ", ", left_out_,
+          " updates were left out for gradients that are not finite or too large; nothing is "
+          "exported. A higher --learning_rate or more --epochs may help");
+    }
+  }
+
+ private:
+  uint64_t hash_of_weights() {
+    uint64_t hash = 0;
+    for (const auto& [name, parameter] : cell_.network().trained_parameters()) {
+      const Tensor values = parameter->contiguous();
+      const auto bytes = static_cast<size_t>(values.numel()) * size_of(values.dtype());
+      constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
+      hash = hash * kOdd +
+             std::hash<std::string_view>()({static_cast<const char*>(values.raw()), bytes});
+    }
+    return hash;
+  }
+
+  TrainOneStepCell& cell_;
+  std::shared_ptr<ProcessGroup> world_;
+  std::optional<uint64_t> begun_;
+  int64_t updates_ = 0;
+  int64_t left_out_ = 0;
+  double highest_lr_ = 0;
+};
+
 AllConfig configuration(const FinetuneRecipe& recipe, const RecipeFacts& facts) {
   return init_configs_from_text(recipe_yaml(recipe, facts), "finetune.yaml",
                                 {.overrides = recipe.overrides});
@@ -99,6 +158,15 @@ RecipeFacts facts_of(const FinetuneRecipe& recipe) {
   } else if (has("tokenizer.model")) {
     facts.tokenizer_type = "sentencepiece";
     facts.tokenizer_model = recipe.from_hf + "/tokenizer.model";
+  } else {
+    // The configuration refuses a folder without, unless the user says what its ids are.
+    constexpr std::string_view kType = "dataset_config.tokenizer_type=";
+    facts.tokenizer_type.clear();
+    for (const std::string& word : recipe.overrides) {
+      if (word.starts_with(kType)) {
+        facts.tokenizer_type = word.substr(kType.size());
+      }
+    }
   }
   const int64_t most =
       facts.positions > 0 ? std::min(facts.positions, kMostSeqLength) : kMostSeqLength;
@@ -118,22 +186,64 @@ int64_t longest_example(const RunData& data) {
   return longest;
 }
 
-// Updates of so many epochs: as many as it takes until no row of them is left.
-int64_t updates_of(const data::DataSource& train, int64_t epochs, int64_t rows_of_update) {
-  const auto is_done = [&](int64_t updates) {
-    return updates * rows_of_update >= train.size_in_samples() ||
-           train.epoch(updates * rows_of_update) >= epochs;
+int64_t updates_for(int64_t rows, int64_t rows_of_update) {
+  return (rows + rows_of_update - 1) / rows_of_update;
+}
+
+// Decides rows and number of updates, and says them.
+void choose_updates(const FinetuneOptions& options,
+                    const FinetuneRecipe& recipe,
+                    RecipeFacts& facts) {
+  const auto rows_of_all_epochs = [&] {
+    const RunData data = open_data(configuration(recipe, facts), *options.world);
+    return data::batches_until_epoch(*data.train, 0, /*batch=*/1, recipe.epochs);
   };
-  int64_t high = 1;
-  while (!is_done(high)) {
-    high *= 2;
+  int64_t rows = rows_of_all_epochs();
+  const int64_t usual = facts.batch_rows;
+  if (!recipe.batch_rows) {
+    facts.batch_rows = derived_batch_rows(rows, facts.data_parallel_size);
+    if (updates_for(rows, facts.batch_rows) < kWantedUpdates) {
+      facts.packing = false;
+      const int64_t unpacked = rows_of_all_epochs();
+      facts.packing = unpacked == rows;
+      rows = unpacked;
+      facts.batch_rows = derived_batch_rows(rows, facts.data_parallel_size);
+    }
   }
-  int64_t low = high / 2;  // not done, but for 0
-  while (low + 1 < high) {
-    const int64_t middle = low + (high - low) / 2;
-    (is_done(middle) ? high : low) = middle;
+  constexpr int64_t kFewRows = 1000;  // whose share for validation may be less than an example
+  facts.has_validation =
+      !recipe.validation_data.empty() ||
+      (recipe.validation_share > 0 &&
+       (rows > kFewRows ||
+        open_data(configuration(recipe, facts), *options.world, DataUse::kEvaluation).validation !=
+            nullptr));
+  facts.training_iters = updates_for(rows, facts.batch_rows);
+  const auto count = [](int64_t number, const char* what) {
+    return concat(number, " ", what, number == 1 ? "" : "s");
+  };
+  std::string text =
+      concat("updates    ", facts.training_iters, " of ", count(facts.batch_rows, "row"), ": ",
+             count(rows, "row"), " in ", count(recipe.epochs, "epoch"),
+             facts.packing ? "" : ", an example each");
+  if (!recipe.batch_rows && facts.batch_rows < usual) {
+    text += concat("; ", count(usual, "row"), " an update would make ", updates_for(rows, usual));
   }
-  return high;
+  if (!facts.has_validation && recipe.validation_share > 0) {
+    text += concat("; a share of ", recipe.validation_share,
+                   " for validation is no example, so there is none");
+  }
+  const bool are_few = facts.training_iters < kFewUpdates;
+  if (are_few) {
+    const int64_t fewest = facts.data_parallel_size;
+    text += concat("; that is few: ",
+                   facts.batch_rows > fewest
+                       ? concat("--batch_rows ", fewest, " makes ", updates_for(rows, fewest), ", ")
+                       : "",
+                   "more examples or more --epochs make more");
+  }
+  if (is_first(options)) {
+    are_few ? log_warning(text) : log_info(text);
+  }
 }
 
 std::string losses_text(const FinetuneSummary& summary) {
@@ -146,6 +256,17 @@ std::string losses_text(const FinetuneSummary& summary) {
                 *summary.loss_before, *summary.loss_after, std::exp(*summary.loss_before),
                 std::exp(*summary.loss_after));
   return text;
+}
+
+// The template that has written conversations; empty where there were none.
+std::string chat_template_of(const AllConfig& config, const RunData& data) {
+  if (!data.opened.examples || data.opened.examples->template_crc64.empty()) {
+    return "";
+  }
+  const auto tokenizer =
+      data::make_tokenizer(config.dataset_config.tokenizer_type, data.tokenizer_model);
+  const auto format = chat_format_of_examples(config, *tokenizer);
+  return format ? format->chat_template->source() : "";
 }
 
 void check_exports(const FinetuneOptions& options) {
@@ -194,23 +315,21 @@ FinetuneSummary finetune(const FinetuneOptions& options) {
   AllConfig config = configuration(recipe, facts);
   initialize_ranks(config, options.world);
   facts.data_parallel_size = get_data_parallel_world_size();
-  check<ValueError>(recipe.batch_rows % facts.data_parallel_size == 0, "--batch_rows ",
-                    recipe.batch_rows, " is no multiple of the ", facts.data_parallel_size,
-                    " data-parallel ranks");
+  check<ValueError>(!recipe.batch_rows || *recipe.batch_rows % facts.data_parallel_size == 0,
+                    "--batch_rows ", recipe.batch_rows.value_or(0), " is no multiple of the ",
+                    facts.data_parallel_size, " data-parallel ranks");
+  facts.batch_rows = recipe.batch_rows.value_or(
+      derived_batch_rows(std::numeric_limits<int32_t>::max(), facts.data_parallel_size));
 
   FinetuneSummary summary;
-  {
-    // How long the examples are decides the rows, and these the number of updates.
-    config = configuration(recipe, facts);
-    if (!recipe.seq_length) {
-      const RunData data = open_data(config, *options.world);
-      facts.seq_length = derived_seq_length(longest_example(data), facts.seq_length);
-      config = configuration(recipe, facts);
-    }
-    const RunData data = open_data(config, *options.world);
-    facts.training_iters = updates_of(*data.train, recipe.epochs, recipe.batch_rows);
-    config = configuration(recipe, facts);
+  // How long the examples are decides the rows, and these the number of updates.
+  if (!recipe.seq_length) {
+    const RunData data = open_data(configuration(recipe, facts), *options.world);
+    facts.seq_length = derived_seq_length(longest_example(data), facts.seq_length);
   }
+  choose_updates(options, recipe, facts);
+  summary.updates = facts.training_iters;
+  config = configuration(recipe, facts);
   const int64_t available = available_memory() / options.ranks_on_host;
   check_recipe_fits(recipe, facts, config, available);
 
@@ -230,6 +349,8 @@ FinetuneSummary finetune(const FinetuneOptions& options) {
                            .ranks_on_host = options.ranks_on_host,
                            .rank_on_host = options.rank_on_host,
                            .progress_text = options.progress_text};
+  training.observers.push_back(
+      [&](TrainOneStepCell& cell) { return std::make_unique<WeightsWatch>(cell, options.world); });
   if (data.validation != nullptr) {
     training.observers.push_back([&](TrainOneStepCell& cell) {
       return std::make_unique<LossesAround>(cell, config, *data.validation, summary);
@@ -241,11 +362,14 @@ FinetuneSummary finetune(const FinetuneOptions& options) {
     return summary;
   }
   say(options, losses_text(summary));
+  if (data.opened.examples && !data.opened.examples->chat_date.empty()) {
+    config.dataset_config.chat_date = data.opened.examples->chat_date;  // also where it is answered
+  }
   all_or_none_on_disk(*options.world, [&] {
     if (!is_first(options)) {
       return;
     }
-    const TunedModel tuned(config);
+    const TunedModel tuned(config, chat_template_of(config, data));
     if (data.validation != nullptr && options.answers > 0) {
       summary.answers =
           tuned.answers(*data.validation->samples(), options.answers, options.answer_tokens);

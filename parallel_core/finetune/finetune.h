@@ -49,6 +49,7 @@ struct FinetuneSummary {
   std::string config_path;            ///< OUTPUT/finetune.yaml
   std::optional<double> loss_before;  ///< on the validation part, if there is one
   std::optional<double> loss_after;
+  int64_t updates = 0;              ///< that the run makes
   bool stopped_on_request = false;  ///< then nothing below
   std::vector<FinetuneAnswer> answers;
   std::vector<std::string> exported;  ///< paths
@@ -56,9 +57,10 @@ struct FinetuneSummary {
 
 /// Derives the configuration (recipe_yaml) and saves it, checks memory before anything is loaded,
 /// trains by pretrain(), with the loss on the validation part before the first and after the last
-/// step, answers some of its prompts greedily, and exports. Collective over the world. Errors are
-/// those of its parts; an adapter cannot be exported of a run that trains all weights: ValueError
-/// before it begins.
+/// step, answers some of its prompts greedily, and exports. Few examples are put into so few rows
+/// an update that there are enough updates. Collective over the world. Errors are those of its
+/// parts; RuntimeError, before anything is exported, if no weight has changed; an adapter cannot be
+/// exported of a run that trains all weights: ValueError before it begins.
 FinetuneSummary finetune(const FinetuneOptions& options);
 
 }  // namespace tapestry

@@ -68,8 +68,8 @@ void check_recipe(const FinetuneRecipe& recipe) {
   check<ValueError>(!recipe.from_hf.empty(), "--from_hf DIR is needed: the model to tune");
   check<ValueError>(!recipe.data.empty(), "--data FILE is needed: the examples, one JSON a line");
   check<ValueError>(recipe.epochs > 0, "--epochs must be positive, got ", recipe.epochs);
-  check<ValueError>(recipe.batch_rows > 0, "--batch_rows must be positive, got ",
-                    recipe.batch_rows);
+  check<ValueError>(!recipe.batch_rows || *recipe.batch_rows > 0,
+                    "--batch_rows must be positive, got ", recipe.batch_rows.value_or(0));
   check<ValueError>(recipe.lora_rank > 0, "--lora_rank must be positive, got ", recipe.lora_rank);
   check<ValueError>(!recipe.lora_alpha || *recipe.lora_alpha > 0,
                     "--lora_alpha must be positive, got ", recipe.lora_alpha.value_or(0));
@@ -93,11 +93,27 @@ int64_t derived_seq_length(int64_t longest_example, int64_t most) {
   return std::min(std::max(rows, kShortestRow), most);
 }
 
+int64_t derived_batch_rows(int64_t rows, int64_t data_parallel_size) {
+  constexpr int64_t kMost = 8;
+  const auto whole = [&](int64_t batch) {  // on every rank as many
+    return std::max<int64_t>(1, batch / data_parallel_size) * data_parallel_size;
+  };
+  int64_t batch = kMost;
+  while (whole(batch) > data_parallel_size &&
+         (rows + whole(batch) - 1) / whole(batch) < kWantedUpdates) {
+    batch /= 2;
+  }
+  return whole(batch);
+}
+
 std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) {
   YamlText yaml;
   yaml.remark(concat("Tunes ", recipe.full ? "all weights" : "a low-rank adapter", " of ",
                      recipe.from_hf, "."));
   yaml.remark("Derived by finetune_gpt; pretrain_gpt --config_path takes it as it is.");
+  for (const std::string& set : recipe.overrides) {
+    yaml.remark("Besides, as the run's config.yaml has it: --set " + config::string_text(set));
+  }
   yaml.section("training_config");
   yaml.key("seed", recipe.seed);
   yaml.key("output_dir", quoted(recipe.output_dir));
@@ -105,7 +121,9 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
     const int64_t iters = facts.training_iters;
     yaml.key("training_iters", iters,
              concat(recipe.epochs, recipe.epochs == 1 ? " epoch" : " epochs"));
-    yaml.key("eval_interval", std::max<int64_t>(1, iters / 10), "ten evaluations");
+    if (facts.has_validation) {
+      yaml.key("eval_interval", std::max<int64_t>(1, iters / 10), "ten evaluations");
+    }
     yaml.key("save_interval", std::max<int64_t>(1, (iters + 3) / 4), "four checkpoints");
   } else {
     yaml.key("epochs", recipe.epochs);
@@ -119,13 +137,21 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
   } else {
     yaml.key("split", quoted(split_of(recipe.validation_share)), "of the examples");
   }
-  yaml.key("tokenizer_type", facts.tokenizer_type);
+  if (!facts.tokenizer_type.empty()) {
+    yaml.key("tokenizer_type", facts.tokenizer_type);
+  }
   if (!facts.tokenizer_model.empty()) {
     yaml.key("tokenizer_model", quoted(facts.tokenizer_model));
   }
   yaml.key("batch_size", 1);
-  yaml.key("micro_batch_num", std::max<int64_t>(1, recipe.batch_rows / facts.data_parallel_size),
+  yaml.key("micro_batch_num", std::max<int64_t>(1, facts.batch_rows / facts.data_parallel_size),
            "rows of an update on each data-parallel rank");
+  if (!facts.packing) {
+    yaml.key("sft_packing", "False", "so few examples would make too few updates together");
+  }
+  if (recipe.skip_bad_lines) {
+    yaml.key("skip_bad_lines", "True");
+  }
 
   yaml.section("model_config");
   yaml.key("from_hf", quoted(recipe.from_hf));
@@ -159,7 +185,7 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
   if (facts.training_iters > 0) {  // what a cosine needs to know
     yaml.key("lr_decay_style", "cosine");
     yaml.key("min_lr", "0.0");
-    yaml.key("lr_warmup_fraction", "0.03");
+    yaml.key("lr_warmup_iters", facts.training_iters * 3 / 100, "3 % of the updates");
   } else {
     yaml.key("lr_decay_style", "constant");
   }

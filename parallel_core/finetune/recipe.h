@@ -26,7 +26,9 @@ struct FinetuneRecipe {
   bool int8_base = false;                 ///< frozen matrices in blocks of 8 bits
   int64_t epochs = 3;
   std::optional<double> learning_rate;  ///< empty: 2e-4 for an adapter, 2e-5 for all weights
-  int64_t batch_rows = 8;               ///< rows of an update, on all data-parallel ranks together
+  std::optional<int64_t> batch_rows;    ///< of an update, on all data-parallel ranks together;
+                                        ///< empty: see derived_batch_rows
+  bool skip_bad_lines = false;          ///< of the files of examples
   std::optional<int64_t> seq_length;    ///< empty: see derived_seq_length
   int64_t seed = 1234;
   /// "section.key=value", in YAML: these go before all that is derived.
@@ -37,12 +39,20 @@ struct FinetuneRecipe {
 struct RecipeFacts {
   int64_t positions = 0;                ///< of the model: its longest row
   DType stored = kFloat32;              ///< of the model's weights on disk
-  std::string tokenizer_type = "byte";  ///< of the model's folder, as dataset_config has it
+  std::string tokenizer_type = "byte";  ///< of the model's folder, as dataset_config has it; empty:
+                                        ///< it has none
   std::string tokenizer_model;          ///< its file; empty for bytes
   int64_t seq_length = 0;               ///< of a row
   int64_t data_parallel_size = 1;
+  int64_t batch_rows = 8;      ///< rows of an update
+  bool packing = true;         ///< several examples in a row
+  bool has_validation = true;  ///< there are examples to evaluate on
   int64_t training_iters = 0;  ///< 0: not known yet, the epochs say it
 };
+
+/// Updates that a tuning should have, and fewer than which are remarked upon.
+inline constexpr int64_t kWantedUpdates = 20;
+inline constexpr int64_t kFewUpdates = 10;
 
 /// ValueError, naming the option, for one that is out of its range or excludes another.
 void check_recipe(const FinetuneRecipe& recipe);
@@ -50,6 +60,10 @@ void check_recipe(const FinetuneRecipe& recipe);
 /// Tokens of a row that takes the longest example whole: the next multiple of 64, but at least 256,
 /// so that short examples are packed, and at most `most`.
 int64_t derived_seq_length(int64_t longest_example, int64_t most);
+
+/// Rows of an update, a multiple of the data-parallel ranks: 8, or as many fewer as it takes to
+/// make kWantedUpdates of `rows`, which are those of all epochs.
+int64_t derived_batch_rows(int64_t rows, int64_t data_parallel_size);
 
 /// The configuration as a YAML file for pretrain_gpt, with a line on each choice that is not the
 /// user's. An adapter is trained beside weights in the dtype that they are stored in; where all

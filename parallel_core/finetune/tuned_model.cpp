@@ -1,9 +1,12 @@
 #include "parallel_core/finetune/tuned_model.h"
 
 #include <filesystem>
+#include <utility>
 
+#include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
+#include "parallel_core/chat/chat_format.h"
 #include "parallel_core/config/read_hf_config.h"
 #include "parallel_core/export/gguf_export.h"
 #include "parallel_core/export/hf_export.h"
@@ -36,8 +39,20 @@ void copy_adapter(const std::string& checkpoint, const std::string& path) {
 
 }  // namespace
 
-TunedModel::TunedModel(const AllConfig& config)
-    : config_(config), checkpoint_(resolve_checkpoint(config.training_config.output_dir)) {}
+TunedModel::TunedModel(const AllConfig& config, std::string chat_template)
+    : config_(config),
+      checkpoint_(resolve_checkpoint(config.training_config.output_dir)),
+      chat_template_(std::move(chat_template)) {}
+
+void TunedModel::add_chat_template(const std::string& folder) const {
+  if (chat_template_.empty()) {
+    return;
+  }
+  const auto format = chat::read_chat_format(folder);
+  if (!format || format->chat_template->source() != chat_template_) {
+    write_file_atomically(folder + "/chat_template.jinja", chat_template_);
+  }
+}
 
 std::vector<FinetuneAnswer> TunedModel::answers(const data::TokenDataset& examples,
                                                 int64_t count,
@@ -75,6 +90,7 @@ std::string TunedModel::export_to(FinetuneExport what, const std::string& gguf_t
     case FinetuneExport::kAdapter:
       check<ValueError>(has_adapter, path, ": all weights were trained, there is no adapter");
       copy_adapter(checkpoint_, path);
+      add_chat_template(path);
       break;
     case FinetuneExport::kHf:
       if (has_adapter) {
@@ -83,6 +99,7 @@ std::string TunedModel::export_to(FinetuneExport what, const std::string& gguf_t
         // In the dtype of the folder that the weights came from.
         export_hf(open_export_source(checkpoint_), path, {.dtype = stored_dtype(config_)});
       }
+      add_chat_template(path);
       break;
     case FinetuneExport::kGguf: {
       const GgufOptions options{.type = gguf_type(gguf_type_name)};
@@ -100,6 +117,7 @@ std::string TunedModel::export_to(FinetuneExport what, const std::string& gguf_t
       const std::string merged = path + ".merged";
       fs::remove_all(merged);
       merge_adapter({.adapter = checkpoint_, .output = merged});
+      add_chat_template(merged);
       export_gguf(open_export_source(merged), path, options);
       fs::remove_all(merged);
       break;

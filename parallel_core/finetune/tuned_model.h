@@ -14,7 +14,9 @@ namespace tapestry {
 class TunedModel {
  public:
   /// Of the newest checkpoint in the configuration's output folder; loads nothing yet.
-  explicit TunedModel(const AllConfig& config);
+  /// `chat_template`: what wrote the conversations among the examples, if there were any; exported
+  /// folders that say otherwise get it.
+  explicit TunedModel(const AllConfig& config, std::string chat_template = "");
 
   /// What it answers to prompts of the data set (validation_prompts), greedily. One rank does it,
   /// whatever the layout of the run, with the whole model in memory.
@@ -27,8 +29,11 @@ class TunedModel {
   std::string export_to(FinetuneExport what, const std::string& gguf_type) const;
 
  private:
+  void add_chat_template(const std::string& folder) const;
+
   AllConfig config_;
   std::string checkpoint_;
+  std::string chat_template_;
 };
 
 /// Where an export goes.

@@ -1,5 +1,7 @@
 #include "parallel_core/sft/answers.h"
 
+#include <algorithm>
+#include <cctype>
 #include <utility>
 
 #include "autograd/tensor/error.h"
@@ -21,18 +23,16 @@ class Conversation {
 
   size_t size() const { return messages_.size(); }
   bool is_answer(size_t i) const { return messages_[i].at("role") == "assistant"; }
-  std::string render(size_t count, bool add_generation_prompt) const {
-    Json first = Json::array();
-    for (size_t i = 0; i < count; ++i) {
-      first.push_back(messages_[i]);
-    }
-    try {
-      return format_.render(first, add_generation_prompt, extra_);
-    } catch (const ValueError& error) {
-      throw ValueError(concat(place_, ": the first ", count, " of ", size(), " messages",
-                              add_generation_prompt ? " with a generation prompt: " : ": ",
-                              error.what()));
-    }
+  std::string render(size_t count,
+                     bool add_generation_prompt,
+                     chat::GenerationMarks* marks = nullptr) const {
+    return render(first(count), add_generation_prompt, marks);
+  }
+  // The messages up to and with i, which says something else.
+  std::string render_with_content(size_t i, const char* content) const {
+    Json messages = first(i + 1);
+    messages[i]["content"] = content;
+    return render(messages, false, nullptr);
   }
   std::string template_name() const {
     const bool for_tools = !example_.tools.is_null() && format_.tool_template != nullptr;
@@ -40,6 +40,25 @@ class Conversation {
   }
 
  private:
+  Json first(size_t count) const {
+    Json messages = Json::array();
+    for (size_t i = 0; i < count; ++i) {
+      messages.push_back(messages_[i]);
+    }
+    return messages;
+  }
+  std::string render(const Json& messages,
+                     bool add_generation_prompt,
+                     chat::GenerationMarks* marks) const {
+    try {
+      return format_.render(messages, add_generation_prompt, extra_, marks);
+    } catch (const ValueError& error) {
+      throw ValueError(concat(place_, ": the first ", messages.size(), " of ", size(), " messages",
+                              add_generation_prompt ? " with a generation prompt: " : ": ",
+                              error.what()));
+    }
+  }
+
   const Example& example_;
   const Json& messages_;
   Json extra_ = Json::object();
@@ -47,38 +66,76 @@ class Conversation {
   const std::string& place_;
 };
 
-// What messages before i, and up to it, are rendered as.
+// A message of the assistant, rendered with all that is before it.
 struct Turn {
-  std::string before;
-  std::string with;
-
-  // The answer's place in a text that begins with both; none if it does not.
-  std::optional<TextSpan> place_in(const std::string& text) const {
-    if (before.size() > with.size() || !text.starts_with(before) || !text.starts_with(with)) {
-      return std::nullopt;
-    }
-    return TextSpan{static_cast<int64_t>(before.size()), static_cast<int64_t>(with.size())};
-  }
+  std::string text;
+  std::optional<size_t> begin;  // of the answer; none where that is not known
 };
 
-// Message i and those before it. Both texts are as long as the conversation, so they are made again
+size_t common_beginning(const std::string& a, const std::string& b) {
+  const size_t shorter = std::min(a.size(), b.size());
+  const auto parted =
+      std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(shorter), b.begin());
+  auto length = static_cast<size_t>(parted.first - a.begin());
+  // Not inside a character.
+  while (length > 0 && length < b.size() && (static_cast<uint8_t>(b[length]) & 0xC0U) == 0x80U) {
+    --length;
+  }
+  return length;
+}
+
+// Message i and those before it. The texts are as long as the conversation, so they are made again
 // rather than kept.
 Turn turn_of(const Conversation& conversation, size_t i) {
-  return {conversation.render(i, true), conversation.render(i + 1, false)};
+  Turn turn{.text = conversation.render(i + 1, false), .begin = std::nullopt};
+  const std::string prompt = conversation.render(i, true);
+  if (turn.text.starts_with(prompt)) {
+    turn.begin = prompt.size();
+    return turn;
+  }
+  // Many a generation prompt opens a thought that no message of the history shows. The answer
+  // begins where the two part, if that is not in the middle of what introduces it.
+  const size_t common = common_beginning(prompt, turn.text);
+  size_t introduced = common_beginning(turn.text, conversation.render_with_content(i, "\x01"));
+  while (introduced > 0 && std::isspace(static_cast<unsigned char>(turn.text[introduced - 1]))) {
+    --introduced;
+  }
+  if (introduced > 0 && common >= introduced) {
+    turn.begin = common;
+  }
+  return turn;
+}
+
+AnsweredText marked_text(std::string text, const chat::GenerationMarks& marks) {
+  AnsweredText marked{.text = std::move(text), .rendered = true};
+  for (const auto& [begin, end] : marks.spans) {
+    marked.answers.push_back({static_cast<int64_t>(begin), static_cast<int64_t>(end)});
+  }
+  return marked;
 }
 
 // None if a turn is not a beginning of the whole.
 std::optional<AnsweredText> rendered_whole(const Conversation& conversation) {
-  AnsweredText whole{.text = conversation.render(conversation.size(), false), .rendered = true};
+  chat::GenerationMarks marks;
+  AnsweredText whole{.text = conversation.render(conversation.size(), false, &marks),
+                     .rendered = true};
+  if (marks.are_placed && !marks.spans.empty()) {
+    return marked_text(std::move(whole.text), marks);
+  }
   for (size_t i = 0; i < conversation.size(); ++i) {
     if (!conversation.is_answer(i)) {
       continue;
     }
-    const std::optional<TextSpan> answer = turn_of(conversation, i).place_in(whole.text);
-    if (!answer || (!whole.answers.empty() && answer->begin < whole.answers.back().end)) {
+    const Turn turn = turn_of(conversation, i);
+    if (!turn.begin || !whole.text.starts_with(turn.text)) {
       return std::nullopt;
     }
-    whole.answers.push_back(*answer);
+    const TextSpan answer{static_cast<int64_t>(*turn.begin),
+                          static_cast<int64_t>(turn.text.size())};
+    if (!whole.answers.empty() && answer.begin < whole.answers.back().end) {
+      return std::nullopt;
+    }
+    whole.answers.push_back(answer);
   }
   return whole;
 }
@@ -112,14 +169,15 @@ void each_answered_text(const Example& example,
       continue;
     }
     Turn turn = turn_of(conversation, i);
-    const std::optional<TextSpan> answer = turn.place_in(turn.with);
-    check<ValueError>(answer.has_value(), place, ": template ", conversation.template_name(),
-                      ": what it writes ", "of the messages before messages[", i,
+    check<ValueError>(turn.begin.has_value(), place, ": template ", conversation.template_name(),
+                      ": what it writes of the messages before messages[", i,
                       "] with a generation prompt is not how it begins what it writes with that "
-                      "answer, so where ",
-                      "the answer begins is not known; use another dataset_config.chat_template");
-    sink({.text = std::move(turn.with),
-          .answers = {*answer},
+                      "answer, so where the answer begins is not known; mark answers in it with "
+                      "{% generation %} ... {% endgeneration %}, or use another "
+                      "dataset_config.chat_template");
+    const auto end = static_cast<int64_t>(turn.text.size());
+    sink({.text = std::move(turn.text),
+          .answers = {{static_cast<int64_t>(*turn.begin), end}},
           .unrolled_to = static_cast<int64_t>(i),
           .rendered = true});
   }

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "autograd/io/json.h"
 
@@ -30,11 +29,13 @@ struct Example {
 inline constexpr int64_t kMaxLineBytes = int64_t{64} << 20;
 inline constexpr int kMaxNesting = 100;
 
-/// Reads a line. `place` (FILE:LINE) begins messages. Members that belong to no kind of example are
-/// passed over, as are those that are null. ValueError for what is no JSON object in UTF-8, for a
+/// Reads a line. `place` (FILE:LINE) begins messages. Alpaca's {"instruction", "input", "output"}
+/// (with "system" and "history") and ShareGPT's {"conversations": [{"from", "value"}]} (with
+/// "system") become messages. Members that belong to no kind of example are
+/// passed over, as are those that are null. ValueError as data::parse_json_line, for a
 /// line with none or more than one kind of example, and for members of another type: prompt,
 /// completion and text are strings, messages is an array, not empty, of objects whose "role" is a
 /// string and whose "content" is a string, an array or null, or is missing.
-Example parse_example(std::string_view line, const std::string& place);
+Example parse_example(const std::string& line, const std::string& place);
 
 }  // namespace tapestry::sft

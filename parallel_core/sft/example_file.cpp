@@ -23,6 +23,7 @@ struct KeptExample {
 // What becomes of one line.
 struct EncodedLine {
   std::vector<KeptExample> examples;
+  bool is_conversation = false;
   bool unrolled = false;
   int64_t rendered = 0;
   int64_t plain = 0;
@@ -50,6 +51,7 @@ EncodedLine encode_line(const std::string& text,
   EncodedLine line;
   try {
     const Example example = parse_example(text, place);
+    line.is_conversation = example.kind == ExampleKind::kMessages;
     each_answered_text(
         example, encoding.format, place,
         [&](const AnsweredText& answered) {
@@ -76,11 +78,11 @@ EncodedLine encode_line(const std::string& text,
 
 ExampleCounts& ExampleCounts::operator+=(const ExampleCounts& other) {
   for (const auto member :
-       {&ExampleCounts::lines, &ExampleCounts::unrolled, &ExampleCounts::examples,
-        &ExampleCounts::cut, &ExampleCounts::dropped_long, &ExampleCounts::without_answer,
-        &ExampleCounts::tokens, &ExampleCounts::cut_tokens, &ExampleCounts::learned,
-        &ExampleCounts::crossing, &ExampleCounts::rendered, &ExampleCounts::plain,
-        &ExampleCounts::begins_twice}) {
+       {&ExampleCounts::lines, &ExampleCounts::conversations, &ExampleCounts::unrolled,
+        &ExampleCounts::examples, &ExampleCounts::cut, &ExampleCounts::dropped_long,
+        &ExampleCounts::without_answer, &ExampleCounts::tokens, &ExampleCounts::cut_tokens,
+        &ExampleCounts::learned, &ExampleCounts::crossing, &ExampleCounts::rendered,
+        &ExampleCounts::plain, &ExampleCounts::begins_twice}) {
     this->*member += other.*member;
   }
   return *this;
@@ -128,8 +130,17 @@ void ExampleFile::encode(Block& block, const ExampleEncoding& encoding) {
   });
   for (size_t i = 0; i < encoded.size(); ++i) {
     if (encoded[i].error) {
-      std::rethrow_exception(encoded[i].error);
+      try {
+        std::rethrow_exception(encoded[i].error);
+      } catch (const ValueError& error) {
+        if (!encoding.skip_bad_lines) {
+          throw;
+        }
+        bad_lines_.add(error.what());
+        continue;
+      }
     }
+    counts_.conversations += encoded[i].is_conversation ? 1 : 0;
     counts_.unrolled += encoded[i].unrolled ? 1 : 0;
     counts_.rendered += encoded[i].rendered;
     counts_.plain += encoded[i].plain;

@@ -30,11 +30,13 @@ struct ExampleEncoding {
   LearnedTokens learned = LearnedTokens::kAnswers;
   LongExamples long_examples = LongExamples::kCut;
   int64_t max_tokens = 0;  ///< of an example
+  bool skip_bad_lines = false;
 };
 
 /// What became of a file, for the log.
 struct ExampleCounts {
   int64_t lines = 0;           ///< that hold an example
+  int64_t conversations = 0;   ///< of these
   int64_t unrolled = 0;        ///< conversations that became one example for each answer
   int64_t examples = 0;        ///< that are trained on
   int64_t cut = 0;             ///< of these: too long, end left out
@@ -58,11 +60,14 @@ class ExampleFile {
  public:
   /// Reads and encodes on all threads; the result does not depend on how many these are. Blank
   /// lines are passed over. Errors as data::LineReader, parse_example, answered_texts,
-  /// encode_example; of several lines the first one's.
+  /// encode_example; of several lines the first one's. With `skip_bad_lines` a line with a
+  /// ValueError is left out instead.
   ExampleFile(const std::string& path, const ExampleEncoding& encoding);
 
   const data::TextFile& file() const { return file_; }
   const ExampleCounts& counts() const { return counts_; }
+  /// Lines that were left out.
+  const data::BadLines& bad_lines() const { return bad_lines_; }
   /// Lines of the file, blank ones and all.
   int64_t num_lines() const { return num_lines_; }
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }
@@ -96,6 +101,7 @@ class ExampleFile {
 
   data::TextFile file_;
   ExampleCounts counts_;
+  data::BadLines bad_lines_;
   int64_t num_lines_ = 0;
   std::vector<int32_t> ids_;
   std::vector<bool> answer_;

@@ -150,6 +150,7 @@ void CheckpointSaver::complete() {
   const std::unique_ptr<CheckpointWriter> writer = std::move(writer_);
   const std::string folder = writer->finish();
   const SaveTimes& times = writer->times();
+  saved_bytes_ = static_cast<int64_t>(times.bytes);
   log_info("saved " + folder);
   log_detail(concat("saved ", times.bytes, " bytes, of them this rank ", times.own_bytes,
                     times.snapshot_seconds > 0
@@ -192,20 +193,73 @@ void CheckpointSaver::note_success(const std::string& folder) {
   if (!begins_interval()) {
     passing_.push_back(folder);
   }
-  if (best_ && best_->step == writing_step_ && RankContext::current().rank() == 0) {
-    const nlohmann::ordered_json text = {{"step", best_->step},
-                                         {"checkpoint", std::filesystem::path(folder).filename()},
-                                         {"metric", best_->metric},
-                                         {"value", best_->value}};
-    write_file_atomically((std::filesystem::path(options_.directory) / kBestFile).string(),
-                          text.dump(2) + "\n");
+  for (const BestEvaluation& candidate : candidates_) {
+    if (candidate.step == writing_step_) {
+      best_before_ = best_;
+      best_ = candidate;
+    }
   }
+  forget_candidates();
+  name_best();
   if (accepted_while_writing_) {
     accept();
   }
 }
 
+std::optional<BestEvaluation> CheckpointSaver::best() const {
+  return candidates_.empty() ? best_ : candidates_.back();
+}
+
+void CheckpointSaver::forget_candidates() {
+  std::erase_if(candidates_, [this](const BestEvaluation& c) { return c.step <= writing_step_; });
+}
+
+void CheckpointSaver::take_up_best(const std::optional<BestEvaluation>& best) {
+  best_ = best;
+  best_before_ = best;
+  const std::filesystem::path file = std::filesystem::path(options_.directory) / kBestFile;
+  std::error_code ignored;
+  if (!options_.directory.empty() && std::filesystem::exists(file, ignored)) {
+    named_best_ = "what an earlier start has left";
+  }
+  name_best();
+}
+
+void CheckpointSaver::name_best() {
+  if (RankContext::current().rank() != 0 || options_.directory.empty()) {
+    return;
+  }
+  const std::filesystem::path folder = options_.directory;
+  std::string name = best_ ? checkpoint_name(best_->step) : std::string();
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder / name, error)) {
+    name.clear();  // in the folder of the run that this one goes on with
+  }
+  if (name == named_best_) {
+    return;
+  }
+  const std::string file = (folder / kBestFile).string();
+  try {
+    if (name.empty()) {
+      std::filesystem::remove(file, error);
+      check<IoError>(!error, file, ": cannot be removed: ", error.message());
+    } else {
+      const nlohmann::ordered_json text = {{"step", best_->step},
+                                           {"checkpoint", name},
+                                           {"metric", best_->metric},
+                                           {"value", best_->value}};
+      write_file_atomically(file, text.dump(2) + "\n");
+    }
+    named_best_ = name;
+  } catch (const IoError& failure) {
+    // The checkpoint that the file still names stays, and so does the best one.
+    log_error(concat("THE BEST CHECKPOINT COULD NOT BE NAMED: ", failure.what(),
+                     ". The next save tries again"));
+  }
+}
+
 void CheckpointSaver::note_failure(const std::string& what) {
+  forget_candidates();
   if (!failed_step_) {
     failed_step_ = writing_step_;
   }
@@ -221,6 +275,7 @@ void CheckpointSaver::accept() {
   accepted_while_writing_ = writer_ != nullptr;
   if (saved_step_ != proven_step_) {
     proven_step_ = saved_step_;
+    best_before_ = best_;
     remove_old();
   }
 }
@@ -242,9 +297,7 @@ void CheckpointSaver::remove_old() {
   }
   std::vector<std::string> kept;
   if (best_) {
-    char name[32];
-    std::snprintf(name, sizeof(name), "step_%08lld", static_cast<long long>(best_->step));
-    kept.emplace_back(name);
+    kept = {checkpoint_name(best_->step), named_best_};
   }
   if (observer_.kept) {
     const std::vector<std::string> more = observer_.kept();
@@ -274,6 +327,10 @@ std::string CheckpointSaver::set_unproven_aside() {
   }
   if (RankContext::current().rank() == 0) {
     set_checkpoint_aside(newest_, concat(kSpoiltPrefix, *saved_step_));
+  }
+  if (best_ && best_->step == saved_step_) {
+    best_ = best_before_;
+    name_best();
   }
   return concat("\nThe weights saved at step ", *saved_step_, " are spoilt: they are now in ",
                 options_.directory, "/", kSpoiltPrefix, *saved_step_, ".");

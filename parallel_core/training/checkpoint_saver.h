@@ -64,14 +64,24 @@ class CheckpointSaver {
 
   /// A step has had a finite loss with the weights of all saves so far.
   void accept();
-  /// The evaluation whose step's checkpoint is kept, once it is there, until another one is named.
-  const std::optional<BestEvaluation>& best() const { return best_; }
-  void set_best(const std::optional<BestEvaluation>& best) { best_ = best; }
+
+  /// The evaluation that the next one is held against: the last one proposed whose checkpoint may
+  /// still come to be, or else the one of best_saved().
+  std::optional<BestEvaluation> best() const;
+  /// An evaluation better than best(), whose step is saved next. Only when its checkpoint is on
+  /// disk it takes the place of the one before, in best.json and as the checkpoint that is kept; if
+  /// its save fails it is forgotten.
+  void propose_best(const BestEvaluation& best) { candidates_.push_back(best); }
+  /// Of a run that goes on. best.json is made to name its checkpoint if that is in this folder, and
+  /// removed if it is not.
+  void take_up_best(const std::optional<BestEvaluation>& best);
 
   std::optional<int64_t> saved_step() const { return saved_step_; }
+  /// What the last one has taken.
+  std::optional<int64_t> saved_bytes() const { return saved_bytes_; }
   std::optional<int64_t> proven_step() const { return proven_step_; }
   /// Puts aside the newest checkpoint if no step has shown its weights good, and says so; else an
-  /// empty text. For a run that has diverged.
+  /// empty text. If it was the best, the one before is again. For a run that has diverged.
   std::string set_unproven_aside();
   /// Steps since the last save that has succeeded are at risk: for the log.
   bool has_failed() const { return failed_step_.has_value(); }
@@ -85,7 +95,12 @@ class CheckpointSaver {
   void complete();
   void note_success(const std::string& folder);
   void note_failure(const std::string& what);
+  /// Evaluations up to the step whose save has ended.
+  void forget_candidates();
   void remove_old();
+  /// Makes best.json name the best checkpoint, or be absent where there is none. On rank 0; a
+  /// failure is a loud warning, and the next save tries again.
+  void name_best();
   /// With keep_checkpoint_per_n_minutes: whether this one is kept for good.
   bool begins_interval();
 
@@ -99,12 +114,16 @@ class CheckpointSaver {
   int64_t writing_step_ = 0;
   std::chrono::steady_clock::time_point last_save_;
   std::optional<int64_t> saved_step_;
+  std::optional<int64_t> saved_bytes_;
   std::optional<int64_t> proven_step_;
   bool accepted_while_writing_ = false;
   std::string newest_;
   std::vector<std::string> passing_;  // that later ones take the place of; see begins_interval
   std::optional<std::chrono::steady_clock::time_point> interval_start_;
-  std::optional<BestEvaluation> best_;
+  std::optional<BestEvaluation> best_;         // its checkpoint is on disk
+  std::optional<BestEvaluation> best_before_;  // the one before, until best_ is proven
+  std::vector<BestEvaluation> candidates_;     // their checkpoints are not on disk yet
+  std::string named_best_;                     // the checkpoint in best.json, on rank 0
   Observer observer_;
   std::optional<int64_t> failed_step_;  // since when nothing could be saved
   int64_t retry_step_ = 0;

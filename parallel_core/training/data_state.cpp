@@ -247,6 +247,10 @@ void compare_examples(const ExampleState& now,
   const auto shown = [](const std::string& crc64) {
     return crc64.empty() ? std::string("none") : concat("one with checksum ", crc64);
   };
+  if (!now.chat_date.empty() || !then.chat_date.empty()) {
+    const auto day = [](const std::string& date) { return date.empty() ? "none" : date; };
+    compare("dataset_config.chat_date", day(now.chat_date), day(then.chat_date));
+  }
   compare("the chat template", shown(now.template_crc64), shown(then.template_crc64));
 }
 
@@ -260,12 +264,16 @@ Json examples_json(const ExampleState& examples) {
     }
     files.push_back(std::move(entry));
   }
-  return {{"files", std::move(files)},
-          {"packing", examples.packing},
-          {"long_examples", examples.long_examples},
-          {"loss", examples.loss},
-          {"eod", examples.eod},
-          {"chat_template_crc64", examples.template_crc64}};
+  Json json = {{"files", std::move(files)},
+               {"packing", examples.packing},
+               {"long_examples", examples.long_examples},
+               {"loss", examples.loss},
+               {"eod", examples.eod},
+               {"chat_template_crc64", examples.template_crc64}};
+  if (!examples.chat_date.empty()) {
+    json["chat_date"] = examples.chat_date;
+  }
+  return json;
 }
 
 ExampleState read_examples(StateObject object, const std::string& source) {
@@ -284,6 +292,9 @@ ExampleState read_examples(StateObject object, const std::string& source) {
   examples.loss = object.text("loss");
   examples.eod = object.integer("eod", -1);
   examples.template_crc64 = object.checksum("chat_template_crc64", /*may_be_empty=*/true);
+  if (object.has("chat_date")) {
+    examples.chat_date = object.text("chat_date");
+  }
   object.finish();
   return examples;
 }

@@ -50,6 +50,7 @@ struct ExampleState {
   std::string loss;
   int64_t eod = -1;            ///< the token that ends a text, or -1
   std::string template_crc64;  ///< of the template and its tokens; empty: there is none
+  std::string chat_date;       ///< YYYY-MM-DD, where the template asks for the day; else empty
   bool operator==(const ExampleState&) const = default;
 };
 

@@ -10,6 +10,9 @@ namespace tapestry {
 
 namespace {
 
+// Losses that are compared at either end of a run.
+constexpr size_t kComparedLosses = 10;
+
 std::string remedy(const std::string& text) { return "\n  - " + text; }
 
 bool has_warmup(const OptimizerConfig& optimizer) {
@@ -27,13 +30,21 @@ void DivergenceWatch::observe(int64_t step, const StepResult& result) {
   loss_ = result.loss;
   grad_norm_ = result.grad_norm;
   loss_scale_ = result.loss_scale;
+  if (first_losses_.size() < kComparedLosses) {
+    first_losses_.push_back(loss_);
+  }
+  last_losses_.push_back(loss_);
+  if (last_losses_.size() > kComparedLosses) {
+    last_losses_.pop_front();
+  }
   // An update in the backward pass does not look at its gradients: the norm tells.
   if (result.finite && std::isfinite(result.loss) && std::isfinite(result.grad_norm)) {
-    streak_ = 0;
-    last_finite_step_ = step;
-    last_finite_lr_ = result.lr.empty() ? 0 : *std::max_element(result.lr.begin(), result.lr.end());
+    past_.in_a_row = 0;
+    past_.last_finite_step = step;
+    past_.last_finite_lr =
+        result.lr.empty() ? 0 : *std::max_element(result.lr.begin(), result.lr.end());
   } else {
-    ++streak_;
+    ++past_.in_a_row;
   }
 }
 
@@ -41,28 +52,69 @@ bool DivergenceWatch::loss_is_finite() const { return std::isfinite(loss_); }
 
 bool DivergenceWatch::has_diverged() const {
   const auto& limit = config_.training_config.max_nonfinite_steps;
-  return limit && streak_ >= *limit;
+  return limit && past_.in_a_row >= *limit;
 }
 
 bool DivergenceWatch::ends_badly() const {
-  return steps_ > 0 && (!loss_is_finite() || streak_ == steps_);
+  return steps_ > 0 && (!loss_is_finite() || past_.last_finite_step == 0);
+}
+
+std::string DivergenceWatch::worse_than_it_began() const {
+  const auto compared = std::min<int64_t>(steps_ / 2, static_cast<int64_t>(first_losses_.size()));
+  if (compared == 0) {
+    return {};
+  }
+  const double before = *std::max_element(first_losses_.begin(), first_losses_.begin() + compared);
+  const double after = *std::min_element(last_losses_.end() - compared, last_losses_.end());
+  const double chance = std::log(static_cast<double>(config_.model_config.vocab_size));
+  const bool worse_than_chance = after > 1.25 * before && after > chance + 1;
+  const bool much_worse = compared == kComparedLosses && after > 2 * before;
+  // Also false for a loss that is not finite, which ends_badly tells.
+  if (!(after > before + 1 && (worse_than_chance || much_worse)) || !loss_is_finite()) {
+    return {};
+  }
+  std::string text = concat("the run ends worse than it began: the lowest loss of its last ",
+                            compared, compared == 1 ? " step is " : " steps is ", after,
+                            ", the highest of its first ", compared, " was ", before);
+  if (worse_than_chance) {
+    text += concat("; a model that knows nothing, with the same probability for each of ",
+                   config_.model_config.vocab_size, " ids, has ", chance);
+  }
+  return text + ". What may help:" + step_size_remedies();
 }
 
 std::string DivergenceWatch::report() const {
-  std::string text = streak_ == 1
-                         ? concat("step ", last_step_, " was not finite")
-                         : concat("the last ", streak_, " steps (", last_step_ - streak_ + 1,
-                                  " to ", last_step_, ") were not finite");
+  std::string text = past_.in_a_row == 1 ? concat("step ", last_step_, " was not finite")
+                                         : concat("the last ", past_.in_a_row, " steps (",
+                                                  last_step_ - past_.in_a_row + 1, " to ",
+                                                  last_step_, ") were not finite");
   text += concat(": the loss is ", without_nan_sign(loss_), ", the norm of the gradients ",
                  without_nan_sign(grad_norm_));
   if (config_.optimizer_config.optimizer_in_backward) {
     text += "; the weights were updated all the same (optimizer_in_backward)";
-  } else if (last_finite_step_ > 0) {
-    text += concat("; the weights have not changed since step ", last_finite_step_);
+  } else if (past_.last_finite_step > 0) {
+    text += concat("; the weights have not changed since step ", past_.last_finite_step);
   } else {
     text += "; the weights are those that the run began with";
   }
   return text + ". What may help:" + remedies();
+}
+
+std::string DivergenceWatch::step_size_remedies() const {
+  const OptimizerConfig& optimizer = config_.optimizer_config;
+  std::string text =
+      remedy(concat("a lower optimizer_config.learning_rate (it is ", optimizer.learning_rate,
+                    past_.in_a_row > 0 && past_.last_finite_step > 0
+                        ? concat(", and was ", past_.last_finite_lr, " at step ",
+                                 past_.last_finite_step, ", the last one that was finite")
+                        : std::string(),
+                    ")", has_warmup(optimizer) ? "" : ", or optimizer_config.lr_warmup_iters"));
+  if (!gradient_clipping(config_)) {
+    text += remedy(optimizer.optimizer_in_backward
+                       ? "clipping by value, which is off: training_config.grad_clip_kwargs"
+                       : "clipping, which is off: optimizer_config.clip_grad: 1.0");
+  }
+  return text;
 }
 
 std::string DivergenceWatch::remedies() const {
@@ -80,18 +132,8 @@ std::string DivergenceWatch::remedies() const {
                                 "training_config.max_nonfinite_steps")
                        : concat("a smaller training_config.loss_scale (it is ", loss_scale_, ")"));
   }
-  if (last_finite_step_ > 0 || optimizer.optimizer_in_backward) {
-    text += remedy(
-        concat("a lower optimizer_config.learning_rate (it is ", optimizer.learning_rate,
-               last_finite_step_ > 0 ? concat(", and was ", last_finite_lr_, " at step ",
-                                              last_finite_step_, ", the last one that was finite")
-                                     : std::string(),
-               ")", has_warmup(optimizer) ? "" : ", or optimizer_config.lr_warmup_iters"));
-    if (!gradient_clipping(config_)) {
-      text += remedy(optimizer.optimizer_in_backward
-                         ? "clipping by value, which is off: training_config.grad_clip_kwargs"
-                         : "clipping, which is off: optimizer_config.clip_grad: 1.0");
-    }
+  if (past_.last_finite_step > 0 || optimizer.optimizer_in_backward) {
+    text += step_size_remedies();
   } else if (!training.load_checkpoint.empty()) {
     text += remedy(concat("other weights: those of training_config.load_checkpoint ",
                           training.load_checkpoint, " give no finite step here"));

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
+#include <vector>
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/training/train_one_step.h"
+#include "parallel_core/training/trainer_state.h"
 
 namespace tapestry {
 
@@ -22,8 +25,21 @@ class DivergenceWatch {
   bool loss_is_finite() const;
   /// The last training_config.max_nonfinite_steps steps were not finite.
   bool has_diverged() const;
-  /// A run that ends here has failed: its last loss is not finite, or none of its steps was.
+  /// A run that ends here has failed: its last loss is not finite, or none of its steps was, those
+  /// before it was gone on with among them.
   bool ends_badly() const;
+  /// What a run has come to that ends here with a finite loss, but worse than it began; empty for
+  /// any other. Of n steps of this start the first and the last w = min(10, n / 2) are compared:
+  /// the lowest of the last losses lies more than 1 above the highest of the first, and
+  ///   - above 1.25 times it and above ln(vocab_size) + 1, where giving every id the same
+  ///     probability would be better; or
+  ///   - for w = 10, above twice it.
+  /// Neither is what single batches, a resumed or a fine-tuned model do by chance.
+  std::string worse_than_it_began() const;
+
+  /// What a run that goes on has to know of its earlier steps.
+  const PastOfDivergence& past() const { return past_; }
+  void set_past(const PastOfDivergence& past) { past_ = past; }
 
   /// Which steps were not finite, since when the weights have not changed, and what may help, by
   /// what is configured: a sentence, and a line for each remedy.
@@ -31,16 +47,17 @@ class DivergenceWatch {
 
  private:
   std::string remedies() const;
+  std::string step_size_remedies() const;
 
   const AllConfig& config_;
   int64_t steps_ = 0;
   int64_t last_step_ = 0;
-  int64_t last_finite_step_ = 0;  // 0: there was none
-  double last_finite_lr_ = 0;     // of its update, the largest of all groups
-  int64_t streak_ = 0;            // steps since then
+  PastOfDivergence past_;
   double loss_ = 0;
   double grad_norm_ = 0;
   double loss_scale_ = 1;
+  std::vector<double> first_losses_;  // as many of this start's as are compared
+  std::deque<double> last_losses_;
 };
 
 }  // namespace tapestry

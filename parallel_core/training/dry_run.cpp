@@ -14,6 +14,7 @@
 #include "autograd/kernels/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/render.h"
+#include "parallel_core/data/text_files.h"
 #include "parallel_core/data/text_source.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
@@ -23,6 +24,7 @@
 #include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/adapter_run.h"
+#include "parallel_core/training/disk_room.h"
 #include "parallel_core/training/get_model.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/output_folder.h"
@@ -41,15 +43,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kSmallModel = 200'000'000;  // parameters that are quickly initialised
-
-// The folder itself, or the nearest one above it that exists.
-fs::path existing_folder(fs::path folder) {
-  folder = fs::absolute(folder);
-  while (!fs::exists(folder) && folder.has_relative_path()) {
-    folder = folder.parent_path();
-  }
-  return folder;
-}
 
 // The default text becomes tokens on first use. Whether it has.
 bool is_prepared(const DatasetConfig& d) {
@@ -83,7 +76,9 @@ std::string opened_data_text(const AllConfig& config, const ResumePoint* resume)
 std::string data_text(const AllConfig& config, const ResumePoint* resume) {
   const DatasetConfig& d = config.dataset_config;
   if (d.text) {
-    const std::vector<std::string> remarks = data::check_text_files(*d.text);
+    check_tokenizer_of_weights(config);
+    const std::vector<std::string> remarks =
+        data::check_text_files(data::text_files(*d.text, "dataset_config.text"));
     if (data::text_is_prepared(*d.text, corpus_options(config))) {
       return opened_data_text(config, resume);
     }
@@ -96,8 +91,10 @@ std::string data_text(const AllConfig& config, const ResumePoint* resume) {
   }
   if (!d.data_path && !d.train_data_path && !d.step_data_dir && !d.sft_data_path &&
       !is_prepared(d)) {
+    check_tokenizer_of_weights(config);
+    const std::string remark = check_dataset_dir(d);
     return concat("the default text, which is turned into tokens in ", d.dataset_dir,
-                  " on first use; not opened");
+                  " on first use; not opened", remark.empty() ? "" : "; ", remark);
   }
   return opened_data_text(config, resume);
 }
@@ -195,21 +192,6 @@ std::string folder_text(const TrainingConfig& training) {
                            : "; a new one needs --overwrite or another output_dir");
 }
 
-std::string disk_text(const AllConfig& config) {
-  const CheckpointSize size = checkpoint_size(config, get_data_parallel_world_size());
-  const fs::path folder = existing_folder(config.training_config.output_dir);
-  std::error_code error;
-  const fs::space_info space = fs::space(folder, error);
-  const auto free = static_cast<int64_t>(error ? 0 : space.available);
-  const std::string text = concat("a checkpoint takes about ", size_text(size.one), ", at most ",
-                                  size.count, " at a time ", size_text(size.at_most), "; ",
-                                  size_text(free), " are free in ", folder.string());
-  check<ValueError>(error || size.count == 0 || size.one <= free, text,
-                    "; there is no room for one. Choose another training_config.output_dir, or "
-                    "make room");
-  return text + (size.at_most <= free ? "" : ": too little for all of them");
-}
-
 // One where this process stands for a layout of several ranks.
 int64_t data_parallel_size_of(const AllConfig& config, int ranks) {
   const ModelParallelConfig& p = config.parallel_config;
@@ -219,26 +201,6 @@ int64_t data_parallel_size_of(const AllConfig& config, int ranks) {
 }
 
 }  // namespace
-
-CheckpointSize checkpoint_size(const AllConfig& config, int64_t data_parallel_size) {
-  const TrainingConfig& t = config.training_config;
-  CheckpointSize size;
-  size.one = static_cast<int64_t>(saved_bytes(config));
-  const int64_t steps = total_training_iters(config, data_parallel_size);
-  int64_t saves = t.save_last ? 1 : 0;
-  if (t.save_interval) {
-    // Without a number of steps there may be any number of them.
-    saves +=
-        steps > 0 ? (steps - (t.save_last ? 1 : 0)) / *t.save_interval : t.keep_checkpoint_max + 1;
-  }
-  if (t.save_interval_seconds) {
-    saves = t.keep_checkpoint_max + 1;  // nobody knows how many
-  }
-  size.count =
-      t.keep_checkpoint_per_n_minutes > 0 ? saves : std::min(saves, t.keep_checkpoint_max + 1);
-  size.at_most = size.count * size.one;
-  return size;
-}
 
 void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream& out) {
   const ModelParallelConfig& p = config.parallel_config;
@@ -314,7 +276,7 @@ void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream
   }
   show("output", [&] { return folder_text(t); });
   out << checkpoint_plan(t) << "\n";
-  show("disk", [&] { return disk_text(config); });
+  show("disk", [&] { return disk_room_text(config, get_data_parallel_world_size()); });
   show("expected time", [&] {
     const int64_t done = resume ? resume->trainer.position.seen : 0;
     const int64_t steps = total_training_iters(config, data_parallel_size);

@@ -26,12 +26,4 @@ struct DryRunOptions {
 /// are refused, data, weights, memory, a disk without room for one checkpoint.
 void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream& out);
 
-/// Bytes of the largest number of checkpoints that a run has on disk at one time, and of one.
-struct CheckpointSize {
-  int64_t one = 0;
-  int64_t at_most = 0;  ///< keep_checkpoint_max and the one that is being written
-  int64_t count = 0;    ///< of them
-};
-CheckpointSize checkpoint_size(const AllConfig& config, int64_t data_parallel_size);
-
 }  // namespace tapestry

@@ -1,6 +1,7 @@
 #include "parallel_core/training/metrics.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -234,10 +235,12 @@ MetricsWriter::MetricsWriter(const std::string& path, std::optional<int64_t> res
   if (resume_step) {
     keep_steps_until(path, *resume_step);
   }
-  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (file_ < 0) {
+  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  struct stat status {};
+  if (file_ < 0 || ::fstat(file_, &status) != 0) {
     throw_io_error(path_, "be written", errno);
   }
+  is_regular_ = S_ISREG(status.st_mode);
 }
 
 MetricsWriter::~MetricsWriter() { ::close(file_); }
@@ -265,6 +268,29 @@ void MetricsWriter::write(const StepRecord& record, const StepResult& result) {
     }
     done += static_cast<size_t>(written);
   }
+  if (is_regular_ && !reads_back(before, line)) {
+    const bool shortened = ::ftruncate(file_, before) == 0;
+    throw StorageError(
+        concat(path_, ": reads back other bytes than were written; the medium or its ",
+               "driver is at fault", shortened ? "" : ", and it ends in half a line"));
+  }
+}
+
+bool MetricsWriter::reads_back(off_t begin, const std::string& line) const {
+  std::string found(line.size(), '\0');
+  size_t done = 0;
+  while (done < found.size()) {
+    const ssize_t got =
+        ::pread(file_, found.data() + done, found.size() - done, begin + static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got <= 0) {
+      return false;
+    }
+    done += static_cast<size_t>(got);
+  }
+  return found == line;
 }
 
 }  // namespace tapestry

@@ -1,6 +1,8 @@
 // metrics.jsonl: one line a step, numbers in full precision.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -54,15 +56,19 @@ class MetricsWriter {
   MetricsWriter& operator=(const MetricsWriter&) = delete;
   ~MetricsWriter();
 
-  /// StorageError if the disk is full; the file then ends with the last whole line.
+  /// StorageError if the disk is full, or says that it has written and has not; the file then ends
+  /// with the last whole line.
   void write(const StepRecord& record, const StepResult& result);
   /// Brings what was written onto the disk, so that a checkpoint never knows of steps which the
   /// file has lost in a power failure. IoError or StorageError.
   void sync();
 
  private:
+  bool reads_back(off_t begin, const std::string& line) const;
+
   std::string path_;
   int file_ = -1;
+  bool is_regular_ = false;  // can be read back
 };
 
 }  // namespace tapestry

@@ -1,6 +1,7 @@
 #include "parallel_core/training/norm_spikes.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tapestry {
 
@@ -27,6 +28,13 @@ void NormSpikes::observe(double norm) {
     state_.norms.push_back(norm);
     const auto surplus = static_cast<int64_t>(state_.norms.size()) - options_.window;
     state_.norms.erase(state_.norms.begin(), state_.norms.begin() + std::max<int64_t>(surplus, 0));
+  }
+}
+
+void NormSpikes::set_state(State state) {
+  state_ = std::move(state);
+  if (!options_.factor) {
+    state_.norms.clear();
   }
 }
 

@@ -10,9 +10,9 @@
 
 namespace tapestry {
 
-/// Tells spikes by monitor_config's absolute threshold, or by one relative to the median of the
-/// last norms that were none, and counts those in a row. All ranks have the same norms and so come
-/// to the same conclusions.
+/// Of losses as of norms: tells spikes by monitor_config's absolute threshold, or by one relative
+/// to the median of the last norms that were none, and counts those in a row. All ranks have the
+/// same norms and so come to the same conclusions.
 class NormSpikes {
  public:
   struct Options {
@@ -36,7 +36,8 @@ class NormSpikes {
     std::vector<double> norms;  ///< the last ones that were no spikes, oldest first
   };
   const State& state() const { return state_; }
-  void set_state(State state) { state_ = std::move(state); }
+  /// Norms of a run that had a factor are of no use to one without.
+  void set_state(State state);
 
  private:
   Options options_;

@@ -4,10 +4,9 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -58,10 +57,7 @@ std::map<int64_t, std::vector<double>> read_abnormal_norms(const std::string& pa
   if (!std::filesystem::exists(path)) {
     return record;
   }
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  const auto json = nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  const auto json = nlohmann::json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
   check<IoError>(json.is_object(), path, ": is not an object of steps and their norms");
   for (const auto& [step, norms] : json.items()) {
     int64_t number = 0;
@@ -82,9 +78,7 @@ std::map<int64_t, std::vector<double>> read_abnormal_norms(const std::string& pa
 }  // namespace
 
 AbnormalNormWatch::AbnormalNormWatch(const AllConfig& config)
-    : config_(config),
-      spikes_(norm_spike_options(config)),
-      path_(config.training_config.output_dir + "/abnormal_global_norm.json") {
+    : path_(config.training_config.output_dir + "/abnormal_global_norm.json") {
   all_or_none(get_world_group(), [&] {
     if (RankContext::current().rank() == 0) {
       record_ = read_abnormal_norms(path_);
@@ -107,12 +101,10 @@ void AbnormalNormWatch::write() const {
 
 void AbnormalNormWatch::after(FinishedStep& step) {
   const double norm = step.result.grad_norm;
-  const bool spike = spikes_.is_spike(norm);
-  const std::string threshold = config::number_text(spikes_.threshold());
-  spikes_.observe(norm);
-  if (!spike) {
+  if (!step.result.norm_is_spike) {
     return;
   }
+  const std::string threshold = config::number_text(step.result.norm_threshold);
   const Tensor known = zeros({1}, kInt32);
   all_or_none(get_world_group(), [&] {
     if (RankContext::current().rank() == 0) {

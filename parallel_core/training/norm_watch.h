@@ -33,15 +33,13 @@ class SkipWatch final : public StepObserver {
 /// knows the steps and their norms: {"300": [3.3], "600": [4.1, 4.2]}.
 class AbnormalNormWatch final : public StepObserver {
  public:
-  /// Reads the record on rank 0; IoError if it is none. The configuration outlives the object.
+  /// Reads the record on rank 0; IoError if it is none.
   explicit AbnormalNormWatch(const AllConfig& config);
   void after(FinishedStep& step) override;
 
  private:
   void write() const;
 
-  const AllConfig& config_;
-  NormSpikes spikes_;
   std::string path_;
   std::map<int64_t, std::vector<double>> record_;  // on rank 0
 };

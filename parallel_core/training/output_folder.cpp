@@ -349,6 +349,10 @@ std::string OutputFolder::move_later_aside(const std::string& checkpoint) {
         fs::copy_file(output / name, aside / name);
       }
     }
+    // Which of them was the best; the run that goes on says anew which of its own is.
+    if (const fs::path best = fs::path("checkpoint") / "best.json"; fs::exists(output / best)) {
+      fs::copy_file(output / best, aside / best);
+    }
     for (const fs::path& path : later) {
       fs::rename(output / path, aside / path);
     }

@@ -183,6 +183,27 @@ void go_on_with(const ResumePoint& point,
   }
 }
 
+// Of a run whose best checkpoint is gone, removed by hand or spoilt, the next evaluation is the
+// best.
+void forget_best_that_is_gone(TrainerState& trainer,
+                              const std::string& checkpoint,
+                              const std::string& own_folder,
+                              ProcessGroup& world) {
+  if (!trainer.best) {
+    return;
+  }
+  const std::string name = checkpoint_name(trainer.best->step);
+  const fs::path beside = fs::path(checkpoint).parent_path();
+  std::error_code none;
+  const bool there =
+      fs::is_directory(beside / name, none) || fs::is_directory(fs::path(own_folder) / name, none);
+  if (all_gather_text(world, there ? "there" : "").front().empty()) {
+    log_warning(concat("the best checkpoint, ", (beside / name).string(),
+                       ", is not there any more; the next evaluation is the best anew"));
+    trainer.best.reset();
+  }
+}
+
 // Files look the same to all ranks, but one may see a new one later than the others.
 bool is_started_again_on_first_rank(const AllConfig& config, const PretrainOptions& options) {
   const bool own = !options.overwrite && is_started_again(config.training_config);
@@ -251,6 +272,14 @@ void check_world_size(const ModelParallelConfig& config, int world_size) {
                     config.context_parallel_size, " need ", model,
                     " ranks, or a multiple of it; this job has ", world_size,
                     "; start it with mpirun -n ", model, " or RANKS=", model, " pretrain_gpt.sh");
+  const int64_t data = world_size / model;
+  const int64_t meant = config.data_parallel_size.value_or(data);
+  check<ValueError>(data == meant, "parallel_config.data_parallel_size is ", meant,
+                    ", but the ranks of this job, ", world_size, ", leave ", data,
+                    " for data parallelism (ranks / tensor x pipeline x context parallel size); "
+                    "start it with mpirun -n ",
+                    meant * model, " or RANKS=", meant * model,
+                    " pretrain_gpt.sh, or leave the key out");
 }
 
 void check_expert_ranks(const AllConfig& config, int world_size) {
@@ -371,6 +400,13 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   const bool first = RankContext::current().rank() == 0;
   if (first) {
     remove_unfinished_checkpoints(output + "/checkpoint");
+  }
+  if (!options.model && !options.rehearsed_steps) {
+    all_or_none(*options.world, [&] {
+      if (first) {
+        log_detail("disk: " + disk_room_text(config, get_data_parallel_world_size()));
+      }
+    });
   }
   const std::optional<ResumePoint> resume =
       find_resume_point(config, *options.world, started_again);
@@ -514,7 +550,14 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   if (resume) {
     go_on_with(*resume, config.training_config, *model, *optimizer, cell);
     trainer = resume->trainer;
+    forget_best_that_is_gone(trainer, resume->checkpoint, output + "/checkpoint", *options.world);
   }
+  HfSource beside_weights;  // of the first rank, which writes the files
+  all_or_none(*options.world, [&] {
+    if (first) {
+      beside_weights = hf_source_of(config, data, weights);
+    }
+  });
   // Nothing that the run begins with can be wrong any more.
   if (options.overwrite || options.replace) {
     options.world->barrier();  // every rank has read what may be moved now
@@ -555,9 +598,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   checkpoint.directory = options.rehearsed_steps ? std::string() : output + "/checkpoint";
   checkpoint.keep_max = t.keep_checkpoint_max;
   checkpoint.resolved_config = resolved;
-  checkpoint.tokenizer_model = data.tokenizer_model;
-  checkpoint.tokenizer_in_source = config.dataset_config.tokenizer_type == "huggingface";
-  checkpoint.source = hf_source_of(config, data, weights);
+  checkpoint.source = std::move(beside_weights);
   checkpoint.adapter_config = adapter.adapter_config;
   checkpoint.base_model = adapter.base_model;
   checkpoint.max_shard_bytes = static_cast<uint64_t>(t.max_shard_size);
@@ -598,6 +639,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   }
   train_options.memory_watch = memory_watch ? &*memory_watch : nullptr;
   train_options.checkpoint = std::move(checkpoint);
+  train_options.tokenizer_model = data.tokenizer_model;
   train_options.stop_requested = stop_of_all(options, t.exit_duration_in_mins);
   train_options.start = data.start;
   train_options.total_steps = total_steps(config, data.opened.in_run());

@@ -14,6 +14,7 @@
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/logging.h"
+#include "parallel_core/training/memory_estimate.h"
 
 namespace tapestry {
 
@@ -45,9 +46,13 @@ RunCheckpoints::RunCheckpoints(TrainOneStepCell& cell,
       options_(options),
       watch_(config),
       saver_(cell.network(), cell.optimizer(), config, options.checkpoint),
+      // Of a model of the user's the first save tells.
+      disk_(options.checkpoint.directory,
+            cell.network().has_file_names_of_config() ? static_cast<int64_t>(saved_bytes(config))
+                                                      : 0),
       acceptance_(*this),
       trainer_(options.trainer.value_or(TrainerState{})) {
-  saver_.set_best(trainer_.best);
+  saver_.take_up_best(trainer_.best);
   if (config.monitor_config.use_checkpoint_health_monitor &&
       !options.checkpoint.directory.empty()) {
     keep_health();
@@ -107,6 +112,12 @@ void RunCheckpoints::write_health() const {
   }
 }
 
+void RunCheckpoints::load_past(const TrainerState& state) {
+  if (state.divergence) {
+    watch_.set_past(*state.divergence);
+  }
+}
+
 std::string RunCheckpoints::aftermath() {
   end_progress();
   saver_.finish();
@@ -133,14 +144,19 @@ void RunCheckpoints::save(bool last) {
   for (StepObserver* observer : options_.observers) {
     observer->flush();
   }
+  saver_.finish();  // whether a best one is on disk has to be known
   std::string state;
   if (options_.trainer) {
     trainer_.position = cell_.position();
     trainer_.scaler = cell_.grad_scaler().state();
     trainer_.generator = RankContext::current().default_generator().state();
     trainer_.best = saver_.best();
-    if (const NormSpikes* spikes = cell_.norm_spikes()) {
-      trainer_.norm_spikes = spikes->state();
+    // What this start did not look at is old by now.
+    trainer_.norm_spikes =
+        cell_.norm_spikes() == nullptr ? std::nullopt : std::optional(cell_.norm_spikes()->state());
+    trainer_.autopsy.reset();
+    for (const StepObserver* piece : pieces_) {
+      piece->save_past(trainer_);
     }
     trainer_.data = options_.data_state ? options_.data_state(next_) : std::string();
     state = trainer_state_json(trainer_);
@@ -155,7 +171,8 @@ void RunCheckpoints::save(bool last) {
 // Whether the step's evaluation is the best so far, by best_metric_comparison.
 bool RunCheckpoints::is_best(const StepRecord& record) {
   const TrainingConfig& t = config_.training_config;
-  if (!record.eval_loss || !t.best_metric_comparison || !watch_.loss_is_finite()) {
+  if (options_.checkpoint.directory.empty() || !record.eval_loss || !t.best_metric_comparison ||
+      !watch_.loss_is_finite()) {
     return false;
   }
   const bool by_loss = t.eval_metric.value_or("loss") == "loss";
@@ -163,7 +180,7 @@ bool RunCheckpoints::is_best(const StepRecord& record) {
   if (!is_better(t, value, saver_.best())) {
     return false;
   }
-  saver_.set_best(BestEvaluation{
+  saver_.propose_best(BestEvaluation{
       .metric = by_loss ? "loss" : "perplexity", .value = value, .step = record.step});
   return true;
 }
@@ -171,6 +188,10 @@ bool RunCheckpoints::is_best(const StepRecord& record) {
 void RunCheckpoints::accept(const FinishedStep& step) {
   watch_.observe(step.record.step, step.result);
   saver_.poll();
+  if (saver_.saved_bytes()) {
+    disk_.set_bytes(*saver_.saved_bytes());
+  }
+  disk_.observe(step.record.step);
   if (watch_.loss_is_finite()) {
     saver_.accept();
   }
@@ -204,6 +225,20 @@ void RunCheckpoints::end(bool stopped_on_request) {
     save(/*last=*/true);
     saver_.accept();
   }
+  const std::string worse = watch_.worse_than_it_began();
+  if (worse.empty()) {
+    return;
+  }
+  // Who has stopped it means to look, or to go on.
+  if (stopped_on_request) {
+    log_warning(worse);
+    return;
+  }
+  throw RuntimeError(concat("training: ", worse,
+                            saver_.saved_step()
+                                ? concat("\nThe weights of step ", *saver_.saved_step(),
+                                         " are saved all the same; earlier ones may be better.")
+                                : std::string()));
 }
 
 }  // namespace tapestry

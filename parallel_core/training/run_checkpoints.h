@@ -10,6 +10,7 @@
 #include "parallel_core/config/config.h"
 #include "parallel_core/training/checkpoint_health.h"
 #include "parallel_core/training/checkpoint_saver.h"
+#include "parallel_core/training/disk_room.h"
 #include "parallel_core/training/divergence.h"
 #include "parallel_core/training/step_observer.h"
 #include "parallel_core/training/training.h"
@@ -29,11 +30,17 @@ class RunCheckpoints final : public StepObserver {
   /// The first piece of the loop: ends saves that are done, and lets checkpoints go that the step's
   /// finite loss has made superfluous, whatever the other pieces find.
   StepObserver& acceptance() { return acceptance_; }
+  /// All pieces of the loop, this one among them: what they know of the past goes with every
+  /// checkpoint. They outlive the object.
+  void set_pieces(std::vector<StepObserver*> pieces) { pieces_ = std::move(pieces); }
+  void save_past(TrainerState& state) const override { state.divergence = watch_.past(); }
+  void load_past(const TrainerState& state) override;
   /// RuntimeError where the run has diverged, TrainingStopped with step.failure where there is one;
   /// both say what is saved.
   void after(FinishedStep& step) override;
   /// After the last step: a save under way ends, the last checkpoint is written. RuntimeError for a
-  /// run that ends badly (DivergenceWatch).
+  /// run that ends badly, or that went to its end and was worse there than at its beginning
+  /// (DivergenceWatch); the latter is saved nevertheless.
   void end(bool stopped_on_request);
 
  private:
@@ -63,8 +70,10 @@ class RunCheckpoints final : public StepObserver {
   const TrainOptions& options_;
   DivergenceWatch watch_;
   CheckpointSaver saver_;
+  DiskWatch disk_;
   Acceptance acceptance_;
   TrainerState trainer_;
+  std::vector<StepObserver*> pieces_;
   std::string health_path_;             // empty: nothing is recorded
   HealthRecord health_;                 // on rank 0
   std::map<int64_t, bool> is_healthy_;  // of checkpoints that are not on disk yet

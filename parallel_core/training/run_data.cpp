@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/rank_context.h"
 #include "parallel_core/data/blended_dataset.h"
 #include "parallel_core/data/dataset_fingerprint.h"
 #include "parallel_core/data/default_text.h"
@@ -15,9 +16,12 @@
 #include "parallel_core/data/huggingface/tokenizer_files.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/step_dataset.h"
+#include "parallel_core/data/text_files.h"
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/data/tokenizer_record.h"
+#include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/logging.h"
 #include "parallel_core/training/sft_run_data.h"
 #include "parallel_core/training/take_up_data.h"
 
@@ -192,32 +196,22 @@ std::unique_ptr<data::Tokenizer> tokenizer_of_data(const AllConfig& config, RunD
   return tokenizer;
 }
 
-// The original's scripts take dataset_dir for a folder of MindRecord files. To train on another
-// text than those would be worse than to say that they cannot be read.
-void check_folder_of_texts(const std::string& folder) {
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
-    check<ValueError>(
-        name.find(".mindrecord") == std::string::npos, "dataset_config.dataset_dir ", folder,
-        " holds ", name,
-        ", but MindRecord files are not read; write their text as JSONL and name it in "
-        "dataset_config.text, or their tokens as a Megatron data set in data_path");
-  }
-}
-
 // Prepares dataset_config.text or the default text where that has not been done.
 std::unique_ptr<data::Tokenizer> prepare_on_first_use(const AllConfig& config,
                                                       data::GPTDatasetsConfig& datasets,
                                                       RunData& run) {
   const DatasetConfig& d = config.dataset_config;
-  check_folder_of_texts(d.dataset_dir);
+  check_tokenizer_of_weights(config);
+  const std::string other_data = d.text ? std::string() : check_dataset_dir(d);
   const data::CorpusOptions options = corpus_options(config);
   data::PreparedCorpus corpus =
       d.text ? data::prepare_text(*d.text, options) : data::prepare_default_text(options);
   datasets.data_path = {corpus.prefix};
   run.tokenizer_model = corpus.tokenizer_model;
   run.remarks = std::move(corpus.remarks);
+  if (!other_data.empty()) {
+    run.remarks.push_back(other_data);
+  }
   run.description = concat(
       corpus.prepared ? "prepared " : "found ",
       d.text ? concat("the text as ", corpus.prefix) : "the default text", ": ", corpus.documents,
@@ -374,7 +368,12 @@ RunData open_text(const AllConfig& config, DataUse use, const DataState* resumed
 RunData open_recorded(const AllConfig& config, const DataState* resumed) {
   const std::string& directory = *config.dataset_config.step_data_dir;
   RunData run;
-  auto steps = std::make_unique<data::StepDataSource>(directory, config.model_config.vocab_size);
+  const ModelParallelConfig& layout = config.parallel_config;
+  auto steps = std::make_unique<data::StepDataSource>(
+      directory, config.model_config.vocab_size,
+      data::StepDataSource::ModelRanks{
+          .neighbours = layout.tensor_model_parallel_size * layout.context_parallel_size,
+          .stages = layout.pipeline_model_parallel_size});
   check<ValueError>(steps->seq_length() == config.model_config.seq_length,
                     "dataset_config.step_data_dir ", directory, ": rows have ", steps->seq_length(),
                     " tokens, model_config.seq_length is ", config.model_config.seq_length);
@@ -431,23 +430,61 @@ bool has_steps_left(const AllConfig& config, const RunData& data) {
          (!epochs || data.train->epoch(data.start.first_sample) < *epochs);
 }
 
+void check_tokenizer_of_weights(const AllConfig& config) {
+  const DatasetConfig& d = config.dataset_config;
+  const auto& folder = config.model_config.from_hf;
+  check<ValueError>(
+      !folder || d.tokenizer_model || d.tokenizer_type == "byte", "model_config.from_hf '",
+      folder.value_or(""),
+      "' has no tokenizer (tokenizer.json, vocab.json with merges.txt, or tokenizer.model), and "
+      "one "
+      "made of the text would have other ids than those that its weights know; fetch the missing "
+      "file, or name the tokenizer: dataset_config.tokenizer_type with tokenizer_model "
+      "(tokenizer_type: byte if its ids are bytes)");
+}
+
+std::string check_dataset_dir(const DatasetConfig& d) {
+  const auto found = data::foreign_data(d.dataset_dir, /*texts=*/true);
+  if (!found) {
+    return "";
+  }
+  const std::string message =
+      concat("dataset_config.dataset_dir ", d.dataset_dir,
+             " is where the default text is prepared, which this run trains on, but ", found->name,
+             " ", found->remedy);
+  const bool is_chosen = d.dataset_dir != DatasetConfig().dataset_dir;
+  check<ValueError>(!is_chosen && found->name.find(".mindrecord") == std::string::npos, message,
+                    "; for the default text use another folder");
+  return message;
+}
+
 data::CorpusOptions corpus_options(const AllConfig& config) {
   const DatasetConfig& d = config.dataset_config;
   return {.dataset_dir = d.dataset_dir,
           .tokenizer_type = d.tokenizer_type,
           .vocab_size = std::min(config.model_config.vocab_size, kDefaultTextMaxVocab),
           .character_coverage = d.character_coverage,
-          .tokenizer_model = d.tokenizer_model.value_or("")};
+          .tokenizer_model = d.tokenizer_model.value_or(""),
+          .skip_bad_lines = d.skip_bad_lines,
+          .report = [context = &RankContext::current()](const std::string& message) {
+            const RankContextGuard guard(*context);  // it may come from another thread
+            log_info(message);
+          }};
 }
 
-RunData open_data(const AllConfig& config, DataUse use, const DataState* resumed) {
+namespace {
+
+RunData open_on(const std::string& day,
+                const AllConfig& config,
+                DataUse use,
+                const DataState* resumed) {
   const DatasetConfig& d = config.dataset_config;
   check<ValueError>(d.drop_remainder || d.train_samples % batch_of(config) == 0,
                     "dataset_config.drop_remainder is False, but train_samples ", d.train_samples,
                     " is no multiple of the ", batch_of(config),
                     " samples of a step, and every step has as many; make it one");
   if (d.sft_data_path) {
-    return open_examples(config, use, resumed);
+    return open_examples(config, use, resumed, day);
   }
   if (!d.step_data_dir) {
     return open_text(config, use, resumed);
@@ -458,12 +495,19 @@ RunData open_data(const AllConfig& config, DataUse use, const DataState* resumed
   return open_recorded(config, resumed);
 }
 
+}  // namespace
+
+RunData open_data(const AllConfig& config, DataUse use, const DataState* resumed) {
+  return open_on(local_day(), config, use, resumed);
+}
+
 RunData open_data(const AllConfig& config,
                   ProcessGroup& world,
                   DataUse use,
                   const DataState* resumed) {
   if (config.dataset_config.sft_data_path) {
-    return open_data(config, use, resumed);  // nothing is prepared
+    // Nothing is prepared; but one day counts, where ranks open their data around midnight.
+    return open_on(all_gather_text(world, local_day()).front(), config, use, resumed);
   }
   if (world.rank() != 0) {
     world.barrier();

@@ -36,6 +36,15 @@ int64_t total_steps(const AllConfig& config, data::BatchPosition done);
 /// exceed its tokenizer's.
 inline constexpr int64_t kDefaultTextMaxVocab = 8000;
 
+/// ValueError for a run from the folder of a Hugging Face model that has no tokenizer, and names no
+/// other: whatever tokenizer is made of the text, its ids are not those of the weights.
+void check_tokenizer_of_weights(const AllConfig& config);
+
+/// Of a run that trains on the default text: ValueError where dataset_dir, which has been chosen,
+/// holds other data (data::foreign_data), with the key that takes them. Of the default folder that
+/// is the remark that comes back, but for MindRecord files.
+std::string check_dataset_dir(const DatasetConfig& config);
+
 /// How a text becomes tokens on first use.
 data::CorpusOptions corpus_options(const AllConfig& config);
 

@@ -3,16 +3,19 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/chat/chat_format.h"
+#include "parallel_core/chat/chatml.h"
 #include "parallel_core/data/blended_dataset.h"
 #include "parallel_core/data/checksum.h"
 #include "parallel_core/data/dataset_split.h"
 #include "parallel_core/data/file.h"
+#include "parallel_core/data/text_files.h"
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/data/turn_end.h"
 #include "parallel_core/sft/sft_dataset.h"
@@ -32,16 +35,18 @@ using sft::ExampleRange;
 
 std::unique_ptr<data::Tokenizer> tokenizer_of_examples(const AllConfig& config, RunData& run) {
   const DatasetConfig& d = config.dataset_config;
+  check_tokenizer_of_weights(config);
   run.tokenizer_model = d.tokenizer_model.value_or("");
   check<ValueError>(d.tokenizer_type == "byte" || !run.tokenizer_model.empty(),
                     "dataset_config.sft_data_path needs the tokenizer of the model that is tuned; "
                     "name it with dataset_config.tokenizer_model (and tokenizer_type, which is ",
                     d.tokenizer_type, ")");
   auto tokenizer = data::make_tokenizer(d.tokenizer_type, run.tokenizer_model);
-  check<ValueError>(tokenizer->vocab_size() <= config.model_config.vocab_size,
-                    "model_config.vocab_size is ", config.model_config.vocab_size,
-                    ", but the examples' is the ", tokenizer->describe(),
-                    "; raise vocab_size or use the model's own tokenizer");
+  check<ValueError>(
+      tokenizer->vocab_size() <= config.model_config.vocab_size, "model_config.vocab_size is ",
+      config.model_config.vocab_size, ", but the examples' is the ", tokenizer->describe(),
+      "; use the model's own tokenizer, raise vocab_size where a model begins, or give one "
+      "that exists a row for each id with `export --grow_vocab --to hf`");
   const std::vector<std::string> remarks = tokenizer->remarks();
   run.remarks.insert(run.remarks.end(), remarks.begin(), remarks.end());
   return tokenizer;
@@ -63,11 +68,69 @@ std::string tokenizer_folder(const std::string& model) {
 
 struct FoundFormat {
   std::optional<chat::ChatFormat> format;
-  std::string why_none;  // what is wrong with the one that there is
+  bool is_built_in = false;
+  std::string why_none;   // what is wrong with the one that there is
+  std::string chat_date;  // what it is told; empty where it does not ask
 };
 
-FoundFormat find_chat_format(const AllConfig& config, const data::Tokenizer& tokenizer) {
-  const std::string folder = tokenizer_folder(config.dataset_config.tokenizer_model.value_or(""));
+// The tokens that a template may name, where the folder says nothing of them.
+chat::ChatFormat format_of_tokenizer(const data::Tokenizer& tokenizer) {
+  chat::ChatFormat format;
+  for (const auto& [name, id] :
+       {std::pair{"bos_token", tokenizer.bos_id()}, std::pair{"eos_token", tokenizer.eod_id()}}) {
+    if (std::string token = spelling(tokenizer, id); !token.empty()) {
+      format.special_tokens.emplace_back(name, std::move(token));
+    }
+  }
+  return format;
+}
+
+// The token that ends a turn of ChatML: its own, else what ends a text.
+std::string end_of_turn(const data::Tokenizer& tokenizer) {
+  const std::string own = "<|im_end|>";
+  const std::string of_text = spelling(tokenizer, tokenizer.eod_id());
+  return tokenizer.id_of(own) || of_text.empty() ? own : of_text;
+}
+
+// The day as the time at its noon here, as strftime_now takes it.
+std::time_t noon_of(const std::string& date) {
+  std::tm day{};
+  std::sscanf(date.c_str(), "%d-%d-%d", &day.tm_year, &day.tm_mon, &day.tm_mday);
+  day.tm_year -= 1900;
+  day.tm_mon -= 1;
+  day.tm_hour = 12;
+  day.tm_isdst = -1;
+  return std::mktime(&day);
+}
+
+// Whether a template cannot do without the day. One that asks whether there is one has another.
+bool needs_date(const std::shared_ptr<const chat::ChatTemplate>& used) {
+  return used && used->source().find("strftime_now") != std::string::npos &&
+         used->source().find("strftime_now is defined") == std::string::npos &&
+         used->source().find("strftime_now is not defined") == std::string::npos;
+}
+
+void tell_date(const DatasetConfig& d, const std::string& day, FoundFormat& found) {
+  if (!found.format) {
+    return;
+  }
+  const bool needed =
+      needs_date(found.format->chat_template) || needs_date(found.format->tool_template);
+  if (d.chat_date) {
+    found.chat_date = *d.chat_date;
+  } else if (needed) {
+    found.chat_date = day;
+  } else {
+    return;
+  }
+  found.format->now = noon_of(found.chat_date);
+}
+
+FoundFormat find_chat_format(const AllConfig& config,
+                             const data::Tokenizer& tokenizer,
+                             const std::string& day) {
+  const DatasetConfig& d = config.dataset_config;
+  const std::string folder = tokenizer_folder(d.tokenizer_model.value_or(""));
   FoundFormat found;
   try {
     if (!folder.empty()) {
@@ -76,20 +139,17 @@ FoundFormat find_chat_format(const AllConfig& config, const data::Tokenizer& tok
   } catch (const ValueError& error) {  // no matter unless there is a conversation
     found.why_none = error.what();
   }
-  if (const auto& file = config.dataset_config.chat_template) {
-    if (!found.format) {
-      found.format.emplace();
-      for (const auto& [name, id] : {std::pair{"bos_token", tokenizer.bos_id()},
-                                     std::pair{"eos_token", tokenizer.eod_id()}}) {
-        if (std::string token = spelling(tokenizer, id); !token.empty()) {
-          found.format->special_tokens.emplace_back(name, std::move(token));
-        }
-      }
-    }
+  if (!found.format && (d.chat_template || found.why_none.empty())) {
+    found.format = format_of_tokenizer(tokenizer);
+    found.is_built_in = !d.chat_template;
+    found.format->chat_template = chat::chatml_template(end_of_turn(tokenizer));
+  }
+  if (d.chat_template) {
     found.format->tool_template = nullptr;
     found.format->chat_template =
-        std::make_shared<chat::ChatTemplate>(data::read_file(*file), *file);
+        std::make_shared<chat::ChatTemplate>(data::read_file(*d.chat_template), *d.chat_template);
   }
+  tell_date(d, day, found);
   return found;
 }
 
@@ -118,14 +178,36 @@ struct ExampleFiles {
   ExampleCounts counts;
 };
 
+// Files alone may be folders and patterns; a weight belongs to one file.
+std::vector<data::BlendEntry> example_files(const std::vector<std::string>& path, const char* key) {
+  std::vector<data::BlendEntry> entries = data::parse_data_path(path);
+  if (entries.front().weight) {
+    for (const data::BlendEntry& entry : entries) {
+      check<ValueError>(!fs::is_directory(entry.prefix), key, ": ", entry.prefix,
+                        " is a folder with a weight; a weight belongs to one file");
+    }
+    return entries;
+  }
+  std::vector<std::string> names;
+  for (const data::BlendEntry& entry : entries) {
+    names.push_back(entry.prefix);
+  }
+  entries.clear();
+  for (std::string& file : data::text_files(names, key)) {
+    entries.push_back({.weight = std::nullopt, .prefix = std::move(file)});
+  }
+  return entries;
+}
+
 ExampleFiles read_files(const std::vector<std::string>& path,
+                        const char* key,
                         const sft::ExampleEncoding& encoding) {
   ExampleFiles read;
-  for (const data::BlendEntry& entry : data::parse_data_path(path)) {
+  for (const data::BlendEntry& entry : example_files(path, key)) {
     const auto same = std::find_if(read.files.begin(), read.files.end(), [&](const auto& file) {
       return file->file().path == entry.prefix;
     });
-    check<ValueError>(same == read.files.end(), "dataset_config.sft_data_path: ", entry.prefix,
+    check<ValueError>(same == read.files.end(), key, ": ", entry.prefix,
                       " stands there twice; name it once, with a weight");
     read.files.push_back(std::make_shared<const ExampleFile>(entry.prefix, encoding));
     read.counts += read.files.back()->counts();
@@ -190,6 +272,7 @@ void remark_on_counts(const ExampleFiles& files,
         run.remarks.push_back(concat(file->file().path, ": ", text));
       }
     };
+    remark(file->bad_lines().count, file->bad_lines().text());
     const std::string limit =
         concat("longer than the ", encoding.max_tokens, " tokens of a row and its last label");
     remark(c.cut, concat(count_text(c.cut, "example is ", "examples are "), limit,
@@ -294,12 +377,12 @@ std::shared_ptr<const sft::SftDataset> rows_for_evaluation(const AllConfig& conf
 // Opens the parts of one run.
 class ExampleRun {
  public:
-  ExampleRun(const AllConfig& config, DataUse use)
+  ExampleRun(const AllConfig& config, DataUse use, const std::string& day)
       : config_(config),
         d_(config.dataset_config),
         use_(use),
         tokenizer_(tokenizer_of_examples(config, run_)),
-        found_(find_chat_format(config, *tokenizer_)) {
+        found_(find_chat_format(config, *tokenizer_, day)) {
     const int64_t seq_length = config.model_config.seq_length;
     encoding_ = {
         .tokenizer = tokenizer_.get(),
@@ -327,8 +410,10 @@ class ExampleRun {
     if (turn.begins_next) {
       encoding_.next_turn = turn.id;
     }
-    files_ = read_files(*d_.sft_data_path, encoding_);
+    encoding_.skip_bad_lines = d_.skip_bad_lines;
+    files_ = read_files(*d_.sft_data_path, "dataset_config.sft_data_path", encoding_);
     remark_on_counts(files_, encoding_, run_);
+    remark_on_format();
     if (files_.counts.rendered > 0 && turn.id >= 0) {
       run_.trained_ends.push_back(turn.id);
     }
@@ -358,7 +443,13 @@ class ExampleRun {
 
   RunData open(const DataState* resumed) {
     run_.opened = identity_of_examples(config_, files_, *tokenizer_, encoding_);
-    run_.opened.examples->template_crc64 = checksum_of(found_.format);
+    const bool has_conversations = files_.counts.conversations > 0;
+    if (has_conversations || !found_.is_built_in) {
+      run_.opened.examples->template_crc64 = checksum_of(found_.format);
+    }
+    if (has_conversations) {
+      run_.opened.examples->chat_date = found_.chat_date;
+    }
     internal::take_up(config_, resumed, use_, run_.opened, run_);
     run_.start = run_.opened.position;
     if (use_ == DataUse::kTraining) {
@@ -381,6 +472,23 @@ class ExampleRun {
  private:
   bool has_own_validation() const { return d_.sft_valid_data_path.has_value(); }
   std::string split() const { return has_own_validation() ? "1" : d_.split; }
+
+  void remark_on_format() {
+    if (files_.counts.conversations == 0) {
+      return;
+    }
+    if (found_.is_built_in) {
+      run_.remarks.push_back(
+          concat("conversations are written in ChatML, as there is no chat template beside the "
+                 "tokenizer; a turn ends with ",
+                 end_of_turn(*tokenizer_)));
+    }
+    if (!found_.chat_date.empty() && !d_.chat_date) {
+      run_.remarks.push_back(concat(found_.format->chat_template->name(),
+                                    ": asks for the day and is told ", found_.chat_date,
+                                    "; dataset_config.chat_date sets another"));
+    }
+  }
 
   void open_training() {
     std::vector<ExampleRange> ranges = part_of(files_, split(), 0);
@@ -414,7 +522,8 @@ class ExampleRun {
         check<ValueError>(!entry.weight, "dataset_config.sft_valid_data_path has the weight ",
                           *entry.weight, ", but each example is read once; name files alone");
       }
-      const ExampleFiles validation = read_files(*d_.sft_valid_data_path, encoding_);
+      const ExampleFiles validation =
+          read_files(*d_.sft_valid_data_path, "dataset_config.sft_valid_data_path", encoding_);
       remark_on_counts(validation, encoding_, run_);
       run_.validation = evaluation_part(part_of(validation, "1", 0), "validation");
     } else if (evaluates) {
@@ -462,9 +571,22 @@ class ExampleRun {
 
 }  // namespace
 
-RunData open_examples(const AllConfig& config, DataUse use, const DataState* resumed) {
+std::string local_day() {
+  const std::time_t now = std::time(nullptr);
+  std::tm day{};
+  localtime_r(&now, &day);
+  char text[16];
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d", &day)};
+}
+
+RunData open_examples(const AllConfig& config,
+                      DataUse use,
+                      const DataState* resumed,
+                      const std::string& day) {
   const auto start = std::chrono::steady_clock::now();
-  ExampleRun examples(config, use);
+  const bool has_day =
+      resumed != nullptr && resumed->examples && !resumed->examples->chat_date.empty();
+  ExampleRun examples(config, use, has_day ? resumed->examples->chat_date : day);
   RunData run = examples.open(resumed);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   char time[40];
@@ -476,7 +598,7 @@ RunData open_examples(const AllConfig& config, DataUse use, const DataState* res
 
 std::optional<chat::ChatFormat> chat_format_of_examples(const AllConfig& config,
                                                         const data::Tokenizer& tokenizer) {
-  return find_chat_format(config, tokenizer).format;
+  return find_chat_format(config, tokenizer, local_day()).format;
 }
 
 }  // namespace tapestry

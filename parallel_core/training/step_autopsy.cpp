@@ -19,6 +19,7 @@
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/metrics.h"
 #include "parallel_core/training/pretrain.h"
+#include "parallel_core/training/trainer_state.h"
 
 namespace tapestry {
 
@@ -116,9 +117,13 @@ std::function<std::string(const std::vector<int64_t>&)> text_maker(const AllConf
   if (type != "byte" && model.empty()) {
     return {};
   }
-  return [type, model](const std::vector<int64_t>& tokens) {
+  return [type, model](const std::vector<int64_t>& tokens) -> std::string {
     constexpr int64_t kMost = 200;
-    return data::row_text(*data::make_tokenizer(type, model), tokens, kMost);
+    try {
+      return data::row_text(*data::make_tokenizer(type, model), tokens, kMost);
+    } catch (const std::exception& error) {  // the file may be gone by now
+      return concat("(no text: ", error.what(), ")");
+    }
   };
 }
 
@@ -132,9 +137,6 @@ StepAutopsy::StepAutopsy(TrainOneStepCell& cell, const AllConfig& config, Autops
                                              .factor = t.loss_spike_threshold,
                                              .window = t.loss_spike_window});
   }
-  if (config.monitor_config.check_for_global_norm) {
-    norm_spikes_.emplace(norm_spike_options(config));
-  }
   cell_.set_examiner(this);
 }
 
@@ -142,11 +144,6 @@ StepAutopsy::~StepAutopsy() { cell_.set_examiner(nullptr); }
 
 bool StepAutopsy::suspects_loss(double loss) {
   return !std::isfinite(loss) || (loss_spikes_ && loss_spikes_->is_spike(loss));
-}
-
-bool StepAutopsy::norm_is_spike(double norm) const {
-  const NormSpikes* spikes = norm_spikes_ ? &*norm_spikes_ : cell_.norm_spikes();
-  return spikes != nullptr && spikes->is_spike(norm);
 }
 
 std::string StepAutopsy::anomaly_of(const StepResult& result, bool forward_only) const {
@@ -163,7 +160,8 @@ std::string StepAutopsy::anomaly_of(const StepResult& result, bool forward_only)
   if (loss_spikes_ && loss_spikes_->is_spike(result.loss)) {
     return "loss_spike";
   }
-  return !forward_only && norm_is_spike(result.grad_norm) ? "norm_spike" : "";
+  const NormSpikes* norms = cell_.norm_spikes();
+  return !forward_only && norms != nullptr && norms->is_spike(result.grad_norm) ? "norm_spike" : "";
 }
 
 bool StepAutopsy::is_nonfinite(const std::string& anomaly) const {
@@ -228,8 +226,7 @@ std::string StepAutopsy::sentence(const ComputedStep& step,
 bool StepAutopsy::examine(ComputedStep& step) {
   const std::string anomaly = anomaly_of(step.result, step.forward_only);
   if (anomaly.empty()) {
-    if (std::isfinite(step.result.grad_norm) &&
-        (loss_spikes_ || norm_spikes_ || cell_.norm_spikes() != nullptr)) {
+    if (std::isfinite(step.result.grad_norm) && (loss_spikes_ || cell_.norm_spikes() != nullptr)) {
       good_batches_ = step.micro_batches;
     }
     return true;
@@ -273,8 +270,23 @@ void StepAutopsy::after(FinishedStep& step) {
   if (loss_spikes_) {
     loss_spikes_->observe(step.result.loss);
   }
-  if (norm_spikes_) {
-    norm_spikes_->observe(step.result.grad_norm);
+}
+
+void StepAutopsy::save_past(TrainerState& state) const {
+  state.autopsy =
+      PastOfAutopsy{.losses = loss_spikes_ ? std::optional(loss_spikes_->state()) : std::nullopt,
+                    .bad_in_a_row = in_a_row_,
+                    .last_bad_step = last_bad_step_};
+}
+
+void StepAutopsy::load_past(const TrainerState& state) {
+  if (!state.autopsy) {
+    return;
+  }
+  in_a_row_ = state.autopsy->bad_in_a_row;
+  last_bad_step_ = state.autopsy->last_bad_step;
+  if (loss_spikes_ && state.autopsy->losses) {
+    loss_spikes_->set_state(*state.autopsy->losses);
   }
 }
 

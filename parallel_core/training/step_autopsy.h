@@ -39,6 +39,8 @@ class StepAutopsy final : public StepExaminer, public StepObserver {
   bool suspects_loss(double loss) override;
   bool examine(ComputedStep& step) override;
   void after(FinishedStep& step) override;
+  void save_past(TrainerState& state) const override;
+  void load_past(const TrainerState& state) override;
 
   /// "nonfinite_loss", "nonfinite_gradient", "no_tokens", "loss_spike", "norm_spike", or empty.
   std::string anomaly_of(const StepResult& result, bool forward_only) const;
@@ -54,7 +56,6 @@ class StepAutopsy final : public StepExaminer, public StepObserver {
 
   bool is_nonfinite(const std::string& anomaly) const;
   std::string action_for(const std::string& anomaly) const;
-  bool norm_is_spike(double norm) const;
   StepFindings look_into(ComputedStep& step, const std::string& anomaly);
   std::string sentence(const ComputedStep& step,
                        const std::string& anomaly,
@@ -68,7 +69,6 @@ class StepAutopsy final : public StepExaminer, public StepObserver {
   const AllConfig& config_;
   AutopsyOptions options_;
   std::optional<NormSpikes> loss_spikes_;
-  std::optional<NormSpikes> norm_spikes_;  // where the cell has none of its own
   std::vector<data::Batch> good_batches_;  // of the last good step
   int64_t anomalies_ = 0;
   int64_t in_a_row_ = 0;

@@ -73,7 +73,7 @@ void StepLog::log_step(const FinishedStep& step) {
   }
   StaticLogPlace place;
   place.epochs = config_.training_config.epochs.value_or(1);
-  place.steps_per_epoch = total_ > 0 ? std::max<int64_t>(total_ / place.epochs, 1)
+  place.steps_per_epoch = total_ > 0 ? (total_ + place.epochs - 1) / place.epochs
                                      : step.record.step;  // where nothing says how many there are
   place.epoch = std::min((step.record.step - 1) / place.steps_per_epoch + 1, place.epochs);
   place.step = step.record.step - (place.epoch - 1) * place.steps_per_epoch;

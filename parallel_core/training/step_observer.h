@@ -11,6 +11,8 @@
 
 namespace tapestry {
 
+struct TrainerState;
+
 /// A step that is done. Pieces add what they find to the record, for those that come after them.
 struct FinishedStep {
   StepRecord record;
@@ -39,6 +41,10 @@ class StepObserver {
   virtual void after(FinishedStep& step) = 0;
   /// Before a checkpoint is saved, which must not know of steps that a file of the piece lacks.
   virtual void flush() {}
+  /// What the piece decides from of earlier steps goes with every checkpoint, and comes back before
+  /// the first step of a run that goes on with it.
+  virtual void save_past(TrainerState& /*state*/) const {}
+  virtual void load_past(const TrainerState& /*state*/) {}
 };
 
 }  // namespace tapestry

@@ -117,13 +117,14 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
       schedule_(schedule),
       scaler_(get_grad_scaler(config)),
       experts_(network_with_loss, config.model_config),
+      skips_spikes_(config.monitor_config.use_skip_data_by_global_norm),
       clip_(gradient_clipping(config)),
       per_token_(config.training_config.calculate_per_token_loss),
       mean_(config.training_config.loss_reduction == "mean"),
       log_grad_norms_(config.training_config.log_param_grad_norms),
       overlap_p2p_(config.parallel_config.overlap_p2p_comm),
       gradients_(data_parallel) {
-  if (config.monitor_config.use_skip_data_by_global_norm) {
+  if (skips_spikes_ || config.monitor_config.check_for_global_norm) {
     spikes_.emplace(norm_spike_options(config));
   }
   const int ranks = std::max(data_parallel_size(/*with_context_parallel=*/true),
@@ -361,7 +362,8 @@ void TrainOneStepCell::step_after_backward(const std::vector<data::Batch>& micro
         result);
   }
   if (spikes_) {
-    result.skipped = spikes_->is_spike(result.grad_norm);
+    result.norm_is_spike = spikes_->is_spike(result.grad_norm);
+    result.skipped = skips_spikes_ && result.norm_is_spike;
     result.norm_threshold = spikes_->threshold();
     spikes_->observe(result.grad_norm);
   }

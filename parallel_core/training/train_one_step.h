@@ -35,16 +35,17 @@ struct PipelineBubble {
 
 /// What a step did on all ranks together, measured before its update.
 struct StepResult {
-  double loss = 0;         ///< mean over micro-batches, over tokens with calculate_per_token_loss
-  bool finite = true;      ///< every gradient element was; otherwise nothing was updated
-  bool skipped = false;    ///< nothing was updated because the norm was a spike
-  bool set_aside = false;  ///< nothing was updated because a StepExaminer said so
-  double norm_threshold = 0;  ///< that the norm was held against, where steps may be skipped
-  double loss_scale = 1;      ///< that the step used
-  double grad_norm = 0;       ///< over all parameters, unscaled, before clipping
-  std::vector<double> lr;     ///< of this update, per group
-  double loss_tokens = 0;     ///< sum of the loss masks
-  int64_t tokens = 0;         ///< tokens that went through the model
+  double loss = 0;     ///< mean over micro-batches, over tokens with calculate_per_token_loss
+  bool finite = true;  ///< every gradient element was; otherwise nothing was updated
+  bool norm_is_spike = false;  ///< where norms are watched
+  bool skipped = false;        ///< nothing was updated because the norm was a spike
+  bool set_aside = false;      ///< nothing was updated because a StepExaminer said so
+  double norm_threshold = 0;   ///< that the norm was held against, where norms are watched
+  double loss_scale = 1;       ///< that the step used
+  double grad_norm = 0;        ///< over all parameters, unscaled, before clipping
+  std::vector<double> lr;      ///< of this update, per group
+  double loss_tokens = 0;      ///< sum of the loss masks
+  int64_t tokens = 0;          ///< tokens that went through the model
   std::optional<PipelineBubble> bubble;  ///< with more than one stage
   /// Per logical tensor, when asked for; in a pipeline those of all stages on the first, and none
   /// on the others.
@@ -122,7 +123,8 @@ class TrainOneStepCell {
   /// Parameters whose local gradients the next steps measure (ModelGradients::measure_local).
   /// ValueError with optimizer_in_backward, unless there are none.
   void measure_local(std::set<std::string> names);
-  /// What decides which steps are skipped, if any are; else null.
+  /// What tells norms that are spikes, where steps with such a norm are skipped or end the run;
+  /// else null.
   NormSpikes* norm_spikes() { return spikes_ ? &*spikes_ : nullptr; }
 
   /// Called when the gradients of a step are complete, unscaled, before clipping and update. The
@@ -192,6 +194,7 @@ class TrainOneStepCell {
   const optim::Schedule& schedule_;
   optim::GradScaler scaler_;
   MoEStatistics experts_;
+  bool skips_spikes_;
   std::optional<NormSpikes> spikes_;
   std::optional<GradClipConfig> clip_;
   bool per_token_;

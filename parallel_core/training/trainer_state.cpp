@@ -96,6 +96,18 @@ std::string trainer_state_json(const TrainerState& state) {
   if (state.norm_spikes) {
     out["norm_spikes"] = {{"count", state.norm_spikes->count}, {"norms", state.norm_spikes->norms}};
   }
+  if (state.autopsy) {
+    const PastOfAutopsy& past = *state.autopsy;
+    out["bad_steps"] = {{"in_a_row", past.bad_in_a_row}, {"last", past.last_bad_step}};
+    if (past.losses) {
+      out["loss_spikes"] = {{"count", past.losses->count}, {"losses", past.losses->norms}};
+    }
+  }
+  if (state.divergence) {
+    out["nonfinite_steps"] = {{"in_a_row", state.divergence->in_a_row},
+                              {"last_finite_step", state.divergence->last_finite_step},
+                              {"last_finite_lr", state.divergence->last_finite_lr}};
+  }
   out["tokens"] = state.tokens;
   out["train_seconds"] = state.train_seconds;
   out["layout"] = state.layout;
@@ -125,6 +137,23 @@ TrainerState parse_trainer_state(const std::string& text, const std::string& sou
   if (all.has("norm_spikes")) {
     const Members spikes = all.members("norm_spikes");
     state.norm_spikes = {.count = spikes.count("count"), .norms = spikes.numbers("norms")};
+  }
+  if (all.has("bad_steps")) {
+    const Members bad = all.members("bad_steps");
+    state.autopsy = PastOfAutopsy{.losses = std::nullopt,
+                                  .bad_in_a_row = bad.count("in_a_row"),
+                                  .last_bad_step = bad.count("last")};
+    if (all.has("loss_spikes")) {
+      const Members spikes = all.members("loss_spikes");
+      state.autopsy->losses =
+          NormSpikes::State{.count = spikes.count("count"), .norms = spikes.numbers("losses")};
+    }
+  }
+  if (all.has("nonfinite_steps")) {
+    const Members steps = all.members("nonfinite_steps");
+    state.divergence = PastOfDivergence{.in_a_row = steps.count("in_a_row"),
+                                        .last_finite_step = steps.count("last_finite_step"),
+                                        .last_finite_lr = steps.number("last_finite_lr")};
   }
   state.tokens = all.count("tokens");
   state.train_seconds = all.number("train_seconds");

@@ -67,6 +67,16 @@ TrainSummary train(TrainOneStepCell& cell,
                     "training: nothing to do; set training_config.training_iters, "
                     "training_config.epochs or dataset_config.train_samples");
   const int64_t last_step = total > 0 ? total : std::numeric_limits<int64_t>::max();
+  int64_t step = cell.position().seen;
+  data::BatchPosition position =
+      options.start.value_or(data::BatchPosition{.step = step, .first_sample = step * batch});
+  // What lines say of the end; the data decide it where epochs do.
+  int64_t shown_total = total;
+  if (t.epochs) {
+    const int64_t by_epochs =
+        step + data::batches_until_epoch(source, position.first_sample, batch, *t.epochs);
+    shown_total = total > 0 ? std::min(total, by_epochs) : by_epochs;
+  }
   const auto data_are_used_up = [&](data::BatchPosition at) {
     return t.epochs && source.epoch(at.first_sample) >= *t.epochs;
   };
@@ -74,12 +84,12 @@ TrainSummary train(TrainOneStepCell& cell,
   const MonitorConfig& m = config.monitor_config;
   StepDumps dumps(cell, config);
   StepEvaluation evaluation(cell.network(), config, options.validation, options.test);
-  StepMonitor monitor(cell, config, total);
+  StepMonitor monitor(cell, config, shown_total);
   SkipWatch skipped(cell, config);
   NanWatch nan(cell, config);
   ExpertLog experts(config);
   MetricsOfSteps metrics(options.metrics);
-  StepLog log(config, total, options.step_flops);
+  StepLog log(config, shown_total, options.step_flops);
   RunCheckpoints checkpoints(cell, config, options);
   std::optional<EmbeddingNorm> embedding;
   std::optional<AbnormalNormWatch> abnormal;
@@ -92,7 +102,7 @@ TrainSummary train(TrainOneStepCell& cell,
         AutopsyOptions{.folder = t.output_dir + "/capsule",
                        .resolved_config = files.resolved_config.empty() ? resolved_yaml(config)
                                                                         : files.resolved_config,
-                       .tokenizer_model = files.tokenizer_model,
+                       .tokenizer_model = options.tokenizer_model,
                        .adapter_config = files.adapter_config,
                        .base_model = files.base_model});
   }
@@ -118,11 +128,15 @@ TrainSummary train(TrainOneStepCell& cell,
     observers.push_back(&profiler.emplace(cell, config, options.memory_watch));
   }
 
+  checkpoints.set_pieces(observers);
+  if (options.trainer) {
+    for (StepObserver* observer : observers) {
+      observer->load_past(*options.trainer);
+    }
+  }
+
   TrainSummary summary;
   RankContext::current().allocator().reset_peak();  // what is told is training's
-  int64_t step = cell.position().seen;
-  data::BatchPosition position =
-      options.start.value_or(data::BatchPosition{.step = step, .first_sample = step * batch});
   while (step < last_step && !data_are_used_up(position) && !summary.stopped_on_request) {
     ++step;
     for (StepObserver* observer : observers) {

@@ -52,15 +52,9 @@ int64_t last_step(const AllConfig& config, const RunData& data, int64_t batch) {
   const int64_t total = total_steps(config, done);
   int64_t left = std::max<int64_t>(0, total - done.step);
   if (const auto& epochs = config.training_config.epochs) {
-    // The first step that would begin with the epochs behind it: epoch() never falls.
-    int64_t low = 0;
-    int64_t high = total > 0 ? left : data.train->size_in_samples() / batch + 1;
-    while (low < high) {
-      const int64_t middle = low + (high - low) / 2;
-      const bool over = data.train->epoch(data.start.first_sample + middle * batch) >= *epochs;
-      (over ? high : low) = over ? middle : middle + 1;
-    }
-    left = low;
+    const int64_t batches =
+        data::batches_until_epoch(*data.train, data.start.first_sample, batch, *epochs);
+    left = total > 0 ? std::min(left, batches) : batches;
   }
   return done.step + left;
 }

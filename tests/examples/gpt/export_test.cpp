@@ -5,8 +5,11 @@
 #include <filesystem>
 #include <string>
 
+#include "autograd/io/tensor_io.h"
+#include "autograd/ops/ops.h"
 #include "tests/examples/gpt/run_program.h"
 #include "tests/golden/gguf_file.h"
+#include "tests/parallel_core/small_model.h"
 
 namespace tapestry {
 namespace {
@@ -62,6 +65,56 @@ TEST_F(ExportTest, RunsOfBytes) {
       << said();
   expect_bad("--checkpoint odd --to gguf --output out", "model_config.hidden_act: is gelu");
   expect_bad("--checkpoint odd --to hf --output out", "hidden_act gelu");
+}
+
+// Tokens were added to the tokenizer, and the model knows nothing of them.
+TEST_F(ExportTest, ARowForEachIdOnRequest) {
+  using Json = nlohmann::json;
+  const int64_t rows = Json::parse(dir_.read("hf/config.json")).at("vocab_size");
+  Json tokenizer = Json::parse(dir_.read("hf/tokenizer.json"));
+  Json& added = tokenizer["added_tokens"];
+  int64_t known = static_cast<int64_t>(tokenizer.at("model").at("vocab").size());
+  for (const Json& token : added) {
+    known = std::max(known, token.at("id").get<int64_t>() + 1);
+  }
+  for (int64_t id = known; id < rows + 2; ++id) {  // two more than the table has rows
+    added.push_back({{"id", id},
+                     {"content", "<new" + std::to_string(id - rows) + ">"},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  }
+  dir_.write("hf/tokenizer.json", tokenizer.dump());
+  expect_bad("--checkpoint hf --to gguf --output out", "--grow_vocab makes a row for each");
+  EXPECT_EQ(generate("--checkpoint hf --prompt x --max_new_tokens 1"), 2);
+  EXPECT_THAT(err_, HasSubstr("--grow_vocab"));
+  expect_bad("--adapter hf --to hf --grow_vocab --output out", "--grow_vocab is for a model");
+
+  ASSERT_EQ(export_it("--checkpoint hf --to hf --grow_vocab --output grown"), 0) << said();
+  EXPECT_THAT(err_, HasSubstr(std::to_string(rows + 2) + " rows, 2 of them new"));
+  EXPECT_EQ(Json::parse(dir_.read("grown/config.json")).at("vocab_size"), rows + 2);
+  const testing::State before = load_safetensors(dir_.file("hf/model.safetensors"));
+  const testing::State after = load_safetensors(dir_.file("grown/model.safetensors"));
+  ASSERT_EQ(after.size(), before.size());
+  for (const auto& [name, tensor] : before) {
+    const Tensor& grown = after.at(name);
+    if (tensor.shape()[0] != rows) {
+      testing::expect_states_equal({{name, grown}}, {{name, tensor}});
+      continue;
+    }
+    ASSERT_EQ(grown.shape()[0], rows + 2) << name;
+    testing::expect_states_equal({{name, grown.slice(0, 0, rows)}}, {{name, tensor}});
+    const Tensor average = mean(tensor.to(kFloat64), Shape{0}, /*keepdim=*/true).to(tensor.dtype());
+    for (const int64_t row : {rows, rows + 1}) {
+      testing::expect_states_equal({{name, grown.slice(0, row, row + 1)}}, {{name, average}});
+    }
+  }
+  ASSERT_EQ(generate("--checkpoint grown --prompt 'a <new1>' --max_new_tokens 2"), 0) << said();
+  ASSERT_EQ(export_it("--checkpoint hf --to gguf --grow_vocab --output out.gguf"), 0) << said();
+  const testing::GgufFile file = testing::read_gguf_file(dir_.file("out.gguf"));
+  EXPECT_EQ(file.metadata.at("tokenizer.ggml.tokens").texts().back(), "<new1>");
 }
 
 TEST_F(ExportTest, WrongCommandLines) {

@@ -127,7 +127,9 @@ class Finetune : public ProgramTest {
 
 TEST_F(Finetune, FullAndLowRankTuningAnswerWhatTheyHaveNotSeen) {
   EXPECT_LT(right_answers("model"), kUnseen / 20);
-  const std::string common = "--from_hf model --data task.jsonl --seq_length 128 --batch_rows 8 ";
+  const std::string common =
+      "--from_hf model --data task.jsonl --seq_length 128 --batch_rows 8 "
+      "--set dataset_config.tokenizer_type=byte ";
   ASSERT_EQ(run(TAPESTRY_FINETUNE_GPT, common + "--dry_run --output_dir dry"), 0) << said();
   EXPECT_FALSE(fs::exists(dir_.file("dry")));
   for (const char* shown : {"configuration:\n", "memory: about ", "less with:\n  --"}) {
@@ -167,6 +169,77 @@ TEST_F(Finetune, FullAndLowRankTuningAnswerWhatTheyHaveNotSeen) {
   // A finished run is not written over.
   EXPECT_EQ(run(TAPESTRY_FINETUNE_GPT, common + "--output_dir low_rank"), 2);
   EXPECT_THAT(err_, HasSubstr("low_rank/hf: is there already"));
+}
+
+// A model that has learned nothing yet, in bytes, and a handful of examples.
+class FewExamples : public ProgramTest {
+ protected:
+  void SetUp() override {
+    dir_.write("repeat.jsonl", line("a>", "b"));
+    std::string base = kBase;
+    const std::string iters = "training_iters: 300";
+    base.replace(base.find(iters), iters.size(), "training_iters: 1");
+    dir_.write("base.yaml", base);
+    ASSERT_EQ(pretrain("--config_path base.yaml"), 0) << said();
+    ASSERT_EQ(run(TAPESTRY_EXPORT, "--checkpoint base --to hf --output model"), 0) << said();
+    std::string few;
+    for (char c = 'a'; c < 'm'; ++c) {
+      few += line(std::string(1, c) + ">", std::string(3, c));
+    }
+    dir_.write("few.jsonl", few);
+  }
+  int tune(const std::string& more) {
+    return run(TAPESTRY_FINETUNE_GPT,
+               "--from_hf model --data few.jsonl --set dataset_config.tokenizer_type=byte "
+               "--answers 0 --validation_share 0 " +
+                   more);
+  }
+  bool has_changed(const std::string& output) const {
+    return dir_.read(output + "/hf/model.safetensors") != dir_.read("model/model.safetensors");
+  }
+};
+
+TEST_F(FewExamples, MakeUpdatesThatTrain) {
+  ASSERT_EQ(tune("--epochs 2 --output_dir own"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("updates    24 of 1 row: 24 rows in 2 epochs, an example each; 8 "
+                              "rows an update would make 3"));
+  EXPECT_EQ(steps("own").size(), 24U);
+  for (const Json& step : steps("own")) {
+    EXPECT_GT(step.at("lr").at(0).get<double>(), 0);
+  }
+  EXPECT_TRUE(has_changed("own"));
+  // All examples fit into one row, and so one update is what was asked for: it is made, and said.
+  ASSERT_EQ(tune("--epochs 1 --batch_rows 8 --output_dir asked"), 0) << said();
+  EXPECT_THAT(out_ + err_, HasSubstr("updates    1 of 8 rows: 1 row in 1 epoch; that is few: "
+                                     "--batch_rows 1 makes 1, more examples or more --epochs"));
+  EXPECT_TRUE(has_changed("asked"));
+}
+
+TEST_F(FewExamples, ARunThatChangesNothingDoesNotEndAsIfItHad) {
+  EXPECT_EQ(tune("--epochs 1 --learning_rate 1e-30 --full --output_dir same"), 1) << said();
+  EXPECT_THAT(out_ + err_, HasSubstr("no weight has changed in 12 updates: the learning rate was "
+                                     "at most 1e-30"));
+  EXPECT_FALSE(fs::exists(dir_.file("same/hf")));
+}
+
+TEST_F(FewExamples, InTheFormsThatPeopleHave) {
+  dir_.write("forms/alpaca.jsonl", R"({"instruction": "Say a.", "input": "", "output": "a"})"
+                                   "\n");
+  dir_.write(
+      "forms/shared.ndjson",
+      R"({"conversations": [{"from": "human", "value": "b?"}, {"from": "gpt", "value": "b"}]})"
+      "\nno JSON\n");
+  const std::string common =
+      "--from_hf model --data forms --epochs 1 --answers 0 --validation_share 0 ";
+  EXPECT_EQ(run(TAPESTRY_FINETUNE_GPT, common), 2);
+  EXPECT_THAT(err_, HasSubstr("model_config.from_hf 'model' has no tokenizer (tokenizer.json"));
+  const std::string bytes = common + "--set dataset_config.tokenizer_type=byte --output_dir tuned ";
+  EXPECT_EQ(run(TAPESTRY_FINETUNE_GPT, bytes), 2);
+  EXPECT_THAT(err_, HasSubstr("forms/shared.ndjson:2: is not valid JSON"));
+  ASSERT_EQ(run(TAPESTRY_FINETUNE_GPT, bytes + "--skip_bad_lines"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("forms/shared.ndjson: 1 bad line is left out: "));
+  EXPECT_THAT(out_, HasSubstr("are written in ChatML"));
+  EXPECT_THAT(dir_.read("tuned/hf/chat_template.jinja"), HasSubstr("<|im_start|>"));
 }
 
 }  // namespace

@@ -99,6 +99,26 @@ TEST_F(ModelKeysTest, TextsArePreparedInTheFolderThatIsNamed) {
   EXPECT_THAT(out_ + err_, HasSubstr("MindRecord files are not read"));
 }
 
+TEST_F(ModelKeysTest, DataInTheFolderOfTheDefaultTextAreNotPassedOver) {
+  const std::string run =
+      "--config_path run.yaml --set dataset_config.data_path=null --set "
+      "dataset_config.dataset_dir=";
+  const std::pair<const char*, const char*> cases[] = {
+      {"set/mine_text_document.idx", "dataset_config.data_path: set/mine_text_document"},
+      {"steps/step_0/rank_0/tokens.npy", "dataset_config.step_data_dir: steps"},
+      {"texts/a.txt", "dataset_config.text: texts"},
+  };
+  for (const auto& [file, said] : cases) {
+    dir_.write(file, "x");
+    const std::string folder = std::string(file).substr(0, std::string(file).find('/'));
+    for (const char* more : {"", " --dry_run"}) {
+      EXPECT_EQ(pretrain(run + folder + more), 2) << file;
+      EXPECT_THAT(out_ + err_, HasSubstr(said));
+      EXPECT_THAT(out_ + err_, HasSubstr("for the default text use another folder"));
+    }
+  }
+}
+
 TEST_F(ModelKeysTest, WhatIsRefusedForGoodNamesAnAlternative) {
   expect_refused("model_config.attn_mask_type=no_mask", "a token would see the one that it has");
   expect_refused("model_config.out_hidden_size=8", "residual stream of hidden_size 16");

@@ -179,6 +179,57 @@ TEST_F(MonitorDrill, TheCountIsResumed) {
                               "0.001, stop training..."));
 }
 
+// What a run decides from its last losses and norms does not depend on where it was interrupted.
+TEST_F(MonitorDrill, WindowsOfThePastAreResumed) {
+  const std::set<int64_t> bad = {25, 33, 34, 40};
+  record("bad", 44, bad);
+  const auto go_on = [&](const std::string& keys, int64_t after) {
+    return replay("bad", 44,
+                  keys + set_training("output_dir", "again") + " --overwrite" +
+                      set_training("load_checkpoint", "out_bad") +
+                      set_training("resume_training", name_of_step(after)));
+  };
+  const std::string all_saved =
+      set_training("save_interval", "4") + set_training("keep_checkpoint_max", "100");
+  const std::string by_norm =
+      set_monitor("global_norm_spike_factor", "2") + set_monitor("global_norm_median_window", "8");
+  for (const std::string& keys :
+       {set_training("loss_spike_threshold", "1.2") + set_training("loss_spike_window", "8") +
+            set_training("on_anomaly", "skip") + set_training("max_capsules", "0"),
+        kSkip + by_norm}) {
+    SCOPED_TRACE(keys);
+    ASSERT_EQ(replay("bad", 44, keys + all_saved + " --overwrite"), 0) << said();
+    const std::vector<json> whole = steps("out_bad");
+    std::set<int64_t> skipped;
+    for (const json& step : whole) {
+      if (step.value("skipped", false)) {
+        skipped.insert(step.at("step").get<int64_t>());
+      }
+    }
+    EXPECT_EQ(skipped, bad);
+    for (const int64_t after : {20, 24, 32}) {
+      SCOPED_TRACE(after);
+      ASSERT_EQ(go_on(keys, after), 0) << said();
+      const std::vector<json> again = steps("again");
+      ASSERT_EQ(std::ssize(again), 44 - after);
+      for (const json& step : again) {
+        const json& first = whole[step.at("step").get<size_t>() - 1];
+        EXPECT_EQ(step.at("loss"), first.at("loss")) << step.at("step");
+        EXPECT_EQ(step.value("skipped", false), first.value("skipped", false)) << step.at("step");
+      }
+    }
+  }
+  // A norm that ends the run does so.
+  const std::string ends = kOn + set_monitor("check_for_global_norm", "True") + by_norm;
+  ASSERT_EQ(replay("bad", 44, ends + all_saved + " --overwrite"), 1) << said();
+  EXPECT_EQ(std::ssize(steps("out_bad")), 25);
+  for (const int64_t after : {20, 24}) {
+    EXPECT_EQ(go_on(ends, after), 1) << said();
+    EXPECT_THAT(err_, HasSubstr("stop training..."));
+    EXPECT_EQ(steps("again").back().at("step"), 25);
+  }
+}
+
 TEST_F(MonitorDrill, AnAbnormalNormEndsTheRunOnce) {
   record("bad", 6, {});
   const std::string keys = kOn + set_monitor("check_for_global_norm", "True") +
@@ -343,6 +394,24 @@ TEST_F(MonitoredRun, ValuesGoToTheLogAndToMetrics) {
   // One rank: its own gradients are those of the run.
   EXPECT_NEAR(ranks.at("device_local_norm").at(0).get<double>(), lines.at(1).at("grad_norm"),
               1e-12);
+}
+
+// Gradients that overflow float16, whose loss is finite: how many of them there were in a row, and
+// that the autopsy has seen enough of them, is known after a stop.
+TEST_F(MonitoredRun, StepsInARowThatAreNotFiniteAreCountedOn) {
+  const std::string keys = set_training("fp16", "True") + set_training("loss_scale", "1e30") +
+                           set_training("max_nonfinite_steps", "6") +
+                           set_training("save_interval", "1");
+  EXPECT_EQ(train(keys + set_training("output_dir", "whole")), 1) << said();
+  EXPECT_EQ(steps("whole").size(), 6U);
+  EXPECT_THAT(err_, HasSubstr("the last 6 steps (1 to 6) were not finite"));
+  ASSERT_EQ(train(keys + set_training("load_checkpoint", "whole") +
+                  set_training("resume_training", name_of_step(4))),
+            1)
+      << said();
+  EXPECT_EQ(steps().size(), 2U);
+  EXPECT_THAT(err_, HasSubstr("the last 6 steps (1 to 6) were not finite"));
+  EXPECT_THAT(out_ + err_, HasSubstr("this is the 5th bad step in a row, it is not looked into"));
 }
 
 TEST_F(MonitoredRun, TheSumsOfSquaresOfAlignment) {

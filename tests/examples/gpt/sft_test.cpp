@@ -231,9 +231,6 @@ TEST_F(SftTest, BadFilesNameFileAndLine) {
     EXPECT_THAT(err_, HasSubstr("train.jsonl:5: \"prompt\" is a JSON number, expected a string"));
   }
   dir_.write("train.jsonl", sft_examples(30));
-  EXPECT_EQ(train(set_data("chat_template", "null")), 2);
-  EXPECT_THAT(err_, HasSubstr("there is no chat template"));
-  EXPECT_THAT(err_, HasSubstr("train.jsonl:2: "));
   EXPECT_EQ(train(set_data("sft_data_path", "none.jsonl")), 2);
   EXPECT_THAT(err_, HasSubstr("none.jsonl"));
   dir_.write("train.jsonl", "\n");

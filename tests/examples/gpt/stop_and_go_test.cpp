@@ -103,16 +103,72 @@ TEST_F(StopAndGo, TheBestCheckpointIsKept) {
   EXPECT_EQ(best_of(), best);
 }
 
+// best.json and what is kept follow the checkpoints that there are.
+TEST_F(StopAndGo, ABestCheckpointThatIsGoneIsNotNamed) {
+  const std::string keys = set_training("eval_interval", "2") + set_training("eval_iters", "1") +
+                           set_training("best_metric_comparison", "less");
+  dir_.write("run.yaml", replaced(dir_.read("run.yaml"), "split: 90,10,0", "split: 80,20,0"));
+  const auto named = [&] {
+    return nlohmann::json::parse(dir_.read("output/checkpoint/best.json"))
+        .at("checkpoint")
+        .get<std::string>();
+  };
+  ASSERT_EQ(train(keys), 0) << said();
+  ASSERT_EQ(named(), name_of_step(8));  // the loss falls
+  // Back to step 4, the best until then: what came later goes with what named it.
+  ASSERT_EQ(train(keys + set_training("resume_training", name_of_step(4)) +
+                  set_training("training_iters", "5") + set_training("eval_interval", "100")),
+            0)
+      << said();
+  EXPECT_EQ(named(), name_of_step(4));
+  EXPECT_THAT(dir_.read("output/old/run_1/checkpoint/best.json"), HasSubstr(name_of_step(8)));
+  fs::remove_all(dir_.file(checkpoint(4)));
+  ASSERT_EQ(train(keys + kResume + set_training("training_iters", "6")), 0) << said();
+  EXPECT_THAT(out_ + err_, HasSubstr("the best checkpoint, ./output/checkpoint/step_00000004, is "
+                                     "not there any more"));
+  EXPECT_EQ(named(), name_of_step(6));
+}
+
+// With the states that each of them can have, and none: in both formats of files.
 TEST_F(StopAndGo, EveryOptimizerGoesOnExactly) {
-  for (const char* type : {"Lion", "Came", "Adafactor", "Muon", "AdamWZeRO"}) {
-    SCOPED_TRACE(type);
-    const std::string keys = concat(" --set optimizer_config.optimizer_type=", type);
-    const std::string half = keys + set_training("output_dir", concat(type, "_half"));
-    ASSERT_EQ(train(half + set_training("training_iters", "4")), 0) << said();
-    ASSERT_EQ(train(half + kResume), 0) << said();
-    EXPECT_THAT(out_, HasSubstr("going on after step 4"));
-    ASSERT_EQ(train(keys + set_training("output_dir", concat(type, "_whole"))), 0) << said();
-    expect_same_end(8, concat(type, "_half"), concat(type, "_whole"));
+  const auto key = [](const std::string& name, const std::string& value) {
+    return set("optimizer_config." + name, value);
+  };
+  const std::string bf16 =
+      set_training("bf16", "True") + set("model_config.params_dtype", "bfloat16");
+  const std::vector<std::pair<std::string, std::string>> optimizers = {
+      {"SGD", ""},
+      {"SGD", key("momentum", "0.9")},
+      {"SGD", bf16},
+      {"Adam", ""},
+      {"AdamW", key("exp_avg_dtype", "bfloat16") + key("exp_avg_sq_dtype", "bfloat16")},
+      {"AdamW", bf16 + key("store_param_remainders", "True")},
+      {"AdamWZeRO", ""},
+      {"Lion", ""},
+      {"Came", ""},
+      {"Adafactor", ""},
+      {"Adafactor", key("momentum", "0.9")},
+      {"Muon", ""},
+      {"Muon", key("momentum", "0")}};
+  const std::string four = set_training("training_iters", "4");
+  const std::string ckpt = set_training("ckpt_format", "ckpt");
+  int number = 0;
+  for (const auto& [type, more] : optimizers) {
+    SCOPED_TRACE(type + more);
+    const std::string keys = key("optimizer_type", type) + more;
+    const std::string whole = concat("whole_", ++number);
+    ASSERT_EQ(train(keys + set_training("output_dir", whole)), 0) << said();
+    for (const std::string& format : {std::string(), ckpt}) {
+      const std::string name = concat(format.empty() ? "half_" : "ckpt_half_", number);
+      const std::string half = keys + set_training("output_dir", name);
+      ASSERT_EQ(train(half + format + four), 0) << said();
+      EXPECT_EQ(exists(checkpoint(4, name) + "/training_state.safetensors") ||
+                    exists(checkpoint(4, name) + "/network-training_state.ckpt"),
+                type != "SGD" || more.find("momentum") != std::string::npos);
+      ASSERT_EQ(train(half + kResume), 0) << said();  // into safetensors
+      EXPECT_THAT(out_, HasSubstr("going on after step 4"));
+      expect_same_end(8, name, whole);
+    }
   }
 }
 

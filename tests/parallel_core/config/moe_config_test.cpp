@@ -277,7 +277,9 @@ TEST(MoEConfig, TheDroprateCallbackRepeatsTheModel) {
   EXPECT_THAT(wrong("    num_layers: 3\n"),
               HasSubstr("f.yaml:13:17: callbacks.MoEDropRateCallback.num_layers: is 3, but "
                         "model_config.num_layers is 4; set it so, or leave it out"));
-  EXPECT_THAT(wrong("    mtp_depth: 1\n"), HasSubstr("models predict one token; leave it out"));
+  // Layers that predict further tokens are those of the model, whatever the callback says.
+  EXPECT_TRUE(load_moe(moe, "callback:\n  - type: MoEDropRateCallback\n    mtp_depth: 1\n")
+                  .moe_config.callback_moe_droprate);
   EXPECT_THAT(wrong("    expert_num: many\n"),
               HasSubstr("f.yaml:13:17: callbacks.MoEDropRateCallback.expert_num: expected an "
                         "integer"));

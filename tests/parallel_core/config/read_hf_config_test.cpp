@@ -372,6 +372,19 @@ TEST_F(FromHf, SpellingsOfOtherWriters) {
   EXPECT_EQ(parsed(changed(llama_json(), {{"bos_token_id", nullptr}})).token_ids.bos, std::nullopt);
 }
 
+TEST_F(FromHf, WhatAsksForNothing) {
+  for (const Json& asked :
+       {Json(nullptr), Json::object(),
+        Json{{"quant_method", "bitsandbytes"}, {"load_in_4bit", false}, {"load_in_8bit", false}},
+        Json{{"quant_method", "compressed-tensors"}, {"config_groups", Json::object()}}}) {
+    EXPECT_EQ(load(changed(llama_json(), {{"quantization_config", asked}})).model_config.num_layers,
+              2)
+        << asked;
+  }
+  EXPECT_EQ(
+      load(changed(llama_json(), {{"architectures", {"LlamaModel"}}})).model_config.num_layers, 2);
+}
+
 TEST_F(FromHf, Windows) {
   const Json qwen2 = changed(lacking(llama_json(), {"attention_bias", "mlp_bias", "architectures"}),
                              {{"model_type", "qwen2"}, {"sliding_window", 8}});
@@ -420,6 +433,13 @@ TEST(ReadHfConfig, WhatIsNotBuiltIsRefusedByItsName) {
       {changed(qwen2_moe_json(), {{"decoder_sparse_step", 0}}), "decoder_sparse_step", "got 0"},
       {changed(qwen2_moe_json(), {{"qkv_bias", false}}), "qkv_bias", "not supported"},
       {{{"model_type", "qwen3"}}, "qwen3", "norms of queries and keys"},
+      {{{"model_type", "qwen3_5"}}, "qwen3_5", "cannot be read; what can"},
+      {changed(llama_json(), {{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}}),
+       "quantization_config", "quantised (by \"gptq\")"},
+      {changed(llama_json(), {{"quantization_config", {{"load_in_4bit", true}}}}),
+       "quantization_config", "not supported"},
+      {changed(llama_json(), {{"quantization_config", 4}}), "quantization_config",
+       "expected an object"},
       {{{"model_type", "falcon"}},
        "falcon",
        "what can: llama, mistral, mixtral, qwen2, qwen2_moe and gpt2"},

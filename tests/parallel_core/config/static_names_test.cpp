@@ -30,6 +30,30 @@ std::string complaints(const std::string& more, std::vector<std::string> overrid
   return message_of<ConfigError>([&] { load_static(more, std::move(overrides)); });
 }
 
+TEST(StaticNames, RecordedSteps) {
+  const AllConfig config = load_static(
+      "train_dataset: &train_dataset\n  data_loader:\n    dataset_dir: \"steps\"\n"
+      "    shuffle: False\n  input_columns: [\"input_ids\", \"labels\"]\n"
+      "train_dataset_task:\n  type: NumpyDataloader\n");
+  EXPECT_EQ(config.dataset_config.step_data_dir, "steps");
+  EXPECT_EQ(config.dataset_config.shuffle, false);
+}
+
+// As the guides have them: in parallel_config, and in the model's section.
+TEST(StaticNames, OfLayouts) {
+  const AllConfig config = load_static(
+      "  pp_interleave_num: 1\n  offset: [1, -1]\n"
+      "parallel_config:\n  data_parallel: 4\n  pipeline_stage: 2\n  micro_batch_num: 6\n");
+  EXPECT_EQ(config.parallel_config.pipeline_model_parallel_size, 2);
+  EXPECT_EQ(config.parallel_config.data_parallel_size, 4);
+  EXPECT_EQ(config.dataset_config.micro_batch_num, 6);
+  EXPECT_EQ(config.parallel_config.virtual_pipeline_model_parallel_size, 1);
+  EXPECT_TRUE(config.parallel_config.offset.has_value());
+  EXPECT_THAT(complaints("parallel_config:\n  pipeline_stage: 2\n"
+                         "  pipeline_model_parallel_size: 4\n"),
+              HasSubstr("with different values"));
+}
+
 TEST(StaticNames, OfSectionsAndOfCallbacks) {
   const AllConfig config = load_static(
       "runner_config:\n  epochs: 2\n  batch_size: 4\n  sink_mode: True\n"

@@ -56,6 +56,40 @@ TEST_F(PrepareTest, EachFileIsADocument) {
   EXPECT_EQ(summary.text_bytes, 11);
 }
 
+TEST_F(PrepareTest, BadLinesAreAnErrorOrLeftOutAndListed) {
+  const std::string path = dir_.write("a.ndjson",
+                                      "{\"text\": \"one\", \"x\": NaN, \"y\": [1e999, -Infinity]}\n"
+                                      "{\"text\": \"cut\n"
+                                      "{\"text\": \"\\ud83d\"}\n"
+                                      "\n"
+                                      "{\"body\": \"no\"}\n"
+                                      "{\"text\": \"two\"}\n");
+  EXPECT_ERROR(prepare({{path}}), ValueError, "a.ndjson:2: is not valid JSON: it ends too early");
+  expect_no_output();
+  BadLines bad;
+  TextInput input{{path}};
+  input.on_bad_line = [&](const std::string& message) { bad.add(message); };
+  prepare(input);
+  EXPECT_THAT(documents(), ElementsAre("one", "two"));
+  EXPECT_EQ(bad.count, 3);
+  EXPECT_THAT(bad.text(), ::testing::AllOf(::testing::HasSubstr("3 bad lines are left out: "),
+                                           ::testing::HasSubstr("a.ndjson:2: "),
+                                           ::testing::HasSubstr("a.ndjson:3: has half of a pair"),
+                                           ::testing::HasSubstr("a.ndjson:5: has no key \"text\""),
+                                           ::testing::HasSubstr("\"body\"")));
+  for (int i = 0; i < 20; ++i) {
+    bad.add("x");
+  }
+  EXPECT_THAT(bad.text(), ::testing::EndsWith("; and 13 more"));
+}
+
+TEST_F(PrepareTest, NamesOfJsonLinesInAnyCase) {
+  for (const char* name : {"a.JSONL", "a.ndjson", "a.jl", "a.JsonLines", "a.json"}) {
+    prepare({{dir_.write(name, "{\"text\": \"x\"}\n")}});
+    EXPECT_THAT(documents(), ElementsAre("x")) << name;
+  }
+}
+
 TEST_F(PrepareTest, BlankLinesSeparateDocuments) {
   TextInput input{
       {dir_.write("a.txt", "\n \nfirst\nline\n\t\r\n\nsecond\n\n"), dir_.write("b.txt", "third")}};
@@ -81,7 +115,7 @@ TEST_F(PrepareTest, BadJsonLinesAreNamed) {
     const char* message;
   } cases[] = {{"{\"text\": \"cut", "a.jsonl:2: is not valid JSON"},
                {"{\"text\": \"x\"} y", "a.jsonl:2: is not valid JSON"},
-               {"{\"text\": \"\xFF\"}", "a.jsonl:2: is not valid JSON"},
+               {"{\"text\": \"\xFF\"}", "a.jsonl:2: is not valid UTF-8"},
                {"[\"text\"]", "a.jsonl:2: is a JSON array"},
                {"{\"body\": \"x\"}", "a.jsonl:2: has no key \"text\""},
                {"{\"text\": 3}", "a.jsonl:2: the value of \"text\" is a JSON number"},

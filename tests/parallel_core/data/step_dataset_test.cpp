@@ -47,6 +47,46 @@ class StepDatasetTest : public ::testing::Test {
   TempDir dir_;
 };
 
+TEST_F(StepDatasetTest, WithoutALossMaskAllLabelsCountButNegativeOnes) {
+  write_step(dir_.path(), 0, 0, rows_of(0, 0, 1));
+  std::filesystem::remove(dir_.file("step_0/rank_0/loss_mask.npy"));
+  EXPECT_THAT(source().micro_batch({}, 0, 1, 1, 0, 1).loss_mask, ElementsAre(1, 1, 1));
+  replace<int64_t>("step_0/rank_0/labels.npy", {1, 3}, {-100, 2, 3});
+  const Batch batch = source().micro_batch({}, 0, 1, 1, 0, 1);
+  EXPECT_THAT(batch.loss_mask, ElementsAre(0, 1, 1));
+  EXPECT_THAT(batch.labels, ElementsAre(0, 2, 3));
+  std::filesystem::remove(dir_.file("step_0/rank_0/labels.npy"));
+  EXPECT_ERROR(source(), IoError, "labels.npy is missing");
+}
+
+TEST_F(StepDatasetTest, RanksOfOneModelHaveTheSameRows) {
+  // tp 2, dp 2, pp 2: ranks 0 1 4 5 are the first model, 2 3 6 7 the second.
+  for (const int64_t rank : {0, 1, 4, 5}) {
+    write_step(dir_.path(), 0, rank, rows_of(0, 0, 2));
+  }
+  for (const int64_t rank : {2, 3, 6, 7}) {
+    write_step(dir_.path(), 0, rank, rows_of(0, 2, 2));
+  }
+  StepDataSource by_rank(dir_.path(), 0, {.neighbours = 2, .stages = 2});
+  for (int64_t dp_rank = 0; dp_rank < 2; ++dp_rank) {
+    for (int64_t micro = 0; micro < 2; ++micro) {
+      const Batch batch = by_rank.micro_batch({}, micro, 2, 1, dp_rank, 2);
+      EXPECT_EQ(batch.tokens, rows_of(0, 2 * dp_rank + micro, 1).tokens);
+      EXPECT_THAT(batch.sample_ids, ElementsAre(2 * dp_rank + micro));
+      EXPECT_EQ(batch.origin(0).recorded->row, micro);
+    }
+  }
+  // The same rows by data-parallel ranks alone, and by one.
+  EXPECT_EQ(by_rank.micro_batch({}, 0, 2, 8, 0, 1).tokens.size(), 8U * 3);
+  write_step(dir_.path(), 1, 0, rows_of(1, 0, 1));
+  for (const int64_t rank : {1, 2, 3}) {
+    write_step(dir_.path(), 1, rank, rows_of(1, 1, 1));
+  }
+  StepDataSource other(dir_.path(), 0, {.neighbours = 4, .stages = 1});
+  EXPECT_ERROR(other.micro_batch({.step = 1}, 0, 1, 1, 0, 1), ValueError,
+               "step_1: rank_1 has other rows than rank_0");
+}
+
 TEST_F(StepDatasetTest, TheFirstFolderFeedsTheFirstStep) {
   for (const int64_t first : {0, 1}) {
     const TempDir dir;

@@ -348,7 +348,7 @@ TEST_F(SentencePieceTest, TrainingTakesLongLinesAndOddCharacters) {
   joined.push_back('\0');
   const std::string one_line =
       dir().write("long.txt", joined + "\n" + std::string("\xEF\xBF\xBD \xE2\x96\x81") + "\r\n");
-  train_sentencepiece({one_line}, "", dir().file("long.model"), {.vocab_size = 290});
+  train_sentencepiece({{one_line}}, dir().file("long.model"), {.vocab_size = 290});
   const SentencePieceTokenizer tokenizer(dir().file("long.model"));
   EXPECT_EQ(tokenizer.vocab_size(), 290);
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("the water")), "the water");
@@ -360,17 +360,17 @@ TEST_F(SentencePieceTest, TrainingFromFilesThinsOutLongText) {
     text += line + "\n";
   }
   const std::string input = dir().write("text.txt", text);
-  train_sentencepiece({input}, "", dir().file("whole.model"), {.vocab_size = 300});
+  train_sentencepiece({{input}}, dir().file("whole.model"), {.vocab_size = 300});
   EXPECT_EQ(dir().read("whole.model"), model_bytes());
-  train_sentencepiece({input}, "", dir().file("half.model"),
+  train_sentencepiece({{input}}, dir().file("half.model"),
                       {.vocab_size = 290, .max_bytes = text.size() / 2});
   EXPECT_EQ(SentencePieceTokenizer(dir().file("half.model")).vocab_size(), 290);
-  EXPECT_ERROR(train_sentencepiece({input}, "", dir().file("no/m.model"), {.vocab_size = 300}),
+  EXPECT_ERROR(train_sentencepiece({{input}}, dir().file("no/m.model"), {.vocab_size = 300}),
                IoError, "m.model");
 }
 
 TEST_F(SentencePieceTest, OddModelFilesAreRefused) {
-  EXPECT_ERROR(SentencePieceTokenizer(dir().file("none.model")), IoError, "cannot open");
+  EXPECT_ERROR(SentencePieceTokenizer(dir().file("none.model")), IoError, "cannot be read");
   EXPECT_ERROR(SentencePieceTokenizer(dir().path()), IoError, "not a regular file");
   EXPECT_ERROR(SentencePieceTokenizer(dir().write("e.model", "")), IoError, "is empty");
   std::string noise(4096, '\0');

@@ -301,6 +301,24 @@ TEST(FileNames, OfExpertsAreKnownByThoseInAFile) {
   EXPECT_EQ(name_scheme(small_config(testing::qwen2_moe()).model_config), NameScheme::kQwen2Moe);
 }
 
+// Of a model without its output layer, which is not the part "model" of anything.
+TEST(FileNames, WithoutTheNameOfThePart) {
+  const auto scheme = [](std::set<std::string> names) {
+    names.insert("embed_tokens.weight");
+    return name_scheme(names);
+  };
+  EXPECT_EQ(scheme({"layers.0.mlp.gate_proj.weight"}), NameScheme::kLlamaBare);
+  EXPECT_EQ(scheme({"layers.1.block_sparse_moe.experts.0.w1.weight"}), NameScheme::kMixtralBare);
+  EXPECT_EQ(scheme({"layers.1.mlp.experts.0.gate_proj.weight"}), NameScheme::kQwen2MoeBare);
+  expect_names(NameScheme::kLlamaBare,
+               {{"tok_embeddings.weight", "embed_tokens.weight"},
+                {"final_norm.weight", "norm.weight"},
+                {"lm_head.weight", "lm_head.weight"},
+                {"layers.3.attention.wk.bias", "layers.3.self_attn.k_proj.bias"}});
+  expect_names(NameScheme::kMixtralBare, {{"layers.0.moe.experts.2.w_up.weight",
+                                           "layers.0.block_sparse_moe.experts.2.w3.weight"}});
+}
+
 // One tensor for all experts of a layer, as newer writers store them.
 TEST(FileNames, FusedExpertsAreRefusedByTheirName) {
   for (const char* name :

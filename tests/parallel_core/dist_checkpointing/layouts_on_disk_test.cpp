@@ -120,7 +120,10 @@ TEST_P(LayoutsOnDisk, FilesStayTheSame) {
   for (const Layout& layout : layouts()) {
     SCOPED_TRACE(::testing::PrintToString(layout.overrides));
     const std::string to = rewrite(layout, from, concat("rewritten_", ++number));
-    for (const std::string& name : binaries()) {
+    for (const std::string& name : joined(binaries(), {"training_state.json"})) {
+      EXPECT_EQ(std::filesystem::exists(from + "/" + name),
+                std::filesystem::exists(to + "/" + name))
+          << name;
       EXPECT_EQ(read(from + "/" + name), read(to + "/" + name)) << name;
     }
     EXPECT_EQ(fault_of_checkpoint(to, /*checksums=*/true), "");
@@ -136,6 +139,10 @@ const Overrides kHalves = {"training_config.bf16=True", "model_config.params_dty
 // Statistics of rows and columns; states that differ from parameter to parameter.
 const Overrides kCame = {"model_config.num_layers=4", "optimizer_config.optimizer_type=Came"};
 const Overrides kMuon = {"model_config.num_layers=4", "optimizer_config.optimizer_type=Muon"};
+// No states at all, and so no file of them; one that halves with their missing bits need.
+const Overrides kPlainSgd = {"model_config.num_layers=4", "optimizer_config.optimizer_type=SGD",
+                             "optimizer_config.momentum=0"};
+const Overrides kSgdOfHalves = {"training_config.bf16=True", "model_config.params_dtype=bfloat16"};
 
 INSTANTIATE_TEST_SUITE_P(
     Models,
@@ -147,6 +154,9 @@ INSTANTIATE_TEST_SUITE_P(
                       SavedModel{testing::llama({"model_config.num_layers=4", testing::kUntied}),
                                  "mine", 24},
                       SavedModel{joined({"model_config.num_layers=4"}, kHalves), "mine"},
+                      SavedModel{kPlainSgd},
+                      SavedModel{kPlainSgd, "mine"},
+                      SavedModel{joined(kPlainSgd, kSgdOfHalves)},
                       SavedModel{kCame},
                       SavedModel{testing::llama(kMuon)}));
 
@@ -183,6 +193,37 @@ TEST_F(StoredState, ShardsReadAsOne) {
   testing::expect_states_equal(get_logical_state(*other.model), get_logical_state(*trainer_.model));
   testing::expect_states_equal(other.optimizer->state_dict(), trainer_.optimizer->state_dict());
   EXPECT_EQ(read_training_state(folder_), R"({"mine":[1,2]})");
+}
+
+// Before the first update an optimizer has no states; what needs them later has to find them.
+TEST_F(StoredState, StatesMayBeAbsentWhereNoneAreNeeded) {
+  const Overrides sgd = {"optimizer_config.optimizer_type=SGD"};
+  Trainer plain(sgd);
+  CheckpointOptions options;
+  options.directory = dir_.file("plain");
+  options.training_state = "{}";
+  const auto save = [&](int64_t step) {
+    return write_checkpoint(*plain.model, plain.config.model_config, step, options,
+                            plain.optimizer.get());
+  };
+  const std::string before = save(0);
+  plain.cell({testing::make_batch(plain.config, 2)});
+  const std::string after = save(1);
+  for (const std::string& folder : {before, after}) {
+    EXPECT_FALSE(std::filesystem::exists(folder + "/training_state.safetensors"));
+    Trainer other(sgd);
+    load_optimizer_state(folder, *other.model, *other.optimizer);
+    const std::string name = other.model->named_parameters().front().name;
+    EXPECT_EQ(other.optimizer->steps_done(name), folder == before ? 0 : 1);
+  }
+  Trainer with_momentum(joined(sgd, {"optimizer_config.momentum=0.9"}));
+  load_optimizer_state(before, *with_momentum.model, *with_momentum.optimizer);
+  const std::string message = message_of<IoError>(
+      [&] { load_optimizer_state(after, *with_momentum.model, *with_momentum.optimizer); });
+  for (const char* part : {"step_00000001/training_state.safetensors: is missing", ".momentum",
+                           "no_load_optim: True"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
 }
 
 TEST_F(StoredState, EveryBitOfEveryFileCounts) {

@@ -138,6 +138,39 @@ TEST_F(PeftConfigTest, RefusesByKeyAndValue) {
               AllOf(HasSubstr("r is 0"), HasSubstr("bias is \"all\"")));
 }
 
+// How start values were found, and what a tied table does anyway, ask for nothing here.
+TEST_F(PeftConfigTest, ReadsKeysThatStartValuesAndTiesCameWith) {
+  const PeftConfig eva = with([](PeftJson& json) {
+    json["init_lora_weights"] = "eva";
+    json["eva_config"] = {{"rho", 2.0}, {"tau", 0.99}};
+    json["loftq_config"] = PeftJson::object();
+  });
+  EXPECT_EQ(eva.rank, 4);
+  // Those that change the base are still refused, by the key that says so.
+  EXPECT_THAT(message_of<ValueError>([&] {
+                with([](PeftJson& json) {
+                  json["init_lora_weights"] = "corda";
+                  json["corda_config"] = {{"corda_method", "kpm"}};
+                });
+              }),
+              AllOf(HasSubstr("init_lora_weights is \"corda\""),
+                    ::testing::Not(HasSubstr("corda_config is"))));
+  EXPECT_THAT(refusal("ensure_weight_tying", "yes"), HasSubstr("ensure_weight_tying"));
+
+  TransformerConfig tied = testing::small_config(testing::llama()).model_config;
+  tied.untie_embeddings_and_output_weights = false;
+  const auto saved = [&](bool ensure) {
+    return lora_config_of(with([&](PeftJson& json) {
+                            json["modules_to_save"] = {"embed_tokens"};
+                            json["ensure_weight_tying"] = ensure;
+                          }),
+                          tied, "F")
+        .modules_to_save;
+  };
+  EXPECT_THAT(saved(true), ElementsAre("model\\.embed_tokens"));
+  EXPECT_THAT(message_of<ValueError>([&] { saved(false); }), HasSubstr("would part"));
+}
+
 TEST_F(PeftConfigTest, NamesFitAsInPeft) {
   const auto modules = [&](const std::function<void(PeftJson&)>& change) {
     return PeftModules(with(change), "test");

@@ -83,6 +83,21 @@ TEST(GgufPre, ComponentsAreComparedWithThoseThatAreKnown) {
   const Json digits = {{"type", "Digits"}, {"individual_digits", true}};
   EXPECT_EQ(pre(sequence_of({digits, byte_level(true)})), "smollm");
 
+  // DeepSeek Coder's, and Tekken's with its rule for whole pieces.
+  const std::string han = "[一-龥ࠀ-一가-퟿]+";
+  EXPECT_EQ(pre(sequence_of({split("[\r\n]"), split("\\s?\\p{L}+"), split("\\s?\\p{P}+"),
+                             split(han), digits, byte_level(false)})),
+            "deepseek-coder");
+  const std::string lower = "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]";
+  const std::string upper = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]";
+  const std::string before = "[^\\r\\n\\p{L}\\p{N}]?";
+  const std::string tekken =
+      before + upper + "*" + lower + "+|" + before + upper + "+" + lower +
+      "*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+  EXPECT_EQ(pre(sequence_of({split(tekken), byte_level(false)})), "tekken");
+  EXPECT_TRUE(gguf_pre({{"pre_tokenizer", sequence_of({split(tekken), byte_level(false)})}}, "F")
+                  .takes_whole_pieces);
+
   const auto refused = [&](const Json& pre_tokenizer, const Json& normalizer = {}) {
     return message_of<ValueError>([&] { pre(pre_tokenizer, normalizer); });
   };

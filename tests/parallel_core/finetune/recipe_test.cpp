@@ -53,6 +53,40 @@ class Recipe : public ::testing::Test {
   RecipeFacts facts_;
 };
 
+TEST_F(Recipe, FewRowsMakeSmallUpdates) {
+  EXPECT_EQ(derived_batch_rows(1000, 1), 8);
+  EXPECT_EQ(derived_batch_rows(153, 1), 8);  // 20 updates
+  EXPECT_EQ(derived_batch_rows(152, 1), 4);
+  EXPECT_EQ(derived_batch_rows(24, 1), 1);
+  EXPECT_EQ(derived_batch_rows(1, 1), 1);
+  EXPECT_EQ(derived_batch_rows(1000, 3), 6);  // whole rows on every rank
+  EXPECT_EQ(derived_batch_rows(1, 3), 3);
+  EXPECT_EQ(derived_batch_rows(1000, 16), 16);
+  facts_.batch_rows = 2;
+  facts_.packing = false;
+  facts_.training_iters = 24;
+  AllConfig c = config();
+  EXPECT_EQ(c.dataset_config.micro_batch_num, 2);
+  EXPECT_FALSE(c.dataset_config.sft_packing);
+  EXPECT_EQ(c.optimizer_config.lr_warmup_iters, 0);  // the first update counts
+  facts_.training_iters = 100;
+  EXPECT_EQ(config().optimizer_config.lr_warmup_iters, 3);
+}
+
+TEST_F(Recipe, ATokenizerOfPiecesIsTheFolders) {
+  facts_.tokenizer_type = "";
+  EXPECT_FALSE(config().dataset_config.tokenizer_model.has_value());
+  dir_.write("model/tokenizer.model", "x");
+  EXPECT_EQ(config().dataset_config.tokenizer_model, dir_.file("model/tokenizer.model"));
+  EXPECT_EQ(config().dataset_config.tokenizer_type, "sentencepiece");
+}
+
+TEST_F(Recipe, EvaluatesOnlyWhereThereAreExamplesForIt) {
+  EXPECT_EQ(config().training_config.eval_interval, 4);
+  facts_.has_validation = false;
+  EXPECT_FALSE(config().training_config.eval_interval.has_value());
+}
+
 TEST_F(Recipe, AnAdapterBesideWeightsAsTheyAreStored) {
   recipe_.lora_targets = {".*q_proj", ".*v_proj"};
   recipe_.validation_share = 0.031;

@@ -110,6 +110,56 @@ TEST(AnsweredTexts, WhatCannotBeFoundNamesTemplateAndLine) {
                "F:1: has \"messages\", but there is no chat template");
 }
 
+// As DeepSeek-R1's: the generation prompt opens a thought, the history shows none.
+constexpr const char* kThinking =
+    "{% for m in messages %}{% if m.role == 'user' %}[U]{{ m.content }}{% else %}"
+    "[A]{{ m.content.split('</think>')[-1] }}[end]{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}[A]<think>\n{% endif %}";
+
+TEST(AnsweredTexts, AGenerationPromptMayOpenAThought) {
+  const auto texts = texts_of(
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "one"},
+          {"role": "user", "content": "r"},
+          {"role": "assistant", "content": "<think>hm</think>two"}]})",
+      kThinking);
+  ASSERT_THAT(texts, SizeIs(1));
+  EXPECT_EQ(texts[0].text, "[U]q[A]one[end][U]r[A]two[end]");
+  EXPECT_THAT(answers_in(texts[0]), ElementsAre("one[end]", "two[end]"));
+  // The answer's own beginning is the prompt's.
+  const auto same = texts_of(
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<b>x"}]})",
+      kThinking);
+  EXPECT_EQ(same[0].text, "[U]q[A]<b>x[end]");
+  EXPECT_THAT(answers_in(same[0]), ElementsAre("b>x[end]"));
+}
+
+TEST(AnsweredTexts, GenerationMarksSayWhatIsLearned) {
+  // The prompt is another one, and the first turn is rewritten: neither matters.
+  const std::string marked =
+      "{% for m in messages %}{% if m.role == 'assistant' %}<assistant>"
+      "{% generation %}{{ m.content }}</s>{% endgeneration %}\n"
+      "{% else %}<{{ m.role }}>{{ m.content if loop.last else '...' }}{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}<bot>{% endif %}";
+  const auto texts = texts_of(
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a\u00e9"},
+          {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}]})",
+      marked);
+  ASSERT_THAT(texts, SizeIs(1));
+  EXPECT_EQ(texts[0].text, "<user>...<assistant>a\xC3\xA9</s><user>...<assistant>b</s>");
+  EXPECT_THAT(answers_in(texts[0]), ElementsAre("a\xC3\xA9</s>", "b</s>"));
+  EXPECT_TRUE(texts[0].rendered);
+  EXPECT_FALSE(texts[0].unrolled_to.has_value());
+  // Marks whose place is not known: the answers are found as without.
+  const std::string in_macro =
+      "{% macro say(m) %}{% generation %}{{ m.content }};{% endgeneration %}{% endmacro %}"
+      "{% for m in messages %}<{{ m.role }}>{{ say(m) }}{% endfor %}"
+      "{% if add_generation_prompt %}<assistant>{% endif %}";
+  const auto found = texts_of(
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})",
+      in_macro);
+  EXPECT_THAT(answers_in(found[0]), ElementsAre("a;"));
+}
+
 TEST(EncodeExample, MasksOfPromptsAndAnswers) {
   const data::ByteTokenizer bytes;
   const EncodedExample example =

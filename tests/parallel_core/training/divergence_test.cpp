@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "tests/parallel_core/small_model.h"
 
@@ -69,12 +71,80 @@ TEST(Divergence, AnOverflowAtTheEndIsNoFailure) {
   EXPECT_TRUE(never.ends_badly());  // not one update
 }
 
+// A run that goes on counts as if it had not stopped.
+TEST(Divergence, StepsBeforeTheStopCount) {
+  const AllConfig config = small_config({"training_config.max_nonfinite_steps=3"});
+  DivergenceWatch before(config);
+  before.observe(1, good());
+  before.observe(2, overflow(1024));
+  before.observe(3, overflow(1024));
+  EXPECT_FALSE(before.has_diverged());
+  DivergenceWatch after(config);
+  after.set_past(before.past());
+  EXPECT_FALSE(after.ends_badly());  // no step at all yet
+  after.observe(4, overflow(1024));
+  EXPECT_TRUE(after.has_diverged());
+  EXPECT_FALSE(after.ends_badly());  // step 1 has made an update
+  EXPECT_THAT(after.report(),
+              AllOf(HasSubstr("the last 3 steps (2 to 4) were not finite"),
+                    HasSubstr("have not changed since step 1"), HasSubstr("was 0.002 at step 1")));
+}
+
 // optimizer_in_backward says "finite" without having looked.
 TEST(Divergence, TheNormCountsToo) {
   const AllConfig config = small_config({"training_config.max_nonfinite_steps=1"});
   DivergenceWatch watch(config);
   watch.observe(1, {.loss = 3, .grad_norm = std::numeric_limits<double>::infinity()});
   EXPECT_TRUE(watch.has_diverged());
+}
+
+// What is said of a run that ends after these losses.
+std::string end_of(const std::vector<double>& losses, const Overrides& overrides = {}) {
+  const AllConfig config = small_config(overrides);
+  DivergenceWatch watch(config);
+  int64_t step = 0;
+  for (const double loss : losses) {
+    watch.observe(++step, {.loss = loss, .grad_norm = 1, .lr = {1e-3}});
+  }
+  return watch.worse_than_it_began();
+}
+
+std::vector<double> losses_of(int count, double first, double last, double noise = 0) {
+  std::vector<double> losses;
+  for (int i = 0; i < count; ++i) {
+    losses.push_back(first + (last - first) * i / (count - 1) + (i % 2 == 0 ? noise : -noise));
+  }
+  return losses;
+}
+
+TEST(Divergence, ARunThatEndsWorseThanItBegan) {
+  EXPECT_THAT(end_of({6.9, 40, 180, 246}),
+              AllOf(HasSubstr("ends worse than it began: the lowest loss of its last 2 steps is "
+                              "180, the highest of its first 2 was 40"),
+                    HasSubstr("a model that knows nothing"), HasSubstr("learning_rate")));
+  EXPECT_THAT(end_of({6.9, 246}), HasSubstr("of its last 1 step is 246"));
+  // A fine-tuned model that is ruined, though not below chance.
+  const Overrides large = {"model_config.vocab_size=32000"};
+  EXPECT_THAT(end_of(losses_of(60, 1.8, 7.5), large),
+              AllOf(HasSubstr("ends worse"), Not(HasSubstr("knows nothing"))));
+  // A spike from which the run has come back, or one at the very end, is none.
+  EXPECT_EQ(end_of({5, 4, 90, 80, 5, 4}), "");
+  std::vector<double> spike = losses_of(40, 5, 3);
+  spike.back() = 60;
+  EXPECT_EQ(end_of(spike), "");
+}
+
+TEST(Divergence, NoiseIsNotWorse) {
+  const Overrides large = {"model_config.vocab_size=32000"};
+  EXPECT_EQ(end_of({}), "");
+  EXPECT_EQ(end_of({500}), "");                           // nothing to compare with
+  EXPECT_EQ(end_of({3.1, 3.3}), "");                      // two steps, other batches
+  EXPECT_EQ(end_of({0.4, 0.5, 2.9, 3.4}, large), "");     // answers of one and of another kind
+  EXPECT_EQ(end_of({14, 15.5}), "");                      // a start far from chance
+  EXPECT_EQ(end_of(losses_of(200, 2.5, 2.6, 0.9)), "");   // a resumed run that learns no more
+  EXPECT_EQ(end_of(losses_of(200, 1.5, 2.6, 0.4)), "");   // other data than before
+  EXPECT_EQ(end_of(losses_of(30, 0.02, 0.3, 0.01)), "");  // memorised, then a little forgotten
+  EXPECT_EQ(end_of({3, 3, 40, kNan}), "");                // not finite is told elsewhere
 }
 
 TEST(Divergence, SaysWhatHappened) {

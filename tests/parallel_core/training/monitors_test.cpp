@@ -87,6 +87,36 @@ TEST(NormSpikes, AreSavedWithTheRun) {
               HasSubstr("norm_spikes.norms is \"a\", expected a number"));
 }
 
+TEST(NormSpikes, AWindowIsOfNoUseWithoutAFactor) {
+  NormSpikes spikes({.threshold = 5});
+  spikes.set_state({.count = 1, .norms = {2, 4}});
+  EXPECT_EQ(spikes.count(), 1);
+  EXPECT_THAT(spikes.state().norms, ::testing::IsEmpty());
+}
+
+TEST(TrainerState, HoldsWhatTheLoopDecidesFrom) {
+  TrainerState state;
+  state.schedule = "{}";
+  const TrainerState none = parse_trainer_state(trainer_state_json(state), "x");
+  EXPECT_FALSE(none.autopsy || none.divergence || none.norm_spikes);
+  state.autopsy = PastOfAutopsy{.losses = std::nullopt, .bad_in_a_row = 3, .last_bad_step = 41};
+  state.divergence = PastOfDivergence{.in_a_row = 2, .last_finite_step = 39, .last_finite_lr = 0.1};
+  EXPECT_FALSE(parse_trainer_state(trainer_state_json(state), "x").autopsy->losses);
+  state.autopsy->losses = NormSpikes::State{.count = 1, .norms = {0.1, 1.0 / 3}};
+  const TrainerState read = parse_trainer_state(trainer_state_json(state), "x");
+  EXPECT_EQ(read.autopsy->bad_in_a_row, 3);
+  EXPECT_EQ(read.autopsy->last_bad_step, 41);
+  EXPECT_EQ(read.autopsy->losses->count, 1);
+  EXPECT_THAT(read.autopsy->losses->norms, ElementsAre(0.1, 1.0 / 3));  // the same bits
+  EXPECT_EQ(read.divergence->in_a_row, 2);
+  EXPECT_EQ(read.divergence->last_finite_step, 39);
+  EXPECT_EQ(read.divergence->last_finite_lr, 0.1);
+  std::string broken = trainer_state_json(state);
+  broken.replace(broken.find("\"in_a_row\":3"), 12, "\"in_a_row\":-3");
+  EXPECT_THAT(message_of<IoError>([&] { parse_trainer_state(broken, "x"); }),
+              HasSubstr("bad_steps.in_a_row is -3, expected a number from 0 on"));
+}
+
 TEST(NormText, IsThatOfAnArrayOfOneFloat) {
   EXPECT_EQ(norm_text(44.31324768), "[44.313248]");
   EXPECT_EQ(norm_text(3), "[3.]");

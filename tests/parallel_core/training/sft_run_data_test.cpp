@@ -171,5 +171,100 @@ TEST_F(SftStepTest, EvaluationReadsEachExampleOnce) {
   }
 }
 
+class ConversationsTest : public ::testing::Test {
+ protected:
+  ConversationsTest() {
+    initialize_model_parallel();
+    path_ = dir_.write("e/a.jsonl", R"({"instruction": "q", "output": "a"})"
+                                    "\n");
+  }
+  ~ConversationsTest() override { destroy_model_parallel(); }
+
+  AllConfig config(const Overrides& more = {}) const {
+    return small_config(
+        joined({"model_config.vocab_size=260", "model_config.seq_length=64",
+                "model_config.position_embedding_type=rope", "dataset_config.tokenizer_type=byte",
+                "dataset_config.sft_data_path=" + path_, "dataset_config.split=1"},
+               more));
+  }
+  // What is in the first row, and of that what is learned.
+  static std::pair<std::string, std::string> row(RunData& run) {
+    const data::Batch batch = run.train->micro_batch({}, 0, 1, 1, 0, 1);
+    std::string text;
+    std::string learned;
+    for (size_t t = 0; t < batch.tokens.size(); ++t) {
+      text += batch.tokens[t] < 256 ? static_cast<char>(batch.tokens[t]) : '$';
+      if (batch.loss_mask[t] != 0) {
+        learned += batch.labels[t] < 256 ? static_cast<char>(batch.labels[t]) : '$';
+      }
+    }
+    return {text.substr(0, text.find('$')), learned};
+  }
+  std::string template_file(const std::string& source) const {
+    return "dataset_config.chat_template=" + dir_.write("t.jinja", source);
+  }
+
+  data::TempDir dir_;
+  std::string path_;
+};
+
+TEST_F(ConversationsTest, AreChatMlWhereThereIsNoTemplate) {
+  RunData run = open_data(config());
+  const auto [text, learned] = row(run);
+  EXPECT_EQ(text, "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n");
+  EXPECT_EQ(learned, "a<|im_end|>\n");
+  EXPECT_THAT(run.remarks, ::testing::Contains(::testing::HasSubstr("are written in ChatML")));
+  EXPECT_FALSE(run.opened.examples->template_crc64.empty());
+  // Without conversations there is nothing that a template writes.
+  dir_.write("e/a.jsonl", "{\"text\": \"x\"}\n");
+  EXPECT_TRUE(open_data(config()).opened.examples->template_crc64.empty());
+}
+
+TEST_F(ConversationsTest, ATemplateIsToldOneDay) {
+  const std::string asking = template_file(
+      "{% for m in messages %}{{ strftime_now('%Y-%m-%d') }} {{ m.content }};{% endfor %}"
+      "{% if add_generation_prompt %}{{ strftime_now('%Y-%m-%d') }} {% endif %}");
+  RunData given = open_data(config({asking, "dataset_config.chat_date=2024-02-29"}));
+  EXPECT_EQ(row(given).first, "2024-02-29 q;2024-02-29 a;");
+  EXPECT_EQ(given.opened.examples->chat_date, "2024-02-29");
+  // The day of the first start, which a checkpoint keeps.
+  RunData first = open_examples(config({asking}), DataUse::kTraining, nullptr, "2025-12-31");
+  EXPECT_EQ(row(first).first, "2025-12-31 q;2025-12-31 a;");
+  EXPECT_THAT(first.remarks, ::testing::Contains(::testing::HasSubstr("is told 2025-12-31")));
+  const DataState kept =
+      parse_data_state(data_state_json(first.state({.step = 1, .first_sample = 1})), "s");
+  RunData resumed = open_examples(config({asking}), DataUse::kTraining, &kept, "2026-01-01");
+  EXPECT_EQ(row(resumed).first, "2025-12-31 q;2025-12-31 a;");
+  EXPECT_ERROR(open_examples(config({asking, "dataset_config.chat_date=2026-01-01"}),
+                             DataUse::kTraining, &kept, "2026-01-01"),
+               ValueError, "dataset_config.chat_date is 2026-01-01; it was 2025-12-31");
+  // Who asks whether there is a day has another, unless one is given.
+  const std::string careful = template_file(
+      "{% for m in messages %}{% if strftime_now is defined %}{{ strftime_now('%d') }}{% else %}"
+      "none{% endif %} {{ m.content }};{% endfor %}"
+      "{% if add_generation_prompt %}{% if strftime_now is defined %}{{ strftime_now('%d') }}"
+      "{% else %}none{% endif %} {% endif %}");
+  RunData none = open_data(config({careful}));
+  EXPECT_EQ(row(none).first, "none q;none a;");
+  EXPECT_TRUE(none.opened.examples->chat_date.empty());
+  RunData told = open_data(config({careful, "dataset_config.chat_date=2024-02-28"}));
+  EXPECT_EQ(row(told).first, "28 q;28 a;");
+  EXPECT_ERROR(config({careful, "dataset_config.chat_date=2023-02-29"}), ValueError, "is no day");
+}
+
+TEST_F(ConversationsTest, FilesAreFoldersAndPatternsAndBadLinesAreLeftOut) {
+  dir_.write("e/b.jsonl", "{\"text\": \"x\"}\n{\n{\"text\": \"y\"}\n");
+  const std::string folder = "dataset_config.sft_data_path=" + dir_.file("e");
+  EXPECT_ERROR(open_data(config({folder})), ValueError, "b.jsonl:2: is not valid JSON");
+  const RunData run = open_data(config({folder, "dataset_config.skip_bad_lines=True"}));
+  ASSERT_EQ(run.opened.examples->files.size(), 2U);
+  EXPECT_EQ(run.opened.examples->files[0].file.path, dir_.file("e/a.jsonl"));
+  EXPECT_THAT(run.description, ::testing::HasSubstr("3 examples"));
+  EXPECT_THAT(run.remarks, ::testing::Contains(::testing::HasSubstr(
+                               "1 bad line is left out: " + dir_.file("e/b.jsonl") + ":2: ")));
+  EXPECT_ERROR(open_data(config({"dataset_config.sft_data_path=[0.5, " + dir_.file("e") + "]"})),
+               ValueError, "a weight belongs to one file");
+}
+
 }  // namespace
 }  // namespace tapestry::sft_run_data_test

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "autograd/tensor/rank_context.h"
-#include "parallel_core/training/dry_run.h"
+#include "parallel_core/training/disk_room.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "tests/parallel_core/small_model.h"
 
