@@ -127,7 +127,8 @@ void check_arguments(Arguments& arguments) {
                       ": is only used together with --train_tokenizer and --tokenizer_type "
                       "sentencepiece");
   }
-  input.files = data::text_files(input.files, "--input");
+  input.files = data::text_files(input.files, "--input",
+                                 {arguments.output_prefix + "_", arguments.output_prefix + "."});
   const bool has_lines = !input.json_key.empty() ||
                          std::any_of(input.files.begin(), input.files.end(), [](const auto& file) {
                            return data::is_json_lines_name(file);

@@ -196,7 +196,8 @@ void Loader::take_value(const AllConfig& values, const Section& section, const K
     entry.origin = ConfigOrigin{ConfigOrigin::Kind::kCode, "C++", name_, ""};
   }
   entry.key_place = Place{entry.origin->place};
-  entry.node = parse_yaml(text, entry.key_place, /*fixed_place=*/true, findings_.errors);
+  entry.node = parse_yaml(yaml_of(key, key.field.get(values)), entry.key_place,
+                          /*fixed_place=*/true, findings_.errors);
   entries_.set(path, std::move(entry));
 }
 

@@ -35,7 +35,7 @@ std::string line_of(const AllConfig& config, const Key& key, bool resolved = fal
   const config::Value value =
       resolved && key.until_resolved ? config::Value() : key.field.get(config);
   const bool opens = key.field.type == config::Type::kMapping && !value.is_null();
-  return std::string(last_name(key)) + (opens ? ":" : ": " + config::to_yaml(value));
+  return std::string(last_name(key)) + (opens ? ":" : ": " + config::yaml_of(key, value));
 }
 
 std::string aliases_text(const Key& key) {
@@ -155,8 +155,8 @@ std::vector<std::pair<std::string, std::string>> changed_keys(const AllConfig& c
       if (!given || key.field.type == config::Type::kMapping || (key.required && !part)) {
         continue;
       }
-      const std::string value = config::to_yaml(key.field.get(config));
-      if (key.required || value != config::to_yaml(config::default_value(key))) {
+      const std::string value = config::yaml_of(key, key.field.get(config));
+      if (key.required || value != config::yaml_of(key, config::default_value(key))) {
         text += concat(text.empty() ? "" : ", ", key.name, "=", value);
       }
     }

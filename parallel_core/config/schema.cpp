@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "parallel_core/config/expand_path.h"
+
 namespace tapestry::config {
 namespace {
 
@@ -98,6 +100,20 @@ const Key* find_key(std::string_view section, std::string_view key) {
     }
   }
   return nullptr;
+}
+
+std::string yaml_of(const Key& key, const Value& value) {
+  if (key.path && value.is<std::string>()) {
+    return to_yaml(Value(escape_path(value.as<std::string>())));
+  }
+  if (key.path && value.is<Value::List>()) {
+    Value::List items;
+    for (const Value& item : value.as<Value::List>()) {
+      items.push_back(item.is<std::string>() ? Value(escape_path(item.as<std::string>())) : item);
+    }
+    return to_yaml(Value(std::move(items)));
+  }
+  return to_yaml(value);
 }
 
 Value default_value(const Key& key) {

@@ -87,6 +87,9 @@ const Section* find_section(std::string_view name);
 /// The default of a key.
 Value default_value(const Key& key);
 
+/// The value as the key takes it in YAML: of paths, as expand_path gives them back.
+std::string yaml_of(const Key& key, const Value& value);
+
 /// The last part of its name: "rotary_base" of "rotary_config.rotary_base".
 std::string_view last_name(const Key& key);
 

@@ -140,6 +140,13 @@ std::string corpus_prefix(const std::string& name,
                 tokenizer.vocab_size(), which, "_text_document");
 }
 
+std::vector<std::string> files_of(const std::vector<std::string>& entries,
+                                  const CorpusOptions& options) {
+  std::vector<std::string> without = options.without;
+  without.push_back(options.dataset_dir + "/");
+  return text_files(entries, "dataset_config.text", without);
+}
+
 // Under which a corpus of such files is kept.
 std::string name_of_text(const std::vector<std::string>& files, const CorpusOptions& options) {
   std::string paths = options.skip_bad_lines ? "without bad lines\n" : "";
@@ -285,13 +292,13 @@ PreparedCorpus prepare_corpus(const std::string& name,
 
 PreparedCorpus prepare_text(const std::vector<std::string>& entries, const CorpusOptions& options) {
   check<ValueError>(!entries.empty(), "text: no file is given");
-  const std::vector<std::string> files = text_files(entries, "dataset_config.text");
+  const std::vector<std::string> files = files_of(entries, options);
   check_text_files(files);  // before a folder is made
   return prepare_corpus(name_of_text(files, options), {files}, options);
 }
 
 bool text_is_prepared(const std::vector<std::string>& entries, const CorpusOptions& options) {
-  const std::vector<std::string> files = text_files(entries, "dataset_config.text");
+  const std::vector<std::string> files = files_of(entries, options);
   const std::string name = name_of_text(files, options);
   std::vector<std::string> sources = files;
   std::unique_ptr<Tokenizer> tokenizer;

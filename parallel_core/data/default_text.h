@@ -36,6 +36,8 @@ struct CorpusOptions {
   std::string tokenizer_model;
   /// Leave out bad lines of JSONL; the remarks list them.
   bool skip_bad_lines = false;
+  /// Of a text that is a folder, what the caller writes into it: left out as in text_files.
+  std::vector<std::string> without;
   /// Told of work that takes long.
   WorkReport report = nullptr;
 };

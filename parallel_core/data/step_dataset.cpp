@@ -305,6 +305,11 @@ std::shared_ptr<const Batch> StepDataSource::load_step(int64_t step) const {
     append(all->loss_mask, rows.loss_mask);
     append(all->attention_mask, rows.attention_mask);
   }
+  check<ValueError>(std::any_of(all->loss_mask.begin(), all->loss_mask.end(),
+                                [](float weight) { return weight != 0; }),
+                    folder.path,
+                    ": no label counts (the loss mask is 0 everywhere), so there is "
+                    "nothing to learn from this step");
   all->origin = [directory = directory_, ends](int64_t row) {
     internal::check_row(row, ends->back().end);
     const auto rank = std::find_if(ends->begin(), ends->end(),

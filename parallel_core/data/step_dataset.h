@@ -36,8 +36,9 @@ class StepDataSource final : public DataSource {
   StepDataSource(std::string directory, int64_t vocab_size);
   StepDataSource(std::string directory, int64_t vocab_size, ModelRanks ranks);
 
-  /// ValueError if the step's rows are not micro_batch_num * micro_batch_size * dp_size, arrays
-  /// disagree, or an id is out of range; IndexError beyond the last step; IoError for bad files.
+  /// ValueError if no label of the step counts, its rows are not micro_batch_num * micro_batch_size
+  /// * dp_size, arrays disagree, or an id is out of range; IndexError beyond the last step; IoError
+  /// for bad files.
   Batch micro_batch(BatchPosition position,
                     int64_t micro_index,
                     int64_t micro_batch_num,

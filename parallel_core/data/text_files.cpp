@@ -169,14 +169,28 @@ std::vector<std::string> matches_of(const std::string& pattern) {
   return paths;
 }
 
-std::vector<std::string> files_below(const std::string& folder) {
+// As it would be written in full; a folder's ends with a slash.
+std::string in_full(const fs::path& path, bool is_folder) {
+  std::string full = fs::absolute(path).lexically_normal().string();
+  return is_folder && !full.ends_with('/') ? full + "/" : full;
+}
+
+bool is_left_out(const fs::path& path, bool is_folder, const std::vector<std::string>& without) {
+  const std::string full = in_full(path, is_folder);
+  return std::any_of(without.begin(), without.end(), [&](const std::string& beginning) {
+    return full.starts_with(in_full(beginning, /*is_folder=*/false));
+  });
+}
+
+std::vector<std::string> files_below(const std::string& folder,
+                                     const std::vector<std::string>& without) {
   std::vector<std::string> files;
   const auto add = [&](auto& self, const fs::path& at, int depth) -> void {
     constexpr int kDeepest = 64;  // links may lead back
     check<IoError>(depth <= kDeepest, folder, ": has folders more than ", kDeepest, " deep");
     std::vector<fs::path> entries;
     for (const fs::directory_entry& entry : fs::directory_iterator(at)) {
-      if (!is_hidden(entry.path())) {
+      if (!is_hidden(entry.path()) && !is_left_out(entry.path(), entry.is_directory(), without)) {
         entries.push_back(entry.path());
       }
     }
@@ -190,7 +204,7 @@ std::vector<std::string> files_below(const std::string& folder) {
       }
     }
   };
-  const auto foreign = foreign_data(folder, /*texts=*/false);
+  const auto foreign = foreign_data(folder, /*texts=*/false, without);
   check<ValueError>(!foreign, folder, ": is no folder of texts: ", foreign ? foreign->name : "",
                     " ", foreign ? foreign->remedy : "");
   try {
@@ -239,7 +253,8 @@ constexpr std::array kPacked = {".parquet"sv, ".arrow"sv, ".gz"sv,  ".zst"sv, ".
 bool is_json_lines_name(std::string_view path) { return ends_with_one_of(path, kJsonLines); }
 
 std::vector<std::string> text_files(const std::vector<std::string>& entries,
-                                    const std::string& key) {
+                                    const std::string& key,
+                                    const std::vector<std::string>& without) {
   std::vector<std::string> files;
   std::map<std::string, std::string> by;  // the entry that a file came by
   for (const std::string& entry : entries) {
@@ -248,14 +263,17 @@ std::vector<std::string> text_files(const std::vector<std::string>& entries,
     std::vector<std::string> found;
     bool is_one = false;
     if (fs::is_directory(status)) {
-      found = files_below(entry);
+      found = files_below(entry, without);
     } else if (fs::exists(status) || !is_pattern(entry)) {
       found = {entry};
       is_one = true;
     } else {
       for (const std::string& match : matches_of(entry)) {
+        if (is_left_out(match, fs::is_directory(match), without)) {
+          continue;
+        }
         if (fs::is_directory(match)) {
-          const std::vector<std::string> below = files_below(match);
+          const std::vector<std::string> below = files_below(match, without);
           found.insert(found.end(), below.begin(), below.end());
         } else {
           found.push_back(match);
@@ -275,7 +293,9 @@ std::vector<std::string> text_files(const std::vector<std::string>& entries,
   return files;
 }
 
-std::optional<ForeignData> foreign_data(const std::string& folder, bool texts) {
+std::optional<ForeignData> foreign_data(const std::string& folder,
+                                        bool texts,
+                                        const std::vector<std::string>& without) {
   std::vector<fs::path> entries;
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
@@ -290,7 +310,8 @@ std::optional<ForeignData> foreign_data(const std::string& folder, bool texts) {
                          "and name it in dataset_config.text, or their tokens as a Megatron data "
                          "set in data_path"};
     }
-    if (is_hidden(entry) || is_prepared_file(name)) {
+    if (is_hidden(entry) || is_prepared_file(name) ||
+        is_left_out(entry, fs::is_directory(entry, ignored), without)) {
       continue;
     }
     if (is_numbered(name, "step_") && fs::is_directory(entry, ignored)) {

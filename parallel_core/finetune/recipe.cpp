@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/expand_path.h"
 #include "parallel_core/config/value.h"
 
 namespace tapestry {
@@ -16,10 +17,14 @@ constexpr int64_t kRowStep = 64;
 
 std::string quoted(const std::string& text) { return config::string_text(text); }
 
-std::string list_text(const std::vector<std::string>& entries) {
+// A path as the command line has it, which the shell has expanded.
+std::string quoted_path(const std::string& path) { return quoted(config::escape_path(path)); }
+
+template <class Quote>
+std::string list_text(const std::vector<std::string>& entries, Quote quote) {
   std::string text = "[";
   for (const std::string& entry : entries) {
-    text += concat(text.size() > 1 ? ", " : "", quoted(entry));
+    text += concat(text.size() > 1 ? ", " : "", quote(entry));
   }
   return text + "]";
 }
@@ -53,7 +58,10 @@ class YamlText {
   void key(const char* name, int64_t value, const std::string& why = "") {
     key(name, std::to_string(value), why);
   }
-  void remark(const std::string& text) { text_ += concat("# ", text, "\n"); }
+  void remark(std::string text) {
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    text_ += concat("# ", text, "\n");
+  }
   const std::string& text() const { return text_; }
 
  private:
@@ -116,7 +124,7 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
   }
   yaml.section("training_config");
   yaml.key("seed", recipe.seed);
-  yaml.key("output_dir", quoted(recipe.output_dir));
+  yaml.key("output_dir", quoted_path(recipe.output_dir));
   if (facts.training_iters > 0) {
     const int64_t iters = facts.training_iters;
     yaml.key("training_iters", iters,
@@ -131,9 +139,9 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
   yaml.key("eval_iters", 50, "global batches at most");
 
   yaml.section("dataset_config");
-  yaml.key("sft_data_path", list_text(recipe.data));
+  yaml.key("sft_data_path", list_text(recipe.data, quoted_path));
   if (!recipe.validation_data.empty()) {
-    yaml.key("sft_valid_data_path", list_text(recipe.validation_data));
+    yaml.key("sft_valid_data_path", list_text(recipe.validation_data, quoted_path));
   } else {
     yaml.key("split", quoted(split_of(recipe.validation_share)), "of the examples");
   }
@@ -141,7 +149,7 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
     yaml.key("tokenizer_type", facts.tokenizer_type);
   }
   if (!facts.tokenizer_model.empty()) {
-    yaml.key("tokenizer_model", quoted(facts.tokenizer_model));
+    yaml.key("tokenizer_model", quoted_path(facts.tokenizer_model));
   }
   yaml.key("batch_size", 1);
   yaml.key("micro_batch_num", std::max<int64_t>(1, facts.batch_rows / facts.data_parallel_size),
@@ -154,7 +162,7 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
   }
 
   yaml.section("model_config");
-  yaml.key("from_hf", quoted(recipe.from_hf));
+  yaml.key("from_hf", quoted_path(recipe.from_hf));
   yaml.key("seq_length", facts.seq_length,
            recipe.seq_length ? "" : "takes the longest example, as far as that is reasonable");
   yaml.key("hidden_dropout", "0.0");
@@ -172,7 +180,8 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
     yaml.key("lora_alpha", number(alpha), recipe.lora_alpha ? "" : "twice the rank");
     yaml.key("lora_dropout", number(recipe.lora_dropout));
     if (!recipe.lora_targets.empty()) {
-      yaml.key("target_cells", concat("[{target_cells: ", list_text(recipe.lora_targets), "}]"));
+      yaml.key("target_cells",
+               concat("[{target_cells: ", list_text(recipe.lora_targets, quoted), "}]"));
     }
     if (recipe.int8_base) {
       yaml.key("base_dtype", "q8_0", "frozen matrices in blocks of 8 bits");

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/expand_path.h"
 #include "parallel_core/config/value.h"
 #include "parallel_core/injection/injected_values.h"
 #include "parallel_core/injection/reference_state.h"
@@ -65,17 +66,19 @@ std::vector<std::string> injection_overrides(const Injection& injection) {
     check_folder("inject_data", injection.data);
     for (const char* key :
          {"data_path", "train_data_path", "valid_data_path", "test_data_path", "text", "shuffle",
-          "sft_data_path", "sft_valid_data_path", "chat_template"}) {
+          "sft_data_path", "sft_valid_data_path", "chat_template", "chat_date"}) {
       overrides.push_back(concat("dataset_config.", key, "=null"));
     }
-    for (const char* others : {"sft_packing=True", "sft_long_examples=cut", "sft_loss=answers"}) {
+    for (const char* others : {"sft_packing=True", "sft_long_examples=cut", "sft_loss=answers",
+                               "skip_bad_lines=False"}) {
       overrides.push_back(concat("dataset_config.", others));
     }
-    overrides.push_back("dataset_config.step_data_dir=" + config::string_text(injection.data));
+    overrides.push_back("dataset_config.step_data_dir=" +
+                        config::string_text(config::escape_path(injection.data)));
   }
   if (!injection.weights.empty() && !is_dump_folder(injection.weights)) {
     overrides.push_back("training_config.load_checkpoint=" +
-                        config::string_text(injection.weights));
+                        config::string_text(config::escape_path(injection.weights)));
   }
   return overrides;
 }

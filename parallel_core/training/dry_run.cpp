@@ -77,8 +77,8 @@ std::string data_text(const AllConfig& config, const ResumePoint* resume) {
   const DatasetConfig& d = config.dataset_config;
   if (d.text) {
     check_tokenizer_of_weights(config);
-    const std::vector<std::string> remarks =
-        data::check_text_files(data::text_files(*d.text, "dataset_config.text"));
+    const std::vector<std::string> remarks = data::check_text_files(
+        data::text_files(*d.text, "dataset_config.text", own_folders(config)));
     if (data::text_is_prepared(*d.text, corpus_options(config))) {
       return opened_data_text(config, resume);
     }

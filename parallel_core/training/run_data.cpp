@@ -458,6 +458,10 @@ std::string check_dataset_dir(const DatasetConfig& d) {
   return message;
 }
 
+std::vector<std::string> own_folders(const AllConfig& config) {
+  return {config.dataset_config.dataset_dir + "/", config.training_config.output_dir + "/"};
+}
+
 data::CorpusOptions corpus_options(const AllConfig& config) {
   const DatasetConfig& d = config.dataset_config;
   return {.dataset_dir = d.dataset_dir,
@@ -466,6 +470,7 @@ data::CorpusOptions corpus_options(const AllConfig& config) {
           .character_coverage = d.character_coverage,
           .tokenizer_model = d.tokenizer_model.value_or(""),
           .skip_bad_lines = d.skip_bad_lines,
+          .without = own_folders(config),
           .report = [context = &RankContext::current()](const std::string& message) {
             const RankContextGuard guard(*context);  // it may come from another thread
             log_info(message);

@@ -45,6 +45,10 @@ void check_tokenizer_of_weights(const AllConfig& config);
 /// is the remark that comes back, but for MindRecord files.
 std::string check_dataset_dir(const DatasetConfig& config);
 
+/// Folders that a run writes into, each with a slash at its end, which are no texts where they lie
+/// in a folder of texts.
+std::vector<std::string> own_folders(const AllConfig& config);
+
 /// How a text becomes tokens on first use.
 data::CorpusOptions corpus_options(const AllConfig& config);
 

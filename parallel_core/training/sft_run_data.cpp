@@ -179,7 +179,9 @@ struct ExampleFiles {
 };
 
 // Files alone may be folders and patterns; a weight belongs to one file.
-std::vector<data::BlendEntry> example_files(const std::vector<std::string>& path, const char* key) {
+std::vector<data::BlendEntry> example_files(const std::vector<std::string>& path,
+                                            const char* key,
+                                            const std::vector<std::string>& without) {
   std::vector<data::BlendEntry> entries = data::parse_data_path(path);
   if (entries.front().weight) {
     for (const data::BlendEntry& entry : entries) {
@@ -193,7 +195,7 @@ std::vector<data::BlendEntry> example_files(const std::vector<std::string>& path
     names.push_back(entry.prefix);
   }
   entries.clear();
-  for (std::string& file : data::text_files(names, key)) {
+  for (std::string& file : data::text_files(names, key, without)) {
     entries.push_back({.weight = std::nullopt, .prefix = std::move(file)});
   }
   return entries;
@@ -201,9 +203,10 @@ std::vector<data::BlendEntry> example_files(const std::vector<std::string>& path
 
 ExampleFiles read_files(const std::vector<std::string>& path,
                         const char* key,
+                        const std::vector<std::string>& without,
                         const sft::ExampleEncoding& encoding) {
   ExampleFiles read;
-  for (const data::BlendEntry& entry : example_files(path, key)) {
+  for (const data::BlendEntry& entry : example_files(path, key, without)) {
     const auto same = std::find_if(read.files.begin(), read.files.end(), [&](const auto& file) {
       return file->file().path == entry.prefix;
     });
@@ -411,7 +414,8 @@ class ExampleRun {
       encoding_.next_turn = turn.id;
     }
     encoding_.skip_bad_lines = d_.skip_bad_lines;
-    files_ = read_files(*d_.sft_data_path, "dataset_config.sft_data_path", encoding_);
+    files_ = read_files(*d_.sft_data_path, "dataset_config.sft_data_path", own_folders(config),
+                        encoding_);
     remark_on_counts(files_, encoding_, run_);
     remark_on_format();
     if (files_.counts.rendered > 0 && turn.id >= 0) {
@@ -523,7 +527,8 @@ class ExampleRun {
                           *entry.weight, ", but each example is read once; name files alone");
       }
       const ExampleFiles validation =
-          read_files(*d_.sft_valid_data_path, "dataset_config.sft_valid_data_path", encoding_);
+          read_files(*d_.sft_valid_data_path, "dataset_config.sft_valid_data_path",
+                     own_folders(config_), encoding_);
       remark_on_counts(validation, encoding_, run_);
       run_.validation = evaluation_part(part_of(validation, "1", 0), "validation");
     } else if (evaluates) {

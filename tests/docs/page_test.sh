@@ -149,6 +149,7 @@ make_clone() {
   for path in "$binary_dir"/{examples/gpt,examples/tour,bench,tests}/*; do
     [[ -f "$path" && -x "$path" ]] || continue
     case "$path" in
+      */examples/gpt/finetune_gpt) wrap "$build/${path#"$binary_dir"/}" "$path" '*" --from_hf "*' ;;
       */examples/gpt/*) wrap "$build/${path#"$binary_dir"/}" "$path" '*" --config_path "*' ;;
       *) wrap "$build/${path#"$binary_dir"/}" "$path" ;;
     esac
@@ -192,7 +193,7 @@ built() { # built PROGRAM...: below the build folder
 }
 
 # small PROGRAM OPTION...: what is appended to the program's options from here on; of programs of
-# examples/gpt where they have a --config_path, of cmake to --build.
+# examples/gpt where they have a --config_path (finetune_gpt: --from_hf), of cmake to --build.
 small() {
   export "TAPESTRY_TEST_SMALL_$1=${*:2}"
 }

@@ -27,7 +27,7 @@ TEXT
 }
 prepare write_model
 
-small finetune_gpt "--set dataset_config.tokenizer_type=byte" # the model above is one of bytes
+small finetune_gpt --set dataset_config.tokenizer_type=byte # the ids of that model
 runs 'finetune_gpt --from_hf model --data examples.jsonl --dry_run'
 says 'use_lora: True'
 says 'memory: about '

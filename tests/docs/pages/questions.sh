@@ -19,7 +19,7 @@ says 'wrote zh_text_document'
 runs 'pretrain_gpt --dry_run --config_path FILE' FILE=examples/gpt/pretrain_gpt_tiny.yaml
 says 'a step'
 runs 'pretrain_gpt --version'
-prepare pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml
+prepare pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --overwrite
 runs 'pretrain_gpt --plot RUN' RUN=output
 says 'loss per token'
 runs 'mpirun --version'

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "parallel_core/config/config.h"
+#include "parallel_core/config/render.h"
 #include "parallel_core/config/schema.h"
 #include "tests/parallel_core/data/temp_dir.h"
 
@@ -13,6 +14,10 @@ namespace tapestry::config {
 namespace {
 
 using ::testing::HasSubstr;
+
+constexpr const char* kModel =
+    "model_config: {vocab_size: 31, num_layers: 1, num_attention_heads: 2, hidden_size: 16,\n"
+    "  ffn_hidden_size: 32, seq_length: 8}\n";
 
 class ExpandPath : public ::testing::Test {
  protected:
@@ -58,6 +63,28 @@ TEST_F(ExpandPath, TheRestStays) {
   }
 }
 
+TEST_F(ExpandPath, EscapedPathsComeBack) {
+  EXPECT_EQ(expanded("a$$b"), "a$b");
+  EXPECT_EQ(expanded("a$${HOME}"), "a${HOME}");
+  for (const char* path :
+       {"a$b", "${HOME}/x", "$", "$$", "$$$x", "a$$5", "cost$", "a$/b", "new\nline"}) {
+    EXPECT_EQ(expanded(escape_path(path)), path);
+  }
+  EXPECT_EQ(expanded(escape_path("~bob")), "./~bob");
+}
+
+TEST_F(ExpandPath, AResolvedConfigurationNamesTheSamePaths) {
+  const std::string text =
+      "training_config:\n  training_iters: 1\n  output_dir: \"out $$x\\n${TAPESTRY_DATA}\"\n"
+      "dataset_config:\n  text: [\"a$${HOME}\"]\n";
+  const AllConfig config = init_configs_from_text(text + kModel, "run.yaml");
+  EXPECT_EQ(config.training_config.output_dir, "out $x\n/data/set one");
+  EXPECT_EQ(*config.dataset_config.text, std::vector<std::string>{"a${HOME}"});
+  const AllConfig again = init_configs_from_text(resolved_yaml(config), "config.yaml");
+  EXPECT_EQ(again.training_config.output_dir, config.training_config.output_dir);
+  EXPECT_EQ(again.dataset_config.text, config.dataset_config.text);
+}
+
 TEST_F(ExpandPath, SaysWhatIsMissing) {
   EXPECT_THAT(refused("${TAPESTRY_UNSET}/x"), HasSubstr("TAPESTRY_UNSET is not set"));
   EXPECT_THAT(refused("${TAPESTRY_EMPTY}/x"), HasSubstr("TAPESTRY_EMPTY is empty"));
@@ -69,10 +96,6 @@ TEST_F(ExpandPath, SaysWhatIsMissing) {
   ::unsetenv("HOME");
   EXPECT_THAT(refused("~/x"), HasSubstr("HOME is not set"));
 }
-
-constexpr const char* kModel =
-    "model_config: {vocab_size: 31, num_layers: 1, num_attention_heads: 2, hidden_size: 16,\n"
-    "  ffn_hidden_size: 32, seq_length: 8}\n";
 
 TEST_F(ExpandPath, InAConfiguration) {
   const AllConfig config = init_configs_from_text(

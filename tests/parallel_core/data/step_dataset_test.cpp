@@ -59,6 +59,12 @@ TEST_F(StepDatasetTest, WithoutALossMaskAllLabelsCountButNegativeOnes) {
   EXPECT_ERROR(source(), IoError, "labels.npy is missing");
 }
 
+TEST_F(StepDatasetTest, AStepHasSomethingToLearn) {
+  write_step(dir_.path(), 0, 0, rows_of(0, 0, 1));
+  replace<float>("step_0/rank_0/loss_mask.npy", {1, 3}, {0, 0, 0});
+  EXPECT_ERROR(source().micro_batch({}, 0, 1, 1, 0, 1), ValueError, "step_0: no label counts");
+}
+
 TEST_F(StepDatasetTest, RanksOfOneModelHaveTheSameRows) {
   // tp 2, dp 2, pp 2: ranks 0 1 4 5 are the first model, 2 3 6 7 the second.
   for (const int64_t rank : {0, 1, 4, 5}) {

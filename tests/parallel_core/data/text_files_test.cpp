@@ -67,6 +67,23 @@ TEST_F(TextFilesTest, FoldersAndPatternsInTheOrderOfTheirNames) {
   EXPECT_ERROR(found({"c"}), IoError, "c/pipe: cannot be read as a text: not a regular file");
 }
 
+TEST_F(TextFilesTest, WhatIsWrittenIntoAFolderOfTextsIsNoneOfThem) {
+  const std::string folder = dir_.path();
+  dir_.write("a.txt", "x");
+  dir_.write("sets.txt", "x");
+  const CorpusOptions options{.dataset_dir = dir_.file("set"), .tokenizer_type = "byte"};
+  EXPECT_EQ(prepare_text({folder}, options).documents, 2);
+  EXPECT_TRUE(text_is_prepared({folder}, options));
+  dir_.write("mine_text_document.idx", "x");
+  dir_.write("mine.model", "x");
+  EXPECT_THAT(
+      text_files({folder}, "text", {dir_.file("set/"), dir_.file("mine_"), dir_.file("mine.")}),
+      ElementsAre(dir_.file("a.txt"), dir_.file("sets.txt")));
+  EXPECT_THAT(text_files({folder + "/*"}, "text",
+                         {dir_.file("set/"), dir_.file("mine_"), dir_.file("mine.")}),
+              ElementsAre(dir_.file("a.txt"), dir_.file("sets.txt")));
+}
+
 TEST_F(TextFilesTest, FoldersOfDataAreNoTexts) {
   dir_.write("set/mine_text_document.idx", "x");
   EXPECT_ERROR(found({"set"}), ValueError, "data_path: " + dir_.file("set/mine_text_document"));
