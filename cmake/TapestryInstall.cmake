@@ -28,7 +28,7 @@ if(programs)
     DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT programs)
   file(GLOB presets "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt_*.yaml")
   install(FILES ${presets} DESTINATION "${CMAKE_INSTALL_DATADIR}/tapestry" COMPONENT programs)
-  install(CODE "set(programs \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\")" COMPONENT programs)
+  install(CODE "set(tapestry_programs \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\")" COMPONENT programs)
   install(SCRIPT "${CMAKE_CURRENT_LIST_DIR}/TapestryPathLine.cmake" COMPONENT programs)
 endif()
 
