@@ -38,6 +38,11 @@ std::string expand_path(const std::string& path, std::string& error) {
   }
   while (at < path.size() && error.empty()) {
     const bool follows = at + 1 < path.size();
+    if (path[at] == '$' && follows && path[at + 1] == '$') {
+      expanded += '$';
+      at += 2;
+      continue;
+    }
     if (path[at] != '$' || !follows || (path[at + 1] != '{' && !is_letter(path[at + 1]))) {
       expanded += path[at++];
       continue;
@@ -50,7 +55,8 @@ std::string expand_path(const std::string& path, std::string& error) {
     }
     const std::string name = path.substr(begin, end - begin);
     if (!braces) {
-      error = concat("'", path, "': $", name, " is not replaced; write ${", name, "}");
+      error = concat("'", path, "': $", name, " is not replaced; write ${", name, "}, or $$", name,
+                     " for a name with a dollar sign");
     } else if (name.empty() || !is_letter(name.front()) || end == path.size() || path[end] != '}') {
       error = concat("'", path, "': expected the name of an environment variable in ${...}");
     } else {
@@ -59,6 +65,16 @@ std::string expand_path(const std::string& path, std::string& error) {
     }
   }
   return error.empty() ? expanded : path;
+}
+
+std::string literal_path(std::string_view path) {
+  std::string literal;
+  for (size_t i = 0; i < path.size(); ++i) {
+    const char next = i + 1 < path.size() ? path[i + 1] : '/';
+    const bool means_more = path[i] == '$' && (next == '$' || next == '{' || is_letter(next));
+    literal += means_more ? "$$" : std::string(1, path[i]);
+  }
+  return literal;
 }
 
 }  // namespace tapestry::config

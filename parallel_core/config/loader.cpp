@@ -196,7 +196,8 @@ void Loader::take_value(const AllConfig& values, const Section& section, const K
     entry.origin = ConfigOrigin{ConfigOrigin::Kind::kCode, "C++", name_, ""};
   }
   entry.key_place = Place{entry.origin->place};
-  entry.node = parse_yaml(text, entry.key_place, /*fixed_place=*/true, findings_.errors);
+  entry.node = parse_yaml(yaml_of(key, key.field.get(values)), entry.key_place,
+                          /*fixed_place=*/true, findings_.errors);
   entries_.set(path, std::move(entry));
 }
 
@@ -249,6 +250,7 @@ void Loader::assign(const Section& section, const Key& key) {
   }
   key.field.set(config_, value);
   config_.origins[path] = entry->origin ? *entry->origin : origin_at(place, entry->is_override);
+  config_.origins[path].idle.clear();  // of an earlier resolution
   if (!parent.empty() && config_.origins[parent].kind == ConfigOrigin::Kind::kDefault) {
     config_.origins[parent] = config_.origins[path];  // an entry brings its mapping with it
   }

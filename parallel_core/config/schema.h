@@ -102,6 +102,9 @@ std::string check_text(const Key& key);
 /// in place of the default of a required key.
 std::string usual_value(const Key& key);
 
+/// The value as YAML that reads back as it is: to_yaml, but for dollar signs of paths (path_text).
+std::string yaml_of(const Key& key, const Value& value);
+
 /// What is wrong with the value, or an empty text. The value has the key's type.
 std::string complaint(const Key& key, const Value& value);
 

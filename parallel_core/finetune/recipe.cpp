@@ -14,9 +14,9 @@ namespace {
 constexpr int64_t kShortestRow = 256;
 constexpr int64_t kRowStep = 64;
 
-std::string quoted(const std::string& text) { return config::string_text(text); }
-
-std::string list_text(const std::vector<std::string>& entries) {
+// A list of paths, or of other texts.
+std::string list_text(const std::vector<std::string>& entries,
+                      std::string (*quoted)(std::string_view) = config::path_text) {
   std::string text = "[";
   for (const std::string& entry : entries) {
     text += concat(text.size() > 1 ? ", " : "", quoted(entry));
@@ -100,7 +100,7 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
   yaml.remark("Derived by finetune_gpt; pretrain_gpt --config_path takes it as it is.");
   yaml.section("training_config");
   yaml.key("seed", recipe.seed);
-  yaml.key("output_dir", quoted(recipe.output_dir));
+  yaml.key("output_dir", config::path_text(recipe.output_dir));
   if (facts.training_iters > 0) {
     const int64_t iters = facts.training_iters;
     yaml.key("training_iters", iters,
@@ -117,18 +117,18 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
   if (!recipe.validation_data.empty()) {
     yaml.key("sft_valid_data_path", list_text(recipe.validation_data));
   } else {
-    yaml.key("split", quoted(split_of(recipe.validation_share)), "of the examples");
+    yaml.key("split", config::string_text(split_of(recipe.validation_share)), "of the examples");
   }
   yaml.key("tokenizer_type", facts.tokenizer_type);
   if (!facts.tokenizer_model.empty()) {
-    yaml.key("tokenizer_model", quoted(facts.tokenizer_model));
+    yaml.key("tokenizer_model", config::path_text(facts.tokenizer_model));
   }
   yaml.key("batch_size", 1);
   yaml.key("micro_batch_num", std::max<int64_t>(1, recipe.batch_rows / facts.data_parallel_size),
            "rows of an update on each data-parallel rank");
 
   yaml.section("model_config");
-  yaml.key("from_hf", quoted(recipe.from_hf));
+  yaml.key("from_hf", config::path_text(recipe.from_hf));
   yaml.key("seq_length", facts.seq_length,
            recipe.seq_length ? "" : "takes the longest example, as far as that is reasonable");
   yaml.key("hidden_dropout", "0.0");
@@ -146,7 +146,9 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
     yaml.key("lora_alpha", number(alpha), recipe.lora_alpha ? "" : "twice the rank");
     yaml.key("lora_dropout", number(recipe.lora_dropout));
     if (!recipe.lora_targets.empty()) {
-      yaml.key("target_cells", concat("[{target_cells: ", list_text(recipe.lora_targets), "}]"));
+      yaml.key(
+          "target_cells",
+          concat("[{target_cells: ", list_text(recipe.lora_targets, config::string_text), "}]"));
     }
     if (recipe.int8_base) {
       yaml.key("base_dtype", "q8_0", "frozen matrices in blocks of 8 bits");

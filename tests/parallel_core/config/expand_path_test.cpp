@@ -6,6 +6,8 @@
 #include <cstdlib>
 
 #include "parallel_core/config/config.h"
+#include "parallel_core/config/init_configs.h"
+#include "parallel_core/config/render.h"
 #include "parallel_core/config/schema.h"
 #include "tests/parallel_core/data/temp_dir.h"
 
@@ -50,6 +52,33 @@ TEST_F(ExpandPath, HomeAndVariables) {
   EXPECT_EQ(expanded("${TAPESTRY_DATA}/text"), "/data/set one/text");
   EXPECT_EQ(expanded("a${TAPESTRY_DATA}b${HOME}"), "a/data/set oneb/home/ann");
   EXPECT_EQ(expanded("~/${TAPESTRY_DATA}"), "/home/ann//data/set one");
+}
+
+TEST_F(ExpandPath, TwoDollarsAreOneOfTheName) {
+  EXPECT_EQ(expanded("$$HOME"), "$HOME");
+  EXPECT_EQ(expanded("$${HOME}/${TAPESTRY_DATA}"), "${HOME}//data/set one");
+  EXPECT_EQ(expanded("a$$$$b"), "a$$b");
+  for (const char* path : {"$HOME", "${HOME}", "$$", "a$", "$5", "$$$x", "$ x", "a/$b/c$"}) {
+    EXPECT_EQ(expanded(literal_path(path)), path);
+  }
+  EXPECT_EQ(literal_path("cost$ $5 a$/b"), "cost$ $5 a$/b");
+  EXPECT_THAT(refused("runs/$x"), HasSubstr("write ${x}, or $$x for a name with a dollar sign"));
+}
+
+// A resolved configuration names the folders that its run had, whatever their names.
+TEST_F(ExpandPath, PathsReadBackAsTheyAre) {
+  const std::string odd = "a b\n$HOME \"c'd ${X} $$";
+  AllConfig config = init_configs_from_yaml("examples/gpt/pretrain_gpt_tiny.yaml");
+  config.training_config.output_dir = odd;
+  config.dataset_config.text = std::vector<std::string>{odd, "${Y}", "plain"};
+  config.tensorboard.tensorboard_dir = odd;
+  AllConfig resolved = config;
+  tapestry::resolve(resolved);
+  EXPECT_EQ(resolved.training_config.output_dir, odd);
+  const AllConfig again = init_configs_from_text(resolved_yaml(resolved), "config.yaml");
+  EXPECT_TRUE(again.same_values(resolved));
+  EXPECT_EQ(again.training_config.output_dir, odd);
+  EXPECT_EQ(again.dataset_config.text, config.dataset_config.text);
 }
 
 TEST_F(ExpandPath, TheRestStays) {
