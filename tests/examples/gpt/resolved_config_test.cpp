@@ -1,6 +1,7 @@
 // A run's own config.yaml as the next run's file: nothing in it is worth a remark.
 #include <filesystem>
 
+#include "autograd/tensor/error.h"
 #include "tests/examples/gpt/run_program.h"
 
 namespace tapestry {

@@ -1,6 +1,7 @@
 // Wrong command lines: each message names the program, the word, what was expected and what to do.
 #include <sys/wait.h>
 
+#include "autograd/tensor/error.h"
 #include "tests/examples/gpt/run_program.h"
 
 namespace tapestry {
