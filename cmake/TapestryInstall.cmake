@@ -19,17 +19,17 @@ endforeach()
 install(FILES "${PROJECT_SOURCE_DIR}/tapestry.h"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tapestry")
 
-# Programs that exist for the users of the package, not for the build or its tests.
-foreach(program IN ITEMS pretrain_gpt generate preprocess_data compare_checkpoints golden_to_yaml
-    accuracy)
-  if(TARGET ${program})
-    install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
-  endif()
-endforeach()
-
-if(TARGET pretrain_gpt)
+# The programs, with the script that starts ranks and the presets that it looks for. Alone, where only
+# the target `programs` is built: cmake --install BUILD --component programs
+get_property(programs GLOBAL PROPERTY TAPESTRY_PROGRAMS)
+if(programs)
+  install(TARGETS ${programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT programs)
   install(PROGRAMS "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt.sh"
-    DESTINATION "${CMAKE_INSTALL_BINDIR}")
+    DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT programs)
+  file(GLOB presets "${PROJECT_SOURCE_DIR}/examples/gpt/pretrain_gpt_*.yaml")
+  install(FILES ${presets} DESTINATION "${CMAKE_INSTALL_DATADIR}/tapestry" COMPONENT programs)
+  install(CODE "set(tapestry_programs \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\")" COMPONENT programs)
+  install(SCRIPT "${CMAKE_CURRENT_LIST_DIR}/TapestryPathLine.cmake" COMPONENT programs)
 endif()
 
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/TapestryConfig.cmake.in"

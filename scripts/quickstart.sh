@@ -13,11 +13,13 @@ usage() {
   to_fit <<'TEXT'
 Usage: scripts/quickstart.sh [--text FILE...] [--preset NAME] [OPTION of pretrain_gpt]...
 
-Installs the missing packages of packages.txt, builds a release, trains a preset, and lets the model
-continue a prompt.
+Installs the missing packages of packages.txt, builds a release, trains a preset, lets the model
+continue a prompt, and builds the other programs. What installing and building print is in
+build/quickstart.log.
 
-  --text FILE...  train on these files, folders of them, or patterns (plain text; *.jsonl: one object with a "text" a line)
-                  instead of the King James Bible; their tokens go to dataset/user_text/
+  --text FILE...  train on these files, folders of them, or patterns (plain text; *.jsonl: one
+                  object with a "text" a line) instead of the King James Bible; their tokens go to
+                  dataset/user_text/
   --preset NAME   train examples/gpt/pretrain_gpt_NAME.yaml, tiny unless said otherwise; char is
                   nanoGPT's character example
 
@@ -81,7 +83,11 @@ fi
 
 # shellcheck source-path=SCRIPTDIR source=setup.sh
 source "$here/setup.sh"
-set_up pretrain_gpt generate preprocess_data
+start_log
+announce 14
+echo "  train $config in $output_dir, a few minutes for tiny, and let the model write"
+echo
+set_up "Building the training program" pretrain_gpt generate preprocess_data
 cd "$root"
 readonly programs="$build/examples/gpt"
 
@@ -118,16 +124,41 @@ fi
 
 # Checkpoints that are newer than this file are this run's; an earlier one may have left higher steps.
 started="$(mktemp)"
-trap 'rm -f "$started"' EXIT
+trap 'stop_watching; rm -f "$started"' EXIT
 # What an earlier quick start has left in the output folder is moved to its sub-folder old/.
 "$programs/pretrain_gpt" --config_path "$config" --overwrite "${options[@]}"
 
-checkpoint="$(find "$output_dir/checkpoint" -mindepth 1 -maxdepth 1 -type d -name 'step_*' \
-  -newer "$started" 2>/dev/null | sort | tail -n 1)" || true
-if [[ -n "$checkpoint" ]]; then
+checkpoint=""
+while IFS= read -r -d '' found; do
+  checkpoint="$found"
+done < <(find "$output_dir/checkpoint" -mindepth 1 -maxdepth 1 -type d -name 'step_*' \
+  -newer "$started" -print0 2>/dev/null | sort -z)
+if [[ -z "$checkpoint" ]]; then
+  echo "No checkpoint below $output_dir/checkpoint, so there is nothing to generate from." >&2
+else
   printf '\n%s continues "%s":\n\n' "$checkpoint" "$prompt"
   "$programs/generate" --checkpoint "$checkpoint" --prompt "$prompt" --max_new_tokens 100 \
     --temperature 0.8 --top_k 40 --seed 1
-else
-  echo "No checkpoint below $output_dir/checkpoint, so there is nothing to generate from." >&2
 fi
+
+echo
+build_targets "Building the other programs" programs ||
+  fail 1 "the model above is trained; this builds the other programs:" \
+    "cmake --build $(printf '%q' "$build") --target programs"
+
+# in_words WORD...: as a shell reads them; plain words as they are.
+in_words() {
+  printf '%q ' "$@" | sed 's/ $//'
+}
+printf '\nThe programs are in %s; for this shell, or in ~/.bashrc:\n\n' "$programs"
+# shellcheck disable=SC2016  # the line is for another shell
+printf '  export PATH=%q:"$PATH"\n\nWhat to do next, in %s:\n\n' "$programs" "$root"
+if [[ -n "$checkpoint" ]]; then
+  printf '  %s --prompt "..."\n' "$(in_words generate --checkpoint "$checkpoint")"
+else
+  printf '  %s\n' "$(in_words pretrain_gpt --config_path "$config" --dry_run)"
+fi
+cat <<'TEXT'
+  bash scripts/quickstart.sh --text my_book.txt    # train on a text of yours
+  finetune_gpt --from_hf MODEL --data FILE         # tune a Hugging Face model: docs/finetune.md
+TEXT

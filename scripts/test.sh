@@ -9,8 +9,10 @@ fi
 
 # shellcheck source-path=SCRIPTDIR source=setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-# shellcheck disable=SC2119  # the arguments are for ctest
-set_up
+start_log
+announce 40
+echo "  run all tests: about half an hour on two cores"
+set_up "Building everything"
 cd "$root"
 
 # Two tests at a time: most of a test's time one thread works.

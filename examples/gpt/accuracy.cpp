@@ -60,6 +60,9 @@ int run_accuracy(std::vector<std::string> words) {
   check<ValueError>(!words.empty(), "a command is needed; --help lists them");
   const std::string name = words.front();
   if (name == "--help" || name == "-h" || name == "help") {
+    if (words.size() > 1) {  // accuracy --help curves
+      return command_named(words[1]).run({"--help"});
+    }
     print_result(help_text());
     return kFinished;
   }
@@ -79,10 +82,11 @@ void add_report_options(boost::program_options::options_description& options,
       "html", po::value(&files.html), "also write it as a page to this file");
 }
 
-void print_help(const boost::program_options::options_description& options) {
+void print_help(const boost::program_options::options_description& options,
+                const std::string& topic) {
   std::ostringstream text;
   text << options;
-  print_wrapped(text.str());
+  print_wrapped(help_page(text.str(), options, topic));
 }
 
 int finish_report(const accuracy::VerdictReport& report, const accuracy::ReportFiles& files) {

@@ -30,8 +30,8 @@ int accuracy_checklist(std::vector<std::string> words) {
       "other_data_parallel_size", po::value(&other_ranks),
       "those of OTHER, where it is a configuration of pretrain_gpt (default: those of OURS)");
   add_report_options(options, files);
-  if (take_help(words)) {
-    print_help(options);
+  if (const auto topic = take_help(words)) {
+    print_help(options, *topic);
     return kFinished;
   }
   const std::vector<std::string> paths =

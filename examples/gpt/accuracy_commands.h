@@ -28,7 +28,8 @@ void add_report_options(boost::program_options::options_description& options,
                         accuracy::ReportFiles& files);
 
 /// The page of options of `accuracy COMMAND --help`.
-void print_help(const boost::program_options::options_description& options);
+void print_help(const boost::program_options::options_description& options,
+                const std::string& topic);
 
 /// Prints the report and writes its files. Its exit code.
 int finish_report(const accuracy::VerdictReport& report, const accuracy::ReportFiles& files);

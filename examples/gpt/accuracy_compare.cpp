@@ -33,8 +33,8 @@ int accuracy_compare(std::vector<std::string> words) {
       "rows", po::value(&rows)->default_value(rows),
       "tensors in the table, those with the largest shares of their bounds");
   add_report_options(options, files);
-  if (take_help(words)) {
-    std::cout << options;
+  if (const auto topic = take_help(words)) {
+    print_help(options, *topic);
     return kFinished;
   }
   const std::vector<std::string> folders =

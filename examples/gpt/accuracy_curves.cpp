@@ -53,8 +53,8 @@ int accuracy_curves(std::vector<std::string> words) {
       "steps over which means are taken; fewer where there are not eight times as many")(
       "csv", po::value(&table), "also write the differences of each step to this file");
   add_report_options(options, files);
-  if (take_help(words)) {
-    print_help(options);
+  if (const auto topic = take_help(words)) {
+    print_help(options, *topic);
     return kFinished;
   }
   const std::vector<std::string> paths =

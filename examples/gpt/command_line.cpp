@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <iostream>
+#include <iterator>
+#include <sstream>
 #include <string_view>
 #include <typeinfo>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/help_topics.h"
+#include "parallel_core/config/render.h"
 #include "parallel_core/config/schema.h"
 #include "parallel_core/training/program.h"
 #include "parallel_core/training/terminal.h"
@@ -16,20 +20,12 @@ namespace {
 
 namespace po = boost::program_options;
 
-std::string without_dashes(std::string_view word) {
-  word = word.substr(0, word.find('='));
-  word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
-  std::string name(word);
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
-
 std::string nearest_option(const std::string& word, const po::options_description& options) {
   std::vector<std::string_view> names;
   for (const auto& option : options.options()) {
     names.emplace_back(option->long_name());
   }
-  const std::string name = without_dashes(word);
+  const std::string name = config::plain_topic(word);
   const std::string_view best = config::nearest(name, names);
   // Of a short word at least a letter has to be right.
   const int size = static_cast<int>(name.size());
@@ -40,7 +36,7 @@ std::string nearest_option(const std::string& word, const po::options_descriptio
 
 // "an integer", of the option's value; empty for texts.
 std::string wanted(const std::string& option, const po::options_description& options) {
-  const auto* description = options.find_nothrow(without_dashes(option), /*approx=*/false);
+  const auto* description = options.find_nothrow(config::plain_topic(option), /*approx=*/false);
   const auto* value =
       description == nullptr
           ? nullptr
@@ -77,7 +73,70 @@ void refuse_loose_words(const po::parsed_options& parsed,
   }
 }
 
+using Options = std::vector<boost::shared_ptr<po::option_description>>;
+
+template <class Predicate>
+Options options_with(const po::options_description& options, const Predicate& holds) {
+  Options found;
+  std::copy_if(options.options().begin(), options.options().end(), std::back_inserter(found),
+               [&](const auto& option) { return holds(option->long_name()); });
+  return found;
+}
+
+Options options_of_topic(const po::options_description& options, const std::string& name) {
+  for (const std::string& spelling : config::spellings_of(name)) {
+    if (Options found = options_with(options, [&](const auto& known) { return known == spelling; });
+        !found.empty()) {
+      return found;
+    }
+  }
+  Options found = options_with(
+      options, [&](const std::string& known) { return config::has_parts(known, name); });
+  return !found.empty() ? found : options_with(options, [&](const auto& known) {
+    return config::is_near(name, known);
+  });
+}
+
+std::string shown(const Options& found) {
+  po::options_description page(help_columns());
+  for (const auto& option : found) {
+    page.add(option);
+  }
+  std::ostringstream text;
+  text << page;
+  return text.str();
+}
+
 }  // namespace
+
+std::string option_help(const po::options_description& options, const std::string& name) {
+  const std::string plain = config::plain_topic(name);
+  const Options found = options_with(options, [&](const auto& known) { return known == plain; });
+  return found.empty() ? std::string() : shown(found);
+}
+
+std::string help_page(const std::string& page,
+                      const po::options_description& options,
+                      const std::string& topic) {
+  if (topic.empty()) {
+    return page;
+  }
+  const std::string name = config::plain_topic(topic);
+  if (const Options found = options_of_topic(options, name); !found.empty()) {
+    return shown(found);
+  }
+  if (options.find_nothrow("set", /*approx=*/false) != nullptr &&
+      !config::find_topic(name).keys.empty()) {
+    return concat("With --set:\n",
+                  fit_to_terminal(OutputStream::kOut, render_configuration_help(topic)));
+  }
+  std::vector<std::string_view> names;
+  for (const auto& option : options.options()) {
+    names.emplace_back(option->long_name());
+  }
+  throw ValueError(concat("--help ", topic, ": there is no such option; the nearest is --",
+                          config::nearest(name, names), "; --help alone lists all"));
+}
 
 std::optional<std::string> take_help(std::vector<std::string>& words) {
   const auto found = std::find_if(words.begin(), words.end(), [](const std::string& word) {

@@ -13,6 +13,18 @@ namespace tapestry::examples {
 /// none: "--help", "--help SECTION", "--help=SECTION".
 std::optional<std::string> take_help(std::vector<std::string>& words);
 
+/// What --help TOPIC prints: `page` without a topic, else the options that it names, by their name,
+/// by what other programs call the same, or by a part of their name; where there is an option
+/// --set, also keys of the configuration. ValueError with the nearest option for a topic that names
+/// none.
+std::string help_page(const std::string& page,
+                      const boost::program_options::options_description& options,
+                      const std::string& topic);
+
+/// The option of exactly this name as a page shows it; empty if there is none.
+std::string option_help(const boost::program_options::options_description& options,
+                        const std::string& name);
+
 /// The options that were given. Abbreviations, which would change their meaning when an option is
 /// added, are not taken. ValueError, in words for the user, for an unknown option (with the nearest
 /// one), a word that belongs to no option, an option without its value, with one that it does not

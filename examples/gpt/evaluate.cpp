@@ -118,10 +118,10 @@ Json choice_result(const std::string& file,
 int run(const std::vector<std::string>& given, const tapestry::Distributed& job) {
   std::vector<std::string> words = given;
   const po::options_description options = options_of_program();
-  if (tapestry::examples::take_help(words)) {
+  if (const auto topic = tapestry::examples::take_help(words)) {
     std::ostringstream text;
     text << options;
-    tapestry::print_result(text.str());
+    tapestry::print_result(tapestry::examples::help_page(text.str(), options, *topic));
     return kFinished;
   }
   po::variables_map arguments = tapestry::examples::parse_command_line(words, options);

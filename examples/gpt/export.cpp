@@ -184,10 +184,10 @@ void export_merged(const Request& request) {
 int run(int argc, char** argv) {
   const po::options_description options = export_options();
   std::vector<std::string> words = tapestry::examples::words_of(argc, argv);
-  if (tapestry::examples::take_help(words)) {
+  if (const auto topic = tapestry::examples::take_help(words)) {
     std::ostringstream text;
     text << options;
-    tapestry::print_result(text.str());
+    tapestry::print_result(tapestry::examples::help_page(text.str(), options, *topic));
     return kFinished;
   }
   po::variables_map arguments = tapestry::examples::parse_command_line(words, options);

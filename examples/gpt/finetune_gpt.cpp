@@ -150,9 +150,10 @@ FinetuneOptions options_of(const po::variables_map& arguments) {
 int run(const Words& given, const tapestry::Distributed& job) {
   const po::options_description description = describe_options();
   Words words = given;
-  if (tapestry::examples::take_help(words)) {
+  if (const auto topic = tapestry::examples::take_help(words)) {
     if (job.world()->rank() == 0) {
-      tapestry::print_result(help_text(description));
+      tapestry::print_result(
+          tapestry::examples::help_page(help_text(description), description, *topic));
     }
     return kFinished;
   }

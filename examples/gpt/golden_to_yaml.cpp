@@ -48,8 +48,10 @@ int main(int argc, char** argv) {
       "output", po::value(&output), "file to write; standard output if absent");
   try {
     std::vector<std::string> words = tapestry::examples::words_of(argc, argv);
-    if (tapestry::examples::take_help(words)) {
-      std::cout << options;
+    if (const auto topic = tapestry::examples::take_help(words)) {
+      std::ostringstream text;
+      text << options;
+      std::cout << tapestry::examples::help_page(text.str(), options, *topic);
       return 0;
     }
     po::variables_map values = tapestry::examples::parse_command_line(words, options);

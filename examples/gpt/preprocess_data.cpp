@@ -246,10 +246,10 @@ int main(int argc, char** argv) {
   const po::options_description options = describe(arguments);
   try {
     std::vector<std::string> words = tapestry::examples::words_of(argc, argv);
-    if (tapestry::examples::take_help(words)) {
+    if (const auto topic = tapestry::examples::take_help(words)) {
       std::ostringstream text;
       text << options;
-      tapestry::print_result(text.str());
+      tapestry::print_result(tapestry::examples::help_page(text.str(), options, *topic));
       return tapestry::kFinished;
     }
     po::variables_map values = tapestry::examples::parse_command_line(words, options);

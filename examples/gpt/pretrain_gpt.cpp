@@ -202,7 +202,10 @@ std::string help_text(const po::options_description& options, const std::string&
   using tapestry::fit_to_terminal;
   using tapestry::OutputStream;
   if (!topic.empty()) {
-    return fit_to_terminal(OutputStream::kOut, tapestry::render_configuration_help(topic));
+    const std::string option = tapestry::examples::option_help(options, topic);
+    return !option.empty()
+               ? option
+               : fit_to_terminal(OutputStream::kOut, tapestry::render_configuration_help(topic));
   }
   std::ostringstream text;
   text << "\nSections of FILE (--help SECTION lists the keys of one):\n"
@@ -228,8 +231,9 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   all.add(options).add(tapestry::examples::accuracy_options());
   std::vector<std::string> words = given;
   if (const std::optional<std::string> topic = tapestry::examples::take_help(words)) {
-    const std::string text =
-        *topic == "accuracy" ? tapestry::examples::accuracy_help() : help_text(options, *topic);
+    const std::string text = *topic == "accuracy" ? tapestry::examples::accuracy_help()
+                             : topic->empty()     ? help_text(options, *topic)
+                                                  : help_text(all, *topic);
     if (first) {
       tapestry::print_result(text);
     }
@@ -279,7 +283,7 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   }
   if (arguments.count("from_hf") != 0) {
     load.overrides.push_back("model_config.from_hf=" +
-                             tapestry::config::string_text(arguments["from_hf"].as<std::string>()));
+                             tapestry::config::path_text(arguments["from_hf"].as<std::string>()));
   }
   if (evaluates) {
     for (const char* other :

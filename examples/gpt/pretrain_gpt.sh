@@ -13,8 +13,8 @@ usage() {
   to_fit <<'TEXT'
 Usage: pretrain_gpt.sh [CONFIG.yaml] [OPTION of pretrain_gpt]...
 
-CONFIG defaults to pretrain_gpt_7B.yaml; a name without a folder is also looked for beside this
-script. Runs in the current folder; each rank logs to output/log/rank_N/. With --evaluate and without
+CONFIG defaults to pretrain_gpt_7B.yaml; a name without a folder is also looked for among the presets,
+beside this script or in ../share/tapestry where it is installed. Runs in the current folder; each rank logs to output/log/rank_N/. With --evaluate and without
 CONFIG the checkpoint says what it is; --plot, --version and --help TOPIC need no ranks.
 
 A run in whose output folder another one is still training is refused, as is one in which another
@@ -55,7 +55,10 @@ given() {
   return 1
 }
 
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd && echo .)"
+here="${here%$'\n.'}" # $() alone would take a line break off the name
+presets="$here"
+[[ -f "$here/pretrain_gpt_7B.yaml" ]] || presets="${here%/*}/share/tapestry"
 config=""
 if [[ -n "${1:-}" && "$1" != -* ]]; then
   config="$1"
@@ -70,10 +73,10 @@ alone=false
 ! given --plot --version --help -h || alone=true
 [[ -n "$config" || $alone == true ]] || given --evaluate || config="pretrain_gpt_7B.yaml"
 if [[ -n "$config" ]]; then
-  if [[ ! -f "$config" && "$config" != */* && -f "$here/$config" ]]; then
-    config="$here/$config"
+  if [[ ! -f "$config" && "$config" != */* && -f "$presets/$config" ]]; then
+    config="$presets/$config"
   fi
-  [[ -f "$config" ]] || die "$config: no such file; presets are in $here"
+  [[ -f "$config" ]] || die "$config: no such file; presets are in $presets"
   words=(--config_path "$config" "${words[@]}")
 fi
 

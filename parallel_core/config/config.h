@@ -600,6 +600,7 @@ struct ConfigOrigin {
   std::string text;   // "gpt.yaml:12", "--set", "derived from hidden_act"; for messages see `place`
   std::string place;  // "gpt.yaml:12:3" or "--set section.key=value"; empty for the rest
   std::string value;  // as YAML, when the configuration was completed: resolve() sees what changed
+  std::string idle;   // "without use_lora": why the value has no effect; empty if it has one
 };
 
 struct AllConfig {

@@ -38,7 +38,7 @@ std::string expand_path(const std::string& path, std::string& error) {
   }
   while (at < path.size() && error.empty()) {
     const bool follows = at + 1 < path.size();
-    if (follows && path[at] == '$' && path[at + 1] == '$') {
+    if (path[at] == '$' && follows && path[at + 1] == '$') {
       expanded += '$';
       at += 2;
       continue;
@@ -55,8 +55,8 @@ std::string expand_path(const std::string& path, std::string& error) {
     }
     const std::string name = path.substr(begin, end - begin);
     if (!braces) {
-      error = concat("'", path, "': $", name, " is not replaced; write ${", name,
-                     "} for the environment's, $$", name, " for a dollar sign");
+      error = concat("'", path, "': $", name, " is not replaced; write ${", name, "}, or $$", name,
+                     " for a name with a dollar sign");
     } else if (name.empty() || !is_letter(name.front()) || end == path.size() || path[end] != '}') {
       error = concat("'", path, "': expected the name of an environment variable in ${...}");
     } else {
@@ -67,14 +67,14 @@ std::string expand_path(const std::string& path, std::string& error) {
   return error.empty() ? expanded : path;
 }
 
-std::string escape_path(const std::string& path) {
-  std::string escaped = path.starts_with('~') ? "./" : "";
-  for (size_t at = 0; at < path.size(); ++at) {
-    const char next = at + 1 < path.size() ? path[at + 1] : ' ';
-    const bool is_read = path[at] == '$' && (next == '$' || next == '{' || is_letter(next));
-    escaped += is_read ? "$$" : std::string(1, path[at]);
+std::string literal_path(std::string_view path) {
+  std::string literal = path.starts_with('~') ? "./" : "";
+  for (size_t i = 0; i < path.size(); ++i) {
+    const char next = i + 1 < path.size() ? path[i + 1] : '/';
+    const bool means_more = path[i] == '$' && (next == '$' || next == '{' || is_letter(next));
+    literal += means_more ? "$$" : std::string(1, path[i]);
   }
-  return escaped;
+  return literal;
 }
 
 }  // namespace tapestry::config

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace tapestry::config {
 
@@ -12,6 +13,6 @@ namespace tapestry::config {
 std::string expand_path(const std::string& path, std::string& error);
 
 /// The path as it is to be written, so that expand_path gives it back.
-std::string escape_path(const std::string& path);
+std::string literal_path(std::string_view path);
 
 }  // namespace tapestry::config

@@ -161,8 +161,7 @@ std::string golden_config_to_yaml(const std::string& json_text,
                     "micro_batch_size ", micro, " times ", data_parallel_size, " rank(s)");
   convert.put("dataset_config.micro_batch_num",
               std::to_string(global / (micro * data_parallel_size)));
-  convert.put("dataset_config.step_data_dir",
-              config::string_text(config::escape_path(join(case_dir, "data"))));
+  convert.put("dataset_config.step_data_dir", config::path_text(join(case_dir, "data")));
 
   const bool biases = convert.get<bool>("add_bias_linear", false);
   const auto text_of = [](bool value) { return value ? "True" : "False"; };
@@ -187,8 +186,8 @@ std::string golden_config_to_yaml(const std::string& json_text,
   }
   convert.put("training_config.dump_weight_steps", Json(dumps).dump());
   convert.put("training_config.load_checkpoint",
-              config::string_text(config::escape_path(join(case_dir, "init.safetensors"))));
-  convert.put("training_config.output_dir", config::string_text(config::escape_path(output_dir)));
+              config::path_text(join(case_dir, "init.safetensors")));
+  convert.put("training_config.output_dir", config::path_text(output_dir));
   convert.put("training_config.log_interval", "1");
   convert.put("training_config.log_param_grad_norms", "True");
   return convert.yaml();

@@ -250,6 +250,7 @@ void Loader::assign(const Section& section, const Key& key) {
   }
   key.field.set(config_, value);
   config_.origins[path] = entry->origin ? *entry->origin : origin_at(place, entry->is_override);
+  config_.origins[path].idle.clear();  // of an earlier resolution
   if (!parent.empty() && config_.origins[parent].kind == ConfigOrigin::Kind::kDefault) {
     config_.origins[parent] = config_.origins[path];  // an entry brings its mapping with it
   }

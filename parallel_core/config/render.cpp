@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "parallel_core/config/foreign_names.h"
+#include "parallel_core/config/help_topics.h"
 #include "parallel_core/config/load.h"
 #include "parallel_core/config/schema.h"
 
@@ -30,10 +31,21 @@ std::string section_name(const AllConfig& config, const Section& section) {
   return section.name == "model_config" ? config.model_section : std::string(section.name);
 }
 
+// Why the value has no effect; empty if it has one.
+std::string idle_text(const AllConfig& config, const Section& section, const Key& key) {
+  const auto origin = config.origins.find(concat(section.name, ".", key.name));
+  return origin == config.origins.end() || key.required ? std::string() : origin->second.idle;
+}
+
+// The value that says the same to the next reader.
+config::Value resolved_value(const AllConfig& config, const Section& section, const Key& key) {
+  return key.until_resolved                        ? config::Value()
+         : idle_text(config, section, key).empty() ? key.field.get(config)
+                                                   : config::default_value(key);
+}
+
 // "key:" of a mapping that is there, "key: value" of everything else.
-std::string line_of(const AllConfig& config, const Key& key, bool resolved = false) {
-  const config::Value value =
-      resolved && key.until_resolved ? config::Value() : key.field.get(config);
+std::string line_of(const Key& key, const config::Value& value) {
   const bool opens = key.field.type == config::Type::kMapping && !value.is_null();
   return std::string(last_name(key)) + (opens ? ":" : ": " + config::yaml_of(key, value));
 }
@@ -78,6 +90,14 @@ std::string help_of(const Key& key) {
                 without_marks(concat(key.doc, aliases_text(key), support_text(key))), "\n");
 }
 
+std::string section_help(const Section& section) {
+  std::string text = concat(section.name, ": ", without_marks(std::string(section.doc)), "\n");
+  for (const Key& key : section.keys) {
+    text += help_of(key);
+  }
+  return text;
+}
+
 std::string comment_of(const AllConfig& config, const std::string& path) {
   const auto origin = config.origins.find(path);
   std::string text = origin == config.origins.end() || origin->second.text.empty()
@@ -88,11 +108,14 @@ std::string comment_of(const AllConfig& config, const std::string& path) {
   return text;
 }
 
-// What was given in place of the keys below it.
-std::string spent_text(const AllConfig& config, const Key& key) {
+// What was given in place of the keys below it, or without effect.
+std::string spent_text(const AllConfig& config, const Section& section, const Key& key) {
   const config::Value value = key.field.get(config);
-  return key.until_resolved && !value.is_null() ? concat("was ", config::to_yaml(value), ", ")
-                                                : std::string();
+  const std::string idle = idle_text(config, section, key);
+  return !idle.empty() ? concat("was ", config::to_yaml(value), " (no effect",
+                                idle.starts_with(':') ? "" : " ", idle, "), ")
+         : key.until_resolved && !value.is_null() ? concat("was ", config::to_yaml(value), ", ")
+                                                  : std::string();
 }
 
 }  // namespace
@@ -104,8 +127,9 @@ std::string resolved_yaml(const AllConfig& config) {
     for (const Key& key : section.keys) {
       if (!is_absent(config, section, key)) {
         const std::string path = std::string(section.name) + "." + std::string(key.name);
-        text += std::string(2 + 2 * depth_of(key), ' ') + line_of(config, key, true) + "  # " +
-                spent_text(config, key) + comment_of(config, path) + "\n";
+        text += std::string(2 + 2 * depth_of(key), ' ') +
+                line_of(key, resolved_value(config, section, key)) + "  # " +
+                spent_text(config, section, key) + comment_of(config, path) + "\n";
       }
     }
   }
@@ -119,12 +143,12 @@ std::vector<ResolvedKey> resolved_keys(const AllConfig& config) {
       if (is_absent(config, section, key)) {
         continue;
       }
-      const std::string line = line_of(config, key, true);
+      const std::string line = line_of(key, resolved_value(config, section, key));
       const size_t colon = line.find(": ");
       keys.push_back({.section = section_name(config, section),
                       .key = std::string(key.name),
                       .value = colon == std::string::npos ? std::string() : line.substr(colon + 2),
-                      .origin = spent_text(config, key) +
+                      .origin = spent_text(config, section, key) +
                                 comment_of(config, concat(section.name, ".", key.name))});
     }
   }
@@ -137,7 +161,8 @@ std::string config_log_text(const AllConfig& config) {
     text += section_name(config, section) + "\n";
     for (const Key& key : section.keys) {
       if (!is_absent(config, section, key)) {
-        text += std::string(4 + 4 * depth_of(key), ' ') + line_of(config, key) + "\n";
+        text +=
+            std::string(4 + 4 * depth_of(key), ' ') + line_of(key, key.field.get(config)) + "\n";
       }
     }
   }
@@ -180,30 +205,39 @@ std::string render_sections_help() {
 }
 
 std::string render_configuration_help(const std::string& topic) {
-  if (const Section* section =
-          config::find_section(topic == "gpt_config" ? "model_config" : topic)) {
-    std::string text = concat(section->name, ": ", without_marks(std::string(section->doc)), "\n");
-    for (const Key& key : section->keys) {
-      text += help_of(key);
-    }
-    return text;
-  }
-  std::string text;
+  const std::string name = config::plain_topic(topic);
   std::vector<std::string_view> names;
   for (const Section& section : config::schema()) {
     names.push_back(section.name);
+  }
+  const std::string nearest_section(config::nearest(name, names));
+  if (const Section* section = config::find_section(name == "gpt_config" ? "model_config" : name)) {
+    return section_help(*section);
+  }
+  const config::TopicMatch match = config::find_topic(name);
+  if (match.keys.empty() && config::is_near(name, nearest_section)) {
+    return concat("There is no ", name, "; the nearest is ", nearest_section, ".\n",
+                  section_help(*config::find_section(nearest_section)));
+  }
+  for (const Section& section : config::schema()) {
     for (const Key& key : section.keys) {
-      const std::string path = concat(section.name, ".", key.name);
-      if (topic == path || topic == key.name || topic == config::last_name(key)) {
-        text += concat(section.name, ":\n", help_of(key));
-      }
       names.push_back(key.name);
     }
   }
-  check<ValueError>(!text.empty(), "--help ", topic,
-                    ": there is no such section or key; the nearest "
-                    "is '",
-                    config::nearest(topic, names), "'; --help lists the sections");
+  check<ValueError>(!match.keys.empty() || !match.remark.empty(), "--help ", topic,
+                    ": there is no such section or key; the nearest is '",
+                    config::nearest(name, names), "'; --help lists the sections");
+  std::string text = match.remark.empty() ? std::string() : concat(match.remark, ".\n");
+  constexpr size_t kMost = 8;
+  const Section* last = nullptr;
+  for (const config::KeyOfTopic& found : match.keys) {
+    if (match.keys.size() > kMost) {  // --help loss: names alone
+      text += concat("  ", found.section->name, ".", found.key->name, "\n");
+      continue;
+    }
+    text += (found.section == last ? "" : concat(found.section->name, ":\n")) + help_of(*found.key);
+    last = found.section;
+  }
   return text;
 }
 
@@ -234,7 +268,9 @@ std::string render_configuration_markdown() {
       "`<<: [*one, *two]`, takes the keys of the mapping that `&name` marks further up, where the "
       "mapping that has it lacks them; a section that is there for this alone begins with `x-`. "
       "Paths are relative to the current directory; in them `~/` stands for the home folder and "
-      "`${NAME}` for the environment's value, which has to be set. The complete "
+      "`${NAME}` for the environment's value, which has to be set; `$$` is a dollar sign of a "
+      "name. "
+      "The complete "
       "configuration of a run, with the origin of each value, is saved as `config.yaml` in its "
       "output folder and can be used as the next run's file.\n";
   for (const Section& section : config::schema()) {

@@ -35,9 +35,9 @@ std::vector<std::pair<std::string, std::string>> changed_keys(const AllConfig& c
 /// The sections, a line each, for `--help`.
 std::string render_sections_help();
 
-/// The keys of a section with type, default, condition and meaning, for `--help SECTION`; one of
-/// them for "section.key", or for a key's name, in every section that has it. ValueError with the
-/// nearest name for a topic that is neither.
+/// The keys of a section with type, default, condition and meaning, for `--help SECTION`; those
+/// that another topic names (find_topic), in every section that has one. ValueError with the
+/// nearest name for a topic that names none.
 std::string render_configuration_help(const std::string& topic);
 
 /// docs/configuration.md.

@@ -128,7 +128,7 @@ void resolve_rotary_scaling(Resolution& r) {
   const RotaryConfig usual;
   const auto unused = [&](const char* key, bool given) {
     if (!llama3 && given) {
-      r.note(section + key, "has no effect without rope_type: llama3");
+      r.idle(section + key, "without rope_type: llama3");
     }
   };
   unused("rope_scaling_factor", rotary.rope_scaling_factor != usual.rope_scaling_factor);
@@ -163,8 +163,7 @@ void resolve_positions(Resolution& r) {
   resolve_alibi(r);
   if (r.sound({kType}) && model.parallel_position_embedding &&
       model.position_embedding_type != "learned_absolute") {
-    r.note(kParallel,
-           concat("has no effect with position_embedding_type ", model.position_embedding_type));
+    r.idle(kParallel, concat("with position_embedding_type ", model.position_embedding_type));
   }
   if (r.sound({kSeq, kMax})) {
     if (!model.max_position_embeddings) {
@@ -394,7 +393,7 @@ void check_layout(Resolution& r) {
     }
     r.config().model_config.sequence_parallel = parallel.sequence_parallel;
   } else if (parallel.sequence_parallel) {
-    r.note("parallel_config.sequence_parallel", "has no effect with tensor_model_parallel_size 1");
+    r.idle("parallel_config.sequence_parallel", "with tensor_model_parallel_size 1");
   }
   const int64_t cp = parallel.context_parallel_size;
   if (r.sound({kCp, kSeq}) && cp > 1) {
@@ -462,7 +461,10 @@ void check_recompute(Resolution& r) {
     without.model_config.recompute_activations = false;
     without.model_config.select_recompute = false;
     if (recomputes(layer_recompute(without))) {
-      r.note(kGranularity, "has no effect next to parallel_config.recompute_config");
+      for (const char* key : {kGranularity, kMethod, kNumber, "model_config.recompute_activations",
+                              "model_config.select_recompute"}) {
+        r.idle(key, "next to parallel_config.recompute_config");
+      }
       return;
     }
   }
@@ -473,9 +475,7 @@ void check_recompute(Resolution& r) {
   }
   if (model.recompute_granularity != "full") {
     for (const char* key : {kMethod, kNumber}) {
-      if (r.given(key)) {
-        r.note(key, "has no effect without recompute_granularity: full");
-      }
+      r.idle(key, "without recompute_granularity: full");
     }
   }
   const bool slices =
@@ -484,18 +484,18 @@ void check_recompute(Resolution& r) {
     const char* key = slices ? "parallel_config.recompute_config.recompute_slice_activation"
                              : "model_config.distribute_saved_activations";
     if (!full) {
-      r.note(key, "has no effect without layers that are recomputed as a whole");
+      r.idle(key, "without layers that are recomputed as a whole");
     } else if (parallel.tensor_model_parallel_size == 1) {
-      r.note(key, "has no effect with tensor_model_parallel_size 1");
+      r.idle(key, "with tensor_model_parallel_size 1");
     } else if (parallel.sequence_parallel) {
-      r.note(key, "has no effect with sequence_parallel, which divides what is kept");
+      r.idle(key, "with sequence_parallel, which divides what is kept");
     }
   }
   if (parallel.recompute_config &&
       parallel.recompute_config->parallel_optimizer_comm_recompute.has_value() &&
       zero_level(r.config()) < 3) {
-    r.note("parallel_config.recompute_config.parallel_optimizer_comm_recompute",
-           "has no effect without zero_level: z3");
+    r.idle("parallel_config.recompute_config.parallel_optimizer_comm_recompute",
+           "without zero_level: z3");
   }
 }
 
@@ -536,6 +536,15 @@ void Resolution::unsupported(const std::string& key, const std::string& message)
 
 void Resolution::note(const std::string& key, const std::string& message) {
   config_.notes.push_back(shown(key) + message);
+}
+
+void Resolution::idle(const std::string& key, const std::string& why) {
+  const size_t dot = key.find('.');
+  const Key& row = *find_key(key.substr(0, dot), key.substr(dot + 1));
+  if (to_yaml(row.field.get(config_)) != to_yaml(default_value(row))) {
+    note(key, concat("has no effect", why.starts_with(':') ? "" : " ", why));
+    config_.origins[key].idle = why;
+  }
 }
 
 void resolve_model(Resolution& r) {

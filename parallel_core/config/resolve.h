@@ -31,6 +31,9 @@ class Resolution {
   void error(const std::string& key, const std::string& message);
   void unsupported(const std::string& key, const std::string& message);
   void note(const std::string& key, const std::string& message);
+  /// Notes that the key's value "has no effect `why`", unless it is the default, which says
+  /// nothing: a resolved configuration has every key. The next one has the default in its place.
+  void idle(const std::string& key, const std::string& why);
 
  private:
   std::string shown(const std::string& key) const;  // "place: section.key: "

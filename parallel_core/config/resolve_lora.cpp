@@ -14,9 +14,7 @@ void resolve_lora(Resolution& r) {
   if (!config.lora_config.use_lora) {
     for (const char* key : {"lora_rank", "lora_alpha", "lora_dropout", "target_cells", "use_rslora",
                             "use_dora", "modules_to_save", "adapter", "base_dtype"}) {
-      if (r.given(concat("lora_config.", key))) {
-        r.note(concat("lora_config.", key), "has no effect without use_lora");
-      }
+      r.idle(concat("lora_config.", key), "without use_lora");
     }
     return;
   }

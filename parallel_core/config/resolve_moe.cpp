@@ -101,23 +101,18 @@ void resolve_short_keys(Resolution& r) {
   other.shared_expert_num.reset();
 }
 
-bool is_default(Resolution& r, const Key& key) {
-  return to_yaml(key.field.get(r.config())) == to_yaml(default_value(key));
-}
-
 // Keys that are known for compatibility and can only mean what is done anyway; their documentation
 // says why.
 void note_what_has_no_effect(Resolution& r) {
   constexpr std::string_view kKnown = "Known for compatibility: ";
   for (const Key& key : moe_keys()) {
     const std::string path = concat("moe_config.", key.name);
-    if (key.doc.starts_with(kKnown) && key.accepted.empty() && r.sound({path.c_str()}) &&
-        !is_default(r, key)) {
+    if (key.doc.starts_with(kKnown) && key.accepted.empty() && r.sound({path.c_str()})) {
       std::string why;
       for (const char c : key.doc.substr(kKnown.size(), key.doc.size() - kKnown.size() - 1)) {
         why += c == '`' ? std::string() : std::string(1, c);
       }
-      r.note(path, concat("has no effect: ", why));
+      r.idle(path, concat(": ", why));
     }
   }
 }
@@ -126,13 +121,13 @@ void note_without_experts(Resolution& r) {
   for (const Key& key : moe_keys()) {
     const std::string path = concat("moe_config.", key.name);
     const bool known = key.doc.starts_with("Known for compatibility") || !key.accepted.empty();
-    if (r.given(path) && !known && !key.until_resolved && !is_default(r, key)) {
-      r.note(path, "has no effect with num_experts 1");
+    if (r.given(path) && !known && !key.until_resolved) {
+      r.idle(path, "with num_experts 1");
     }
   }
   const ModelParallelConfig& parallel = r.config().parallel_config;
   if (parallel.expert_model_parallel_size > 1) {
-    r.note(kEp, "has no effect on a model of num_experts 1");
+    r.idle(kEp, "on a model of num_experts 1");
   }
 }
 
@@ -275,13 +270,13 @@ void check_balance(Resolution& r) {
     return;
   }
   if (moe.moe_router_load_balancing_type == "none" && moe.moe_aux_loss_coeff > 0) {
-    r.note(kLossCoeff, "has no effect with moe_router_load_balancing_type none");
+    r.idle(kLossCoeff, "with moe_router_load_balancing_type none");
   }
   const std::vector<MoEBalanceLoss> losses = balance_losses(moe);
   const bool pools = std::any_of(losses.begin(), losses.end(),
                                  [](const MoEBalanceLoss& loss) { return loss.type == "device"; });
   if (!pools && moe.expert_group_size) {
-    r.note(kPools, "has no effect without the balance loss device");
+    r.idle(kPools, "without the balance loss device");
   } else if (pools && !moe.expert_group_size) {
     r.error(moe.aux_loss_types ? kLossTypes : kLossType,
             "device needs moe_config.expert_group_size, the number of groups of experts");
@@ -302,7 +297,7 @@ void check_capacity(Resolution& r) {
             "example 1.25, or leave this key out");
   }
   if (moe.moe_token_drop_policy != "probs") {
-    r.note(kPolicy, "has no effect without moe_expert_capacity_factor: nothing is dropped");
+    r.idle(kPolicy, "without moe_expert_capacity_factor: nothing is dropped");
   }
 }
 
@@ -340,7 +335,7 @@ void check_shared(Resolution& r) {
             "leave this key out");
   }
   if (moe.moe_shared_expert_overlap) {
-    r.note("moe_config.moe_shared_expert_overlap", "has no effect without a shared expert");
+    r.idle("moe_config.moe_shared_expert_overlap", "without a shared expert");
   }
 }
 

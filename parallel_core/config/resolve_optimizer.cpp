@@ -91,13 +91,12 @@ void check_effects(Resolution& r) {
         !differs_from_default(r.config(), "optimizer_config", effect.key)) {
       continue;
     }
-    const std::string message = concat("has no effect with optimizer_type ", type);
     // A file of AdamW is often tried with another optimizer.
     const std::string_view name = effect.key;
     if (name == "betas" || name == "eps") {
-      r.note(key, message);
+      r.idle(key, concat("with optimizer_type ", type));
     } else {
-      r.error(key, concat(message, "; leave it out"));
+      r.error(key, concat("has no effect with optimizer_type ", type, "; leave it out"));
     }
   }
 }

@@ -40,9 +40,7 @@ void resolve_tensorboard(Resolution& r) {
     for (const char* key :
          {"tensorboard_queue_size", "log_loss_scale_to_tensorboard", "log_timers_to_tensorboard",
           "log_expert_load_to_tensorboard", "histogram_interval"}) {
-      if (r.given(concat("tensorboard.", key))) {
-        r.note(concat("tensorboard.", key), "has no effect without tensorboard_dir");
-      }
+      r.idle(concat("tensorboard.", key), "without tensorboard_dir");
     }
     show_in_log(r);
   } else if (board.histogram_interval && r.config().optimizer_config.optimizer_in_backward &&

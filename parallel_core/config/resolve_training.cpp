@@ -159,7 +159,8 @@ void resolve_saving(Resolution& r) {
             "has no effect on safetensors files, whose names are Hugging Face's; set ckpt_format: "
             "ckpt, or leave it out");
   }
-  if (t.keep_checkpoint_per_n_minutes > 0 && r.given("training_config.keep_checkpoint_max")) {
+  if (t.keep_checkpoint_per_n_minutes > 0 &&
+      differs_from_default(r.config(), "training_config", "keep_checkpoint_max")) {
     r.error("training_config.keep_checkpoint_per_n_minutes",
             "given beside keep_checkpoint_max; keep the one that is meant");
   }
@@ -204,7 +205,7 @@ void resolve_clipping(Resolution& r) {
   }
   if (!training.use_clip_grad.value_or(false)) {
     if (training.max_grad_norm) {
-      r.note(kNorm, "has no effect without use_clip_grad: True");
+      r.idle(kNorm, "without use_clip_grad: True");
     }
     if (training.use_clip_grad && (clip > 0 || training.grad_clip_kwargs)) {
       r.error(kUse,
@@ -253,8 +254,8 @@ void resolve_training(Resolution& r) {
   check_autopsy(r);
   if (training.new_dataset &&
       !differs_from_default(r.config(), "training_config", "resume_training")) {
-    r.note("training_config.new_dataset",
-           "has no effect without resume_training: a run that starts anew begins its data anew");
+    r.idle("training_config.new_dataset",
+           "without resume_training: a run that starts anew begins its data anew");
   }
   if (training.profile_step_start > training.profile_step_end) {
     r.error("training_config.profile_step_start",

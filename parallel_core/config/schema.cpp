@@ -102,20 +102,6 @@ const Key* find_key(std::string_view section, std::string_view key) {
   return nullptr;
 }
 
-std::string yaml_of(const Key& key, const Value& value) {
-  if (key.path && value.is<std::string>()) {
-    return to_yaml(Value(escape_path(value.as<std::string>())));
-  }
-  if (key.path && value.is<Value::List>()) {
-    Value::List items;
-    for (const Value& item : value.as<Value::List>()) {
-      items.push_back(item.is<std::string>() ? Value(escape_path(item.as<std::string>())) : item);
-    }
-    return to_yaml(Value(std::move(items)));
-  }
-  return to_yaml(value);
-}
-
 Value default_value(const Key& key) {
   static const AllConfig defaults;
   return key.field.get(defaults);
@@ -204,6 +190,20 @@ std::string complaint(const Key& key, const Value& value) {
     }
   }
   return check.predicate != nullptr ? check.predicate(value) : std::string();
+}
+
+std::string yaml_of(const Key& key, const Value& value) {
+  if (key.path && value.is<std::string>()) {
+    return path_text(value.as<std::string>());
+  }
+  if (key.path && value.is<Value::List>()) {
+    Value::List items;
+    for (const Value& item : value.as<Value::List>()) {
+      items.push_back(item.is<std::string>() ? Value{literal_path(item.as<std::string>())} : item);
+    }
+    return to_yaml(Value{items});
+  }
+  return to_yaml(value);
 }
 
 bool is_supported(const Key& key, const Value& value) {

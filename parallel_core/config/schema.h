@@ -87,9 +87,6 @@ const Section* find_section(std::string_view name);
 /// The default of a key.
 Value default_value(const Key& key);
 
-/// The value as the key takes it in YAML: of paths, as expand_path gives them back.
-std::string yaml_of(const Key& key, const Value& value);
-
 /// The last part of its name: "rotary_base" of "rotary_config.rotary_base".
 std::string_view last_name(const Key& key);
 
@@ -104,6 +101,9 @@ std::string check_text(const Key& key);
 /// The end of a message about a wrong value: "; allowed: integer > 0; default: 10", or an example
 /// in place of the default of a required key.
 std::string usual_value(const Key& key);
+
+/// The value as YAML that reads back as it is: to_yaml, but for dollar signs of paths (path_text).
+std::string yaml_of(const Key& key, const Value& value);
 
 /// What is wrong with the value, or an empty text. The value has the key's type.
 std::string complaint(const Key& key, const Value& value);

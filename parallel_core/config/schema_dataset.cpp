@@ -131,7 +131,8 @@ constexpr Key kKeys[] = {
      .field = f<&D::train_data_path>,
      .check = satisfies(check_blend, "a prefix, prefixes, or weight, prefix, weight, prefix, ..."),
      .path = true,
-     .doc = "As `data_path`, but all of it for training; in place of `data_path` and `split`."},
+     .doc = "Data sets to train on, all of each: a prefix or a blend as in `data_path`, in place "
+            "of `data_path` and `split`."},
     {.name = "valid_data_path",
      .field = f<&D::valid_data_path>,
      .check = satisfies(check_blend, "a prefix, prefixes, or weight, prefix, weight, prefix, ..."),
@@ -162,21 +163,21 @@ constexpr Key kKeys[] = {
      .field = f<&D::sft_valid_data_path>,
      .check = satisfies(check_files, "files"),
      .path = true,
-     .doc = "Examples to evaluate on. null: `split` divides the lines of each file of "
+     .doc = "Fine-tuning examples to evaluate on. null: `split` divides the lines of each file of "
             "`sft_data_path`."},
     {.name = "sft_packing",
      .field = f<&D::sft_packing>,
-     .doc = "Put as many examples into a row as have room in it. False: one, and the rest of the "
-            "row is filled up."},
+     .doc = "Put as many fine-tuning examples into a row as have room in it. False: one, and the "
+            "rest of the row is filled up."},
     {.name = "sft_long_examples",
      .field = f<&D::sft_long_examples>,
      .check = one_of("cut|drop"),
-     .doc = "What becomes of an example of more than `seq_length` + 1 tokens: its end is left out, "
-            "or all of it. Both are counted in the log."},
+     .doc = "What becomes of a fine-tuning example of more than `seq_length` + 1 tokens: its end "
+            "is left out, or all of it. Both are counted in the log."},
     {.name = "sft_loss",
      .field = f<&D::sft_loss>,
      .check = one_of("answers|all"),
-     .doc = "Tokens that are learned: those of answers, or prompts, too."},
+     .doc = "Tokens of fine-tuning examples that are learned: those of answers, or prompts, too."},
     {.name = "chat_template",
      .field = f<&D::chat_template>,
      .path = true,
@@ -256,7 +257,8 @@ constexpr Key kKeys[] = {
     {.name = "seq_length",
      .field = f<&D::seq_length>,
      .check = above(0),
-     .doc = "If given, must equal `model_config.seq_length`."},
+     .doc = "Tokens of one training sequence, which `model_config.seq_length` says; if given here "
+            "too, the two must be equal."},
     {.name = "dataset_size",
      .field = f<&D::dataset_size>,
      .check = above(0),
@@ -274,7 +276,8 @@ constexpr Key kKeys[] = {
      .field = f<&D::eos_token_id>,
      .check = at_least(0),
      .default_text = "the tokenizer's",
-     .doc = "Token that ends a document, for the last three keys."},
+     .doc = "Token that ends a document, for `reset_attention_mask`, `reset_position_ids` and "
+            "`eod_mask_loss`."},
     {.name = "pad_token_id",
      .field = f<&D::pad_token_id>,
      .check = at_least(0),

@@ -109,9 +109,8 @@ constexpr Key kKeys[] = {
      .field = f<&M::position_embedding_type>,
      .check = one_of("rope|learned_absolute|alibi|none"),
      .value_aliases = "absolute=learned_absolute",
-     .doc =
-         "Rotary, a learned table, a bias of the scores that grows with the distance (ALiBi), or "
-         "no position information."},
+     .doc = "How the model knows positions: a rotation of queries and keys (rope), a learned "
+            "table, a bias of the scores that grows with the distance (ALiBi), or not at all."},
     {.name = "use_alibi_mask",
      .field = f<&M::use_alibi_mask>,
      .default_text = "position_embedding_type == alibi",
@@ -131,16 +130,18 @@ constexpr Key kKeys[] = {
      .doc = "Share of a head's channels that is rotated."},
     {.name = "rotary_config.rotary_interleaved",
      .field = f<&M::rotary_config, &R::rotary_interleaved>,
-     .doc = "Rotate neighbouring channels (True) or channels half a head apart (False)."},
+     .doc = "Rotary embedding: rotate neighbouring channels (True) or channels half a head apart "
+            "(False)."},
     {.name = "rotary_config.seq_len_interpolation_factor",
      .field = f<&M::rotary_config, &R::seq_len_interpolation_factor>,
      .check = above(0),
-     .doc = "Positions are divided by it."},
+     .doc = "Divisor of positions before the rotation, so that longer texts turn as far as shorter "
+            "ones did."},
     {.name = "rotary_config.rotary_base",
      .field = f<&M::rotary_config, &R::rotary_base>,
      .check = above(0),
      .aliases = "rotary_base",
-     .doc = "Base of the angles' geometric series."},
+     .doc = "Base of the geometric series of the rotation's angles."},
     {.name = "rotary_config.rope_type",
      .field = f<&M::rotary_config, &R::rope_type>,
      .check = one_of("default|llama3"),
@@ -159,12 +160,13 @@ constexpr Key kKeys[] = {
     {.name = "rotary_config.high_freq_factor",
      .field = f<&M::rotary_config, &R::high_freq_factor>,
      .check = above(0),
-     .doc = "With `rope_type: llama3`, those that turn more often than this stay; between the two "
-            "it goes over smoothly. Above `low_freq_factor`."},
+     .doc = "With `rope_type: llama3`, frequencies that turn more than so many times in the "
+            "original length stay; between `low_freq_factor` and this it goes over smoothly. Above "
+            "`low_freq_factor`."},
     {.name = "rotary_config.original_max_position_embeddings",
      .field = f<&M::rotary_config, &R::original_max_position_embeddings>,
      .check = kSize,
-     .doc = "With `rope_type: llama3`, the length in tokens before it was extended."},
+     .doc = "With `rope_type: llama3`, the length in tokens that the model was first trained on."},
     {.name = "normalization",
      .field = f<&M::normalization>,
      .check = one_of("LayerNorm|RMSNorm"),
@@ -182,7 +184,8 @@ constexpr Key kKeys[] = {
     {.name = "gated_linear_unit",
      .field = f<&M::gated_linear_unit>,
      .default_text = "hidden_act == swiglu",
-     .doc = "Follows `hidden_act`; a value that contradicts it is an error."},
+     .doc = "Whether the MLP multiplies two halves, one of them activated. Follows `hidden_act`; a "
+            "value that contradicts it is an error."},
     {.name = "apply_swiglu_fusion",
      .field = f<&M::apply_swiglu_fusion>,
      .aliases = "use_fused_swiglu",
@@ -191,7 +194,8 @@ constexpr Key kKeys[] = {
             "swiglu`."},
     {.name = "add_bias_linear",
      .field = f<&M::add_bias_linear>,
-     .doc = "Biases of all linear layers, unless one of the next three keys is given."},
+     .doc = "Biases of all linear layers, unless `qkv_has_bias`, `out_proj_has_bias` or "
+            "`mlp_has_bias` is given."},
     {.name = "qkv_has_bias",
      .field = f<&M::qkv_has_bias>,
      .aliases = "add_qkv_bias",
@@ -233,21 +237,21 @@ constexpr Key kKeys[] = {
     {.name = "fa_config.keep_prob",
      .field = f<&M::fa_config, &F::keep_prob>,
      .check = between(0, 1),
-     .doc = "1 - `attention_dropout`."},
+     .doc = "Share of attention probabilities that dropout keeps: 1 - `attention_dropout`."},
     {.name = "fa_config.pre_tokens",
      .field = f<&M::fa_config, &F::pre_tokens>,
      .check = between(0, 2147483647),
-     .doc = "L of `window_size`; seq_length - 1 and more means all."},
+     .doc = "How many earlier tokens a token sees: L of `window_size`; seq_length - 1 and more "
+            "means all."},
     {.name = "fa_config.next_tokens",
      .field = f<&M::fa_config, &F::next_tokens>,
      .check = between(0, 2147483647),
-     .doc =
-         "Visible tokens after the own one: none, as attention is causal, so that any number from "
-         "0 on means the same."},
+     .doc = "How many later tokens a token sees: none, as attention is causal, so that any number "
+            "from 0 on is taken."},
     {.name = "fa_config.input_layout",
      .field = f<&M::fa_config, &F::input_layout>,
      .check = one_of("BNSD|SBH|BSH|BSND|TND"),
-     .doc = "Known for compatibility: results are the same."},
+     .doc = "Known for compatibility: order of axes inside attention, which changes no result."},
     {.name = "fa_config.sparse_mode",
      .field = f<&M::fa_config, &F::sparse_mode>,
      .check = between(0, 4),
@@ -255,9 +259,8 @@ constexpr Key kKeys[] = {
      .reason =
          "mode 1 would show every token to every other; attention is causal, and how the mask "
          "is written down makes no difference: leave the key out",
-     .doc =
-         "Known for compatibility: whether a causal mask is given whole (0), implied (2, 3) or a "
-         "band (4), results are the same."},
+     .doc = "Known for compatibility: whether a causal mask is given whole (0), implied (2, 3) or "
+            "a band (4), results are the same."},
     {.name = "mask_func_type",
      .field = f<&M::mask_func_type>,
      .check = one_of("attn_mask_fill|attn_mask_add"),
@@ -283,7 +286,7 @@ constexpr Key kKeys[] = {
      .doc = "Dropout after the embedding, attention and the MLP."},
     {.name = "untie_embeddings_and_output_weights",
      .field = f<&M::untie_embeddings_and_output_weights>,
-     .doc = "An output matrix of its own in place of the token table."},
+     .doc = "True: the head has a matrix of its own; False: it multiplies with the token table."},
     {.name = "init_method",
      .field = f<&M::init_method>,
      .check = satisfies(check_initializer, "a distribution, or a constant"),
@@ -297,8 +300,8 @@ constexpr Key kKeys[] = {
      .doc = "Standard deviation of initial weights, where `init_method` has one."},
     {.name = "scaled_output_init",
      .field = f<&M::scaled_output_init>,
-     .doc = "Divide the deviation by sqrt(2 num_layers) for the projections that end in the "
-            "residual stream."},
+     .doc = "Divide the standard deviation of initial weights by sqrt(2 num_layers) for the "
+            "projections that end in the residual stream."},
     {.name = "bias_init",
      .field = f<&M::bias_init>,
      .check = satisfies(check_initializer, "a distribution, or a constant"),
@@ -375,15 +378,15 @@ constexpr Key kKeys[] = {
     {.name = "use_final_norm", .field = f<&M::use_final_norm>, .doc = "Norm after the last layer."},
     {.name = "use_sandwich_norm",
      .field = f<&M::use_sandwich_norm>,
-     .doc = "Norms after attention and MLP as well."},
+     .doc = "Norms after attention and MLP beside those before them."},
     {.name = "attn_post_norm_scale",
      .field = f<&M::attn_post_norm_scale>,
      .check = between(0, 1),
-     .doc = "First gain of the norm after attention."},
+     .doc = "With `use_sandwich_norm`, first gain of the norm after attention."},
     {.name = "ffn_post_norm_scale",
      .field = f<&M::ffn_post_norm_scale>,
      .check = between(0, 1),
-     .doc = "First gain of the norm after the MLP."},
+     .doc = "With `use_sandwich_norm`, first gain of the norm after the MLP."},
     {.name = "out_hidden_size",
      .field = f<&M::out_hidden_size>,
      .check = above(0),
@@ -461,7 +464,8 @@ constexpr Key kKeys[] = {
     {.name = "recompute_num_layers",
      .field = f<&M::recompute_num_layers>,
      .check = above(0),
-     .doc = "The number that `recompute_method` speaks of. Null: 1."},
+     .doc = "With `recompute_granularity: full`, the number of layers that `recompute_method` "
+            "speaks of. Null: 1."},
     {.name = "recompute_granularity",
      .field = f<&M::recompute_granularity>,
      .check = one_of("selective|full"),
@@ -474,11 +478,11 @@ constexpr Key kKeys[] = {
      .doc = "Short for `recompute_granularity: selective`."},
     {.name = "select_recompute",
      .field = f<&M::select_recompute>,
-     .doc = "The same as `recompute_granularity: selective`."},
+     .doc = "Short for `recompute_granularity: selective`."},
     {.name = "select_comm_recompute",
      .field = f<&M::select_comm_recompute>,
-     .doc = "Gather inputs again with sequence parallelism. Done in any case, unless "
-            "`recompute_config.select_comm_recompute_exclude` says otherwise."},
+     .doc = "With sequence parallelism, gather inputs again in the backward pass. Done in any "
+            "case, unless `recompute_config.select_comm_recompute_exclude` says otherwise."},
     {.name = "distribute_saved_activations",
      .field = f<&M::distribute_saved_activations>,
      .doc =

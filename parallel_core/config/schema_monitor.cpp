@@ -29,13 +29,13 @@ constexpr Check kFormats = satisfies(check_formats, "log, tensorboard or both");
 constexpr Key kKeys[] = {
     {.name = "monitor_on",
      .field = f<&M::monitor_on>,
-     .doc = "Switch of what this section measures; `docs/monitoring.md` explains it. The checks "
+     .doc = "Switch of what monitor_config measures; `docs/monitoring.md` explains it. The checks "
             "for NaN and `local_norm` do without it."},
     {.name = "dump_path",
      .field = f<&M::dump_path>,
      .path = true,
-     .doc = "Known for compatibility: values are computed in memory, so no file is written there "
-            "and none is deleted."},
+     .doc = "Known for compatibility: values are computed in memory, so no file is written to this "
+            "folder and none is deleted."},
     {.name = "target",
      .field = f<&M::target>,
      .check = satisfies(check_patterns, "regular expressions"),
@@ -47,32 +47,36 @@ constexpr Key kKeys[] = {
     {.name = "step_interval",
      .field = f<&M::step_interval>,
      .check = above(0),
-     .doc = "Steps between measurements."},
+     .doc = "Steps between the measurements of monitor_config."},
     {.name = "local_loss_format",
      .field = f<&M::local_loss_format>,
      .check = kFormats,
-     .doc = "Mean loss of each of this rank's micro-batches: where it goes."},
+     .doc = "Where the mean loss of each of this rank's micro-batches is shown: log, tensorboard; "
+            "null: nowhere."},
     {.name = "device_local_loss_format",
      .field = f<&M::device_local_loss_format>,
      .check = kFormats,
-     .doc = "Sum of these losses over the micro-batches of a step, on the last stage."},
+     .doc = "Where the sum of a rank's micro-batch losses over a step is shown, on the last stage: "
+            "log, tensorboard; null: nowhere."},
     {.name = "local_norm_format",
      .field = f<&M::local_norm_format>,
      .check = kFormats,
-     .doc = "Norm of each parameter's gradient on this rank, before it is summed over the "
-            "data-parallel ranks."},
+     .doc = "Where the norm of each parameter's gradient on this rank, before it is summed over "
+            "the data-parallel ranks, is shown: log, tensorboard; null: nowhere."},
     {.name = "device_local_norm_format",
      .field = f<&M::device_local_norm_format>,
      .check = kFormats,
-     .doc = "The same over all parameters of the rank."},
+     .doc = "Where the norm of the gradients of all parameters of a rank, before they are summed "
+            "over the data-parallel ranks, is shown: log, tensorboard; null: nowhere."},
     {.name = "optimizer_state_format",
      .field = f<&M::optimizer_state_format>,
      .check = kFormats,
-     .doc = "Norms of what the optimizer keeps for each parameter."},
+     .doc = "Where the norms of what the optimizer keeps for each parameter are shown: log, "
+            "tensorboard; null: nowhere."},
     {.name = "weight_state_format",
      .field = f<&M::weight_state_format>,
      .check = kFormats,
-     .doc = "Norm of all weights."},
+     .doc = "Where the norm of all weights is shown: log, tensorboard; null: nowhere."},
     {.name = "throughput_baseline",
      .field = f<&M::throughput_baseline>,
      .check = above(0),
@@ -88,9 +92,8 @@ constexpr Key kKeys[] = {
     {.name = "value_format",
      .field = f<&M::value_format>,
      .check = one_of("fixed|scientific|general"),
-     .doc = "How the log shows these values: `0.1235`, `1.234568e-01` or `0.123457`; metrics.jsonl "
-            "has "
-            "them in full."},
+     .doc = "How the log shows what monitor_config measures: `0.1235`, `1.234568e-01` or "
+            "`0.123457`; metrics.jsonl has full numbers."},
     {.name = "slow_rank_factor",
      .field = f<&M::slow_rank_factor>,
      .check = above(1),
@@ -103,26 +106,28 @@ constexpr Key kKeys[] = {
      .doc = "Leave out the update of a step whose global norm is a spike. Needs `monitor_on`."},
     {.name = "check_for_global_norm",
      .field = f<&M::check_for_global_norm>,
-     .doc = "End the run at the first spike at a step, and let it pass when the run comes to this "
-            "step again: abnormal_global_norm.json in the output folder knows it."},
+     .doc =
+         "End the run at the first spike of the global norm at a step, and let it pass when the "
+         "run comes to this step again: abnormal_global_norm.json in the output folder knows it."},
     {.name = "global_norm_spike_threshold",
      .field = f<&M::global_norm_spike_threshold>,
      .check = above(0),
-     .doc = "A global norm from here on, or one that is not finite, is a spike."},
+     .doc = "A global norm of at least this, or one that is not finite, is a spike."},
     {.name = "global_norm_spike_count_threshold",
      .field = f<&M::global_norm_spike_count_threshold>,
      .check = above(0),
-     .doc = "Spikes in a row that end the run."},
+     .doc = "Spikes of the global norm in a row that end the run."},
     {.name = "global_norm_spike_factor",
      .field = f<&M::global_norm_spike_factor>,
      .check = above(1),
-     .doc = "Threshold relative to the median of the last `global_norm_median_window` norms that "
-            "were no spikes, in place of the absolute one as soon as there are so many; before, "
-            "only a given `global_norm_spike_threshold` holds."},
+     .doc = "Threshold of the global norm relative to the median of the last "
+            "`global_norm_median_window` norms that were no spikes, in place of "
+            "`global_norm_spike_threshold` as soon as there are so many; before, only a "
+            "`global_norm_spike_threshold` that is given holds."},
     {.name = "global_norm_median_window",
      .field = f<&M::global_norm_median_window>,
      .check = between(1, 1000),
-     .doc = "Norms whose median is taken."},
+     .doc = "Norms whose median `global_norm_spike_factor` multiplies."},
     {.name = "use_checkpoint_health_monitor",
      .field = f<&M::use_checkpoint_health_monitor>,
      .aliases = "/use_checkpoint_health_monitor",

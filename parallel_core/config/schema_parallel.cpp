@@ -195,12 +195,12 @@ constexpr Key kKeys[] = {
      .check = satisfies(check_recompute, "layers per stage, or rows of them per chunk"),
      .null = Null::kDefault,
      .aliases = "recompute",
-     .doc = "Whole layers: of each only its input is kept."},
+     .doc = "Recompute whole layers: of each only its input is kept."},
     {.name = "recompute_config.recompute_layers",
      .field = f<&P::recompute_config, &RecomputeConfig::recompute_layers>,
      .check = at_least(0),
-     .doc =
-         "The same by number: layers of the whole model, from 0. Not together with `recompute`."},
+     .doc = "Recompute whole layers by number: layers of the model, from 0. Not together with "
+            "`recompute`."},
     {.name = "recompute_config.select_recompute",
      .field = f<&P::recompute_config, &RecomputeConfig::select_recompute>,
      .check = satisfies(check_recompute, "layers, patterns, or layers by pattern"),

@@ -95,7 +95,7 @@ constexpr Key kKeys[] = {
     {.name = "save_interval_minutes",
      .field = f<&T::save_interval_minutes>,
      .check = above(0),
-     .doc = "The same in minutes."},
+     .doc = "Minutes between saved checkpoints, by rank 0's clock, in place of `save_interval`."},
     {.name = "async_save",
      .field = f<&T::async_save>,
      .doc = "Copy what is to be saved and write it while training goes on: a second copy of "
@@ -145,13 +145,15 @@ constexpr Key kKeys[] = {
      .check = one_of("ClipGlobalNorm|GradClipByValue"),
      .required = true,
      .example = "ClipGlobalNorm",
-     .doc = "By the norm over all parameters, or element by element."},
+     .doc = "Clip gradients by the norm over all parameters (ClipGlobalNorm), or element by "
+            "element (GradClipByValue)."},
     {.name = "grad_clip_kwargs.clip_value",
      .field = f<&T::grad_clip_kwargs, &GradClipConfig::clip_value>,
      .check = above(0),
      .required = true,
      .example = "1.0",
-     .doc = "The largest norm, or the largest magnitude."},
+     .doc = "The largest norm of all gradients, or with `grad_clip_type: GradClipByValue` the "
+            "largest magnitude of one."},
     {.name = "use_clip_grad",
      .field = f<&T::use_clip_grad>,
      .until_resolved = true,
@@ -199,12 +201,11 @@ constexpr Key kKeys[] = {
     {.name = "loss_func_kwargs.loss_func_type",
      .field = f<&T::loss_func_kwargs, &LossFuncConfig::loss_func_type>,
      .check = one_of("VocabParallelCrossEntropy|CrossEntropyLoss"),
-     .doc = "Both names mean the same cross entropy in one process."},
+     .doc = "Kind of cross entropy; both names mean the same one in one process."},
     {.name = "wrap_with_ddp",
      .field = f<&T::wrap_with_ddp>,
-     .doc =
-         "Reduce gradients over the data-parallel ranks in buckets. They are always reduced; this "
-         "key is what the next ones need."},
+     .doc = "Reduce gradients over the data-parallel ranks in buckets. They are always reduced; "
+            "`overlap_grad_reduce`, `delay_grad_reduce` and `bucket_size` need this key."},
     {.name = "accumulate_allreduce_grads_in_fp32",
      .field = f<&T::accumulate_allreduce_grads_in_fp32>,
      .doc = "Accumulate and reduce gradients in float32. Always so unless "
@@ -215,7 +216,7 @@ constexpr Key kKeys[] = {
             "same."},
     {.name = "delay_grad_reduce",
      .field = f<&T::delay_grad_reduce>,
-     .doc = "Reduce after the backward pass on all pipeline stages but the first; needs "
+     .doc = "Reduce gradients after the backward pass on all pipeline stages but the first; needs "
             "`overlap_grad_reduce`."},
     {.name = "use_distributed_optimizer",
      .field = f<&T::use_distributed_optimizer>,
@@ -242,9 +243,10 @@ constexpr Key kKeys[] = {
     {.name = "on_anomaly",
      .field = f<&T::on_anomaly>,
      .check = one_of("stop|skip|continue"),
-     .doc = "What becomes of such a step: stop ends the run with exit code 1, skip leaves its "
-            "update out, continue does what the other keys say: a step that is not finite updates "
-            "nothing, `max_nonfinite_steps` of them end the run, spikes are monitor_config's. A "
+     .doc = "What becomes of a step whose loss or gradients are not finite or are a spike, with "
+            "`autopsy`: stop ends the run with exit code 1, skip leaves its update out, continue "
+            "goes on as without `autopsy`: a step that is not finite updates nothing, "
+            "`max_nonfinite_steps` in a row end the run, spikes are a matter of monitor_config. A "
             "step that is finite when it is run again is then updated with that. "
             "`check_for_nan_in_grad` means stop for what is not finite."},
     {.name = "loss_spike_threshold",
@@ -255,12 +257,14 @@ constexpr Key kKeys[] = {
     {.name = "loss_spike_window",
      .field = f<&T::loss_spike_window>,
      .check = between(1, 1000),
-     .doc = "Losses whose median is taken; before there are so many, none is a spike."},
+     .doc = "Losses whose median `loss_spike_threshold` multiplies; before there are so many, none "
+            "is a spike."},
     {.name = "max_capsules",
      .field = f<&T::max_capsules>,
      .check = at_least(0),
-     .doc = "Bad steps that an output folder keeps as capsule/step_N, with weights and data; of "
-            "later ones only the log tells. From the fourth in a row on they are not run again."},
+     .doc = "Bad steps that an output folder keeps as capsule/step_N, with weights and data, with "
+            "`autopsy`; of later ones only the log tells. From the fourth in a row on they are not "
+            "run again."},
     {.name = "fp16",
      .field = f<&T::fp16>,
      .doc = "Compute in float16: sets `model_config.compute_dtype`."},

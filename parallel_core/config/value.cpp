@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdio>
 
+#include "parallel_core/config/expand_path.h"
 #include "parallel_core/config/raw_yaml.h"
 
 namespace tapestry::config {
@@ -106,5 +107,7 @@ std::string to_yaml(const Value& value) {
   }
   return "null";
 }
+
+std::string path_text(std::string_view path) { return string_text(literal_path(path)); }
 
 }  // namespace tapestry::config

@@ -52,4 +52,8 @@ std::string number_text(double number);
 /// A string as YAML reads it back, quoted only where that is needed.
 std::string string_text(std::string_view text);
 
+/// The same of a path, which a reader would take the environment's values into: `$$` stands for a
+/// dollar sign of the name.
+std::string path_text(std::string_view path);
+
 }  // namespace tapestry::config

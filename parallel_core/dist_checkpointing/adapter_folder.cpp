@@ -11,6 +11,7 @@
 #include "autograd/io/safetensors_directory.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/config/value.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 
 namespace tapestry {
@@ -137,11 +138,7 @@ std::vector<std::string> base_overrides(const std::string& folder) {
   if (!base || base->path.empty() || !is_file(fs::path(base->path) / "config.json")) {
     return {};
   }
-  std::string quoted;
-  for (const char c : base->path) {
-    quoted += c == '\'' ? std::string("''") : std::string(1, c);
-  }
-  return {concat("model_config.from_hf='", quoted, "'")};
+  return {concat("model_config.from_hf=", config::path_text(base->path))};
 }
 
 void check_adapter_base(const std::string& folder, const std::string& base) {

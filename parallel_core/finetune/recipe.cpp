@@ -15,16 +15,12 @@ namespace {
 constexpr int64_t kShortestRow = 256;
 constexpr int64_t kRowStep = 64;
 
-std::string quoted(const std::string& text) { return config::string_text(text); }
-
-// A path as the command line has it, which the shell has expanded.
-std::string quoted_path(const std::string& path) { return quoted(config::escape_path(path)); }
-
-template <class Quote>
-std::string list_text(const std::vector<std::string>& entries, Quote quote) {
+// A list of paths, or of other texts.
+std::string list_text(const std::vector<std::string>& entries,
+                      std::string (*quoted)(std::string_view) = config::path_text) {
   std::string text = "[";
   for (const std::string& entry : entries) {
-    text += concat(text.size() > 1 ? ", " : "", quote(entry));
+    text += concat(text.size() > 1 ? ", " : "", quoted(entry));
   }
   return text + "]";
 }
@@ -124,7 +120,7 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
   }
   yaml.section("training_config");
   yaml.key("seed", recipe.seed);
-  yaml.key("output_dir", quoted_path(recipe.output_dir));
+  yaml.key("output_dir", config::path_text(recipe.output_dir));
   if (facts.training_iters > 0) {
     const int64_t iters = facts.training_iters;
     yaml.key("training_iters", iters,
@@ -139,17 +135,17 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
   yaml.key("eval_iters", 50, "global batches at most");
 
   yaml.section("dataset_config");
-  yaml.key("sft_data_path", list_text(recipe.data, quoted_path));
+  yaml.key("sft_data_path", list_text(recipe.data));
   if (!recipe.validation_data.empty()) {
-    yaml.key("sft_valid_data_path", list_text(recipe.validation_data, quoted_path));
+    yaml.key("sft_valid_data_path", list_text(recipe.validation_data));
   } else {
-    yaml.key("split", quoted(split_of(recipe.validation_share)), "of the examples");
+    yaml.key("split", config::string_text(split_of(recipe.validation_share)), "of the examples");
   }
   if (!facts.tokenizer_type.empty()) {
     yaml.key("tokenizer_type", facts.tokenizer_type);
   }
   if (!facts.tokenizer_model.empty()) {
-    yaml.key("tokenizer_model", quoted_path(facts.tokenizer_model));
+    yaml.key("tokenizer_model", config::path_text(facts.tokenizer_model));
   }
   yaml.key("batch_size", 1);
   yaml.key("micro_batch_num", std::max<int64_t>(1, facts.batch_rows / facts.data_parallel_size),
@@ -162,7 +158,7 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
   }
 
   yaml.section("model_config");
-  yaml.key("from_hf", quoted_path(recipe.from_hf));
+  yaml.key("from_hf", config::path_text(recipe.from_hf));
   yaml.key("seq_length", facts.seq_length,
            recipe.seq_length ? "" : "takes the longest example, as far as that is reasonable");
   yaml.key("hidden_dropout", "0.0");
@@ -180,8 +176,9 @@ std::string recipe_yaml(const FinetuneRecipe& recipe, const RecipeFacts& facts) 
     yaml.key("lora_alpha", number(alpha), recipe.lora_alpha ? "" : "twice the rank");
     yaml.key("lora_dropout", number(recipe.lora_dropout));
     if (!recipe.lora_targets.empty()) {
-      yaml.key("target_cells",
-               concat("[{target_cells: ", list_text(recipe.lora_targets, quoted), "}]"));
+      yaml.key(
+          "target_cells",
+          concat("[{target_cells: ", list_text(recipe.lora_targets, config::string_text), "}]"));
     }
     if (recipe.int8_base) {
       yaml.key("base_dtype", "q8_0", "frozen matrices in blocks of 8 bits");

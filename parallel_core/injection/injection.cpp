@@ -73,12 +73,10 @@ std::vector<std::string> injection_overrides(const Injection& injection) {
                                "skip_bad_lines=False"}) {
       overrides.push_back(concat("dataset_config.", others));
     }
-    overrides.push_back("dataset_config.step_data_dir=" +
-                        config::string_text(config::escape_path(injection.data)));
+    overrides.push_back("dataset_config.step_data_dir=" + config::path_text(injection.data));
   }
   if (!injection.weights.empty() && !is_dump_folder(injection.weights)) {
-    overrides.push_back("training_config.load_checkpoint=" +
-                        config::string_text(config::escape_path(injection.weights)));
+    overrides.push_back("training_config.load_checkpoint=" + config::path_text(injection.weights));
   }
   return overrides;
 }

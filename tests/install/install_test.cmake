@@ -16,6 +16,7 @@ endfunction()
 
 file(REMOVE_RECURSE "${SCRATCH}")
 run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${SCRATCH}/prefix")
+set(said "${text}")
 set(package "-DCMAKE_PREFIX_PATH=${SCRATCH}/prefix" "-DCMAKE_CXX_COMPILER=${CXX}"
   -DCMAKE_BUILD_TYPE=Release)
 
@@ -52,11 +53,34 @@ else()
   expect_refused(parallel_core "This Tapestry was built without the component 'parallel_core'")
 endif()
 
-# Installed programs start by themselves.
+# Installed programs start by themselves: all that are built for users, not those of the source alone.
 file(GLOB programs "${SCRATCH}/prefix/bin/*")
 foreach(program IN LISTS programs)
   run("${program}" --help)
 endforeach()
+if("parallel_core" IN_LIST COMPONENTS)
+  file(GLOB names RELATIVE "${SCRATCH}/prefix/bin" "${SCRATCH}/prefix/bin/*")
+  list(SORT names)
+  list(JOIN names " " names)
+  set(expected "accuracy compare_checkpoints evaluate export finetune_gpt generate golden_to_yaml \
+preprocess_data pretrain_gpt pretrain_gpt.sh")
+  if(NOT names STREQUAL expected)
+    message(FATAL_ERROR "installed are ${names}, expected ${expected}")
+  endif()
+  if(NOT said MATCHES "export PATH='[^']*/prefix/bin'")
+    message(FATAL_ERROR "the installation does not say how a shell finds the programs: ${said}")
+  endif()
+  # The launcher finds the presets that are installed with it.
+  run("${CMAKE_COMMAND}" -E env RANKS=1 "${SCRATCH}/prefix/bin/pretrain_gpt.sh" pretrain_gpt_tiny.yaml --version)
+  # The programs alone, also into a folder with an odd name.
+  run("${CMAKE_COMMAND}" --install "${BUILD}" --component programs --prefix "${SCRATCH}/it's $HOME")
+  file(GLOB folders RELATIVE "${SCRATCH}/it's $HOME" "${SCRATCH}/it's $HOME/*")
+  list(SORT folders)
+  if(NOT folders STREQUAL "bin;share")
+    message(FATAL_ERROR "the component programs installs ${folders}")
+  endif()
+  run("${SCRATCH}/it's $HOME/bin/finetune_gpt" --help)
+endif()
 
 # The package must not lead back into the source or build tree.
 get_filename_component(source "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)

@@ -34,15 +34,17 @@ stub() {  # stub NAME BODY: a program that records its call, then does BODY
 # Installed: cmake, and whatever is listed in $scratch/installed.
 stub dpkg-query 'for last; do :; done
   if [[ "$last" == cmake ]] || grep -qx -- "$last" "'"$scratch"'/installed"; then echo -n installed; fi'
-stub cmake 'exit 0'
+builds='for i in {1..400}; do echo "[$i/400] Building CXX object file_$i"; done'
+stub cmake "$builds"
 stub ctest 'exit 7'
 programs="$scratch/clone/build/release/examples/gpt"
 stub "$programs/preprocess_data" 'echo "{\"vocab_size\": $vocab}" >dataset/user_text/user_text_document.tokenizer.json'
 stub "$programs/generate" 'echo "let there be light"'
-stub "$programs/pretrain_gpt" 'mkdir -p output/checkpoint/step_00000009; touch -d yesterday output/checkpoint/step_00000009
+readonly trains='echo "train: Epoch:0, Step:1, Loss: 6.2"; mkdir -p output/checkpoint/step_00000009; touch -d yesterday output/checkpoint/step_00000009
   mkdir -p output/checkpoint/step_00000002 output/checkpoint/step_00000003
   sleep 0.05  # longer than a tick of file times
   touch output/checkpoint/step_00000003 output/checkpoint/step_00000002'
+stub "$programs/pretrain_gpt" "$trains"
 
 user=1000
 works=yes
@@ -65,8 +67,17 @@ expect() {  # expect DESCRIPTION CONDITION...
 }
 exits() { [[ "$code" == "$1" ]]; }
 says() { [[ "$out" == *"$1"* ]]; }
-called() { grep -qF -- "$1" "$calls"; }
-not_called() { ! grep -qF -- "$1" "$calls"; }
+lacks() { [[ "$out" != *"$1"* ]]; }
+within() { # within LINES TEXT
+  local found
+  found="$(grep -nF -m 1 -- "$2" <<<"$out" | cut -d: -f1)"
+  [[ -n "$found" ]] && ((found <= $1))
+}
+follows() { # follows LATER EARLIER: of two calls
+  [[ "$(tr '\n' ' ' <"$calls")" == *"$2"*"$1"* ]]
+}
+called() { [[ "$(<"$calls")" == *"$1"* ]]; }
+not_called() { ! called "$1"; }
 
 readonly line="apt-get update && apt-get install -y --no-install-recommends some-package other-package"
 for script in quickstart.sh test.sh; do
@@ -102,6 +113,78 @@ expect "a second quick start moves the first one's files aside" called "pretrain
 expect "the highest checkpoint of this run writes text" called "generate --checkpoint ./output/checkpoint/step_00000003 "
 expect "the text is shown" says "let there be light"
 expect "no text is prepared" not_called "preprocess_data --input"
+# The first hour: what will be done, a line for each phase, the loss soon, the rest in the log.
+expect "the log is named" says "all output is in $scratch/clone/build/quickstart.log"
+expect "what is trained is named" says "train examples/gpt/pretrain_gpt_tiny.yaml in ./output"
+expect "a build that takes time and disk is announced" says "minutes on idle cores, 1 GB of disk"
+expect "a phase is a line" says "Building the training program: done, "
+expect "what a build prints is not shown" lacks "Building CXX object"
+expect "what a build prints is in the log" grep -qF "[400/400] Building CXX object" "$scratch/clone/build/quickstart.log"
+expect "the first loss is not far down" within 15 "Step:1, Loss:"
+expect "the other programs are built" called "--target programs"
+expect "they are built after the text" follows "--target programs" "generate --checkpoint"
+expect "the PATH is told" says "export PATH=$programs:\"\$PATH\""
+expect "the next command has this run's checkpoint" says "  generate --checkpoint ./output/checkpoint/step_00000003 --prompt"
+expect "own texts are a next command" says "  bash scripts/quickstart.sh --text my_book.txt"
+expect "tuning is a next command" says "  finetune_gpt --from_hf"
+
+touch "$scratch/clone/build/release/build.ninja"
+run quickstart.sh
+expect "a second build is announced as such" says "what has changed there"
+
+# On a terminal one line moves for each phase.
+stub cmake "$builds; sleep 1.5"
+code=0
+out="$(cd "$scratch/home" && PATH="$stubs:$PATH" script -qec "bash '$scratch/clone/scripts/quickstart.sh'" /dev/null </dev/null 2>&1)" || code=$?
+expect "it succeeds on a terminal" exits 0
+expect "the moving line counts" says "Building the training program, 0:00"
+expect "the moving line says where ninja is" says ": 400 of 400"
+expect "it is overwritten" says $'\r\e[K'
+expect "few lines are left of it" within 15 "Step:1, Loss:"
+stub cmake "$builds"
+
+# A failure shows what the log says of it.
+stub cmake '[[ "$*" != *--build* ]] || { '"$builds"'
+  echo "FAILED: some_object.o"; echo "some_file.cpp:7: error: no such thing"; echo "ninja: build stopped"; exit 3; }'
+run quickstart.sh
+expect "the exit code of a build is kept" exits 3
+expect "the failed phase is named" says "Building the training program failed with exit code 3"
+expect "the compiler's words are shown" says "some_file.cpp:7: error: no such thing"
+expect "what went well is not" lacks "Building CXX object file_399"
+expect "nothing is trained after a failure" not_called "pretrain_gpt --config_path"
+stub cmake '[[ "$*" != *programs* ]] || exit 4'
+run quickstart.sh
+expect "a failure of the other programs is one" exits 1
+expect "how to build them is said" says "cmake --build $scratch/clone/build/release --target programs"
+expect "the text is there all the same" says "let there be light"
+stub cmake "$builds"
+
+# Any name of a folder.
+odd=$'out put\n$HOME "x"'
+stub "$programs/pretrain_gpt" 'echo "$*" >>words; for last; do :; done; odd="${last#*output_dir=}"
+  sleep 0.05; mkdir -p "$odd/checkpoint/step_00000005"'
+run quickstart.sh --set "training_config.output_dir=$odd"
+expect "an odd output folder succeeds" exits 0
+expect "its checkpoint is found" called "generate --checkpoint $odd/checkpoint/step_00000005 "
+expect "its name is quoted for a shell" says "generate --checkpoint $(printf %q "$odd/checkpoint/step_00000005") --prompt"
+stub "$programs/pretrain_gpt" "$trains"
+mkdir -p "$scratch/home/texts/"$'a\nb $x'
+printf 'Once upon\n' >"$scratch/home/texts/"$'a\nb $x/one.txt'
+printf 'a time\n' >"$scratch/home/texts/two.md"
+touch "$scratch/home/texts/picture.png"
+run quickstart.sh --text texts
+expect "a folder of texts succeeds" exits 0
+expect "its texts are prepared" called "--input $(cd "$scratch/home" && pwd)/texts/"$'a\nb $x/one.txt'" $scratch/home/texts/two.md --output_prefix"
+mkdir "$scratch/home/empty"
+run quickstart.sh --text empty
+expect "a folder without texts exits with 2" exits 2
+expect "the folder without texts is named" says "the folder empty has no"
+broken="$scratch/"$'line\nbreak'
+cp -r "$scratch/clone" "$broken"
+code=0
+out="$(cd "$scratch/home" && PATH="$stubs:$PATH" bash "$broken/scripts/quickstart.sh" 2>&1)" || code=$?
+expect "a clone whose name has a line break exits with 2" exits 2
+expect "that is said" says "has a line break, which CMake and ninja cannot take"
 
 printf '  Call me\nIshmael. Some years ago\n' >"$scratch/home/my book.txt"
 run quickstart.sh --text "my book.txt" --set training_config.training_iters=5

@@ -1,6 +1,7 @@
 // Wrong command lines: each message names the program, the word, what was expected and what to do.
 #include <sys/wait.h>
 
+#include "autograd/tensor/error.h"
 #include "tests/examples/gpt/run_program.h"
 
 namespace tapestry {
@@ -68,8 +69,10 @@ const std::vector<WrongLine> kLines = {
      "write `seed: 1000`"},
     {"ValueOfASwitch", kPretrain, "--config_path run.yaml --dry_run=yes", "pretrain_gpt",
      "--dry_run", "takes no value", "write it alone"},
-    {"HelpOnNothing", kPretrain, "--help modle_config", "pretrain_gpt", "--help modle_config",
-     "there is no such section or key", "the nearest is 'model_config'"},
+    {"HelpOnNothing", kPretrain, "--help bananas", "pretrain_gpt", "--help bananas",
+     "there is no such section or key", "--help lists the sections"},
+    {"HelpOnNoOption", kGenerate, "--help bananas", "generate", "--help bananas",
+     "there is no such option", "--help alone lists all"},
     {"SectionOfTheModel", kPretrain, "--config_path run.yaml --model_type llama_config", "run.yaml",
      "llama_config", "is missing; it needs vocab_size",
      "--model_type names the section that holds the model, the file has model_config"},
@@ -139,6 +142,38 @@ TEST_F(ProgramTest, HelpOnASectionAndOnAKey) {
   EXPECT_EQ(pretrain("--help clip_grad"), 0) << said();
   EXPECT_THAT(out_, HasSubstr("\n  clip_grad (float, >= 0, default 0.0)\n"));
   EXPECT_THAT(out_, Not(HasSubstr("weight_decay")));
+}
+
+// --help WORD of every program: an option by its name, another program's name for it, a part of it.
+TEST_F(ProgramTest, HelpOnOneOption) {
+  struct Row {
+    const char* program;
+    const char* word;
+    const char* shown;
+    const char* left_out;
+  };
+  for (const Row& row : std::initializer_list<Row>{
+           {TAPESTRY_PRETRAIN_GPT, "lr", "\n  learning_rate (float", "weight_decay"},
+           {TAPESTRY_PRETRAIN_GPT, "max_iters", "\n  training_iters (integer", "weight_decay"},
+           {TAPESTRY_PRETRAIN_GPT, "dry_run", "--dry_run ", "--replay"},
+           {TAPESTRY_PRETRAIN_GPT, "find-fault", "--find_fault ", "--replay"},
+           {TAPESTRY_FINETUNE_GPT, "lr", "--learning_rate ", "--epochs"},
+           {TAPESTRY_FINETUNE_GPT, "num_train_epochs", "--epochs ", "--learning_rate"},
+           {TAPESTRY_FINETUNE_GPT, "weight_decay", "With --set:", "--epochs"},
+           {TAPESTRY_GENERATE, "max_tokens", "--max_new_tokens ", "--checkpoint"},
+           {TAPESTRY_GENERATE, "temprature", "--temperature ", "--checkpoint"},
+           {TAPESTRY_PREPROCESS_DATA, "vocab", "--vocab_size ", "--input"},
+           {TAPESTRY_EVALUATE, "choices", "--choices ", "--text"},
+           {TAPESTRY_EXPORT, "output", "--output ", "--to "},
+           {TAPESTRY_GOLDEN_TO_YAML, "case", "--case ", "--output_dir"},
+           {TAPESTRY_ACCURACY " curves", "jump", "--jump_bound ", "--window"}}) {
+    const std::string words = concat("--help ", row.word);
+    EXPECT_EQ(run(row.program, words), 0) << row.program << " " << words << "\n" << said();
+    EXPECT_THAT(out_, HasSubstr(row.shown)) << row.program << " " << words;
+    EXPECT_THAT(out_, Not(HasSubstr(row.left_out))) << row.program << " " << words;
+  }
+  EXPECT_EQ(run(TAPESTRY_ACCURACY, "--help curves"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("--jump_bound "));
 }
 
 }  // namespace

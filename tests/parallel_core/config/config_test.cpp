@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/render.h"
@@ -426,7 +428,8 @@ TEST(Config, ResolvedYamlReadsBackTheSame) {
        "optimizer_config.lr_decay_style=WSD", "optimizer_config.lr_wsd_decay_iters=5"},
       {"dataset_config.data_path=[0.30, 'a b: c # d', 1, \"q\\\"\\n\"]",
        "training_config.output_dir='12'"},
-      {"lora_config.target_cells=[{target_cells: [\"a.*\", b]}, {cell: ab, rank: 4, alpha: 0.5}]"},
+      {"lora_config.use_lora=True",
+       "lora_config.target_cells=[{target_cells: [\"a.*\", b]}, {cell: ab, rank: 4, alpha: 0.5}]"},
       {"parallel_config.pipeline_model_parallel_size=2",
        "parallel_config.virtual_pipeline_model_parallel_size=2",
        "parallel_config.num_layer_list=[[1, 1], [1, 1]]", "model_config.num_layers=4",
@@ -447,6 +450,94 @@ TEST(Config, ResolvedYamlReadsBackTheSame) {
     ASSERT_NO_THROW(again = load(text)) << text;
     EXPECT_TRUE(again.same_values(config)) << text << "\n---\n" << resolved_yaml(again);
     EXPECT_EQ(again.unsupported.size(), config.unsupported.size());
+  }
+}
+
+std::vector<std::string> remarks_without_effect(const AllConfig& config) {
+  std::vector<std::string> found;
+  std::copy_if(config.notes.begin(), config.notes.end(), std::back_inserter(found),
+               [](const std::string& note) { return note.find("no effect") != std::string::npos; });
+  return found;
+}
+
+// A run's own config.yaml has every key; none of them is worth a remark, as the next one's reader
+// has not written them.
+TEST(Config, ResolvedYamlHasNothingWithoutEffect) {
+  struct Row {
+    std::vector<std::string> overrides;
+    size_t remarks;  // of the file that the user wrote
+  };
+  const std::vector<Row> rows = {
+      {{}, 0},
+      {{"training_config.bf16=True"}, 0},
+      {{"training_config.fp16=True", "training_config.loss_scale_value=1024",
+        "training_config.loss_scale_factor=2", "training_config.loss_scale_window=10"},
+       0},
+      {{"lora_config.use_lora=True", "lora_config.lora_rank=4"}, 0},
+      {{"lora_config.lora_rank=16", "lora_config.use_dora=True"}, 2},
+      {{"lora_config.lora_rank=8", "lora_config.use_dora=False"}, 0},  // the defaults
+      {{"tensorboard.log_timers_to_tensorboard=True", "tensorboard.histogram_interval=5"}, 2},
+      {{"tensorboard.tensorboard_dir=board"}, 0},
+      {{"parallel_config.sequence_parallel=True"}, 1},
+      {{"parallel_config.tensor_model_parallel_size=2", "parallel_config.sequence_parallel=True"},
+       0},
+      {{"parallel_config.expert_model_parallel_size=2", "moe_config.moe_router_topk=1"}, 2},
+      {{"moe_config.num_experts=4", "moe_config.moe_router_topk=2"}, 0},
+      {{"moe_config.num_experts=4", "moe_config.moe_aux_loss_coeff=0.1",
+        "moe_config.moe_router_load_balancing_type=none",
+        "moe_config.moe_token_drop_policy=position", "moe_config.expert_group_size=2",
+        "moe_config.moe_shared_expert_overlap=True"},
+       4},
+      {{"moe_config.group_wise_a2a=True"}, 1},
+      {{"model_config.rotary_config.rope_scaling_factor=4"}, 1},
+      {{"model_config.rotary_config.rope_type=llama3"}, 0},
+      {{"model_config.parallel_position_embedding=True",
+        "model_config.position_embedding_type=rope"},
+       1},
+      {{"model_config.recompute_num_layers=2", "model_config.recompute_method=block"}, 2},
+      {{"model_config.recompute_granularity=full", "model_config.recompute_method=block",
+        "model_config.recompute_num_layers=1"},
+       0},
+      {{"model_config.recompute_granularity=full", "model_config.recompute_method=block",
+        "model_config.recompute_num_layers=1", "parallel_config.recompute_config=True"},
+       3},
+      {{"model_config.distribute_saved_activations=True"}, 1},
+      {{"parallel_config.recompute_config.parallel_optimizer_comm_recompute=True"}, 1},
+      {{"training_config.max_grad_norm=1"}, 1},
+      {{"training_config.use_clip_grad=True"}, 0},
+      {{"training_config.new_dataset=True"}, 1},
+      {{"training_config.keep_checkpoint_per_n_minutes=5"}, 0},
+      {{"training_config.save_interval_minutes=5"}, 0},
+      {{"training_config.autopsy=True", "training_config.loss_spike_threshold=3"}, 0},
+      {{"optimizer_config.optimizer_type=SGD", "optimizer_config.betas=[0.8, 0.9]",
+        "optimizer_config.eps=1e-6"},
+       2},
+      {{"optimizer_config.optimizer_type=Lion"}, 0},
+      {{"optimizer_config.optimizer_type=Came"}, 0},
+      {{"optimizer_config.optimizer_type=Adafactor"}, 0},
+      {{"optimizer_config.optimizer_type=Muon"}, 0},
+      {{"dataset_config.step_data_dir=steps"}, 0},
+      {{"dataset_config.sft_data_path=a.jsonl", "dataset_config.tokenizer_type=byte"}, 0},
+      {{"model_config.group_query_attention=False", "model_config.num_query_groups=1"}, 1},
+      {{"model_config.position_embedding_type=alibi"}, 0},
+      {{"monitor_config.monitor_on=True", "monitor_config.local_norm_format=log"}, 0}};
+  for (const Row& row : rows) {
+    const AllConfig config = with(row.overrides);
+    const std::string name = row.overrides.empty() ? "" : row.overrides.front();
+    EXPECT_THAT(remarks_without_effect(config), SizeIs(row.remarks)) << name;
+    const std::string text = resolved_yaml(config);
+    AllConfig again;
+    ASSERT_NO_THROW(again = load(text)) << name;
+    EXPECT_THAT(remarks_without_effect(again), IsEmpty()) << name;
+    EXPECT_EQ(again.unsupported.size(), config.unsupported.size()) << name;
+  }
+  EXPECT_THAT(resolved_yaml(with({"parallel_config.sequence_parallel=True"})),
+              HasSubstr("\n  sequence_parallel: False  # was True (no effect with "
+                        "tensor_model_parallel_size 1), --set\n"));
+  for (const char* preset : {"tiny", "char", "moe", "124M", "110M_llama", "7B", "13B", "70B"}) {
+    const auto config =
+        init_configs_from_yaml(std::string("examples/gpt/pretrain_gpt_") + preset + ".yaml");
+    EXPECT_THAT(load(resolved_yaml(config)).notes, IsEmpty()) << preset;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "parallel_core/config/config.h"
+#include "parallel_core/config/init_configs.h"
 #include "parallel_core/config/render.h"
 #include "parallel_core/config/schema.h"
 #include "tests/parallel_core/data/temp_dir.h"
@@ -57,6 +58,33 @@ TEST_F(ExpandPath, HomeAndVariables) {
   EXPECT_EQ(expanded("~/${TAPESTRY_DATA}"), "/home/ann//data/set one");
 }
 
+TEST_F(ExpandPath, TwoDollarsAreOneOfTheName) {
+  EXPECT_EQ(expanded("$$HOME"), "$HOME");
+  EXPECT_EQ(expanded("$${HOME}/${TAPESTRY_DATA}"), "${HOME}//data/set one");
+  EXPECT_EQ(expanded("a$$$$b"), "a$$b");
+  for (const char* path : {"$HOME", "${HOME}", "$$", "a$", "$5", "$$$x", "$ x", "a/$b/c$"}) {
+    EXPECT_EQ(expanded(literal_path(path)), path);
+  }
+  EXPECT_EQ(literal_path("cost$ $5 a$/b"), "cost$ $5 a$/b");
+  EXPECT_THAT(refused("runs/$x"), HasSubstr("write ${x}, or $$x"));
+}
+
+// A resolved configuration names the folders that its run had, whatever their names.
+TEST_F(ExpandPath, PathsReadBackAsTheyAre) {
+  const std::string odd = "a b\n$HOME \"c'd ${X} $$";
+  AllConfig config = init_configs_from_yaml("examples/gpt/pretrain_gpt_tiny.yaml");
+  config.training_config.output_dir = odd;
+  config.dataset_config.text = std::vector<std::string>{odd, "${Y}", "plain"};
+  config.tensorboard.tensorboard_dir = odd;
+  AllConfig resolved = config;
+  tapestry::resolve(resolved);
+  EXPECT_EQ(resolved.training_config.output_dir, odd);
+  const AllConfig again = init_configs_from_text(resolved_yaml(resolved), "config.yaml");
+  EXPECT_TRUE(again.same_values(resolved));
+  EXPECT_EQ(again.training_config.output_dir, odd);
+  EXPECT_EQ(again.dataset_config.text, config.dataset_config.text);
+}
+
 TEST_F(ExpandPath, TheRestStays) {
   for (const char* path : {"", "./output", "a~b", "a/~", "cost$", "$5", "a$/b", "100%", "{HOME}"}) {
     EXPECT_EQ(expanded(path), path);
@@ -68,9 +96,9 @@ TEST_F(ExpandPath, EscapedPathsComeBack) {
   EXPECT_EQ(expanded("a$${HOME}"), "a${HOME}");
   for (const char* path :
        {"a$b", "${HOME}/x", "$", "$$", "$$$x", "a$$5", "cost$", "a$/b", "new\nline"}) {
-    EXPECT_EQ(expanded(escape_path(path)), path);
+    EXPECT_EQ(expanded(literal_path(path)), path);
   }
-  EXPECT_EQ(expanded(escape_path("~bob")), "./~bob");
+  EXPECT_EQ(expanded(literal_path("~bob")), "./~bob");
 }
 
 TEST_F(ExpandPath, AResolvedConfigurationNamesTheSamePaths) {

@@ -294,7 +294,7 @@ TEST(MoEConfig, ReadsBackFromWhatIsSaved) {
         Settings{"aux_loss_types=[expert, seq_aux_loss]", "aux_loss_factors=[0.1, 0.2]"},
         Settings{"aux_loss_factor=0.05", "moe_layer_freq=[0, 1, 1, 1]", "capacity_factor=-1"},
         Settings{"topk_method=group_limited_greedy", "n_group=4", "topk_group=2",
-                 "moe_router_pre_softmax=True", "use_gmm=True", "parallel_config.expert_parallel=2",
+                 "moe_router_pre_softmax=True", "parallel_config.expert_parallel=2",
                  "expert_model_parallel=2"}}) {
     AllConfig config = with_experts(settings);
     const std::string text = resolved_yaml(config);

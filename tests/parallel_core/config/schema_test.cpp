@@ -8,6 +8,8 @@
 #include <set>
 #include <sstream>
 
+#include "parallel_core/config/foreign_names.h"
+#include "parallel_core/config/regular_expression.h"
 #include "parallel_core/config/render.h"
 
 namespace tapestry::config {
@@ -259,11 +261,78 @@ TEST(Schema, HelpOnOneKey) {
   const std::string both = render_configuration_help("seq_length");
   EXPECT_THAT(both, HasSubstr("dataset_config:\n"));
   EXPECT_THAT(both, HasSubstr("model_config:\n"));
+}
+
+TEST(Schema, HelpFindsKeysByOtherNames) {
+  struct Row {
+    const char* topic;
+    const char* key;
+    const char* remark;
+  };
+  for (const Row& row : std::initializer_list<Row>{
+           {"lr", "\n  learning_rate (", "lr: here it is optimizer_config.learning_rate"},
+           {"--lr", "\n  learning_rate (", "lr: here it is"},
+           {"optimizer_config.lr", "\n  learning_rate (", "lr: here it is"},
+           {"max_steps", "\n  training_iters (", "here it is training_config.training_iters"},
+           {"train-iters", "\n  training_iters (", "here it is training_config.training_iters"},
+           {"n_layer", "\n  num_layers (", "here it is model_config.num_layers"},
+           {"per_print_times", "\n  log_interval (", "in steps, null for none"},
+           {"add_qkv_bias", "\n  qkv_has_bias (", "model_config:"},
+           {"learning_rte", "\n  learning_rate (", "There is no learning_rte; the nearest is"},
+           {"Learning-Rate=1e-3", "\n  learning_rate (", "optimizer_config:"},
+           {"warmup_it", "\n  lr_warmup_iters (", "keys with this name or value"},
+           {"llama3", "\n  rotary_config.rope_type (", "keys with this name or value"},
+           {"wandb_project", "metrics.jsonl", "no key stands for it"},
+           {"modle_config", "\n  hidden_size (", "the nearest is model_config"},
+           {"loss", "  training_config.loss_scale\n", "keys with this name or value"}}) {
+    const std::string help = "\n" + render_configuration_help(row.topic);
+    EXPECT_THAT(help, HasSubstr(row.key)) << row.topic;
+    EXPECT_THAT(help, HasSubstr(row.remark)) << row.topic;
+  }
   try {
-    render_configuration_help("modle_config");
+    render_configuration_help("bananas");
     FAIL() << "accepted";
   } catch (const ValueError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("the nearest is 'model_config'"));
+    EXPECT_THAT(error.what(), HasSubstr("--help bananas: there is no such section or key"));
+  }
+}
+
+// Whatever name a message offers a key for, --help finds that key.
+TEST(Schema, HelpFindsEveryForeignName) {
+  for (const ForeignName& row : foreign_names()) {
+    const std::string name(row.name.substr(row.name.rfind('.') + 1));
+    EXPECT_NO_THROW(EXPECT_FALSE(render_configuration_help(name).empty())) << name;
+    EXPECT_NO_THROW(render_configuration_help(std::string(row.name))) << row.name;
+  }
+}
+
+// Whether a key's text leans on that of another key, which `--help KEY` does not show.
+bool leans_on_neighbour(std::string_view doc) {
+  static const RegularExpression kNeighbour(
+      // "The same in minutes.", "As above, but ..."
+      "(^|[.;:] )(The same|the same in|As above|As before|Likewise|Ditto|Similarly|See above)\\b|"
+      // "What these numbers move by.", "Type of its products.", "Dropout of their input."
+      "^([A-Za-z'-]+ ){0,4}(it|its|they|them|their|this|these|those|such|others)\\b|"
+      // "for the last three keys", "unless one of the next keys is given", "the key before"
+      "\\b(next|last|previous|other) (one |ones|(two |three |four |five )?keys?\\b)|"
+      "\\bkeys? (above|below|before|after)\\b|\\b(see|said|as) (above|below)\\b");
+  return kNeighbour.is_found_in(doc);
+}
+
+TEST(Schema, HelpTextsStandAlone) {
+  for (const char* doc :
+       {"The same in minutes.", "The same over all parameters of the rank.", "As above, per row.",
+        "What these numbers move by.", "Dropout of their input.", "Type of its products; auto.",
+        "Token that ends a document, for the last three keys.",
+        "Biases of all layers, unless one of the next three keys is given.",
+        "What becomes of such a step: stop ends it.", "Not together with the key before."}) {
+    EXPECT_TRUE(leans_on_neighbour(doc)) << doc;
+  }
+  for (const Section& section : schema()) {
+    for (const Key& key : section.keys) {
+      EXPECT_FALSE(leans_on_neighbour(key.doc))
+          << section.name << "." << key.name << ": " << key.doc;
+    }
   }
 }
 
