@@ -25,10 +25,9 @@
 #   - the same command without the fault, for 6 steps, gives the undisturbed run's weights, states and
 #     metrics; or, where the disturbed run has not ended with 0, refuses and names the file.
 # Each file of a checkpoint is also flipped in a bit, cut, emptied and removed: going on refuses by its name.
-#
 set -uo pipefail
 self="${BASH_SOURCE[0]}"
-usage() { sed -n '2,/^#$/{/^set /!s/^# \{0,1\}//p}' "$self" | sed '/^$/d'; }
+usage() { sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$self"; }
 
 wrong() {
   echo "disk_faults.sh: $*; --help shows the options" >&2

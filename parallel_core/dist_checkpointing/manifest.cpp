@@ -39,6 +39,14 @@ std::optional<uint32_t> parse_crc(const json& value) {
   return crc;
 }
 
+// Of the manifest's own members, so that a bit of it that has changed is not taken for one of the
+// files that it names. `manifest` without the member that holds it; the order says nothing.
+constexpr const char* kOwnChecksum = "manifest_crc32c";
+uint32_t own_checksum(const json& manifest) {
+  const std::string text = manifest.dump();
+  return crc32c(text.data(), text.size());
+}
+
 // What bytes [begin, end) of a file contribute to its checksum.
 uint32_t checksum_part(const InputFile& file, uint64_t begin, uint64_t end) {
   std::vector<std::byte> buffer(std::min<uint64_t>(kReadBytes, end - begin));
@@ -75,6 +83,7 @@ std::string manifest_text(const Manifest& manifest) {
   for (const auto& [name, file] : manifest.files) {
     text["files"][name] = {{"bytes", file.bytes}, {"crc32c", crc32c_text(file.crc32c)}};
   }
+  text[kOwnChecksum] = crc32c_text(own_checksum(json::parse(text.dump())));
   return text.dump(2) + "\n";
 }
 
@@ -84,8 +93,16 @@ std::optional<Manifest> read_manifest(const std::string& folder) {
   if (!fs::exists(path, error)) {
     return std::nullopt;
   }
-  const json content = read_strict_json(InputFile(path), "manifest", kMaxManifestBytes);
+  json content = read_strict_json(InputFile(path), "manifest", kMaxManifestBytes);
   check<IoError>(content.is_object(), path, ": is not a JSON object");
+  // Checkpoints of before this member was written have none.
+  if (const auto own = content.find(kOwnChecksum); own != content.end()) {
+    const std::optional<uint32_t> expected = parse_crc(*own);
+    content.erase(own);
+    check<IoError>(expected && own_checksum(content) == *expected, path,
+                   ": its content is not what was written (", kOwnChecksum,
+                   "): it has been altered");
+  }
   const auto member = [&](const char* name) {
     const auto found = content.find(name);
     return found == content.end() ? json() : *found;

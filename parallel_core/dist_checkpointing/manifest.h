@@ -21,6 +21,7 @@ struct Manifest {
   std::map<std::string, File> files;  ///< by name; all but the manifest itself
 };
 
+/// With the list's own checksum, without which a changed bit in it would be blamed on another file.
 std::string manifest_text(const Manifest& manifest);
 
 /// The manifest of a checkpoint's folder; empty if it has none, as plain model folders. IoError,

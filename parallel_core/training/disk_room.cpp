@@ -58,7 +58,9 @@ CheckpointSize checkpoint_size(const AllConfig& config, int64_t data_parallel_si
 
 std::string disk_room_text(const AllConfig& config, int64_t data_parallel_size) {
   const CheckpointSize size = checkpoint_size(config, data_parallel_size);
-  const fs::path folder = existing_folder(config.training_config.output_dir);
+  // It may be a file system of its own.
+  const fs::path folder =
+      existing_folder(fs::path(config.training_config.output_dir) / "checkpoint");
   const std::optional<int64_t> free = free_bytes_in(folder);
   const std::string text =
       concat("a checkpoint takes about ", size_text(size.one), ", at most ", size.count,

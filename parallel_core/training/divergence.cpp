@@ -61,26 +61,25 @@ bool DivergenceWatch::ends_badly() const {
 
 std::string DivergenceWatch::worse_than_it_began() const {
   const auto compared = std::min<int64_t>(steps_ / 2, static_cast<int64_t>(first_losses_.size()));
-  if (compared == 0) {
+  if (compared == 0 || !loss_is_finite()) {  // ends_badly tells of the latter
     return {};
   }
+  const double first = first_losses_.front();
   const double before = *std::max_element(first_losses_.begin(), first_losses_.begin() + compared);
   const double after = *std::min_element(last_losses_.end() - compared, last_losses_.end());
   const double chance = std::log(static_cast<double>(config_.model_config.vocab_size));
-  const bool worse_than_chance = after > 1.25 * before && after > chance + 1;
-  const bool much_worse = compared == kComparedLosses && after > 2 * before;
-  // Also false for a loss that is not finite, which ends_badly tells.
-  if (!(after > before + 1 && (worse_than_chance || much_worse)) || !loss_is_finite()) {
-    return {};
+  const std::string text = concat("the run ends worse than it began: the lowest loss of its last ",
+                                  compared, compared == 1 ? " step is " : " steps is ", after);
+  const std::string remedies = ". What may help:" + step_size_remedies();
+  if (after > 1.25 * first && after > chance + 1) {
+    return concat(text, ", its first was ", first, "; a model that knows nothing, with the same ",
+                  "probability for each of ", config_.model_config.vocab_size, " ids, has ", chance,
+                  remedies);
   }
-  std::string text = concat("the run ends worse than it began: the lowest loss of its last ",
-                            compared, compared == 1 ? " step is " : " steps is ", after,
-                            ", the highest of its first ", compared, " was ", before);
-  if (worse_than_chance) {
-    text += concat("; a model that knows nothing, with the same probability for each of ",
-                   config_.model_config.vocab_size, " ids, has ", chance);
+  if (compared == kComparedLosses && after > 2 * before && after > before + 1) {
+    return concat(text, ", the highest of its first ", compared, " was ", before, remedies);
   }
-  return text + ". What may help:" + step_size_remedies();
+  return {};
 }
 
 std::string DivergenceWatch::report() const {

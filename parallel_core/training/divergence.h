@@ -29,11 +29,10 @@ class DivergenceWatch {
   /// before it was gone on with among them.
   bool ends_badly() const;
   /// What a run has come to that ends here with a finite loss, but worse than it began; empty for
-  /// any other. Of n steps of this start the first and the last w = min(10, n / 2) are compared:
-  /// the lowest of the last losses lies more than 1 above the highest of the first, and
-  ///   - above 1.25 times it and above ln(vocab_size) + 1, where giving every id the same
-  ///     probability would be better; or
-  ///   - for w = 10, above twice it.
+  /// any other. Of n steps of this start, the lowest of the last w = min(10, n / 2) losses lies
+  ///   - above 1.25 times the loss of its first step, which no update has touched, and above
+  ///     ln(vocab_size) + 1, where giving every id the same probability would be better; or
+  ///   - for w = 10, above twice the highest of the first 10, and by more than 1.
   /// Neither is what single batches, a resumed or a fine-tuned model do by chance.
   std::string worse_than_it_began() const;
 

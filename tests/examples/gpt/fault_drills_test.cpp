@@ -65,7 +65,7 @@ TEST_F(FaultDrills, AFlippedBitInAnyFileIsFound) {
   const size_t bytes = dir_.read(manifest).size();
   for (const size_t at : {size_t{3}, dir_.read(manifest).find("\"step\": ") + 8, bytes / 2}) {
     flip_bit(manifest, at);
-    expect_refused({"step_00000008/"});
+    expect_refused({"step_00000008/manifest.json: "});
     restore_newest();
   }
   // Who starts from the weights alone hears of it, too, and so does who generates.

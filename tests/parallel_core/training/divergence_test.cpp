@@ -120,9 +120,13 @@ std::vector<double> losses_of(int count, double first, double last, double noise
 TEST(Divergence, ARunThatEndsWorseThanItBegan) {
   EXPECT_THAT(end_of({6.9, 40, 180, 246}),
               AllOf(HasSubstr("ends worse than it began: the lowest loss of its last 2 steps is "
-                              "180, the highest of its first 2 was 40"),
-                    HasSubstr("a model that knows nothing"), HasSubstr("learning_rate")));
+                              "180, its first was 6.9; a model that knows nothing"),
+                    HasSubstr("learning_rate")));
   EXPECT_THAT(end_of({6.9, 246}), HasSubstr("of its last 1 step is 246"));
+  // Spoilt by its first updates, and then better than that.
+  std::vector<double> at_once = losses_of(40, 9000, 246, 50);
+  at_once.front() = 6.9;
+  EXPECT_THAT(end_of(at_once), HasSubstr("of its last 10 steps"));
   // A fine-tuned model that is ruined, though not below chance.
   const Overrides large = {"model_config.vocab_size=32000"};
   EXPECT_THAT(end_of(losses_of(60, 1.8, 7.5), large),

@@ -109,8 +109,9 @@ TEST_F(MonitorsLayoutsTest, ACapsuleOfRanksReplaysInOneProcess) {
                   "--set optimizer_config.learning_rate=3.0 "
                   "--set training_config.loss_spike_threshold=1.01 "
                   "--set training_config.loss_spike_window=1"),
-            0)
+            1)  // with its weights thrown off, which it says
       << said();
+  EXPECT_THAT(out_ + err_, HasSubstr("the run ends worse than it began"));
   std::filesystem::rename(dir_.file("output/capsule/step_2"), dir_.file("elsewhere"));
   EXPECT_EQ(pretrain("--replay elsewhere"), 0) << said();
   EXPECT_THAT(out_, AllOf(HasSubstr("pp 2 | tp 2"), HasSubstr("The recorded bits return.")));
