@@ -171,6 +171,63 @@ TEST_F(Finetune, FullAndLowRankTuningAnswerWhatTheyHaveNotSeen) {
   EXPECT_THAT(err_, HasSubstr("low_rank/hf: is there already"));
 }
 
+// A base model whose texts end with one token, tuned on conversations whose turns end with another:
+// what is written stops there, also in programs that read generation_config.json alone.
+TEST_F(ProgramTest, WhatIsTunedOnConversationsStopsWhereTheyEnd) {
+  fs::create_directories(dir_.file("tok"));
+  fs::copy_file("tests/data/golden_tokenizers/own_chat/tokenizer.json",
+                dir_.file("tok/tokenizer.json"));
+  const Json tokenizer = Json::parse(dir_.read("tok/tokenizer.json"));
+  const auto id_of = [&](const std::string& token) -> int64_t {
+    for (const Json& added : tokenizer.at("added_tokens")) {
+      if (added.at("content") == token) {
+        return added.at("id");
+      }
+    }
+    return -1;
+  };
+  dir_.write("tok/tokenizer_config.json",
+             Json{{"eos_token", "<|endoftext|>"},
+                  {"chat_template",
+                   "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+                   "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"}}
+                 .dump());
+  std::string chat;
+  for (int i = 0; i < 12; ++i) {
+    chat += Json{{"messages",
+                  {{{"role", "user"}, {"content", "say " + std::to_string(i)}},
+                   {{"role", "assistant"}, {"content", std::to_string(i)}}}}}
+                .dump() +
+            "\n";
+  }
+  dir_.write("chat.jsonl", chat);
+  dir_.write("repeat.jsonl", line("a>", "b"));
+  std::string base = kBase;
+  for (const auto& [from, to] :
+       {std::pair{"training_iters: 300", "training_iters: 1"},
+        std::pair{"tokenizer_type: byte", "tokenizer_type: huggingface\n  tokenizer_model: tok"},
+        std::pair{"vocab_size: 264", "vocab_size: 336"}}) {
+    base.replace(base.find(from), std::string_view(from).size(), to);
+  }
+  dir_.write("base.yaml", base);
+  ASSERT_EQ(pretrain("--config_path base.yaml"), 0) << said();
+  ASSERT_EQ(run(TAPESTRY_EXPORT, "--checkpoint base --to hf --output model"), 0) << said();
+  const auto ends = [&](const std::string& folder) {
+    return Json::parse(dir_.read(folder + "/generation_config.json")).at("eos_token_id");
+  };
+  const int64_t text_end = id_of("<|endoftext|>");
+  const Json both = {id_of("<|im_end|>"), text_end};
+  EXPECT_EQ(ends("model"), Json(text_end));
+  for (const char* how : {"--full --output_dir full", "--lora_rank 4 --output_dir low_rank"}) {
+    ASSERT_EQ(run(TAPESTRY_FINETUNE_GPT,
+                  std::string("--from_hf model --data chat.jsonl --export hf --epochs 1 ") + how),
+              0)
+        << said();
+  }
+  EXPECT_EQ(ends("full/hf"), both);
+  EXPECT_EQ(ends("low_rank/hf"), both);
+}
+
 // A model that has learned nothing yet, in bytes, and a handful of examples.
 class FewExamples : public ProgramTest {
  protected:
