@@ -55,7 +55,7 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
     descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   } while (descriptor_ < 0 && errno == EINTR);
   if (descriptor_ < 0) {
-    throw IoError(concat(path_, ": cannot open: ", std::generic_category().message(errno)));
+    throw IoError(concat(path_, ": cannot be read: ", std::generic_category().message(errno)));
   }
   struct stat status {};
   const int error = ::fstat(descriptor_, &status) == 0 ? 0 : errno;
@@ -63,8 +63,8 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
     ::close(std::exchange(descriptor_, -1));
     throw IoError(
         error != 0
-            ? concat(path_, ": cannot read: ", std::generic_category().message(error))
-            : concat(path_, ": cannot read: not a regular file but ", kind_of(status.st_mode)));
+            ? concat(path_, ": cannot be read: ", std::generic_category().message(error))
+            : concat(path_, ": cannot be read: not a regular file but ", kind_of(status.st_mode)));
   }
   size_ = static_cast<uint64_t>(status.st_size);
 }

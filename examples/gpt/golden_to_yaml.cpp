@@ -4,8 +4,8 @@
 #include <boost/program_options.hpp>
 #include <fstream>
 #include <iostream>
-#include <sstream>
 
+#include "autograd/io/input_file.h"
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
 #include "parallel_core/config/golden.h"
@@ -15,13 +15,8 @@ namespace {
 namespace po = boost::program_options;
 
 std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  tapestry::check<tapestry::IoError>(file.good() && text.good(), path,
-                                     ": cannot be read; --case names a folder with config.json, "
-                                     "init.safetensors and data/");
-  return text.str();
+  return tapestry::read_file(path, tapestry::kMaxReadBytes,
+                             "--case names a folder with config.json, init.safetensors and data/");
 }
 
 void write(const std::string& text, const std::string& path) {

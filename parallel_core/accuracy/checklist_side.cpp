@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/accuracy/checklist_items.h"
@@ -21,20 +20,6 @@ using config::Value;
 using PlainJson = nlohmann::json;
 
 constexpr uintmax_t kMostBytes = uintmax_t{1} << 24U;
-
-std::string read_text(const std::string& path) {
-  std::error_code error;
-  const uintmax_t bytes = fs::file_size(path, error);
-  check<IoError>(!error && fs::is_regular_file(path, error), path,
-                 ": cannot be read; expected a configuration file");
-  check<IoError>(bytes <= kMostBytes, path, ": has ", bytes, " bytes; a configuration has at most ",
-                 kMostBytes);
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  check<IoError>(file.good() && (bytes == 0 || text.good()), path, ": cannot be read");
-  return text.str();
-}
 
 // A folder's configuration.
 std::string file_of(const std::string& path) {
@@ -212,7 +197,7 @@ ChecklistSide read_configuration(const std::string& path, const SideOptions& opt
 
 ChecklistSide read_other_side(const std::string& path, const SideOptions& options) {
   const std::string file = file_of(path);
-  const std::string text = read_text(file);
+  const std::string text = read_file(file, kMostBytes, "expected a configuration file");
   const PlainJson json = PlainJson::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_object()) {
     if (json.contains("model_type") || json.contains("architectures")) {

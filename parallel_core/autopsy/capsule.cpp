@@ -6,10 +6,9 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/io/npy.h"
 #include "autograd/tensor/error.h"
@@ -105,12 +104,9 @@ void write_capsule_record(const std::string& folder, const CapsuleRecord& record
 
 CapsuleRecord read_capsule_record(const std::string& folder) {
   const std::string path = record_path(folder);
-  std::ifstream file(path, std::ios::binary);
-  check<IoError>(file.good(), path,
-                 ": cannot be read; expected a folder capsule/step_N that a run has written");
-  std::ostringstream text;
-  text << file.rdbuf();
-  const Json json = Json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  const std::string text =
+      read_file(path, kMaxReadBytes, "expected a folder capsule/step_N that a run has written");
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   check<IoError>(json.is_object(), path, ": is no JSON object");
   try {
     const auto version = json.at("format_version").get<int64_t>();

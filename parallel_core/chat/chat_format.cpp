@@ -27,13 +27,7 @@ bool is_there(const std::string& folder, std::string_view name) {
 }
 
 std::string read_whole(const std::string& folder, std::string_view name) {
-  const InputFile file(path_in(folder, name));
-  if (file.size() > kMaxBytes) {
-    file.fail(0, "whole file", file.size(), " bytes, at most ", kMaxBytes, " are expected");
-  }
-  std::string content(file.size(), '\0');
-  file.read_at(0, content.data(), content.size(), "whole file");
-  return content;
+  return read_file(path_in(folder, name), kMaxBytes);
 }
 
 // A file that is an object; empty if it is not there.

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
+#include "autograd/io/input_file.h"
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/config/load.h"
 #include "parallel_core/config/loader.h"
@@ -76,21 +75,17 @@ AllConfig init_configs_from_dict(const nlohmann::json& dict, const LoadOptions& 
 
 namespace {
 
+// A file that was named by mistake, weights say, is not read into memory to be no YAML.
+constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 24U;
+
 std::string read_config_file(const std::string& path) {
   if (!path.ends_with(".yaml") && !path.ends_with(".yml")) {
     throw ConfigError({path + ": the name of a configuration file must end in .yaml or .yml; "
                               "presets are examples/gpt/pretrain_gpt_*.yaml"});
   }
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) {
-    text << file.rdbuf();
-  }
-  if (!file || file.bad() || std::filesystem::is_directory(path)) {
-    throw IoError(path + ": cannot be read; give the path of a YAML file, for example " +
-                  "examples/gpt/pretrain_gpt_tiny.yaml");
-  }
-  return text.str();
+  return read_file(path, kMaxConfigBytes,
+                   "give the path of a YAML file, for example "
+                   "examples/gpt/pretrain_gpt_tiny.yaml");
 }
 
 }  // namespace

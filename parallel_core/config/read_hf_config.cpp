@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
-#include <sstream>
 #include <utility>
 
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/hf_fields.h"
@@ -768,16 +767,8 @@ HfConfig read_hf_config(const std::string& folder) {
   check<IoError>(fs::is_directory(folder, error), folder,
                  ": there is no such folder; a Hugging Face model is a folder with ", kHfFile,
                  " and model.safetensors");
-  const uintmax_t bytes = fs::file_size(path, error);
-  check<IoError>(!error && fs::is_regular_file(path), path,
-                 ": cannot be read; a Hugging Face model is a folder with this file");
-  check<IoError>(bytes <= kMaxHfBytes, path, ": has ", bytes, " bytes, expected at most ",
-                 kMaxHfBytes);
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  content << file.rdbuf();
-  check<IoError>(file.good() && content.good(), path, ": cannot be read");
-  return parse_hf_config(content.str(), path);
+  return parse_hf_config(
+      read_file(path, kMaxHfBytes, "a Hugging Face model is a folder with this file"), path);
 }
 
 }  // namespace tapestry

@@ -51,10 +51,7 @@ struct CheckpointOptions {
   std::string directory;  ///< .../checkpoint
   int64_t keep_max = 5;
   std::string resolved_config;  ///< content of config.yaml
-  std::string tokenizer_model;  ///< copied beside the weights as tokenizer.model; may be empty
-  /// It is of Hugging Face: among source.copies, and not copied a second time.
-  bool tokenizer_in_source = false;
-  HfSource source;  ///< for config.json and generation_config.json
+  HfSource source;              ///< config.json, generation_config.json, files of the tokenizer
   /// Of a run with adapters (lora_config.use_lora): content of adapter_config.json, if empty what
   /// the configuration says; and of base_model.json, which says what they belong to, if empty none.
   std::string adapter_config;

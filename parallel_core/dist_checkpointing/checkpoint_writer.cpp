@@ -6,9 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
@@ -46,14 +44,6 @@ double seconds_since(Clock::time_point start) {
 ProcessGroup& all_ranks() {
   static const std::shared_ptr<ProcessGroup> alone = single_process_group();
   return model_parallel_is_initialized() ? get_world_group() : *alone;
-}
-
-std::string whole_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream content;
-  content << file.rdbuf();
-  check<IoError>(file.good() && content.good(), path, ": cannot be read");
-  return content.str();
 }
 
 uintmax_t free_bytes(const fs::path& folder) {
@@ -241,9 +231,6 @@ void CheckpointWriter::plan_files(const ParallelModel& model, const optim::Optim
     }
   }
   texts_["config.yaml"] = options_.resolved_config;
-  if (!options_.tokenizer_model.empty() && !options_.tokenizer_in_source) {
-    texts_["tokenizer.model"] = whole_file(options_.tokenizer_model);
-  }
   if (!options_.training_state.empty()) {
     texts_[kTrainingStateFile] =
         training_state_text(options_.training_state, step_, saved, optimizer);

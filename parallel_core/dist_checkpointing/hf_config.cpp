@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/schema.h"
@@ -225,15 +224,8 @@ std::string with_dtype(const std::string& text, DType stored) {
   return written(json);
 }
 
-std::string content_of(const fs::path& path) {
-  if (!fs::exists(path)) {
-    return "";
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  content << file.rdbuf();
-  check<IoError>(file.good() && content.good(), path.string(), ": cannot be read");
-  return content.str();
+std::string content_if_there(const fs::path& path) {
+  return fs::exists(path) ? read_file(path.string()) : std::string();
 }
 
 }  // namespace
@@ -241,8 +233,8 @@ std::string content_of(const fs::path& path) {
 HfSource read_hf_source(const std::string& path) {
   HfSource source;
   if (fs::is_directory(path)) {
-    source.config_json = content_of(fs::path(path) / "config.json");
-    source.generation_config = content_of(fs::path(path) / "generation_config.json");
+    source.config_json = content_if_there(fs::path(path) / "config.json");
+    source.generation_config = content_if_there(fs::path(path) / "generation_config.json");
   }
   return source;
 }
@@ -319,14 +311,8 @@ std::map<std::string, std::string> hf_files(const TransformerConfig& config,
   files["config.json"] = named ? model_config_json(config, file_model_type(config), stored, source)
                                : own_model_config_json(config, stored, source.token_ids);
   files["generation_config.json"] = generation_config_json(source);
-  if (!source.tokenizer_config.empty()) {
-    files["tokenizer_config.json"] = source.tokenizer_config;
-  }
-  for (const std::string& file : source.files) {
-    files[fs::path(file).filename()] = content_of(file);
-  }
-  for (const auto& [name, path] : source.copies) {
-    files[name] = content_of(path);
+  for (const auto& [name, content] : source.files) {
+    files[name] = content;
   }
   return files;
 }

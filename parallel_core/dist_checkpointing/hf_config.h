@@ -12,13 +12,12 @@ namespace tapestry {
 
 /// What is known of a run's text, and of where its weights came from.
 struct HfSource {
-  TokenIds token_ids;              ///< of the run's tokenizer
-  std::string config_json;         ///< content of the files beside the weights that the run
-  std::string generation_config;   ///< started from; empty if there are none
-  std::vector<std::string> files;  ///< paths of tokenizer files that are copied as they are
-  std::string tokenizer_config;    ///< content of tokenizer_config.json; empty: none, or in files
-  /// Files that are copied under these names, from these paths.
-  std::map<std::string, std::string> copies;
+  TokenIds token_ids;             ///< of the run's tokenizer
+  std::string config_json;        ///< content of the files beside the weights that the run
+  std::string generation_config;  ///< started from; empty if there are none
+  /// Content of the files of the tokenizer by name: read once, as the place that they come from may
+  /// be gone when a checkpoint is written.
+  std::map<std::string, std::string> files;
   /// The folder's tokenizer is the run's: what the folder says of ids, such as several that end an
   /// answer, stays as it came.
   bool keeps_generation_config = false;
@@ -56,8 +55,7 @@ std::string own_model_config_json(const TransformerConfig& config,
 std::string generation_config_json(const HfSource& source);
 
 /// config.json, generation_config.json and the source's files of a tokenizer, by name. `named`: the
-/// weights carry the names of file_model_type(config); else the model is one's own. IoError for a
-/// file of the source that cannot be read.
+/// weights carry the names of file_model_type(config); else the model is one's own.
 std::map<std::string, std::string> hf_files(const TransformerConfig& config,
                                             bool named,
                                             DType stored,

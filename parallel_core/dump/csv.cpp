@@ -110,11 +110,7 @@ std::string csv_line(const std::vector<std::string>& fields) {
 }
 
 CsvTable::CsvTable(const std::string& path) : path_(path) {
-  const InputFile file(path);
-  check<IoError>(file.size() <= kMaxTableBytes, path, ": ", file.size(),
-                 " bytes are more than a table should have");
-  std::string text(file.size(), '\0');
-  file.read_at(0, text.data(), text.size(), "table");
+  const std::string text = read_file(path, kMaxTableBytes);
   CsvScanner scanner(path_, text);
   check<IoError>(scanner.next(columns_), path, ": line 1: the names of the columns are missing");
   std::vector<std::string> fields;

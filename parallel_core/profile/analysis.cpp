@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/block_owner.h"
 #include "autograd/tensor/error.h"
@@ -24,9 +24,9 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 json read_json(const std::string& path) {
-  std::ifstream in(path);
-  check<IoError>(in.good(), path, ": cannot be read; a profile has a folder for each rank");
-  json out = json::parse(in, nullptr, /*allow_exceptions=*/false);
+  json out =
+      json::parse(read_file(path, UINT64_MAX, "a profile has a folder for each rank"), nullptr,
+                  /*allow_exceptions=*/false);
   check<IoError>(!out.is_discarded() && out.is_object(), path, ": is no JSON object");
   return out;
 }

@@ -1,10 +1,9 @@
 #include "parallel_core/profile/window_file.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string_view>
 
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 
@@ -13,6 +12,8 @@ namespace tapestry::profile {
 namespace {
 
 using nlohmann::json;
+
+constexpr uint64_t kMaxBytes = uint64_t{1} << 20U;
 
 constexpr std::string_view kKeys =
     "start_step, stop_step, profiler_level, profile_memory, with_stack, profile_communication, "
@@ -88,8 +89,11 @@ std::string window_file(const std::string& path) {
 }
 
 std::string WatchedText::read_if_changed() {
-  std::ifstream in(path_, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  std::string text;
+  try {
+    text = read_file(path_, kMaxBytes);
+  } catch (const IoError&) {  // not there yet, or gone again
+  }
   if (text == last_) {
     return {};
   }

@@ -4,12 +4,11 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <string_view>
 #include <utility>
 
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/plot/metrics_file.h"
@@ -178,11 +177,7 @@ void RecordReader::add(const plot::MetricsLine& line) {
 }
 
 std::optional<std::string> read_text(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file.is_open()) {
-    return std::nullopt;
-  }
-  return std::string{std::istreambuf_iterator<char>(file), {}};
+  return fs::exists(path) ? std::optional(read_file(path.string())) : std::nullopt;
 }
 
 // The last word of the file on each checkpoint.

@@ -5,10 +5,9 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
-#include <sstream>
 
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -29,12 +28,10 @@ HealthRecord HealthRecord::read(const std::string& path) {
   if (!fs::exists(path)) {
     return record;
   }
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  const auto json = nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
-  const bool blank = text.str().find_first_not_of(" \n\t\r") == std::string::npos;
-  check<IoError>(file && (json.is_array() || blank), path,
+  const std::string text = read_file(path);
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const bool blank = text.find_first_not_of(" \n\t\r") == std::string::npos;
+  check<IoError>(json.is_array() || blank, path,
                  ": is no list of checkpoints with is_health and ckpt_name");
   for (const auto& entry : blank ? nlohmann::json::array() : json) {
     const bool whole = entry.is_object() && entry.contains("is_health") &&

@@ -4,10 +4,9 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -58,10 +57,7 @@ std::map<int64_t, std::vector<double>> read_abnormal_norms(const std::string& pa
   if (!std::filesystem::exists(path)) {
     return record;
   }
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  const auto json = nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  const auto json = nlohmann::json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
   check<IoError>(json.is_object(), path, ": is not an object of steps and their norms");
   for (const auto& [step, norms] : json.items()) {
     int64_t number = 0;

@@ -537,6 +537,12 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     trainer = resume->trainer;
     forget_best_that_is_gone(trainer, resume->checkpoint, output + "/checkpoint", *options.world);
   }
+  HfSource beside_weights;  // of the first rank, which writes the files
+  all_or_none(*options.world, [&] {
+    if (first) {
+      beside_weights = hf_source_of(config, data, weights);
+    }
+  });
   // Nothing that the run begins with can be wrong any more.
   if (options.overwrite || options.replace) {
     options.world->barrier();  // every rank has read what may be moved now
@@ -577,9 +583,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   checkpoint.directory = options.rehearsed_steps ? std::string() : output + "/checkpoint";
   checkpoint.keep_max = t.keep_checkpoint_max;
   checkpoint.resolved_config = resolved;
-  checkpoint.tokenizer_model = data.tokenizer_model;
-  checkpoint.tokenizer_in_source = config.dataset_config.tokenizer_type == "huggingface";
-  checkpoint.source = hf_source_of(config, data, weights);
+  checkpoint.source = std::move(beside_weights);
   checkpoint.adapter_config = adapter.adapter_config;
   checkpoint.base_model = adapter.base_model;
   checkpoint.max_shard_bytes = static_cast<uint64_t>(t.max_shard_size);
@@ -620,6 +624,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   }
   train_options.memory_watch = memory_watch ? &*memory_watch : nullptr;
   train_options.checkpoint = std::move(checkpoint);
+  train_options.tokenizer_model = data.tokenizer_model;
   train_options.stop_requested = stop_of_all(options, t.exit_duration_in_mins);
   train_options.start = data.start;
   train_options.total_steps = total_steps(config, data.opened.in_run());

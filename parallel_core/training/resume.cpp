@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <string_view>
 #include <vector>
 
+#include "autograd/io/input_file.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/raw_yaml.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
@@ -144,11 +143,11 @@ std::string find_checkpoint(const AllConfig& config,
 // training_config.load_checkpoint of the run that has written a config.yaml; empty if that says
 // nothing of it.
 std::string load_checkpoint_in(const std::string& config_yaml) {
-  std::ifstream file(config_yaml, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
+  if (!fs::exists(config_yaml)) {
+    return {};
+  }
   std::vector<std::string> errors;
-  const config::RawNode root = config::parse_yaml(text.str(), {.source = config_yaml},
+  const config::RawNode root = config::parse_yaml(read_file(config_yaml), {.source = config_yaml},
                                                   /*fixed_place=*/false, errors);
   const auto member = [](const config::RawNode& map, std::string_view name) {
     const auto found = std::find_if(map.entries.begin(), map.entries.end(),

@@ -10,21 +10,24 @@
 #include <cerrno>
 #include <charconv>
 #include <ctime>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/input_file.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {
 
 namespace {
 
+// Empty for what cannot be read: a process that has ended, a lock that was just removed.
 std::string content_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  try {
+    return read_file(path);
+  } catch (const IoError&) {
+    return {};
+  }
 }
 
 std::string first_line(std::string text) {

@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <optional>
 
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/init_configs.h"
-#include "parallel_core/data/file.h"
 #include "parallel_core/data/huggingface/tokenizer_files.h"
 #include "parallel_core/data/sentencepiece_tokenizer.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
@@ -49,7 +49,7 @@ bool begins_texts(const std::string& folder) {
   if (!fs::exists(file)) {
     return false;
   }
-  const auto json = nlohmann::json::parse(data::read_file(file), nullptr, false);
+  const auto json = nlohmann::json::parse(read_file(file), nullptr, false);
   check<IoError>(json.is_object(), file, ": is no JSON object");
   const auto found = json.find("add_bos_token");
   return found != json.end() && found->is_boolean() && found->get<bool>();
@@ -178,8 +178,10 @@ HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::s
         has_folder && data::huggingface::has_tokenizer_files(weights) &&
         data::huggingface::tokenizer_checksum(data::huggingface::find_tokenizer_files(weights)) ==
             tokenizer->identity().checksum;
-    source.copies =
-        data::huggingface::tokenizer_files_to_copy(same ? weights : data.tokenizer_model);
+    for (const auto& [name, path] :
+         data::huggingface::tokenizer_files_to_copy(same ? weights : data.tokenizer_model)) {
+      source.files[name] = read_file(path);
+    }
     source.keeps_generation_config = same;
     if (same && !source.config_json.empty()) {
       take_ids_of_folder();
@@ -191,13 +193,18 @@ HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::s
   if (has_folder) {
     const std::string theirs = weights + "/tokenizer.model";
     const bool same = tokenizer != nullptr && !data.tokenizer_model.empty() && fs::exists(theirs) &&
-                      data::read_file(theirs) == data::read_file(data.tokenizer_model);
+                      read_file(theirs) == read_file(data.tokenizer_model);
     if (tokenizer == nullptr || same) {
-      source.files = tokenizer_files_in(weights);
+      for (const std::string& path : tokenizer_files_in(weights)) {
+        source.files[fs::path(path).filename().string()] = read_file(path);
+      }
     }
     if (tokenizer == nullptr && fs::exists(theirs)) {
-      source.files.push_back(theirs);
+      source.files["tokenizer.model"] = read_file(theirs);
     }
+  }
+  if (!data.tokenizer_model.empty() && config.dataset_config.tokenizer_type != "huggingface") {
+    source.files["tokenizer.model"] = read_file(data.tokenizer_model);
   }
   if (tokenizer != nullptr) {
     source.token_ids = ids_of(*tokenizer);
@@ -205,11 +212,8 @@ HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::s
     take_ids_of_folder();
   }
   const auto* pieces = dynamic_cast<const data::SentencePieceTokenizer*>(tokenizer.get());
-  const bool has_config =
-      std::any_of(source.files.begin(), source.files.end(),
-                  [](const std::string& file) { return file.ends_with("/tokenizer_config.json"); });
-  if (pieces != nullptr && !has_config) {
-    source.tokenizer_config =
+  if (pieces != nullptr && !source.files.contains("tokenizer_config.json")) {
+    source.files["tokenizer_config.json"] =
         tokenizer_config_json(*pieces, config.model_config.max_position_embeddings.value_or(1));
   }
   return source;

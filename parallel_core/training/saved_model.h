@@ -40,7 +40,8 @@ SavedModel open_saved_model(const std::string& folder);
 /// folder says. Where the tokenizer there is the run's, or the run does not know its own, other
 /// files of a tokenizer there are kept; else a SentencePiece model gets a tokenizer_config.json. A
 /// tokenizer of Hugging Face is kept with all its files, those of the folder of the weights if they
-/// are the same tokenizer's; then its generation_config.json stays as it came, too.
+/// are the same tokenizer's; then its generation_config.json stays as it came, too. All files are
+/// read here, and IoError says which one cannot be.
 HfSource hf_source_of(const AllConfig& config, const RunData& data, const std::string& weights);
 
 }  // namespace tapestry

@@ -117,9 +117,13 @@ std::function<std::string(const std::vector<int64_t>&)> text_maker(const AllConf
   if (type != "byte" && model.empty()) {
     return {};
   }
-  return [type, model](const std::vector<int64_t>& tokens) {
+  return [type, model](const std::vector<int64_t>& tokens) -> std::string {
     constexpr int64_t kMost = 200;
-    return data::row_text(*data::make_tokenizer(type, model), tokens, kMost);
+    try {
+      return data::row_text(*data::make_tokenizer(type, model), tokens, kMost);
+    } catch (const std::exception& error) {  // the file may be gone by now
+      return concat("(no text: ", error.what(), ")");
+    }
   };
 }
 

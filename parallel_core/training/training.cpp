@@ -92,7 +92,7 @@ TrainSummary train(TrainOneStepCell& cell,
         AutopsyOptions{.folder = t.output_dir + "/capsule",
                        .resolved_config = files.resolved_config.empty() ? resolved_yaml(config)
                                                                         : files.resolved_config,
-                       .tokenizer_model = files.tokenizer_model,
+                       .tokenizer_model = options.tokenizer_model,
                        .adapter_config = files.adapter_config,
                        .base_model = files.base_model});
   }

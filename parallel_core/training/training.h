@@ -37,6 +37,7 @@ struct TrainOptions {
   /// See every step when its record is complete, before the log; the same on all ranks.
   std::vector<StepObserver*> observers;
   CheckpointOptions checkpoint;          ///< without a directory: nothing is saved
+  std::string tokenizer_model;           ///< of the data: its file, for texts in reports; or empty
   std::function<bool()> stop_requested;  ///< asked after each step; true ends the run
   /// Of the first step in the data; left out: as many steps as the cell has seen.
   std::optional<data::BatchPosition> start;

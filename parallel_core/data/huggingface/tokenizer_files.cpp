@@ -186,12 +186,7 @@ TokenizerFiles find_tokenizer_files(const std::string& path) {
 }
 
 std::string read_tokenizer_file(const std::string& path) {
-  const InputFile file(path);
-  check<IoError>(file.size() <= tokenizer_files::kMostBytes, path, ": has ", file.size(),
-                 " bytes, expected at most ", tokenizer_files::kMostBytes);
-  std::string bytes(file.size(), '\0');
-  file.read_at(0, bytes.data(), bytes.size(), "content");
-  return bytes;
+  return read_file(path, tokenizer_files::kMostBytes);
 }
 
 std::string tokenizer_checksum(const TokenizerFiles& files) {

@@ -48,8 +48,8 @@ TEST(ReadFile, RefusesWhatIsNoRegularFileByItsKind) {
        {std::pair<std::string, const char*>{folder.path(), "not a regular file but a folder"},
         {pipe, "not a regular file but a pipe"},
         {"/dev/zero", "not a regular file but a device"},
-        {socket_path, "cannot open: No such device or address"},  // open says so of sockets
-        {folder.file("none"), "cannot open: No such file or directory"}}) {
+        {socket_path, "cannot be read: No such device or address"},  // open says so of sockets
+        {folder.file("none"), "cannot be read: No such file or directory"}}) {
     const std::string message =
         message_of<IoError>([&] { read_file(path, kMaxReadBytes, "give a YAML file"); });
     EXPECT_THAT(message, StartsWith(path + ": "));

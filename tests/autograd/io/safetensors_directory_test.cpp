@@ -116,7 +116,7 @@ TEST_F(SafetensorsDirectoryTest, ShardsStayInTheFolder) {
 
 TEST_F(SafetensorsDirectoryTest, RejectsBadShards) {
   put_map(pair("a", "none.safetensors"));
-  expect_rejected("none.safetensors: cannot open");
+  expect_rejected("none.safetensors: cannot be read");
   put_map(pair("a", kShard1) + "," + pair("q", kShard2));
   expect_rejected("no tensor is called \"q\"");
   test::put(folder_.file(kShard2), "junk");

@@ -1,6 +1,7 @@
 // What happens to files, folders and disks in a month: nothing is lost, and the answer says what it
 // is, which file, and what to do.
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "tests/examples/gpt/drill_test.h"
 
@@ -209,6 +210,63 @@ TEST_F(FaultDrills, AClockThatJumpsChangesNothing) {
   EXPECT_THAT(out_, HasSubstr("going on after step 8 "));
   expect_same_end(14, "output", "whole");
   EXPECT_THAT(saved(), ElementsAre(name_of_step(12), name_of_step(14)));
+}
+
+// The tokenizer is read once, at the start: its folder may go away, a checkpoint has it all the
+// same.
+TEST_F(FaultDrills, TheFilesBesideTheModelMayGoAwayMeanwhile) {
+  ASSERT_EQ(preprocess("--input text.txt --output_prefix pieces --tokenizer_type sentencepiece "
+                       "--tokenizer_model from/pieces.model --train_tokenizer --vocab_size 264 "
+                       "--append_eod"),
+            0)
+      << said();
+  dir_.write("run.yaml",
+             replaced(replaced(replaced(dir_.read("run.yaml"), "data_path: text_text_document",
+                                        "data_path: pieces_text_document\n"
+                                        "  tokenizer_model: from/pieces.model"),
+                               "tokenizer_type: byte", "tokenizer_type: sentencepiece"),
+                      "vocab_size: 260", "vocab_size: 264"));
+  const std::string tokenizer = dir_.read("from/pieces.model");
+  ASSERT_FALSE(tokenizer.empty());
+  const pid_t child = start(
+      "output", {"training_config.training_iters=2000000", "training_config.log_interval=1000000"});
+  wait_until_said("output", "saved ");
+  fs::rename(dir_.file("from"), dir_.file("gone"));
+  const std::string before = saved().back();
+  wait_until("two more checkpoints", [&] {
+    const std::vector<std::string> names = saved();
+    return std::count_if(names.begin(), names.end(),
+                         [&](const std::string& name) { return name > before; }) >= 2;
+  });
+  ASSERT_EQ(::kill(child, SIGTERM), 0);
+  EXPECT_EQ(end_of(child), 0) << dir_.read("output.log");
+  EXPECT_THAT(dir_.read("output.log"), Not(HasSubstr("COULD NOT BE SAVED")));
+  EXPECT_TRUE(dir_.read("output/checkpoint/" + saved().back() + "/tokenizer.model") == tokenizer);
+  ASSERT_EQ(generate("--checkpoint output --prompt And --max_new_tokens 2"), 0) << said();
+}
+
+// Found before anything is trained, and said of the file.
+TEST_F(FaultDrills, AFileBesideTheModelThatIsNoneEndsTheStart) {
+  ASSERT_EQ(train(set_training("training_iters", "2")), 0) << said();
+  fs::remove_all(dir_.file("from"));
+  fs::rename(dir_.file(checkpoint(2)), dir_.file("from"));
+  fs::remove(dir_.file("from/generation_config.json"));
+  ASSERT_EQ(::mkfifo(dir_.file("from/generation_config.json").c_str(), 0600), 0);
+  const std::string new_run = set_training("load_checkpoint", "from") +
+                              set_training("crc_check", "False") +
+                              set_training("output_dir", "fresh");
+  EXPECT_EQ(train(new_run), 2) << said();
+  EXPECT_THAT(err_, HasSubstr("from/generation_config.json: "));
+  EXPECT_FALSE(exists("fresh/config.yaml"));
+  // The configuration itself.
+  ASSERT_EQ(::mkfifo(dir_.file("pipe.yaml").c_str(), 0600), 0);
+  EXPECT_EQ(pretrain("--config_path pipe.yaml"), 2) << said();
+  EXPECT_THAT(err_, HasSubstr("pipe.yaml: cannot be read: not a regular file but a pipe; give the "
+                              "path of a YAML file"));
+  dir_.write("giant.yaml", "a");
+  fs::resize_file(dir_.file("giant.yaml"), uint64_t{1} << 40U);
+  EXPECT_EQ(pretrain("--config_path giant.yaml"), 2) << said();
+  EXPECT_THAT(err_, HasSubstr("giant.yaml: has 1099511627776 bytes, expected at most 16777216"));
 }
 
 TEST_F(FaultDrills, ALimitOfFileSizesLeavesTheLastCheckpoint) {

@@ -277,6 +277,15 @@ TEST_F(HfTest, WhatACheckpointSaysOfItsTokenizer) {
        {"tokenizer_config.json", "special_tokens_map.json", "generation_config.json"}) {
     EXPECT_EQ(dir_.read(saved + file), dir_.read(std::string("llama/") + file)) << file;
   }
+  // Some folders have files that say nothing; they stay as they came, and fail no save.
+  for (const char* file : {"chat_template.jinja", "added_tokens.json", "merges.txt"}) {
+    dir_.write(std::string("llama/") + file, "");
+  }
+  ASSERT_EQ(pretrain("--config_path run.yaml --from_hf llama --overwrite"), 0) << said();
+  for (const char* file : {"chat_template.jinja", "added_tokens.json", "merges.txt"}) {
+    EXPECT_TRUE(fs::is_empty(dir_.file(saved + file))) << file;
+  }
+  EXPECT_EQ(dir_.read(saved + "tokenizer.model"), dir_.read("pieces.model"));
   // With another tokenizer they say nothing of its ids.
   dir_.write("bytes.yaml", kNothing);
   ASSERT_EQ(pretrain("--config_path bytes.yaml --from_hf llama --overwrite"), 0) << said();

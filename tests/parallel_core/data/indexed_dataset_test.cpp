@@ -170,9 +170,9 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 TEST_F(IndexedDatasetTest, MissingFilesAreNamed) {
-  EXPECT_ERROR(IndexedDataset(dir_.file("none")), IoError, "none.bin: cannot open");
+  EXPECT_ERROR(IndexedDataset(dir_.file("none")), IoError, "none.bin: cannot be read");
   dir_.write("d.bin", kTokens);
-  EXPECT_ERROR(IndexedDataset(dir_.file("d")), IoError, "d.idx: cannot open");
+  EXPECT_ERROR(IndexedDataset(dir_.file("d")), IoError, "d.idx: cannot be read");
   EXPECT_ERROR(IndexedDataset(dir_.file("d.bin")), IoError, "is given without \".bin\"");
 }
 

@@ -320,7 +320,7 @@ TEST_F(SentencePieceTest, TrainingFromFilesThinsOutLongText) {
 }
 
 TEST_F(SentencePieceTest, OddModelFilesAreRefused) {
-  EXPECT_ERROR(SentencePieceTokenizer(dir().file("none.model")), IoError, "cannot open");
+  EXPECT_ERROR(SentencePieceTokenizer(dir().file("none.model")), IoError, "cannot be read");
   EXPECT_ERROR(SentencePieceTokenizer(dir().path()), IoError, "not a regular file");
   EXPECT_ERROR(SentencePieceTokenizer(dir().write("e.model", "")), IoError, "is empty");
   std::string noise(4096, '\0');

@@ -5,6 +5,7 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "parallel_core/dist_checkpointing/manifest.h"
 #include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/small_model.h"
 
@@ -65,11 +66,15 @@ TEST_F(Checkpoint, RoundTripBitForBit) {
   testing::expect_states_equal(loaded(dir_.path()), expected);
 }
 
-TEST_F(Checkpoint, CopiesTheTokenizer) {
-  const std::string tokenizer = dir_.write("some.model", "pieces");
-  save_checkpoint(*model_, config_.model_config, 1,
-                  {.directory = dir_.file("checkpoint"), .tokenizer_model = tokenizer});
+TEST_F(Checkpoint, HoldsTheFilesOfTheTokenizer) {
+  CheckpointOptions options;
+  options.directory = dir_.file("checkpoint");
+  options.source.files = {{"tokenizer.model", "pieces"}, {"added_tokens.json", ""}};
+  const std::string folder = save_checkpoint(*model_, config_.model_config, 1, options);
   EXPECT_EQ(dir_.read("checkpoint/step_00000001/tokenizer.model"), "pieces");
+  EXPECT_TRUE(fs::exists(folder + "/added_tokens.json"));  // empty, as it came
+  EXPECT_EQ(dir_.read("checkpoint/step_00000001/added_tokens.json"), "");
+  EXPECT_EQ(fault_of_checkpoint(folder, /*checksums=*/true), "");
 }
 
 TEST_F(Checkpoint, KeepsTheNewestOnes) {
@@ -129,11 +134,12 @@ TEST_F(Checkpoint, FailureLeavesNothingBehind) {
   EXPECT_ERROR(save(1), IoError, "checkpoint/step_00000001");
   fs::remove(dir_.file("checkpoint"));
   save(1);
-  const CheckpointOptions options{.directory = dir_.file("checkpoint"),
-                                  .tokenizer_model = dir_.file("no_such.model")};
+  CheckpointOptions options;
+  options.directory = dir_.file("checkpoint");
+  options.source.files = {{"no_such_folder/tokenizer.model", "pieces"}};
   for (const int64_t step : {1, 2}) {
     EXPECT_ERROR(save_checkpoint(*model_, config_.model_config, step, options), IoError,
-                 "no_such.model");
+                 "no_such_folder");
     EXPECT_THAT(names("checkpoint"), ElementsAre("step_00000001"));
   }
   testing::expect_states_equal(loaded(dir_.path()), get_logical_state(*model_));

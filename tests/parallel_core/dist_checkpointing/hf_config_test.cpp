@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
@@ -325,9 +326,12 @@ TEST_F(HfFolder, FilesOfTokenizersAreCopied) {
   dir_.write("hf/tokenizer.json", "{\"a\": 1}");
   dir_.write("hf/merges.txt", "a b\n");
   dir_.write("hf/README.md", "text");
-  const std::vector<std::string> files = tokenizer_files_in(dir_.file("hf"));
-  EXPECT_EQ(files.size(), 2U);
-  save({.token_ids = {}, .config_json = "", .generation_config = "", .files = files});
+  HfSource source;
+  for (const std::string& path : tokenizer_files_in(dir_.file("hf"))) {
+    source.files[fs::path(path).filename().string()] = read_file(path);
+  }
+  EXPECT_EQ(source.files.size(), 2U);
+  save(source);
   EXPECT_EQ(dir_.read("checkpoint/step_00000001/tokenizer.json"), "{\"a\": 1}");
   EXPECT_EQ(dir_.read("checkpoint/step_00000001/merges.txt"), "a b\n");
 }
