@@ -176,7 +176,7 @@ void show_work(const std::string& message) {
 
 void note(const std::string& remark) { print_wrapped(concat("note: ", remark, "\n")); }
 
-// Where PREFIX_... is written; the files of one preparation at a time.
+// Where PREFIX_... is written.
 std::string output_folder(const Arguments& arguments) {
   const auto folder = std::filesystem::path(arguments.output_prefix).parent_path();
   return folder.empty() ? "." : folder.string();
@@ -190,9 +190,9 @@ void run(Arguments& arguments) {
        data::check_text_files(input.files, /*json_lines=*/!input.json_key.empty())) {
     note(remark);
   }
-  const data::DirectoryLock lock(output_folder(arguments));
   const std::string name = std::filesystem::path(arguments.output_prefix).filename().string();
-  for (const std::string& remark : data::remove_stale_temporaries(output_folder(arguments), name)) {
+  for (const std::string& remark :
+       data::remove_stale_temporaries(output_folder(arguments), name + "_")) {
     note(remark);
   }
   data::BadLines bad;

@@ -193,11 +193,14 @@ ReadProgress slow_progress(const WorkReport& report) {
   if (!report) {
     return nullptr;
   }
-  return [report, last = std::chrono::steady_clock::now()](uint64_t done, uint64_t total) mutable {
+  const auto start = std::chrono::steady_clock::now();
+  return [report, start, last = start](uint64_t done, uint64_t total) mutable {
     constexpr std::chrono::seconds kInterval(10);
     constexpr uint64_t kPercent = 100;
     const auto now = std::chrono::steady_clock::now();
-    if (now - last >= kInterval && done < total) {
+    if (done == total && now - start >= kInterval) {
+      report("turned text into tokens; they go to the disk now");
+    } else if (now - last >= kInterval) {
       last = now;
       report(concat("turning text into tokens: ", kPercent * done / total, " %"));
     }

@@ -14,7 +14,7 @@ using tapestry::read_file;
 void make_directories(const std::string& path);
 
 /// Removes temporaries of AtomicFile in a folder whose process is gone, of files whose names begin
-/// with `name`. Whoever writes such files there holds the DirectoryLock. Returns remarks.
+/// with `name`. Returns remarks.
 std::vector<std::string> remove_stale_temporaries(const std::string& directory,
                                                   const std::string& name = "");
 

@@ -102,8 +102,12 @@ constexpr Ending kEndings[] = {
 };
 
 std::string with_file(std::string remedy, const std::string& path) {
-  const size_t at = remedy.find("FILE");
-  return at == std::string::npos ? remedy : remedy.replace(at, 4, path);
+  constexpr std::string_view kName = "FILE";
+  for (size_t at = remedy.find(kName); at != std::string::npos;
+       at = remedy.find(kName, at + path.size())) {
+    remedy.replace(at, kName.size(), path);
+  }
+  return remedy;
 }
 
 std::string remedy_by_name(const std::string& path) {

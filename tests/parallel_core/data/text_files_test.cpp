@@ -160,6 +160,11 @@ TEST_F(TextFilesTest, WhatIsNoTextIsRefusedWithWhatHelps) {
   for (const auto& [bytes, said] : cases) {
     EXPECT_ERROR(check_text(bytes), ValueError, said);
   }
+  EXPECT_ERROR(check_text("PK\x03\x04.....", "FILE.docx"), ValueError,
+               "(unzip " + dir_.file("FILE.docx") +
+                   "), or turn it into text: pandoc -t plain -o "
+                   "NEW.txt " +
+                   dir_.file("FILE.docx"));
   EXPECT_ERROR(check_text(noise, "t.br"), ValueError, "brotli -d -k ");
   // Texts: Chinese, with a stray byte, with a form feed, of one byte, empty.
   std::string chinese;
