@@ -90,6 +90,7 @@ class Checklist {
   bool has_experts(const ChecklistSide& side) const;
   bool has_text(const ChecklistSide& side, const char* key, const char* text) const;
   bool differs(std::string_view key) const;
+  bool is_constant_decay(std::string_view key) const;
   void add_learning_rates();
   void add_decay();
   void add_data();
@@ -168,6 +169,9 @@ void Checklist::add_item(const ChecklistItem& item) {
   }
   const bool same =
       mine != ours_.values.end() && same_value(mine->second, theirs->second, item.zero_is_none);
+  if (!same && is_constant_decay(item.key)) {
+    return;
+  }
   add(item.group, item.key, ours, json_of(theirs->second),
       same                       ? kSame
       : only_rounds(item, ours_) ? kOnlyRounding
@@ -273,6 +277,20 @@ void Checklist::add_decay() {
         decays.first == 0 || decays.second == 0 ? "what has one axis decays on one side alone"
                                                 : "weight_decay is another number");
   }
+}
+
+// A decay that does not change begins and ends with weight_decay, which has a row.
+bool Checklist::is_constant_decay(std::string_view key) const {
+  constexpr const char* kAll = "optimizer_config.weight_decay";
+  const auto is_that = [&](const ChecklistSide& side) {
+    const auto all = side.values.find(kAll);
+    const auto own = side.values.find(std::string(key));
+    return all != side.values.end() && own != side.values.end() &&
+           same_value(all->second, own->second, /*zero_is_none=*/false);
+  };
+  return (key == "optimizer_config.start_weight_decay" ||
+          key == "optimizer_config.end_weight_decay") &&
+         differs(kAll) && is_that(ours_) && is_that(other_);
 }
 
 bool Checklist::differs(std::string_view key) const {

@@ -68,19 +68,19 @@ double explained(const std::vector<double>& means,
   return products * products / squares;
 }
 
-// Whether a value is off the line through those before it, by more than half of `jump` and by more
-// than they scatter.
+// Whether a value is off the median of those before it, of which some may be off too: by more than
+// half of `jump` and by more than they scatter.
 bool is_off(const std::vector<double>& values, size_t at, size_t reach, double jump) {
   constexpr double kFar = 5;
   constexpr double kNormalMedian = 1.4826;
-  const size_t first = at - std::min(at, reach);
-  const Line line = fit_line(values, first, at);
-  std::vector<double> residuals;
-  for (size_t i = first; i < at; ++i) {
-    residuals.push_back(std::abs(values[i] - line.at(static_cast<double>(i - first))));
+  std::vector<double> before(values.begin() + static_cast<ptrdiff_t>(at - std::min(at, reach)),
+                             values.begin() + static_cast<ptrdiff_t>(at));
+  const double level = median(before);
+  for (double& value : before) {
+    value = std::abs(value - level);
   }
-  const double off = std::abs(values[at] - line.at(static_cast<double>(at - first)));
-  return off > std::abs(jump) / 2 && off > kFar * kNormalMedian * median(std::move(residuals));
+  const double off = std::abs(values[at] - level);
+  return off > std::abs(jump) / 2 && off > kFar * kNormalMedian * median(std::move(before));
 }
 
 }  // namespace
@@ -154,7 +154,19 @@ Jump largest_jump(const std::vector<double>& values, size_t reach) {
     }
   }
   jump.usual = kNormalMedian * median(std::move(sizes));
-  while (jump.size != 0 && jump.at > kFewest && is_off(values, jump.at - 1, reach, jump.size)) {
+  if (jump.size == 0) {
+    return jump;
+  }
+  const auto is_behind = [&](size_t at) { return is_off(values, at, reach, jump.size); };
+  if (!is_behind(jump.at)) {  // lines that end beside a spike are moved by it, too
+    for (size_t at = jump.at + 1; at < std::min(jump.at + kFewest, values.size()); ++at) {
+      if (is_behind(at)) {
+        jump.at = at;
+        break;
+      }
+    }
+  }
+  while (jump.at > kFewest && is_behind(jump.at - 1)) {
     --jump.at;
   }
   return jump;

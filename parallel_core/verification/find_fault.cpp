@@ -524,7 +524,8 @@ class Search {
     first.distance = found.finding.distance;
     first.bound = found.finding.bound;
     if (fitting.empty()) {
-      if (!an_update_has_moved(step)) {
+      // A rate of 0 on both sides moves nothing.
+      if (!an_update_has_moved(step) && !reference_.step(step).lr.empty()) {
         return fail_number(found, found.stage, {&found});
       }
       const std::string unknown =

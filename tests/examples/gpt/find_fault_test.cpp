@@ -139,7 +139,8 @@ class FindFaultInTorchDump : public ProgramTest {
   }
   nlohmann::json verdict() const { return nlohmann::json::parse(dir_.read("fault.json")); }
   nlohmann::json row(const std::string& stage) const {
-    for (const nlohmann::json& each : verdict()["findings"]) {
+    const nlohmann::json report = verdict();
+    for (const nlohmann::json& each : report["findings"]) {
       if (each["stage"] == stage) {
         return each;
       }
@@ -222,8 +223,8 @@ INSTANTIATE_TEST_SUITE_P(
     Rules,
     HiddenSettings,
     ::testing::Values(
-        HiddenSetting{"Beta2", "optimizer_config.betas=[0.9, 0.999]",
-                      "optimizer_config.betas=[0.9, 0.95]", "optimizer", "as if beta2 were 0.999"},
+        HiddenSetting{"Beta2", "optimizer_config.betas=[0.9,0.999]",
+                      "optimizer_config.betas=[0.9,0.95]", "optimizer", "as if beta2 were 0.999"},
         HiddenSetting{"ClipOff", "optimizer_config.clip_grad=0", "optimizer_config.clip_grad=1.0",
                       "clip", "as if clipping were off"},
         HiddenSetting{"NoDecay", "optimizer_config.weight_decay=0.0",

@@ -96,9 +96,9 @@ TEST(VerdictReport, TextSaysWhereAndWhat) {
             "first: step 3, tensor lr, distance inf, bound 0.5\n"
             "Two <configurations>.\n"
             "\n"
-            "key          ours   other  status   advice\n"
-            "hidden_size  64     128    differs\n"
-            "eps          1e-05  nan    same     none\n"
+            "  key          ours   other  status   advice\n"
+            "! hidden_size  64     128    differs\n"
+            "  eps          1e-05  nan    same     none\n"
             "\n"
             "checklist: differ, at stage config\n");
 }

@@ -20,8 +20,8 @@ TEST(ReferenceRun, ReadsAStoredTraining) {
   const ReferenceRun run(kStored);
   EXPECT_EQ(run.steps(), 6);
   EXPECT_EQ(run.config_file(), kStored + "/config.json");
-  EXPECT_EQ(run.config().model_config.hidden_size, 24);
-  EXPECT_EQ(run.config().optimizer_config.clip_grad, 1.0);
+  EXPECT_EQ(run.config()->model_config.hidden_size, 24);
+  EXPECT_EQ(run.config()->optimizer_config.clip_grad, 1.0);
   const ReferenceStep& step = run.step(1);
   EXPECT_DOUBLE_EQ(step.loss.value(), 3.7275158166885376);
   EXPECT_DOUBLE_EQ(step.grad_norm.value(), 2.4811215599725673);
