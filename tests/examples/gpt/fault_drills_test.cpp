@@ -215,6 +215,7 @@ TEST_F(FaultDrills, AClockThatJumpsChangesNothing) {
 // The tokenizer is read once, at the start: its folder may go away, a checkpoint has it all the
 // same.
 TEST_F(FaultDrills, TheFilesBesideTheModelMayGoAwayMeanwhile) {
+  fs::create_directory(dir_.file("from"));
   ASSERT_EQ(preprocess("--input text.txt --output_prefix pieces --tokenizer_type sentencepiece "
                        "--tokenizer_model from/pieces.model --train_tokenizer --vocab_size 264 "
                        "--append_eod"),
