@@ -32,6 +32,7 @@
 #include "parallel_core/training/measured_rounding.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
+#include "parallel_core/training/resumed_run.h"
 #include "parallel_core/training/terminal.h"
 #include "parallel_core/verification/replay_capsule.h"
 #include "parallel_core/verification/verify_layout.h"
@@ -74,10 +75,48 @@ int verify(const std::string& config_path,
   return report.agrees() ? kFinished : kFailure;
 }
 
-void dry_run(const tapestry::AllConfig& config, const tapestry::Distributed& job) {
+// A run's own config.yaml goes on where it lies, not where the run has been before it was moved.
+tapestry::AllConfig load_config(const std::string& path, const tapestry::LoadOptions& load) {
+  tapestry::AllConfig config = tapestry::init_configs_from_yaml(path, load);
+  std::vector<std::string> moved = tapestry::overrides_of_moved_run(path, config);
+  if (moved.empty()) {
+    return config;
+  }
+  const std::string old = config.training_config.output_dir;
+  tapestry::LoadOptions all = load;
+  moved.insert(moved.end(), load.overrides.begin(), load.overrides.end());
+  all.overrides = std::move(moved);
+  config = tapestry::init_configs_from_yaml(path, all);
+  config.notes.push_back(
+      tapestry::concat(path, ": the run that it belongs to was moved here from ", old,
+                       " and goes on in ", config.training_config.output_dir,
+                       "; to go on elsewhere give --set training_config.output_dir=DIR"));
+  return config;
+}
+
+// What to type to go on with a run.
+std::string go_on_text(const std::string& output_dir, const tapestry::Distributed& job) {
+  std::string quoted = output_dir;
+  if (output_dir.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                   "0123456789_-+=.,:/@%") != std::string::npos) {
+    quoted = "'";
+    for (const char c : output_dir) {
+      quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    }
+    quoted += "'";
+  }
+  const int ranks = job.world()->size();
+  return tapestry::concat(
+      ranks > 1 ? tapestry::concat("RANKS=", ranks, " pretrain_gpt.sh") : "pretrain_gpt",
+      " --resume ", quoted);
+}
+
+void dry_run(const tapestry::AllConfig& config, const tapestry::Distributed& job, bool verbose) {
   std::ostringstream text;
   try {
-    tapestry::dry_run(config, {.world = job.world(), .ranks_on_host = job.ranks_on_host()}, text);
+    tapestry::dry_run(
+        config, {.world = job.world(), .ranks_on_host = job.ranks_on_host(), .verbose = verbose},
+        text);
   } catch (const tapestry::Error&) {  // what stands in the way is said after all else
     print_wrapped(text.str());
     throw;
@@ -130,7 +169,7 @@ int evaluate(const po::variables_map& arguments,
 // Exit code 1 means that the step does not come to what it came to.
 int replay(const po::variables_map& arguments, const tapestry::Distributed& job) {
   for (const char* other : {"config_path", "set", "from_hf", "dry_run", "verify_layout",
-                            "overwrite", "replace", "plot_schedule", "evaluate"}) {
+                            "overwrite", "replace", "plot_schedule", "evaluate", "resume"}) {
     tapestry::check<tapestry::ValueError>(arguments.count(other) == 0,
                                           "--replay takes everything from its folder; leave out --",
                                           other);
@@ -172,8 +211,12 @@ po::options_description describe_options() {
                         po::value<std::string>()->default_value("", "")->value_name("TEXT"),
                         "text that is recorded in the log");
   options.add_options()("overwrite", "move an earlier run in the output folder to its old/");
+  options.add_options()("resume", po::value<std::string>()->value_name("DIR"),
+                        "go on with the run in this folder, moved or not, by its own config.yaml "
+                        "and what --set changes; a checkpoint's folder: with that one");
   options.add_options()("replace", "end the run in the output folder; then as --overwrite");
   options.add_options()("dry_run", "check all, print layout, memory, disk, time; write nothing");
+  options.add_options()("verbose", "with --dry_run: also all keys, and where the memory goes");
   options.add_options()(
       "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
       "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process, all "
@@ -219,6 +262,7 @@ std::string help_text(const po::options_description& options, const std::string&
   return fit_to_terminal(
              OutputStream::kOut,
              "Usage: pretrain_gpt --config_path FILE [OPTION]...\n"
+             "       pretrain_gpt --resume DIR [OPTION]...\n"
              "       pretrain_gpt --plot RUN... [--out FILE.svg] [--x steps|tokens|time]\n"
              "       pretrain_gpt --report RUN... [--out FILE.html] [--x steps|tokens|time]\n\n") +
          fitting.str() + fit_to_terminal(OutputStream::kOut, text.str());
@@ -266,9 +310,19 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     return kFinished;
   }
   const bool evaluates = arguments.count("evaluate") != 0;
+  const bool resumes = arguments.count("resume") != 0;
   tapestry::check<tapestry::ValueError>(
-      arguments.count("config_path") != 0 || evaluates,
+      arguments.count("config_path") != 0 || evaluates || resumes,
       "--config_path FILE is needed; the tiny preset is examples/gpt/pretrain_gpt_tiny.yaml");
+  for (const char* other : {"config_path", "overwrite", "evaluate", "from_hf"}) {
+    tapestry::check<tapestry::ValueError>(!resumes || arguments.count(other) == 0,
+                                          "--resume goes on with the run in a folder, by its "
+                                          "own configuration; leave out --",
+                                          other);
+  }
+  tapestry::check<tapestry::ValueError>(
+      arguments.count("verbose") == 0 || arguments.count("dry_run") != 0,
+      "--verbose says more of a --dry_run; without one it has no effect");
   const bool asks_for_data = tapestry::examples::asks_for_data(arguments);
   for (const char* mode : {"evaluate", "verify_layout", "dry_run", "plot_schedule", "find_fault",
                            "which_data", "which_steps"}) {
@@ -298,7 +352,14 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
         arguments.count("plot_schedule") == 0 || arguments.count(other) == 0,
         "--plot_schedule and --", other, " exclude each other");
   }
-  const auto config_path = arguments["config_path"].as<std::string>();
+  tapestry::ResumedRun resumed;
+  if (resumes) {
+    resumed = tapestry::resumed_run(arguments["resume"].as<std::string>(), load.model_type);
+    load.overrides.insert(load.overrides.begin(), resumed.overrides.begin(),
+                          resumed.overrides.end());
+  }
+  const auto config_path =
+      resumes ? resumed.config_path : arguments["config_path"].as<std::string>();
   if (arguments.count("verify_layout") != 0) {
     tapestry::check<tapestry::ValueError>(
         job.world()->size() == 1, "--verify_layout runs all ranks in one process; this job has ",
@@ -317,7 +378,7 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
   if (test) {
     load.overrides.insert(load.overrides.end(), test->overrides.begin(), test->overrides.end());
   }
-  const tapestry::AllConfig config = tapestry::init_configs_from_yaml(config_path, load);
+  const tapestry::AllConfig config = load_config(config_path, load);
   if (asks_for_data) {
     tapestry::examples::print_data(arguments, config, *job.world());
     return kFinished;
@@ -330,11 +391,12 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     return kFinished;
   }
   if (arguments.count("dry_run") != 0) {
-    dry_run(config, job);
+    dry_run(config, job, arguments.count("verbose") != 0);
     return kFinished;
   }
   tapestry::PretrainOptions training = {.run_cmd = arguments["run_cmd"].as<std::string>(),
                                         .stop_requested = tapestry::stop_on_signals(),
+                                        .go_on = go_on_text(config.training_config.output_dir, job),
                                         .overwrite = arguments.count("overwrite") != 0,
                                         .replace = arguments.count("replace") != 0,
                                         .world = job.world(),

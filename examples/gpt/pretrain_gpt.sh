@@ -13,9 +13,10 @@ usage() {
   to_fit <<'TEXT'
 Usage: pretrain_gpt.sh [CONFIG.yaml] [OPTION of pretrain_gpt]...
 
-CONFIG defaults to pretrain_gpt_7B.yaml; a name without a folder is also looked for among the presets,
-beside this script or in ../share/tapestry where it is installed. Runs in the current folder; each rank logs to output/log/rank_N/. With --evaluate and without
-CONFIG the checkpoint says what it is; --plot, --version and --help TOPIC need no ranks.
+CONFIG defaults to pretrain_gpt_7B.yaml; a name without a folder is also looked for among the
+presets, beside this script or in ../share/tapestry where it is installed. Runs in the current
+folder; each rank logs to output/log/rank_N/. With --evaluate, --resume or --replay and without
+CONFIG the folder says what it is; --plot, --version and --help TOPIC need no ranks.
 
 A run in whose output folder another one is still training is refused, as is one in which another
 has trained. With --replace the other one, if it is on this machine, is asked to save and to end,
@@ -71,7 +72,7 @@ if [[ $# == 1 && -z "$config" && ("$1" == -h || "$1" == --help) ]]; then
 fi
 alone=false
 ! given --plot --version --help -h || alone=true
-[[ -n "$config" || $alone == true ]] || given --evaluate || config="pretrain_gpt_7B.yaml"
+[[ -n "$config" || $alone == true ]] || given --evaluate --resume --replay || config="pretrain_gpt_7B.yaml"
 if [[ -n "$config" ]]; then
   if [[ ! -f "$config" && "$config" != */* && -f "$presets/$config" ]]; then
     config="$presets/$config"
@@ -195,25 +196,38 @@ if [[ -p /dev/stdout ]]; then
   relay=$!
 fi
 given --run_cmd || words+=(--run_cmd "pretrain_gpt.sh: $ranks ranks x $threads threads")
-# In a session of its own, so that Ctrl-C, or the end of the terminal, reaches this script alone.
-setsid mpirun -n "$ranks" "${host_options[@]}" "${bind_options[@]}" -x OMP_NUM_THREADS \
-  "${terminal_options[@]}" "$program" "${words[@]}" >&4 2>&3 3>&- 4>&- &
-job=$!
-exec 3>&- 4>&-
 signals=0
 signal=0
+job=""
+# Passed on to ranks: mpirun loses what comes before it has started any.
+ask_ranks() {
+  while kill -0 "$job" 2>/dev/null && [[ -z "$(cat "/proc/$job/task/"*/children 2>/dev/null)" ]]; do
+    sleep 0.05
+  done
+  kill -USR1 "$job" 2>/dev/null || true
+}
 # stop NUMBER: asks all ranks to end. Shells may send SIGHUP, which is 1, twice.
 stop() {
   interrupted=true
   if [[ $1 != 1 || $signals == 0 ]]; then
     signals=$((signals + 1))
     signal=$1
-    kill -USR1 "$job" 2>/dev/null || true
+    [[ -z "$job" ]] || ask_ranks
   fi
 }
+# Before there is a job, so that none is left behind by a signal that comes while it starts.
 trap 'stop 1' HUP
 trap 'stop 2' INT
 trap 'stop 15' TERM
+# In a session of its own, so that Ctrl-C, or the end of the terminal, reaches this script alone; if
+# the script is killed the ranks are asked to save and to end all the same.
+orphaned=()
+! command -v setpriv >/dev/null || orphaned=(setpriv --pdeathsig TERM)
+setsid "${orphaned[@]}" mpirun -n "$ranks" "${host_options[@]}" "${bind_options[@]}" \
+  -x OMP_NUM_THREADS "${terminal_options[@]}" "$program" "${words[@]}" >&4 2>&3 3>&- 4>&- &
+job=$!
+((signals == 0)) || ask_ranks
+exec 3>&- 4>&-
 # A signal interrupts the wait; the job goes on until it has saved.
 interrupted=true
 while [[ $interrupted == true ]]; do
@@ -225,7 +239,8 @@ done
 for process in "$filter" $relay; do
   wait "$process" 2>/dev/null || true
 done
-if ((signals > 1 && code > 128)); then
-  code=$((128 + signal)) # a second one ends the ranks at once
+if ((signals > 0 && code > 128)); then
+  code=$((128 + signal)) # a second one ends the ranks at once, as does one while they start
+  echo "pretrain_gpt.sh: ended by SIG$(kill -l "$signal")" >&2
 fi
 exit "$code"

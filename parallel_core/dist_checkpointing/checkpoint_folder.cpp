@@ -107,6 +107,34 @@ std::string why_nothing_is_read(const fs::path& folder) {
                 ", nor a .ckpt file, nor an adapter, nor folders step_N with one");
 }
 
+// The checkpoint below a folder of runs that was written last; looked for a few folders deep, as
+// PATH/GROUP/RUN/checkpoint/step_N. Empty if there is none.
+std::string newest_below(const fs::path& path) {
+  constexpr int kDepth = 4;
+  constexpr int kMostFolders = 10'000;
+  std::pair newest(fs::file_time_type::min(), std::string());  // its clock begins in the future
+  std::error_code error;
+  int folders = 0;
+  auto entry =
+      fs::recursive_directory_iterator(path, fs::directory_options::skip_permission_denied, error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    if (!entry->is_directory(error) || ++folders > kMostFolders) {
+      continue;
+    }
+    const bool is_aside = entry->path().filename() == "old";  // of a run that was overwritten
+    const std::vector<fs::path> found =
+        is_aside ? std::vector<fs::path>() : paths_in(entry->path());
+    if (!found.empty()) {
+      newest = std::max(newest,
+                        std::pair(fs::last_write_time(found.back(), error), found.back().string()));
+    }
+    if (is_aside || !found.empty() || entry.depth() + 1 >= kDepth) {
+      entry.disable_recursion_pending();
+    }
+  }
+  return newest.second;
+}
+
 }  // namespace
 
 std::string checkpoint_name(int64_t step) {
@@ -129,7 +157,12 @@ std::string resolve_checkpoint(const std::string& path) {
     check<IoError>(earlier.empty(), path,
                    ": the latest run in it has saved no checkpoint; an earlier run's is ", earlier);
   }
-  check<IoError>(!found.empty(), path, ": ", why_nothing_is_read(path));
+  if (found.empty()) {
+    const std::string newest = newest_below(path);
+    throw IoError(concat(
+        path, ": ", why_nothing_is_read(path),
+        newest.empty() ? std::string() : concat("; the newest checkpoint below it is ", newest)));
+  }
   return found.back().string();
 }
 

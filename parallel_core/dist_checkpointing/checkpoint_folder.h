@@ -11,7 +11,8 @@ namespace tapestry {
 std::string checkpoint_name(int64_t step);
 
 /// The newest "step_%08d" folder below a folder; the folder itself if it holds weights, or an
-/// adapter. IoError if there is none of these.
+/// adapter. IoError if there is none of these: it names the newest checkpoint further below, where
+/// the folder holds runs.
 std::string resolve_checkpoint(const std::string& path);
 
 /// Complete checkpoints in a folder .../checkpoint, in the order of their steps.

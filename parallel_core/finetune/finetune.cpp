@@ -343,6 +343,7 @@ FinetuneSummary finetune(const FinetuneOptions& options) {
   const RunData data = open_data(config, *options.world);
   PretrainOptions training{.run_cmd = options.run_cmd,
                            .stop_requested = options.stop_requested,
+                           .go_on = "pretrain_gpt --resume " + recipe.output_dir,
                            .overwrite = options.overwrite,
                            .replace = options.replace,
                            .world = options.world,

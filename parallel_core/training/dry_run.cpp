@@ -25,6 +25,7 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/adapter_run.h"
 #include "parallel_core/training/disk_room.h"
+#include "parallel_core/training/equal_configurations.h"
 #include "parallel_core/training/get_model.h"
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/output_folder.h"
@@ -208,6 +209,7 @@ void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream
   if (config.training_config.num_threads) {
     set_num_threads(static_cast<int>(*config.training_config.num_threads));
   }
+  check_equal_configurations(config, *options.world);
   if (ranks > 1) {
     check_world_size(p, ranks);
     check_expert_ranks(config, ranks);
@@ -233,15 +235,18 @@ void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream
     out << what << ": " << line << "\n" << std::flush;
   };
   const int64_t data_parallel_size = data_parallel_size_of(config, ranks);
-  out << layout_line(p, data_parallel_size) << "\n" << config_log_text(config) << "\n";
+  out << layout_line(p, data_parallel_size) << "\n";
+  if (options.verbose) {
+    out << config_log_text(config) << "\n";
+  }
 
   const int64_t available = available_memory() / options.ranks_on_host;
   const MemoryEstimate memory = estimate_memory(config, data_parallel_size);
+  out << "model: " << parameter_count(config.model_config) << " parameters";
   if (config.model_config.moe.num_experts > 1) {
-    out << "model: " << parameter_count(config.model_config)
-        << " parameters, of which a token meets " << active_parameter_count(config.model_config)
-        << "\n";
+    out << ", of which a token meets " << active_parameter_count(config.model_config);
   }
+  out << "\n";
   if (config.model_config.lora.use_lora) {
     show("adapters", [&] {
       std::string text = trained_share_text(config.model_config);
@@ -251,8 +256,10 @@ void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream
       return text;
     });
   }
-  out << memory_text(memory) << "\n";
-  if (const std::string text = recompute_cost_text(config); !text.empty()) {
+  if (options.verbose) {
+    out << memory_text(memory) << "\n";
+  }
+  if (const std::string text = recompute_cost_text(config); options.verbose && !text.empty()) {
     out << text << "\n";
   }
   show("memory", [&] {

@@ -12,15 +12,16 @@ namespace tapestry {
 struct DryRunOptions {
   std::shared_ptr<ProcessGroup> world = single_process_group();
   int ranks_on_host = 1;
+  bool verbose = false;  ///< also all keys, and where the memory goes
 };
 
-/// Prints layout, configuration, memory needed and there, data, weights to start from, what is in
-/// the output folder, disk needed and free, and the expected time of a step and of the run (rank 0
-/// alone; every rank makes the call). Opens data and weights as the run would, those of a run that
-/// goes on as its checkpoint has left them, and writes nothing: a text that is still to be turned
-/// into tokens is left as it is. In one process the data of a
-/// layout of several ranks are opened as those of one data-parallel rank. Small models are built,
-/// to see whether the weights fit; of larger ones the number of parameters is compared.
+/// Prints layout, with `verbose` the configuration, memory needed and there, data, weights to start
+/// from, what is in the output folder, disk needed and free, and the expected time of a step and of
+/// the run (rank 0 alone; every rank makes the call). Opens data and weights as the run would,
+/// those of a run that goes on as its checkpoint has left them, and writes nothing: a text that is
+/// still to be turned into tokens is left as it is. In one process the data of a layout of several
+/// ranks are opened as those of one data-parallel rank. Small models are built, to see whether the
+/// weights fit; of larger ones the number of parameters is compared.
 ///
 /// ValueError, after everything has been printed, with all that would stop the run: settings that
 /// are refused, data, weights, memory, a disk without room for one checkpoint.

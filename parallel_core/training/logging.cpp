@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -171,13 +172,12 @@ void report_log_failure(const std::string& message) {
   }
 }
 
-// To the files of the logs alone.
-void write_to_files(spdlog::level::level_enum level, const std::string& message) {
-  if (state().logger == nullptr) {
-    return;
-  }
+enum class LogPart : uint8_t { kFiles, kTerminal };
+
+void write_to(LogPart part, spdlog::level::level_enum level, const std::string& message) {
   for (const spdlog::sink_ptr& sink : logger().sinks()) {
-    if (dynamic_cast<TerminalSink*>(sink.get()) == nullptr && sink->should_log(level)) {
+    const bool is_file = dynamic_cast<TerminalSink*>(sink.get()) == nullptr;
+    if (is_file == (part == LogPart::kFiles) && sink->should_log(level)) {
       try {
         sink->log(spdlog::details::log_msg(logger().name(), level, message));
         sink->flush();
@@ -231,12 +231,24 @@ void close_logs() {
 bool logs_open() { return state().open; }
 
 void log_info(const std::string& message) { write(spdlog::level::info, message); }
+void log_info(const std::string& message, const std::string& on_terminal) {
+  if (!is_terminal(OutputStream::kOut)) {
+    log_info(message);
+    return;
+  }
+  write_to(LogPart::kFiles, spdlog::level::info, message);
+  write_to(LogPart::kTerminal, spdlog::level::info, on_terminal);
+}
 void log_warning(const std::string& message) { write(spdlog::level::warn, message); }
 void log_error(const std::string& message) { write(spdlog::level::err, message); }
 
-void log_detail(const std::string& message) { write_to_files(spdlog::level::info, message); }
+void log_detail(const std::string& message) {
+  write_to(LogPart::kFiles, spdlog::level::info, message);
+}
 
-void log_consequence(const std::string& message) { write_to_files(spdlog::level::err, message); }
+void log_consequence(const std::string& message) {
+  write_to(LogPart::kFiles, spdlog::level::err, message);
+}
 
 std::optional<OutputStream> progress_terminal() {
   return RankContext::current().rank() == 0 ? progress_stream() : std::nullopt;

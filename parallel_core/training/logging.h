@@ -24,6 +24,8 @@ bool logs_open();
 void log_info(const std::string& message);
 void log_warning(const std::string& message);
 void log_error(const std::string& message);
+/// Information that a terminal shows in a shorter form; everywhere else it is as it is.
+void log_info(const std::string& message, const std::string& on_terminal);
 /// Information for the log files alone.
 void log_detail(const std::string& message);
 /// To the log files alone: an error whose cause another rank reports.

@@ -234,7 +234,8 @@ void OutputFolder::refuse_earlier_run() {
                     earlier_.checkpoint.empty() ? std::string("no checkpoint")
                                                 : concat("latest checkpoint ", earlier_.checkpoint),
                     ", last written ", earlier_.written,
-                    "). To go on where it stopped, set training_config.resume_training: True, and "
+                    "). To go on where it stopped, start pretrain_gpt --resume ", output_dir_,
+                    ", or set training_config.resume_training: True, and "
                     "load_checkpoint to what that run began with, or not at all; to start anew, "
                     "choose another output_dir, or give --overwrite, which moves its files to ",
                     (fs::path(output_dir_) / "old").string(),

@@ -35,6 +35,7 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/parameter_ranks.h"
 #include "parallel_core/training/adapter_run.h"
+#include "parallel_core/training/equal_configurations.h"
 #include "parallel_core/training/given_state.h"
 #include "parallel_core/training/logging.h"
 #include "parallel_core/training/memory_estimate.h"
@@ -221,19 +222,29 @@ std::string own_run_text(const TrainingConfig& t, const std::string& checkpoint)
                       "; it has saved no checkpoint of its own yet and begins with that one again");
 }
 
-// "finished after 12 steps, 4 of them in this start: loss 3.1 -> 2.9".
-std::string end_text(const TrainSummary& summary, int64_t steps_of_run) {
+// "finished after 12 steps, 4 of them in this start: loss 3.1 -> 2.9". A run that was stopped says
+// how to go on.
+std::string end_text(const TrainSummary& summary,
+                     int64_t steps_of_run,
+                     const PretrainOptions& options) {
+  const bool ends = !summary.stopped_on_request || options.rehearsed_steps;
+  const std::string go_on =
+      ends ? std::string()
+           : concat("; to go on: ", options.go_on.empty()
+                                        ? std::string("training_config.resume_training: True")
+                                        : options.go_on);
   const std::string start =
       concat(summary.stopped_on_request ? "stopped on request after " : "finished after ",
              steps_of_run, " steps");
   if (summary.steps == 0) {
-    return concat(start, ", none of them in this start");
+    return concat(start, ", none of them in this start", go_on);
   }
-  return concat(
-      start,
-      steps_of_run == summary.steps ? std::string()
-                                    : concat(", ", summary.steps, " of them in this start"),
-      ": loss ", without_nan_sign(summary.first_loss), " -> ", without_nan_sign(summary.last_loss));
+  return concat(start,
+                steps_of_run == summary.steps
+                    ? std::string()
+                    : concat(", ", summary.steps, " of them in this start"),
+                ": loss ", without_nan_sign(summary.first_loss), " -> ",
+                without_nan_sign(summary.last_loss), go_on);
 }
 
 // Where the layers are and what they recompute; what that spares is for the terminal too.
@@ -333,6 +344,7 @@ std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel
 }
 
 void initialize_ranks(const AllConfig& config, const std::shared_ptr<ProcessGroup>& world) {
+  check_equal_configurations(config, *world);
   require_supported(config);
   if (config.training_config.num_threads) {
     set_num_threads(static_cast<int>(*config.training_config.num_threads));
@@ -651,7 +663,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     train_options.step_flops = step_work(config, ranks).flops;
   }
   const TrainSummary summary = train(cell, *data.train, config, train_options);
-  log_info(end_text(summary, cell.position().seen));
+  log_info(end_text(summary, cell.position().seen, options));
   return summary;
 }
 

@@ -23,6 +23,7 @@ struct PretrainOptions {
   ParamGroupsProvider param_groups;      ///< empty: with and without weight decay, by flags
   std::string run_cmd;                   ///< recorded in the log and config.yaml
   std::function<bool()> stop_requested;  ///< see TrainOptions; asked of any rank, it stops all
+  std::string go_on;                     ///< what a user types to go on with a run that was stopped
   bool overwrite = false;                ///< see OutputFolderOptions
   bool replace = false;                  ///< see OutputFolderOptions
   std::shared_ptr<ProcessGroup> world = single_process_group();
@@ -54,7 +55,7 @@ struct PretrainOptions {
 TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options = {});
 
 /// Numbers of threads and the groups of ranks, unless there are any. ValueError for a configuration
-/// that is not supported, or a world of the wrong size.
+/// that is not supported, or not that of all ranks, or a world of the wrong size.
 void initialize_ranks(const AllConfig& config, const std::shared_ptr<ProcessGroup>& world);
 
 /// The axes that a configuration asks for. A virtual pipeline of one chunk is none.

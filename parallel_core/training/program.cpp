@@ -2,8 +2,11 @@
 
 #include <fcntl.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): sigaction
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
@@ -29,6 +32,33 @@ namespace {
 namespace fs = std::filesystem;
 
 volatile std::sig_atomic_t g_stop_requested = 0;
+volatile std::sig_atomic_t g_listens = 0;  // stop_on_signals was called
+
+// What a signal that ends the program leaves on standard error: its name, from the handler.
+std::array<char, 64> g_program{};
+bool g_speaks = true;
+constexpr std::array<std::pair<int, std::string_view>, 4> kEndings = {
+    {{SIGINT, "SIGINT"}, {SIGTERM, "SIGTERM"}, {SIGHUP, "SIGHUP"}, {SIGUSR1, "SIGUSR1"}}};
+
+void write_text(int descriptor, std::string_view text) {
+  [[maybe_unused]] const ssize_t written = ::write(descriptor, text.data(), text.size());
+}
+
+// Ends the program as the signal would without a handler, but not without a word.
+void end_early(int signal) {
+  if (g_speaks) {
+    write_text(STDERR_FILENO, g_program.data());
+    for (const auto& [number, name] : kEndings) {
+      if (number == signal) {
+        write_text(STDERR_FILENO, ": ended by ");
+        write_text(STDERR_FILENO, name);
+        write_text(STDERR_FILENO, "\n");
+      }
+    }
+  }
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);  // comes when the handler returns
+}
 
 // For the terminal, if there is one, from the handler of a signal.
 constexpr std::string_view kStopping = "stopping after this step; a second signal ends at once\n";
@@ -40,9 +70,8 @@ void request_stop(int /*signal*/) {
     const int error = errno;
     const pid_t group = ::tcgetpgrp(terminal);
     const bool foreground = group < 0 || group == ::getpgrp();
-    for (const std::string_view text : {foreground ? kClearLine : "", kStopping}) {
-      [[maybe_unused]] const ssize_t written = ::write(terminal, text.data(), text.size());
-    }
+    write_text(terminal, foreground ? kClearLine : "");
+    write_text(terminal, kStopping);
     errno = error;
   }
   g_stop_requested = 1;
@@ -61,6 +90,50 @@ void stop_on(int signal, Again again) {
 bool is_ignored(int signal) {
   struct sigaction action {};
   return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+pid_t g_parent = 0;
+
+// What started this rank, mpirun or its daemon, is gone, and with it whoever would have ended the
+// ranks. The kernel also sends this at the end of the thread that has started the rank: then it
+// means nothing.
+void on_end_of_parent(int /*signal*/) {
+  if (::getppid() == g_parent) {
+    return;
+  }
+  if (g_listens != 0) {
+    g_stop_requested = 1;
+    return;
+  }
+  if (g_speaks) {
+    write_text(STDERR_FILENO, g_program.data());
+    write_text(STDERR_FILENO, ": ended, as what started it is gone\n");
+  }
+  ::_exit(kFailure);
+}
+
+// Open MPI ends ranks whose daemon was killed, but not before they have met it, nor without fail.
+void end_with_parent() {
+  g_parent = ::getppid();
+  const int signal = SIGRTMAX - 3;
+  std::signal(signal, on_end_of_parent);
+  ::prctl(PR_SET_PDEATHSIG, signal);
+}
+
+// From here on a signal that ends the program says so, on the first rank. Ranks are known by what
+// started them, as the signal may come before they know each other.
+void speak_at_the_end(const std::string& program) {
+  const size_t size = std::min(program.size(), g_program.size() - 1);
+  std::copy_n(program.begin(), size, g_program.begin());
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    const char* rank = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nothing else runs yet
+    g_speaks = g_speaks && (rank == nullptr || *rank == '\0' || std::string_view(rank) == "0");
+  }
+  for (const auto& [signal, name] : kEndings) {
+    if (!is_ignored(signal)) {
+      std::signal(signal, end_early);
+    }
+  }
 }
 
 // What the user reads: which program speaks, where the log does not say it, and how many faults.
@@ -103,6 +176,11 @@ int run_program(
     char** argv,
     const std::function<int(const std::vector<std::string>& words, const Distributed& job)>& body) {
   open_standard_streams();
+  const std::string program = argc > 0 ? fs::path(argv[0]).filename().string() : "program";
+  speak_at_the_end(program);
+  if (std::getenv("OMPI_COMM_WORLD_RANK") != nullptr) {  // NOLINT(concurrency-mt-unsafe): as above
+    end_with_parent();
+  }
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit of sizes is an error that is reported
   std::optional<Distributed> job;
   try {
@@ -114,7 +192,7 @@ int run_program(
   } catch (const std::exception& error) {
     const int code = exit_code_of(error);
     if (!job || job->announce(error.what())) {
-      log_error(failure_text(error, argc > 0 ? fs::path(argv[0]).filename().string() : "program"));
+      log_error(failure_text(error, program));
     } else {
       log_consequence(error.what());
     }
@@ -141,6 +219,7 @@ std::function<bool()> stop_on_signals() {
       stop_on(signal, again);
     }
   }
+  g_listens = 1;
   return [] { return g_stop_requested != 0; };
 }
 

@@ -21,7 +21,9 @@ int exit_code_of(const std::exception& error);
 
 /// Makes this process a rank of its job, runs `body` with the words of the command line (without
 /// the program's name, and without what MPI takes) and returns its exit code. What it throws is
-/// logged once for the job and ends all its processes, with exit_code_of.
+/// logged once for the job and ends all its processes, with exit_code_of. SIGINT, SIGTERM, SIGHUP
+/// and SIGUSR1 end it as ever, but the first rank names them on standard error, from the very
+/// start; a rank of Open MPI's mpirun also ends, or stops in good order, if that is killed.
 int run_program(
     int argc,
     char** argv,

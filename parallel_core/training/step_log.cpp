@@ -41,6 +41,36 @@ std::string train_log_line(const StepRecord& record, const StepResult& result, c
                 pace.seconds_left ? format_duration(*pace.seconds_left) : std::string());
 }
 
+std::string terminal_step_line(const StepRecord& record,
+                               const StepResult& result,
+                               const Pace& pace,
+                               int64_t total) {
+  constexpr size_t kMost = 70;
+  char text[80];
+  std::string line = concat("step ", record.step, total > 0 ? concat("/", total) : std::string());
+  // The most important first; what does not fit any more is left to the log.
+  const auto add = [&](const std::string& piece) {
+    if (line.size() + 3 + piece.size() <= kMost) {
+      line += " | " + piece;
+    }
+  };
+  std::snprintf(text, sizeof(text), "loss %.4f", without_nan_sign(result.loss));
+  add(text);
+  if (!result.lr.empty()) {
+    std::snprintf(text, sizeof(text), "lr %.3g", result.lr.front());
+    add(text);
+  }
+  std::snprintf(text, sizeof(text), record.step_time_ms < 10 ? "%.1f ms" : "%.0f ms",
+                record.step_time_ms);
+  add(text);
+  std::snprintf(text, sizeof(text), "%.0f tok/s", pace.tokens_per_second);
+  add(text);
+  if (pace.seconds_left) {
+    add(format_duration(*pace.seconds_left) + " left");
+  }
+  return line;
+}
+
 std::string bubble_line(const PipelineBubble& bubble) {
   char text[120];
   std::snprintf(text, sizeof(text),
@@ -68,7 +98,8 @@ void StepLog::time_first_steps(const FinishedStep& step) {
 void StepLog::log_step(const FinishedStep& step) {
   const Pace pace = progress_.take_pace();
   if (config_.training_config.log_style == "dynamic") {
-    log_info(train_log_line(step.record, step.result, pace));
+    log_info(train_log_line(step.record, step.result, pace),
+             terminal_step_line(step.record, step.result, pace, total_));
     return;
   }
   StaticLogPlace place;

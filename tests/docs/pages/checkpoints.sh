@@ -13,6 +13,8 @@ leaves output/checkpoint/step_00000{400,500}/{model.safetensors,config.json,gene
   output/checkpoint/step_00000400/tokenizer{.model,_config.json}
 runs 'pretrain_gpt --config_path run.yaml --set training_config.resume_training=True'
 says 'going on after step 500'
+runs 'pretrain_gpt --resume DIR' DIR=output
+says 'going on after step 500'
 runs 'while pretrain_gpt --config_path run.yaml; code=$?; ((code > 128)); do sleep 60; done'
 says 'going on after step 500'
 

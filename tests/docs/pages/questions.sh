@@ -22,6 +22,8 @@ runs 'pretrain_gpt --version'
 prepare pretrain_gpt --config_path examples/gpt/pretrain_gpt_tiny.yaml --overwrite
 runs 'pretrain_gpt --plot RUN' RUN=output
 says 'loss per token'
+runs 'pretrain_gpt --resume DIR' DIR=output
+says 'going on after step 2'
 runs 'mpirun --version'
 says 'Open MPI'
 

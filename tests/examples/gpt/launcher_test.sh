@@ -25,6 +25,16 @@ ranks_left() {
     fi
   done
 }
+mpirun_runs() {
+  local environment
+  for environment in /proc/[0-9]*/environ; do
+    if grep -qzxF "TAPESTRY_TEST_MARK=$scratch" "$environment" 2>/dev/null &&
+      grep -qx "mpirun\|orterun" "${environment%environ}comm" 2>/dev/null; then
+      return 0
+    fi
+  done
+  return 1
+}
 clean_up() {
   local pid
   for pid in $(ranks_left); do
@@ -153,6 +163,27 @@ wait "$job"
 [[ $? == 143 ]] || fail "a run that is ended twice does not end with 143"
 grep -q mpirun twice.txt && fail "mpirun speaks of a run that is ended twice"
 until_true no_ranks || fail "ranks are left of the run that was ended twice"
+
+# One that comes while the ranks start is not lost, and not obeyed without a word. kill -9 of the
+# launcher leaves nobody behind either.
+for moment in 0 0.1 0.3; do
+  for signal in TERM KILL; do
+    folder="start_${signal}_$moment"
+    mkdir "$folder"
+    cp -r first/dataset "$folder"
+    (cd "$folder" && exec "$launcher" $preset "${small[@]}" \
+      --set training_config.training_iters=100000) >"$folder.txt" 2>&1 &
+    job=$!
+    until_true mpirun_runs || fail "$folder does not start"
+    sleep "$moment"
+    kill "-$signal" "$job"
+    wait "$job"
+    code=$?
+    [[ $signal == KILL || $code == 0 || $code == 143 ]] || fail "$folder ends with $code"
+    [[ $signal == KILL || -s "$folder.txt" ]] || fail "$folder ends without a word"
+    until_true no_ranks || fail "ranks are left: $folder"
+  done
+done
 
 # So does, in good order, the end of the terminal or of who reads the output.
 for ending in hangup pipe; do

@@ -249,14 +249,25 @@ TEST_F(RunsTest, ADryRunShowsEverythingAndWritesNothing) {
       << said();
   EXPECT_EQ(err_, "");
   for (const char* shown :
-       {"dp 1 | pp 1 | tp 1 | sp False | vpp None", "hidden_size: 16",
-        "parameters (6672): ", "total: ", " are available", "data: byte tokenizer, 257 ids",
+       {"dp 1 | pp 1 | tp 1 | sp False | vpp None", "model: 6672 parameters", "memory: needs ",
+        " are available", "data: byte tokenizer, 257 ids",
         "weights: start/checkpoint/step_00000003, 6672 parameters",
         "output: ./output, no run in it yet", "checkpoints: every 1 steps",
         "disk: a checkpoint takes about 78.2 KiB, at most 6 at a time 469.1 KiB; ", " are free in ",
         "expected time: ", " a step, ", " for 100 steps; estimated from "}) {
     EXPECT_THAT(out_, HasSubstr(shown));
   }
+  // The rest is for who asks.
+  const std::vector<const char*> more = {"  hidden_size: 16\n", "parameters (6672): ", "total: "};
+  for (const char* shown : more) {
+    EXPECT_THAT(out_, Not(HasSubstr(shown)));
+  }
+  ASSERT_EQ(train(" --dry_run --verbose"), 0) << said();
+  for (const char* shown : more) {
+    EXPECT_THAT(out_, HasSubstr(shown));
+  }
+  EXPECT_EQ(train(" --verbose"), 2);
+  EXPECT_THAT(err_, HasSubstr("--verbose says more of a --dry_run"));
   ASSERT_EQ(train(" --dry_run" + set_training("output_dir", "start")), 0) << said();
   EXPECT_THAT(out_, HasSubstr("output: start, holds a run of 3 steps"));
   EXPECT_EQ(tree(), before);

@@ -399,6 +399,78 @@ TEST_F(StopAndGo, OneCheckpointForEverySoManyMinutes) {
 }
 
 // A step that is trained is a step, whatever the number of steps asked for by now.
+// A run goes on where its folder lies now, not where it has been.
+TEST_F(StopAndGo, AMovedFolderGoesOnWhereItLies) {
+  const std::string goal = " --set training_config.training_iters=8";
+  ASSERT_EQ(train(set_training("output_dir", "whole")), 0) << said();
+  for (const char* start : {"--resume 'runs/a b'", "--resume 'runs/a b/checkpoint'",
+                            "--resume 'runs/a b/checkpoint/step_00000004'",
+                            "--config_path 'runs/a b/config.yaml' --set "
+                            "training_config.resume_training=True"}) {
+    SCOPED_TRACE(start);
+    fs::remove_all(dir_.file("runs"));
+    fs::create_directory(dir_.file("runs"));
+    ASSERT_EQ(train(set_training("training_iters", "4")), 0) << said();
+    fs::rename(dir_.file("output"), dir_.file("runs/a b"));
+    ASSERT_EQ(pretrain(start + goal), 0) << said();
+    EXPECT_THAT(out_, HasSubstr("going on after step 4 with runs/a b/checkpoint/step_00000004"));
+    EXPECT_FALSE(exists("output")) << said();
+    expect_same_end(8, "runs/a b", "whole");
+    // It says of itself that it lies here.
+    EXPECT_THAT(dir_.read("runs/a b/config.yaml"), HasSubstr("output_dir: runs/a b"));
+  }
+}
+
+// What the run has in its own folder has moved with it.
+TEST_F(StopAndGo, AMovedFolderFindsWhatLiesInIt) {
+  ASSERT_EQ(train(set_training("training_iters", "4")), 0) << said();
+  ASSERT_EQ(train(kResume + set_training("training_iters", "6") +
+                  set_training("load_checkpoint", "./output/checkpoint/step_00000004")),
+            0)
+      << said();
+  fs::rename(dir_.file("output"), dir_.file("moved"));
+  ASSERT_EQ(pretrain("--resume moved/ --set training_config.training_iters=8"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr("going on after step 4 with moved/checkpoint/step_00000004"));
+  EXPECT_FALSE(exists("output"));
+}
+
+// As the next run's file it starts a new run, in the folder that it names.
+TEST_F(StopAndGo, AConfigurationOfAnotherRunIsAFileLikeAnyOther) {
+  ASSERT_EQ(train(set_training("training_iters", "2")), 0) << said();
+  fs::rename(dir_.file("output"), dir_.file("moved"));
+  ASSERT_EQ(pretrain("--config_path moved/config.yaml"), 0) << said();
+  EXPECT_TRUE(exists("output/checkpoint/step_00000002"));
+  ASSERT_EQ(pretrain("--config_path moved/config.yaml --set training_config.resume_training=True "
+                     "--set training_config.output_dir=third"),
+            0)
+      << said();
+  EXPECT_TRUE(exists("third/checkpoint/step_00000002"));
+}
+
+TEST_F(StopAndGo, WhatCannotBeResumedIsNamed) {
+  dir_.write("empty/notes.txt", "none");
+  const auto refuses = [&](const std::string& arguments, const std::string& why) {
+    EXPECT_EQ(pretrain(arguments), 2) << said();
+    EXPECT_THAT(err_, HasSubstr(why));
+  };
+  refuses("--resume nowhere", "nowhere: there is no such folder");
+  refuses("--resume empty",
+          "empty: is no folder of a run, which has its configuration in "
+          "empty/config.yaml");
+  refuses("--resume empty --overwrite", "leave out --overwrite");
+  refuses("--resume empty --config_path run.yaml", "leave out --config_path");
+}
+
+// A folder of runs is none of them: the newest one is offered.
+TEST_F(StopAndGo, TheNewestRunBelowAFolderIsOffered) {
+  ASSERT_EQ(train(set_training("training_iters", "2") + set_training("output_dir", "runs/a")), 0);
+  ASSERT_EQ(train(set_training("training_iters", "3") + set_training("output_dir", "runs/sub/b")),
+            0);
+  EXPECT_EQ(generate("--checkpoint runs --prompt And"), 2);
+  EXPECT_THAT(err_, HasSubstr("the newest checkpoint below it is "
+                              "runs/sub/b/checkpoint/step_00000003"));
+}
+
 TEST_F(StopAndGo, NothingLeftToDoChangesNothing) {
   ASSERT_EQ(train(), 0) << said();
   const std::string lines = dir_.read("output/metrics.jsonl");

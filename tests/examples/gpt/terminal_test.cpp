@@ -153,8 +153,8 @@ TEST_F(TerminalTest, LinesAreWrapped) {
       logged.insert(words_of(std::regex_replace(line, date, "")));
     }
     EXPECT_GT(messages.size(), 15U);
-    for (const std::string& message : messages) {
-      EXPECT_TRUE(logged.contains(words_of(message))) << message;
+    for (const std::string& message : messages) {  // of steps a terminal has a form of its own
+      EXPECT_TRUE(message.starts_with("step ") || logged.contains(words_of(message))) << message;
     }
   }
   EXPECT_THAT(on_terminal(60, "TERM=xterm " TAPESTRY_PRETRAIN_GPT " --config_path run.yaml"),
@@ -215,7 +215,7 @@ TEST_F(TerminalTest, NoBarInTheBackground) {
                        " --config_path run.yaml & wait $!'");
   EXPECT_EQ(status_, 0) << shown;
   EXPECT_TRUE(bars(shown).empty()) << shown;
-  EXPECT_THAT(shown, HasSubstr(" train: Epoch:0, Step:20, "));
+  EXPECT_THAT(shown, HasSubstr(" step 20/23 | loss "));
 }
 
 TEST_F(TerminalTest, InterruptedOnceItSavesAndSaysSo) {
@@ -235,6 +235,33 @@ TEST_F(TerminalTest, InterruptedOnceItSavesAndSaysSo) {
   const std::string end = text_of(shown.substr(notice));
   EXPECT_THAT(end, HasSubstr(" saved ./output/checkpoint/step_"));
   EXPECT_THAT(end, HasSubstr(" stopped on request after "));
+  EXPECT_THAT(std::regex_replace(end, std::regex("\\s+"), " "),
+              HasSubstr("; to go on: pretrain_gpt --resume ./output"));
+}
+
+// The form that log readers know is longer than a terminal's line.
+TEST_F(TerminalTest, AStepIsALineOfEightyColumns) {
+  const std::string shown = train_on_terminal(80);
+  EXPECT_EQ(status_, 0) << shown;
+  EXPECT_THAT(shown, Not(HasSubstr("train: Epoch")));
+  std::smatch found;
+  const std::string text = text_of(shown);
+  for (const char* step : {"10", "20", "23"}) {
+    ASSERT_TRUE(std::regex_search(
+        text, found,
+        std::regex(concat("\\d\\d:\\d\\d:\\d\\d step ", step,
+                          "/23 \\| loss [0-9.]+ \\| lr 0\\.001 \\| [0-9.]+ ms \\| \\d+ tok/s \\| "
+                          "\\d+:\\d\\d left"))))
+        << text;
+    EXPECT_LE(found.str().size(), 80U);
+    EXPECT_THAT(dir_.read("output/log/rank_0/info.log"),
+                HasSubstr(concat(" info train: Epoch:0, Step:", step, ", Loss: ")));
+  }
+  // Everywhere else the line is that of the log.
+  std::filesystem::remove_all(dir_.file("output"));
+  ASSERT_EQ(pretrain("--config_path run.yaml"), 0) << said();
+  EXPECT_THAT(out_, HasSubstr(" info train: Epoch:0, Step:23, Loss: "));
+  EXPECT_THAT(out_, Not(HasSubstr("step 23/23 |")));
 }
 
 TEST_F(TerminalTest, InterruptedTwiceItEndsAtOnce) {

@@ -148,6 +148,42 @@ TEST_F(ProgramTest, AWorldThatTheLayoutDoesNotDivideIsRefused) {
   EXPECT_FALSE(std::filesystem::exists(dir_.file("output/metrics.jsonl")));
 }
 
+// They would train on, and exchange gradients of different losses.
+TEST_F(ProgramTest, RanksWithDifferentConfigurationsAreRefused) {
+  ASSERT_NO_FATAL_FAILURE(prepare_text());
+  dir_.write("run.yaml", kTinyRun);
+  dir_.write("other.yaml", replaced(kTinyRun, "learning_rate: 1e-3", "learning_rate: 2e-3"));
+  const std::string one = "-n 1 " TAPESTRY_PRETRAIN_GPT " --config_path ";
+  const auto job = [&](const std::string& first, const std::string& rest) {
+    return run(std::string(TAPESTRY_MPIEXEC) + " --oversubscribe",
+               one + first + " : " + one + rest + " : " + one + rest);
+  };
+  ASSERT_EQ(job("run.yaml", "other.yaml --set optimizer_config.weight_decay=0.5"), 2) << said();
+  for (const char* named : {"the ranks of this job have been given different runs",
+                            "optimizer_config.learning_rate: 0.001 on rank 0, 0.002 on ranks 1-2",
+                            "optimizer_config.weight_decay: "}) {
+    EXPECT_THAT(out_ + err_, ::testing::HasSubstr(named));
+  }
+  EXPECT_THAT(out_ + err_, ::testing::Not(::testing::HasSubstr("training_config.")));
+  // Groups of other sizes would wait for each other.
+  ASSERT_EQ(job("run.yaml", "run.yaml --set parallel_config.tensor_model_parallel_size=2"), 2)
+      << said();
+  EXPECT_THAT(out_ + err_, ::testing::HasSubstr("parallel_config.tensor_model_parallel_size: 1 on "
+                                                "rank 0, 2 on ranks 1-2"));
+  ASSERT_EQ(job("run.yaml", "run.yaml --set training_config.output_dir=elsewhere"), 2) << said();
+  EXPECT_THAT(out_ + err_, ::testing::HasSubstr("training_config.output_dir: " + dir_.path() +
+                                                "/output on rank 0, " + dir_.path() +
+                                                "/elsewhere on ranks 1-2"));
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("output/metrics.jsonl")));
+  // One folder by two names, hosts with other numbers of cores: the same run.
+  std::filesystem::create_directory_symlink(dir_.path(), dir_.file("link"));
+  ASSERT_EQ(job("run.yaml", "link/run.yaml --set training_config.output_dir='" + dir_.path() +
+                                "/link/output' --set training_config.num_threads=2"),
+            0)
+      << said();
+  EXPECT_EQ(steps().size(), 3U);
+}
+
 // A number of ranks of which each fits the free memory by itself, and all together do not.
 TEST_F(ProgramTest, RanksThatShareAHostShareItsMemory) {
   ASSERT_NO_FATAL_FAILURE(prepare_text());

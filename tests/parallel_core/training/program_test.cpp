@@ -1,0 +1,57 @@
+#include "parallel_core/training/program.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <string>
+
+namespace tapestry {
+namespace {
+
+int run_one(const std::function<void()>& action) {
+  std::string name = "/usr/bin/trainer";
+  char* words[] = {name.data(), nullptr};
+  return run_program(1, words, [&](const std::vector<std::string>&, const Distributed&) {
+    action();
+    return kFinished;
+  });
+}
+
+class EndsBySignal : public ::testing::TestWithParam<std::pair<int, const char*>> {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+// Before a program listens to signals they end it as ever, but it says which.
+TEST_P(EndsBySignal, NamedFromTheStart) {
+  const auto [signal, name] = GetParam();
+  EXPECT_EXIT(run_one([signal = signal] { std::raise(signal); }), ::testing::KilledBySignal(signal),
+              std::string("^trainer: ended by ") + name + "\n$");
+}
+
+// One that listens is left to save, and to end in good order.
+TEST_P(EndsBySignal, ButNotWhereItListens) {
+  const int signal = GetParam().first;
+  EXPECT_EXIT(std::exit(run_one([signal] {
+                const auto stop_requested = stop_on_signals();
+                if (stop_requested()) {
+                  throw std::runtime_error("no signal has come yet");
+                }
+                std::raise(signal);
+                if (!stop_requested()) {
+                  throw std::runtime_error("the signal is lost");
+                }
+              })),
+              ::testing::ExitedWithCode(kFinished), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals,
+                         EndsBySignal,
+                         ::testing::Values(std::pair{SIGINT, "SIGINT"},
+                                           std::pair{SIGTERM, "SIGTERM"},
+                                           std::pair{SIGHUP, "SIGHUP"},
+                                           std::pair{SIGUSR1, "SIGUSR1"}),
+                         [](const auto& info) { return std::string(info.param.second); });
+
+}  // namespace
+}  // namespace tapestry
