@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "autograd/ops/map.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 
@@ -37,18 +38,24 @@ double normal_quantile(double p) {
 
 }  // namespace
 
-void constant_(const Tensor& t, double value) { assign(full(t.shape(), value, t.dtype()), t); }
+void constant_(const Tensor& t, double value) {
+  check_defined("constant_", t, "t");
+  assign(full(t.shape(), value, t.dtype()), t);
+}
 
 void normal_(const Tensor& t, double mean, double std, const RandomSource& source) {
+  check_defined("normal_", t, "t");
   assign(normal(mean, std, t.shape(), t.dtype(), source), t);
 }
 
 void uniform_(const Tensor& t, double low, double high, const RandomSource& source) {
+  check_defined("uniform_", t, "t");
   assign(uniform(low, high, t.shape(), t.dtype(), source), t);
 }
 
 void trunc_normal_(
     const Tensor& t, double mean, double std, double low, double high, const RandomSource& source) {
+  check_defined("trunc_normal_", t, "t");
   check<ValueError>(low < high, "trunc_normal_: the lower cut ", low,
                     " is not below the upper cut ", high);
   check<ValueError>(std >= 0, "trunc_normal_: std must not be negative, got ", std);
@@ -65,6 +72,7 @@ void trunc_normal_(
 }
 
 Fans fans_of(const Tensor& weight) {
+  check_defined("fans_of", weight, "weight");
   check<ValueError>(weight.dim() >= 2, "init: a weight needs at least two axes, got ",
                     describe(weight));
   int64_t field = 1;
@@ -75,22 +83,26 @@ Fans fans_of(const Tensor& weight) {
 }
 
 void xavier_uniform_(const Tensor& weight, double gain, const RandomSource& source) {
+  check_defined("xavier_uniform_", weight, "weight");
   const Fans fans = fans_of(weight);
   const double a = gain * root_over(6, fans.in + fans.out);
   uniform_(weight, -a, a, source);
 }
 
 void xavier_normal_(const Tensor& weight, double gain, const RandomSource& source) {
+  check_defined("xavier_normal_", weight, "weight");
   const Fans fans = fans_of(weight);
   normal_(weight, 0, gain * root_over(2, fans.in + fans.out), source);
 }
 
 void kaiming_uniform_(const Tensor& weight, double gain, const RandomSource& source) {
+  check_defined("kaiming_uniform_", weight, "weight");
   const double a = gain * root_over(3, fans_of(weight).in);
   uniform_(weight, -a, a, source);
 }
 
 void kaiming_normal_(const Tensor& weight, double gain, const RandomSource& source) {
+  check_defined("kaiming_normal_", weight, "weight");
   normal_(weight, 0, gain * root_over(1, fans_of(weight).in), source);
 }
 

@@ -18,10 +18,11 @@ double relative_step(int64_t step, bool warmup_init) {
 }  // namespace
 
 Adafactor::Adafactor(const TensorList& params, AdafactorOptions options)
-    : Adafactor(single_group(params, options.lr.value_or(0), options.weight_decay), options) {}
+    : Adafactor(single_group(params), options) {}
 
 Adafactor::Adafactor(std::vector<ParamGroup> groups, AdafactorOptions options)
-    : FactoredOptimizer(std::move(groups)), options_(options) {
+    : FactoredOptimizer(std::move(groups), {options.lr.value_or(0), options.weight_decay}),
+      options_(options) {
   check_not_negative("Adafactor", {{"lr", options.lr.value_or(0)},
                                    {"eps2", options.eps2},
                                    {"decay_rate", options.decay_rate},

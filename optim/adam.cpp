@@ -9,7 +9,9 @@
 namespace tapestry::optim {
 
 AdamBase::AdamBase(std::vector<ParamGroup> groups, AdamOptions options, bool decoupled)
-    : Optimizer(std::move(groups), options.storage), options_(options), decoupled_(decoupled) {
+    : Optimizer(std::move(groups), {options.lr, options.weight_decay}, options.storage),
+      options_(options),
+      decoupled_(decoupled) {
   check_betas("Adam", {options.beta1, options.beta2});
   for (const ParamGroup& group : param_groups()) {
     AdamBase::check_group(group);
@@ -51,8 +53,8 @@ void AdamBase::update(std::span<const Update> updates, const GradTransform& tran
          .first = u.first,
          .copy_dtype = u.copy.defined() ? u.copy.dtype() : kBFloat16,
          .copy = u.copy.defined() ? u.copy.raw() : nullptr,
-         .lr = u.group->lr,
-         .weight_decay = u.group->weight_decay,
+         .lr = *u.group->lr,
+         .weight_decay = *u.group->weight_decay,
          .step = u.state->step});
   }
   for (const auto& [betas, tensors] : by_betas) {

@@ -34,7 +34,7 @@ class AdamBase : public Optimizer {
 class Adam final : public AdamBase {
  public:
   explicit Adam(const TensorList& params, AdamOptions options = {})
-      : AdamBase(single_group(params, options.lr, options.weight_decay), options, false) {}
+      : AdamBase(single_group(params), options, false) {}
   Adam(std::vector<ParamGroup> groups, AdamOptions options)
       : AdamBase(std::move(groups), options, false) {}
   std::string type_name() const override { return "Adam"; }
@@ -43,7 +43,7 @@ class Adam final : public AdamBase {
 class AdamW final : public AdamBase {
  public:
   explicit AdamW(const TensorList& params, AdamOptions options = {})
-      : AdamBase(single_group(params, options.lr, options.weight_decay), options, true) {}
+      : AdamBase(single_group(params), options, true) {}
   AdamW(std::vector<ParamGroup> groups, AdamOptions options)
       : AdamBase(std::move(groups), options, true) {}
   std::string type_name() const override { return "AdamW"; }

@@ -7,11 +7,10 @@
 
 namespace tapestry::optim {
 
-Came::Came(const TensorList& params, CameOptions options)
-    : Came(single_group(params, options.lr, options.weight_decay), options) {}
+Came::Came(const TensorList& params, CameOptions options) : Came(single_group(params), options) {}
 
 Came::Came(std::vector<ParamGroup> groups, CameOptions options)
-    : FactoredOptimizer(std::move(groups)), options_(options) {
+    : FactoredOptimizer(std::move(groups), {options.lr, options.weight_decay}), options_(options) {
   check_not_negative("Came", {{"lr", options.lr},
                               {"eps2", options.eps2},
                               {"decay_rate", options.decay_rate},

@@ -393,8 +393,8 @@ std::vector<FactoredStep::Parameter> FactoredOptimizer::parameters_of(
                           .copies = u.copies,
                           .is_matrix = u.is_matrix,
                           .states = &u.state->tensors,
-                          .lr = u.group->lr,
-                          .weight_decay = u.group->weight_decay});
+                          .lr = *u.group->lr,
+                          .weight_decay = *u.group->weight_decay});
   }
   return parameters;
 }

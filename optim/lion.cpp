@@ -8,11 +8,11 @@
 
 namespace tapestry::optim {
 
-Lion::Lion(const TensorList& params, LionOptions options)
-    : Lion(single_group(params, options.lr, options.weight_decay), options) {}
+Lion::Lion(const TensorList& params, LionOptions options) : Lion(single_group(params), options) {}
 
 Lion::Lion(std::vector<ParamGroup> groups, LionOptions options)
-    : Optimizer(std::move(groups), options.storage), options_(options) {
+    : Optimizer(std::move(groups), {options.lr, options.weight_decay}, options.storage),
+      options_(options) {
   check_betas("Lion", {options.beta1, options.beta2});
   for (const ParamGroup& group : param_groups()) {
     Lion::check_group(group);
@@ -50,8 +50,8 @@ void Lion::update(std::span<const Update> updates, const GradTransform& transfor
          .first = u.first,
          .copy_dtype = u.copy.defined() ? u.copy.dtype() : kBFloat16,
          .copy = u.copy.defined() ? u.copy.raw() : nullptr,
-         .lr = u.group->lr,
-         .weight_decay = u.group->weight_decay});
+         .lr = *u.group->lr,
+         .weight_decay = *u.group->weight_decay});
   }
   for (const auto& [betas, tensors] : by_betas) {
     kernels::lion(tensors, {.beta1 = betas[0],

@@ -19,8 +19,7 @@ void* at(const Tensor& array, int64_t element) {
 
 }  // namespace
 
-Muon::Muon(const TensorList& params, MuonOptions options)
-    : Muon(single_group(params, options.lr, options.weight_decay), options) {}
+Muon::Muon(const TensorList& params, MuonOptions options) : Muon(single_group(params), options) {}
 
 Muon::Muon(std::vector<ParamGroup> groups, MuonOptions options)
     : AdamBase(std::move(groups),
@@ -147,8 +146,8 @@ void Muon::update_matrices(const std::vector<Update>& updates,
                       .direction = at(direction, number),
                       .copy_dtype = u.copy.defined() ? u.copy.dtype() : kBFloat16,
                       .copy = u.copy.defined() ? at(u.copy, element) : nullptr,
-                      .step = u.group->lr * scale_of(items[i].logical->shape),
-                      .decay = u.group->lr * u.group->weight_decay});
+                      .step = *u.group->lr * scale_of(items[i].logical->shape),
+                      .decay = *u.group->lr * *u.group->weight_decay});
     });
     kernels::muon_apply(runs);
   };

@@ -10,6 +10,7 @@
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/generator.h"
 #include "autograd/tensor/rank_context.h"
+#include "optim/check_settings.h"
 
 namespace tapestry::optim {
 
@@ -42,8 +43,8 @@ uint16_t* bits_of(const Tensor& low_bits) { return static_cast<uint16_t*>(low_bi
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<ParamGroup> groups, StateStorage storage)
-    : groups_(std::move(groups)), storage_(storage) {
+Optimizer::Optimizer(std::vector<ParamGroup> groups, GroupDefaults defaults, StateStorage storage)
+    : groups_(std::move(groups)), defaults_(defaults), storage_(storage) {
   for (const auto& [key, dtype] : {std::pair{"exp_avg_dtype", storage.exp_avg_dtype},
                                    std::pair{"exp_avg_sq_dtype", storage.exp_avg_sq_dtype}}) {
     check<ValueError>(dtype == kFloat32 || dtype == kBFloat16, "optimizer: ", key,
@@ -71,6 +72,10 @@ void Optimizer::register_group(size_t g) {
   }
   check<ValueError>(group.names.size() == group.params.size(), "optimizer: group ", g, " has ",
                     group.params.size(), " parameters and ", group.names.size(), " names");
+  check_not_negative("optimizer", {{"lr of a group", group.lr.value_or(0)},
+                                   {"weight_decay of a group", group.weight_decay.value_or(0)},
+                                   {"lr_mult of a group", group.lr_mult},
+                                   {"wd_mult of a group", group.wd_mult}});
   std::map<std::string, Slot> slots = slots_;
   for (size_t i = 0; i < group.params.size(); ++i) {
     const Tensor& p = group.params[i];
@@ -84,6 +89,11 @@ void Optimizer::register_group(size_t g) {
                       group.names[i], "' appears twice");
   }
   slots_ = std::move(slots);
+  if (group.weight_decay == 0.0) {
+    group.wd_mult = 0;
+  }
+  group.lr = group.lr.value_or(defaults_.lr * group.lr_mult);
+  group.weight_decay = group.weight_decay.value_or(defaults_.weight_decay * group.wd_mult);
   for (size_t i = 0; i < group.params.size(); ++i) {
     const Tensor& parameter = group.params[i];
     if (!is_half(parameter.dtype())) {
@@ -556,7 +566,9 @@ void Optimizer::load_state_dict(const nn::StateDict& state) {
   states_ = std::move(loaded);
 }
 
-std::vector<ParamGroup> single_group(const TensorList& params, double lr, double weight_decay) {
+std::vector<ParamGroup> single_group(const TensorList& params,
+                                     std::optional<double> lr,
+                                     std::optional<double> weight_decay) {
   ParamGroup group;
   group.params = params;
   group.lr = lr;

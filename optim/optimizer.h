@@ -23,10 +23,13 @@ struct ParamGroup {
   TensorList params;
   /// Their names in the state; "group.index" where left out.
   std::vector<std::string> names;
-  double lr = 0;            ///< of the next step; schedules write it
-  double weight_decay = 0;  ///< of the next step; schedules write it
-  double lr_mult = 1;       ///< factor that a schedule applies for this group
-  double wd_mult = 1;       ///< the same for weight decay; 0 for a group without decay
+  /// Of the next step; schedules write both. What a group leaves out is the optimizer's, times the
+  /// factor below. A weight decay of 0 that is given stays 0 under every schedule: wd_mult becomes
+  /// 0.
+  std::optional<double> lr = {};
+  std::optional<double> weight_decay = {};
+  double lr_mult = 1;  ///< factor that a schedule applies for this group
+  double wd_mult = 1;  ///< the same for weight decay; 0 for a group without decay
   /// Adam's decay rates of the two moments, in place of the optimizer's.
   std::optional<std::array<double, 2>> betas = {};
   /// Muon: updates these with AdamW, whatever their shape.
@@ -59,6 +62,12 @@ struct StateStorage {
   /// (kernels/optimizer.h, split_float32): 4 bytes for both instead of 6, and the same values.
   bool store_param_remainders = false;
   uint64_t seed = 0;  ///< of the stochastic rounding
+};
+
+/// What groups have that say nothing else.
+struct GroupDefaults {
+  double lr = 0;
+  double weight_decay = 0;
 };
 
 /// What happens to gradients as they are read.
@@ -204,7 +213,7 @@ class Optimizer {
   /// ValueError if there are no parameters, one is not a contiguous leaf, or one or its name
   /// appears twice, or if names do not match parameters, or for storage that does not exist;
   /// TypeError unless all are floating.
-  explicit Optimizer(std::vector<ParamGroup> groups, StateStorage storage = {});
+  Optimizer(std::vector<ParamGroup> groups, GroupDefaults defaults, StateStorage storage = {});
 
   /// ValueError for settings of a group that this optimizer does not take. A constructor of a
   /// derived class calls it for the first groups.
@@ -235,6 +244,7 @@ class Optimizer {
   void run(const std::vector<Update>& updates, const GradTransform& transform);
 
   std::vector<ParamGroup> groups_;
+  GroupDefaults defaults_;
   StateStorage storage_;
   std::map<std::string, Slot> slots_;
   std::map<std::string, ParamState> states_;
@@ -245,6 +255,8 @@ class Optimizer {
 };
 
 /// One group of all the given parameters.
-std::vector<ParamGroup> single_group(const TensorList& params, double lr, double weight_decay);
+std::vector<ParamGroup> single_group(const TensorList& params,
+                                     std::optional<double> lr = std::nullopt,
+                                     std::optional<double> weight_decay = std::nullopt);
 
 }  // namespace tapestry::optim

@@ -6,11 +6,10 @@
 
 namespace tapestry::optim {
 
-SGD::SGD(const TensorList& params, SGDOptions options)
-    : SGD(single_group(params, options.lr, options.weight_decay), options) {}
+SGD::SGD(const TensorList& params, SGDOptions options) : SGD(single_group(params), options) {}
 
 SGD::SGD(std::vector<ParamGroup> groups, SGDOptions options)
-    : Optimizer(std::move(groups)), options_(options) {
+    : Optimizer(std::move(groups), {options.lr, options.weight_decay}), options_(options) {
   check_not_negative("SGD", {{"lr", options.lr},
                              {"momentum", options.momentum},
                              {"dampening", options.dampening},
@@ -46,8 +45,8 @@ void SGD::update(std::span<const Update> updates, const GradTransform& transform
          .first_step = u.state->step == 1,
          .copy_dtype = u.copy.defined() ? u.copy.dtype() : kBFloat16,
          .copy = u.copy.defined() ? u.copy.raw() : nullptr,
-         .lr = u.group->lr,
-         .weight_decay = u.group->weight_decay});
+         .lr = *u.group->lr,
+         .weight_decay = *u.group->weight_decay});
   }
   kernels::sgd(tensors, {.momentum = options_.momentum,
                          .dampening = options_.dampening,

@@ -11,6 +11,7 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 
@@ -286,12 +287,28 @@ Tensor smooth(const Tensor& x) {
 
 }  // namespace
 
-Tensor relu(const Tensor& x) { return apply_op(Relu{}, x); }
-Tensor squared_relu(const Tensor& x) { return square(relu(x)); }
-Tensor gelu(const Tensor& x) { return smooth<Gelu>(x); }
-Tensor gelu_tanh(const Tensor& x) { return smooth<GeluTanh>(x); }
-Tensor silu(const Tensor& x) { return smooth<Silu>(x); }
+Tensor relu(const Tensor& x) {
+  check_defined("relu", x, "x");
+  return apply_op(Relu{}, x);
+}
+Tensor squared_relu(const Tensor& x) {
+  check_defined("squared_relu", x, "x");
+  return square(relu(x));
+}
+Tensor gelu(const Tensor& x) {
+  check_defined("gelu", x, "x");
+  return smooth<Gelu>(x);
+}
+Tensor gelu_tanh(const Tensor& x) {
+  check_defined("gelu_tanh", x, "x");
+  return smooth<GeluTanh>(x);
+}
+Tensor silu(const Tensor& x) {
+  check_defined("silu", x, "x");
+  return smooth<Silu>(x);
+}
 Tensor softplus(const Tensor& x) {
+  check_defined("softplus", x, "x");
   check_floating("softplus", x.dtype());
   return apply_op(Softplus{}, x);
 }
@@ -308,9 +325,18 @@ Tensor composed_gelu_tanh(const Tensor& x) {
 
 Tensor composed_silu(const Tensor& x) { return mul(x, sigmoid(x)); }
 
-Tensor bias_gelu(const Tensor& x, const Tensor& bias) { return with_bias<Gelu>(x, bias); }
-Tensor bias_gelu_tanh(const Tensor& x, const Tensor& bias) { return with_bias<GeluTanh>(x, bias); }
-Tensor bias_silu(const Tensor& x, const Tensor& bias) { return with_bias<Silu>(x, bias); }
+Tensor bias_gelu(const Tensor& x, const Tensor& bias) {
+  check_defined("bias_gelu", x, "x", bias, "bias");
+  return with_bias<Gelu>(x, bias);
+}
+Tensor bias_gelu_tanh(const Tensor& x, const Tensor& bias) {
+  check_defined("bias_gelu_tanh", x, "x", bias, "bias");
+  return with_bias<GeluTanh>(x, bias);
+}
+Tensor bias_silu(const Tensor& x, const Tensor& bias) {
+  check_defined("bias_silu", x, "x", bias, "bias");
+  return with_bias<Silu>(x, bias);
+}
 Tensor composed_bias_gelu(const Tensor& x, const Tensor& bias) {
   return composed_with_bias<Gelu>(x, bias);
 }
@@ -322,6 +348,7 @@ Tensor composed_bias_silu(const Tensor& x, const Tensor& bias) {
 }
 
 Tensor swiglu(const Tensor& gate, const Tensor& up) {
+  check_defined("swiglu", gate, "gate", up, "up");
   check_swiglu(gate, up);
   if (gate.dim() == 0) {
     return swiglu(gate.reshape({1}), up.reshape({1})).reshape({});
@@ -330,6 +357,7 @@ Tensor swiglu(const Tensor& gate, const Tensor& up) {
 }
 
 Tensor swiglu(const Tensor& x) {
+  check_defined("swiglu", x, "x");
   check_swiglu(x);
   return apply_op(FusedSwiGlu{}, x);
 }

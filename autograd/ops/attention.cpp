@@ -16,6 +16,7 @@
 #include "autograd/ops/softmax.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 
@@ -486,6 +487,7 @@ Tensor scaled_dot_product_attention(const Tensor& q,
                                     const Tensor& k,
                                     const Tensor& v,
                                     const AttentionOptions& options) {
+  check_defined("scaled_dot_product_attention", q, "q", k, "k", v, "v");
   const Problem problem = pose(q, k, v, options);
   return apply_op(Attention{problem, {}, {}, {}, {}, {}, {}, {}}, q, k, v, options.mask,
                   options.document_starts);

@@ -8,6 +8,7 @@
 #include "autograd/ops/map.h"
 #include "autograd/ops/view.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/factory.h"
 
 namespace tapestry {
@@ -95,6 +96,7 @@ Tensor keys_between(const Tensor& cache, int64_t sample, int64_t begin, int64_t 
 
 struct CachedAttentionOp {
   static constexpr OpName name = kCachedAttention;
+  static constexpr bool differentiable = false;
   std::vector<int64_t> positions;
   CachedAttentionOptions options;
 
@@ -197,6 +199,7 @@ Tensor cached_attention(const Tensor& q,
                         const Tensor& cache_v,
                         const std::vector<int64_t>& positions,
                         const CachedAttentionOptions& options) {
+  check_defined("cached_attention", q, "q", cache_k, "cache_k", cache_v, "cache_v");
   const Caches c = check_caches(q, cache_k, cache_v);
   check_places(c, positions, options);
   check<ValueError>(options.scale.value_or(1) != 0, kCachedAttention, ": the scale must not be 0");

@@ -9,6 +9,7 @@
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/autograd_meta.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 
@@ -166,6 +167,7 @@ Term contract(const Term& a, const Term& b, const std::string& keep) {
 }  // namespace
 
 Tensor einsum(std::string_view equation, const TensorList& operands) {
+  check_defined("einsum", operands, "operands");
   const Equation parsed = parse(equation);
   check<ValueError>(parsed.operands.size() == operands.size(), "einsum '", equation, "': names ",
                     parsed.operands.size(), " operands, got ", operands.size());

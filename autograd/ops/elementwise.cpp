@@ -5,6 +5,7 @@
 #include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 
@@ -130,10 +131,11 @@ struct Extremum {
   std::array<Tensor, 2> backward(const Tensor& dy, NeedsGrad needs) const {
     const Tensor left = a;
     const Tensor right = b;
-    const Tensor tie = mul(eq(left, right).to(dy.dtype()), 0.5);
+    // A gradient of both where either is NaN, as in PyTorch: neither loses.
+    const Tensor portion = sub(1, mul(eq(left, right).to(dy.dtype()), 0.5));
     const auto share = [&](const Tensor& mine, const Tensor& other) {
-      const Tensor wins = (kKernel == BinaryOp::kMaximum ? gt(mine, other) : lt(mine, other));
-      return sum_to(mul(dy, add(wins.to(dy.dtype()), tie)), mine.shape());
+      const Tensor loses = (kKernel == BinaryOp::kMaximum ? lt(mine, other) : gt(mine, other));
+      return sum_to(masked_fill(mul(dy, portion), loses, 0), mine.shape());
     };
     return {needs[0] ? share(left, right) : Tensor(), needs[1] ? share(right, left) : Tensor()};
   }
@@ -163,6 +165,7 @@ struct Compare {
         return "logical_xor";
     }
   }();
+  static constexpr bool differentiable = false;
   Tensor forward(const Tensor& a, const Tensor& b) { return map_binary(name, kKernel, a, b); }
 };
 
@@ -204,6 +207,20 @@ Tensor to_floating(const Tensor& x) { return is_floating(x.dtype()) ? x : x.to(k
 
 Tensor widen_for(const Tensor& x, Scalar s) {
   return x.to(promote_scalar(x.dtype(), s.is_floating()));
+}
+
+// The kernels have numbers as double. Beside int64 an integer of more bits than that is a tensor.
+bool is_long_beside(const Tensor& x, Scalar s) { return s.exceeds_double() && x.dtype() == kInt64; }
+Tensor long_operand(Scalar s) { return scalar(s, kInt64); }
+
+// One that the dtype of smaller integers does not hold is compared as int64.
+Tensor widen_to_compare(const Tensor& x, Scalar s) {
+  const bool is_small = x.dtype() == kInt32 || x.dtype() == kInt8 || x.dtype() == kUInt8;
+  const int bits = static_cast<int>(size_of(x.dtype())) * 8;
+  const bool has_sign = x.dtype() != kUInt8;
+  const int64_t above = is_small ? int64_t{1} << (has_sign ? bits - 1 : bits) : 0;
+  const bool fits = s.integer() < above && s.integer() >= (has_sign ? -above : 0);
+  return is_small && !s.is_floating() && !fits ? x.to(kInt64) : widen_for(x, s);
 }
 
 struct AddScalar {
@@ -283,13 +300,18 @@ struct CompareScalar {
         return "ge_scalar";
     }
   }();
+  static constexpr bool differentiable = false;
   double s;
   Tensor forward(const Tensor& x) { return map_scalar(name, kKernel, x, s); }
 };
 
-template <ScalarOp kKernel>
+template <ScalarOp kKernel, BinaryOp kOfTensors>
 Tensor compare(const Tensor& x, Scalar s) {
-  return apply_op(CompareScalar<kKernel>{s.value()}, widen_for(x, s));
+  const Tensor wide = widen_to_compare(x, s);
+  if (is_long_beside(wide, s)) {
+    return compare<kOfTensors>(wide, long_operand(s));
+  }
+  return apply_op(CompareScalar<kKernel>{s.value()}, wide);
 }
 
 // ------------------------------------------------------------------------------------ one operand
@@ -475,6 +497,7 @@ struct Test {
         return "isnan";
     }
   }();
+  static constexpr bool differentiable = false;
   Tensor forward(const Tensor& x) { return map_unary(name, kKernel, x); }
 };
 
@@ -500,93 +523,252 @@ struct Where {
 
 }  // namespace
 
-Tensor add(const Tensor& a, const Tensor& b) { return apply_promoted(Add{}, a, b); }
-Tensor add(const Tensor& a, Scalar b) { return apply_op(AddScalar{b.value()}, widen_for(a, b)); }
-Tensor sub(const Tensor& a, const Tensor& b) { return apply_promoted(Sub{}, a, b); }
-Tensor sub(const Tensor& a, Scalar b) { return add(a, -b); }
-Tensor sub(Scalar a, const Tensor& b) { return apply_op(RsubScalar{a.value()}, widen_for(b, a)); }
+Tensor add(const Tensor& a, const Tensor& b) {
+  check_defined("add", a, "a", b, "b");
+  return apply_promoted(Add{}, a, b);
+}
+Tensor add(const Tensor& a, Scalar b) {
+  check_defined("add", a, "a");
+  if (is_long_beside(a, b)) {
+    return add(a, long_operand(b));
+  }
+  return apply_op(AddScalar{b.value()}, widen_for(a, b));
+}
+Tensor sub(const Tensor& a, const Tensor& b) {
+  check_defined("sub", a, "a", b, "b");
+  return apply_promoted(Sub{}, a, b);
+}
+Tensor sub(const Tensor& a, Scalar b) {
+  check_defined("sub", a, "a");
+  return add(a, -b);
+}
+Tensor sub(Scalar a, const Tensor& b) {
+  check_defined("sub", b, "b");
+  if (is_long_beside(b, a)) {
+    return sub(long_operand(a), b);
+  }
+  return apply_op(RsubScalar{a.value()}, widen_for(b, a));
+}
 Tensor mul(const Tensor& a, const Tensor& b) {
+  check_defined("mul", a, "a", b, "b");
   return apply_promoted_and_watch(Mul{}, a, b, result_dtype(a, b), false);
 }
-Tensor mul(const Tensor& a, Scalar b) { return apply_op(MulScalar{b.value()}, widen_for(a, b)); }
+Tensor mul(const Tensor& a, Scalar b) {
+  check_defined("mul", a, "a");
+  if (is_long_beside(a, b)) {
+    return mul(a, long_operand(b));
+  }
+  return apply_op(MulScalar{b.value()}, widen_for(a, b));
+}
 Tensor div(const Tensor& a, const Tensor& b) {
+  check_defined("div", a, "a", b, "b");
   const DType dtype = result_dtype(a, b);
   const DType real = is_floating(dtype) ? dtype : kFloat32;
   return apply_promoted_and_watch(Div{}, a, b, real, true);
 }
-Tensor div(const Tensor& a, Scalar b) { return apply_op(DivScalar{b.value()}, to_floating(a)); }
-Tensor div(Scalar a, const Tensor& b) { return mul(reciprocal(b), a); }
+Tensor div(const Tensor& a, Scalar b) {
+  check_defined("div", a, "a");
+  return apply_op(DivScalar{b.value()}, to_floating(a));
+}
+Tensor div(Scalar a, const Tensor& b) {
+  check_defined("div", b, "b");
+  return mul(reciprocal(b), a);
+}
 Tensor pow(const Tensor& a, const Tensor& b) {
+  check_defined("pow", a, "a", b, "b");
   return apply_promoted_and_watch(Pow{}, a, b, result_dtype(a, b), true);
 }
 Tensor pow(const Tensor& a, Scalar exponent) {
+  check_defined("pow", a, "a");
+  if (is_long_beside(a, exponent)) {
+    return pow(a, long_operand(exponent));
+  }
   return apply_op(PowScalar{exponent.value(), {}}, widen_for(a, exponent));
 }
 Tensor pow(Scalar a, const Tensor& exponent) {
+  check_defined("pow", exponent, "exponent");
+  if (is_long_beside(exponent, a)) {
+    return pow(long_operand(a), exponent);
+  }
   return apply_op(RpowScalar{a.value(), {}}, widen_for(exponent, a));
 }
 Tensor maximum(const Tensor& a, const Tensor& b) {
+  check_defined("maximum", a, "a", b, "b");
   return apply_promoted_and_watch(Extremum<BinaryOp::kMaximum>{}, a, b, result_dtype(a, b), true);
 }
 Tensor minimum(const Tensor& a, const Tensor& b) {
+  check_defined("minimum", a, "a", b, "b");
   return apply_promoted_and_watch(Extremum<BinaryOp::kMinimum>{}, a, b, result_dtype(a, b), true);
 }
 
-Tensor neg(const Tensor& x) { return apply_op(Neg{}, x); }
-Tensor abs(const Tensor& x) { return apply_op(Abs{}, x); }
-Tensor sign(const Tensor& x) { return apply_op(Step<UnaryOp::kSign>{}, x); }
-Tensor floor(const Tensor& x) { return apply_op(Step<UnaryOp::kFloor>{}, x); }
-Tensor ceil(const Tensor& x) { return apply_op(Step<UnaryOp::kCeil>{}, x); }
-Tensor round(const Tensor& x) { return apply_op(Step<UnaryOp::kRound>{}, x); }
-Tensor exp(const Tensor& x) { return apply_op(Exp{}, to_floating(x)); }
-Tensor log(const Tensor& x) { return apply_op(Log{}, to_floating(x)); }
-Tensor sqrt(const Tensor& x) { return apply_op(Sqrt{}, to_floating(x)); }
-Tensor rsqrt(const Tensor& x) { return apply_op(Rsqrt{}, to_floating(x)); }
-Tensor reciprocal(const Tensor& x) { return apply_op(Reciprocal{}, to_floating(x)); }
-Tensor square(const Tensor& x) { return apply_op(Square{}, x); }
-Tensor sin(const Tensor& x) { return apply_op(Sin{}, to_floating(x)); }
-Tensor cos(const Tensor& x) { return apply_op(Cos{}, to_floating(x)); }
-Tensor tanh(const Tensor& x) { return apply_op(Tanh{}, to_floating(x)); }
-Tensor sigmoid(const Tensor& x) { return apply_op(Sigmoid{}, to_floating(x)); }
-Tensor erf(const Tensor& x) { return apply_op(Erf{}, to_floating(x)); }
+Tensor neg(const Tensor& x) {
+  check_defined("neg", x, "x");
+  return apply_op(Neg{}, x);
+}
+Tensor abs(const Tensor& x) {
+  check_defined("abs", x, "x");
+  return apply_op(Abs{}, x);
+}
+Tensor sign(const Tensor& x) {
+  check_defined("sign", x, "x");
+  return apply_op(Step<UnaryOp::kSign>{}, x);
+}
+Tensor floor(const Tensor& x) {
+  check_defined("floor", x, "x");
+  return apply_op(Step<UnaryOp::kFloor>{}, x);
+}
+Tensor ceil(const Tensor& x) {
+  check_defined("ceil", x, "x");
+  return apply_op(Step<UnaryOp::kCeil>{}, x);
+}
+Tensor round(const Tensor& x) {
+  check_defined("round", x, "x");
+  return apply_op(Step<UnaryOp::kRound>{}, x);
+}
+Tensor exp(const Tensor& x) {
+  check_defined("exp", x, "x");
+  return apply_op(Exp{}, to_floating(x));
+}
+Tensor log(const Tensor& x) {
+  check_defined("log", x, "x");
+  return apply_op(Log{}, to_floating(x));
+}
+Tensor sqrt(const Tensor& x) {
+  check_defined("sqrt", x, "x");
+  return apply_op(Sqrt{}, to_floating(x));
+}
+Tensor rsqrt(const Tensor& x) {
+  check_defined("rsqrt", x, "x");
+  return apply_op(Rsqrt{}, to_floating(x));
+}
+Tensor reciprocal(const Tensor& x) {
+  check_defined("reciprocal", x, "x");
+  return apply_op(Reciprocal{}, to_floating(x));
+}
+Tensor square(const Tensor& x) {
+  check_defined("square", x, "x");
+  return apply_op(Square{}, x);
+}
+Tensor sin(const Tensor& x) {
+  check_defined("sin", x, "x");
+  return apply_op(Sin{}, to_floating(x));
+}
+Tensor cos(const Tensor& x) {
+  check_defined("cos", x, "x");
+  return apply_op(Cos{}, to_floating(x));
+}
+Tensor tanh(const Tensor& x) {
+  check_defined("tanh", x, "x");
+  return apply_op(Tanh{}, to_floating(x));
+}
+Tensor sigmoid(const Tensor& x) {
+  check_defined("sigmoid", x, "x");
+  return apply_op(Sigmoid{}, to_floating(x));
+}
+Tensor erf(const Tensor& x) {
+  check_defined("erf", x, "x");
+  return apply_op(Erf{}, to_floating(x));
+}
 Tensor clamp(const Tensor& x, Scalar low, Scalar high) {
+  check_defined("clamp", x, "x");
   check<ValueError>(low.value() <= high.value(), "clamp: the lower limit ", low.value(),
                     " is above the upper limit ", high.value());
+  if (is_long_beside(x, low) || is_long_beside(x, high)) {
+    const auto limited = [&](const Tensor& from, Scalar limit, bool is_low) {
+      const Tensor bound = limit.is_floating() ? scalar(limit) : long_operand(limit);
+      return std::isinf(limit.value()) ? from
+             : is_low                  ? maximum(from, bound)
+                                       : minimum(from, bound);
+    };
+    return limited(limited(x, low, true), high, false);
+  }
   constexpr double kNone = std::numeric_limits<double>::infinity();
   const bool widens =
       (low.is_floating() && low.value() != -kNone) || (high.is_floating() && high.value() != kNone);
   return apply_op(Clamp{low.value(), high.value(), {}}, x.to(promote_scalar(x.dtype(), widens)));
 }
 
-Tensor eq(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kEq>(a, b); }
-Tensor ne(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kNe>(a, b); }
-Tensor lt(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kLt>(a, b); }
-Tensor le(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kLe>(a, b); }
-Tensor gt(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kGt>(a, b); }
-Tensor ge(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kGe>(a, b); }
-Tensor eq(const Tensor& a, Scalar b) { return compare<ScalarOp::kEq>(a, b); }
-Tensor ne(const Tensor& a, Scalar b) { return compare<ScalarOp::kNe>(a, b); }
-Tensor lt(const Tensor& a, Scalar b) { return compare<ScalarOp::kLt>(a, b); }
-Tensor le(const Tensor& a, Scalar b) { return compare<ScalarOp::kLe>(a, b); }
-Tensor gt(const Tensor& a, Scalar b) { return compare<ScalarOp::kGt>(a, b); }
-Tensor ge(const Tensor& a, Scalar b) { return compare<ScalarOp::kGe>(a, b); }
+Tensor eq(const Tensor& a, const Tensor& b) {
+  check_defined("eq", a, "a", b, "b");
+  return compare<BinaryOp::kEq>(a, b);
+}
+Tensor ne(const Tensor& a, const Tensor& b) {
+  check_defined("ne", a, "a", b, "b");
+  return compare<BinaryOp::kNe>(a, b);
+}
+Tensor lt(const Tensor& a, const Tensor& b) {
+  check_defined("lt", a, "a", b, "b");
+  return compare<BinaryOp::kLt>(a, b);
+}
+Tensor le(const Tensor& a, const Tensor& b) {
+  check_defined("le", a, "a", b, "b");
+  return compare<BinaryOp::kLe>(a, b);
+}
+Tensor gt(const Tensor& a, const Tensor& b) {
+  check_defined("gt", a, "a", b, "b");
+  return compare<BinaryOp::kGt>(a, b);
+}
+Tensor ge(const Tensor& a, const Tensor& b) {
+  check_defined("ge", a, "a", b, "b");
+  return compare<BinaryOp::kGe>(a, b);
+}
+Tensor eq(const Tensor& a, Scalar b) {
+  check_defined("eq", a, "a");
+  return compare<ScalarOp::kEq, BinaryOp::kEq>(a, b);
+}
+Tensor ne(const Tensor& a, Scalar b) {
+  check_defined("ne", a, "a");
+  return compare<ScalarOp::kNe, BinaryOp::kNe>(a, b);
+}
+Tensor lt(const Tensor& a, Scalar b) {
+  check_defined("lt", a, "a");
+  return compare<ScalarOp::kLt, BinaryOp::kLt>(a, b);
+}
+Tensor le(const Tensor& a, Scalar b) {
+  check_defined("le", a, "a");
+  return compare<ScalarOp::kLe, BinaryOp::kLe>(a, b);
+}
+Tensor gt(const Tensor& a, Scalar b) {
+  check_defined("gt", a, "a");
+  return compare<ScalarOp::kGt, BinaryOp::kGt>(a, b);
+}
+Tensor ge(const Tensor& a, Scalar b) {
+  check_defined("ge", a, "a");
+  return compare<ScalarOp::kGe, BinaryOp::kGe>(a, b);
+}
 Tensor logical_and(const Tensor& a, const Tensor& b) {
+  check_defined("logical_and", a, "a", b, "b");
   return compare<BinaryOp::kLogicalAnd>(a, b);
 }
-Tensor logical_or(const Tensor& a, const Tensor& b) { return compare<BinaryOp::kLogicalOr>(a, b); }
+Tensor logical_or(const Tensor& a, const Tensor& b) {
+  check_defined("logical_or", a, "a", b, "b");
+  return compare<BinaryOp::kLogicalOr>(a, b);
+}
 Tensor logical_xor(const Tensor& a, const Tensor& b) {
+  check_defined("logical_xor", a, "a", b, "b");
   return compare<BinaryOp::kLogicalXor>(a, b);
 }
-Tensor logical_not(const Tensor& x) { return apply_op(Test<UnaryOp::kLogicalNot>{}, x); }
-Tensor isfinite(const Tensor& x) { return apply_op(Test<UnaryOp::kIsFinite>{}, x); }
-Tensor isnan(const Tensor& x) { return apply_op(Test<UnaryOp::kIsNan>{}, x); }
+Tensor logical_not(const Tensor& x) {
+  check_defined("logical_not", x, "x");
+  return apply_op(Test<UnaryOp::kLogicalNot>{}, x);
+}
+Tensor isfinite(const Tensor& x) {
+  check_defined("isfinite", x, "x");
+  return apply_op(Test<UnaryOp::kIsFinite>{}, x);
+}
+Tensor isnan(const Tensor& x) {
+  check_defined("isnan", x, "x");
+  return apply_op(Test<UnaryOp::kIsNan>{}, x);
+}
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  check_defined("where", condition, "condition", a, "a", b, "b");
   const DType dtype = result_dtype(a, b);
   return apply_op(Where{}, condition, a.to(dtype), b.to(dtype));
 }
 
-Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
+Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value) {
+  check_defined("masked_fill", x, "x", mask, "mask");
   check<ValueError>(broadcast_shapes("masked_fill", x.shape(), mask.shape()) == x.shape(),
                     "masked_fill: the mask ", mask.shape(), " does not broadcast to ", x.shape());
   return where(mask, scalar(value, x.dtype()), x);

@@ -31,7 +31,7 @@ Tensor div(Scalar a, const Tensor& b);
 Tensor pow(const Tensor& a, const Tensor& b);
 Tensor pow(const Tensor& a, Scalar exponent);
 Tensor pow(Scalar a, const Tensor& exponent);
-/// Where both are equal, each gets half the gradient.
+/// Where both are equal, each gets half the gradient; where one is NaN, each gets all of it.
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
 
@@ -101,6 +101,6 @@ Tensor isnan(const Tensor& x);
 /// value is infinite.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 /// x with `value` wherever the bool mask, which broadcasts to x, is true.
-Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
+Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value);
 
 }  // namespace tapestry

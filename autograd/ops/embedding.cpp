@@ -5,6 +5,7 @@
 #include "autograd/ops/rows.h"
 #include "autograd/tape/main_grad.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 
@@ -82,6 +83,7 @@ Tensor add_rows(const Tensor& dy, const Tensor& ids, const Table& table) {
 }  // namespace
 
 Tensor embedding(const Tensor& weight, const Tensor& ids, std::optional<DType> dtype) {
+  check_defined("embedding", weight, "weight", ids, "ids");
   check<ValueError>(weight.dim() == 2, "embedding: weight must be [V, H], got ", describe(weight));
   check<TypeError>(is_index(ids.dtype()), "embedding: ids must be int32 or int64, got ",
                    name_of(ids.dtype()));

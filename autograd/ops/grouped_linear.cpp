@@ -12,6 +12,7 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/main_grad.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 
@@ -214,6 +215,7 @@ Tensor grouped_linear(const Tensor& x,
                       const std::vector<int64_t>& ends,
                       const Tensor& bias,
                       const Tensor& rounded) {
+  check_defined("grouped_linear", x, "x", weight, "weight");
   const bool narrow = size_of(x.dtype()) == 2 && is_floating(x.dtype());
   const bool mixed = narrow && weight.dtype() == kFloat32;
   check_floating("grouped_linear", x.dtype());

@@ -228,7 +228,7 @@ Tensor Tensor::index_put_(std::initializer_list<TensorIndex> indices,
   return copy_(x, tapestry::view(result, x.shape()));
 }
 
-Tensor Tensor::index_put_(std::initializer_list<TensorIndex> indices, double value) const {
+Tensor Tensor::index_put_(std::initializer_list<TensorIndex> indices, Scalar value) const {
   return index_put_(indices, scalar(value, dtype()));
 }
 

@@ -8,6 +8,7 @@
 #include "autograd/ops/reduce_impl.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 
@@ -376,6 +377,7 @@ Coordinates resolve(std::string_view op, const Tensor& x, const TensorList& indi
 
 struct NonZero {
   static constexpr OpName name = "nonzero";
+  static constexpr bool differentiable = false;
   Tensor forward(const Tensor& x) {
     const std::vector<bool> hits = x.to_vector<bool>();
     const auto count = static_cast<int64_t>(std::count(hits.begin(), hits.end(), true));
@@ -393,6 +395,7 @@ struct NonZero {
 
 struct OneHot {
   static constexpr OpName name = "one_hot";
+  static constexpr bool differentiable = false;
   int64_t num_classes;
   Tensor forward(const Tensor& index) {
     Shape shape = index.shape();
@@ -412,6 +415,7 @@ Tensor gather_backward(const Tensor& src, const Tensor& index, const Shape& shap
 }
 
 Tensor gather(const Tensor& x, int64_t axis, const Tensor& index) {
+  check_defined("gather", x, "x", index, "index");
   const int64_t a = normalize_axis("gather", axis, x.dim());
   check_index_shape("gather", x, index, a);
   const Tensor places = checked_index("gather", index, axis_size(x, a), a);
@@ -419,6 +423,7 @@ Tensor gather(const Tensor& x, int64_t axis, const Tensor& index) {
 }
 
 Tensor scatter(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src) {
+  check_defined("scatter", x, "x", index, "index", src, "src");
   const int64_t a = normalize_axis("scatter", axis, x.dim());
   check_index_shape("scatter", x, index, a);
   check_same_dtype("scatter", x, src);
@@ -427,11 +432,13 @@ Tensor scatter(const Tensor& x, int64_t axis, const Tensor& index, const Tensor&
                  places);
 }
 
-Tensor scatter(const Tensor& x, int64_t axis, const Tensor& index, double value) {
+Tensor scatter(const Tensor& x, int64_t axis, const Tensor& index, Scalar value) {
+  check_defined("scatter", x, "x", index, "index");
   return scatter(x, axis, index, scalar(value, x.dtype()).expand(index.shape()));
 }
 
 Tensor scatter_add(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src) {
+  check_defined("scatter_add", x, "x", index, "index", src, "src");
   const int64_t a = normalize_axis("scatter_add", axis, x.dim());
   check_index_shape("scatter_add", x, index, a);
   check_same_dtype("scatter_add", x, src);
@@ -441,12 +448,14 @@ Tensor scatter_add(const Tensor& x, int64_t axis, const Tensor& index, const Ten
 }
 
 Tensor index_select(const Tensor& x, int64_t axis, const Tensor& index) {
+  check_defined("index_select", x, "x", index, "index");
   const int64_t a = normalize_axis("index_select", axis, x.dim());
   const Tensor rows = row_index("index_select", x, a, index);
   return watched(apply_op(IndexSelect{a, {}, {}}, x, rows), index, rows);
 }
 
 Tensor index_add(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src) {
+  check_defined("index_add", x, "x", index, "index", src, "src");
   const int64_t a = normalize_axis("index_add", axis, x.dim());
   const Tensor rows = row_index("index_add", x, a, index);
   check_rows("index_add", x, a, rows, src);
@@ -454,6 +463,7 @@ Tensor index_add(const Tensor& x, int64_t axis, const Tensor& index, const Tenso
 }
 
 Tensor index_copy(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src) {
+  check_defined("index_copy", x, "x", index, "index", src, "src");
   const int64_t a = normalize_axis("index_copy", axis, x.dim());
   const Tensor rows = row_index("index_copy", x, a, index);
   check_rows("index_copy", x, a, rows, src);
@@ -461,6 +471,7 @@ Tensor index_copy(const Tensor& x, int64_t axis, const Tensor& index, const Tens
 }
 
 Tensor index(const Tensor& x, const TensorList& indices) {
+  check_defined("index", x, "x", indices, "indices");
   const Coordinates at = resolve("index", x, indices);
   const Tensor y = index_select(x.reshape(at.flat), 0, at.rows).reshape(at.result);
   for (const Tensor& places : indices) {
@@ -473,6 +484,7 @@ Tensor index_put(const Tensor& x,
                  const TensorList& indices,
                  const Tensor& values,
                  bool accumulate) {
+  check_defined("index_put", x, "x", indices, "indices", values, "values");
   const Coordinates at = resolve("index_put", x, indices);
   check_same_dtype("index_put", x, values);
   check<ValueError>(broadcast_shapes("index_put", values.shape(), at.result) == at.result,
@@ -490,9 +502,13 @@ Tensor index_put(const Tensor& x,
   return y;
 }
 
-Tensor nonzero(const Tensor& x) { return apply_op(NonZero{}, x.detach()); }
+Tensor nonzero(const Tensor& x) {
+  check_defined("nonzero", x, "x");
+  return apply_op(NonZero{}, x.detach());
+}
 
 Tensor masked_select(const Tensor& x, const Tensor& mask) {
+  check_defined("masked_select", x, "x", mask, "mask");
   check<TypeError>(mask.dtype() == kBool, "masked_select: the mask must be bool, got ",
                    name_of(mask.dtype()));
   check<ValueError>(broadcast_shapes("masked_select", x.shape(), mask.shape()) == x.shape(),
@@ -504,6 +520,7 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
 }
 
 Tensor one_hot(const Tensor& index, int64_t num_classes) {
+  check_defined("one_hot", index, "index");
   const Tensor values = integer_index("one_hot", index);
   int64_t classes = num_classes;
   if (num_classes == -1) {

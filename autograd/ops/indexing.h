@@ -21,7 +21,7 @@ Tensor gather(const Tensor& x, int64_t axis, const Tensor& index);
 /// x with src[.., j, ..] written to place index[.., j, ..] of the axis. src has at least the shape
 /// of index and x's dtype (ValueError, TypeError); the last of several writes stays.
 Tensor scatter(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src);
-Tensor scatter(const Tensor& x, int64_t axis, const Tensor& index, double value);
+Tensor scatter(const Tensor& x, int64_t axis, const Tensor& index, Scalar value);
 /// x with src added at those places; repeated indices add up. float16 and bfloat16 are summed in
 /// float32.
 Tensor scatter_add(const Tensor& x, int64_t axis, const Tensor& index, const Tensor& src);

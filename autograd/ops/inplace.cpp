@@ -7,6 +7,7 @@
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -186,6 +187,10 @@ Tensor change_scalar(
   if (must_record(op, x, false)) {
     return become(x, recorded(old_value(x)));
   }
+  if (s.exceeds_double() && x.dtype() == kInt64) {
+    copy_values(recorded(x.detach()), x);  // exact, where the kernel takes a double
+    return changed(x);
+  }
   apply_in_place(op, x, kernel, s.value());
   return changed(x);
 }
@@ -209,82 +214,109 @@ struct Copy {
 }  // namespace
 
 Tensor add_(const Tensor& x, const Tensor& other) {
+  check_defined("add_", x, "x", other, "other");
   return change_binary("add_", x, other, BinaryOp::kAdd,
                        [](const Tensor& a, const Tensor& b) { return add(a, b); });
 }
 Tensor sub_(const Tensor& x, const Tensor& other) {
+  check_defined("sub_", x, "x", other, "other");
   return change_binary("sub_", x, other, BinaryOp::kSub,
                        [](const Tensor& a, const Tensor& b) { return sub(a, b); });
 }
 Tensor mul_(const Tensor& x, const Tensor& other) {
+  check_defined("mul_", x, "x", other, "other");
   return change_binary("mul_", x, other, BinaryOp::kMul,
                        [](const Tensor& a, const Tensor& b) { return mul(a, b); });
 }
 Tensor div_(const Tensor& x, const Tensor& other) {
+  check_defined("div_", x, "x", other, "other");
   return change_binary("div_", x, other, BinaryOp::kDiv,
                        [](const Tensor& a, const Tensor& b) { return div(a, b); });
 }
 
 Tensor add_(const Tensor& x, Scalar other) {
+  check_defined("add_", x, "x");
   return change_scalar("add_", x, ScalarOp::kAdd, other,
                        [&](const Tensor& a) { return add(a, other); });
 }
 Tensor sub_(const Tensor& x, Scalar other) {
+  check_defined("sub_", x, "x");
   return change_scalar("sub_", x, ScalarOp::kSub, other,
                        [&](const Tensor& a) { return sub(a, other); });
 }
 Tensor mul_(const Tensor& x, Scalar other) {
+  check_defined("mul_", x, "x");
   return change_scalar("mul_", x, ScalarOp::kMul, other,
                        [&](const Tensor& a) { return mul(a, other); });
 }
 Tensor div_(const Tensor& x, Scalar other) {
+  check_defined("div_", x, "x");
   return change_scalar("div_", x, ScalarOp::kDiv, other,
                        [&](const Tensor& a) { return div(a, other); });
 }
 Tensor pow_(const Tensor& x, Scalar exponent) {
+  check_defined("pow_", x, "x");
   return change_scalar("pow_", x, ScalarOp::kPow, exponent,
                        [&](const Tensor& a) { return pow(a, exponent); });
 }
 
-Tensor neg_(const Tensor& x) { return change_unary("neg_", x, UnaryOp::kNeg, false, neg); }
+Tensor neg_(const Tensor& x) {
+  check_defined("neg_", x, "x");
+  return change_unary("neg_", x, UnaryOp::kNeg, false, neg);
+}
 Tensor abs_(const Tensor& x) {
+  check_defined("abs_", x, "x");
   return change_unary("abs_", x, UnaryOp::kAbs, false, [](const Tensor& a) { return abs(a); });
 }
 Tensor floor_(const Tensor& x) {
+  check_defined("floor_", x, "x");
   return change_unary("floor_", x, UnaryOp::kFloor, false,
                       [](const Tensor& a) { return floor(a); });
 }
 Tensor ceil_(const Tensor& x) {
+  check_defined("ceil_", x, "x");
   return change_unary("ceil_", x, UnaryOp::kCeil, false, [](const Tensor& a) { return ceil(a); });
 }
 Tensor round_(const Tensor& x) {
+  check_defined("round_", x, "x");
   return change_unary("round_", x, UnaryOp::kRound, false,
                       [](const Tensor& a) { return round(a); });
 }
 Tensor square_(const Tensor& x) {
+  check_defined("square_", x, "x");
   return change_unary("square_", x, UnaryOp::kSquare, false, square);
 }
 Tensor exp_(const Tensor& x) {
+  check_defined("exp_", x, "x");
   return change_unary("exp_", x, UnaryOp::kExp, true, [](const Tensor& a) { return exp(a); });
 }
 Tensor log_(const Tensor& x) {
+  check_defined("log_", x, "x");
   return change_unary("log_", x, UnaryOp::kLog, true, [](const Tensor& a) { return log(a); });
 }
 Tensor sqrt_(const Tensor& x) {
+  check_defined("sqrt_", x, "x");
   return change_unary("sqrt_", x, UnaryOp::kSqrt, true, [](const Tensor& a) { return sqrt(a); });
 }
-Tensor rsqrt_(const Tensor& x) { return change_unary("rsqrt_", x, UnaryOp::kRsqrt, true, rsqrt); }
+Tensor rsqrt_(const Tensor& x) {
+  check_defined("rsqrt_", x, "x");
+  return change_unary("rsqrt_", x, UnaryOp::kRsqrt, true, rsqrt);
+}
 Tensor reciprocal_(const Tensor& x) {
+  check_defined("reciprocal_", x, "x");
   return change_unary("reciprocal_", x, UnaryOp::kReciprocal, true, reciprocal);
 }
 Tensor tanh_(const Tensor& x) {
+  check_defined("tanh_", x, "x");
   return change_unary("tanh_", x, UnaryOp::kTanh, true, [](const Tensor& a) { return tanh(a); });
 }
 Tensor sigmoid_(const Tensor& x) {
+  check_defined("sigmoid_", x, "x");
   return change_unary("sigmoid_", x, UnaryOp::kSigmoid, true, sigmoid);
 }
 
 Tensor clamp_(const Tensor& x, Scalar low, Scalar high) {
+  check_defined("clamp_", x, "x");
   check<ValueError>(low.value() <= high.value(), "clamp_: the lower limit ", low.value(),
                     " is above the upper limit ", high.value());
   const bool has_low = low.value() != -std::numeric_limits<double>::infinity();
@@ -293,6 +325,10 @@ Tensor clamp_(const Tensor& x, Scalar low, Scalar high) {
   check_fits("clamp_", x, x.shape(), promote_scalar(x.dtype(), widens));
   if (must_record("clamp_", x, false)) {
     return become(x, clamp(old_value(x), low, high));
+  }
+  if (x.dtype() == kInt64 && (low.exceeds_double() || high.exceeds_double())) {
+    copy_values(clamp(x.detach(), low, high), x);
+    return changed(x);
   }
   if (has_low) {
     apply_in_place("clamp_", x, ScalarOp::kClampMin, low.value());
@@ -303,7 +339,8 @@ Tensor clamp_(const Tensor& x, Scalar low, Scalar high) {
   return changed(x);
 }
 
-Tensor masked_fill_(const Tensor& x, const Tensor& mask, double value) {
+Tensor masked_fill_(const Tensor& x, const Tensor& mask, Scalar value) {
+  check_defined("masked_fill_", x, "x", mask, "mask");
   check<TypeError>(mask.dtype() == kBool, "masked_fill_: the mask must be bool, got ",
                    name_of(mask.dtype()));
   check_fits("masked_fill_", x, broadcast_shapes("masked_fill_", x.shape(), mask.shape()),
@@ -319,6 +356,7 @@ Tensor masked_fill_(const Tensor& x, const Tensor& mask, double value) {
 }
 
 Tensor copy_(const Tensor& x, const Tensor& source) {
+  check_defined("copy_", x, "x", source, "source");
   check<ValueError>(broadcast_shapes("copy_", x.shape(), source.shape()) == x.shape(),
                     "copy_: the source ", source.shape(), " does not broadcast to ", x.shape());
   if (must_record("copy_", x, source.requires_grad())) {
@@ -329,7 +367,13 @@ Tensor copy_(const Tensor& x, const Tensor& source) {
   return changed(x);
 }
 
-Tensor fill_(const Tensor& x, double value) { return copy_(x, scalar(value, x.dtype())); }
-Tensor zero_(const Tensor& x) { return fill_(x, 0); }
+Tensor fill_(const Tensor& x, Scalar value) {
+  check_defined("fill_", x, "x");
+  return copy_(x, scalar(value, x.dtype()));
+}
+Tensor zero_(const Tensor& x) {
+  check_defined("zero_", x, "x");
+  return fill_(x, 0);
+}
 
 }  // namespace tapestry

@@ -56,11 +56,11 @@ Tensor sigmoid_(const Tensor& x);
 /// ValueError if low > high.
 Tensor clamp_(const Tensor& x, Scalar low, Scalar high = std::numeric_limits<double>::infinity());
 /// x = value wherever the bool mask, which broadcasts to x, is true.
-Tensor masked_fill_(const Tensor& x, const Tensor& mask, double value);
+Tensor masked_fill_(const Tensor& x, const Tensor& mask, Scalar value);
 
 /// x = source, broadcast to x and converted from any dtype.
 Tensor copy_(const Tensor& x, const Tensor& source);
-Tensor fill_(const Tensor& x, double value);
+Tensor fill_(const Tensor& x, Scalar value);
 Tensor zero_(const Tensor& x);
 
 // The same as operators: the tensor behind the handle changes, so a handle may be const.

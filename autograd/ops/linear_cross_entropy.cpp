@@ -14,6 +14,7 @@
 #include "autograd/tape/engine.h"
 #include "autograd/tape/main_grad.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
@@ -282,6 +283,7 @@ Tensor linear_cross_entropy(const Tensor& hidden,
                             const Tensor& weight,
                             const Tensor& labels,
                             const LinearCrossEntropyOptions& options) {
+  check_defined("linear_cross_entropy", hidden, "hidden", weight, "weight", labels, "labels");
   check_arguments(hidden, weight, labels, options);
   const CrossEntropyOptions& loss = options.loss;
   const CrossEntropyRows rows(logits_shape(hidden, weight), loss);

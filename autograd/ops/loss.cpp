@@ -9,12 +9,14 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 
 namespace tapestry {
 
 Tensor reduce_loss(const Tensor& loss, Reduction reduction) {
+  check_defined("reduce_loss", loss, "loss");
   switch (reduction) {
     case Reduction::kNone:
       return loss;
@@ -70,6 +72,7 @@ struct CrossEntropy {
 Tensor cross_entropy(const Tensor& logits,
                      const Tensor& labels,
                      const CrossEntropyOptions& options) {
+  check_defined("cross_entropy", logits, "logits", labels, "labels");
   check_cross_entropy("cross_entropy", logits.shape(), logits.dtype(), labels, options);
   const Tensor rows =
       apply_op(CrossEntropy{CrossEntropyRows(logits.shape(), options)}, logits, labels.to(kInt64));
@@ -86,6 +89,7 @@ Tensor composed_cross_entropy(const Tensor& logits,
 }
 
 Tensor nll_loss(const Tensor& log_probs, const Tensor& labels, const NllLossOptions& options) {
+  check_defined("nll_loss", log_probs, "log_probs", labels, "labels");
   check_labels("nll_loss", log_probs.shape(), log_probs.dtype(), labels,
                log_probs.dim() == 0 ? 0 : log_probs.shape().back(), options.ignore_index);
   const Tensor ignored = eq(labels, options.ignore_index);
@@ -96,6 +100,7 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& labels, const NllLossOpti
 }
 
 Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
+  check_defined("mse_loss", input, "input", target, "target");
   check<ValueError>(input.shape() == target.shape(), "mse_loss: the shapes of input ",
                     input.shape(), " and target ", target.shape(), " differ");
   check_floating("mse_loss", input.dtype());
@@ -108,6 +113,7 @@ Tensor binary_cross_entropy_with_logits(const Tensor& logits,
                                         const Tensor& targets,
                                         const Tensor& pos_weight,
                                         Reduction reduction) {
+  check_defined("binary_cross_entropy_with_logits", logits, "logits", targets, "targets");
   constexpr std::string_view op = "binary_cross_entropy_with_logits";
   check_floating(op, logits.dtype());
   check<ValueError>(logits.shape() == targets.shape(), op, ": the shapes of logits ",

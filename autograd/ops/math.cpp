@@ -7,6 +7,7 @@
 #include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/strided_view.h"
@@ -54,6 +55,7 @@ struct Expm1 {
 
 struct FloorDivide {
   static constexpr OpName name = "floor_divide";
+  static constexpr bool differentiable = false;
   Tensor forward(const Tensor& a, const Tensor& b) {
     return map_row(name, kernels::floor_divide_row(a.dtype()), a, b);
   }
@@ -80,27 +82,42 @@ Tensor with_fractions(const Tensor& x) { return is_floating(x.dtype()) ? x : x.t
 
 // A number as an operand beside a.
 Tensor operand(const Tensor& a, Scalar b) {
-  return scalar(b.value(), promote_scalar(a.dtype(), b.is_floating()));
+  return scalar(b, promote_scalar(a.dtype(), b.is_floating()));
 }
 
 }  // namespace
 
-Tensor log1p(const Tensor& x) { return apply_op(Log1p{}, with_fractions(x)); }
-Tensor expm1(const Tensor& x) { return apply_op(Expm1{}, with_fractions(x)); }
+Tensor log1p(const Tensor& x) {
+  check_defined("log1p", x, "x");
+  return apply_op(Log1p{}, with_fractions(x));
+}
+Tensor expm1(const Tensor& x) {
+  check_defined("expm1", x, "x");
+  return apply_op(Expm1{}, with_fractions(x));
+}
 
 Tensor floor_divide(const Tensor& a, const Tensor& b) {
+  check_defined("floor_divide", a, "a", b, "b");
   const DType dtype = result_dtype(a, b);
   return apply_op(FloorDivide{}, a.to(dtype), b.to(dtype));
 }
-Tensor floor_divide(const Tensor& a, Scalar b) { return floor_divide(a, operand(a, b)); }
+Tensor floor_divide(const Tensor& a, Scalar b) {
+  check_defined("floor_divide", a, "a");
+  return floor_divide(a, operand(a, b));
+}
 
 Tensor remainder(const Tensor& a, const Tensor& b) {
+  check_defined("remainder", a, "a", b, "b");
   const DType dtype = result_dtype(a, b);
   return apply_op(Remainder{}, a.to(dtype), b.to(dtype));
 }
-Tensor remainder(const Tensor& a, Scalar b) { return remainder(a, operand(a, b)); }
+Tensor remainder(const Tensor& a, Scalar b) {
+  check_defined("remainder", a, "a");
+  return remainder(a, operand(a, b));
+}
 
 bool allclose(const Tensor& a, const Tensor& b, double relative, double absolute, bool equal_nan) {
+  check_defined("allclose", a, "a", b, "b");
   const NoGradGuard guard;
   DType dtype = result_dtype(a, b);
   dtype = is_floating(dtype) ? dtype : kFloat64;

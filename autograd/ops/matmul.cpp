@@ -11,6 +11,7 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/main_grad.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 
@@ -283,6 +284,7 @@ Tensor linear_weight_gradient(const Tensor& dy, const Tensor& x, const Tensor& l
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
+  check_defined("matmul", a, "a", b, "b");
   check_operands("matmul", a, b);
   check<ValueError>(a.dim() > 0 && b.dim() > 0, "matmul: operands must have axes: a ", a.shape(),
                     ", b ", b.shape(), "; use mul() for scalars");
@@ -306,6 +308,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor bmm(const Tensor& a, const Tensor& b) {
+  check_defined("bmm", a, "a", b, "b");
   check_operands("bmm", a, b);
   check<ValueError>(
       a.dim() == 3 && b.dim() == 3 && a.shape()[0] == b.shape()[0] && a.shape()[2] == b.shape()[1],
@@ -314,12 +317,14 @@ Tensor bmm(const Tensor& a, const Tensor& b) {
 }
 
 Tensor dot(const Tensor& a, const Tensor& b) {
+  check_defined("dot", a, "a", b, "b");
   check<ValueError>(a.dim() == 1 && b.dim() == 1 && a.shape() == b.shape(),
                     "dot: needs two vectors of one length, got a ", a.shape(), ", b ", b.shape());
   return matmul(a, b);
 }
 
 Tensor outer(const Tensor& a, const Tensor& b) {
+  check_defined("outer", a, "a", b, "b");
   check<ValueError>(a.dim() == 1 && b.dim() == 1, "outer: needs two vectors, got a ", a.shape(),
                     ", b ", b.shape());
   return mul(unsqueeze(a, 1), unsqueeze(b, 0));
@@ -330,12 +335,20 @@ Tensor linear(const Tensor& x,
               const Tensor& bias,
               const Tensor& rounded,
               std::function<Tensor()> recompute_x) {
+  check_defined("linear", x, "x", weight, "weight");
   const bool narrow = x.dtype() == kBFloat16 || x.dtype() == kFloat16;
   const bool mixed = narrow && weight.dtype() == kFloat32;
   if (!mixed) {
     check_operands("linear", x, weight);
   }
-  check<ValueError>(weight.dim() == 2, "linear: weight must be [out, in], it is ", weight.shape());
+  if (weight.dim() == 1) {
+    check<ValueError>(!bias.defined() || bias.dim() == 0, "linear: a weight of one axis, ",
+                      weight.shape(), ", takes a bias without axes, got ", describe(bias));
+    const auto row = [](const Tensor& t) { return t.defined() ? unsqueeze(t, 0) : t; };
+    return squeeze(linear(x, row(weight), row(bias), row(rounded), std::move(recompute_x)), -1);
+  }
+  check<ValueError>(weight.dim() == 2, "linear: weight must be [out, in] or [in], it is ",
+                    weight.shape());
   check<ValueError>(x.dim() > 0 && x.shape().back() == weight.shape()[1],
                     "linear: the last axis of x ", x.shape(), " must be that of weight ",
                     weight.shape());

@@ -24,9 +24,10 @@ Tensor dot(const Tensor& a, const Tensor& b);
 /// y[i, j] = a[i] b[j] of two vectors (ValueError).
 Tensor outer(const Tensor& a, const Tensor& b);
 
-/// y = x weight^T + bias: x [.., in], weight [out, in], bias [out] or undefined, y [.., out].
-/// Saves x and weight, each where the other wants a gradient: dx = dy weight,
-/// dweight = dy^T x, dbias = sum dy. ValueError if shapes do not fit.
+/// y = x weight^T + bias: x [.., in], weight [out, in], bias [out] or undefined, y [.., out]. With
+/// a weight [in] of one axis, whose bias has none, y is [..]. Saves x and weight, each where the
+/// other wants a gradient: dx = dy weight, dweight = dy^T x, dbias = sum dy. ValueError if shapes
+/// do not fit.
 ///
 /// Mixed precision: x may be bfloat16 or float16 where weight and bias, or one of them, are
 /// float32. The product is then that of x and the weight rounded to x's dtype, y has x's dtype, and

@@ -12,6 +12,7 @@
 #include "autograd/ops/rows.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 
@@ -177,6 +178,7 @@ RowMap row_map(std::span<const int32_t> experts,
 }
 
 Tensor moe_permute(const Tensor& x, const RowMap& map) {
+  check_defined("moe_permute", x, "x");
   check_floating("moe_permute", x.dtype());
   check_map("moe_permute", map);
   check<ValueError>(x.dim() == 2 && x.shape()[0] == map.tokens,
@@ -186,6 +188,7 @@ Tensor moe_permute(const Tensor& x, const RowMap& map) {
 }
 
 Tensor moe_unpermute(const Tensor& x, const Tensor& gates, const RowMap& map) {
+  check_defined("moe_unpermute", x, "x");
   check_floating("moe_unpermute", x.dtype());
   check_map("moe_unpermute", map);
   check<ValueError>(x.dim() == 2 && x.shape()[0] == rows_in(map),

@@ -9,6 +9,7 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 
@@ -349,10 +350,12 @@ Tensor layer_norm(const Tensor& x,
                   const Tensor& bias,
                   double eps,
                   std::optional<DType> dtype) {
+  check_defined("layer_norm", x, "x");
   return norm<true>(x, weight, bias, eps, dtype);
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, std::optional<DType> dtype) {
+  check_defined("rms_norm", x, "x");
   return norm<false>(x, weight, {}, eps, dtype);
 }
 
@@ -361,6 +364,7 @@ AddNorm add_layer_norm(const Tensor& x,
                        const Tensor& weight,
                        const Tensor& bias,
                        const AddNormOptions& options) {
+  check_defined("add_layer_norm", x, "x", residual, "residual");
   return add_norm<true>(x, residual, weight, bias, options);
 }
 
@@ -368,6 +372,7 @@ AddNorm add_rms_norm(const Tensor& x,
                      const Tensor& residual,
                      const Tensor& weight,
                      const AddNormOptions& options) {
+  check_defined("add_rms_norm", x, "x", residual, "residual");
   return add_norm<false>(x, residual, weight, {}, options);
 }
 

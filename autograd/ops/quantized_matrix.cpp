@@ -8,6 +8,7 @@
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/factory.h"
 
 namespace tapestry {
@@ -124,6 +125,7 @@ void check_linear(std::string_view name,
 }  // namespace
 
 QuantizedMatrix::QuantizedMatrix(const Tensor& bytes) : bytes_(bytes) {
+  check_defined("QuantizedMatrix", bytes, "bytes");
   check<TypeError>(bytes.dtype() == kUInt8, "QuantizedMatrix: blocks of Q8_0 must be uint8, got ",
                    name_of(bytes.dtype()));
   check<ValueError>(
@@ -145,6 +147,7 @@ QuantizedMatrix QuantizedMatrix::rows(int64_t begin, int64_t end) const {
 }
 
 QuantizedMatrix quantize_q8_0(const Tensor& values) {
+  check_defined("quantize_q8_0", values, "values");
   check<TypeError>(is_narrow_enough(values.dtype()), "quantize_q8_0: not defined for ",
                    name_of(values.dtype()));
   check<ValueError>(values.dim() == 2, "quantize_q8_0: needs [out, in], got ", values.shape());
@@ -155,6 +158,7 @@ QuantizedMatrix quantize_q8_0(const Tensor& values) {
 }
 
 void quantize_q8_0_into(const Tensor& values, const QuantizedMatrix& matrix, int64_t first_row) {
+  check_defined("quantize_q8_0", values, "values", matrix.bytes(), "matrix");
   check<TypeError>(is_narrow_enough(values.dtype()), "quantize_q8_0: not defined for ",
                    name_of(values.dtype()));
   check<ValueError>(values.dim() == 2 && values.size(1) == matrix.in() && first_row >= 0 &&
@@ -182,6 +186,7 @@ Tensor dequantize(const QuantizedMatrix& matrix, DType dtype) {
 }
 
 Tensor linear_q8_0(const Tensor& x, const QuantizedMatrix& matrix, const Tensor& bias) {
+  check_defined("linear_q8_0", x, "x");
   check_linear(kLinearQ8, x, matrix, matrix.defined() ? matrix.in() : 0);
   if (bias.defined()) {
     check<TypeError>(bias.dtype() == x.dtype() || bias.dtype() == kFloat32, kLinearQ8,
@@ -194,6 +199,7 @@ Tensor linear_q8_0(const Tensor& x, const QuantizedMatrix& matrix, const Tensor&
 }
 
 Tensor linear_q8_0_backward(const Tensor& dy, const QuantizedMatrix& matrix) {
+  check_defined("linear_q8_0_backward", dy, "dy");
   check_linear("linear_q8_0_backward", dy, matrix, matrix.defined() ? matrix.out() : 0);
   return apply_op(LinearQ8Backward{}, dy, matrix.bytes());
 }

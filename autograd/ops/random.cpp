@@ -13,6 +13,7 @@
 #include "autograd/ops/rows.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
@@ -304,6 +305,7 @@ Tensor bernoulli(double p, const Shape& shape, const RandomSource& source) {
 }
 
 Tensor bernoulli(const Tensor& p, const RandomSource& source) {
+  check_defined("bernoulli", p, "p");
   check_floating("bernoulli", p.dtype());
   const NoGradGuard guard;
   const Tensor chances = dense(p.to(kFloat64));
@@ -327,6 +329,7 @@ Tensor multinomial(const Tensor& weights,
                    int64_t num_samples,
                    bool replacement,
                    const RandomSource& source) {
+  check_defined("multinomial", weights, "weights");
   check_floating("multinomial", weights.dtype());
   check<ValueError>(weights.dim() == 1 || weights.dim() == 2,
                     "multinomial: weights must be [V] or [N, V], got ", describe(weights));
@@ -356,6 +359,7 @@ Tensor multinomial(const Tensor& weights,
 }
 
 Tensor dropout(const Tensor& x, double p, bool training, const RandomSource& source) {
+  check_defined("dropout", x, "x");
   check_probability("dropout", p);
   check_floating("dropout", x.dtype());
   if (!training || p == 0) {
@@ -366,6 +370,7 @@ Tensor dropout(const Tensor& x, double p, bool training, const RandomSource& sou
 }
 
 Tensor dropout(const Tensor& x, double p, const RandomKey& key, const LogicalPlace& place) {
+  check_defined("dropout", x, "x");
   check_probability("dropout", p);
   check_floating("dropout", x.dtype());
   check<ValueError>(place.shape.size() == x.dim() && place.start.size() == x.dim(),
@@ -383,6 +388,7 @@ Tensor dropout(const Tensor& x, double p, const RandomKey& key, const LogicalPla
 }
 
 Tensor dropout_mask(const Tensor& x, const Tensor& keep, double p) {
+  check_defined("dropout_mask", x, "x", keep, "keep");
   check<ValueError>(p >= 0 && p < 1, "dropout_mask: p must lie in [0, 1), got ", p);
   check_floating("dropout_mask", x.dtype());
   check<TypeError>(keep.dtype() == kBool, "dropout_mask: keep must be bool, got ",

@@ -8,6 +8,7 @@
 #include "autograd/ops/reduce_impl.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
@@ -119,6 +120,7 @@ struct Order {
 
 struct ArgSort {
   static constexpr OpName name = "argsort";
+  static constexpr bool differentiable = false;
   int64_t axis;
   bool descending;
   Tensor forward(const Tensor& x) {
@@ -133,6 +135,7 @@ struct ArgSort {
 
 struct Unique {
   static constexpr OpName name = "unique";
+  static constexpr bool differentiable = false;
   std::array<Tensor, 3> forward(const Tensor& x) {
     const Tensor flat = dense(x);
     const int64_t n = flat.numel();
@@ -172,10 +175,17 @@ struct Unique {
 
 }  // namespace
 
-Tensor tril(const Tensor& x, int64_t diagonal) { return triangle<true>(x, diagonal); }
-Tensor triu(const Tensor& x, int64_t diagonal) { return triangle<false>(x, diagonal); }
+Tensor tril(const Tensor& x, int64_t diagonal) {
+  check_defined("tril", x, "x");
+  return triangle<true>(x, diagonal);
+}
+Tensor triu(const Tensor& x, int64_t diagonal) {
+  check_defined("triu", x, "x");
+  return triangle<false>(x, diagonal);
+}
 
 Tensor roll(const Tensor& x, const Shape& shifts, const Shape& axes) {
+  check_defined("roll", x, "x");
   if (axes.empty()) {
     check<ValueError>(shifts.size() == 1, "roll: without axes one shift is needed, got ", shifts);
     return roll(x.reshape({x.numel()}), shifts, {0}).reshape(x.shape());
@@ -195,10 +205,12 @@ Tensor roll(const Tensor& x, const Shape& shifts, const Shape& axes) {
 }
 
 Tensor flip(const Tensor& x, const Shape& axes) {
+  check_defined("flip", x, "x");
   return apply_op(Flip{normalize_axes("flip", axes, x.dim())}, x);
 }
 
 Tensor repeat(const Tensor& x, const Shape& counts) {
+  check_defined("repeat", x, "x");
   check<ValueError>(counts.size() >= x.dim(), "repeat: counts ", counts,
                     " are fewer than the axes of ", x.shape());
   Tensor y = x;
@@ -221,6 +233,7 @@ Tensor repeat(const Tensor& x, const Shape& counts) {
 }
 
 Tensor repeat_interleave(const Tensor& x, int64_t count, std::optional<int64_t> axis) {
+  check_defined("repeat_interleave", x, "x");
   check<ValueError>(count >= 0, "repeat_interleave: negative count ", count);
   if (!axis || x.dim() == 0) {
     return repeat_interleave(x.reshape({x.numel()}), count, 0);
@@ -235,6 +248,7 @@ Tensor repeat_interleave(const Tensor& x, int64_t count, std::optional<int64_t> 
 }
 
 Tensor repeat_interleave(const Tensor& x, const Tensor& counts, std::optional<int64_t> axis) {
+  check_defined("repeat_interleave", x, "x", counts, "counts");
   if (!axis || x.dim() == 0) {
     return repeat_interleave(x.reshape({x.numel()}), counts, 0);
   }
@@ -267,6 +281,7 @@ Tensor repeat_interleave(const Tensor& x, const Tensor& counts, std::optional<in
 }
 
 ValuesAndIndices sort(const Tensor& x, int64_t axis, bool descending) {
+  check_defined("sort", x, "x");
   const int64_t a = normalize_axis("sort", axis, x.dim());
   const int64_t n = x.dim() > 0 ? x.shape()[a] : 1;
   auto [values, indices] = apply_op(Order<false>{a, descending, n, {}, {}}, x);
@@ -274,10 +289,12 @@ ValuesAndIndices sort(const Tensor& x, int64_t axis, bool descending) {
 }
 
 Tensor argsort(const Tensor& x, int64_t axis, bool descending) {
+  check_defined("argsort", x, "x");
   return apply_op(ArgSort{normalize_axis("argsort", axis, x.dim()), descending}, x);
 }
 
 ValuesAndIndices topk(const Tensor& x, int64_t k, int64_t axis, bool largest) {
+  check_defined("topk", x, "x");
   const int64_t a = normalize_axis("topk", axis, x.dim());
   const int64_t n = x.dim() > 0 ? x.shape()[a] : 1;
   check<ValueError>(k >= (x.dim() > 0 ? 0 : 1) && k <= n, "topk: k = ", k, " of the ", n,
@@ -287,6 +304,7 @@ ValuesAndIndices topk(const Tensor& x, int64_t k, int64_t axis, bool largest) {
 }
 
 UniqueResult unique(const Tensor& x) {
+  check_defined("unique", x, "x");
   auto [values, inverse, counts] = apply_op(Unique{}, x.detach());
   return {values, inverse, counts};
 }

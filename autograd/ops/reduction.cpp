@@ -8,6 +8,7 @@
 #include "autograd/ops/reduce_impl.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 
@@ -161,6 +162,7 @@ struct Extreme {
 template <bool kMax>
 struct ArgExtreme {
   static constexpr OpName name = kMax ? "argmax" : "argmin";
+  static constexpr bool differentiable = false;
   int64_t axis;
   bool keepdim;
   Tensor forward(const Tensor& x) {
@@ -178,6 +180,7 @@ struct ArgExtreme {
 template <bool kAny>
 struct Quantifier {
   static constexpr OpName name = kAny ? "any" : "all";
+  static constexpr bool differentiable = false;
   Shape axes;  // normalized
   bool keepdim;
   Tensor forward(const Tensor& x) {
@@ -308,10 +311,12 @@ AxisView around_axis(const Tensor& x, int64_t axis) {
 }
 
 Tensor sum(const Tensor& x, const Shape& axes, bool keepdim) {
+  check_defined("sum", x, "x");
   return apply_op(Sum{normalize_axes("sum", axes, x.dim()), keepdim, {}}, widen_integers(x));
 }
 
 Tensor mean(const Tensor& x, const Shape& axes, bool keepdim) {
+  check_defined("mean", x, "x");
   check_floating("mean", x.dtype());
   const int64_t count = count_over(x, normalize_axes("mean", axes, x.dim()));
   const Tensor y = div(sum(widen_half(x), axes, keepdim), static_cast<double>(count)).to(x.dtype());
@@ -320,11 +325,13 @@ Tensor mean(const Tensor& x, const Shape& axes, bool keepdim) {
 }
 
 Tensor prod(const Tensor& x, const Shape& axes, bool keepdim) {
+  check_defined("prod", x, "x");
   const Shape normalized = normalize_axes("prod", axes, x.dim());
   return apply_op(Prod{normalized, keepdim, {}, {}}, widen_integers(x));
 }
 
 Tensor var(const Tensor& x, const Shape& axes, double correction, bool keepdim) {
+  check_defined("var", x, "x");
   check_floating("var", x.dtype());
   const int64_t count = count_over(x, normalize_axes("var", axes, x.dim()));
   const Tensor wide = widen_half(x);
@@ -336,6 +343,7 @@ Tensor var(const Tensor& x, const Shape& axes, double correction, bool keepdim) 
 }
 
 Tensor std(const Tensor& x, const Shape& axes, double correction, bool keepdim) {
+  check_defined("std", x, "x");
   check_floating("std", x.dtype());
   const Tensor variance = var(widen_half(x), axes, correction, keepdim);
   // The root has no slope at 0; leaving those entries out makes it 0.
@@ -345,40 +353,56 @@ Tensor std(const Tensor& x, const Shape& axes, double correction, bool keepdim) 
   return y;
 }
 
-Tensor max(const Tensor& x) { return choose<true>(x); }
-Tensor min(const Tensor& x) { return choose<false>(x); }
+Tensor max(const Tensor& x) {
+  check_defined("max", x, "x");
+  return choose<true>(x);
+}
+Tensor min(const Tensor& x) {
+  check_defined("min", x, "x");
+  return choose<false>(x);
+}
 ValuesAndIndices max(const Tensor& x, int64_t axis, bool keepdim) {
+  check_defined("max", x, "x");
   return choose<true>(x, axis, keepdim);
 }
 ValuesAndIndices min(const Tensor& x, int64_t axis, bool keepdim) {
+  check_defined("min", x, "x");
   return choose<false>(x, axis, keepdim);
 }
 Tensor amax(const Tensor& x, const Shape& axes, bool keepdim) {
+  check_defined("amax", x, "x");
   return extreme<true>(x, axes, keepdim);
 }
 Tensor amin(const Tensor& x, const Shape& axes, bool keepdim) {
+  check_defined("amin", x, "x");
   return extreme<false>(x, axes, keepdim);
 }
 Tensor argmax(const Tensor& x, std::optional<int64_t> axis, bool keepdim) {
+  check_defined("argmax", x, "x");
   return arg_extreme<true>(x, axis, keepdim);
 }
 Tensor argmin(const Tensor& x, std::optional<int64_t> axis, bool keepdim) {
+  check_defined("argmin", x, "x");
   return arg_extreme<false>(x, axis, keepdim);
 }
 
 Tensor any(const Tensor& x, const Shape& axes, bool keepdim) {
+  check_defined("any", x, "x");
   return apply_op(Quantifier<true>{normalize_axes("any", axes, x.dim()), keepdim}, x);
 }
 Tensor all(const Tensor& x, const Shape& axes, bool keepdim) {
+  check_defined("all", x, "x");
   return apply_op(Quantifier<false>{normalize_axes("all", axes, x.dim()), keepdim}, x);
 }
 
 Tensor cumsum(const Tensor& x, int64_t axis) {
+  check_defined("cumsum", x, "x");
   const int64_t a = normalize_axis("cumsum", axis, x.dim());
   return apply_op(CumSum{a, false}, widen_integers(x));
 }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
+  check_defined("sum_to", x, "x");
   if (x.shape() == shape) {
     return x;
   }

@@ -4,6 +4,7 @@
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/autograd_meta.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/error.h"
 
@@ -20,6 +21,7 @@ void check_pair(std::string_view op, const Tensor& input, const Tensor& target) 
 }  // namespace
 
 Tensor l1_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
+  check_defined("l1_loss", input, "input", target, "target");
   check_pair("l1_loss", input, target);
   return reduce_loss(abs(sub(input, target)), reduction);
 }
@@ -27,6 +29,7 @@ Tensor l1_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
 Tensor smooth_l1_loss(const Tensor& input,
                       const Tensor& target,
                       const SmoothL1LossOptions& options) {
+  check_defined("smooth_l1_loss", input, "input", target, "target");
   check_pair("smooth_l1_loss", input, target);
   check<ValueError>(options.beta >= 0, "smooth_l1_loss: beta must not be negative, got ",
                     options.beta);
@@ -43,6 +46,7 @@ Tensor smooth_l1_loss(const Tensor& input,
 }
 
 Tensor kl_div(const Tensor& input, const Tensor& target, const KlDivOptions& options) {
+  check_defined("kl_div", input, "input", target, "target");
   check_pair("kl_div", input, target);
   Tensor loss;
   if (options.log_target) {

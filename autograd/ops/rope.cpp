@@ -11,6 +11,7 @@
 #include "autograd/ops/rows.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 
@@ -162,6 +163,7 @@ RopeTable rope_table(int64_t length, int64_t rotary_dim, const RopeTableOptions&
 }
 
 Tensor rope(const Tensor& x, const RopeTable& table, const RopeOptions& options) {
+  check_defined("rope", x, "x", table.cos, "table.cos", table.sin, "table.sin");
   check_rope(x, table, options);
   RopeOptions kept = options;
   kept.positions = {};

@@ -8,6 +8,7 @@
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/view.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 
@@ -221,7 +222,7 @@ struct Cat {
 struct Pad {
   static constexpr OpName name = "pad";
   std::vector<Padding> padding;
-  double value;
+  Scalar value;
   Tensor forward(const Tensor& x) {
     Shape shape = x.shape();
     for (int64_t i = 0; i < x.dim(); ++i) {
@@ -248,6 +249,7 @@ struct Pad {
 }  // namespace
 
 Tensor view(const Tensor& x, const Shape& shape) {
+  check_defined("view", x, "x");
   const Shape full_shape = infer_shape("view", shape, x.numel());
   const std::optional<Strides> strides = view_strides(x, full_shape);
   check<ValueError>(strides.has_value(), "view: a tensor of shape ", x.shape(), " and strides ",
@@ -257,6 +259,7 @@ Tensor view(const Tensor& x, const Shape& shape) {
 }
 
 Tensor reshape(const Tensor& x, const Shape& shape) {
+  check_defined("reshape", x, "x");
   if (x.shape() == shape) {
     return whole(x);
   }
@@ -268,6 +271,7 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
 }
 
 Tensor permute(const Tensor& x, const Shape& axes) {
+  check_defined("permute", x, "x");
   check<ValueError>(axes.size() == x.dim(), "permute: ", axes.size(), " axes ", axes,
                     " for a tensor of shape ", x.shape());
   Shape normalized;
@@ -281,6 +285,7 @@ Tensor permute(const Tensor& x, const Shape& axes) {
 }
 
 Tensor transpose(const Tensor& x, int64_t axis0, int64_t axis1) {
+  check_defined("transpose", x, "x");
   const int64_t a = normalize_axis("transpose", axis0, x.dim());
   const int64_t b = normalize_axis("transpose", axis1, x.dim());
   Shape axes;
@@ -294,6 +299,7 @@ Tensor transpose(const Tensor& x, int64_t axis0, int64_t axis1) {
 }
 
 Tensor expand(const Tensor& x, const Shape& shape) {
+  check_defined("expand", x, "x");
   const int64_t missing = shape.size() - x.dim();
   check<ValueError>(missing >= 0, "expand: shape ", shape, " has fewer axes than ", x.shape());
   Shape full_shape = shape;
@@ -313,6 +319,7 @@ Tensor expand(const Tensor& x, const Shape& shape) {
 }
 
 Tensor slice(const Tensor& x, int64_t axis, int64_t start, int64_t stop, int64_t step) {
+  check_defined("slice", x, "x");
   check<ValueError>(step >= 1, "slice: step must be at least 1, got ", step);
   check<IndexError>(x.dim() > 0, "slice: a scalar has no axis ", axis);
   const int64_t a = normalize_axis("slice", axis, x.dim());
@@ -328,6 +335,7 @@ Tensor slice(const Tensor& x, int64_t axis, int64_t start, int64_t stop, int64_t
 }
 
 Tensor select(const Tensor& x, int64_t axis, int64_t index) {
+  check_defined("select", x, "x");
   check<IndexError>(x.dim() > 0, "select: a scalar has no axis ", axis);
   const int64_t a = normalize_axis("select", axis, x.dim());
   const int64_t n = x.shape()[a];
@@ -338,6 +346,7 @@ Tensor select(const Tensor& x, int64_t axis, int64_t index) {
 }
 
 Tensor squeeze(const Tensor& x, std::optional<int64_t> axis) {
+  check_defined("squeeze", x, "x");
   Shape shape;
   Strides strides;
   const int64_t only = axis ? normalize_axis("squeeze", *axis, x.dim()) : -1;
@@ -351,6 +360,7 @@ Tensor squeeze(const Tensor& x, std::optional<int64_t> axis) {
 }
 
 Tensor unsqueeze(const Tensor& x, int64_t axis) {
+  check_defined("unsqueeze", x, "x");
   const int64_t a = normalize_axis("unsqueeze", axis, x.dim() + 1);
   Shape shape = x.shape();
   Strides strides = x.strides();
@@ -359,13 +369,21 @@ Tensor unsqueeze(const Tensor& x, int64_t axis) {
   return apply_op(View{shape, strides, {}}, x);
 }
 
-Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
-Tensor clone(const Tensor& x) { return apply_op(Clone{}, x); }
+Tensor contiguous(const Tensor& x) {
+  check_defined("contiguous", x, "x");
+  return x.is_contiguous() ? x : clone(x);
+}
+Tensor clone(const Tensor& x) {
+  check_defined("clone", x, "x");
+  return apply_op(Clone{}, x);
+}
 Tensor to(const Tensor& x, DType dtype) {
+  check_defined("to", x, "x");
   return x.dtype() == dtype ? x : apply_op(Cast{dtype}, x);
 }
 
 Tensor cat(const TensorList& tensors, int64_t axis) {
+  check_defined("cat", tensors, "tensors");
   check<ValueError>(!tensors.empty(), "cat: no tensors");
   check<ValueError>(tensors[0].dim() > 0, "cat: scalars cannot be joined; use stack()");
   const int64_t a = normalize_axis("cat", axis, tensors[0].dim());
@@ -387,6 +405,7 @@ Tensor cat(const TensorList& tensors, int64_t axis) {
 }
 
 Tensor stack(const TensorList& tensors, int64_t axis) {
+  check_defined("stack", tensors, "tensors");
   check<ValueError>(!tensors.empty(), "stack: no tensors");
   TensorList raised;
   for (const Tensor& t : tensors) {
@@ -397,7 +416,8 @@ Tensor stack(const TensorList& tensors, int64_t axis) {
   return cat(raised, axis);
 }
 
-Tensor pad(const Tensor& x, std::span<const Padding> padding, double value) {
+Tensor pad(const Tensor& x, std::span<const Padding> padding, Scalar value) {
+  check_defined("pad", x, "x");
   check<ValueError>(static_cast<int64_t>(padding.size()) == x.dim(), "pad: ", padding.size(),
                     " paddings for a tensor of shape ", x.shape());
   for (const Padding& p : padding) {

@@ -68,6 +68,6 @@ struct Padding {
 };
 /// Surrounds x with a value; one Padding per axis, first axis first. ValueError if their number
 /// differs from x.dim() or one is negative.
-Tensor pad(const Tensor& x, std::span<const Padding> padding, double value = 0);
+Tensor pad(const Tensor& x, std::span<const Padding> padding, Scalar value = 0);
 
 }  // namespace tapestry

@@ -10,6 +10,7 @@
 #include "autograd/ops/rows.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 
@@ -94,16 +95,19 @@ struct LogSumExp {
 }  // namespace
 
 Tensor softmax(const Tensor& x, int64_t axis) {
+  check_defined("softmax", x, "x");
   check_floating("softmax", x.dtype());
   return apply_op(Softmax{normalize_axis("softmax", axis, x.dim()), {}}, x);
 }
 
 Tensor log_softmax(const Tensor& x, int64_t axis) {
+  check_defined("log_softmax", x, "x");
   check_floating("log_softmax", x.dtype());
   return apply_op(LogSoftmax{normalize_axis("log_softmax", axis, x.dim()), {}}, x);
 }
 
 Tensor logsumexp(const Tensor& x, const Shape& axes, bool keepdim) {
+  check_defined("logsumexp", x, "x");
   check_floating("logsumexp", x.dtype());
   // Widened before, so that backward has the sum unrounded.
   const LogSumExp op{normalize_axes("logsumexp", axes, x.dim()), keepdim, {}, {}};

@@ -4,6 +4,7 @@
 #include "autograd/ops/shape_ops.h"
 #include "autograd/ops/view.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/factory.h"
 
 namespace tapestry {
@@ -48,6 +49,7 @@ struct Split {
 }  // namespace
 
 TensorList split(const Tensor& x, std::span<const int64_t> sizes, int64_t axis) {
+  check_defined("split", x, "x");
   check<ValueError>(x.dim() > 0, "split: a scalar has no axis ", axis);
   const int64_t a = normalize_axis("split", axis, x.dim());
   int64_t total = 0;
@@ -61,6 +63,7 @@ TensorList split(const Tensor& x, std::span<const int64_t> sizes, int64_t axis) 
 }
 
 TensorList split(const Tensor& x, int64_t size, int64_t axis) {
+  check_defined("split", x, "x");
   check<ValueError>(size >= 1, "split: the size of a part must be at least 1, got ", size);
   check<ValueError>(x.dim() > 0, "split: a scalar has no axis ", axis);
   const int64_t n = x.size(axis);
@@ -75,12 +78,14 @@ TensorList split(const Tensor& x, int64_t size, int64_t axis) {
 }
 
 TensorList chunk(const Tensor& x, int64_t count, int64_t axis) {
+  check_defined("chunk", x, "x");
   check<ValueError>(count >= 1, "chunk: the number of parts must be at least 1, got ", count);
   check<ValueError>(x.dim() > 0, "chunk: a scalar has no axis ", axis);
   return split(x, std::max<int64_t>((x.size(axis) + count - 1) / count, 1), axis);
 }
 
 Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
+  check_defined("flatten", x, "x");
   if (x.dim() == 0) {
     return reshape(x, {1});
   }

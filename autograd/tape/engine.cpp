@@ -361,7 +361,7 @@ void start(BackwardPass& pass,
                     gradients.size(), " gradients for ", roots.size(), " roots");
   for (size_t i = 0; i < roots.size(); ++i) {
     const Tensor& root = roots[i];
-    check<ValueError>(root.defined(), what, ": root ", i, " is undefined");
+    check<RuntimeError>(root.defined(), what, ": root ", i, " is undefined");
     check<RuntimeError>(root.requires_grad(), what, ": root ", i, " (", describe(root),
                         ") has no graph: nothing it was computed from requires a gradient, or it "
                         "was computed without recording or detached");
@@ -431,7 +431,7 @@ TensorList grad(std::span<const Tensor> roots,
   const GradModeGuard mode(options.create_graph);
   std::vector<Edge> edges;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    check<ValueError>(inputs[i].defined(), "grad: input ", i, " is undefined");
+    check<RuntimeError>(inputs[i].defined(), "grad: input ", i, " is undefined");
     check<RuntimeError>(inputs[i].requires_grad(), "grad: input ", i, " (", describe(inputs[i]),
                         ") does not require a gradient");
     edges.push_back(gradient_edge(inputs[i]));

@@ -2,6 +2,7 @@
 
 #include "autograd/tape/check_gradient.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/strided_view.h"
@@ -57,10 +58,12 @@ struct CopyGradient {
 }  // namespace
 
 Tensor accumulate(const Tensor& a, const Tensor& b) {
+  check_defined("accumulate_gradients", a, "a", b, "b");
   return apply_op(AccumulateGradients{}, a, b);
 }
 
 Tensor owned_gradient(Tensor gradient) {
+  check_defined("copy_gradient", gradient, "gradient");
   return detail::is_sole_owner(gradient) ? std::move(gradient) : apply_op(CopyGradient{}, gradient);
 }
 

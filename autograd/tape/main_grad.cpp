@@ -139,11 +139,13 @@ void attach_main_grad(const Tensor& leaf, DType dtype) {
 }
 
 Tensor Tensor::main_grad() const {
+  object("main_grad");
   LeafState* state = leaf_state(*this);
   return state == nullptr ? Tensor() : detail::settled_main_grad(*state);
 }
 
 void Tensor::set_main_grad(const Tensor& buffer) const {
+  object("set_main_grad");
   check<ValueError>(!buffer.defined() || buffer.shape() == shape(), "set_main_grad: the buffer is ",
                     describe(buffer), ", the tensor ", describe(*this));
   check<ValueError>(!buffer.defined() || buffer.is_contiguous(),

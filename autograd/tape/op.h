@@ -21,8 +21,12 @@
 //
 // and returns a Tensor (one input), a std::array<Tensor, N> or a TensorList in the order of the
 // inputs; an undefined entry means zero. It is written in ops, so it can be differentiated again.
-// An op without backward has results that are cut off from the graph. Ops of the library and of
-// users are made in the same way.
+// An op whose results have no gradient says so, as one without backward does not compile:
+//
+//     static constexpr bool differentiable = false;
+//
+// Its results are cut off from the graph. Ops of the library and of users are made in the same way.
+// The name may also be a std::string_view or a text; OpName notes where the op is written as well.
 //
 // An op that holds dtypes, or tensors of one, before forward has `void for_float64()`, which makes
 // of a copy one for float64 inputs: observers may run it on such (OpRun::again).
@@ -35,6 +39,7 @@
 #include <array>
 #include <concepts>
 #include <optional>
+#include <source_location>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -74,9 +79,49 @@ inline constexpr bool kDifferentiable =
     BackwardOfOne<Op> || BackwardOfSeveral<Op> || BackwardOfList<Op>;
 
 template <class Op>
+concept HasName = requires {
+  std::string_view(Op::name);
+};
+
+/// Whether the op says that it has no gradient.
+template <class Op>
+constexpr bool says_no_gradient() {
+  if constexpr (requires { Op::differentiable; }) {
+    return !Op::differentiable;
+  }
+  return false;
+}
+
+/// Compiles for an op that is complete.
+template <class Op, class Result>
+constexpr void check_op() {
+  static_assert(HasName<Op>,
+                "an op needs a name: static constexpr tapestry::OpName name = \"my_op\";");
+  static_assert(kDifferentiable<Op> || says_no_gradient<Op>(),
+                "an op needs a public, const `backward(const Tensor& dy)` for one input, "
+                "`backward(const Tensor& dy, NeedsGrad needs)` for several, or `backward(const "
+                "TensorList& dys, NeedsGrad needs)` for several outputs; one without gradient says "
+                "`static constexpr bool differentiable = false;`");
+  static_assert(!(kDifferentiable<Op> && says_no_gradient<Op>()),
+                "the op has a backward and says differentiable = false: which is it?");
+  static_assert(std::is_same_v<Result, Tensor> || BackwardOfList<Op> || says_no_gradient<Op>(),
+                "the backward of an op with several outputs takes the gradients of all: "
+                "`backward(const TensorList& dys, NeedsGrad needs) const`");
+}
+
+/// Where the op is written, if its name notes that.
+template <class Op>
+constexpr std::source_location place_of() {
+  if constexpr (requires { Op::name.where; }) {
+    return Op::name.where;
+  }
+  return {};
+}
+
+template <class Op>
 struct Registration {
   inline static const bool done = register_op(
-      {Op::name, kDifferentiable<Op>, Op::name.where.file_name(), Op::name.where.line()});
+      {Op::name, kDifferentiable<Op>, place_of<Op>().file_name(), place_of<Op>().line()});
 };
 
 [[noreturn]] void throw_released(std::string_view name);
@@ -399,8 +444,9 @@ auto run_forward(Op& op, Node* node, const Inputs&... inputs) {
 /// Tensor and TensorList arguments are the op's inputs.
 template <class Op, class... Inputs>
 auto apply_op(Op op, const Inputs&... inputs) {
-  (void)detail::Registration<Op>::done;
   using Result = decltype(op.forward(inputs...));
+  detail::check_op<Op, Result>();
+  (void)detail::Registration<Op>::done;
   const ThreadState& state = thread_state();
 
   if constexpr (detail::kDifferentiable<Op>) {

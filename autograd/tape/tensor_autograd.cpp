@@ -19,13 +19,17 @@ const Tensor& Tensor::set_requires_grad(bool value) const {
   if (value && is_leaf()) {
     ensure_leaf_state(*this);  // now, so that threads that use the leaf find it made
   }
-  impl_->requires_grad = value;
+  object("set_requires_grad").requires_grad = value;
   return *this;
 }
 
-bool Tensor::is_leaf() const { return grad_fn(*this) == nullptr; }
+bool Tensor::is_leaf() const {
+  object("is_leaf");
+  return grad_fn(*this) == nullptr;
+}
 
 Tensor Tensor::grad() const {
+  object("grad");
   AutogradMeta* meta = autograd_meta(*this);
   if (meta == nullptr) {
     return {};
@@ -35,6 +39,7 @@ Tensor Tensor::grad() const {
 }
 
 void Tensor::set_grad(const Tensor& grad) const {
+  object("set_grad");
   const LeafState* state = leaf_state(*this);
   check<RuntimeError>(state == nullptr || !state->main_grad.defined(),
                       "set_grad: the tensor has a main_grad, of which grad() is a view; write into "
@@ -50,10 +55,14 @@ void Tensor::set_grad(const Tensor& grad) const {
 }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
+  object("backward");
   tapestry::backward(std::span(this, 1), std::span(&gradient, 1), {retain_graph, create_graph});
 }
 
-Tensor Tensor::detach() const { return alias(*this); }
+Tensor Tensor::detach() const {
+  object("detach");
+  return alias(*this);
+}
 
 Tensor graph_root(const Tensor& output) {
   ensure_autograd_meta(output);
@@ -67,6 +76,7 @@ Tensor graph_root(const Tensor& output) {
 }
 
 HookHandle Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
+  object("register_hook");
   check<RuntimeError>(requires_grad(), "register_hook: the tensor ", describe(*this),
                       " does not require a gradient");
   if (const AutogradMeta& meta = ensure_autograd_meta(*this); meta.grad_fn) {
@@ -77,6 +87,7 @@ HookHandle Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) cons
 
 HookHandle Tensor::register_post_accumulate_grad_hook(
     std::function<void(const Tensor&)> hook) const {
+  object("register_post_accumulate_grad_hook");
   check<RuntimeError>(requires_grad() && is_leaf(),
                       "register_post_accumulate_grad_hook: only a leaf that requires a gradient "
                       "accumulates one, this is ",
@@ -85,6 +96,7 @@ HookHandle Tensor::register_post_accumulate_grad_hook(
 }
 
 void Tensor::retain_grad() const {
+  object("retain_grad");
   check<RuntimeError>(requires_grad(), "retain_grad: the tensor ", describe(*this),
                       " does not require a gradient");
   if (is_leaf()) {

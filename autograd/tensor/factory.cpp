@@ -12,8 +12,8 @@ namespace tapestry {
 
 namespace {
 
-template <class T>
-T convert(double value) {
+template <class T, class Number>
+T convert(Number value) {
   if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>) {
     return T(static_cast<float>(value));
   } else if constexpr (std::is_same_v<T, bool>) {
@@ -63,8 +63,12 @@ Tensor ones(const Shape& shape, DType dtype) {
   return full(shape, 1, dtype);
 }
 
-Tensor full(const Shape& shape, double value, DType dtype) {
+Tensor full(const Shape& shape, Scalar number, DType dtype) {
   const kernels::OpNameGuard name("full");
+  if (dtype == kInt64 && number.exceeds_double()) {
+    return generate(shape, dtype, [&](int64_t) { return number.integer(); });
+  }
+  const double value = number.value();
   const double lowest = dtype == kInt8 ? -128 : 0;
   const double highest = dtype == kInt8 ? 127 : 255;
   check<ValueError>((dtype != kInt8 && dtype != kUInt8) || (value >= lowest && value <= highest),
@@ -77,14 +81,33 @@ Tensor empty_like(const Tensor& other) { return empty(other.shape(), other.dtype
 Tensor zeros_like(const Tensor& other) { return zeros(other.shape(), other.dtype()); }
 Tensor ones_like(const Tensor& other) { return ones(other.shape(), other.dtype()); }
 
-Tensor arange(double start, double stop, double step, DType dtype) {
-  check<ValueError>(step != 0 && (stop - start) / step >= 0, "arange: from ", start, " to ", stop,
-                    " cannot be reached in steps of ", step);
-  const double steps = std::ceil((stop - start) / step);
-  check<ValueError>(steps < 0x1p62, "arange: from ", start, " to ", stop, " in steps of ", step,
-                    " are too many elements");
+Tensor arange(Scalar start, Scalar stop, Scalar step, DType dtype) {
+  const double first = start.value();
+  const double by = step.value();
+  check<ValueError>(by != 0 && (stop.value() - first) / by >= 0, "arange: from ", first, " to ",
+                    stop.value(), " cannot be reached in steps of ", by);
+  const double steps = std::ceil((stop.value() - first) / by);
+  check<ValueError>(steps < 0x1p62, "arange: from ", first, " to ", stop.value(), " in steps of ",
+                    by, " are too many elements");
+  if (start.exceeds_double() || stop.exceeds_double() || step.exceeds_double()) {
+    const bool all_integers = !start.is_floating() && !stop.is_floating() && !step.is_floating();
+    if (dtype == kInt64 && all_integers) {
+      // Unsigned differences do not overflow, and the check above has seen to the signs.
+      const auto one = static_cast<uint64_t>(step.integer());
+      const auto all =
+          static_cast<uint64_t>(stop.integer()) - static_cast<uint64_t>(start.integer());
+      const bool rises = step.integer() > 0;
+      const uint64_t length = rises ? all : -all;
+      const uint64_t stride = rises ? one : -one;
+      const auto count = static_cast<int64_t>(length / stride + (length % stride != 0 ? 1 : 0));
+      return generate({count}, dtype, [&](int64_t i) {
+        return static_cast<int64_t>(static_cast<uint64_t>(start.integer()) +
+                                    static_cast<uint64_t>(i) * one);
+      });
+    }
+  }
   const auto count = static_cast<int64_t>(steps);
-  return generate({count}, dtype, [&](int64_t i) { return start + static_cast<double>(i) * step; });
+  return generate({count}, dtype, [&](int64_t i) { return first + static_cast<double>(i) * by; });
 }
 
 Tensor linspace(double start, double stop, int64_t count, DType dtype) {
@@ -125,7 +148,7 @@ Tensor tensor(std::initializer_list<float> values) {
                 {static_cast<int64_t>(values.size())});
 }
 
-Tensor scalar(double value, DType dtype) { return full({}, value, dtype); }
+Tensor scalar(Scalar value, DType dtype) { return full({}, value, dtype); }
 
 Tensor from_blob(void* data, const Shape& shape, DType dtype, std::function<void()> release) {
   return Tensor(make_ref<TensorImpl>(

@@ -14,18 +14,16 @@ Tensor empty(const Shape& shape, DType dtype = kFloat32);
 Tensor zeros(const Shape& shape, DType dtype = kFloat32);
 Tensor ones(const Shape& shape, DType dtype = kFloat32);
 /// ValueError if int8 or uint8 does not hold the value.
-Tensor full(const Shape& shape, double value, DType dtype = kFloat32);
+Tensor full(const Shape& shape, Scalar value, DType dtype = kFloat32);
 /// Contiguous tensors with the shape and dtype of another.
 Tensor empty_like(const Tensor& other);
 Tensor zeros_like(const Tensor& other);
 Tensor ones_like(const Tensor& other);
 
-/// start, start + step, ... below (for a negative step: above) stop. ValueError if step is 0 or has
-/// the wrong sign.
-Tensor arange(double start, double stop, double step = 1, DType dtype = kInt64);
-inline Tensor arange(int64_t stop, DType dtype = kInt64) {
-  return arange(0, static_cast<double>(stop), 1, dtype);
-}
+/// start, start + step, ... below (for a negative step: above) stop; exact where all three are
+/// integers. ValueError if step is 0 or has the wrong sign.
+Tensor arange(Scalar start, Scalar stop, Scalar step = 1, DType dtype = kInt64);
+inline Tensor arange(int64_t stop, DType dtype = kInt64) { return arange(0, stop, 1, dtype); }
 /// count values from start to stop, both included. ValueError if count is negative.
 Tensor linspace(double start, double stop, int64_t count, DType dtype = kFloat32);
 /// Ones on the diagonal of an [n, m] matrix (m defaults to n).
@@ -43,7 +41,7 @@ Tensor tensor(const std::vector<T>& values, const Shape& shape) {
 /// A float32 vector.
 Tensor tensor(std::initializer_list<float> values);
 /// A scalar.
-Tensor scalar(double value, DType dtype = kFloat32);
+Tensor scalar(Scalar value, DType dtype = kFloat32);
 
 /// A contiguous tensor on memory that lives elsewhere; `release` is called when the last tensor on
 /// it is gone.

@@ -2,6 +2,8 @@
 
 #include <ostream>
 
+#include "autograd/kernels/team_state.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/system_memory.h"
@@ -23,16 +25,19 @@ bool has_contiguous_layout(const Shape& shape, const Strides& strides) {
   return dense;
 }
 
-double element_at(const Tensor& tensor, int64_t offset) {
-  return dispatch_all(tensor.dtype(), [&]<class T>() -> double {
+Item element_at(const Tensor& tensor, int64_t offset) {
+  return dispatch_all(tensor.dtype(), [&]<class T>() -> Item {
     const T value = static_cast<const T*>(tensor.raw())[offset];
     if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>) {
-      return static_cast<float>(value);
+      return Item(static_cast<float>(value));
     } else {
-      return static_cast<double>(value);
+      return Item(value);
     }
   });
 }
+
+constexpr const char* kUndefined =
+    " is undefined: it was made without a value, or is a grad() that no backward pass has reached";
 
 }  // namespace
 
@@ -53,12 +58,31 @@ int64_t Tensor::size(int64_t axis) const {
   return shape()[normalize_axis("size", axis, dim())];
 }
 
-double Tensor::item() const {
+void Tensor::throw_undefined(const char* method) {
+  const kernels::TeamState& running = kernels::team_state();
+  const std::string_view op = running.op.empty() ? running.backward_of : running.op;
+  throw RuntimeError(concat(op, op.empty() ? "" : ": ", method, ": the tensor", kUndefined));
+}
+
+void detail::throw_undefined_argument(std::string_view function, std::string_view argument) {
+  throw RuntimeError(concat(function, ": the argument ", argument, kUndefined));
+}
+void detail::throw_undefined_argument(std::string_view function,
+                                      std::string_view argument,
+                                      size_t number) {
+  throw RuntimeError(concat(function, ": the argument ", argument, "[", number, "]", kUndefined));
+}
+
+std::ostream& operator<<(std::ostream& out, const Item& item) {
+  return item.is_integer_ ? out << item.integer_ : out << item.value_;
+}
+
+Item Tensor::item() const {
   check<ValueError>(numel() == 1, "item: the tensor must have one element, its shape is ", shape());
   return element_at(*this, 0);
 }
 
-double Tensor::at(std::initializer_list<int64_t> indices) const {
+Item Tensor::at(std::initializer_list<int64_t> indices) const {
   check<ValueError>(static_cast<int64_t>(indices.size()) == dim(), "at: ", indices.size(),
                     " indices for a tensor of shape ", shape());
   int64_t position = 0;

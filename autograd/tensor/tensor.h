@@ -13,6 +13,7 @@
 #include "autograd/kernels/dtype.h"
 #include "autograd/tensor/hook_handle.h"
 #include "autograd/tensor/ref.h"
+#include "autograd/tensor/scalar.h"
 #include "autograd/tensor/shape.h"
 #include "autograd/tensor/storage.h"
 
@@ -48,6 +49,9 @@ class TensorImpl final : public RefCounted {
 
 /// A handle: copying it shares the tensor. Axis arguments count from the end when negative.
 ///
+/// A handle made without a value, and the grad() that no backward pass has reached, is undefined:
+/// it has defined(), impl() and is_same(); everything else throws a RuntimeError that names it.
+///
 /// The methods form a closed list; everything else is a free function in autograd/ops. Those from
 /// `view` to `index_put_` are recorded on the tape and defined in autograd/ops/shape_ops.cpp and
 /// index.cpp; the autograd methods are defined in autograd/tape.
@@ -62,32 +66,35 @@ class Tensor {
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
 
   // -- shape and layout ---------------------------------------------------------------------
-  const Shape& shape() const { return impl_->shape; }
-  const Strides& strides() const { return impl_->strides; }
-  DType dtype() const { return impl_->dtype; }
-  int64_t dim() const { return impl_->shape.size(); }
-  int64_t numel() const { return impl_->shape.numel(); }
+  const Shape& shape() const { return object("shape").shape; }
+  const Strides& strides() const { return object("strides").strides; }
+  DType dtype() const { return object("dtype").dtype; }
+  int64_t dim() const { return object("dim").shape.size(); }
+  int64_t numel() const { return object("numel").shape.numel(); }
   /// Size of one axis. IndexError if there is no such axis.
   int64_t size(int64_t axis) const;
   /// Row-major without gaps. Axes of size 1 may have any stride; an empty tensor is contiguous.
-  bool is_contiguous() const { return impl_->contiguous; }
-  int64_t offset() const { return impl_->offset; }
-  const Ref<Storage>& storage() const { return impl_->storage; }
+  bool is_contiguous() const { return object("is_contiguous").contiguous; }
+  int64_t offset() const { return object("offset").offset; }
+  const Ref<Storage>& storage() const { return object("storage").storage; }
 
   // -- reading and writing elements ---------------------------------------------------------
   /// Address of the first element; the others follow strides().
-  void* raw() const { return impl_->storage->data() + impl_->offset * size_of(impl_->dtype); }
+  void* raw() const {
+    const TensorImpl& own = object("raw");
+    return own.storage->data() + own.offset * size_of(own.dtype);
+  }
   /// The same, typed. TypeError if T is not the tensor's element type.
   template <class T>
   T* data() const {
     check_dtype(dtype_of<T>());
     return static_cast<T*>(raw());
   }
-  /// The value of a tensor with one element, converted. ValueError if it has more or fewer.
-  double item() const;
-  /// One element, converted. ValueError if the number of indices differs from dim(), IndexError
-  /// if one is out of range.
-  double at(std::initializer_list<int64_t> indices) const;
+  /// The value of a tensor with one element. ValueError if it has more or fewer.
+  Item item() const;
+  /// One element. ValueError if the number of indices differs from dim(), IndexError if one is out
+  /// of range.
+  Item at(std::initializer_list<int64_t> indices) const;
   /// Logical values in row-major order, converted to T (float, double, int8_t, uint8_t,
   /// int32_t, int64_t or bool).
   template <class T>
@@ -117,10 +124,10 @@ class Tensor {
   Tensor index_put_(std::initializer_list<TensorIndex> indices,
                     const Tensor& values,
                     bool accumulate = false) const;
-  Tensor index_put_(std::initializer_list<TensorIndex> indices, double value) const;
+  Tensor index_put_(std::initializer_list<TensorIndex> indices, Scalar value) const;
 
   // -- autograd -------------------------------------------------------------------------------
-  bool requires_grad() const { return impl_->requires_grad; }
+  bool requires_grad() const { return object("requires_grad").requires_grad; }
   /// Marks a leaf as wanting a gradient. TypeError unless floating; RuntimeError when switched off
   /// on the result of a recorded op (use detach()).
   const Tensor& set_requires_grad(bool value = true) const;
@@ -171,11 +178,19 @@ class Tensor {
   /// ops; the sums in leaves do not.
   void retain_grad() const;
   /// Number of in-place changes of the storage; views share it.
-  uint32_t version() const { return impl_->storage->version(); }
-  void bump_version() const { impl_->storage->bump_version(); }
+  uint32_t version() const { return object("version").storage->version(); }
+  void bump_version() const { object("bump_version").storage->bump_version(); }
 
  private:
   void check_dtype(DType wanted) const;
+  /// The object, for the method of that name.
+  TensorImpl& object(const char* method) const {
+    if (!impl_) [[unlikely]] {
+      throw_undefined(method);
+    }
+    return *impl_.get();
+  }
+  [[noreturn, gnu::cold, gnu::noinline]] static void throw_undefined(const char* method);
 
   Ref<TensorImpl> impl_;
 };

@@ -33,7 +33,9 @@ std::vector<optim::ParamGroup> get_param_groups(const nn::Module& model,
                                                 const DistributedDataParallel* data_parallel) {
   optim::ParamGroup decay;
   optim::ParamGroup no_decay;
-  decay.weight_decay = weight_decay;
+  if (weight_decay != 0) {  // which schedules may raise; a 0 that is given is for good
+    decay.weight_decay = weight_decay;
+  }
   no_decay.wd_mult = 0;
   const auto add = [&](const std::string& name, const nn::Parameter& parameter,
                        const Tensor& values) {
@@ -225,10 +227,10 @@ Groups with_adamw_groups(const OptimizerConfig& config, const nn::Module& model,
 
 // What the schedule writes before each step cannot be set here.
 void check_settings(const optim::ParamGroup& group, size_t index, double weight_decay) {
-  check<ValueError>(group.lr == 0, "param group ", index, ": lr ", group.lr,
+  check<ValueError>(!group.lr, "param group ", index, ": lr ", group.lr.value_or(0),
                     " would be overwritten by the schedule; give lr_mult, a factor");
-  check<ValueError>(group.weight_decay == 0 || group.weight_decay == weight_decay, "param group ",
-                    index, ": weight_decay ", group.weight_decay,
+  const double own = group.weight_decay.value_or(0);
+  check<ValueError>(own == 0 || own == weight_decay, "param group ", index, ": weight_decay ", own,
                     " would be overwritten by the schedule with optimizer_config.weight_decay ",
                     weight_decay, "; give wd_mult, a factor");
 }
@@ -253,7 +255,10 @@ std::vector<optim::ParamGroup> completed(std::vector<optim::ParamGroup> groups,
   for (size_t i = 0; i < groups.size(); ++i) {
     optim::ParamGroup& group = groups[i];
     check_settings(group, i, weight_decay);
-    group.weight_decay = weight_decay * group.wd_mult;
+    if (group.weight_decay == 0.0) {
+      group.wd_mult = 0;
+    }
+    group.weight_decay.reset();
     group.names.clear();
     for (Tensor& parameter : group.params) {
       const auto name = names.find(parameter.impl());

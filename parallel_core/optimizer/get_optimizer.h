@@ -44,9 +44,10 @@ std::unique_ptr<optim::Optimizer> get_optimizer(
 /// The same with groups of one's own, of the model's whole parameters (which say for Muon what
 /// takes AdamW): every one in exactly one group, the same number of groups on every stage of a
 /// pipeline, empty ones where a stage has nothing for them. Names are filled in. What the schedule
-/// gives is scaled by lr_mult and wd_mult; ValueError for a group with an lr of its own, or a
-/// weight_decay other than 0 or the configuration's, which the schedule would overwrite, and,
-/// naming them, for parameters in no or two groups and tensors that are no parameters of the model.
+/// gives is scaled by lr_mult and wd_mult; a group whose weight_decay is given as 0 has none.
+/// ValueError for a group with an lr of its own, or a weight_decay other than 0 or the
+/// configuration's, which the schedule would overwrite, and, naming them, for parameters in no or
+/// two groups and tensors that are no parameters of the model.
 std::unique_ptr<optim::Optimizer> get_optimizer(
     const AllConfig& config,
     const nn::Module& model,

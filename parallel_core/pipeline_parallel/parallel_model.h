@@ -36,7 +36,8 @@ struct ModelInput {
 
 struct ModelOutput {
   Tensor hidden;  ///< for the next chunk; of the model's last chunk undefined, all others are not
-  /// Scalar: sum(loss * mask) / max(sum(mask), 1), over whole sequences; undefined without labels.
+  /// Scalar: sum(loss * mask) / sum(mask), over whole sequences, and 0 where all of the mask is;
+  /// undefined without labels.
   /// Of ranks that divide sequences each has the same value, and the gradients of its own tokens.
   Tensor loss;
   /// [B, S, V], or [S, B, V] with data_layout SBH. With labels for whoever looks, of any kind and

@@ -58,7 +58,7 @@ double evaluate(ParallelModel& model,
   std::array<double, 2> sums = {loss, tokens};  // known to the last stage
   sum_over_pipeline(sums);
   sum_over(get_data_parallel_group(), sums);
-  return sums[0] / std::max(sums[1], 1.0);
+  return sums[1] > 0 ? sums[0] / sums[1] : 0;
 }
 
 std::string eval_log_line(const char* part, int64_t step, double loss) {

@@ -196,7 +196,7 @@ double TrainOneStepCell::forward_backward(const std::vector<data::Batch>& micro_
         // micro-batches of all ranks, so that gradients are simply summed.
         double share = mean_ ? 1.0 / parts : 1.0;
         if (per_token_) {
-          share = output.token_count / std::max(result.loss_tokens, 1.0);
+          share = result.loss_tokens > 0 ? output.token_count / result.loss_tokens : 0;
         }
         const double own = output.loss.item();
         result.local_losses.push_back(own);
@@ -231,7 +231,7 @@ void TrainOneStepCell::apply_schedule(StepResult& result) {
   const PhaseScope phase("schedule");
   schedule_.apply(optimizer_, position_);
   for (const optim::ParamGroup& group : optimizer_.param_groups()) {
-    result.lr.push_back(group.lr);
+    result.lr.push_back(group.lr.value());
   }
 }
 

@@ -91,7 +91,7 @@ ModelOutput TransformerModel::mean_of_sum(const Tensor& sum, const ModelInput& i
     out.token_count = sum_over(*context_layout_.group, out.token_count);
     total = reduce_from_model_parallel_region(total, *context_layout_.group);
   }
-  out.loss = total / std::max(out.token_count, 1.0);
+  out.loss = out.token_count > 0 ? total / out.token_count : total;
   return out;
 }
 

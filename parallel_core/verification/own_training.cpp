@@ -207,7 +207,7 @@ OwnStep OwnTraining::train_step(ComparedTraining& training,
     own.update.entries[name] = {.gradient = gradient,
                                 .before = before.at(name),
                                 .after = after.at(name),
-                                .lr = group != groups.end() ? group->second->lr : 0,
+                                .lr = group != groups.end() ? group->second->lr.value() : 0,
                                 .weight_decay = decay,
                                 .decays = parameters.decays.at(name)};
   }

@@ -4,6 +4,7 @@
 
 #include "autograd/tensor/factory.h"
 #include "optim/adam.h"
+#include "optim/lr_scheduler.h"
 #include "optim/sgd.h"
 #include "tests/nn/nn_test_util.h"
 
@@ -100,6 +101,28 @@ TEST(ParamGroup, MistakesChangeNothing) {
         sgd.add_param_group({.params = {q}, .betas = {{0.9, 0.99}}});
       },
       {"betas"});
+}
+
+// What is left out is the optimizer's; what is given as 0 is 0.
+TEST(ParamGroup, UnsetIsNotZero) {
+  const TensorList p = {ones({2}), ones({2}), ones({2})};
+  for (const Tensor& each : p) {
+    each.set_requires_grad();
+    each.set_grad(ones({2}));
+  }
+  AdamW optimizer({{.params = {p[0]}},
+                   {.params = {p[1]}, .weight_decay = 0.0, .lr_mult = 0.5},
+                   {.params = {p[2]}, .lr = 0.0}},
+                  {.lr = 0.5, .eps = 0, .weight_decay = 0.5});
+  optimizer.step();
+  EXPECT_NEAR(p[0].at({0}), 0.25, 1e-6);  // 1 (1 - 0.25) - 0.5
+  EXPECT_NEAR(p[1].at({0}), 0.75, 1e-6);  // 1 - 0.25
+  EXPECT_EQ(p[2].at({0}), 1);
+  ConstantSchedule(1, 0.25).apply(optimizer, {});
+  EXPECT_EQ(optimizer.param_groups()[0].weight_decay, 0.25);
+  EXPECT_EQ(optimizer.param_groups()[1].weight_decay, 0);
+  EXPECT_EQ(optimizer.param_groups()[1].lr, 0.5);
+  EXPECT_THROW(SGD({{.params = {ones({1})}, .lr = -1}}, {}), ValueError);
 }
 
 }  // namespace

@@ -97,8 +97,8 @@ TEST(ComposedSchedule, SetsTheGroups) {
   ComposedSchedule({.learning_rate = curve::one_cycle({.peak = 2, .length = 10, .rising = 0.5}),
                     .weight_decay = curve::constant(0.1)})
       .apply(sgd, {.applied = 5, .seen = 5});
-  EXPECT_NEAR(sgd.param_groups()[0].lr, 2, kCurveBound);
-  EXPECT_NEAR(sgd.param_groups()[1].lr, 1, kCurveBound);
+  EXPECT_NEAR(sgd.param_groups()[0].lr.value(), 2, kCurveBound);
+  EXPECT_NEAR(sgd.param_groups()[1].lr.value(), 1, kCurveBound);
   EXPECT_EQ(sgd.param_groups()[0].weight_decay, 0.1);
   EXPECT_EQ(sgd.param_groups()[1].weight_decay, 0);
 }

@@ -13,6 +13,7 @@
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/op.h"
+#include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/factory.h"
 
@@ -459,40 +460,47 @@ Tensor root_of_squares(const Tensor& a) {
 }  // namespace
 
 Tensor cholesky(const Tensor& a, bool upper) {
+  check_defined("cholesky", a, "a");
   check_square("cholesky", a);
   const Tensor l = apply_op(Cholesky{}, a.to(work_dtype(a.dtype()))).to(a.dtype());
   return upper ? l.t() : l;
 }
 
 QrResult qr(const Tensor& a, bool complete) {
+  check_defined("qr", a, "a");
   check_matrix("qr", a);
   const auto [q, r] = apply_op(Qr{complete}, a.to(work_dtype(a.dtype())));
   return {q.to(a.dtype()), r.to(a.dtype())};
 }
 
 SvdResult svd(const Tensor& a, bool full_matrices) {
+  check_defined("svd", a, "a");
   check_matrix("svd", a);
   const auto [u, s, vh] = apply_op(Svd{full_matrices}, a.to(work_dtype(a.dtype())));
   return {u.to(a.dtype()), s.to(a.dtype()), vh.to(a.dtype())};
 }
 
 Tensor svdvals(const Tensor& a) {
+  check_defined("svdvals", a, "a");
   check_matrix("svdvals", a);
   return svd(a, false).s;
 }
 
 EighResult eigh(const Tensor& a, bool upper) {
+  check_defined("eigh", a, "a");
   check_square("eigh", a);
   const auto [w, v] = apply_op(Eigh{upper}, a.to(work_dtype(a.dtype())));
   return {w.to(a.dtype()), v.to(a.dtype())};
 }
 
 Tensor eigvalsh(const Tensor& a, bool upper) {
+  check_defined("eigvalsh", a, "a");
   check_square("eigvalsh", a);
   return eigh(a, upper).eigenvalues;
 }
 
 Tensor solve(const Tensor& a, const Tensor& b) {
+  check_defined("solve", a, "a", b, "b");
   check_square("solve", a);
   check_one_dtype("solve", a, b);
   Shape vectors = a.shape();
@@ -509,6 +517,7 @@ Tensor solve(const Tensor& a, const Tensor& b) {
 
 Tensor solve_triangular(
     const Tensor& a, const Tensor& b, bool upper, bool left, bool unitriangular) {
+  check_defined("solve_triangular", a, "a", b, "b");
   constexpr std::string_view op = "solve_triangular";
   check_square(op, a);
   check_one_dtype(op, a, b);
@@ -523,16 +532,19 @@ Tensor solve_triangular(
 }
 
 Tensor inverse(const Tensor& a) {
+  check_defined("inverse", a, "a");
   check_square("inverse", a);
   return apply_op(Inverse{}, a.to(work_dtype(a.dtype()))).to(a.dtype());
 }
 
 Tensor det(const Tensor& a) {
+  check_defined("det", a, "a");
   check_square("det", a);
   return apply_op(Det{}, a.to(work_dtype(a.dtype()))).to(a.dtype());
 }
 
 SlogdetResult slogdet(const Tensor& a) {
+  check_defined("slogdet", a, "a");
   check_square("slogdet", a);
   const auto [sign, logabsdet] = apply_op(Slogdet{}, a.to(work_dtype(a.dtype())));
   return {sign.detach().to(a.dtype()), logabsdet.to(a.dtype())};
@@ -542,6 +554,7 @@ Tensor matrix_norm(const Tensor& a,
                    std::string_view ord,
                    std::array<int64_t, 2> axes,
                    bool keepdim) {
+  check_defined("matrix_norm", a, "a");
   check<ValueError>(ord == "fro" || ord == "nuc", "matrix_norm: unknown order '", ord,
                     "'; known are 'fro', 'nuc', 1, -1, 2, -2, infinity and -infinity");
   const Tensor x = matrices_last(a, axes);
@@ -549,6 +562,7 @@ Tensor matrix_norm(const Tensor& a,
 }
 
 Tensor matrix_norm(const Tensor& a, double ord, std::array<int64_t, 2> axes, bool keepdim) {
+  check_defined("matrix_norm", a, "a");
   const double size = std::abs(ord);
   check<ValueError>(size == 1 || size == 2 || std::isinf(size), "matrix_norm: unknown order ", ord,
                     "; known are 'fro', 'nuc', 1, -1, 2, -2, infinity and -infinity");

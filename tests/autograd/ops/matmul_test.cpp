@@ -141,6 +141,22 @@ TEST(Linear, KeepsOnlyWhatTheGradientsNeed) {
   EXPECT_THAT(bias.grad().to_vector<double>(), ElementsAre(4, 4));
 }
 
+TEST(Linear, AWeightOfOneAxisIsARow) {
+  const Tensor x = tensor({1, 2, 3, 4, 5, 6}).view({2, 3}).set_requires_grad();
+  const Tensor weight = tensor({1, 0, -2}).set_requires_grad();
+  const Tensor bias = scalar(0.5).set_requires_grad();
+  const Tensor y = linear(x, weight, bias);
+  EXPECT_EQ(y.shape(), (Shape{2}));
+  EXPECT_THAT(y.to_vector<float>(), ::testing::ElementsAre(-4.5, -7.5));
+  sum(y * tensor({1, 2})).backward();
+  EXPECT_THAT(x.grad().to_vector<float>(), ::testing::ElementsAre(1, 0, -2, 2, 0, -4));
+  EXPECT_THAT(weight.grad().to_vector<float>(), ::testing::ElementsAre(9, 12, 15));
+  EXPECT_EQ(bias.grad().item(), 3);
+  EXPECT_EQ(linear(tensor({1, 2, 3}), weight.detach()).shape(), Shape{});
+  EXPECT_THROW(linear(x, weight, tensor({1})), ValueError);
+  EXPECT_THROW(linear(x, tensor({1, 2})), ValueError);
+}
+
 TEST(Linear, GradientsHaveTheShapesOfTheInputs) {
   const Tensor x = numbers({2, 4, 3});
   const Tensor weight = numbers({5, 3});

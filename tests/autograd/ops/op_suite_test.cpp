@@ -340,6 +340,31 @@ TEST_P(OpSuite, ExpandedInputsAreLikeCopies) {
   }
 }
 
+// A tensor that is left out is one that the op can do without, or an error that says which it is.
+TEST_P(OpSuite, UndefinedInputsAreNamed) {
+  for (size_t i = 0; i < samples().size(); ++i) {
+    const OpSample& sample = samples()[i];
+    SCOPED_TRACE(trace(i, sample));
+    for (size_t k = 0; k < sample.inputs.size(); ++k) {
+      TensorList inputs = prepare(sample, kFloat64, Layout::kContiguous, false);
+      inputs[k] = {};
+      try {
+        sample.function(inputs);
+      } catch (const RuntimeError& error) {
+        // The tensor itself where the sample's function begins with one of its methods.
+        EXPECT_THAT(error.what(),
+                    ::testing::MatchesRegex(
+                        "[a-z0-9_]+: the (argument [a-z0-9_.]+.*|tensor) is undefined.*"))
+            << "input " << k;
+      } catch (const Error& error) {
+        // Of grad(): a gradient that is left out is that of one element.
+        EXPECT_THAT(error.what(), ::testing::HasSubstr("so a gradient of that shape must be given"))
+            << "input " << k;
+      }
+    }
+  }
+}
+
 // Inputs and results are let go before backward, and made again. What is to be made again cannot be
 // changed in place, which the op says.
 TEST_P(OpSuite, ResultsThatAreMadeAgainHaveTheSameBits) {

@@ -116,7 +116,7 @@ TEST(Rope, Errors) {
   EXPECT_THROW(rope_table(5, 4, {.seq_len_interpolation_factor = 0}), ValueError);
   EXPECT_THROW(rope_table(5, 4, {.dtype = kBFloat16}), TypeError);
   const Tensor x = zeros({1, 1, 2, 4});
-  EXPECT_THROW(rope(x, {}), ValueError);
+  EXPECT_THROW(rope(x, {}), RuntimeError);
   EXPECT_THROW(rope(x, rope_table(5, 4, {.dtype = kFloat64})), TypeError);
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,67 @@ TEST(ScalarDtype, IntegersKeepIntegers) {
     EXPECT_THAT(clamp(x, 2).to_vector<int64_t>(), ElementsAre(2, 2, 3));
     EXPECT_EQ((x / 2).dtype(), kFloat32);  // true division
   }
+}
+
+// A double has 53 bits.
+TEST(ScalarDtype, LongIntegersAreExact) {
+  const int64_t big = (int64_t{1} << 53) + 1;
+  const Tensor zero = tensor(std::vector<int64_t>{0}, {1});
+  const Tensor two = tensor(std::vector<int64_t>{big, big - 1}, {2});
+  const auto numbers = [](const Tensor& x) { return x.to_vector<int64_t>(); };
+  EXPECT_THAT(numbers(zero + big), ElementsAre(big));
+  EXPECT_THAT(numbers(big + zero), ElementsAre(big));
+  EXPECT_THAT(numbers(zero - big), ElementsAre(-big));
+  EXPECT_THAT(numbers(big - two), ElementsAre(0, 1));
+  EXPECT_THAT(numbers(two - two.at({0})), ElementsAre(0, -1));
+  EXPECT_THAT(numbers((zero + 3) * big), ElementsAre(3 * big));
+  EXPECT_THAT(numbers(pow(big, zero + 1)), ElementsAre(big));
+  EXPECT_THAT(numbers(clamp(zero, big, big + 2)), ElementsAre(big));
+  EXPECT_THAT(numbers(clamp(two, 0, big - 1)), ElementsAre(big - 1, big - 1));
+  EXPECT_THAT(numbers(floor_divide(two, big)), ElementsAre(1, 0));
+  EXPECT_THAT(numbers(remainder(two, big)), ElementsAre(0, big - 1));
+  EXPECT_THAT(numbers(masked_fill(two, eq(two, big), big + 2)), ElementsAre(big + 2, big - 1));
+  EXPECT_THAT(eq(two, big).to_vector<bool>(), ElementsAre(true, false));
+  EXPECT_THAT(ne(two, big).to_vector<bool>(), ElementsAre(false, true));
+  EXPECT_THAT(lt(two, big).to_vector<bool>(), ElementsAre(false, true));
+  EXPECT_THAT(le(two, big - 1).to_vector<bool>(), ElementsAre(false, true));
+  EXPECT_THAT(gt(two, big - 1).to_vector<bool>(), ElementsAre(true, false));
+  EXPECT_THAT(ge(two, big).to_vector<bool>(), ElementsAre(true, false));
+  const Tensor changed = zero.clone();
+  changed += big;
+  EXPECT_THAT(numbers(changed), ElementsAre(big));
+  changed -= big - 1;
+  EXPECT_THAT(numbers(changed), ElementsAre(1));
+  EXPECT_THAT(numbers(fill_(changed, big)), ElementsAre(big));
+  EXPECT_THAT(numbers(clamp_(changed, 0, big - 2)), ElementsAre(big - 2));
+  changed.index_put_({0}, big);
+  EXPECT_THAT(numbers(changed), ElementsAre(big));
+}
+
+TEST(ScalarDtype, NumbersBeyondASmallDtypeAreComparedAsTheyAre) {
+  for (const DType dtype : {kInt8, kUInt8, kInt32}) {
+    const int64_t most = dtype == kInt8 ? 127 : dtype == kUInt8 ? 255 : 2147483647;
+    const Tensor x = scalar(most, dtype);
+    EXPECT_EQ(eq(x, most + 1).item(), 0) << name_of(dtype);
+    EXPECT_EQ(lt(x, most + 1).item(), 1) << name_of(dtype);
+    EXPECT_EQ(ge(x, most).item(), 1) << name_of(dtype);
+    EXPECT_EQ(gt(x, -most - 2).item(), 1) << name_of(dtype);
+  }
+}
+
+// As in PyTorch: NaN neither wins nor loses.
+TEST(ScalarDtype, BothOperandsOfAnExtremumGetTheGradientOfNan) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor a = tensor({nan, 1, nan, 2, 3}).set_requires_grad();
+  const Tensor b = tensor({1, nan, nan, 2, 1}).set_requires_grad();
+  sum(maximum(a, b)).backward();
+  EXPECT_THAT(a.grad().to_vector<float>(), ElementsAre(1, 1, 1, 0.5, 1));
+  EXPECT_THAT(b.grad().to_vector<float>(), ElementsAre(1, 1, 1, 0.5, 0));
+  a.set_grad({});
+  b.set_grad({});
+  sum(minimum(a, b)).backward();
+  EXPECT_THAT(a.grad().to_vector<float>(), ElementsAre(1, 1, 1, 0.5, 0));
+  EXPECT_THAT(b.grad().to_vector<float>(), ElementsAre(1, 1, 1, 0.5, 1));
 }
 
 TEST(ScalarDtype, FloatingTensorsKeepTheirs) {

@@ -124,7 +124,7 @@ TEST(Backward, Errors) {
               HasSubstr("is float32 [1], the tensor float32 [2]"));
   EXPECT_THAT(message_of<TypeError>([&] { (x * x).backward(ones({2}, kFloat64)); }),
               HasSubstr("float64"));
-  EXPECT_THAT(message_of<ValueError>([&] { backward(TensorList{Tensor()}); }),
+  EXPECT_THAT(message_of<RuntimeError>([&] { backward(TensorList{Tensor()}); }),
               HasSubstr("undefined"));
   EXPECT_FALSE(x.grad().defined());
 }
@@ -212,8 +212,8 @@ TEST(Grad, Errors) {
   const Tensor x = leaf({3});
   EXPECT_THAT(message_of<RuntimeError>([&] { grad(sum(x), {tensor({1})}); }),
               HasSubstr("does not require a gradient"));
-  EXPECT_THROW(grad(sum(x), {Tensor()}), ValueError);
-  EXPECT_THAT(message_of<ValueError>([&] { grad(Tensor(), {x}); }), HasSubstr("undefined"));
+  EXPECT_THROW(grad(sum(x), {Tensor()}), RuntimeError);
+  EXPECT_THAT(message_of<RuntimeError>([&] { grad(Tensor(), {x}); }), HasSubstr("undefined"));
   EXPECT_THROW(grad(sum(tensor({1})), {x}), RuntimeError);
 }
 

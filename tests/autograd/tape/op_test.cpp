@@ -76,7 +76,20 @@ struct Parts {
 
 struct NoDerivative {
   static constexpr OpName name = "test_no_derivative";
+  static constexpr bool differentiable = false;
   Tensor forward(const Tensor& x) { return x * 2; }
+};
+
+// Names need not note where the op is written.
+struct NamedByView {
+  static constexpr std::string_view name = "test_named_by_view";
+  Tensor forward(const Tensor& x) { return x * 2; }
+  Tensor backward(const Tensor& dy) const { return dy * 2; }
+};
+struct NamedByText {
+  static constexpr const char* name = "test_named_by_text";
+  Tensor forward(const Tensor& x) { return x * 3; }
+  Tensor backward(const Tensor& dy) const { return dy * 3; }
 };
 
 struct Identity {
@@ -235,6 +248,15 @@ TEST(Registry, KnowsOpsOfUsersAndOfTheLibrary) {
   EXPECT_THAT(names, Contains("mul"));
   EXPECT_THAT(names, Contains("test_no_derivative"));
   EXPECT_THAT(differentiable, Not(Contains("test_no_derivative")));
+}
+
+TEST(Op, ANameMayBeAnyText) {
+  const Tensor x = leaf({1, 2});
+  sum(apply_op(NamedByView{}, x) + apply_op(NamedByText{}, x)).backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(5, 5));
+  EXPECT_EQ(grad_fn(apply_op(NamedByText{}, x))->name(), "test_named_by_text");
+  ASSERT_NE(find_op("test_named_by_view"), nullptr);
+  EXPECT_TRUE(find_op("test_named_by_view")->differentiable);
 }
 
 TEST(RegistryDeathTest, ANameIsTakenOnce) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "autograd/ops/shape_ops.h"
@@ -33,6 +34,53 @@ TEST(Tensor, HandlesShareTheTensor) {
   b.data<float>()[4] = 40;
   EXPECT_EQ(a.at({1, 1}), 40);
   EXPECT_EQ(std::string(describe(a)), "float32 [2, 3]");
+}
+
+TEST(Tensor, MethodsOfAnUndefinedOneNameThemselves) {
+  const Tensor none;
+  const auto refuses = [](const std::string& name, const std::function<void()>& call) {
+    EXPECT_THAT(message_of<RuntimeError>(call), HasSubstr(name + ": the tensor is undefined"));
+  };
+  refuses("shape", [&] { none.shape(); });
+  refuses("strides", [&] { none.strides(); });
+  refuses("dtype", [&] { none.dtype(); });
+  refuses("dim", [&] { none.dim(); });
+  refuses("numel", [&] { none.numel(); });
+  refuses("is_contiguous", [&] { none.is_contiguous(); });
+  refuses("offset", [&] { none.offset(); });
+  refuses("storage", [&] { none.storage(); });
+  refuses("raw", [&] { none.raw(); });
+  refuses("requires_grad", [&] { none.requires_grad(); });
+  refuses("version", [&] { none.version(); });
+  refuses("bump_version", [&] { none.bump_version(); });
+  for (const auto& call : std::vector<std::function<void()>>{
+           [&] { none.data<float>(); }, [&] { none.item(); }, [&] { none.at({0}); },
+           [&] { none.to_vector<float>(); }, [&] { none.size(0); }, [&] { alias(none); }}) {
+    EXPECT_THROW(call(), RuntimeError);
+  }
+  EXPECT_EQ(none.impl(), nullptr);
+  EXPECT_TRUE(none.is_same(Tensor()));
+}
+
+TEST(Tensor, ItemsOfIntegersAreExact) {
+  const int64_t big = (int64_t{1} << 53) + 1;
+  const Tensor x = tensor(std::vector<int64_t>{big, -big}, {2});
+  EXPECT_EQ(static_cast<int64_t>(x.at({0})), big);
+  EXPECT_EQ(x.at({1}), -big);
+  EXPECT_NE(x.at({0}), big - 1);
+  EXPECT_GT(x.at({0}), big - 1);
+  EXPECT_LT(x.at({1}), 1 - big);
+  EXPECT_NE(x.at({0}), tensor(std::vector<int64_t>{big - 1}, {}).item());
+  EXPECT_EQ(scalar(big, kInt64).item(), big);
+  EXPECT_EQ(full({2}, -big, kInt64).at({1}), -big);
+  EXPECT_EQ(arange(big, big + 3).to_vector<int64_t>(),
+            (std::vector<int64_t>{big, big + 1, big + 2}));
+  EXPECT_EQ(arange(big, big - 4, -3).to_vector<int64_t>(), (std::vector<int64_t>{big, big - 3}));
+  const double real = tensor({1.5F}).item();
+  EXPECT_EQ(real, 1.5);
+  EXPECT_EQ(static_cast<int64_t>(tensor({1.5F}).item()), 1);
+  EXPECT_EQ(concat(x.at({0}), " ", tensor({1.5F}).item()), "9007199254740993 1.5");
+  EXPECT_THROW(full({}, std::numeric_limits<uint64_t>::max(), kInt64), ValueError);
 }
 
 TEST(Tensor, Sizes) {

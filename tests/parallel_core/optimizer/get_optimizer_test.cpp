@@ -96,6 +96,33 @@ TEST(GetOptimizer, OwnGroupsScaleTheSchedule) {
             0);
 }
 
+// Groups as PyTorch's users write them: a weight_decay of 0.0 is none, and stays so.
+TEST(GetOptimizer, AWeightDecayOfZeroIsNone) {
+  testing::Trainer plain(small_config(kDecay));
+  const AllConfig config = small_config(kDecay);
+  const auto model = get_model(config);
+  std::vector<optim::ParamGroup> groups(2);
+  groups[0].weight_decay = 0.2;
+  groups[1].weight_decay = 0.0;
+  for (const auto& [name, parameter] : model->named_parameters()) {
+    groups[parameter->flags().decay ? 0 : 1].params.push_back(*parameter);
+  }
+  const auto optimizer = get_optimizer(config, *model, groups);
+  const auto schedule = get_optimizer_param_scheduler(config, 1);
+  TrainOneStepCell cell(*model, *optimizer, *schedule, config);
+  const std::vector<data::Batch> batches = {testing::make_batch(config, 2)};
+  for (int step = 0; step < 2; ++step) {
+    cell(batches);
+    plain.cell(batches);
+  }
+  EXPECT_EQ(optimizer->param_groups()[0].weight_decay, 0.2);
+  EXPECT_EQ(optimizer->param_groups()[1].weight_decay, 0);
+  const auto usual = get_logical_state(*plain.model);
+  for (const auto& [name, value] : get_logical_state(*model)) {
+    EXPECT_TRUE(testing::same_bits(value, usual.at(name))) << name;
+  }
+}
+
 // With and without stages, whole and in pieces.
 TEST(GetOptimizer, OwnGroupsInEveryLayout) {
   const auto weights = [](const AllConfig& config, int64_t ranks, const State& start = {}) {
@@ -167,6 +194,8 @@ TEST(GetOptimizer, BadGroups) {
               HasSubstr("param group 1: holds a tensor float32 [2] that is no parameter"));
   EXPECT_THAT(refused([](auto& groups) { groups[2].lr = 0.5; }),
               HasSubstr("param group 2: lr 0.5 would be overwritten"));
+  EXPECT_THAT(refused([](auto& groups) { groups[2].lr = 0.0; }),
+              HasSubstr("param group 2: lr 0 would be overwritten"));
   EXPECT_THAT(refused([](auto& groups) { groups[2].weight_decay = 0.5; }),
               HasSubstr("param group 2: weight_decay 0.5 would be overwritten"));
 }

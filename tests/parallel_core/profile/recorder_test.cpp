@@ -17,6 +17,7 @@ namespace {
 
 struct Throws {
   static constexpr OpName name = "recorder_test_throws";
+  static constexpr bool differentiable = false;
   Tensor forward(const Tensor& /*x*/) { throw std::runtime_error("as it should"); }
 };
 
