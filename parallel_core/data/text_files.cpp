@@ -79,8 +79,6 @@ constexpr Disguise kDisguises[] = {
     {"\xFE\xFF"sv, "is UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 FILE > NEW"},
     {"MMIDIDX"sv, "is the index of a data set",
      "its path without .idx is what dataset_config.data_path takes"},
-    {"version https://git-lfs"sv, "is a pointer of Git LFS, not the file",
-     "fetch the file first: git lfs pull"},
 };
 
 // What else a name can say of bytes that are no text.

@@ -45,7 +45,7 @@ TEST_F(ForeignFolders, PointersOfGitLfs) {
   const std::string pointer =
       "version https://git-lfs.github.com/spec/v1\n"
       "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
-  for (const char* name : {"model.safetensors"}) {
+  for (const char* name : {"model.safetensors", "config.json"}) {
     copy("model", "lfs");
     dir_.write(std::string("lfs/") + name, pointer);
     expect_refused("--checkpoint lfs",

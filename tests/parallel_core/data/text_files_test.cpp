@@ -139,7 +139,6 @@ TEST_F(TextFilesTest, WhatIsNoTextIsRefusedWithWhatHelps) {
       {string("ARROW1\0\0", 8), "Arrow"},
       {string("\xFF\xFF\xFF\xFF\x10\0\0\0..", 10), "Arrow"},
       {"\xD0\xCF\x11\xE0\xA1\xB1\x1A\xE1", "old Office"},
-      {"version https://git-lfs.github.com/spec/v1\noid", "git lfs pull"},
       {string("h\0i\0 \0t\0h\0e\0r\0e\0", 16), "iconv -f UTF-16LE"},
       {tar, "tar xf "},
       {noise, "bytes that no text has"},
@@ -166,6 +165,8 @@ TEST_F(TextFilesTest, WhatIsNoTextIsRefusedWithWhatHelps) {
                    "NEW.txt " +
                    dir_.file("FILE.docx"));
   EXPECT_ERROR(check_text(noise, "t.br"), ValueError, "brotli -d -k ");
+  EXPECT_ERROR(check_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), IoError,
+               "git lfs pull");
   // Texts: Chinese, with a stray byte, with a form feed, of one byte, empty.
   std::string chinese;
   for (int i = 0; i < 30000; ++i) {  // the 64 KiB that are looked at end inside a character
