@@ -89,6 +89,13 @@ ResumedRun resumed_run(const std::string& path, const std::string& model_type) {
                  "--config_path FILE --set training_config.resume_training=True");
   const AllConfig own = init_configs_from_yaml(run.config_path, {.model_type = model_type});
   run.overrides = moved_paths(own, own.training_config.output_dir, folder.string());
+  // A checkpoint of its own that an earlier start went back to: since then there are later ones.
+  const auto is_start = [](const std::string& text) {
+    return text.starts_with("training_config.load_checkpoint=");
+  };
+  if (std::erase_if(run.overrides, is_start) > 0) {
+    run.overrides.push_back(override_of("training_config.load_checkpoint", ""));
+  }
   run.overrides.push_back(override_of(kOutputKey, folder.string()));
   run.overrides.push_back(concat("training_config.resume_training=",
                                  is_checkpoint ? given.filename().string() : "True"));

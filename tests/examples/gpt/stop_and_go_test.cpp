@@ -421,8 +421,8 @@ TEST_F(StopAndGo, AMovedFolderGoesOnWhereItLies) {
   }
 }
 
-// What the run has in its own folder has moved with it.
-TEST_F(StopAndGo, AMovedFolderFindsWhatLiesInIt) {
+// Also where the run has once gone back to a checkpoint of its own.
+TEST_F(StopAndGo, AMovedFolderGoesOnWithItsLatestCheckpoint) {
   ASSERT_EQ(train(set_training("training_iters", "4")), 0) << said();
   ASSERT_EQ(train(kResume + set_training("training_iters", "6") +
                   set_training("load_checkpoint", "./output/checkpoint/step_00000004")),
@@ -430,7 +430,7 @@ TEST_F(StopAndGo, AMovedFolderFindsWhatLiesInIt) {
       << said();
   fs::rename(dir_.file("output"), dir_.file("moved"));
   ASSERT_EQ(pretrain("--resume moved/ --set training_config.training_iters=8"), 0) << said();
-  EXPECT_THAT(out_, HasSubstr("going on after step 4 with moved/checkpoint/step_00000004"));
+  EXPECT_THAT(out_, HasSubstr("going on after step 6 with moved/checkpoint/step_00000006"));
   EXPECT_FALSE(exists("output"));
 }
 
