@@ -83,7 +83,7 @@ TEST(GetOptimizer, OwnGroupsScaleTheSchedule) {
   ASSERT_EQ(result.lr.size(), 3U);
   EXPECT_DOUBLE_EQ(result.lr[0], 0.01);
   EXPECT_DOUBLE_EQ(result.lr[2], 0.001);
-  EXPECT_DOUBLE_EQ(optimizer->param_groups()[1].weight_decay, 0.1);
+  EXPECT_DOUBLE_EQ(optimizer->param_groups()[1].weight_decay.value(), 0.1);
   const auto own = get_logical_state(*model);
   const auto usual = get_logical_state(*plain.model);
   // AdamW is linear in its rate: a tenth of the usual step, decay included.

@@ -167,7 +167,7 @@ TEST(MuonGroups, MatricesAndTheRest) {
   ASSERT_EQ(muon->param_groups().size(), 3U);
   size_t matrices = 0;
   for (const optim::ParamGroup& group : muon->param_groups()) {
-    EXPECT_DOUBLE_EQ(group.lr, group.adamw ? 0.002 : 0.01);
+    EXPECT_DOUBLE_EQ(group.lr.value(), group.adamw ? 0.002 : 0.01);
     for (const std::string& name : group.names) {
       const bool is_layer_weight = name.find("layers.") != std::string::npos &&
                                    name.find("weight") != std::string::npos &&
