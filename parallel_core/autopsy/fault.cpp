@@ -108,8 +108,8 @@ bool comes_before(const Fault& a, const Fault& b) {
     }
   };
   const auto key = [&](const Fault& fault) {
-    return std::tuple(strength(fault), -fault.growth, fault.micro_batch, fault.in_backward,
-                      fault.stage_order, fault.number, fault.rank);
+    return std::tuple(strength(fault), fault.micro_batch, fault.in_backward, fault.stage_order,
+                      fault.number, fault.rank);
   };
   return key(a) < key(b);
 }
@@ -140,42 +140,61 @@ std::optional<Fault> fault_of_bad_values(const TraceSide& side) {
   return fault;
 }
 
-std::optional<Fault> fault_of_growth(const TraceSide& side, const StepTrace& reference) {
-  // Micro-batches run the same ops: the largest of any of them is what is usual.
-  std::map<std::tuple<bool, int64_t, int64_t>, std::pair<std::string_view, double>> usual;
-  for (const TracedOp& op : reference.ops()) {
-    auto& [name, largest] = usual[{op.in_backward, op.chunk, op.number}];
-    name = op.op;
-    largest = std::max(largest, op.largest_output);
+namespace {
+
+// How much larger an op's values are than in the same op of another step.
+class Growths {
+ public:
+  explicit Growths(const StepTrace& reference) {
+    // Micro-batches run the same ops: the largest of any of them is what is usual.
+    for (const TracedOp& op : reference.ops()) {
+      auto& [name, largest] = usual_[{op.in_backward, op.chunk, op.number}];
+      name = op.op;
+      largest = std::max(largest, op.largest_output);
+    }
   }
-  const auto growth_of = [&](const TracedOp& op) {
-    const auto found = usual.find({op.in_backward, op.chunk, op.number});
-    const bool known = found != usual.end() && found->second.first == op.op &&
+  double of(const TracedOp& op) const {
+    const auto found = usual_.find({op.in_backward, op.chunk, op.number});
+    const bool known = found != usual_.end() && found->second.first == op.op &&
                        found->second.second > 0 && op.pass != OpPass::kAgain;
     return known ? op.largest_output / found->second.second : 0.0;
-  };
-  const std::vector<TracedOp>& ops = side.trace.ops();
-  for (const bool backward : {false, true}) {
-    double most = kLeastGrowth;
-    int64_t micro_batch = -1;
-    for (const TracedOp& op : ops) {
-      if (op.in_backward == backward && growth_of(op) > most) {
-        most = growth_of(op);
-        micro_batch = op.micro_batch;
-      }
+  }
+
+ private:
+  std::map<std::tuple<bool, int64_t, int64_t>, std::pair<std::string_view, double>> usual_;
+};
+
+}  // namespace
+
+GrowthPeaks growth_peaks(const TraceSide& side, const StepTrace& reference) {
+  const Growths growths(reference);
+  GrowthPeaks peaks;
+  for (const TracedOp& op : side.trace.ops()) {
+    GrowthPeak& peak = op.in_backward ? peaks.backward : peaks.forward;
+    if (const double growth = growths.of(op); growth > peak.growth) {
+      peak = {.growth = growth, .micro_batch = op.micro_batch};
     }
-    for (size_t i = 0; i < ops.size() && micro_batch >= 0; ++i) {
-      const TracedOp& op = ops[i];
-      if (op.in_backward == backward && op.micro_batch == micro_batch &&
-          growth_of(op) >= std::sqrt(most)) {
-        Fault fault = fault_at(side, i);
-        fault.kind = FaultKind::kGrew;
-        fault.growth = growth_of(op);
-        if (op.largest_at >= 0) {
-          locate(fault, side, op.shape, op.largest_at);
-        }
-        return fault;
+  }
+  return peaks;
+}
+
+std::optional<Fault> fault_of_growth(const TraceSide& side,
+                                     const StepTrace& reference,
+                                     bool in_backward,
+                                     const GrowthPeak& peak) {
+  const Growths growths(reference);
+  const std::vector<TracedOp>& ops = side.trace.ops();
+  for (size_t i = 0; i < ops.size() && peak.micro_batch >= 0; ++i) {
+    const TracedOp& op = ops[i];
+    if (op.in_backward == in_backward && op.micro_batch == peak.micro_batch &&
+        growths.of(op) >= std::sqrt(peak.growth)) {
+      Fault fault = fault_at(side, i);
+      fault.kind = FaultKind::kGrew;
+      fault.growth = growths.of(op);
+      if (op.largest_at >= 0) {
+        locate(fault, side, op.shape, op.largest_at);
       }
+      return fault;
     }
   }
   return std::nullopt;

@@ -80,7 +80,7 @@ struct Fault {
 inline constexpr size_t kOpsBefore = 20;
 
 /// True if `a` says more of where it began than `b`: sources before what was received, then what
-/// one process would come to first; of growth the larger one.
+/// one process would come to first.
 bool comes_before(const Fault& a, const Fault& b);
 
 /// A trace of the current rank, and what it is of.
@@ -96,12 +96,32 @@ struct TraceSide {
 /// What the trace says; nothing where all was finite.
 std::optional<Fault> fault_of_bad_values(const TraceSide& side);
 
-/// Of a step whose values are finite: which ops made larger ones than in `reference`, a trace of
-/// other data with the same weights. Named is the first op, in the forward passes or if those have
-/// not grown in the backward ones, whose growth reaches the square root of the largest, in the
-/// micro-batch of the largest. Nothing where no value has grown by more than kLeastGrowth.
-std::optional<Fault> fault_of_growth(const TraceSide& side, const StepTrace& reference);
+/// What has grown by less is not looked at.
 inline constexpr double kLeastGrowth = 1.05;
+
+/// The largest growth of an op's values, and the micro-batch in which it was; -1: nothing has grown
+/// by more than kLeastGrowth.
+struct GrowthPeak {
+  double growth = kLeastGrowth;
+  int64_t micro_batch = -1;
+};
+/// Those of the ranks' own ops in the forward passes and in the backward ones.
+struct GrowthPeaks {
+  GrowthPeak forward;
+  GrowthPeak backward;
+};
+
+/// Of a step whose values are finite: by how much this rank's ops made larger ones than in
+/// `reference`, a trace of other data with the same weights.
+GrowthPeaks growth_peaks(const TraceSide& side, const StepTrace& reference);
+
+/// The first op of this rank, in the passes of that direction and in the peak's micro-batch, whose
+/// growth reaches the square root of the peak's. The peak is that of all stages of the pipeline, so
+/// that they name what one process does. Nothing where none of the rank's ops does.
+std::optional<Fault> fault_of_growth(const TraceSide& side,
+                                     const StepTrace& reference,
+                                     bool in_backward,
+                                     const GrowthPeak& peak);
 
 /// Fills in what the fault's row and position of its micro-batch, as far as they are known, say:
 /// token, sample, documents.

@@ -154,6 +154,36 @@ void place_spike(Fault& fault,
   }
 }
 
+// The largest growth on any rank of the job, in the forward passes or if those have not grown in
+// the backward ones, decides the micro-batch and the bound. Micro-batches of other data-parallel
+// ranks are others. Collective over the job.
+std::optional<Fault> fault_of_growth(const autopsy::TraceSide& side,
+                                     const autopsy::StepTrace& reference) {
+  const int64_t own_data_rank =
+      model_parallel_is_initialized() ? get_data_parallel_rank() : int64_t{0};
+  const autopsy::GrowthPeaks own = autopsy::growth_peaks(side, reference);
+  const Json told = {own_data_rank, own.forward.growth, own.forward.micro_batch,
+                     own.backward.growth, own.backward.micro_batch};
+  autopsy::GrowthPeak peaks[2];
+  int64_t data_ranks[2] = {0, 0};
+  for (const std::string& text : all_gather_text(all_ranks_of_job(), told.dump())) {
+    const Json rank = Json::parse(text);
+    for (const size_t backward : {0, 1}) {
+      const autopsy::GrowthPeak peak{.growth = rank.at(1 + 2 * backward),
+                                     .micro_batch = rank.at(2 + 2 * backward)};
+      if (peak.micro_batch >= 0 && peak.growth > peaks[backward].growth) {
+        peaks[backward] = peak;
+        data_ranks[backward] = rank.at(0);
+      }
+    }
+  }
+  const bool in_backward = peaks[0].micro_batch < 0;
+  const size_t chosen = in_backward ? 1 : 0;
+  return data_ranks[chosen] == own_data_rank
+             ? autopsy::fault_of_growth(side, reference, in_backward, peaks[chosen])
+             : std::nullopt;
+}
+
 std::optional<Fault> own_fault(const autopsy::StepTrace& trace,
                                const autopsy::StepTrace* reference,
                                const autopsy::KnownParameters& parameters,
@@ -171,7 +201,7 @@ std::optional<Fault> own_fault(const autopsy::StepTrace& trace,
   if (!options.is_spike) {
     fault = autopsy::fault_of_bad_values(side);
   } else if (reference != nullptr) {
-    fault = autopsy::fault_of_growth(side, *reference);
+    fault = fault_of_growth(side, *reference);
     if (fault) {
       place_spike(*fault, trace, step, model);
     }

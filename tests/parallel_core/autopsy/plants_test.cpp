@@ -327,17 +327,38 @@ void prepare_token(nn::Module& model) {
   }
 }
 
+PlantedStep spike() {
+  return {.overrides = with(kSpikes),
+          .micro_batches = 2,
+          .good_steps = 6,
+          .hidden_token = 30,
+          .prepare = prepare_token,
+          .spoil_data = [](std::vector<data::Batch>& batches) {
+            for (size_t i = 8; i < 16; ++i) {
+              batches[1].tokens[i] = 30;
+            }
+          }};
+}
+
+// The last stage's own values grow most, at the loss; what one process names is on the first.
+TEST(Plants, ASpikeIsNamedAlikeInAPipeline) {
+  const Fault alone = found(spike()).fault;
+  PlantedStep staged = spike();
+  staged.overrides.push_back("parallel_config.pipeline_model_parallel_size=2");
+  staged.ranks = 2;
+  staged.sizes = {.pipeline_model_parallel_size = 2};
+  const Fault fault = found(staged).fault;
+  EXPECT_EQ(fault.kind, FaultKind::kGrew);
+  EXPECT_EQ(fault.op.op, alone.op.op);
+  EXPECT_EQ(fault.op.module, alone.op.module);
+  EXPECT_EQ(fault.micro_batch, alone.micro_batch);
+  EXPECT_EQ(fault.sample, alone.sample);
+  EXPECT_NEAR(fault.growth, alone.growth, 1e-3 * alone.growth);
+  EXPECT_EQ(fault.rank, 0);
+}
+
 TEST(Plants, ASpikeOfOneBadSample) {
-  const StepFindings findings = found({.overrides = with(kSpikes),
-                                       .micro_batches = 2,
-                                       .good_steps = 6,
-                                       .hidden_token = 30,
-                                       .prepare = prepare_token,
-                                       .spoil_data = [](std::vector<data::Batch>& batches) {
-                                         for (size_t i = 8; i < 16; ++i) {
-                                           batches[1].tokens[i] = 30;
-                                         }
-                                       }});
+  const StepFindings findings = found(spike());
   EXPECT_FALSE(findings.transient);
   EXPECT_EQ(findings.fault.kind, FaultKind::kGrew);
   EXPECT_EQ(findings.fault.op.op, "embedding");

@@ -72,6 +72,25 @@ TEST(TrainOneStepCell, HowMicroBatchesAddUp) {
   }
 }
 
+// Only how the weights of tokens compare counts, also where they sum to less than 1.
+TEST(TrainOneStepCell, AMeanDoesNotDependOnTheSizeOfTheWeights) {
+  const std::vector<data::Batch> batches = uneven(testing::small_config());
+  std::vector<data::Batch> light = batches;
+  for (data::Batch& batch : light) {
+    for (float& weight : batch.loss_mask) {
+      weight /= 128;
+    }
+  }
+  for (const std::string per_token : {"False", "True"}) {
+    const Overrides overrides = {kTraining + "calculate_per_token_loss=" + per_token};
+    const Gradients expected = gradients_of(batches, overrides);
+    const Gradients found = gradients_of(light, overrides);
+    EXPECT_NEAR(found.result.loss, expected.result.loss, 1e-6 * expected.result.loss);
+    EXPECT_DOUBLE_EQ(found.result.loss_tokens, 19.0 / 128);
+    testing::expect_states_close(found.tensors, expected.tensors, 2e-6);
+  }
+}
+
 TEST(TrainOneStepCell, AccumulatedMicroBatchesAreOneBatch) {
   const AllConfig config = testing::small_config();
   data::Batch whole = make_batch(config, 4);
