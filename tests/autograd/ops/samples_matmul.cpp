@@ -105,7 +105,9 @@ OP_SAMPLES(linear) {
   add_large(fn, {randn({20, 40, 50}), randn({60, 50}), randn({60})}).threads_may_round();
 
   add_error<ValueError>(fn, {randn({4, 3}), randn({2, 4}), randn({2})}, "linear: the last axis");
-  add_error<ValueError>(fn, {randn({4, 3}), randn({3}), randn({2})}, "weight must be [out, in]");
+  add_error<ValueError>(fn, {randn({4, 3}), randn({3}), randn({2})},
+                        "a weight of one axis, [3], takes a bias without axes");
+  add_error<ValueError>(fn, {randn({4, 3}), randn({2, 3, 3}), randn({2})}, "weight must be");
   add_error<ValueError>(fn, {randn({4, 3}), randn({2, 3}), randn({3})}, "linear: bias [3]");
   add_error<ValueError>(fn, {randn({}), randn({2, 3}), randn({2})}, "linear: the last axis");
   add_error<TypeError>(fn, {randn({4, 3}), integers({2, 3}, 5), randn({2})}, "dtypes differ");
