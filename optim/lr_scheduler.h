@@ -9,8 +9,8 @@
 namespace tapestry::optim {
 
 /// A schedule is a function of how far training is. `applied` counts updates that changed weights,
-/// `seen` all steps including those skipped for an overflow or for their data, `skipped` the
-/// latter, which no schedule counts.
+/// `seen` all steps including those skipped for an overflow or for their data, `skipped` those of
+/// them that no schedule counts.
 class Schedule {
  public:
   struct Position {

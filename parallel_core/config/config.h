@@ -74,6 +74,7 @@ struct TrainingConfig {
   std::optional<double> loss_scale_value;
   std::optional<int64_t> loss_scale_factor;
   std::optional<int64_t> loss_scale_window;
+  bool schedule_counts_overflows = false;
   std::string loss_reduction = "mean";
   bool calculate_per_token_loss = false;
   std::optional<int64_t> gradient_accumulation_steps;  // resolved: part of micro_batch_num
@@ -537,7 +538,7 @@ struct OptimizerConfig {
   int64_t lr_warmup_iters = 0;
   int64_t lr_warmup_samples = 0;
   std::optional<double> lr_warmup_fraction;
-  double lr_warmup_init = 0.0;
+  std::optional<double> lr_warmup_init;  // a step's share of learning_rate
   double min_lr = 0.0;
   bool use_checkpoint_opt_param_scheduler = true;
   bool override_opt_param_scheduler = false;

@@ -68,9 +68,9 @@ void check_decay(Resolution& r) {
             concat("is ", number_text(optimizer.min_lr), ", more than learning_rate ",
                    number_text(optimizer.learning_rate)));
   }
-  if (optimizer.lr_warmup_init > optimizer.learning_rate) {
+  if (optimizer.lr_warmup_init.value_or(0) > optimizer.learning_rate) {
     r.error("optimizer_config.lr_warmup_init",
-            concat("is ", number_text(optimizer.lr_warmup_init), ", more than learning_rate ",
+            concat("is ", number_text(*optimizer.lr_warmup_init), ", more than learning_rate ",
                    number_text(optimizer.learning_rate)));
   }
   check_units(r);

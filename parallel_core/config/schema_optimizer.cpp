@@ -232,7 +232,8 @@ constexpr Key kKeys[] = {
     {.name = "lr_warmup_init",
      .field = f<&O::lr_warmup_init>,
      .check = at_least(0),
-     .doc = "Learning rate at the start of warm-up."},
+     .doc = "Learning rate of the first step of a warm-up. null: `learning_rate` divided by the "
+            "steps of the warm-up, so that the first update changes something; 0 is 0."},
     {.name = "min_lr",
      .field = f<&O::min_lr>,
      .check = at_least(0),

@@ -265,6 +265,11 @@ constexpr Key kKeys[] = {
      .doc = "Bad steps that an output folder keeps as capsule/step_N, with weights and data, with "
             "`autopsy`; of later ones only the log tells. From the fourth in a row on they are not "
             "run again."},
+    {.name = "schedule_counts_overflows",
+     .field = f<&T::schedule_counts_overflows>,
+     .doc = "Whether a step with a gradient that is not finite, which updates nothing, moves the "
+            "schedules of learning rate and weight decay, as in MindFormers. False: they wait, as "
+            "in Megatron."},
     {.name = "fp16",
      .field = f<&T::fp16>,
      .doc = "Compute in float16: sets `model_config.compute_dtype`."},

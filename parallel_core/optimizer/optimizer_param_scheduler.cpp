@@ -60,8 +60,9 @@ void check_options(const SchedulerOptions& o, const ScheduleLengths& l) {
   check<ValueError>(o.min_lr >= 0, "min_lr must not be negative, got ", o.min_lr);
   check<ValueError>(o.min_lr <= o.learning_rate, "min_lr ", o.min_lr, " is above learning_rate ",
                     o.learning_rate);
-  check<ValueError>(o.lr_warmup_init >= 0 && o.lr_warmup_init <= o.learning_rate, "lr_warmup_init ",
-                    o.lr_warmup_init, " must lie between 0 and learning_rate ", o.learning_rate);
+  const double init = o.lr_warmup_init.value_or(0);
+  check<ValueError>(init >= 0 && init <= o.learning_rate, "lr_warmup_init ", init,
+                    " must lie between 0 and learning_rate ", o.learning_rate);
   check<ValueError>(l.decay > 0, "lr_decay_iters or lr_decay_samples must be above 0, got ",
                     l.decay, " samples");
   check<ValueError>(l.warmup >= 0 && l.warmup < l.decay, "lr_warmup_iters or lr_warmup_samples (",
@@ -154,9 +155,11 @@ OptimizerParamScheduler::OptimizerParamScheduler(const OptimizerParamSchedulerOp
   check_options(options, lengths);
   learning_rate_ = decay_curve(options, lengths);
   if (lengths.warmup > 0) {  // whose last sample has the largest rate, whatever follows
-    learning_rate_ =
-        curve::join(curve::linear(options.lr_warmup_init, options.learning_rate, lengths.warmup),
-                    next_after(lengths.warmup), std::move(learning_rate_));
+    const double steps = lengths.warmup / static_cast<double>(options.global_batch_size);
+    const double init =
+        options.lr_warmup_init.value_or(options.learning_rate / std::max(steps, 1.0));
+    learning_rate_ = curve::join(curve::linear(init, options.learning_rate, lengths.warmup),
+                                 next_after(lengths.warmup), std::move(learning_rate_));
   }
   weight_decay_ = weight_decay_curve(options, lengths);
 }

@@ -14,7 +14,9 @@ namespace tapestry {
 struct OptimizerParamSchedulerOptions {
   double learning_rate = 1e-3;
   double min_lr = 0;
-  double lr_warmup_init = 0;
+  /// Of the first step of a warm-up; default: learning_rate / the warm-up's steps, at most
+  /// learning_rate.
+  std::optional<double> lr_warmup_init;
   std::string lr_decay_style = "constant";
   std::string lr_wsd_decay_style = "linear";
   double weight_decay = 0;

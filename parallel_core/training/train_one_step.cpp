@@ -118,6 +118,7 @@ TrainOneStepCell::TrainOneStepCell(ParallelModel& network_with_loss,
       scaler_(get_grad_scaler(config)),
       experts_(network_with_loss, config.model_config),
       skips_spikes_(config.monitor_config.use_skip_data_by_global_norm),
+      counts_overflows_(config.training_config.schedule_counts_overflows),
       clip_(gradient_clipping(config)),
       per_token_(config.training_config.calculate_per_token_loss),
       mean_(config.training_config.loss_reduction == "mean"),
@@ -455,7 +456,8 @@ StepResult TrainOneStepCell::operator()(const std::vector<data::Batch>& micro_ba
   }
   ++position_.seen;
   const bool left_out = result.skipped || result.set_aside;
-  position_.skipped += left_out ? 1 : 0;
+  const bool waits = left_out || (!result.finite && !counts_overflows_);
+  position_.skipped += waits ? 1 : 0;
   if (!result.finite || !left_out) {  // a skipped step says nothing of the scale
     scaler_.update(result.finite);
   }

@@ -195,6 +195,7 @@ class TrainOneStepCell {
   optim::GradScaler scaler_;
   MoEStatistics experts_;
   bool skips_spikes_;
+  bool counts_overflows_;  // of the schedules
   std::optional<NormSpikes> spikes_;
   std::optional<GradClipConfig> clip_;
   bool per_token_;

@@ -40,6 +40,21 @@ TEST(OptimizerParamScheduler, WarmsUpFromItsStart) {
   }
 }
 
+// Unset is not 0: the first update has its share of the rate.
+TEST(OptimizerParamScheduler, AWarmUpBeginsWithAStepsShare) {
+  OptimizerParamSchedulerOptions o = iterations("constant");
+  o.lr_warmup_iters = 4;
+  const OptimizerParamScheduler s(o);
+  EXPECT_EQ(at(s, 0), 1);
+  EXPECT_EQ(at(s, 2), 2.5);
+  EXPECT_EQ(at(s, 4), 4);
+  o.lr_warmup_init = 0;
+  EXPECT_EQ(at(OptimizerParamScheduler(o), 0), 0);
+  o.lr_warmup_init.reset();
+  o.lr_warmup_fraction = 0.05;  // half a step of the ten
+  EXPECT_EQ(at(OptimizerParamScheduler(o), 0), 4);
+}
+
 TEST(OptimizerParamScheduler, DecaysInEachStyle) {
   const OptimizerParamScheduler constant(iterations("constant"));
   EXPECT_EQ(at(constant, 3), 4);

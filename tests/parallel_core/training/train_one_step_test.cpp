@@ -162,6 +162,26 @@ TEST(TrainOneStepCell, AStepThatIsNotFiniteChangesNothing) {
   EXPECT_EQ(trainer.cell.position().applied, 2);
 }
 
+// The rates of steps two and three of a warm-up of four, with an overflow between them.
+TEST(TrainOneStepCell, AnOverflowHoldsTheSchedule) {
+  const Overrides warm_up = {kTraining + "training_iters=10", kOptimizer + "learning_rate=4",
+                             kOptimizer + "lr_warmup_iters=4"};
+  const auto rates = [&](const Overrides& more) {
+    Trainer trainer(testing::joined({warm_up, more}));
+    data::Batch batch = make_batch(trainer.config, 2);
+    data::Batch poisoned = batch;
+    poisoned.loss_mask[3] = std::numeric_limits<float>::infinity();
+    std::vector<double> lr;
+    for (const data::Batch* next : {&batch, &poisoned, &batch}) {
+      lr.push_back(trainer.cell({*next}).lr.front());
+    }
+    return lr;
+  };
+  EXPECT_EQ(rates({}), (std::vector<double>{1, 1.75, 1.75}));
+  EXPECT_EQ(rates({kTraining + "schedule_counts_overflows=True"}),
+            (std::vector<double>{1, 1.75, 2.5}));
+}
+
 TEST(TrainOneStepCell, AnOverflowOfTheScaledLossIsSkipped) {
   Trainer trainer({kTraining + "loss_scale=3e38"});
   const State before = get_logical_state(*trainer.model);
