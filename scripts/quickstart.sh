@@ -62,7 +62,10 @@ while (($# > 0)); do
   shift
 done
 for i in "${!texts[@]}"; do
-  if [[ -r "${texts[i]}" && (-f "${texts[i]}" || -d "${texts[i]}") ]]; then
+  if [[ -d "${texts[i]}" && -z "$(find "${texts[i]}" -type f -print -quit)" ]]; then
+    echo "quickstart.sh: --text: the folder ${texts[i]} has no files" >&2
+    exit 2
+  elif [[ -r "${texts[i]}" && (-f "${texts[i]}" || -d "${texts[i]}") ]]; then
     texts[i]="$(realpath -- "${texts[i]}")"
   elif [[ ! -e "${texts[i]}" && "${texts[i]}" == *[*?[]* ]]; then # a pattern, for preprocess_data
     [[ "${texts[i]}" == /* ]] || texts[i]="$PWD/${texts[i]}"

@@ -19,8 +19,10 @@ class Item {
  public:
   template <std::floating_point T>
   explicit constexpr Item(T value) : value_(static_cast<double>(value)) {}
+  // Implicit, so that `condition ? 0 : x.item()` is ambiguous and does not compile: with the way
+  // through double alone it would be an int, and 0.7 would be 0.
   template <std::integral T>
-  explicit constexpr Item(T value)
+  constexpr Item(T value)  // NOLINT(google-explicit-constructor)
       : value_(static_cast<double>(value)),
         integer_(static_cast<int64_t>(value)),
         is_integer_(true) {}

@@ -95,6 +95,12 @@ std::optional<Manifest> read_manifest(const std::string& folder) {
   }
   json content = read_strict_json(InputFile(path), "manifest", kMaxManifestBytes);
   check<IoError>(content.is_object(), path, ": is not a JSON object");
+  const auto member = [&](const char* name) {
+    const auto found = content.find(name);
+    return found == content.end() ? json() : *found;
+  };
+  check<IoError>(member("format_version") == kFormatVersion, path, ": format_version is ",
+                 member("format_version").dump(), ", this program knows ", kFormatVersion);
   // Checkpoints of before this member was written have none.
   if (const auto own = content.find(kOwnChecksum); own != content.end()) {
     const std::optional<uint32_t> expected = parse_crc(*own);
@@ -103,12 +109,6 @@ std::optional<Manifest> read_manifest(const std::string& folder) {
                    ": its content is not what was written (", kOwnChecksum,
                    "): it has been altered");
   }
-  const auto member = [&](const char* name) {
-    const auto found = content.find(name);
-    return found == content.end() ? json() : *found;
-  };
-  check<IoError>(member("format_version") == kFormatVersion, path, ": format_version is ",
-                 member("format_version").dump(), ", this program knows ", kFormatVersion);
   const json step = member("step");
   check<IoError>(step.is_number_unsigned() && step.get<uint64_t>() <= INT64_MAX, path,
                  ": step is no number of a step");

@@ -52,7 +52,7 @@ void choose(const Text& text, std::span<float> logits, std::span<double> out) {
   }
   penalize_repetition(logits, text.tokens, options.repetition_penalty);
   const RandomKey key{options.seed, stream_of("generate"), text.result.tokens.size()};
-  const double draw = options.temperature == 0 ? 0 : rand({1}, kFloat64, key).item();
+  const double draw = options.temperature == 0 ? 0.0 : rand({1}, kFloat64, key).item();
   const int64_t id = sample_token(logits, options, draw);
   out[0] = static_cast<double>(id);
   if (options.top_log_probs < 0) {

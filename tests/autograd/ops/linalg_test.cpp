@@ -32,7 +32,7 @@ Tensor random(const Shape& shape, DType dtype = kFloat64) {
 
 double distance(const Tensor& a, const Tensor& b) {
   EXPECT_EQ(a.shape(), b.shape());
-  return a.numel() == 0 ? 0 : max(abs(sub(a, b).to(kFloat64))).item();
+  return a.numel() == 0 ? 0.0 : max(abs(sub(a, b).to(kFloat64))).item();
 }
 
 TEST(Linalg, FactorsGiveTheMatrixBack) {

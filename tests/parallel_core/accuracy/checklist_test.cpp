@@ -472,8 +472,9 @@ TEST(Checklist, RefusesWhatItCannotRecognise) {
   EXPECT_THAT(message("a.txt", "hello"), HasSubstr("is none of a configuration in YAML"));
   EXPECT_THAT(message("empty.txt", ""), HasSubstr("is none of"));
   EXPECT_THAT(message("a.yaml", "model_config:\n  num_layer: 2\n"), HasSubstr("num_layer"));
-  EXPECT_THAT(refusal([&] { read_other_side(dir.file("nothing"), {}); }),
-              HasSubstr("cannot be read; expected a configuration file"));
+  EXPECT_THAT(
+      refusal([&] { read_other_side(dir.file("nothing"), {}); }),
+      HasSubstr("cannot be read: No such file or directory; expected a configuration file"));
   dir.write("folder/readme", "");
   EXPECT_THAT(refusal([&] { read_other_side(dir.file("folder"), {}); }),
               HasSubstr("neither config.json nor config.yaml"));

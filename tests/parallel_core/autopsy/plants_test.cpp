@@ -322,8 +322,9 @@ const Overrides kSpikes = {
 void prepare_token(nn::Module& model) {
   for (int64_t column = 0; column < 32; ++column) {
     const float sign = column % 2 == 0 ? 1.0F : -1.0F;
-    EXPECT_TRUE(testing::set_weight(model, "tok_embeddings.weight", 30, sign * 40, column));
-    EXPECT_TRUE(testing::set_weight(model, "lm_head.weight", 5, sign * 0.4F, column));
+    const bool table = testing::set_weight(model, "tok_embeddings.weight", 30, sign * 40, column);
+    const bool head = testing::set_weight(model, "lm_head.weight", 5, sign * 0.4F, column);
+    EXPECT_TRUE(table || head);  // of a pipeline, on its stage
   }
 }
 

@@ -42,7 +42,7 @@ TEST(StaticNames, RecordedSteps) {
 // As the guides have them: in parallel_config, and in the model's section.
 TEST(StaticNames, OfLayouts) {
   const AllConfig config = load_static(
-      "  pp_interleave_num: 1\n  offset: [1, -1]\n"
+      "  pp_interleave_num: 1\n  offset: [0, 0]\n"
       "parallel_config:\n  data_parallel: 4\n  pipeline_stage: 2\n  micro_batch_num: 6\n");
   EXPECT_EQ(config.parallel_config.pipeline_model_parallel_size, 2);
   EXPECT_EQ(config.parallel_config.data_parallel_size, 4);

@@ -2,6 +2,7 @@
 // written again, its files stay the same, bit for bit.
 #include <gtest/gtest.h>
 
+#include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
@@ -258,8 +259,12 @@ TEST_F(StoredState, BrokenManifests) {
     dir_.write(relative(kManifestFile), good.substr(0, bytes));
     expect_fault(kManifestFile, "");
   }
+  // What the manifest says of itself would be the first thing that is wrong.
+  auto unsigned_manifest = nlohmann::ordered_json::parse(good);
+  unsigned_manifest.erase("manifest_crc32c");
+  const std::string trusted = unsigned_manifest.dump(1);
   const auto with = [&](const std::string& from, const std::string& to) {
-    std::string text = good;
+    std::string text = trusted;
     text.replace(text.find(from), from.size(), to);
     dir_.write(relative(kManifestFile), text);
   };
@@ -271,6 +276,10 @@ TEST_F(StoredState, BrokenManifests) {
   expect_fault(kManifestFile, "is not a size and a checksum");
   with("\"step\": 1", "\"step\": 1, \"step\": 2");
   expect_fault(kManifestFile, "twice");
+  std::string altered = good;
+  altered.replace(altered.find("\"step\": 1"), 9, "\"step\": 2");
+  dir_.write(relative(kManifestFile), altered);
+  expect_fault(kManifestFile, "it has been altered");
 }
 
 TEST_F(StoredState, OfAnotherOptimizerOrModel) {

@@ -30,7 +30,7 @@ TEST(GetParamGroups, EveryParameterOnceByItsFlag) {
   ASSERT_EQ(groups.size(), 2U);
   EXPECT_EQ(groups[0].weight_decay, 0.1);
   EXPECT_EQ(groups[0].wd_mult, 1);
-  EXPECT_EQ(groups[1].weight_decay, 0);
+  EXPECT_EQ(groups[1].weight_decay, std::nullopt);
   EXPECT_EQ(groups[1].wd_mult, 0);
   std::set<std::string> decayed(groups[0].names.begin(), groups[0].names.end());
   std::set<std::string> exempt(groups[1].names.begin(), groups[1].names.end());
