@@ -212,17 +212,14 @@ po::options_description describe_options() {
                         "text that is recorded in the log");
   options.add_options()("overwrite", "move an earlier run in the output folder to its old/");
   options.add_options()("resume", po::value<std::string>()->value_name("DIR"),
-                        "go on with the run in this folder, moved or not, by its own config.yaml "
-                        "and what --set changes; a checkpoint's folder: with that one");
+                        "go on with the run in this folder, moved or not, or at a checkpoint");
   options.add_options()("replace", "end the run in the output folder; then as --overwrite");
   options.add_options()("dry_run", "check all, print layout, memory, disk, time; write nothing");
   options.add_options()("verbose", "with --dry_run: also all keys, and where the memory goes");
   options.add_options()(
       "verify_layout", po::value<std::string>()->value_name("LAYOUT"),
-      "compare a parallel layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process, all "
-      "ranks as threads of this one; exit code 1 and the first difference if there is one. "
-      "Entries: tp, sp, pp, vpp, dp, cp, layers, offset, embedding_stage, micro, dist_opt, zero, "
-      "bucket, overlap, delay; the rest is as configured");
+      "compare a layout, such as \"tp=2,sp,pp=2,dp=2,zero=z1\", with one process; exit code 1 and "
+      "the first difference if there is one (docs/parallel.md)");
   options.add_options()("verify_steps", po::value<int64_t>()->default_value(3)->value_name("N"),
                         "steps that --verify_layout trains");
   options.add_options()("plot_schedule", po::value<std::string>()->value_name("FILE"),

@@ -63,11 +63,11 @@ std::string terminal_step_line(const StepRecord& record,
   std::snprintf(text, sizeof(text), record.step_time_ms < 10 ? "%.1f ms" : "%.0f ms",
                 record.step_time_ms);
   add(text);
-  std::snprintf(text, sizeof(text), "%.0f tok/s", pace.tokens_per_second);
-  add(text);
   if (pace.seconds_left) {
     add(format_duration(*pace.seconds_left) + " left");
   }
+  std::snprintf(text, sizeof(text), "%.0f tok/s", pace.tokens_per_second);
+  add(text);
   return line;
 }
 

@@ -20,7 +20,7 @@ std::string train_log_line(const StepRecord& record, const StepResult& result);
 std::string train_log_line(const StepRecord& record, const StepResult& result, const Pace& pace);
 
 /// What a terminal shows in place of it, in 70 columns at most:
-/// "step 1234/5000 | loss 10.3415 | lr 1.25e-06 | 1403 ms | 1460 tok/s | 1:02 left"; steps of an
+/// "step 1234/5000 | loss 10.3415 | lr 1.25e-06 | 1403 ms | 1:02 left | 1460 tok/s"; steps of an
 /// unknown `total`, 0, without that and the time that is left; what has no room is left out, from
 /// the end. Gradients that are not finite, and
 /// steps that are skipped, have lines of their own.

@@ -162,7 +162,8 @@ const std::vector<Case> kConfiguration = {
      "--set training_config.resume_training=step_00000007",
      {"resume_training", "there is no checkpoint step_00000007", "it holds none"}},
     {"NothingToDo", {{"  training_iters: 3\n", ""}}, "", {"training_iters"}},
-    {"UnknownOption", {}, "--verbose", {"verbose", "--help"}},
+    {"UnknownOption", {}, "--chatty", {"chatty", "--help"}},
+    {"VerboseAlone", {}, "--verbose", {"--verbose says more of a --dry_run"}},
     {"PositionalArgument", {}, "another.yaml", {"write --config_path another.yaml"}},
 };
 INSTANTIATE_TEST_SUITE_P(Configuration,

@@ -117,7 +117,7 @@ TEST_F(HfTest, ContradictionsNameBoth) {
 TEST_F(HfTest, ADryRunShowsWhatTheFolderGives) {
   write_gpt2("gpt2");
   dir_.write("run.yaml", kNothing);
-  ASSERT_EQ(pretrain("--config_path run.yaml --dry_run --from_hf gpt2"), 0) << said();
+  ASSERT_EQ(pretrain("--config_path run.yaml --dry_run --verbose --from_hf gpt2"), 0) << said();
   EXPECT_THAT(out_, HasSubstr("position_embedding_type: learned_absolute"));
   EXPECT_THAT(out_, HasSubstr("max_position_embeddings: 32"));
   EXPECT_THAT(out_, HasSubstr("weights: gpt2, "));

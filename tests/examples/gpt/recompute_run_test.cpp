@@ -92,10 +92,12 @@ TEST_F(RecomputeRun, EverySpellingOfAllLayers) {
 
 TEST_F(RecomputeRun, TheEstimateKnowsIt) {
   const auto estimate = [&](const std::string& arguments) {
-    EXPECT_EQ(pretrain("--config_path run.yaml --dry_run --set model_config.seq_length=1024 --set "
-                       "dataset_config.batch_size=64 " +
-                       arguments),
-              0)
+    EXPECT_EQ(
+        pretrain(
+            "--config_path run.yaml --dry_run --verbose --set model_config.seq_length=1024 --set "
+            "dataset_config.batch_size=64 " +
+            arguments),
+        0)
         << said();
     return out_;
   };

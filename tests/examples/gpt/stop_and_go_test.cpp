@@ -417,7 +417,7 @@ TEST_F(StopAndGo, AMovedFolderGoesOnWhereItLies) {
     EXPECT_FALSE(exists("output")) << said();
     expect_same_end(8, "runs/a b", "whole");
     // It says of itself that it lies here.
-    EXPECT_THAT(dir_.read("runs/a b/config.yaml"), HasSubstr("output_dir: runs/a b"));
+    EXPECT_THAT(dir_.read("runs/a b/config.yaml"), HasSubstr("output_dir: \"runs/a b\""));
   }
 }
 
