@@ -55,3 +55,5 @@ prepare sample_texts book.txt
 small pretrain_gpt "${tiny/--set training_config.training_iters=2/}" --set dataset_config.tokenizer_model=book.model
 runs "pretrain_gpt --config_path run.yaml --set training_config.training_iters=1400 --set training_config.new_dataset=True --set 'dataset_config.text=[book.txt]'"
 says 'new_dataset: begins at the first sample of these data, after 1200 steps'
+unrunnable disk_faults 'scripts/disk_faults.sh --sample 20' \
+  'wants the library of the tests; the tests disk_faults run it' bash scripts/disk_faults.sh --help
