@@ -227,8 +227,7 @@ po::options_description describe_options() {
   options.add_options()("replay", po::value<std::string>()->value_name("DIR"),
                         "run the bad step of a capsule again (docs/autopsy.md)");
   options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
-                        "print validation and test loss of a checkpoint, or a folder of them, by "
-                        "its own configuration unless --config_path is given");
+                        "print validation and test loss of one checkpoint or a folder's");
   options.add_options()("analyse_profile", po::value<std::string>()->value_name("DIR"),
                         "put together what the ranks have written of a profile");
   tapestry::examples::add_data_options(options);

@@ -66,8 +66,7 @@ void add_view_options(po::options_description& options) {
   options.add_options()("x", po::value<std::string>()->default_value("steps")->value_name("AXIS"),
                         "plot and report over steps, tokens or time");
   options.add_options()("smooth", po::value<double>()->default_value(0)->value_name("W"),
-                        "smooth losses: weight of the mean before a step, such as 0.9; in the "
-                        "report by the number of steps unless it is given");
+                        "smooth losses: weight of the mean before a step, such as 0.9");
 }
 
 bool asks_for_view(const po::variables_map& arguments) {

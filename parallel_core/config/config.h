@@ -538,7 +538,7 @@ struct OptimizerConfig {
   int64_t lr_warmup_iters = 0;
   int64_t lr_warmup_samples = 0;
   std::optional<double> lr_warmup_fraction;
-  std::optional<double> lr_warmup_init;  // a step's share of learning_rate
+  std::optional<double> lr_warmup_init;  // empty: 0, a step ahead
   double min_lr = 0.0;
   bool use_checkpoint_opt_param_scheduler = true;
   bool override_opt_param_scheduler = false;

@@ -232,8 +232,9 @@ constexpr Key kKeys[] = {
     {.name = "lr_warmup_init",
      .field = f<&O::lr_warmup_init>,
      .check = at_least(0),
-     .doc = "Learning rate of the first step of a warm-up. null: `learning_rate` divided by the "
-            "steps of the warm-up, so that the first update changes something; 0 is 0."},
+     .doc =
+         "Learning rate of the first step of a warm-up. null: step s of a warm-up of W steps has "
+         "`learning_rate` s / W, so that the first update changes something, too."},
     {.name = "min_lr",
      .field = f<&O::min_lr>,
      .check = at_least(0),

@@ -155,11 +155,13 @@ OptimizerParamScheduler::OptimizerParamScheduler(const OptimizerParamSchedulerOp
   check_options(options, lengths);
   learning_rate_ = decay_curve(options, lengths);
   if (lengths.warmup > 0) {  // whose last sample has the largest rate, whatever follows
-    const double steps = lengths.warmup / static_cast<double>(options.global_batch_size);
-    const double init =
-        options.lr_warmup_init.value_or(options.learning_rate / std::max(steps, 1.0));
-    learning_rate_ = curve::join(curve::linear(init, options.learning_rate, lengths.warmup),
-                                 next_after(lengths.warmup), std::move(learning_rate_));
+    optim::Curve rising =
+        curve::linear(options.lr_warmup_init.value_or(0), options.learning_rate, lengths.warmup);
+    if (!options.lr_warmup_init) {  // from 0, but a step ahead
+      rising = curve::shifted(std::move(rising), static_cast<double>(options.global_batch_size));
+    }
+    learning_rate_ =
+        curve::join(std::move(rising), next_after(lengths.warmup), std::move(learning_rate_));
   }
   weight_decay_ = weight_decay_curve(options, lengths);
 }

@@ -14,8 +14,8 @@ namespace tapestry {
 struct OptimizerParamSchedulerOptions {
   double learning_rate = 1e-3;
   double min_lr = 0;
-  /// Of the first step of a warm-up; default: learning_rate / the warm-up's steps, at most
-  /// learning_rate.
+  /// Rate at the start of a warm-up. Default: step s, from 1, of a warm-up of W steps has
+  /// learning_rate s / W, so that none has 0.
   std::optional<double> lr_warmup_init;
   std::string lr_decay_style = "constant";
   std::string lr_wsd_decay_style = "linear";

@@ -81,7 +81,8 @@ class TerminalTest : public ProgramTest {
     for (size_t at = shown.find(clear); at != std::string::npos; at = shown.find(clear, at + 1)) {
       const size_t start = at + clear.size();
       const std::string line = shown.substr(start, shown.find_first_of("\r\n", start) - start);
-      if (line.find(" left") != std::string::npos) {
+      const bool is_step = line.find(" | ") != std::string::npos;  // which stays
+      if (line.find(" left") != std::string::npos && !is_step) {
         found.push_back(line);
       }
     }

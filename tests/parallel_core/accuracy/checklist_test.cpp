@@ -187,7 +187,7 @@ TEST(Checklist, WhatDiffersStandsFirstOnceForEachCauseAndMarked) {
   EXPECT_THAT(differing,
               ::testing::ElementsAre("optimizer_config.learning_rate",
                                      "optimizer_config.weight_decay", "training_config.seed"));
-  EXPECT_EQ(report.first->step, 2);  // the first with a rate above 0
+  EXPECT_EQ(report.first->step, 1);
   EXPECT_THAT(report_text(report), HasSubstr("\n! optimizer  optimizer_config.learning_rate"));
 }
 
@@ -254,11 +254,11 @@ constexpr const char* kScript =
     "torchrun pretrain_gpt.py $ARGS ${TRAIN[@]}\n";
 
 TEST(Checklist, ReadsArgumentsOfMegatron) {
-  const auto ours =
-      side_with({"model_config.qkv_has_bias=False", "model_config.out_proj_has_bias=False",
-                 "model_config.mlp_has_bias=False", "model_config.vocab_size=256",
-                 "model_config.init_method_std=0.02",
-                 "model_config.untie_embeddings_and_output_weights=True"});
+  const auto ours = side_with(
+      {"model_config.qkv_has_bias=False", "model_config.out_proj_has_bias=False",
+       "model_config.mlp_has_bias=False", "model_config.vocab_size=256",
+       "model_config.init_method_std=0.02", "model_config.untie_embeddings_and_output_weights=True",
+       "optimizer_config.lr_warmup_init=0"});  // Megatron's first update is none
   const ChecklistSide other = read_megatron_arguments(kScript, "train.sh");
   EXPECT_EQ(other.values.at("model_config.vocab_size"), Value(int64_t{256}));
   const VerdictReport report = run_checklist(ours, other);

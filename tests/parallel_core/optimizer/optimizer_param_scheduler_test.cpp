@@ -46,7 +46,8 @@ TEST(OptimizerParamScheduler, AWarmUpBeginsWithAStepsShare) {
   o.lr_warmup_iters = 4;
   const OptimizerParamScheduler s(o);
   EXPECT_EQ(at(s, 0), 1);
-  EXPECT_EQ(at(s, 2), 2.5);
+  EXPECT_EQ(at(s, 1), 2);
+  EXPECT_EQ(at(s, 3), 4);
   EXPECT_EQ(at(s, 4), 4);
   o.lr_warmup_init = 0;
   EXPECT_EQ(at(OptimizerParamScheduler(o), 0), 0);
@@ -97,6 +98,7 @@ TEST(OptimizerParamScheduler, StaysThenDecaysInWsd) {
 
 TEST(OptimizerParamScheduler, CountsInSamplesOrByAFraction) {
   OptimizerParamSchedulerOptions o{.learning_rate = 4,
+                                   .lr_warmup_init = 0,
                                    .lr_decay_style = "linear",
                                    .global_batch_size = 2,
                                    .train_samples = 20,

@@ -177,9 +177,8 @@ TEST(TrainOneStepCell, AnOverflowHoldsTheSchedule) {
     }
     return lr;
   };
-  EXPECT_EQ(rates({}), (std::vector<double>{1, 1.75, 1.75}));
-  EXPECT_EQ(rates({kTraining + "schedule_counts_overflows=True"}),
-            (std::vector<double>{1, 1.75, 2.5}));
+  EXPECT_EQ(rates({}), (std::vector<double>{1, 2, 2}));
+  EXPECT_EQ(rates({kTraining + "schedule_counts_overflows=True"}), (std::vector<double>{1, 2, 3}));
 }
 
 TEST(TrainOneStepCell, AnOverflowOfTheScaledLossIsSkipped) {
@@ -244,7 +243,7 @@ TEST(TrainOneStepCell, ClipsByValue) {
 TEST(TrainOneStepCell, ReportsTheLearningRateOfThisUpdate) {
   Trainer trainer({kOptimizer + "lr_warmup_iters=4", kOptimizer + "lr_decay_style=linear"});
   const State before = get_logical_state(*trainer.model);
-  const std::vector<double> expected = {0, 0.0025, 0.005, 0.0075, 0.01, 0.01 * 15 / 16};
+  const std::vector<double> expected = {0.0025, 0.005, 0.0075, 0.01, 0.01, 0.01 * 15 / 16};
   for (size_t step = 0; step < expected.size(); ++step) {
     const StepResult result = trainer.cell({make_batch(trainer.config, 1)});
     ASSERT_EQ(result.lr.size(), 2U);  // with decay, and without
@@ -253,7 +252,7 @@ TEST(TrainOneStepCell, ReportsTheLearningRateOfThisUpdate) {
     const State now = get_logical_state(*trainer.model);
     const bool moved =
         !testing::same_bits(now.at("tok_embeddings.weight"), before.at("tok_embeddings.weight"));
-    EXPECT_EQ(moved, step > 0);
+    EXPECT_TRUE(moved);
   }
 }
 
