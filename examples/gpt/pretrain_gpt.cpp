@@ -212,7 +212,7 @@ po::options_description describe_options() {
                         "text that is recorded in the log");
   options.add_options()("overwrite", "move an earlier run in the output folder to its old/");
   options.add_options()("resume", po::value<std::string>()->value_name("DIR"),
-                        "go on with the run in this folder, moved or not, or at a checkpoint");
+                        "go on with the run in this folder, or at a checkpoint");
   options.add_options()("replace", "end the run in the output folder; then as --overwrite");
   options.add_options()("dry_run", "check all, print layout, memory, disk, time; write nothing");
   options.add_options()("verbose", "with --dry_run: also all keys, and where the memory goes");
@@ -227,7 +227,8 @@ po::options_description describe_options() {
   options.add_options()("replay", po::value<std::string>()->value_name("DIR"),
                         "run the bad step of a capsule again (docs/autopsy.md)");
   options.add_options()("evaluate", po::value<std::string>()->value_name("DIR"),
-                        "print validation and test loss of one checkpoint or a folder's");
+                        "print validation and test loss of a checkpoint, or a folder of them, by "
+                        "its own configuration unless --config_path is given");
   options.add_options()("analyse_profile", po::value<std::string>()->value_name("DIR"),
                         "put together what the ranks have written of a profile");
   tapestry::examples::add_data_options(options);
