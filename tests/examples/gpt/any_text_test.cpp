@@ -251,6 +251,14 @@ TEST_F(AnyTextTest, EpochsAloneMayLimitARun) {
   // 2001 tokens, with that of the document's end, twice; 32 in a step.
   EXPECT_EQ(last_line().at("step"), 126);
   EXPECT_EQ(last_line().at("epoch"), 1);
+  // Lines of a step know where it ends, from the first one on.
+  ASSERT_EQ(train("--config_path run.yaml --set dataset_config.split=1"
+                  " --set training_config.log_style=static --set training_config.log_interval=1"),
+            0)
+      << said();
+  EXPECT_THAT(out_, HasSubstr("{ Epoch:[  1/  2], step:[    1/   63], "));
+  EXPECT_THAT(out_, HasSubstr("{ Epoch:[  2/  2], step:[   63/   63], "));
+  EXPECT_THAT(out_, HasSubstr("  100.0% |"));
 }
 
 TEST_F(AnyTextTest, TheTokenizerBelongsToTheData) {
