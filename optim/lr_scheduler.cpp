@@ -16,10 +16,12 @@ double half_cosine(double ratio) { return 0.5 * (std::cos(std::numbers::pi * rat
 
 void Schedule::apply(Optimizer& optimizer, Position position) const {
   const double lr = learning_rate(position);
-  const double wd = weight_decay(position);
+  const std::optional<double> wd = weight_decay(position);
   for (ParamGroup& group : optimizer.param_groups()) {
     group.lr = lr * group.lr_mult;
-    group.weight_decay = wd * group.wd_mult;
+    if (wd) {
+      group.weight_decay = *wd * group.wd_mult;
+    }
   }
 }
 
@@ -34,8 +36,8 @@ LearningRateScheduler::LearningRateScheduler(LearningRateSchedulerOptions option
   check<ValueError>(options.decay_steps > 0, "decay_steps must be above 0, got ",
                     options.decay_steps);
   check<ValueError>(options.power > 0, "power must be above 0, got ", options.power);
-  check<ValueError>(options.weight_decay >= 0, "weight_decay must not be negative, got ",
-                    options.weight_decay);
+  check<ValueError>(options.weight_decay.value_or(0) >= 0,
+                    "weight_decay must not be negative, got ", options.weight_decay.value_or(0));
 }
 
 double LearningRateScheduler::learning_rate(Position position) const {

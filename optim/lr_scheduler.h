@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "optim/optimizer.h"
 
@@ -22,7 +23,8 @@ class Schedule {
 
   /// Values for the update that comes after the given position.
   virtual double learning_rate(Position position) const = 0;
-  virtual double weight_decay(Position position) const = 0;
+  /// Unset: each group keeps its own.
+  virtual std::optional<double> weight_decay(Position position) const = 0;
 
   /// Writes both, times each group's factors, into the groups.
   void apply(Optimizer& optimizer, Position position) const;
@@ -31,14 +33,14 @@ class Schedule {
 /// The same values for ever.
 class ConstantSchedule final : public Schedule {
  public:
-  ConstantSchedule(double learning_rate, double weight_decay)
+  explicit ConstantSchedule(double learning_rate, std::optional<double> weight_decay = {})
       : learning_rate_(learning_rate), weight_decay_(weight_decay) {}
   double learning_rate(Position /*position*/) const override { return learning_rate_; }
-  double weight_decay(Position /*position*/) const override { return weight_decay_; }
+  std::optional<double> weight_decay(Position /*position*/) const override { return weight_decay_; }
 
  private:
   double learning_rate_;
-  double weight_decay_;
+  std::optional<double> weight_decay_;
 };
 
 struct LearningRateSchedulerOptions {
@@ -48,7 +50,7 @@ struct LearningRateSchedulerOptions {
   int64_t decay_steps = 1;
   double power = 1;
   bool use_cosine = true;
-  double weight_decay = 0;  ///< constant
+  std::optional<double> weight_decay = {};  ///< constant; unset: each group keeps its own
 };
 
 /// `learning_rate_scheduler_kwargs`. With s updates applied: s < warmup_steps: lr s / warmup_steps;
@@ -59,7 +61,9 @@ class LearningRateScheduler final : public Schedule {
  public:
   explicit LearningRateScheduler(LearningRateSchedulerOptions options);
   double learning_rate(Position position) const override;
-  double weight_decay(Position /*position*/) const override { return options_.weight_decay; }
+  std::optional<double> weight_decay(Position /*position*/) const override {
+    return options_.weight_decay;
+  }
 
  private:
   LearningRateSchedulerOptions options_;

@@ -39,6 +39,17 @@ Shape statistics_shape(StateExtent extent, const Shape& shape) {
   return Shape(std::span<const int64_t>(sizes));
 }
 
+// A group's own number keeps its ratio to the optimizer's as the factor for schedules.
+void take_default(GroupValue& own, double& factor, double of_optimizer) {
+  if (!own) {
+    own = of_optimizer * factor;
+  } else if (*own == 0) {
+    factor = 0;
+  } else if (factor == 1 && of_optimizer != 0) {
+    factor = *own / of_optimizer;
+  }
+}
+
 uint16_t* bits_of(const Tensor& low_bits) { return static_cast<uint16_t*>(low_bits.raw()); }
 
 }  // namespace
@@ -89,11 +100,8 @@ void Optimizer::register_group(size_t g) {
                       group.names[i], "' appears twice");
   }
   slots_ = std::move(slots);
-  if (group.weight_decay == 0.0) {
-    group.wd_mult = 0;
-  }
-  group.lr = group.lr.value_or(defaults_.lr * group.lr_mult);
-  group.weight_decay = group.weight_decay.value_or(defaults_.weight_decay * group.wd_mult);
+  take_default(group.lr, group.lr_mult, defaults_.lr);
+  take_default(group.weight_decay, group.wd_mult, defaults_.weight_decay);
   for (size_t i = 0; i < group.params.size(); ++i) {
     const Tensor& parameter = group.params[i];
     if (!is_half(parameter.dtype())) {

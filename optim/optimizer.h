@@ -13,6 +13,7 @@
 
 #include "autograd/tensor/tensor.h"
 #include "nn/module.h"
+#include "optim/group_value.h"
 #include "optim/parameter_layout.h"
 #include "optim/parameter_shards.h"
 
@@ -24,10 +25,10 @@ struct ParamGroup {
   /// Their names in the state; "group.index" where left out.
   std::vector<std::string> names;
   /// Of the next step; schedules write both. What a group leaves out is the optimizer's, times the
-  /// factor below. A weight decay of 0 that is given stays 0 under every schedule: wd_mult becomes
-  /// 0.
-  std::optional<double> lr = {};
-  std::optional<double> weight_decay = {};
+  /// factor below. What it gives keeps its ratio to the optimizer's under a schedule: that becomes
+  /// the factor, unless one was given too or the optimizer's is 0. So a 0 that is given stays 0.
+  GroupValue lr = {};
+  GroupValue weight_decay = {};
   double lr_mult = 1;  ///< factor that a schedule applies for this group
   double wd_mult = 1;  ///< the same for weight decay; 0 for a group without decay
   /// Adam's decay rates of the two moments, in place of the optimizer's.

@@ -102,8 +102,8 @@ Curve one_cycle(const OneCycle& o) {
 }  // namespace curve
 
 ComposedSchedule::ComposedSchedule(Options options) : options_(std::move(options)) {
-  check<ValueError>(options_.learning_rate != nullptr && options_.weight_decay != nullptr,
-                    "ComposedSchedule: needs a curve for learning rate and weight decay");
+  check<ValueError>(options_.learning_rate != nullptr,
+                    "ComposedSchedule: needs a curve for the learning rate");
 }
 
 double ComposedSchedule::count(Position position) const {
@@ -116,8 +116,9 @@ double ComposedSchedule::learning_rate(Position position) const {
   return options_.learning_rate(count(position));
 }
 
-double ComposedSchedule::weight_decay(Position position) const {
-  return options_.weight_decay(count(position));
+std::optional<double> ComposedSchedule::weight_decay(Position position) const {
+  return options_.weight_decay ? std::optional(options_.weight_decay(count(position)))
+                               : std::nullopt;
 }
 
 }  // namespace tapestry::optim

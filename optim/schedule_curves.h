@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "optim/lr_scheduler.h"
@@ -66,14 +67,14 @@ class ComposedSchedule final : public Schedule {
   };
   struct Options {
     Curve learning_rate;
-    Curve weight_decay = curve::constant(0);
+    Curve weight_decay = {};  ///< left out: each group keeps its own
     Unit unit = Unit::kApplied;
     double per_step = 1;  ///< what a step counts: samples, for example
   };
-  /// ValueError for a curve that is empty.
+  /// ValueError without a curve of the learning rate.
   explicit ComposedSchedule(Options options);
   double learning_rate(Position position) const override;
-  double weight_decay(Position position) const override;
+  std::optional<double> weight_decay(Position position) const override;
 
  private:
   double count(Position position) const;

@@ -53,9 +53,16 @@ ScheduleLengths lengths_of(const SchedulerOptions& o) {
   return l;
 }
 
+double start_decay(const SchedulerOptions& o) {
+  return o.start_weight_decay.value_or(o.weight_decay.value_or(0));
+}
+double end_decay(const SchedulerOptions& o) {
+  return o.end_weight_decay.value_or(o.weight_decay.value_or(0));
+}
+
 void check_options(const SchedulerOptions& o, const ScheduleLengths& l) {
-  const double start_wd = o.start_weight_decay.value_or(o.weight_decay);
-  const double end_wd = o.end_weight_decay.value_or(o.weight_decay);
+  const double start_wd = start_decay(o);
+  const double end_wd = end_decay(o);
 
   check<ValueError>(o.min_lr >= 0, "min_lr must not be negative, got ", o.min_lr);
   check<ValueError>(o.min_lr <= o.learning_rate, "min_lr ", o.min_lr, " is above learning_rate ",
@@ -138,13 +145,14 @@ optim::Curve decay_curve(const SchedulerOptions& o, const ScheduleLengths& l) {
 }
 
 optim::Curve weight_decay_curve(const SchedulerOptions& o, const ScheduleLengths& l) {
-  const double start = o.start_weight_decay.value_or(o.weight_decay);
-  const double end = o.end_weight_decay.value_or(o.weight_decay);
-  if (o.weight_decay_incr_style == "constant") {
-    return curve::constant(end);
+  if (!o.weight_decay && !o.start_weight_decay && !o.end_weight_decay) {
+    return {};
   }
-  return (o.weight_decay_incr_style == "linear" ? curve::linear : curve::cosine)(start, end,
-                                                                                 l.incr);
+  if (o.weight_decay_incr_style == "constant") {
+    return curve::constant(end_decay(o));
+  }
+  return (o.weight_decay_incr_style == "linear" ? curve::linear : curve::cosine)(
+      start_decay(o), end_decay(o), l.incr);
 }
 
 }  // namespace
@@ -176,8 +184,8 @@ double OptimizerParamScheduler::learning_rate(Position position) const {
   return learning_rate_(samples_seen(position));
 }
 
-double OptimizerParamScheduler::weight_decay(Position position) const {
-  return weight_decay_(samples_seen(position));
+std::optional<double> OptimizerParamScheduler::weight_decay(Position position) const {
+  return weight_decay_ ? std::optional(weight_decay_(samples_seen(position))) : std::nullopt;
 }
 
 }  // namespace tapestry

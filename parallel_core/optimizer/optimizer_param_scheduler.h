@@ -19,9 +19,10 @@ struct OptimizerParamSchedulerOptions {
   std::optional<double> lr_warmup_init;
   std::string lr_decay_style = "constant";
   std::string lr_wsd_decay_style = "linear";
-  double weight_decay = 0;
-  std::optional<double> start_weight_decay;  ///< default: weight_decay
-  std::optional<double> end_weight_decay;    ///< default: weight_decay
+  /// Unset, with both below: each group keeps its own.
+  std::optional<double> weight_decay;
+  std::optional<double> start_weight_decay;  ///< default: weight_decay, or 0
+  std::optional<double> end_weight_decay;    ///< default: weight_decay, or 0
   std::string weight_decay_incr_style = "constant";
   std::optional<double> lr_warmup_fraction;  ///< of the decay length; goes before the counts
 
@@ -47,14 +48,14 @@ class OptimizerParamScheduler final : public optim::Schedule {
  public:
   explicit OptimizerParamScheduler(const OptimizerParamSchedulerOptions& options);
   double learning_rate(Position position) const override;
-  double weight_decay(Position position) const override;
+  std::optional<double> weight_decay(Position position) const override;
 
  private:
   double samples_seen(Position position) const;
 
   int64_t global_batch_size_;
   optim::Curve learning_rate_;  // of samples
-  optim::Curve weight_decay_;
+  optim::Curve weight_decay_;   // empty: of no concern to it
 };
 
 }  // namespace tapestry

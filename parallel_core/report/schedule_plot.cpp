@@ -37,11 +37,15 @@ std::string schedule_svg(const optim::Schedule& schedule, int64_t steps) {
   const auto before = [](int64_t step) {
     return optim::Schedule::Position{.applied = step - 1, .seen = step - 1};
   };
-  return plot::svg_charts(
-      {schedule_chart("learning rate", 0, steps,
-                      [&](int64_t step) { return schedule.learning_rate(before(step)); }),
-       schedule_chart("weight decay", 1, steps,
-                      [&](int64_t step) { return schedule.weight_decay(before(step)); })});
+  std::vector charts = {schedule_chart("learning rate", 0, steps, [&](int64_t step) {
+    return schedule.learning_rate(before(step));
+  })};
+  if (schedule.weight_decay(before(1))) {
+    charts.push_back(schedule_chart("weight decay", 1, steps, [&](int64_t step) {
+      return schedule.weight_decay(before(step)).value();
+    }));
+  }
+  return plot::svg_charts(charts);
 }
 
 }  // namespace tapestry::report

@@ -171,7 +171,7 @@ OwnStep OwnTraining::train_step(ComparedTraining& training,
   OwnStep own;
   own.update.step = step;
   // What the configuration says, whatever optimizer and step are made of.
-  const double decay = parameters.schedule->weight_decay(training.cell->position());
+  const double decay = parameters.schedule->weight_decay(training.cell->position()).value();
   const LogicalState before = get_logical_state(*training.model, training.optimizer.get());
   own.stale_copy = stale_copy(training, before);
   training.cell->set_gradient_observer(

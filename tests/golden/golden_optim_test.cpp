@@ -290,9 +290,10 @@ void check_schedule_case(const Json& entry) {
         "learning rate",
         std::abs(schedule->learning_rate(position) - line.at(1).get<double>()) / (1e-12 * peak),
         where);
-    expect_within("weight decay",
-                  std::abs(schedule->weight_decay(position) - line.at(2).get<double>()) / 1e-12,
-                  where);
+    expect_within(
+        "weight decay",
+        std::abs(schedule->weight_decay(position).value() - line.at(2).get<double>()) / 1e-12,
+        where);
   }
 }
 

@@ -13,7 +13,7 @@ double at(const Schedule& schedule, int64_t step) {
   return schedule.learning_rate({.applied = step, .seen = step});
 }
 double decay_at(const Schedule& schedule, int64_t step) {
-  return schedule.weight_decay({.applied = step, .seen = step});
+  return schedule.weight_decay({.applied = step, .seen = step}).value();
 }
 
 TEST(LearningRateScheduler, WarmsUpThenFollowsACosineThatCountsFromZero) {

@@ -47,10 +47,8 @@ TEST(Optimizer, StepsEachGroupWithItsOwnSettings) {
 TEST(Optimizer, TakesRatesFromAScheduleTimesTheGroupsFactors) {
   const Tensor a = parameter({1});
   const Tensor b = parameter({1});
-  ParamGroup second = group({b}, {"b"}, 0);
-  second.lr_mult = 0.1;
-  second.wd_mult = 0;
-  SGD sgd({group({a}, {"a"}, 0), second}, SGDOptions{});
+  const ParamGroup second{.params = {b}, .names = {"b"}, .lr_mult = 0.1, .wd_mult = 0};
+  SGD sgd({{.params = {a}, .names = {"a"}}, second}, SGDOptions{});
   ConstantSchedule(0.5, 0.25).apply(sgd, {});
   EXPECT_EQ(sgd.param_groups()[0].lr, 0.5);
   EXPECT_EQ(sgd.param_groups()[0].weight_decay, 0.25);

@@ -1,6 +1,7 @@
 // Settings of a group, and groups that come later.
 #include <array>
 #include <cmath>
+#include <sstream>
 
 #include "autograd/tensor/factory.h"
 #include "optim/adam.h"
@@ -122,7 +123,46 @@ TEST(ParamGroup, UnsetIsNotZero) {
   EXPECT_EQ(optimizer.param_groups()[0].weight_decay, 0.25);
   EXPECT_EQ(optimizer.param_groups()[1].weight_decay, 0);
   EXPECT_EQ(optimizer.param_groups()[1].lr, 0.5);
+  EXPECT_EQ(optimizer.param_groups()[2].lr, 0);
   EXPECT_THROW(SGD({{.params = {ones({1})}, .lr = -1}}, {}), ValueError);
+}
+
+// A schedule of the optimizer's rate is one of each group's own, in proportion.
+TEST(ParamGroup, WhatItGivesKeepsItsRatioUnderASchedule) {
+  const auto groups = [] {
+    std::vector<ParamGroup> out(4);
+    for (ParamGroup& group : out) {
+      group.params.push_back(parameter({1}));
+    }
+    out[1].lr = 0.125;
+    out[1].weight_decay = 0.0625;
+    out[2].lr = 0.125;  // beside a factor, which is the schedule's
+    out[2].lr_mult = 3;
+    out[3].lr = 0.0;
+    return out;
+  };
+  AdamW optimizer(groups(), {.lr = 0.5, .weight_decay = 0.25});
+  ConstantSchedule(2, 1).apply(optimizer, {});
+  EXPECT_EQ(optimizer.param_groups()[0].lr, 2);
+  EXPECT_EQ(optimizer.param_groups()[0].weight_decay, 1);
+  EXPECT_EQ(optimizer.param_groups()[1].lr, 0.5);
+  EXPECT_EQ(optimizer.param_groups()[1].weight_decay, 0.25);
+  EXPECT_EQ(optimizer.param_groups()[2].lr, 6);
+  EXPECT_EQ(optimizer.param_groups()[3].lr, 0);
+  // Of the rate alone: every group's weight decay stays, and an optimizer without one of its own
+  // has nothing to be in proportion to.
+  AdamW other(groups(), {.lr = 0.5});
+  ConstantSchedule(2).apply(other, {});
+  EXPECT_EQ(other.param_groups()[0].weight_decay, 0);
+  EXPECT_EQ(other.param_groups()[1].weight_decay, 0.0625);
+  ConstantSchedule(2, 1).apply(other, {});
+  EXPECT_EQ(other.param_groups()[1].weight_decay, 1);
+}
+
+TEST(ParamGroup, AValuePrintsAsItselfOrUnset) {
+  std::ostringstream text;
+  text << GroupValue() << ' ' << GroupValue(0) << ' ' << GroupValue(0.1);
+  EXPECT_EQ(text.str(), "unset 0 0.1");
 }
 
 }  // namespace

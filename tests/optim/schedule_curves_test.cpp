@@ -78,7 +78,7 @@ TEST(ComposedSchedule, CountsWhatItIsTold) {
   const Schedule::Position position{.applied = 3, .seen = 5};
   const ComposedSchedule applied({.learning_rate = curve::linear(0, 10, 10)});
   EXPECT_EQ(applied.learning_rate(position), 3);
-  EXPECT_EQ(applied.weight_decay(position), 0);
+  EXPECT_EQ(applied.weight_decay(position), std::nullopt);
   const ComposedSchedule samples({.learning_rate = curve::linear(0, 100, 100),
                                   .weight_decay = curve::constant(0.5),
                                   .unit = ComposedSchedule::Unit::kSeen,

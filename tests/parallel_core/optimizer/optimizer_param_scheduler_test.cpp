@@ -13,7 +13,7 @@ double at(const optim::Schedule& schedule, int64_t step) {
   return schedule.learning_rate({.applied = step, .seen = step});
 }
 double decay_at(const optim::Schedule& schedule, int64_t step) {
-  return schedule.weight_decay({.applied = step, .seen = step});
+  return schedule.weight_decay({.applied = step, .seen = step}).value();
 }
 
 // Warm-up of 2 and decay until 10 iterations of 4 samples, from 4 to 1.

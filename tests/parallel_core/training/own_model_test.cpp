@@ -98,6 +98,53 @@ TEST(OwnModel, TheTutorialsProgramTrainsAsTheLibrarysModel) {
   testing::expect_states_equal(get_logical_state(*model), get_logical_state(*same.model));
 }
 
+// The tutorial's set_weight_decay: two groups, of which one says 0.
+std::vector<optim::ParamGroup> tutorial_groups(const nn::Module& model, double weight_decay) {
+  optim::ParamGroup decay{.weight_decay = weight_decay};
+  optim::ParamGroup other{.weight_decay = 0.0};
+  for (const auto& [name, parameter] : model.named_parameters()) {
+    const bool decays =
+        name.find("norm") == std::string::npos && name.find("bias") == std::string::npos;
+    (decays ? decay : other).params.push_back(*parameter);
+  }
+  return {decay, other};
+}
+
+TEST(OwnModel, TheTutorialsGroupsDecayAsTheLibrarysOwn) {
+  for (const Overrides& layout :
+       {Overrides{}, Overrides{"parallel_config.tensor_model_parallel_size=2"},
+        Overrides{"parallel_config.pipeline_model_parallel_size=2"}}) {
+    const AllConfig config = small_config(
+        testing::joined(testing::joined(kPlainHead, {"optimizer_config.weight_decay=0.5",
+                                                     "optimizer_config.learning_rate=0.125"}),
+                        layout));
+    testing::run_parallel(layout.empty() ? 1 : 2, sizes_of(config), [&] {
+      const auto weights_after = [&](bool tutorial) {
+        const auto model = get_model(tutorial_gpt, config);
+        testing::jitter(*model);  // so that norms and biases have something to decay
+        const auto data_parallel = get_data_parallel(config, *model);
+        const double decay = config.optimizer_config.weight_decay;
+        const auto optimizer = get_optimizer(
+            config, *model,
+            tutorial ? tutorial_groups(*model, decay) : get_param_groups(*model, decay),
+            data_parallel.get());
+        const auto schedule = get_optimizer_param_scheduler(config, 1);
+        TrainOneStepCell cell(*model, *optimizer, *schedule, config, data_parallel.get());
+        testing::MadeUpSamples samples(config);
+        for (int64_t step = 0; step < 2; ++step) {
+          cell({samples.micro_batch({step, 2 * step}, 0, 1, 2, 0, 1)});
+        }
+        if (tutorial) {
+          EXPECT_EQ(optimizer->param_groups().at(0).weight_decay, 0.5);
+          EXPECT_EQ(optimizer->param_groups().at(1).weight_decay, 0);
+        }
+        return get_logical_state(*model);
+      };
+      testing::expect_states_equal(weights_after(true), weights_after(false));
+    });
+  }
+}
+
 TEST(OwnModel, LayoutsTrainItAsOneProcessDoes) {
   for (const char* layout : {"tp=2,sp,micro=2", "pp=2,vpp=2,micro=2",
                              "tp=2,pp=2,dp=2,zero=z2,overlap,micro=2", "cp=2"}) {
