@@ -214,10 +214,12 @@ void resolve_clipping(Resolution& r) {
     }
   } else {
     const double norm = training.max_grad_norm.value_or(1.0);
-    if (training.grad_clip_kwargs || (clip > 0 && clip != norm)) {
-      r.error(kUse, concat("clips to a norm of ", norm, " beside ",
-                           clip > 0 ? kClip : "training_config.grad_clip_kwargs",
-                           ", which says otherwise; keep one of them"));
+    const bool other_norm = r.given(kClip) && clip != norm;  // 0: no clipping
+    if (training.grad_clip_kwargs || other_norm) {
+      r.error(kUse,
+              concat("clips to a norm of ", norm, " beside ",
+                     other_norm ? concat(kClip, " ", clip) : "training_config.grad_clip_kwargs",
+                     ", which says otherwise; keep one of them"));
     } else {
       clip = norm;
       r.derived(kClip, kUse);

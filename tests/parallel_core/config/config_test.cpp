@@ -254,6 +254,7 @@ TEST(Config, ClippingInTwoKeys) {
       "training_config.grad_clip_kwargs={grad_clip_type: GradClipByValue, clip_value: 1.0}";
   using Settings = std::vector<std::string>;
   for (const Settings& wrong : {Settings{use + "True", "optimizer_config.clip_grad=2.0"},
+                                Settings{use + "True", "optimizer_config.clip_grad=0"},
                                 Settings{use + "False", "optimizer_config.clip_grad=2.0"},
                                 Settings{use + "True", kwargs}, Settings{use + "False", kwargs}}) {
     EXPECT_THAT(message_of<ValueError>([&] { with(wrong); }),
