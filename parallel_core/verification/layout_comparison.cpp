@@ -390,6 +390,7 @@ void RankComparison::add(Finding finding, std::optional<double> bound) {
   }
   finding.where = where_;
   finding.bound = bound ? *bound : spread_.bound_of(finding);
+  finding.bound_is_measured = !bound;
   findings_->add(finding);
 }
 

@@ -150,6 +150,10 @@ void LayoutFindings::add(const Finding& finding) {
     return;
   }
   ++worst.above;
+  const double excess = finding.distance / finding.bound;
+  largest_excess_ = finding.bound_is_measured && excess > 0  // not of NaN
+                        ? std::max(largest_excess_, excess)
+                        : std::numeric_limits<double>::infinity();
   // Of ranks that differ in one value the one that is farther off; of equal ones the first to come,
   // by name, so that a report does not depend on which thread was faster.
   const auto goes_first = [](const Finding& a, const Finding& b) {
@@ -171,6 +175,11 @@ void LayoutFindings::add_equal(Compared what, int64_t count) {
 bool LayoutFindings::agree() const {
   const std::scoped_lock lock(mutex_);
   return !first_;
+}
+
+bool LayoutFindings::agree_within(double factor) const {
+  const std::scoped_lock lock(mutex_);
+  return largest_excess_ < factor;
 }
 
 std::optional<Finding> LayoutFindings::first() const {

@@ -44,6 +44,7 @@ struct Finding {
   std::string where;  ///< "rank 1 (tp 1)"
   double distance = 0;
   double bound = 0;
+  bool bound_is_measured = false;  ///< by what rounding did to one process (RoundingSpread)
   ZeroGradient zero_gradient = ZeroGradient::kNone;  ///< of a gradient or weight
   std::string detail;                                ///< more in words; may be empty
 
@@ -75,6 +76,8 @@ class LayoutFindings {
   void add_equal(Compared what, int64_t count);
 
   bool agree() const;
+  /// True if all that is above its bound has a measured one and less than `factor` times that.
+  bool agree_within(double factor) const;
   /// The first one above its bound.
   std::optional<Finding> first() const;
   Worst worst(Compared what) const;
@@ -87,6 +90,7 @@ class LayoutFindings {
   mutable std::mutex mutex_;
   std::array<Worst, kNumCompared> worst_;
   std::optional<Finding> first_;
+  double largest_excess_ = 0;  // distance over bound of what is above it; infinity: not measured
 };
 
 }  // namespace tapestry

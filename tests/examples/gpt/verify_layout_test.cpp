@@ -41,6 +41,9 @@ TEST_F(VerifyLayoutTest, WhatIsNotPossible) {
   EXPECT_THAT(err_, HasSubstr("'np=2' is not known"));
   EXPECT_EQ(verify("pp=2"), 2);
   EXPECT_THAT(err_, HasSubstr("layer"));
+  EXPECT_EQ(verify("tp=2,ep=2", "--set moe_config.num_experts=2"), 2);  // dp is 1
+  EXPECT_THAT(err_, HasSubstr("expert_model_parallel_size 2 x expert_tensor_parallel_size 2 does "
+                              "not divide the 2 ranks"));
   EXPECT_EQ(verify("tp=2", "--verify_steps 0"), 2);
   EXPECT_THAT(err_, HasSubstr("0 steps"));
 }

@@ -60,6 +60,26 @@ TEST(LayoutFindings, TheFirstIsTheOneThatIsComputedFirst) {
   EXPECT_EQ(findings.worst(Compared::kLoss).above, 0);
 }
 
+// What may be the tail of rounding: nothing whose bound is not measured, and nothing far beyond.
+TEST(LayoutFindings, AgreeWithinAFactorOfMeasuredBounds) {
+  const auto agree = [](double distance, bool measured) {
+    LayoutFindings findings;
+    findings.add({.what = Compared::kLoss, .distance = 2, .bound = 1, .bound_is_measured = true});
+    findings.add({.what = Compared::kWeights,
+                  .distance = distance,
+                  .bound = 0.5,
+                  .bound_is_measured = measured});
+    EXPECT_FALSE(findings.agree());
+    return findings.agree_within(4);
+  };
+  EXPECT_TRUE(agree(1.5, true));
+  EXPECT_TRUE(agree(0.5, false));
+  EXPECT_FALSE(agree(2.5, true));
+  EXPECT_FALSE(agree(1.5, false));
+  EXPECT_FALSE(agree(std::numeric_limits<double>::quiet_NaN(), true));
+  EXPECT_FALSE(agree(std::numeric_limits<double>::infinity(), true));
+}
+
 // A choice is as old as what is made of it, and comes first there.
 TEST(LayoutFindings, ChoicesHaveTheirPlaceAmongTheActivations) {
   LayoutFindings findings;
