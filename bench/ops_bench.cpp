@@ -212,9 +212,30 @@ Work adamw_case() {
   return [optimizer] { optimizer->step(); };
 }
 
+// Every parameter is one of two ranks' columns of a matrix.
+class HalfOfTheColumns final : public optim::ParameterLayout {
+ public:
+  explicit HalfOfTheColumns(const Shape& own) : own_(own) {}
+
+  std::vector<nn::LogicalTensor> logical(const std::string& name) const override {
+    return {{.name = name,
+             .shape = {own_[0], 2 * own_[1]},
+             .view_shape = own_,
+             .axis = 1,
+             .end = own_[1],
+             .offset = {0, own_[1]},
+             .slice_shape = own_}};
+  }
+  const optim::RankGroup* slices() const override { return nullptr; }
+  const optim::RankGroup* copies() const override { return nullptr; }
+
+ private:
+  Shape own_;
+};
+
 // Weights as bfloat16 halves with remainders, moments and gradients in bfloat16: see
-// docs/memory.md.
-Work lean_adamw_case() {
+// docs/memory.md. The layout, which may be null, says which random numbers round the moments.
+Work lean_adamw_case(const std::shared_ptr<optim::ParameterLayout>& layout) {
   const TensorList weights = matrices(24, false);
   for (const Tensor& weight : weights) {
     weight.set_requires_grad();
@@ -229,6 +250,7 @@ Work lean_adamw_case() {
     optimizer->store_parameter_as("0." + std::to_string(i), kBFloat16);
     weights[i].set_grad(gradient({768, 3072}, kBFloat16));
   }
+  optimizer->set_layout(layout);
   return [optimizer] { optimizer->step(); };
 }
 
@@ -380,8 +402,16 @@ std::vector<Case> cases() {
       {.name = "adamw/24x768x3072/float32", .prepare = adamw_case, .bytes = 7 * 4 * parameters});
   // Both halves and both moments are read and written, the gradient is read.
   out.push_back({.name = "adamw_lean/24x768x3072/bfloat16",
-                 .prepare = lean_adamw_case,
+                 .prepare = [] { return lean_adamw_case(nullptr); },
                  .bytes = 9 * 2 * parameters});
+  // As of a tensor-parallel rank: elements that lie together have numbers that do not.
+  for (const int64_t columns : {384, 96}) {
+    const Shape own = {768 * 3072 / columns, columns};
+    out.push_back(
+        {.name = concat("adamw_lean_columns/24x", own[0], "x", own[1], "/bfloat16"),
+         .prepare = [own] { return lean_adamw_case(std::make_shared<HalfOfTheColumns>(own)); },
+         .bytes = 9 * 2 * parameters});
+  }
   // One pass for the norm; one that reads and writes.
   out.push_back({.name = "clip_grad_norm/24x768x3072/float32",
                  .prepare = clip_grad_norm_case,

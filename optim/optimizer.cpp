@@ -1,5 +1,6 @@
 #include "optim/optimizer.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -8,8 +9,8 @@
 #include "autograd/tape/leaf_state.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
-#include "autograd/tensor/generator.h"
 #include "autograd/tensor/rank_context.h"
+#include "nn/random_rows.h"
 #include "optim/check_settings.h"
 
 namespace tapestry::optim {
@@ -247,6 +248,21 @@ void Optimizer::split(const Tensor& values,
                          bits_of(state.low_bits), marks.dtype(), marks.raw());
 }
 
+// Of the step that the state counts.
+std::vector<kernels::RandomRows> Optimizer::rounding_of(const std::string& name,
+                                                        ParamState& state) const {
+  const bool rounds = std::any_of(state.tensors.begin(), state.tensors.end(),
+                                  [](const auto& entry) { return is_half(entry.second.dtype()); });
+  if (!rounds) {
+    return {};
+  }
+  if (state.numbers.empty()) {
+    const OwnPart part = own_part(name);
+    state.numbers = nn::random_rows(name, logical_of(name), part.first, part.count);
+  }
+  return nn::in_stream(state.numbers, static_cast<uint64_t>(state.step));
+}
+
 void Optimizer::prepare(const Slot& slot, std::vector<Update>& updates) {
   const ParamGroup& group = groups_[slot.group];
   const Tensor& parameter = group.params[slot.index];
@@ -271,7 +287,7 @@ void Optimizer::prepare(const Slot& slot, std::vector<Update>& updates) {
                      .grad = dense(grad),
                      .copy = copy,
                      .state = &state,
-                     .stream = combine(stream_of(name), static_cast<uint64_t>(state.step)),
+                     .rounding = rounding_of(name, state),
                      .first = shards_ != nullptr ? shards_->first_element(name) : 0,
                      .logical = &logical,
                      .is_matrix = logical.front().shape.size() >= 2,

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/kernels/random_rows.h"
 #include "autograd/tensor/tensor.h"
 #include "nn/module.h"
 #include "optim/group_value.h"
@@ -62,7 +63,9 @@ struct StateStorage {
   /// Of a bfloat16 parameter, keep the 16 bits that it lacks in place of a whole float32 master
   /// (kernels/optimizer.h, split_float32): 4 bytes for both instead of 6, and the same values.
   bool store_param_remainders = false;
-  uint64_t seed = 0;  ///< of the stochastic rounding
+  /// Of the stochastic rounding. Its random numbers are those of seed, step, name and position of
+  /// an element in its logical tensor, so the same in every layout (nn/random_rows.h).
+  uint64_t seed = 0;
 };
 
 /// What groups have that say nothing else.
@@ -194,6 +197,8 @@ class Optimizer {
     std::map<std::string, Tensor> tensors;
     Tensor main_param;  ///< float32 master of a 16-bit parameter
     Tensor low_bits;    ///< or its 16 lower bits; the dtype says nothing
+    /// Which random numbers its elements take, whatever the step; as they are asked for.
+    std::vector<kernels::RandomRows> numbers;
   };
 
   /// One parameter's part of a step; tensors are contiguous.
@@ -203,8 +208,9 @@ class Optimizer {
     Tensor grad;    ///< any floating dtype
     Tensor copy;    ///< gets the new values too, 16 bits; may be undefined
     ParamState* state;
-    uint64_t stream;  ///< of random numbers, different for each parameter and step
-    int64_t first;    ///< number of the first element in it, not 0 for a piece of a parameter
+    /// Random numbers that round its states in this step; empty where none is rounded.
+    std::vector<kernels::RandomRows> rounding;
+    int64_t first;  ///< number of the first element in the parameter, not 0 for a piece of it
     const std::vector<nn::LogicalTensor>* logical;  ///< what the parameter is made of
     bool is_matrix;                                 ///< so that these have two or more axes
     const RankGroup* slices;                        ///< ParameterLayout::slices_of, or null
@@ -241,6 +247,7 @@ class Optimizer {
   void split(const Tensor& values, const Tensor& parameter, const ParamState& state) const;
   void add_low_bits(const Tensor& parameter, ParamState& state) const;
   void add_states(const std::string& name, ParamState& state) const;
+  std::vector<kernels::RandomRows> rounding_of(const std::string& name, ParamState& state) const;
   void prepare(const Slot& slot, std::vector<Update>& updates);
   void run(const std::vector<Update>& updates, const GradTransform& transform);
 

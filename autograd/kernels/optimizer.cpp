@@ -35,10 +35,16 @@ TAPESTRY_DECLARE_PER_ISA(
                               int64_t end,
                               const void* x,
                               uint64_t seed,
-                              uint64_t stream,
+                              const RandomRows* rounding,
+                              int64_t rounding_count,
                               BFloat16* sum))
 
 namespace {
+
+// Where some are needed, the first element has random numbers, and so have all.
+[[maybe_unused]] bool has_numbers(int64_t n, std::span<const RandomRows> rounding, bool needed) {
+  return n == 0 || !needed || (!rounding.empty() && rounding.front().begin == 0);
+}
 
 [[maybe_unused]] bool is_valid(const AdamTensor& t) {
   const bool split = t.param_dtype == kBFloat16 && t.low_bits != nullptr;
@@ -47,7 +53,9 @@ namespace {
     return dtype == compute || (dtype == kBFloat16 && compute == kFloat32);
   };
   return (split || t.param_dtype == compute) && is_floating(t.grad_dtype) &&
-         moment(t.exp_avg_dtype) && moment(t.exp_avg_sq_dtype) && t.step >= 1 && t.first % 4 == 0 &&
+         moment(t.exp_avg_dtype) && moment(t.exp_avg_sq_dtype) && t.step >= 1 &&
+         has_numbers(t.n, t.rounding,
+                     t.exp_avg_dtype != compute || t.exp_avg_sq_dtype != compute) &&
          (t.copy == nullptr || compute == kFloat32);
 }
 
@@ -60,7 +68,8 @@ namespace {
   const DType compute = t.param_dtype == kFloat64 ? kFloat64 : kFloat32;
   return t.param_dtype == compute && is_floating(t.grad_dtype) &&
          (t.exp_avg_dtype == compute || (t.exp_avg_dtype == kBFloat16 && compute == kFloat32)) &&
-         t.first % 4 == 0 && (t.copy == nullptr || compute == kFloat32);
+         has_numbers(t.n, t.rounding, t.exp_avg_dtype != compute) &&
+         (t.copy == nullptr || compute == kFloat32);
 }
 
 AdamConstants constants_of(const AdamTensor& t, const AdamSettings& s) {
@@ -185,12 +194,17 @@ void join_float32(int64_t n,
   });
 }
 
-void add_stochastic(
-    DType dtype, int64_t n, const void* x, uint64_t seed, uint64_t stream, BFloat16* sum) {
-  assert(is_floating(dtype));
+void add_stochastic(DType dtype,
+                    int64_t n,
+                    const void* x,
+                    uint64_t seed,
+                    std::span<const RandomRows> rounding,
+                    BFloat16* sum) {
+  assert(is_floating(dtype) && has_numbers(n, rounding, true));
   const auto run = TAPESTRY_DISPATCH(add_stochastic_range);
-  for_elements(n,
-               [&](int64_t begin, int64_t end) { run(dtype, begin, end, x, seed, stream, sum); });
+  for_elements(n, [&](int64_t begin, int64_t end) {
+    run(dtype, begin, end, x, seed, rounding.data(), std::ssize(rounding), sum);
+  });
 }
 
 }  // namespace tapestry::kernels

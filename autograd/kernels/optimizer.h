@@ -13,6 +13,7 @@
 #include <span>
 
 #include "autograd/kernels/dtype.h"
+#include "autograd/kernels/random_rows.h"
 
 namespace tapestry::kernels {
 
@@ -28,14 +29,12 @@ struct AdamTensor {
   DType grad_dtype = kFloat32;   ///< any floating dtype
   const void* g = nullptr;
   /// The type of computation, or bfloat16 beside float32: then rounded stochastically, with the
-  /// halves of 32-bit word first + i of (seed, stream): exp_avg takes the lower, exp_avg_sq the
-  /// upper.
+  /// halves of a 32-bit word for each element: exp_avg takes the lower, exp_avg_sq the upper.
   DType exp_avg_dtype = kFloat32;
   void* exp_avg = nullptr;
   DType exp_avg_sq_dtype = kFloat32;
   void* exp_avg_sq = nullptr;
-  uint64_t stream = 0;
-  int64_t first = 0;  ///< number of the first element in that stream, a multiple of 4: of a piece
+  std::span<const RandomRows> rounding;  ///< which words these are; not empty where there are some
   /// A further array that gets the new values of float32 parameters rounded to nearest even:
   /// float16 or bfloat16. Null: none.
   DType copy_dtype = kBFloat16;
@@ -98,8 +97,7 @@ struct LionTensor {
   const void* g = nullptr;
   DType exp_avg_dtype = kFloat32;
   void* exp_avg = nullptr;
-  uint64_t stream = 0;
-  int64_t first = 0;
+  std::span<const RandomRows> rounding;
   DType copy_dtype = kBFloat16;
   void* copy = nullptr;
   double lr = 0;
@@ -177,10 +175,14 @@ void join_float32(int64_t n,
 /// sum += x in a bfloat16 sum of many terms: added in float32 and rounded stochastically, so that
 /// terms too small to change a bfloat16 are not lost on average. x is of any floating dtype.
 ///
-/// Element i uses the lower half of 32-bit word i of (seed, stream): with r in [0, 2^16) it adds r
-/// to the float32's bits and keeps the upper half; infinities, NaN, and values that this could make
-/// infinite are cut off instead.
-void add_stochastic(
-    DType dtype, int64_t n, const void* x, uint64_t seed, uint64_t stream, BFloat16* sum);
+/// An element uses the lower half r in [0, 2^16) of the 32-bit word that `rounding` (not empty)
+/// gives it: it adds r to the float32's bits and keeps the upper half; infinities, NaN, and values
+/// that this could make infinite are cut off instead.
+void add_stochastic(DType dtype,
+                    int64_t n,
+                    const void* x,
+                    uint64_t seed,
+                    std::span<const RandomRows> rounding,
+                    BFloat16* sum);
 
 }  // namespace tapestry::kernels

@@ -1,8 +1,11 @@
 // What the tape keeps of leaves only: where their gradients go, and who is told.
 #pragma once
 
+#include <memory>
 #include <mutex>
+#include <vector>
 
+#include "autograd/kernels/random_rows.h"
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tensor/generator.h"
 #include "autograd/tensor/spin_lock.h"
@@ -19,6 +22,8 @@ struct LeafState {
   bool main_grad_is_fresh = false;
   /// Of the random numbers that round sums in a 16-bit main_grad; the offset counts contributions.
   RandomKey main_grad_rounding;
+  /// Which of them an element takes (number_main_grad); null: that of its place in the leaf.
+  std::shared_ptr<const std::vector<kernels::RandomRows>> main_grad_numbers;
   /// The values in a 16-bit dtype for ops that compute in it, and the version they were taken from.
   Tensor compute_copy;
   uint32_t compute_copy_version = 0;

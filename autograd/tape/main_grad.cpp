@@ -1,6 +1,8 @@
 #include "autograd/tape/main_grad.h"
 
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "autograd/kernels/memory.h"
 #include "autograd/kernels/optimizer.h"
@@ -13,6 +15,24 @@
 #include "autograd/tensor/rank_context.h"
 
 namespace tapestry {
+
+namespace {
+
+// Of the next contribution to a main_grad.
+std::vector<kernels::RandomRows> next_rounding(LeafState& state) {
+  RandomKey& key = state.main_grad_rounding;
+  const uint64_t stream = combine(key.stream, key.offset++);
+  if (state.main_grad_numbers == nullptr) {
+    return {{.stream = stream}};
+  }
+  std::vector<kernels::RandomRows> rows = *state.main_grad_numbers;
+  for (kernels::RandomRows& entry : rows) {
+    entry.stream = combine(entry.stream, stream);
+  }
+  return rows;
+}
+
+}  // namespace
 
 namespace detail {
 
@@ -40,10 +60,8 @@ void accumulate_into_main_grad(LeafState& state, const Tensor& gradient) {
     convert_into(gradient, main_grad);
   } else if (main_grad.dtype() == kBFloat16) {
     const Tensor term = gradient.is_contiguous() ? gradient : contiguous_copy(gradient);
-    const RandomKey& key = state.main_grad_rounding;
-    kernels::add_stochastic(term.dtype(), term.numel(), term.raw(), key.seed,
-                            combine(key.stream, state.main_grad_rounding.offset++),
-                            main_grad.data<BFloat16>());
+    kernels::add_stochastic(term.dtype(), term.numel(), term.raw(), state.main_grad_rounding.seed,
+                            next_rounding(state), main_grad.data<BFloat16>());
   } else if (gradient.dtype() == kFloat32) {
     sum_into(main_grad, gradient, main_grad);
   } else {
@@ -133,6 +151,16 @@ void release_main_grad(const Tensor& leaf, const RandomKey& rounding) {
   held = without_storage(held.shape(), held.dtype());
 }
 
+void number_main_grad(const Tensor& leaf, std::vector<kernels::RandomRows> numbers) {
+  LeafState* state = leaf.defined() ? leaf_state(leaf) : nullptr;
+  check<RuntimeError>(state != nullptr && state->main_grad.defined(),
+                      "number_main_grad: the tensor has no main_grad");
+  check<ValueError>(!numbers.empty() && numbers.front().begin == 0,
+                    "number_main_grad: the numbers do not begin at the first element");
+  state->main_grad_numbers =
+      std::make_shared<const std::vector<kernels::RandomRows>>(std::move(numbers));
+}
+
 void attach_main_grad(const Tensor& leaf, DType dtype) {
   leaf.set_main_grad(without_storage(leaf.shape(), dtype));
   reset_main_grad(leaf);
@@ -157,6 +185,7 @@ void Tensor::set_main_grad(const Tensor& buffer) const {
   state.main_grad = buffer;
   state.main_grad_is_fresh = false;
   state.main_grad_rounding = {};
+  state.main_grad_numbers = nullptr;
 }
 
 }  // namespace tapestry

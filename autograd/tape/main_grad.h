@@ -2,6 +2,9 @@
 // and in memory that the owner of the buffer chooses (Tensor::set_main_grad).
 #pragma once
 
+#include <vector>
+
+#include "autograd/kernels/random_rows.h"
 #include "autograd/tensor/generator.h"
 #include "autograd/tensor/tensor.h"
 
@@ -37,6 +40,12 @@ void reset_main_grad(const Tensor& leaf, const RandomKey& rounding = {});
 /// As reset_main_grad, and gives the memory of main_grad back until there is something to put into
 /// it: the gradients of a step then take the place of the activations that have made them.
 void release_main_grad(const Tensor& leaf, const RandomKey& rounding = {});
+
+/// Says which random numbers round the elements of a leaf's main_grad: those of `numbers`, whose
+/// streams are mixed with that of each contribution (reset_main_grad); for a leaf that is a part of
+/// something or made of several things. Holds until the next set_main_grad. RuntimeError if the
+/// leaf has no main_grad, ValueError if `numbers` is empty.
+void number_main_grad(const Tensor& leaf, std::vector<kernels::RandomRows> numbers);
 
 /// Gives a leaf a main_grad of the given dtype, float32 or bfloat16, in the state after
 /// release_main_grad.

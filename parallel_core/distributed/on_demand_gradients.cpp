@@ -3,6 +3,7 @@
 #include "autograd/kernels/reduce.h"
 #include "autograd/tape/main_grad.h"
 #include "parallel_core/distributed/finalize_model_grads.h"
+#include "parallel_core/distributed/gradient_numbers.h"
 
 namespace tapestry {
 
@@ -13,14 +14,16 @@ OnDemandGradients::OnDemandGradients(const std::vector<nn::Module::NamedParamete
     attach_main_grad(*entry.parameter, options.dtype);
     parameters_.push_back(entry.parameter);
     names_.push_back(entry.name);
-    streams_.push_back(combine(stream_of("main_grad"), stream_of(entry.name)));
+    if (options.dtype == kBFloat16 && entry.parameter->numel() > 0) {
+      number_main_grad(*entry.parameter, gradient_numbers(entry.name, *entry.parameter));
+    }
   }
 }
 
 void OnDemandGradients::start_step(int64_t step, int64_t /*backward_passes*/) {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    release_main_grad(*parameters_[i],
-                      {seed_, combine(streams_[i], static_cast<uint64_t>(step)), 0});
+  const uint64_t stream = combine(stream_of("main_grad"), static_cast<uint64_t>(step));
+  for (const nn::Parameter* parameter : parameters_) {
+    release_main_grad(*parameter, {seed_, stream, 0});
   }
   squares_of_step().clear();
   is_scaled_ = false;

@@ -19,7 +19,7 @@ class OnDemandGradients final : public ModelGradients {
  public:
   struct Options {
     DType dtype = kFloat32;  ///< or bfloat16, whose sums are rounded stochastically
-    uint64_t seed = 0;       ///< with parameter, step and contribution: of these random numbers
+    uint64_t seed = 0;       ///< with element, step and contribution: of these random numbers
   };
   /// The parameters outlive the object. TypeError unless dtype is float32 or bfloat16.
   OnDemandGradients(const std::vector<nn::Module::NamedParameter>& parameters,
@@ -42,8 +42,7 @@ class OnDemandGradients final : public ModelGradients {
   uint64_t seed_;
   std::vector<const nn::Parameter*> parameters_;
   std::vector<std::string> names_;
-  std::vector<uint64_t> streams_;  // of their random numbers
-  bool is_scaled_ = false;         // since finish_reduce
+  bool is_scaled_ = false;  // since finish_reduce
 };
 
 }  // namespace tapestry

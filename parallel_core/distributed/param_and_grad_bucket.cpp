@@ -12,6 +12,8 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"
+#include "nn/random_rows.h"
+#include "parallel_core/distributed/gradient_numbers.h"
 
 namespace tapestry {
 
@@ -92,11 +94,36 @@ void ParamAndGradBucket::make_gradients() {
     const Ref<Storage>& storage = grads_.defined() ? grads_.storage() : grad_window_;
     const Tensor main_grad = on_storage(storage, placed.offset, parameter.shape(), dtype);
     parameter.set_main_grad(main_grad);
+    if (dtype == kBFloat16 && parameter.numel() > 0) {
+      number_main_grad(parameter, gradient_numbers(placed.name, parameter));
+    }
   }
   for (size_t i = 0; i < pieces_.size(); ++i) {
     ParameterPiece& piece = pieces_[i];
     piece.gradient = flat(grad_shard_, start_of(i), piece.end - piece.begin);
     piece.values.set_main_grad(piece.gradient);
+  }
+  if (frees_gradients() && dtype == kBFloat16) {
+    number_shard();
+  }
+}
+
+// Which random numbers round the sums in this rank's shard.
+void ParamAndGradBucket::number_shard() {
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const ParameterPiece& piece = pieces_[i];
+    const int64_t size = piece.end - piece.begin;
+    if (size == 0) {
+      continue;
+    }
+    for (kernels::RandomRows rows :
+         summed_gradient_numbers(piece.name, *piece.parameter, piece.begin, size)) {
+      rows.begin += start_of(i);
+      shard_numbers_.push_back(rows);
+    }
+  }
+  if (shard_numbers_.empty() || shard_numbers_.front().begin > 0) {
+    shard_numbers_.insert(shard_numbers_.begin(), kernels::RandomRows{});  // of a gap
   }
 }
 
@@ -201,13 +228,12 @@ void ParamAndGradBucket::zero(int64_t step) {
 
 // Makes the parameters' main_grads stand for zeros.
 void ParamAndGradBucket::forget_gradients() {
+  const uint64_t rank =
+      combine(static_cast<uint64_t>(group_.rank()), static_cast<uint64_t>(reductions_));
+  const uint64_t stream =
+      combine(combine(stream_of("main_grad"), static_cast<uint64_t>(step_)), rank);
   for (const Placed& placed : parameters_) {
-    const uint64_t stream = combine(stream_of("main_grad"), stream_of(placed.name));
-    const uint64_t rank =
-        combine(static_cast<uint64_t>(group_.rank()), static_cast<uint64_t>(reductions_));
-    reset_main_grad(
-        *placed.parameter,
-        {options_.seed, combine(combine(stream, static_cast<uint64_t>(step_)), rank), 0});
+    reset_main_grad(*placed.parameter, {options_.seed, stream, 0});
   }
 }
 
@@ -255,13 +281,10 @@ void ParamAndGradBucket::finish_reduce() {
 
 void ParamAndGradBucket::add_to_shard() {
   if (options_.grad_dtype == kBFloat16) {
-    const auto rank = static_cast<uint64_t>(group_.rank());
-    const uint64_t stream =
-        combine(combine(stream_of("grad_shard"), stream_of(parameters_.front().name)),
-                combine(static_cast<uint64_t>(step_), rank));
+    const uint64_t stream = combine(combine(stream_of("grad_shard"), static_cast<uint64_t>(step_)),
+                                    static_cast<uint64_t>(reductions_));
     kernels::add_stochastic(kBFloat16, shard_size(), reduced_.raw(), options_.seed,
-                            combine(stream, static_cast<uint64_t>(reductions_)),
-                            grad_shard_.data<BFloat16>());
+                            nn::in_stream(shard_numbers_, stream), grad_shard_.data<BFloat16>());
   } else {
     kernels::axpy(options_.grad_dtype, shard_size(), 1, reduced_.raw(), grad_shard_.raw());
   }

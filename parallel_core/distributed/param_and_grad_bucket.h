@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/kernels/random_rows.h"
 #include "nn/module.h"
 #include "parallel_core/comm/process_group.h"
 
@@ -56,7 +57,7 @@ class ParamAndGradBucket {
     DType param_dtype = kFloat32;  ///< that the parameters are to have
     DType compute_dtype = kFloat32;
     DType grad_dtype = kFloat32;
-    uint64_t seed = 0;
+    uint64_t seed = 0;  ///< of the random numbers that round sums (gradient_numbers)
     /// Called when a paged bucket's memory has come.
     std::function<void(ParamAndGradBucket&)> on_open;
   };
@@ -114,6 +115,7 @@ class ParamAndGradBucket {
   int64_t start_of(size_t index) const;
   void place_parameters();
   void make_gradients();
+  void number_shard();
   Ref<Storage> make_window(DType dtype, std::byte* (ParamAndGradBucket::*open)());
   std::byte* open_parameters();
   std::byte* open_copies();
@@ -130,6 +132,7 @@ class ParamAndGradBucket {
 
   Tensor grads_;  // [size]; from z2 on undefined while nobody needs it
   Tensor grad_shard_;
+  std::vector<kernels::RandomRows> shard_numbers_;  // of sums in it, where these are in 16 bits
   Ref<Storage> grad_window_;
   WorkHandle reduction_;
   Tensor reduced_;  // what the reduction under way writes to, where that is not the shard

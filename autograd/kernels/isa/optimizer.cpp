@@ -2,7 +2,7 @@
 
 #include "autograd/kernels/isa/optimizer_constants.h"
 #include "autograd/kernels/isa/optimizer_rows.h"
-#include "autograd/kernels/isa/philox_blocks.h"
+#include "autograd/kernels/isa/random_words.h"
 #include "autograd/kernels/isa/split_float32.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
@@ -31,7 +31,8 @@ void add_stochastic_range(DType dtype,
                           int64_t end,
                           const void* x,
                           uint64_t seed,
-                          uint64_t stream,
+                          const RandomRows* rounding,
+                          int64_t rounding_count,
                           BFloat16* sum);
 
 namespace {
@@ -132,7 +133,7 @@ void adamw_float32(const AdamTensor& t, const AdamConstants& k, int64_t begin, i
   float g_block[kBlock];
   float m_block[kBlock];
   float v_block[kBlock];
-  uint32_t words[kBlock];
+  RandomWords random(k.seed, t.rounding.data(), static_cast<int64_t>(t.rounding.size()));
   const bool split = t.low_bits != nullptr;
   const bool narrow_m = t.exp_avg_dtype == kBFloat16;
   const bool narrow_v = t.exp_avg_sq_dtype == kBFloat16;
@@ -150,9 +151,7 @@ void adamw_float32(const AdamTensor& t, const AdamConstants& k, int64_t begin, i
     if (split) {
       split_block(n, p, static_cast<BFloat16*>(t.p) + at, t.low_bits + at, v);
     }
-    if (narrow_m || narrow_v) {
-      philox_blocks(k.seed, t.stream, static_cast<uint64_t>(t.first + at) / 4, (n + 3) / 4, words);
-    }
+    const uint32_t* words = narrow_m || narrow_v ? random.draw(at, n) : nullptr;
     if (narrow_m) {
       store_stochastic(n, m, words, 0, static_cast<BFloat16*>(t.exp_avg) + at);
     }
@@ -181,7 +180,7 @@ template <class C>
 void lion_typed(const LionTensor& t, const LionConstants& k, int64_t begin, int64_t end) {
   C g_block[kBlock];
   C m_block[kBlock];
-  uint32_t words[kBlock];
+  RandomWords random(k.seed, t.rounding.data(), static_cast<int64_t>(t.rounding.size()));
   for (int64_t at = begin; at < end; at += kBlock) {
     const int64_t n = block_size(end - at);
     C* p = static_cast<C*>(t.p) + at;
@@ -189,9 +188,7 @@ void lion_typed(const LionTensor& t, const LionConstants& k, int64_t begin, int6
     lion_block(n, p, read_any(t.grad_dtype, n, t.g, at, g_block), m, k);
     if constexpr (kSame<C, float>) {
       if (t.exp_avg_dtype == kBFloat16) {
-        philox_blocks(k.seed, t.stream, static_cast<uint64_t>(t.first + at) / 4, (n + 3) / 4,
-                      words);
-        store_stochastic(n, m, words, 0, static_cast<BFloat16*>(t.exp_avg) + at);
+        store_stochastic(n, m, random.draw(at, n), 0, static_cast<BFloat16*>(t.exp_avg) + at);
       }
       store_copy(t.copy_dtype, n, p, t.copy, at);
     }
@@ -298,11 +295,12 @@ void add_stochastic_range(DType dtype,
                           int64_t end,
                           const void* x,
                           uint64_t seed,
-                          uint64_t stream,
+                          const RandomRows* rounding,
+                          int64_t rounding_count,
                           BFloat16* sum) {
   float x_block[kBlock];
   float block[kBlock];
-  uint32_t words[kBlock];
+  RandomWords random(seed, rounding, rounding_count);
   for (int64_t at = begin; at < end; at += kBlock) {
     const int64_t n = block_size(end - at);
     const float* term = read_any(dtype, n, x, at, x_block);
@@ -311,8 +309,7 @@ void add_stochastic_range(DType dtype,
     for (int64_t i = 0; i < n; ++i) {
       block[i] += term[i];
     }
-    philox_blocks(seed, stream, static_cast<uint64_t>(at) / 4, (n + 3) / 4, words);
-    store_stochastic(n, block, words, 0, sum + at);
+    store_stochastic(n, block, random.draw(at, n), 0, sum + at);
   }
 }
 

@@ -19,43 +19,59 @@ void dropout_range(DType dtype,
                    const void* x,
                    void* y);
 
-void philox_blocks(
-    uint64_t seed, uint64_t stream, uint64_t first_block, int64_t count, uint32_t* words) {
-  // Round by round for a group of blocks: a loop over blocks with the rounds inside does not become
-  // vector code.
-  constexpr int64_t kGroup = 64;
+namespace {
+
+// Round by round for a group of blocks: a loop over blocks with the rounds inside does not become
+// vector code. Writes the first `count` of them.
+template <int64_t kGroup>
+[[gnu::always_inline]] inline void philox_group(
+    uint64_t seed, uint64_t stream, uint64_t first, int64_t count, uint32_t* out) {
   uint32_t c0[kGroup];
   uint32_t c1[kGroup];
   uint32_t c2[kGroup];
   uint32_t c3[kGroup];
-  for (int64_t done = 0; done < count; done += kGroup) {
-    const uint64_t first = first_block + static_cast<uint64_t>(done);
+  TAPESTRY_VECTOR_LOOP
+  for (int64_t b = 0; b < kGroup; ++b) {
+    const uint64_t low = first + static_cast<uint64_t>(b);
+    c0[b] = static_cast<uint32_t>(low);
+    c1[b] = static_cast<uint32_t>(low >> 32U);
+    c2[b] = static_cast<uint32_t>(stream);
+    c3[b] = static_cast<uint32_t>(stream >> 32U);
+  }
+  auto k0 = static_cast<uint32_t>(seed);
+  auto k1 = static_cast<uint32_t>(seed >> 32U);
+  for (int round = 0; round < kPhiloxRounds; ++round) {
     TAPESTRY_VECTOR_LOOP
     for (int64_t b = 0; b < kGroup; ++b) {
-      const uint64_t low = first + static_cast<uint64_t>(b);
-      c0[b] = static_cast<uint32_t>(low);
-      c1[b] = static_cast<uint32_t>(low >> 32U);
-      c2[b] = static_cast<uint32_t>(stream);
-      c3[b] = static_cast<uint32_t>(stream >> 32U);
+      philox_round(c0[b], c1[b], c2[b], c3[b], k0, k1);
     }
-    auto k0 = static_cast<uint32_t>(seed);
-    auto k1 = static_cast<uint32_t>(seed >> 32U);
-    for (int round = 0; round < kPhiloxRounds; ++round) {
-      TAPESTRY_VECTOR_LOOP
-      for (int64_t b = 0; b < kGroup; ++b) {
-        philox_round(c0[b], c1[b], c2[b], c3[b], k0, k1);
-      }
-      k0 += kPhiloxKeyStep0;
-      k1 += kPhiloxKeyStep1;
-    }
-    const int64_t m = count - done < kGroup ? count - done : kGroup;
+    k0 += kPhiloxKeyStep0;
+    k1 += kPhiloxKeyStep1;
+  }
+  TAPESTRY_VECTOR_LOOP
+  for (int64_t b = 0; b < count; ++b) {
+    out[4 * b] = c0[b];
+    out[4 * b + 1] = c1[b];
+    out[4 * b + 2] = c2[b];
+    out[4 * b + 3] = c3[b];
+  }
+}
+
+}  // namespace
+
+void philox_blocks(
+    uint64_t seed, uint64_t stream, uint64_t first_block, int64_t count, uint32_t* words) {
+  constexpr int64_t kGroup = 64;
+  for (int64_t done = 0; done < count; done += kGroup) {
+    const uint64_t first = first_block + static_cast<uint64_t>(done);
+    const int64_t left = count - done;
     uint32_t* out = words + 4 * done;
-    TAPESTRY_VECTOR_LOOP
-    for (int64_t b = 0; b < m; ++b) {
-      out[4 * b] = c0[b];
-      out[4 * b + 1] = c1[b];
-      out[4 * b + 2] = c2[b];
-      out[4 * b + 3] = c3[b];
+    if (left > kGroup / 2) {
+      philox_group<kGroup>(seed, stream, first, left < kGroup ? left : kGroup, out);
+    } else if (left > kGroup / 4) {
+      philox_group<kGroup / 2>(seed, stream, first, left, out);
+    } else {
+      philox_group<kGroup / 4>(seed, stream, first, left, out);
     }
   }
 }

@@ -10,6 +10,7 @@ namespace tapestry::testing {
 namespace {
 
 constexpr double kLr = 0.01;
+const std::vector<kernels::RandomRows> kNumbers(1);  // element i takes number i of stream 0
 constexpr double kScale = 0.5;
 
 double tolerance_of(DType dtype) { return dtype == kFloat64 ? 1e-13 : 1e-6; }
@@ -24,6 +25,7 @@ kernels::AdamTensor adam_tensor(Array& p, const Array& g, Array& m, Array& v, in
           .exp_avg = m.data(),
           .exp_avg_sq_dtype = v.dtype(),
           .exp_avg_sq = v.data(),
+          .rounding = kNumbers,
           .lr = kLr,
           .weight_decay = 0.1,
           .step = step};
@@ -281,12 +283,13 @@ TEST(SplitFloat32, TrainsExactlyAsTheWholeFloat32) {
         const Array g = random_array(kFloat32, n, 10 + static_cast<int>(step));
         kernels::AdamTensor tensor = adam_tensor(whole, g, m1, v1, step);
         tensor.copy = copy.data();
-        tensor.stream = static_cast<uint64_t>(step);
+        const std::vector<kernels::RandomRows> rounding = {{.stream = static_cast<uint64_t>(step)}};
+        tensor.rounding = rounding;
         kernels::AdamTensor split = adam_tensor(whole, g, m2, v2, step);
         split.param_dtype = kBFloat16;
         split.p = high.data();
         split.low_bits = low.data();
-        split.stream = tensor.stream;
+        split.rounding = rounding;
         kernels::adamw(std::vector{tensor}, {.seed = 3});
         kernels::adamw(std::vector{split}, {.seed = 3});
         Array joined(kFloat32, n);
@@ -307,7 +310,7 @@ TEST(StochasticRounding, IsRightOnAverageAndKeepsWhatFits) {
     for (const double part : {0.0, 0.25, 0.75}) {
       std::vector<BFloat16> sum(n, below);
       const Array x(kFloat32, Doubles(n, part * step));
-      kernels::add_stochastic(kFloat32, n, x.data(), 5, 6, sum.data());
+      kernels::add_stochastic(kFloat32, n, x.data(), 5, kNumbers, sum.data());
       int64_t up = 0;
       for (const BFloat16 s : sum) {
         const auto value = static_cast<float>(s);
@@ -328,7 +331,8 @@ TEST(StochasticRounding, NeverMakesInfinitiesAndKeepsThem) {
     std::vector<BFloat16> sum(x.size(), BFloat16(0.0F));
     for (uint64_t stream = 0; stream < 8; ++stream) {
       std::fill(sum.begin(), sum.end(), BFloat16(0.0F));
-      kernels::add_stochastic(kFloat32, 5, x.data(), 1, stream, sum.data());
+      kernels::add_stochastic(kFloat32, 5, x.data(), 1,
+                              std::vector<kernels::RandomRows>{{.stream = stream}}, sum.data());
       EXPECT_TRUE(std::isfinite(static_cast<float>(sum[0])));
       EXPECT_TRUE(std::isfinite(static_cast<float>(sum[1])));
       EXPECT_EQ(static_cast<float>(sum[2]), inf);
@@ -344,7 +348,8 @@ TEST(StochasticRounding, UsesTheWordOfTheElement) {
     const int64_t n = 1029;
     const Array x = random_array(kFloat32, n, 4);
     std::vector<BFloat16> sum(n, BFloat16(0.0F));
-    kernels::add_stochastic(kFloat32, n, x.data(), 11, 12, sum.data());
+    kernels::add_stochastic(kFloat32, n, x.data(), 11,
+                            std::vector<kernels::RandomRows>{{.stream = 12}}, sum.data());
     for (int64_t i = 0; i < n; ++i) {
       const auto words = kernels::philox(11, static_cast<uint64_t>(i) / 4, 12);
       const auto bits = std::bit_cast<uint32_t>(static_cast<float>(x[i]));
@@ -367,7 +372,8 @@ TEST(AdamW, MomentsInBFloat16FollowTheExactOnes) {
       const double gradient = step % 2 == 0 ? 1.5 : 0.5;
       const Array g(kFloat32, Doubles(n, gradient));
       kernels::AdamTensor tensor = adam_tensor(p, g, m, v, step);
-      tensor.stream = static_cast<uint64_t>(step);
+      const std::vector<kernels::RandomRows> rounding = {{.stream = static_cast<uint64_t>(step)}};
+      tensor.rounding = rounding;
       kernels::adamw(std::vector{tensor}, {.seed = 9});
       me = 0.9 * me + 0.1 * gradient;
       ve = 0.999 * ve + 0.001 * gradient * gradient;
@@ -407,8 +413,8 @@ TEST(Optimizer, PiecesFromMultiplesOf64HaveTheBitsOfTheWhole) {
           piece.g = at(g);
           piece.exp_avg = at(m);
           piece.exp_avg_sq = at(v);
-          piece.stream = 5;
-          piece.first = begin;
+          const std::vector<kernels::RandomRows> rounding = {{.stream = 5, .first = begin}};
+          piece.rounding = rounding;
           kernels::adamw(std::vector{piece}, {.seed = 1});
           kernels::SgdTensor step = sgd_tensor(q, g, m, false);
           step.momentum_buffer = nullptr;
@@ -421,6 +427,95 @@ TEST(Optimizer, PiecesFromMultiplesOf64HaveTheBitsOfTheWhole) {
         return std::vector<Doubles>{p.values(), m.values(), v.values(), q.values()};
       };
       EXPECT_EQ(updated({64, 64, 704, 1984, n}), updated({n}));
+    }
+  });
+}
+
+// A list as layouts make it: fused parts, columns that begin anywhere, pieces that begin within a
+// row, and a gap's numbers behind them.
+std::vector<kernels::RandomRows> all_kinds_of_rows() {
+  return {{.begin = 0, .stream = 3, .first = 7},
+          {.begin = 5, .stream = 4, .first = 1001, .within = 3, .width = 10, .stride = 33},
+          {.begin = 700, .stream = 5, .first = 2, .within = 0, .width = 701, .stride = 1402},
+          {.begin = 2500, .stream = 4, .first = 0, .within = 1, .width = 2, .stride = 5},
+          {.begin = 2600, .stream = 6, .first = 2600}};
+}
+
+// What the list says of one element, and so its word.
+uint32_t word_of(const std::vector<kernels::RandomRows>& rows, uint64_t seed, int64_t element) {
+  size_t i = rows.size() - 1;
+  while (rows[i].begin > element) {
+    --i;
+  }
+  const int64_t position = element - rows[i].begin + rows[i].within;
+  const int64_t number =
+      rows[i].first + position / rows[i].width * rows[i].stride + position % rows[i].width;
+  const auto block = static_cast<uint64_t>(number) / 4;
+  return kernels::philox(seed, block, rows[i].stream)[static_cast<size_t>(number % 4)];
+}
+
+uint16_t rounded_with(float value, uint32_t random) {
+  return static_cast<uint16_t>((std::bit_cast<uint32_t>(value) + (random & 0xffffU)) >> 16U);
+}
+
+TEST(StochasticRounding, ElementsTakeTheNumbersOfTheirRows) {
+  at_every_cpu_level([] {
+    const int64_t n = 3001;
+    const std::vector<kernels::RandomRows> rows = all_kinds_of_rows();
+    const Array x = random_array(kFloat32, n, 4);
+    std::vector<BFloat16> sum(n, BFloat16(0.0F));
+    kernels::add_stochastic(kFloat32, n, x.data(), 11, rows, sum.data());
+    for (int64_t i = 0; i < n; ++i) {
+      ASSERT_EQ(sum[static_cast<size_t>(i)].bits,
+                rounded_with(static_cast<float>(x[i]), word_of(rows, 11, i)))
+          << i;
+    }
+  });
+}
+
+// The rounded moments are the exact ones with each element's own word, its lower half for exp_avg
+// and its upper half for exp_avg_sq.
+TEST(Optimizer, MomentsTakeTheNumbersOfTheirRows) {
+  at_every_cpu_level([] {
+    const int64_t n = 3001;
+    const std::vector<kernels::RandomRows> rows = all_kinds_of_rows();
+    const Array g = random_array(kFloat32, n, 3);
+    const Array start_m(kBFloat16, random_array(kFloat32, n, 2).values());
+    const Array start_v(kBFloat16, Doubles(n, 0.25));
+    const auto adamw = [&](DType moments) {
+      Array p = random_array(kFloat32, n, 1);
+      Array m(moments, start_m.values());
+      Array v(moments, start_v.values());
+      kernels::AdamTensor tensor = adam_tensor(p, g, m, v, 3);
+      tensor.rounding = rows;
+      kernels::adamw(std::vector{tensor}, {.seed = 9});
+      return std::pair(m, v);
+    };
+    const auto lion = [&](DType moments) {
+      Array p = random_array(kFloat32, n, 1);
+      Array m(moments, start_m.values());
+      kernels::lion(std::vector{kernels::LionTensor{.n = n,
+                                                    .p = p.data(),
+                                                    .g = g.data(),
+                                                    .exp_avg_dtype = moments,
+                                                    .exp_avg = m.data(),
+                                                    .rounding = rows,
+                                                    .lr = kLr}},
+                    {.seed = 9});
+      return m;
+    };
+    const auto [exact_m, exact_v] = adamw(kFloat32);
+    const auto [m, v] = adamw(kBFloat16);
+    const Array exact_lion = lion(kFloat32);
+    const Array narrow_lion = lion(kBFloat16);
+    const auto bits = [](const Array& a, int64_t i) {
+      return BFloat16(static_cast<float>(a[i])).bits;
+    };
+    for (int64_t i = 0; i < n; ++i) {
+      const uint32_t word = word_of(rows, 9, i);
+      ASSERT_EQ(bits(m, i), rounded_with(static_cast<float>(exact_m[i]), word)) << i;
+      ASSERT_EQ(bits(v, i), rounded_with(static_cast<float>(exact_v[i]), word >> 16U)) << i;
+      ASSERT_EQ(bits(narrow_lion, i), rounded_with(static_cast<float>(exact_lion[i]), word)) << i;
     }
   });
 }
@@ -440,7 +535,7 @@ TEST(Optimizer, SameForAnyTeam) {
       Array narrow_v(kBFloat16, v.values());
       kernels::adamw(std::vector{adam_tensor(q, g, narrow_m, narrow_v, 3)}, {.seed = 1});
       Array sum(kBFloat16, p.values());
-      kernels::add_stochastic(kFloat32, n, g.data(), 1, 2, sum.as<BFloat16>());
+      kernels::add_stochastic(kFloat32, n, g.data(), 1, kNumbers, sum.as<BFloat16>());
       return std::vector<Array>{p, m, v, q, narrow_m, narrow_v, sum};
     });
   });

@@ -13,32 +13,23 @@
 #include "tests/message_of.h"
 #include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/model_families.h"
+#include "tests/parallel_core/rank_layouts.h"
 
 namespace tapestry {
 namespace {
 
 using data::TempDir;
 using testing::joined;
+using testing::kParallel;
 using testing::Overrides;
+using testing::pp;
+using testing::RankLayout;
 using testing::small_config;
+using testing::tp;
 using testing::Trainer;
+using testing::zero;
 
-const std::string kParallel = "parallel_config.";
-
-Overrides tp(int size) {
-  return {kParallel + "tensor_model_parallel_size=" + std::to_string(size)};
-}
-Overrides pp(int size) {
-  return {kParallel + "pipeline_model_parallel_size=" + std::to_string(size)};
-}
-Overrides zero(const char* level) { return {kParallel + "zero_level=" + level}; }
-
-struct Layout {
-  int ranks;
-  Overrides overrides;
-};
-
-std::vector<Layout> layouts() {
+std::vector<RankLayout> layouts() {
   const Overrides chunks = {"model_config.num_layers=4",
                             kParallel + "virtual_pipeline_model_parallel_size=2"};
   return {{2, tp(2)},
@@ -89,7 +80,7 @@ class LayoutsOnDisk : public ::testing::TestWithParam<SavedModel> {
     return out;
   }
   // Loads a checkpoint in a layout, and saves it again.
-  std::string rewrite(const Layout& layout, const std::string& from, const std::string& name) {
+  std::string rewrite(const RankLayout& layout, const std::string& from, const std::string& name) {
     std::string saved;
     run_thread_ranks(layout.ranks, [&](const std::shared_ptr<ProcessGroup>& world) {
       const AllConfig config = small_config(joined(GetParam().overrides, layout.overrides));
@@ -118,7 +109,7 @@ TEST_P(LayoutsOnDisk, FilesStayTheSame) {
     return dir.read(path.substr(dir.path().size() + 1));
   };
   int number = 0;
-  for (const Layout& layout : layouts()) {
+  for (const RankLayout& layout : layouts()) {
     SCOPED_TRACE(::testing::PrintToString(layout.overrides));
     const std::string to = rewrite(layout, from, concat("rewritten_", ++number));
     for (const std::string& name : joined(binaries(), {"training_state.json"})) {
