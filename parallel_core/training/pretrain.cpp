@@ -553,6 +553,11 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
     schedule = {.schedule = get_optimizer_param_scheduler(config, ranks),
                 .state = schedule_state(config, ranks),
                 .remark = {}};
+    if (schedule.schedule->learning_rate({}) == 0) {
+      log_info(
+          "the first update has a learning rate of 0 and changes nothing: the schedule's formula "
+          "begins there; lr_decay_style with lr_warmup_iters does not, unless lr_warmup_init is 0");
+    }
   }
   const optim::ConstantSchedule zero(0, 0);
   const optim::Schedule& applied =

@@ -88,6 +88,7 @@ TEST_F(ProgramTest, TheTutorialRuns) {
             0)
       << said();
   EXPECT_THAT(out_, HasSubstr("train: Epoch:0, Step:10, Loss: "));
+  EXPECT_THAT(out_, HasSubstr("the first update has a learning rate of 0"));
   EXPECT_THAT(out_, HasSubstr("Loss_scale: 4096.0, Learning_rate: (5.625000e-08,5.625000e-08,)"));
 }
 
