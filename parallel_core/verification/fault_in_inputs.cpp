@@ -15,30 +15,26 @@ namespace tapestry {
 
 namespace {
 
-// Whether a checklist can be made with it.
-bool is_understood(const std::string& config_file) {
+// Why no checklist can be made with it; empty: one can.
+std::string unknown_because(const std::string& config_file) {
   if (config_file.empty()) {
-    return false;
+    return "the reference has no config.json";
   }
   try {
     accuracy::read_other_side(config_file, {});
-    return true;
-  } catch (const IoError&) {
-    return false;
+    return {};
+  } catch (const Error& error) {  // of another program, which owes us nothing
+    return error.what();
   }
 }
 
 }  // namespace
 
 bool config_stage(FaultSearch& search) {
-  if (!is_understood(search.reference.config_file())) {
-    search.not_compared("config", search.reference.config_file().empty()
-                                      ? "the reference has no config.json"
-                                      : "the reference's config.json is of its own kind");
+  if (const std::string reason = unknown_because(search.reference.config_file()); !reason.empty()) {
+    search.not_compared("config", reason);
     search.report.lines.push_back(
-        concat("Configurations were not compared: ", search.reference.folder(),
-               search.reference.config_file().empty() ? " has no config.json"
-                                                      : "/config.json is none that is understood",
+        concat("Configurations were not compared: ", reason,
                ". What is said below takes it that both sides were meant to be ours."));
     return true;
   }
