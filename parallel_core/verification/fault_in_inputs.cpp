@@ -71,6 +71,7 @@ bool weights_stage(FaultSearch& search) {
   LogicalShapes shapes;
   for (const auto& [name, value] : ours) {
     shapes.emplace(name, value.shape());
+    search.elements += value.numel();
   }
   search.reference.set_tensors(std::move(shapes), search.single.model_config);
   LogicalState theirs;

@@ -80,8 +80,10 @@ bool numbers_stages(FaultSearch& search) {
   };
   const std::vector<ObservedUpdate> updates = recorded_updates(search);
   const auto rule = followed_rule(search.single);
-  const auto optimizer = rule ? find_optimizer_fault(*rule, updates, rates(search.single))
-                              : std::optional<OptimizerFault>();
+  const int64_t micro_batches = search.single.dataset_config.micro_batch_num;
+  const auto optimizer =
+      rule ? find_optimizer_fault(*rule, updates, schedules_of(search.single), micro_batches)
+           : std::optional<OptimizerFault>();
   if (rule && !optimizer) {
     search.row("optimizer", std::ssize(search.own.tensors) * steps,
                largest_update_share(*rule, updates), 1, true,
@@ -95,9 +97,10 @@ bool numbers_stages(FaultSearch& search) {
     return fail_optimizer(search, *optimizer, "Step ");
   }
   const std::vector<ObservedUpdate> others = reference_updates(search);
-  const auto other = rule && !optimizer && !others.empty()
-                         ? find_optimizer_fault(*rule, others, rates(search.single))
-                         : std::optional<OptimizerFault>();
+  const auto other =
+      rule && !optimizer && !others.empty()
+          ? find_optimizer_fault(*rule, others, schedules_of(search.single), micro_batches)
+          : std::optional<OptimizerFault>();
   if (other && comes_first(other->step)) {
     return fail_optimizer(search, *other, "Ours follows them. The reference's step ");
   }
@@ -109,7 +112,7 @@ bool numbers_stages(FaultSearch& search) {
   }
   // What comes after updates of which nothing is known may be their fault.
   const bool may_be_an_update = first->finding.step > 1 && !rule && first->stage != "schedule";
-  return fail_number(search, *first, may_be_an_update ? "optimizer" : first->stage,
+  return fail_number(search, *first, comparison, may_be_an_update ? "optimizer" : first->stage,
                      by_stage[first->stage]);
 }
 

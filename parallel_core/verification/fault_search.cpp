@@ -43,7 +43,12 @@ FaultSearch::FaultSearch(const ConfigLoader& load_,
   report.title = concat("our training and ", reference_folder);
 }
 
-int64_t FaultSearch::compared_steps() const { return std::min(options.steps, reference.steps()); }
+int64_t FaultSearch::compared_steps() const {
+  // Of each step and of each that is repeated, gradients and weights before and after are kept.
+  constexpr int64_t kSmall = 4'000'000;
+  const int64_t steps = options.steps.value_or(elements <= kSmall ? 5 : 3);
+  return std::min(steps, reference.steps());
+}
 
 void FaultSearch::row(const std::string& stage,
                       int64_t compared,

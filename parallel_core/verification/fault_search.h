@@ -21,7 +21,7 @@ struct FaultSearch {
   FaultSearch(const FaultSearch&) = delete;
   FaultSearch& operator=(const FaultSearch&) = delete;
 
-  /// Steps that are compared number by number.
+  /// Steps that are compared number by number; from weights_stage on.
   int64_t compared_steps() const;
 
   /// A row of the report.
@@ -41,11 +41,12 @@ struct FaultSearch {
   VerifyOptions training;  ///< ours
   VerifyOptions plain;     ///< what repeats the reference
   AllConfig config;
-  int64_t ranks = 1;   ///< data-parallel ones of the reference
-  AllConfig single;    ///< ours in one process
-  AllConfig theirs;    ///< the reference's, likewise
-  LogicalState start;  ///< the reference's; from weights_stage on
-  OwnRun own;          ///< from numbers_stages on
+  int64_t ranks = 1;     ///< data-parallel ones of the reference
+  AllConfig single;      ///< ours in one process
+  AllConfig theirs;      ///< the reference's, likewise
+  LogicalState start;    ///< the reference's; from weights_stage on, as is the next
+  int64_t elements = 0;  ///< of all weights
+  OwnRun own;            ///< from numbers_stages on
   accuracy::VerdictReport report;
 };
 

@@ -4,12 +4,42 @@
 #include <cstdint>
 
 #include "autograd/tensor/error.h"
+#include "parallel_core/verification/common_factor.h"
+#include "parallel_core/verification/known_models.h"
 #include "parallel_core/verification/layout_findings.h"
 
 namespace tapestry {
 
+namespace {
+
+// What would explain the difference: one factor of all, or another model.
+std::string explanation_of(FaultSearch& search,
+                           const ComparedQuantity& found,
+                           const StepComparison& measured) {
+  const Compared what = found.finding.what;
+  const bool of_passes = what == Compared::kActivation || what == Compared::kLoss ||
+                         what == Compared::kGradient || what == Compared::kGradNorm;
+  if (!of_passes) {
+    return {};
+  }
+  if (std::string factor = common_factor_text(search, found); !factor.empty()) {
+    return ". In step " + std::to_string(found.finding.step) + " " + factor;
+  }
+  std::string text;
+  for (const std::string& model : models_that_agree(search, found.finding.step, measured)) {
+    text += (text.empty() ? ". The reference is " : ", or ") + model;
+  }
+  return text.empty() ? text
+                      : text +
+                            ": with that all that it has stored of values, loss and gradients "
+                            "agrees so far";
+}
+
+}  // namespace
+
 bool fail_number(FaultSearch& search,
                  const ComparedQuantity& found,
+                 const StepComparison& measured,
                  const std::string& stage,
                  const std::vector<const ComparedQuantity*>& of_stage) {
   accuracy::FirstDifference first;
@@ -24,7 +54,9 @@ bool fail_number(FaultSearch& search,
   first.distance = found.finding.distance;
   first.bound = found.finding.bound;
   if (found.finding.what != Compared::kGradient) {
-    return search.fail(stage, first, LayoutFindings::sentence(found.finding));
+    return search.fail(
+        stage, first,
+        LayoutFindings::sentence(found.finding) + explanation_of(search, found, measured));
   }
   std::vector<const ComparedQuantity*> gradients;
   for (const ComparedQuantity* each : of_stage) {
@@ -39,7 +71,8 @@ bool fail_number(FaultSearch& search,
   Finding finding = found.finding;
   finding.made_by = "backward of " + search.own.described(place.module);
   finding.detail = place.detail;
-  return search.fail(stage, first, LayoutFindings::sentence(finding));
+  return search.fail(stage, first,
+                     LayoutFindings::sentence(finding) + explanation_of(search, found, measured));
 }
 
 bool fail_optimizer(FaultSearch& search, const OptimizerFault& fault, const std::string& whose) {

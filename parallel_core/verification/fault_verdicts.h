@@ -10,9 +10,11 @@
 
 namespace tapestry {
 
-/// Each ends the search. A number that differs; `of_stage` are all of the stage.
+/// Each ends the search. A number that differs; `of_stage` are all of the stage, `measured` has the
+/// bounds of others.
 bool fail_number(FaultSearch& search,
                  const ComparedQuantity& found,
+                 const StepComparison& measured,
                  const std::string& stage,
                  const std::vector<const ComparedQuantity*>& of_stage);
 /// An update that does not follow the rule; `whose` begins the sentence.

@@ -1,24 +1,18 @@
 #include "parallel_core/verification/observed_updates.h"
 
 #include <cstdint>
-#include <memory>
 #include <utility>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/optimizer/get_optimizer.h"
 
 namespace tapestry {
 
-std::optional<AdamRule> followed_rule(const AllConfig& config) {
-  return config.model_config.params_dtype == kFloat32 ? adam_rule(config) : std::nullopt;
+std::optional<UpdateRule> followed_rule(const AllConfig& config) {
+  return config.model_config.params_dtype == kFloat32 ? update_rule(config) : std::nullopt;
 }
 
-RateOfStep rates(const AllConfig& config) {
-  const std::shared_ptr<const optim::Schedule> schedule =
-      get_optimizer_param_scheduler(config, /*data_parallel_size=*/1);
-  return [schedule](int64_t step) {
-    return schedule->learning_rate({.applied = step - 1, .seen = step - 1});
-  };
+SchedulesNear schedules_of(const AllConfig& config) {
+  return [&config](const std::vector<double>& rates) { return schedules_near(config, rates); };
 }
 
 std::vector<ObservedUpdate> recorded_updates(const FaultSearch& search) {

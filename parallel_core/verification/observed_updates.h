@@ -12,9 +12,10 @@
 namespace tapestry {
 
 /// The rule that updates can be held against.
-std::optional<AdamRule> followed_rule(const AllConfig& config);
-/// By the configuration; where the reference says another one the stage `schedule` has ended.
-RateOfStep rates(const AllConfig& config);
+std::optional<UpdateRule> followed_rule(const AllConfig& config);
+/// Schedules in place of the configuration's; where the reference says that it has another one the
+/// stage `schedule` has ended.
+SchedulesNear schedules_of(const AllConfig& config);
 
 /// Of ours.
 std::vector<ObservedUpdate> recorded_updates(const FaultSearch& search);

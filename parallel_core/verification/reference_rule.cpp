@@ -1,12 +1,18 @@
 #include "parallel_core/verification/reference_rule.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "autograd/tensor/error.h"
+#include "autograd/tensor/generator.h"
+#include "parallel_core/verification/bit_checksum.h"
+#include "parallel_core/verification/explain_updates.h"
 #include "parallel_core/verification/fault_verdicts.h"
 #include "parallel_core/verification/observed_updates.h"
 
@@ -14,56 +20,71 @@ namespace tapestry {
 
 namespace {
 
-// A rule by which the reference's numbers can be had.
-struct Fitting {
-  KnownRule known;
-  double share = 0;  // of the bounds, the largest
-  LogicalState end;
-};
+// What our training makes by a rule, held against what the reference has stored.
+class Repetition {
+ public:
+  Repetition(FaultSearch& search, const StepComparison& measured)
+      : search_(search), measured_(measured), process_(search.single, search.training) {}
 
-std::vector<Fitting> fitting_rules(FaultSearch& search,
-                                   const AdamRule& rule,
-                                   const StepComparison& measured) {
-  std::vector<Fitting> fitting;
-  const int64_t steps = search.compared_steps();
-  for (const KnownRule& known : known_rules(rule, rates(search.single), steps)) {
-    double share = 0;
-    bool fits = true;
+  Trial operator()(const UpdateRule& rule, int64_t updates, bool whole) {
+    const int64_t all = search_.compared_steps();
+    const int64_t steps = std::min(updates + 1, all);
+    Trial trial;
+    trial.share = 0;
     const auto goes_on = [&](const OwnRun& run) {
-      const StepComparison comparison(measured, run);
-      for (const ComparedQuantity& each : comparison.compare(std::ssize(run.steps))) {
-        if (each.finding.what == Compared::kSchedule) {
-          continue;  // what it says, not what it does
-        }
-        fits = fits && each.finding.agrees();
-        if (each.finding.bound > 0) {
-          share = std::max(share, each.finding.distance / each.finding.bound);
+      const StepComparison comparison(measured_, run);
+      const int64_t step = std::ssize(run.steps);
+      for (const ComparedQuantity& each : comparison.compare(step)) {
+        const bool of_later_updates =
+            each.finding.what == Compared::kWeights && step == steps && steps < all;
+        // A schedule is what it says, not what it does.
+        if (each.finding.what != Compared::kSchedule && !of_later_updates) {
+          add(each, trial);
         }
       }
-      return fits;
+      return whole ? std::isfinite(run.steps.back().result.loss) : trial.share <= 1;
     };
-    OwnTraining process(search.single, search.training);
-    const OwnRun run = process.train_by_rule(steps, known.rule, goes_on);
-    if (!fits) {
-      continue;
-    }
-    // Two rules may be one for this model: where only norms do not decay, say.
-    LogicalState end;
+    const OwnRun run = process_.train_by_rule(steps, rule, goes_on);
     for (const auto& [name, entry] : run.steps.back().update.entries) {
-      end.emplace(name, entry.after);
+      trial.end = combine(trial.end, bit_checksum(entry.before));
     }
-    const bool is_known = std::any_of(fitting.begin(), fitting.end(), [&](const Fitting& other) {
-      return std::all_of(end.begin(), end.end(), [&](const auto& entry) {
-        return equal_bits(entry.second, other.end.at(entry.first));
-      });
-    });
-    if (!is_known) {
-      fitting.push_back({known, share, std::move(end)});
+    return trial;
+  }
+
+ private:
+  static void add(const ComparedQuantity& each, Trial& trial) {
+    const Finding& f = each.finding;
+    const double share = f.bound > 0  ? f.distance / f.bound
+                         : f.agrees() ? 0.0
+                                      : std::numeric_limits<double>::infinity();
+    trial.share = std::isnan(share) || share > trial.share ? share : trial.share;
+    if (f.bound > 0) {
+      trial.residuals.push_back(each.excess / f.bound);
     }
   }
-  std::stable_sort(fitting.begin(), fitting.end(),
-                   [](const Fitting& a, const Fitting& b) { return a.share < b.share; });
-  return fitting;
+
+  FaultSearch& search_;
+  const StepComparison& measured_;
+  OwnTraining process_;
+};
+
+std::vector<Explanation> explanations(FaultSearch& search,
+                                      const UpdateRule& rule,
+                                      const StepComparison& measured) {
+  const int64_t updates = search.compared_steps() - 1;
+  std::vector<double> meant;
+  const RateOfStep rate = rate_of_step(search.single);
+  for (int64_t step = 1; step <= updates; ++step) {
+    meant.push_back(rate(step));
+  }
+  Repetition repetition(search, measured);
+  return explain_updates(rule,
+                         {.updates = updates,
+                          .rates = meant,
+                          .schedules = schedules_of(search.single),
+                          .micro_batches = search.single.dataset_config.micro_batch_num,
+                          .tensors = search.own.tensors},
+                         std::ref(repetition));
 }
 
 }  // namespace
@@ -76,10 +97,10 @@ bool is_behind_an_update(const FaultSearch& search, const ComparedQuantity& firs
 
 bool fail_update(FaultSearch& search,
                  const ComparedQuantity& found,
-                 const AdamRule& rule,
+                 const UpdateRule& rule,
                  const StepComparison& comparison) {
   const int64_t step = found.finding.step - 1;
-  const std::vector<Fitting> fitting = fitting_rules(search, rule, comparison);
+  const std::vector<Explanation> fitting = explanations(search, rule, comparison);
   const bool gradients = search.reference.gradients(step).has_value() ||
                          !search.reference.step(step).grad_norms.empty();
   const std::string compared =
@@ -101,7 +122,7 @@ bool fail_update(FaultSearch& search,
   if (fitting.empty()) {
     // A rate of 0 on both sides moves nothing.
     if (!an_update_has_moved(search.own, step) && !search.reference.step(step).lr.empty()) {
-      return fail_number(search, found, found.stage, {&found});
+      return fail_number(search, found, comparison, found.stage, {&found});
     }
     const std::string unknown =
         concat(gradients ? "" : "gradients or ", "the update of step ", step,
@@ -114,11 +135,7 @@ bool fail_update(FaultSearch& search,
                "ours, the forward pass on the data of step ",
                found.finding.step, " is left."));
   }
-  std::string texts = fitting.front().known.text;
-  constexpr size_t kShown = 3;
-  for (size_t i = 1; i < std::min(fitting.size(), kShown); ++i) {
-    texts += ", or " + fitting[i].known.text;
-  }
+  const std::string texts = text_of(fitting);
   const KnownRule& best = fitting.front().known;
   const std::string stage = best.is_clipping        ? "clip"
                             : best.is_learning_rate ? "schedule"

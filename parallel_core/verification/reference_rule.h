@@ -16,7 +16,7 @@ bool is_behind_an_update(const FaultSearch& search, const ComparedQuantity& firs
 /// first that does not. Ends the search.
 bool fail_update(FaultSearch& search,
                  const ComparedQuantity& found,
-                 const AdamRule& rule,
+                 const UpdateRule& rule,
                  const StepComparison& comparison);
 
 }  // namespace tapestry

@@ -1,4 +1,4 @@
-"""A training of three steps and one more, written out, whose optimizer and step have switches that make
+"""A training of a few steps, written out, whose optimizer and step have switches that make
 one thing wrong; stored by tools/torch_dump.py."""
 
 import json
@@ -12,7 +12,7 @@ from torch import nn
 import hf_models
 from torch_dump import TorchDump
 
-STEPS, MICRO_BATCHES, ROWS = 4, 2, 2
+STEPS, MICRO_BATCHES, ROWS = 6, 2, 2
 SETTINGS = {"lr": 1e-2, "min_lr": 1e-3, "warmup": 2, "decay_iters": 10, "beta1": 0.9, "beta2": 0.95,
             "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}
 
