@@ -18,16 +18,18 @@ using Names = std::pair<std::string_view, std::string_view>;  // logical, file
 constexpr std::array<Names, 3> kLlamaTop = {{{"tok_embeddings.", "model.embed_tokens."},
                                              {"final_norm.", "model.norm."},
                                              {"lm_head.", "lm_head."}}};
-// Behind "layers.I." and "model.layers.I.".
-constexpr std::array<Names, 9> kLlamaLayer = {{{"attention_norm.", "input_layernorm."},
-                                               {"attention.wq.", "self_attn.q_proj."},
-                                               {"attention.wk.", "self_attn.k_proj."},
-                                               {"attention.wv.", "self_attn.v_proj."},
-                                               {"attention.wo.", "self_attn.o_proj."},
-                                               {"ffn_norm.", "post_attention_layernorm."},
-                                               {"feed_forward.w_gate.", "mlp.gate_proj."},
-                                               {"feed_forward.w_up.", "mlp.up_proj."},
-                                               {"feed_forward.w_down.", "mlp.down_proj."}}};
+// Behind "layers.I." and "model.layers.I."; norms of queries and keys are Qwen3's.
+constexpr std::array<Names, 11> kLlamaLayer = {{{"attention_norm.", "input_layernorm."},
+                                                {"attention.wq.", "self_attn.q_proj."},
+                                                {"attention.wk.", "self_attn.k_proj."},
+                                                {"attention.wv.", "self_attn.v_proj."},
+                                                {"attention.wo.", "self_attn.o_proj."},
+                                                {"attention.q_norm.", "self_attn.q_norm."},
+                                                {"attention.k_norm.", "self_attn.k_norm."},
+                                                {"ffn_norm.", "post_attention_layernorm."},
+                                                {"feed_forward.w_gate.", "mlp.gate_proj."},
+                                                {"feed_forward.w_up.", "mlp.up_proj."},
+                                                {"feed_forward.w_down.", "mlp.down_proj."}}};
 
 // What Mixtral and Qwen2-MoE have beyond Llama, behind the same.
 constexpr std::array<Names, 1> kMixtralLayer = {{{"moe.router.", "block_sparse_moe.gate."}}};

@@ -20,8 +20,8 @@ outputs of the forward pass are written and their gradients in backward, of each
 gradient, its value after the update, and what the update has changed. Iterations count from 0.
 
 With `case` the steps become a replay case (docs/replay.md) beside the dump: initial weights, the
-batch and the result of every step, and gradients and updated weights of the first three (`case_steps`), from
-which Tapestry repeats the training. `pretrain_gpt --find_fault CASE` takes it as it is (docs/accuracy.md).
+batch and the result of every step, gradients and updated weights of the first three (`case_steps`), and
+what the modules take and give for the first row of the first step, from which Tapestry repeats the training. `pretrain_gpt --find_fault CASE` takes it as it is (docs/accuracy.md).
 
 Needs PyTorch 1.13 or later and NumPy; one file, to be copied next to the program that uses it.
 """
@@ -370,8 +370,12 @@ class Step:
             dump._case.result(self._iteration, {k: float(v) for k, v in numbers.items()})
 
     def _end(self):
-        if self._dump._case is not None and self._parts:
-            self._dump._case.batch(self._iteration, self._parts)
+        dump = self._dump
+        if dump._case is not None and self._parts:
+            dump._case.batch(self._iteration, self._parts)
+            if dump._values:
+                dump._case.tensors("acts", self._iteration, dump._values)
+            dump._values = {}
 
 
 class TorchDump:
@@ -395,15 +399,17 @@ class TorchDump:
         self._micro_batch = 0
         self._samples, self._rows, self._tokens = [], 0, 0
         self._task = 0
+        self._values = {}  # of the first row of a case's first step, for its acts_step_1
         self._running = []
         self._hooks = []
         self._in_place = []
+        if self._wanted or self._case is not None:
+            self._attach()
         if self._wanted:
             metadata = os.path.join(self._config.path, f"rank_{rank}", ".dump_metadata")
             os.makedirs(metadata, exist_ok=True)
             with open(os.path.join(metadata, "data_dump.json"), "w", encoding="utf-8") as file:
                 file.write(self._config.text)
-            self._attach()
 
     @contextlib.contextmanager
     def step(self):
@@ -484,7 +490,20 @@ class TorchDump:
                 self._files.write(self._row("Module", name, task, io, slot, Module=path, Pass=pass_name,
                                             Samples=self._place(tensor)), tensor)
 
+    def _keep_values(self, path, io, tensors):
+        """Of the case's first step what a module takes and gives first, of the first row of the batch."""
+        if self._case is None or self._iteration > 0 or self._micro_batch > 0 or not self._samples:
+            return
+        for slot, tensor in enumerate(tensors):
+            key = f"{path}/{io}.{slot}"
+            axis = 0 if self._batch_first else 1
+            if (tensor is None or key in self._values or not tensor.is_floating_point() or
+                    tensor.dim() < 2 or tensor.shape[axis] != self._rows):
+                continue
+            self._values[key] = tensor.detach().narrow(axis, 0, 1).transpose(0, axis).clone()
+
     def _before(self, path, args):
+        self._keep_values(path, "input", tensors_in(args))
         if self._files is None:
             return
         self._running.append((path, self._task))
@@ -492,6 +511,7 @@ class TorchDump:
         self._task += 1
 
     def _after(self, path, out):
+        self._keep_values(path, "output", tensors_in(out))
         if self._files is None:
             return
         while self._running:  # a module that has thrown has no end

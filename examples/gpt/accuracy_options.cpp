@@ -74,8 +74,9 @@ po::options_description accuracy_options() {
   options.add_options()("expand", po::value<std::string>()->value_name("LAYOUTS"),
                         "with --find_fault: layouts as for --verify_layout, separated by "
                         "semicolons, that are then held against one process");
-  options.add_options()("fault_steps", po::value<int64_t>()->default_value(3)->value_name("N"),
-                        "steps that --find_fault compares number by number");
+  options.add_options()("fault_steps", po::value<int64_t>()->value_name("N"),
+                        "steps that --find_fault compares number by number: 3, or 5 of a model of "
+                        "up to 4 million weights");
   options.add_options()(
       "json", po::value<std::string>()->value_name("FILE.json"),
       "also write the verdict of --find_fault, --op_error, --twice or --lr_zero to this file");
@@ -216,9 +217,11 @@ int find_fault(const po::variables_map& arguments,
   const accuracy::ReportFiles files = {.html = text("html"), .json = text("json")};
   accuracy::check_report_files(files);
   FindFaultOptions options;
-  options.steps = arguments["fault_steps"].as<int64_t>();
-  check<ValueError>(options.steps >= 1, "--fault_steps ", options.steps,
-                    ": expected at least one step");
+  if (arguments.count("fault_steps") != 0) {
+    options.steps = arguments["fault_steps"].as<int64_t>();
+    check<ValueError>(*options.steps >= 1, "--fault_steps ", *options.steps,
+                      ": expected at least one step");
+  }
   options.config_file = text("config_path");
   std::istringstream layouts(text("expand"));
   for (std::string layout; std::getline(layouts, layout, ';');) {

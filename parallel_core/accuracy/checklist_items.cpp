@@ -77,6 +77,18 @@ Value expert_width(const AllConfig& config, const SideOptions& /*options*/) {
   return {moe_ffn_hidden_size(config.model_config)};
 }
 
+// Resolved: what is not given follows from the softmax. One over all experts whose k largest are
+// divided by their sum is the one over these k.
+Value gates_add_up(const AllConfig& config, const SideOptions& /*options*/) {
+  const MoEConfig& moe = config.model_config.moe;
+  return {moe.norm_topk_prob.value_or(!moe.moe_router_pre_softmax)};
+}
+Value softmax_of_all(const AllConfig& config, const SideOptions& options) {
+  const MoEConfig& moe = config.model_config.moe;
+  const bool of_chosen = moe.moe_router_topk > 1 && gates_add_up(config, options).as<bool>();
+  return {moe.moe_router_pre_softmax && !of_chosen};
+}
+
 Value expert_layers(const AllConfig& config, const SideOptions& /*options*/) {
   return {expert_layers_text(config.model_config.num_layers, [&](int64_t layer) {
     return is_moe_layer(config.model_config, layer);
@@ -263,8 +275,9 @@ constexpr ChecklistItem kItems[] = {
     {kExpertsGroup, "moe_config.moe_router_score_function", Effect::kMeaning, kRouting,
      Where::kExperts},
     {kExpertsGroup, "moe_config.moe_router_pre_softmax", Effect::kMeaning, kRouting,
-     Where::kExperts},
-    {kExpertsGroup, "moe_config.norm_topk_prob", Effect::kMeaning, kRouting, Where::kExperts},
+     Where::kExperts, softmax_of_all},
+    {kExpertsGroup, "moe_config.norm_topk_prob", Effect::kMeaning, kRouting, Where::kExperts,
+     gates_add_up},
     {kExpertsGroup, "moe_config.moe_router_topk_scaling_factor", Effect::kMeaning, kRouting,
      Where::kExperts},
     {kExpertsGroup, "moe_config.topk_method", Effect::kMeaning, kRouting, Where::kExperts},

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,9 @@
 namespace tapestry {
 
 struct FindFaultOptions {
-  /// Steps of the reference that are compared number by number; the optimizer takes three to show
-  /// its betas.
-  int64_t steps = 3;
+  /// Steps of the reference that are compared number by number. Absent: three, which the optimizer
+  /// takes to show its betas; of a model that is small enough to keep more, five.
+  std::optional<int64_t> steps = {};
   /// How often the steps are repeated with results moved by roundings; the largest movement of
   /// each kind of quantity times RoundingSpread::kMultiple is its bound.
   int64_t rounding_runs = 3;
@@ -48,8 +49,8 @@ struct FindFaultOptions {
 ///                weight that changes between steps; a copy for computing that is not its master.
 ///                The reference's updates are held against the settings, too: where its gradients
 ///                and weights of steps are stored, directly; else, where all agrees until an update
-///                of which nothing is stored and no more after it, by training with each rule that
-///                programs are known to follow (known_rules). Named is what then agrees
+///                of which nothing is stored and no more after it, by training with other rules,
+///                schedules and settings (explain_updates). Named is what then agrees
 ///   determinism  the same steps again do not have the same bits
 ///   long_run     the curves over all of the reference's steps (accuracy::compare_curves)
 ///   none         nothing of it

@@ -75,7 +75,7 @@ OwnRun OwnTraining::train(int64_t steps, const std::optional<uint64_t>& draw) {
 }
 
 OwnRun OwnTraining::train_by_rule(int64_t steps,
-                                  const AdamRule& rule,
+                                  const UpdateRule& rule,
                                   const std::function<bool(const OwnRun&)>& goes_on) {
   const RuleFollower follower = follow_rule(rule);
   std::map<std::string, Tensor> masters;

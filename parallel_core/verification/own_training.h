@@ -15,7 +15,7 @@
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/training/train_one_step.h"
 #include "parallel_core/verification/compared_training.h"
-#include "parallel_core/verification/optimizer_check.h"
+#include "parallel_core/verification/update_rule.h"
 
 namespace tapestry {
 
@@ -63,7 +63,7 @@ class OwnTraining {
   /// the gradients. Ends behind the first step, the last of the run so far, after which `goes_on`
   /// is false.
   OwnRun train_by_rule(int64_t steps,
-                       const AdamRule& rule,
+                       const UpdateRule& rule,
                        const std::function<bool(const OwnRun&)>& goes_on);
 
  private:

@@ -1,12 +1,16 @@
 #include "parallel_core/verification/reference_run.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <utility>
 
 #include "autograd/io/json.h"
 #include "autograd/io/tensor_io.h"
+#include "autograd/ops/map.h"
+#include "autograd/ops/shape_ops.h"
+#include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/golden.h"
 #include "parallel_core/config/value.h"
@@ -63,6 +67,48 @@ CaseConfig case_config(const std::string& file) {
   const bool others =
       json.is_object() && !json.contains("compute_dtype") && !json.contains("train_iters");
   return others ? CaseConfig::kOther : CaseConfig::kOurReference;
+}
+
+// A part of the last axis, as another program's module has several values side by side.
+Tensor cut_value(const Tensor& x, const accuracy::NamedValue& value) {
+  const int64_t parts = value.cut == accuracy::Cut::kThirds   ? 3
+                        : value.cut == accuracy::Cut::kHalves ? 2
+                                                              : 1;
+  const int64_t size = x.size(-1) / parts;
+  return parts == 1 ? x : dense_copy(slice(x, -1, value.part * size, (value.part + 1) * size));
+}
+
+// "PATH/output.0", which tools/torch_dump.py writes of modules, is the value that it is here; other
+// names are ours, or those of the map.
+LogicalState in_names_of_values(LogicalState stored, const accuracy::NameMap& map) {
+  const NoGradGuard guard;
+  const bool has_gate = std::any_of(stored.begin(), stored.end(), [](const auto& entry) {
+    return entry.first.find("gate_proj/") != std::string::npos;
+  });
+  LogicalState values;
+  for (auto& [name, tensor] : stored) {
+    const size_t slash = name.rfind('/');
+    const std::string io = slash == std::string::npos ? "" : name.substr(slash + 1);
+    const bool input = io.starts_with("input.");
+    if (!input && !io.starts_with("output.")) {
+      values.emplace(map.apply(name), tensor);
+      continue;
+    }
+    const std::string path = name.substr(0, slash);
+    const int64_t slot = std::atoll(io.c_str() + io.find('.') + 1);
+    if (const auto mapped = map.find(path); mapped && !input && slot == 0) {
+      values.insert_or_assign(*mapped, tensor);
+      continue;
+    }
+    for (const accuracy::NamedValue& value : accuracy::named_values(
+             {.op_name = path, .input = input, .slot = slot, .has_gate = has_gate})) {
+      // How groups of heads lie in a matrix only they know.
+      if (value.cut != accuracy::Cut::kGroups) {
+        values.emplace(value.name, cut_value(tensor, value));
+      }
+    }
+  }
+  return values;
 }
 
 }  // namespace
@@ -144,7 +190,9 @@ std::optional<LogicalState> ReferenceRun::gradients(int64_t step) const {
 }
 
 std::optional<LogicalState> ReferenceRun::activations(int64_t step) const {
-  return state("acts", step);
+  const std::string file = concat(folder_, "/acts_step_", step, ".safetensors");
+  return fs::exists(file) ? std::optional(in_names_of_values(read_weights(file), map_))
+                          : std::nullopt;
 }
 
 std::optional<LogicalState> ReferenceRun::weights(int64_t step) const {

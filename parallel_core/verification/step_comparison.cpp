@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "autograd/ops/shape_ops.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/verification/layout_comparison.h"
 
@@ -18,6 +19,19 @@ namespace {
 double relative_difference(double found, double expected) {
   const double difference = std::abs(found - expected);
   return difference == 0 ? 0 : difference / std::abs(expected);
+}
+
+double excess_of(double found, double expected) {
+  return found == expected || expected == 0 ? 0 : (found - expected) / std::abs(expected);
+}
+
+// The reference's [1, S, heads * D] as ours, [1, heads, S, D], if that is so.
+Tensor in_shape_of(const Tensor& value, const Tensor& expected) {
+  const bool by_heads = value.dim() == 4 && expected.dim() == 3 && value.size(0) == 1 &&
+                        expected.size(0) == 1 && expected.size(1) == value.size(2);
+  return by_heads
+             ? transpose(expected.reshape({1, value.size(2), value.size(1), value.size(3)}), 1, 2)
+             : expected.reshape(value.shape());
 }
 
 constexpr double kScheduleBound = 1e-6;
@@ -183,7 +197,8 @@ std::vector<ComparedQuantity> StepComparison::compare(int64_t step) const {
                           .detail = concat(own.result.loss, " against ", *theirs.loss)},
               .stage = values_known ? "loss" : "forward",
               .pass = "forward",
-              .module = "loss"});
+              .module = "loss",
+              .excess = excess_of(own.result.loss, *theirs.loss)});
   }
   add_gradients(step, all);
   if (theirs.grad_norm) {
@@ -193,7 +208,8 @@ std::vector<ComparedQuantity> StepComparison::compare(int64_t step) const {
                           .distance = relative_difference(own.result.grad_norm, *theirs.grad_norm),
                           .detail = concat(own.result.grad_norm, " against ", *theirs.grad_norm)},
               .stage = "reduction",
-              .pass = "backward"});
+              .pass = "backward",
+              .excess = excess_of(own.result.grad_norm, *theirs.grad_norm)});
   }
   add_learning_rates(step, all);
   add_weights(step, all);
@@ -219,16 +235,15 @@ void StepComparison::add_values(int64_t step, std::vector<ComparedQuantity>& all
     const Tensor& value = own.values.at(name);
     const Tensor expected = stored->at(name);
     const bool same_size = expected.numel() == value.numel();
-    add(all,
-        {.finding = {.what = Compared::kActivation,
-                     .step = step,
-                     .name = name,
-                     .made_by = maker_of_activation(name),
-                     .distance = same_size ? distance_of(value, expected.reshape(value.shape()))
-                                           : std::numeric_limits<double>::infinity()},
-         .stage = "forward",
-         .pass = "forward",
-         .module = module_of_value(own_, name)});
+    add(all, {.finding = {.what = Compared::kActivation,
+                          .step = step,
+                          .name = name,
+                          .made_by = maker_of_activation(name),
+                          .distance = same_size ? distance_of(value, in_shape_of(value, expected))
+                                                : std::numeric_limits<double>::infinity()},
+              .stage = "forward",
+              .pass = "forward",
+              .module = module_of_value(own_, name)});
   }
 }
 
@@ -253,10 +268,15 @@ void StepComparison::add_gradients(int64_t step, std::vector<ComparedQuantity>& 
       entry.finding.distance = gradient_distance(
           *name, gradient->second, stored->at(*name).reshape(gradient->second.shape()),
           own.result.grad_norm);
+      if (zero(*name) == ZeroGradient::kNone) {
+        entry.excess =
+            excess_of(euclidean_norm(gradient->second), euclidean_norm(stored->at(*name)));
+      }
       add(all, std::move(entry));
     } else if (const auto norm = theirs.grad_norms.find(*name);
                norm != theirs.grad_norms.end() && zero(*name) == ZeroGradient::kNone) {
       entry.finding.distance = relative_difference(euclidean_norm(gradient->second), norm->second);
+      entry.excess = excess_of(euclidean_norm(gradient->second), norm->second);
       add(all, std::move(entry));
     }
   }
@@ -282,7 +302,7 @@ void StepComparison::add_learning_rates(int64_t step, std::vector<ComparedQuanti
   // Where the reference has one rate for all, so must every tensor here.
   const bool one_rate =
       !theirs.empty() && std::set<double>(theirs.begin(), theirs.end()).size() == 1;
-  if (one_rate && adam_rule(config_)) {
+  if (one_rate && update_rule(config_)) {
     for (const auto& [name, entry] : own.update.entries) {
       add_rate("learning rate of " + name, entry.lr, theirs.front(), own_.paths.at(name));
     }

@@ -18,6 +18,8 @@ struct ComparedQuantity {
   std::string stage;   ///< that fails if it differs (find_fault.h)
   std::string pass;    ///< "forward", "backward"; empty: neither
   std::string module;  ///< path; empty: none
+  /// How far ours is above the reference's, as a share of it: of a number, or of a tensor's norm.
+  double excess = 0;
 };
 
 /// The module that makes a value (ActivationRecorder) in the GPT of a configuration, by path:

@@ -16,8 +16,8 @@
 namespace tapestry {
 namespace {
 
-using Clip = AdamRule::Clip;
-using Decay = AdamRule::Decay;
+using Clip = UpdateRule::Clip;
+using Decay = UpdateRule::Decay;
 
 constexpr int64_t kElements = 12;
 
@@ -28,13 +28,13 @@ double gradient_of(int64_t tensor, int64_t step, int64_t element) {
   return size * std::sin(1.0 + 2.1 * static_cast<double>(element + 5 * tensor + 7 * step));
 }
 
-AdamRule meant() { return {.beta2 = 0.95, .clip = Clip::kByNorm, .clip_value = 1}; }
+UpdateRule meant() { return {.beta2 = 0.95, .clip = Clip::kByNorm, .clip_value = 1}; }
 
 // Three updates of tensors of which "bias" does not decay, by a rule; by another one those of
 // `apart`.
-std::vector<ObservedUpdate> updates_by(const AdamRule& rule,
+std::vector<ObservedUpdate> updates_by(const UpdateRule& rule,
                                        const std::string& apart = "",
-                                       const AdamRule& other = {}) {
+                                       const UpdateRule& other = {}) {
   const std::vector<std::string> names = {"bias", "head", "weight"};
   std::map<std::string, std::vector<double>> weight;
   std::map<std::string, std::vector<double>> first;
@@ -58,7 +58,7 @@ std::vector<ObservedUpdate> updates_by(const AdamRule& rule,
     update.step = step;
     for (int64_t n = 0; n < std::ssize(names); ++n) {
       const std::string& name = names[static_cast<size_t>(n)];
-      const AdamRule& r = name == apart ? other : rule;
+      const UpdateRule& r = name == apart ? other : rule;
       ObservedUpdate::Entry& entry = update.entries[name];
       entry.lr = 0.01;
       entry.weight_decay = 0.1;
@@ -102,27 +102,27 @@ TEST(OptimizerCheck, FindsNothingInUpdatesByTheRule) {
 
 struct OtherRule {
   std::string name;
-  std::function<void(AdamRule&)> change;
+  std::function<void(UpdateRule&)> change;
   std::string explanation;
   bool is_clipping = false;
   bool is_learning_rate = false;
-  AdamRule intended = meant();
+  UpdateRule intended = meant();
 };
 std::ostream& operator<<(std::ostream& out, const OtherRule& rule) { return out << rule.name; }
 
-AdamRule without_clipping() {
-  AdamRule rule = meant();
+UpdateRule without_clipping() {
+  UpdateRule rule = meant();
   rule.clip = Clip::kOff;
   return rule;
 }
-AdamRule clipping_elements() {
-  AdamRule rule = meant();
+UpdateRule clipping_elements() {
+  UpdateRule rule = meant();
   rule.clip = Clip::kByValue;
   rule.clip_value = 0.1;
   return rule;
 }
-AdamRule coupled() {
-  AdamRule rule = meant();
+UpdateRule coupled() {
+  UpdateRule rule = meant();
   rule.decoupled = false;
   return rule;
 }
@@ -131,7 +131,7 @@ class OtherRules : public ::testing::TestWithParam<OtherRule> {};
 
 TEST_P(OtherRules, AreNamed) {
   const OtherRule& other = GetParam();
-  AdamRule followed = other.intended;
+  UpdateRule followed = other.intended;
   other.change(followed);
   const auto fault = find_optimizer_fault(other.intended, updates_by(followed));
   ASSERT_TRUE(fault);
@@ -145,57 +145,57 @@ INSTANTIATE_TEST_SUITE_P(
     Adam,
     OtherRules,
     ::testing::Values(
-        OtherRule{"clip_off", [](AdamRule& r) { r.clip = Clip::kOff; }, "as if clipping were off",
+        OtherRule{"clip_off", [](UpdateRule& r) { r.clip = Clip::kOff; }, "as if clipping were off",
                   true},
-        OtherRule{"clip_value", [](AdamRule& r) { r.clip_value = 0.5; },
+        OtherRule{"clip_value", [](UpdateRule& r) { r.clip_value = 0.5; },
                   "as if gradients were clipped at 0.5", true},
         OtherRule{"clip_elements",
-                  [](AdamRule& r) {
+                  [](UpdateRule& r) {
                     r.clip = Clip::kByValue;
                     r.clip_value = 0.1;
                   },
                   "as if each element were clipped, not the norm", true, false,
                   [] {
-                    AdamRule rule = meant();
+                    UpdateRule rule = meant();
                     rule.clip_value = 0.1;
                     return rule;
                   }()},
-        OtherRule{"clip_norm", [](AdamRule& r) { r.clip = Clip::kByNorm; },
+        OtherRule{"clip_norm", [](UpdateRule& r) { r.clip = Clip::kByNorm; },
                   "as if the norm were clipped, not each element", true, false,
                   clipping_elements()},
         OtherRule{"clip_unasked",
-                  [](AdamRule& r) {
+                  [](UpdateRule& r) {
                     r.clip = Clip::kByNorm;
                     r.clip_value = 1;
                   },
                   "as if gradients were clipped at norm 1", true, false, without_clipping()},
-        OtherRule{"beta1", [](AdamRule& r) { r.beta1 = 0.8; }, "as if beta1 were 0.8"},
-        OtherRule{"beta2", [](AdamRule& r) { r.beta2 = 0.999; }, "as if beta2 were 0.999"},
+        OtherRule{"beta1", [](UpdateRule& r) { r.beta1 = 0.8; }, "as if beta1 were 0.8"},
+        OtherRule{"beta2", [](UpdateRule& r) { r.beta2 = 0.999; }, "as if beta2 were 0.999"},
         OtherRule{"betas_swapped",
-                  [](AdamRule& r) {
+                  [](UpdateRule& r) {
                     r.beta1 = 0.95;
                     r.beta2 = 0.9;
                   },
                   "as if the betas were swapped"},
-        OtherRule{"eps", [](AdamRule& r) { r.eps = 1e-6; }, "as if eps were 1e-06"},
-        OtherRule{"all_decay", [](AdamRule& r) { r.decay = Decay::kAll; },
+        OtherRule{"eps", [](UpdateRule& r) { r.eps = 1e-6; }, "as if eps were 1e-06"},
+        OtherRule{"all_decay", [](UpdateRule& r) { r.decay = Decay::kAll; },
                   "as if every tensor decayed"},
-        OtherRule{"none_decays", [](AdamRule& r) { r.decay = Decay::kNone; },
+        OtherRule{"none_decays", [](UpdateRule& r) { r.decay = Decay::kNone; },
                   "as if no tensor decayed"},
-        OtherRule{"coupled", [](AdamRule& r) { r.decoupled = false; },
+        OtherRule{"coupled", [](UpdateRule& r) { r.decoupled = false; },
                   "as if the decay were added to the gradient (Adam, not AdamW)"},
-        OtherRule{"decoupled", [](AdamRule& r) { r.decoupled = true; },
+        OtherRule{"decoupled", [](UpdateRule& r) { r.decoupled = true; },
                   "as if the decay were decoupled (AdamW, not Adam)", false, false, coupled()},
-        OtherRule{"bias", [](AdamRule& r) { r.corrects_bias = false; },
+        OtherRule{"bias", [](UpdateRule& r) { r.corrects_bias = false; },
                   "as if the moments' bias were not corrected"},
-        OtherRule{"half_rate", [](AdamRule& r) { r.lr_factor = 0.5; },
+        OtherRule{"half_rate", [](UpdateRule& r) { r.lr_factor = 0.5; },
                   "as if the learning rate were 0.5 times what it says", false, true},
-        OtherRule{"upwards", [](AdamRule& r) { r.lr_factor = -1; },
+        OtherRule{"upwards", [](UpdateRule& r) { r.lr_factor = -1; },
                   "as if the learning rate were -1 times what it says", false, true}),
     [](const auto& info) { return info.param.name; });
 
 TEST(OptimizerCheck, SaysOfWhichTensorsAlone) {
-  AdamRule still = meant();
+  UpdateRule still = meant();
   still.decay = Decay::kNone;
   const auto fault = find_optimizer_fault(meant(), updates_by(meant(), "head", still));
   ASSERT_TRUE(fault);
@@ -230,7 +230,7 @@ TEST(OptimizerCheck, FindsWhatIsNotANumber) {
 
 TEST(OptimizerCheck, TakesItsRuleFromTheConfiguration) {
   const std::string o = "optimizer_config.";
-  const auto rule = adam_rule(
+  const auto rule = update_rule(
       testing::small_config({o + "betas=[0.8,0.9]", o + "eps=1e-6", o + "clip_grad=0.7"}));
   ASSERT_TRUE(rule);
   EXPECT_TRUE(rule->decoupled);
@@ -239,10 +239,10 @@ TEST(OptimizerCheck, TakesItsRuleFromTheConfiguration) {
   EXPECT_EQ(rule->eps, 1e-6);
   EXPECT_EQ(rule->clip, Clip::kByNorm);
   EXPECT_EQ(rule->clip_value, 0.7);
-  EXPECT_FALSE(adam_rule(testing::small_config({o + "optimizer_type=Adam"}))->decoupled);
-  EXPECT_EQ(adam_rule(testing::small_config())->clip, Clip::kOff);
-  EXPECT_FALSE(adam_rule(testing::small_config({o + "optimizer_type=Lion"})));
-  EXPECT_FALSE(adam_rule(testing::small_config({o + "exp_avg_dtype=bfloat16"})));
+  EXPECT_FALSE(update_rule(testing::small_config({o + "optimizer_type=Adam"}))->decoupled);
+  EXPECT_EQ(update_rule(testing::small_config())->clip, Clip::kOff);
+  EXPECT_FALSE(update_rule(testing::small_config({o + "optimizer_type=Lion"})));
+  EXPECT_FALSE(update_rule(testing::small_config({o + "exp_avg_dtype=bfloat16"})));
 }
 
 }  // namespace
