@@ -5,11 +5,11 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
-#include <fstream>
 #include <iostream>
 #include <string>
 #include <vector>
 
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/kernels/cpu.h"
 #include "autograd/kernels/parallel_for.h"
@@ -208,8 +208,7 @@ int run(int argc, char** argv) {
                   {"gbs", read / many / 1e9},
                   {"gflops", batch * operations(context) / many / 1e9}};
   if (parsed->count("machine") != 0) {
-    std::ifstream file((*parsed)["machine"].as<std::string>());
-    const Json machine = Json::parse(file);
+    const Json machine = Json::parse(read_file((*parsed)["machine"].as<std::string>()));
     const double gflops = machine.at("gemm").at(computed_in(dtype)).at("peak_gflops").get<double>();
     const double gbs = machine.at("memory").at("read_gbs").get<double>();
     const double limit = std::max(read / (gbs * 1e9), batch * operations(context) / (gflops * 1e9));

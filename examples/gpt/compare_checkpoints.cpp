@@ -5,13 +5,13 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <set>
 #include <sstream>
 
+#include "autograd/io/file_lines.h"
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/io/strict_json.h"
@@ -165,10 +165,9 @@ void compare_json(const json& a, const json& b, const std::string& place, Differ
 }
 
 std::vector<json> read_lines(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  check<IoError>(file.good(), path, ": cannot be read");
+  tapestry::FileLines file(path);
   std::vector<json> lines;
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; file.next(line);) {
     lines.push_back(json::parse(line, nullptr, /*allow_exceptions=*/false));
     check<IoError>(lines.back().is_object(), path, ": line ", lines.size(),
                    " is not a JSON object");

@@ -4,12 +4,12 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "autograd/io/file_lines.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/plot/metrics_file.h"
@@ -191,14 +191,13 @@ char separator_of(const std::string& header) {
 }
 
 CurveRun read_table(const std::string& file_name) {
-  std::ifstream file(file_name, std::ios::binary);
-  check<IoError>(file.is_open(), file_name, ": cannot be read");
+  FileLines lines(file_name);
   CurveBuilder builder;
   std::optional<Columns> columns;
   char separator = ',';
-  int64_t row = 0;
-  for (std::string line; std::getline(file, line);) {
-    const std::string place = concat(file_name, ":", ++row);
+  for (std::string line; lines.next(line);) {
+    take_newline(line);
+    const std::string place = concat(file_name, ":", lines.number());
     if (trimmed(line).empty()) {
       continue;
     }
@@ -220,16 +219,16 @@ CurveRun read_table(const std::string& file_name) {
                                      : kAbsent);
     }
   }
-  check<IoError>(!file.bad(), file_name, ": cannot be read");
   check<IoError>(!builder.empty(), file_name, ": has no step with a loss", kExpected);
   return std::move(builder).take();
 }
 
 // Lines of JSON begin with a brace; tables cannot.
 bool begins_with_a_brace(const std::string& file_name) {
-  std::ifstream file(file_name, std::ios::binary);
-  char letter = 0;
-  return static_cast<bool>(file >> letter) && letter == '{';
+  const InputFile file(file_name);
+  std::string begin(size_t{1} << 12U, '\0');
+  begin.resize(file.read_some(0, begin.data(), begin.size(), "content"));
+  return trimmed(std::move(begin)).starts_with('{');
 }
 
 }  // namespace

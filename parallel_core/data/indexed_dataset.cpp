@@ -142,8 +142,9 @@ void IndexedDataset::read_index() {
   const std::string& path = idx.path();
   check<IoError>(idx.size() >= kHeaderBytes, path, ": has ", idx.size(),
                  " bytes, fewer than the header's ", kHeaderBytes, "; the file is truncated");
-  std::string bytes(idx.size(), '\0');
-  idx.read_at(0, bytes.data(), bytes.size(), "index");
+  // Nothing is taken for the arrays before the header has named the file's size.
+  std::string bytes(kHeaderBytes, '\0');
+  idx.read_at(0, bytes.data(), bytes.size(), "header");
 
   check<IoError>(std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) == 0, path,
                  ": offset 0, magic: is not \"MMIDIDX\"; this is not a Megatron index");
@@ -175,6 +176,8 @@ void IndexedDataset::read_index() {
                  expected, "; the file is truncated or damaged");
   check<IoError>(boundaries >= 1, path,
                  ": offset 26, boundaries: 0, expected at least 1 (documents + 1)");
+  bytes.resize(idx.size());
+  idx.read_at(0, bytes.data(), bytes.size(), "index");
 
   const uint64_t lengths_at = kHeaderBytes;
   const uint64_t offsets_at = lengths_at + 4 * sequences;

@@ -1,14 +1,13 @@
 #include "parallel_core/data/line_reader.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "autograd/tensor/error.h"
 #include "parallel_core/data/text_files.h"
 
 namespace tapestry::data {
 namespace {
 
-constexpr size_t kBufferBytes = size_t{1} << 20U;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 }  // namespace
@@ -25,42 +24,18 @@ bool is_blank(std::string_view line) {
 }
 
 LineReader::LineReader(const std::string& path, uint64_t max_line_bytes)
-    : file_(path), max_line_bytes_(max_line_bytes) {
-  if (begins_with_byte_order_mark(file_)) {
-    done_ = kByteOrderMark.size();
-    checksum_.add(kByteOrderMark);
-  }
-  end_ = done_;
+    : lines_([&] {
+        InputFile file(path);
+        const bool has_mark = begins_with_byte_order_mark(file);
+        return FileLines(std::move(file), has_mark ? kByteOrderMark.size() : 0, max_line_bytes);
+      }()) {
+  checksum_.add(kByteOrderMark.substr(0, lines_.offset()));
 }
 
 bool LineReader::next(std::string& line) {
-  begin_ = end_;
-  const bool found = read_line(line);
-  end_ = begin_ + line.size();
-  number_ += found ? 1 : 0;
+  const bool found = lines_.next(line);
+  checksum_.add(line);
   return found;
-}
-
-bool LineReader::read_line(std::string& line) {
-  line.clear();
-  while (true) {
-    const size_t end = buffer_.find('\n', at_);
-    const bool whole = end != std::string::npos;
-    line.append(buffer_, at_, whole ? end + 1 - at_ : std::string::npos);
-    check<ValueError>(line.size() <= max_line_bytes_, file_.path(), ":", number_ + 1,
-                      ": the line has more than ", max_line_bytes_, " bytes");
-    at_ = whole ? end + 1 : 0;
-    if (whole) {
-      return true;
-    }
-    buffer_.resize(std::min<uint64_t>(kBufferBytes, file_.size() - done_));
-    if (buffer_.empty()) {
-      return !line.empty();
-    }
-    file_.read_at(done_, buffer_.data(), buffer_.size(), "text");
-    done_ += buffer_.size();
-    checksum_.add(buffer_);
-  }
 }
 
 }  // namespace tapestry::data

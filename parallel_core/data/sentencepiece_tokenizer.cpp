@@ -235,7 +235,7 @@ void SentencePieceTokenizer::read_folder(const std::string& bytes) {
   const std::string folder = parent.empty() ? "." : parent.string();
   for (const char* name :
        {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) {
-    if (const fs::path file = fs::path(folder) / name; fs::is_regular_file(file)) {
+    if (const fs::path file = fs::path(folder) / name; fs::exists(file)) {
       files_beside_.push_back(file.string());
     }
   }

@@ -262,7 +262,7 @@ std::vector<std::string> tokenizer_files_in(const std::string& folder) {
        {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
         "vocab.json", "merges.txt", "chat_template.jinja"}) {
     const fs::path path = fs::path(folder) / name;
-    if (fs::is_regular_file(path)) {
+    if (fs::exists(path)) {
       found.push_back(path.string());
     }
   }

@@ -160,7 +160,7 @@ std::string training_state_text(const std::string& state,
 
 bool has_training_state(const std::string& folder) {
   std::error_code error;
-  return fs::is_regular_file(state_path(folder), error);
+  return fs::exists(state_path(folder), error);
 }
 
 std::string read_training_state(const std::string& folder) {

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/io/tensor_io.h"
@@ -18,6 +18,8 @@ namespace tapestry::dump {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxSettingsBytes = uint64_t{1} << 20U;
 
 std::optional<int64_t> index_of(std::string_view name) {
   const auto index = integer_of(name);
@@ -136,10 +138,13 @@ std::vector<int64_t> DumpReader::ranks() const {
 
 bool DumpReader::chose_ops() const {
   for (const int64_t rank : ranks()) {
-    std::ifstream file(fs::path(folder_) / concat("rank_", rank) / ".dump_metadata" /
-                       "data_dump.json");
-    const std::string text(std::istreambuf_iterator<char>(file), {});
-    const auto config = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const fs::path file =
+        fs::path(folder_) / concat("rank_", rank) / ".dump_metadata" / "data_dump.json";
+    if (!fs::exists(file)) {
+      continue;
+    }
+    const auto config = nlohmann::json::parse(read_file(file.string(), kMaxSettingsBytes), nullptr,
+                                              /*allow_exceptions=*/false);
     const auto common = config.is_object() ? config.value("common_dump_settings", nlohmann::json())
                                            : nlohmann::json();
     if (common.is_object() &&

@@ -27,9 +27,10 @@ struct NamedTokens {
   std::string chat_template;
 };
 
+// What is there and no file is for the reader to refuse.
 std::string file_if_any(const std::string& folder, const char* name) {
   const std::string path = (fs::path(folder) / name).string();
-  return fs::is_regular_file(path) ? path : std::string();
+  return fs::exists(path) ? path : std::string();
 }
 
 // A token is a string, or an object that has it as its content.

@@ -248,7 +248,7 @@ std::map<std::string, std::string> files_beside(const ExportSource& source,
     others.push_back((folder / name).string());
   }
   for (const std::string& file : others) {
-    if (fs::is_regular_file(file)) {
+    if (fs::exists(file)) {
       files[fs::path(file).filename().string()] = data::read_file(file);
     }
   }

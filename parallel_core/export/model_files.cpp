@@ -98,7 +98,7 @@ void copy_other_files(const std::string& from, const std::string& to) {
   std::error_code error;
   std::vector<fs::path> found;
   for (const fs::directory_entry& entry : fs::directory_iterator(from, error)) {
-    if (entry.is_regular_file() && is_of_the_model(entry.path().filename().string())) {
+    if (!entry.is_directory() && is_of_the_model(entry.path().filename().string())) {
       found.push_back(entry.path());
     }
   }

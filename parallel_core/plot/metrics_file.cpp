@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 
+#include "autograd/io/file_lines.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 
@@ -89,19 +89,17 @@ std::string metrics_file(const std::string& path) {
 
 bool read_metrics_lines(const std::string& file_name,
                         const std::function<void(const MetricsLine& line)>& on_line) {
-  std::ifstream file(file_name, std::ios::binary);
-  check<IoError>(file.is_open(), file_name, ": cannot be read");
-  int64_t row = 0;
+  FileLines lines(file_name);
   bool any = false;
   bool incomplete = false;
-  for (std::string text; std::getline(file, text);) {
-    ++row;
+  for (std::string text; lines.next(text);) {
+    const bool ended = take_newline(text);
     if (text.empty()) {
       continue;
     }
-    const std::string place = concat(file_name, ":", row);
+    const std::string place = concat(file_name, ":", lines.number());
     const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    incomplete = line.is_discarded() && file.eof() && text.front() == '{';
+    incomplete = line.is_discarded() && !ended && text.front() == '{';
     if (incomplete) {
       break;
     }
@@ -110,8 +108,7 @@ bool read_metrics_lines(const std::string& file_name,
     any = true;
     on_line({.step = step_of(line, place), .json = line, .place = place});
   }
-  check<IoError>(!file.bad(), file_name, ": cannot be read");
-  check<IoError>(any, file_name, row == 0 ? ": is empty" : ": has no complete line",
+  check<IoError>(any, file_name, lines.number() == 0 ? ": is empty" : ": has no complete line",
                  "; the run has not finished a step");
   return !incomplete;
 }

@@ -25,7 +25,7 @@ using nlohmann::json;
 
 json read_json(const std::string& path) {
   json out =
-      json::parse(read_file(path, UINT64_MAX, "a profile has a folder for each rank"), nullptr,
+      json::parse(read_file(path, kMaxReadBytes, "a profile has a folder for each rank"), nullptr,
                   /*allow_exceptions=*/false);
   check<IoError>(!out.is_discarded() && out.is_object(), path, ": is no JSON object");
   return out;

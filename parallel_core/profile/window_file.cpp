@@ -2,6 +2,8 @@
 
 #include <filesystem>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
@@ -90,10 +92,17 @@ std::string window_file(const std::string& path) {
 
 std::string WatchedText::read_if_changed() {
   std::string text;
+  std::string problem;
   try {
     text = read_file(path_, kMaxBytes);
-  } catch (const IoError&) {  // not there yet, or gone again
+  } catch (const IoError& error) {
+    std::error_code ignored;
+    if (std::filesystem::exists(path_, ignored)) {  // else not there yet, or gone again
+      problem = error.what();
+    }
   }
+  const bool is_new = problem != std::exchange(last_problem_, problem);
+  check<IoError>(problem.empty() || !is_new, problem);
   if (text == last_) {
     return {};
   }

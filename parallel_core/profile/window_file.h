@@ -31,7 +31,8 @@ WindowRequest read_window_request(const std::string& text, const std::string& na
 std::string window_file(const std::string& path);
 
 /// Its text when it differs from what it was at the last call; empty if it does not, is not there
-/// or is empty.
+/// or is empty. What is there but cannot be read (a pipe, a file of more than 1 MiB) is an
+/// IoError, once.
 class WatchedText {
  public:
   explicit WatchedText(std::string path) : path_(std::move(path)) {}
@@ -40,6 +41,7 @@ class WatchedText {
  private:
   std::string path_;
   std::string last_;
+  std::string last_problem_;
 };
 
 }  // namespace tapestry::profile

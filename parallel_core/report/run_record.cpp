@@ -177,7 +177,8 @@ void RecordReader::add(const plot::MetricsLine& line) {
 }
 
 std::optional<std::string> read_text(const fs::path& path) {
-  return fs::exists(path) ? std::optional(read_file(path.string())) : std::nullopt;
+  constexpr uint64_t kMost = uint64_t{1} << 24U;  // as of a configuration
+  return fs::exists(path) ? std::optional(read_file(path.string(), kMost)) : std::nullopt;
 }
 
 // The last word of the file on each checkpoint.

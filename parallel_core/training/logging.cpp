@@ -197,6 +197,14 @@ void open_logs(const std::string& output_dir) {
   try {
     std::filesystem::create_directories(folder);
     std::vector<spdlog::sink_ptr> sinks;
+    for (const char* name : {"info.log", "error.log"}) {
+      // The open of a pipe that nobody reads would never return.
+      const std::filesystem::path file = folder / name;
+      check<IoError>(!std::filesystem::exists(file) || std::filesystem::is_regular_file(file),
+                     file.string(),
+                     ": is no regular file, but the log goes there; remove it or choose another "
+                     "training_config.output_dir");
+    }
     auto info = std::make_shared<spdlog::sinks::basic_file_sink_mt>(folder / "info.log");
     info->set_level(spdlog::level::info);
     auto error = std::make_shared<spdlog::sinks::basic_file_sink_mt>(folder / "error.log");

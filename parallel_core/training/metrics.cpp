@@ -9,11 +9,12 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/file_lines.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/training/memory_estimate.h"
@@ -83,14 +84,11 @@ struct LaterLines {
 // Calls f(line, ended by a line break, stays) for every line.
 template <class F>
 void each_metrics_line(const std::string& path, int64_t last_step, F&& f) {
-  std::ifstream file(path, std::ios::binary);
-  for (std::string line; std::getline(file, line);) {
-    const bool ended = !file.eof();
+  FileLines lines(path);
+  for (std::string line; lines.next(line);) {
+    const bool ended = take_newline(line);
     const auto step = step_of_line(line);
     f(line, ended, (!step || *step <= last_step) && (ended || is_whole_line(line)));
-  }
-  if (!file.eof()) {
-    throw_io_error(path, "be read", EIO);
   }
 }
 
@@ -240,13 +238,18 @@ MetricsWriter::MetricsWriter(const std::string& path, std::optional<int64_t> res
   if (file_ < 0 || ::fstat(file_, &status) != 0) {
     throw_io_error(path_, "be written", errno);
   }
-  is_regular_ = S_ISREG(status.st_mode);
+  if (!S_ISREG(status.st_mode)) {
+    // A pipe would take some lines, and then wait for ever for someone who reads.
+    ::close(std::exchange(file_, -1));
+    throw IoError(concat(path_, ": is a ", S_ISFIFO(status.st_mode) ? "pipe" : "device",
+                         ", expected a regular file; remove it"));
+  }
 }
 
 MetricsWriter::~MetricsWriter() { ::close(file_); }
 
 void MetricsWriter::sync() {
-  if (::fdatasync(file_) != 0 && errno != EINVAL) {  // EINVAL: a device or a pipe
+  if (::fdatasync(file_) != 0) {
     throw_io_error(path_, "be brought onto the disk", errno);
   }
 }
@@ -268,7 +271,7 @@ void MetricsWriter::write(const StepRecord& record, const StepResult& result) {
     }
     done += static_cast<size_t>(written);
   }
-  if (is_regular_ && !reads_back(before, line)) {
+  if (!reads_back(before, line)) {
     const bool shortened = ::ftruncate(file_, before) == 0;
     throw StorageError(
         concat(path_, ": reads back other bytes than were written; the medium or its ",

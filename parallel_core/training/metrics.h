@@ -50,7 +50,7 @@ class MetricsWriter {
   /// Appends to what is there. With `resume_step`, the step of the checkpoint that a run goes on
   /// with, lines of later steps go first, wherever they stand, and so does the torn last line of a
   /// run that was killed; all others stay as they are, byte for byte, and a crash in between leaves
-  /// the file as it was or as it is to be. IoError if it cannot be written.
+  /// the file as it was or as it is to be. IoError if it cannot be written, or is no regular file.
   explicit MetricsWriter(const std::string& path, std::optional<int64_t> resume_step = {});
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
@@ -68,7 +68,6 @@ class MetricsWriter {
 
   std::string path_;
   int file_ = -1;
-  bool is_regular_ = false;  // can be read back
 };
 
 }  // namespace tapestry

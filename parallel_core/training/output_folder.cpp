@@ -11,7 +11,6 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <initializer_list>
 #include <optional>
 #include <string_view>
@@ -20,6 +19,7 @@
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/file_lines.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
@@ -57,16 +57,12 @@ bool holds_checkpoint(const fs::path& folder) {
 
 // The step of the last complete line; 0 if it has none.
 int64_t last_step_of(const fs::path& metrics) {
-  std::error_code error;
-  const uintmax_t size = fs::file_size(metrics, error);
-  if (error || size == 0) {
-    return 0;
-  }
-  constexpr uintmax_t kTail = 1 << 20;  // a line with the norms of many parameters is long
-  std::ifstream file(metrics, std::ios::binary);
-  file.seekg(static_cast<std::streamoff>(size - std::min(size, kTail)));
+  constexpr uint64_t kTail = 1 << 20;  // a line with the norms of many parameters is long
+  InputFile file(metrics.string());
+  const uint64_t size = file.size();
+  FileLines lines(std::move(file), size - std::min(size, kTail));
   int64_t step = 0;
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; lines.next(line);) {
     const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (json.is_object() && json.contains("step") && json["step"].is_number_integer()) {
       step = json["step"].get<int64_t>();

@@ -73,6 +73,10 @@ void check_output_paths(const TrainingConfig& training) {
     check<IoError>(!fs::is_directory(output / name), (output / name).string(),
                    ": is a folder, but the run writes a file of this name; move it away or choose "
                    "another training_config.output_dir");
+    check<IoError>(!fs::exists(output / name) || fs::is_regular_file(output / name),
+                   (output / name).string(),
+                   ": is a pipe or a device, but the run writes a file of this name; remove it or "
+                   "choose another training_config.output_dir");
   }
   const fs::path checkpoints = output / "checkpoint";
   check<IoError>(!fs::exists(checkpoints) || fs::is_directory(checkpoints), checkpoints.string(),

@@ -146,8 +146,9 @@ FoundFormat find_chat_format(const AllConfig& config,
   }
   if (d.chat_template) {
     found.format->tool_template = nullptr;
-    found.format->chat_template =
-        std::make_shared<chat::ChatTemplate>(data::read_file(*d.chat_template), *d.chat_template);
+    constexpr uint64_t kMost = uint64_t{64} << 20U;  // as of one beside a tokenizer
+    found.format->chat_template = std::make_shared<chat::ChatTemplate>(
+        data::read_file(*d.chat_template, kMost), *d.chat_template);
   }
   tell_date(d, day, found);
   return found;

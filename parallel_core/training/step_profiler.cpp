@@ -127,6 +127,10 @@ void check_profile(const TrainingConfig& config) {
   check<IoError>(steered.empty() || fs::exists(steered),
                  "training_config.profile_dynamic_profiler_config_path: ", steered,
                  " is neither a file nor a folder; make one of them before the run");
+  const std::string requests = profile::window_file(steered);
+  if (!steered.empty() && fs::exists(requests)) {
+    profile::WatchedText(requests).read_if_changed();  // what cannot be read is refused
+  }
   const std::string folder = profile_folder(config);
   check<IoError>(!fs::exists(folder) || fs::is_directory(folder), folder,
                  ": is a file, but the run writes a folder of this name; move it away or choose "
@@ -167,9 +171,13 @@ StepProfiler::~StepProfiler() = default;
 // The first rank reads, all hear of it.
 void StepProfiler::read_request(int64_t step) {
   ProcessGroup& world = get_world_group();
-  const std::string text =
-      all_gather_text(world, world.rank() == 0 ? requests_->read_if_changed() : std::string())
-          .front();
+  std::string own;
+  try {
+    own = world.rank() == 0 ? requests_->read_if_changed() : std::string();
+  } catch (const IoError& error) {
+    log_warning(concat("profile: no request is read: ", error.what()));
+  }
+  const std::string text = all_gather_text(world, own).front();
   if (text.empty()) {
     return;
   }

@@ -239,7 +239,7 @@ std::map<std::string, std::string> tokenizer_files_to_copy(const std::string& pa
   std::map<std::string, std::string> found;
   for (const std::string& name : tokenizer_file_names()) {
     const fs::path file = fs::path(files.folder) / name;
-    if (name != "generation_config.json" && fs::is_regular_file(file)) {
+    if (name != "generation_config.json" && fs::exists(file)) {
       found[name] = file.string();
     }
   }

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
 
 #include "autograd/tensor/error.h"
 #include "tests/parallel_core/data/temp_dir.h"
@@ -60,6 +63,16 @@ TEST(WindowFile, IsReadWhenItChanges) {
   EXPECT_EQ(text.read_if_changed(), "");
   dir.write("f.json", "one");
   EXPECT_EQ(text.read_if_changed(), "one");
+  EXPECT_EQ(text.read_if_changed(), "");
+  dir.write("f.json", "two");
+  EXPECT_EQ(text.read_if_changed(), "two");
+  // What is there but is no request is said once.
+  std::filesystem::remove(dir.file("f.json"));
+  ASSERT_EQ(::mkfifo(dir.file("f.json").c_str(), 0600), 0);
+  EXPECT_THAT([&] { text.read_if_changed(); },
+              ThrowsMessage<IoError>(HasSubstr("f.json: cannot be read: not a regular file")));
+  EXPECT_EQ(text.read_if_changed(), "");
+  std::filesystem::remove(dir.file("f.json"));
   EXPECT_EQ(text.read_if_changed(), "");
   dir.write("f.json", "two");
   EXPECT_EQ(text.read_if_changed(), "two");
