@@ -190,11 +190,6 @@ CharacterSet united(CharacterSet first, const CharacterSet& second) {
   return first;
 }
 
-// New since utf8proc 2.8 and PCRE2 10.42: first and last upper case, first lower case.
-constexpr uint32_t kNewerCases[][3] = {{0x1C89, 0x1C89, 0x1C8A}, {0xA7CB, 0xA7CB, 0x264},
-                                       {0xA7CC, 0xA7CC, 0xA7CD}, {0xA7DA, 0xA7DA, 0xA7DB},
-                                       {0xA7DC, 0xA7DC, 0x19B},  {0x10D50, 0x10D65, 0x10D70}};
-
 // Characters that have another case.
 const std::vector<uint32_t>& cased_characters() {
   static const std::vector<uint32_t> characters = [] {
@@ -255,7 +250,7 @@ CharacterSet CharacterSet::with_cases() const {
       add(c);  // PCRE2 adds its other cases
     }
   }
-  for (const auto& [first, last, lower] : character_sets::kNewerCases) {
+  for (const auto& [first, last, lower] : kNewerCases) {
     for (uint32_t i = 0; i <= last - first; ++i) {
       if (has(first + i) || has(lower + i)) {
         add(first + i);

@@ -17,6 +17,11 @@ std::string newer_ranges(std::string_view category);
 /// another one since; null for others.
 const char* newer_category(uint32_t code_point);
 
+/// Pairs of cases that are new: the first and the last upper case, the first lower case.
+inline constexpr uint32_t kNewerCases[][3] = {
+    {0x1C89, 0x1C89, 0x1C8A}, {0xA7CB, 0xA7CB, 0x264}, {0xA7CC, 0xA7CC, 0xA7CD},
+    {0xA7DA, 0xA7DA, 0xA7DB}, {0xA7DC, 0xA7DC, 0x19B}, {0x10D50, 0x10D65, 0x10D70}};
+
 /// What a script or a property has gained since Unicode 14, by its name in lower case without
 /// underscores.
 struct NewerMembers {
