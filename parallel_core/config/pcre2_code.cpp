@@ -191,8 +191,9 @@ bool Pcre2Code::Search::find(size_t from, Range& range) {
                                 : pcre2_match(code_.compiled_->code, units(text_), text_.size(),
                                               from, PCRE2_NO_UTF_CHECK, space.data, space.texts);
   };
+  size_t window = kFirstWindow;  // how far behind `from` the last run looked
   // Whether places are left where a match may begin.
-  const auto step = [&](size_t window) {
+  const auto step = [&] {
     const size_t rest = text_.size() - from;
     if (rest <= window) {
       return false;
@@ -203,7 +204,6 @@ bool Pcre2Code::Search::find(size_t from, Range& range) {
     }
     return true;
   };
-  size_t window = kFirstWindow;
   const bool sampled = ++calls_ % kCallsPerReading == 0;
   double before = sampled ? processor_seconds() : 0;
   int found = run(std::min(text_.size(), from + window));
@@ -214,12 +214,14 @@ bool Pcre2Code::Search::find(size_t from, Range& range) {
   } else if (found == PCRE2_ERROR_NOMATCH) {
     before = processor_seconds();
   }
-  while (found == PCRE2_ERROR_NOMATCH && step(window)) {
+  size_t next_window = window;
+  while (found == PCRE2_ERROR_NOMATCH && step()) {
+    window = next_window;
     found = run(std::min(text_.size(), from + window));
     const double now = processor_seconds();
     spend(now - before);
     constexpr double kShort = 0.01;
-    window = now - before < kShort ? 2 * window : std::max(window / 2, size_t{1});
+    next_window = now - before < kShort ? 2 * window : std::max(window / 2, size_t{1});
     before = now;
   }
   if (found == PCRE2_ERROR_NOMATCH) {

@@ -141,7 +141,8 @@ struct KnownPre {
   const char* name;
   std::vector<std::string> components;
   bool takes_whole_pieces = false;
-  bool composes = false;  // models of this kind bring text to NFC
+  bool composes = false;      // models of this kind bring text to NFC
+  bool joins_digits = false;  // llama.cpp does, where the tokenizer takes one after the other
   const char* remark = "";
 };
 
@@ -158,7 +159,9 @@ const std::vector<KnownPre>& known_pres() {
                       "ByteLevel"}},
       {.name = "tekken",
        .components = {split_by(kTekkenPattern), "ByteLevel"},
-       .takes_whole_pieces = true},
+       .takes_whole_pieces = true,
+       .remark = "llama.cpp ends words at combining marks (accents of their own, vowel signs, "
+                 "U+FE0F) and takes a titlecase letter (U+01C5) for one of both cases"},
       {.name = "deepseek-coder",
        .components = {split_by(kDeepseekBreaks), split_by(kDeepseekCoderWords),
                       split_by(kDeepseekCoderMarks), split_by(kDeepseekOldHan), "Digits individual",
@@ -166,11 +169,14 @@ const std::vector<KnownPre>& known_pres() {
       {.name = "deepseek-llm",
        .components = {split_by(kDeepseekBreaks), split_by(kDeepseekLlmWords),
                       split_by(kDeepseekLlmMarks), split_by(kDeepseekLlmEnd),
-                      split_by(kDeepseekOldHan), "Digits individual", "ByteLevel"}},
+                      split_by(kDeepseekOldHan), "Digits individual", "ByteLevel"},
+       .joins_digits = true,
+       .remark = "llama.cpp does not take a space along with U+3000"},
       {.name = "smollm", .components = {"Digits individual", "ByteLevel regex"}},
       {.name = "gpt-4o",
        .components = {split_by(kGpt4oPattern), "ByteLevel"},
-       .remark = "llama.cpp splits words with Indic or Tibetan vowel signs in other places"},
+       .remark = "llama.cpp ends words at combining marks (accents of their own, vowel signs, "
+                 "U+FE0F)"},
   };
   return known;
 }
@@ -181,6 +187,20 @@ std::string listed(const std::vector<std::string>& names) {
     text += (text.empty() ? "" : ", ") + name;
   }
   return text.empty() ? "none" : text;
+}
+
+// A token of several digits, or an empty text where the vocabulary has none.
+std::string token_of_digits(const Json& tokenizer) {
+  const Json vocabulary = member(member(tokenizer, "model"), "vocab");
+  if (vocabulary.is_object()) {
+    for (const auto& entry : vocabulary.items()) {
+      const std::string& token = entry.key();
+      if (token.size() > 1 && token.find_first_not_of("0123456789") == std::string::npos) {
+        return token;
+      }
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -210,6 +230,13 @@ GgufPre gguf_pre(const Json& tokenizer, const std::string& file) {
   }
   if (known->remark[0] != '\0') {
     pre.remarks.push_back(concat(file, ": ", known->remark));
+  }
+  if (const std::string digits = known->joins_digits ? token_of_digits(tokenizer) : std::string();
+      !digits.empty()) {
+    pre.remarks.push_back(concat(file,
+                                 ": llama.cpp takes the digits of a number together: where the "
+                                 "vocabulary has a token for some, as for ",
+                                 digits, ", numbers get other ids there"));
   }
   return pre;
 }

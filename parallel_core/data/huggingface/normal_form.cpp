@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "parallel_core/data/huggingface/unicode_newer.h"
+#include "parallel_core/data/huggingface/unicode_older.h"
 
 namespace tapestry::data::huggingface {
 namespace {
@@ -19,6 +20,10 @@ constexpr size_t kLongestDecomposition = 32;  // 18 in Unicode, of U+FDFA
 size_t decompose(uint32_t point,
                  bool compatible,
                  std::array<utf8proc_int32_t, kLongestDecomposition>& out) {
+  if (!is_old_in_normal_forms(point)) {
+    out[0] = static_cast<utf8proc_int32_t>(point);
+    return 1;
+  }
   const int options = UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0);
   int boundary = 0;
   const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(point), out.data(),
@@ -28,7 +33,9 @@ size_t decompose(uint32_t point,
 }
 
 int combining_class(uint32_t point) {
-  return utf8proc_get_property(static_cast<utf8proc_int32_t>(point))->combining_class;
+  return is_old_in_normal_forms(point)
+             ? utf8proc_get_property(static_cast<utf8proc_int32_t>(point))->combining_class
+             : 0;
 }
 
 // The character that two compose to; 0: none.
@@ -36,7 +43,8 @@ uint32_t composed_pair(uint32_t first, uint32_t second) {
   std::array<utf8proc_int32_t, 2> pair = {static_cast<utf8proc_int32_t>(first),
                                           static_cast<utf8proc_int32_t>(second)};
   constexpr int kOptions = UTF8PROC_COMPOSE | UTF8PROC_STABLE;
-  return utf8proc_normalize_utf32(pair.data(), 2, static_cast<utf8proc_option_t>(kOptions)) == 1
+  return utf8proc_normalize_utf32(pair.data(), 2, static_cast<utf8proc_option_t>(kOptions)) == 1 &&
+                 is_old_in_normal_forms(static_cast<uint32_t>(pair[0]))
              ? static_cast<uint32_t>(pair[0])
              : 0;
 }
@@ -232,6 +240,12 @@ void append_lowercase(std::string& text, uint32_t code_point) {
   if (code_point == kCapitalIWithDot) {
     text += "i\xCC\x87";
     return;
+  }
+  for (const auto& [first, last, lower] : kNewerCases) {
+    if (code_point >= first && code_point <= last) {
+      append_utf8(text, lower + (code_point - first));
+      return;
+    }
   }
   append_utf8(text,
               static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code_point))));

@@ -6,6 +6,7 @@
 
 #include "parallel_core/data/huggingface/byte_characters.h"
 #include "parallel_core/data/huggingface/normal_form.h"
+#include "parallel_core/data/huggingface/unicode_older.h"
 
 namespace tapestry::data::huggingface {
 namespace normalizers {
@@ -89,7 +90,7 @@ class StripAccents final : public Normalizer {
  public:
   void apply(AlignedText& text) const override {
     if (!is_ascii(text.text())) {
-      filter(text, [](uint32_t point) { return general_category(point)[0] == 'M'; });
+      filter(text, is_old_mark);
     }
   }
 };
@@ -227,8 +228,7 @@ class Bert final : public Normalizer {
     }
     if (strip_accents_) {
       decomposed_.apply(text);
-      filter(text,
-             [](uint32_t point) { return general_category(point) == std::string_view("Mn"); });
+      filter(text, is_old_nonspacing_mark);
     }
     if (lowercase_) {
       lowercase(text);
@@ -238,9 +238,7 @@ class Bert final : public Normalizer {
  private:
   static void clean(AlignedText& text) {
     filter(text, [](uint32_t p) {
-      const std::string_view category = general_category(p);
-      const bool control = p != '\t' && p != '\n' && p != '\r' &&
-                           (category == "Cc" || category == "Cf" || category == "Co");
+      const bool control = p != '\t' && p != '\n' && p != '\r' && is_old_control(p);
       return p == 0 || p == 0xFFFD || control;
     });
     Rewrite out(text);

@@ -5,93 +5,19 @@
 #include <vector>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/huggingface/unicode_newer.h"
+#include "parallel_core/data/huggingface/character_set.h"
 
 namespace tapestry::data::huggingface {
 namespace {
 
-// Inside brackets.
-constexpr const char* kSpace =
-    R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
-constexpr const char* kNoSpace =
-    R"(\x{0}-\x{8}\x{E}-\x{1F}!-\x{84}\x{86}-\x{9F}\x{A1}-\x{167F}\x{1681}-\x{1FFF}\x{200B}-\x{2027})"
-    R"(\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{10FFFF})";
-constexpr const char* kHexDigit = "0-9A-Fa-f";
 constexpr int kDeepestClass = 16;
 
-std::string word_class() {
-  return R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})" + newer_ranges("L") + newer_ranges("Nd");
-}
-
-// Outside of brackets Oniguruma asks a table of its own for the first 256 characters, in which
-// superscripts and fractions are word characters; inside, and for \\p{Word}, they are not.
-std::string word_escape() { return word_class() + R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})"; }
-
-// The content of brackets for a property by its name; empty if it is to be left to PCRE2 as it is.
-std::string property_class(std::string name) {
-  constexpr std::pair<const char*, const char*> kLongNames[] = {{"letter", "L"},
-                                                                {"number", "N"},
-                                                                {"digit", "Nd"},
-                                                                {"uppercaseletter", "Lu"},
-                                                                {"mark", "M"},
-                                                                {"separator", "Z"},
-                                                                {"lowercaseletter", "Ll"},
-                                                                {"otherletter", "Lo"},
-                                                                {"symbol", "S"},
-                                                                {"other", "C"},
-                                                                {"titlecaseletter", "Lt"},
-                                                                {"modifierletter", "Lm"},
-                                                                {"punctuation", "P"},
-                                                                {"decimalnumber", "Nd"}};
-  std::string plain;
-  for (const char c : name) {
-    if (c != ' ' && c != '_' && c != '-') {
-      plain.push_back(static_cast<char>(std::tolower(static_cast<unsigned char>(c))));
-    }
-  }
-  if (plain == "space" || plain == "whitespace") {
-    return kSpace;
-  }
-  if (plain == "word") {
-    return word_class();
-  }
-  if (plain == "alpha" || plain == "alphabetic") {
-    return R"(\p{Alphabetic})" + newer_ranges("L");
-  }
-  if (plain == "alnum") {
-    return R"(\p{Alphabetic}\p{Nd})" + newer_ranges("L") + newer_ranges("Nd");
-  }
-  if (plain == "upper" || plain == "lower") {
-    return plain == "upper" ? R"(\p{Uppercase})" : R"(\p{Lowercase})";
-  }
-  if (plain == "punct") {  // of POSIX, as Oniguruma has it
-    return R"(\p{P}\p{S})";
-  }
-  if (plain == "any" || plain == "ascii") {
-    return plain == "any" ? R"(\x{0}-\x{10FFFF})" : R"(\x{0}-\x{7F})";
-  }
-  for (const auto& [known, category] : kLongNames) {
-    if (plain == known) {
-      name = category;
-    }
-  }
-  if (name.size() <= 2 || name == "L&") {
-    return concat("\\p{", name, "}", name.size() <= 2 ? newer_ranges(name) : std::string());
-  }
-  const size_t value = name.find_first_of("=:");
-  return concat("\\p{sc:", value == std::string::npos ? name : name.substr(value + 1), "}");
-}
-
-// The content of brackets for [:name:].
-std::string posix_class(const std::string& name) {
-  for (const char* known :
-       {"alpha", "alnum", "digit", "lower", "punct", "space", "upper", "word"}) {
-    if (name == known) {
-      return property_class(name);
-    }
-  }
-  return concat("[:", name, ":]");
-}
+// \\X, but pictographs stay together where U+200D joins them alone: PCRE2 10.42 takes two that
+// stand side by side for one cluster.
+constexpr const char* kGrapheme =
+    R"((?>\p{Extended_Pictographic}(?:[\p{Grapheme_Extend}\p{Emoji_Modifier}]*\x{200D})"
+    R"(\p{Extended_Pictographic})*[\p{Grapheme_Extend}\p{Emoji_Modifier}\p{Mc}\x{200D}]*|)"
+    R"((?!\p{Extended_Pictographic})\X))";
 
 class PatternTranslator {
  public:
@@ -110,20 +36,21 @@ class PatternTranslator {
     switch (c) {
       case '\\':
         begin_atom();
-        out_ += escape(/*in_class=*/false);
+        escape();
         return;
       case '[':
         begin_atom();
-        out_ += bracket(0);
+        out_ += bracket(0).expression();
         return;
       case '(':
         begin_atom();
-        open_.push_back(out_.size());
+        open_.push_back({out_.size(), ignores_case_});
         group();
         return;
       case ')':
         if (!open_.empty()) {
-          atom_ = open_.back();
+          atom_ = open_.back().begin;
+          ignores_case_ = open_.back().ignored_case;
           open_.pop_back();
         }
         out_ += in_[at_++];
@@ -143,9 +70,16 @@ class PatternTranslator {
         break;
     }
     begin_atom();
+    out_ += character();
+  }
+
+  // The next character, of any length.
+  std::string character() {
+    std::string text;
     do {
-      out_ += in_[at_++];
+      text += in_[at_++];
     } while (at_ < in_.size() && (static_cast<unsigned char>(in_[at_]) & 0xC0U) == 0x80);
+    return text;
   }
 
   void begin_atom() { atom_ = out_.size(); }
@@ -169,10 +103,17 @@ class PatternTranslator {
       return;
     }
     out_ += in_[at_++];
+    bool on = true;
     while (at_ < in_.size() &&
            (std::isalpha(static_cast<unsigned char>(in_[at_])) != 0 || in_[at_] == '-')) {
       out_ += in_[at_] == 'm' ? 's' : in_[at_];
+      on = on && in_[at_] != '-';
+      ignores_case_ = in_[at_] == 'i' ? on : ignores_case_;
       ++at_;
+    }
+    if (at_ < in_.size() && in_[at_] == ')' && !open_.empty()) {
+      // "(?i)" holds to the end of the group around it.
+      open_.back().ignored_case = ignores_case_;
     }
   }
 
@@ -193,144 +134,267 @@ class PatternTranslator {
     }
     out_ += comma == 0 ? concat("{0", inside, "}") : concat("{", inside, "}");
     at_ = close + 1;
-    if (at_ < in_.size() && in_[at_] == '+') {
+    // Behind it '+' repeats, and so does '?' behind "{n}".
+    if (at_ < in_.size() &&
+        (in_[at_] == '+' || (in_[at_] == '?' && comma == std::string_view::npos))) {
       out_.insert(atom_, "(?:");
-      out_ += ")+";
+      out_ += concat(")", std::string(1, in_[at_]));
       ++at_;
     }
     return true;
   }
 
-  // Reads an escape and returns what stands for it.
-  std::string escape(bool in_class) {
+  // The set of an escape that is one, such as \w; false for other escapes, nothing is read then.
+  bool set_escape(bool in_class, CharacterSet& set) {
     check<ValueError>(at_ + 1 < in_.size(), "a backslash at the end");
     const char c = in_[at_ + 1];
-    at_ += 2;
-    const auto both = [&](const std::string& content, bool negative) {
-      return in_class ? content : concat(negative ? "[^" : "[", content, "]");
-    };
     switch (c) {
       case 's':
-        return both(kSpace, false);
       case 'S':
-        return in_class ? kNoSpace : both(kSpace, true);
+        set = space_set();
+        break;
       case 'w':
-        return both(in_class ? word_class() : word_escape(), false);
       case 'W':
-        return both(word_escape(), true);  // inside brackets: bracket()
-      case 'b':
-      case 'B':
-        if (!in_class) {
-          const std::string word = concat("[", word_escape(), "]");
-          return c == 'b'
-                     ? concat("(?:(?<=", word, ")(?!", word, ")|(?<!", word, ")(?=", word, "))")
-                     : concat("(?:(?<=", word, ")(?=", word, ")|(?<!", word, ")(?!", word, "))");
-        }
+        set = in_class ? word_set() : word_set_outside();
+        break;
+      case 'd':
+      case 'D':
+        set = property_set("Nd");
         break;
       case 'h':
-        return both(kHexDigit, false);
       case 'H':
-        check<ValueError>(!in_class, "\\H inside brackets");
-        return both(kHexDigit, true);
-      case 'u': {
-        const std::string digits(in_.substr(at_, 4));
-        at_ += digits.size();
-        return concat("\\x{", digits, "}");
-      }
+        set = hex_digit_set();
+        break;
       case 'p':
       case 'P':
-        return property(c == 'P', in_class);
+        if (at_ + 2 >= in_.size() || in_[at_ + 2] != '{') {
+          return false;
+        }
+        at_ += 2;
+        set = property(c == 'P', in_class);
+        return true;
+      default:
+        return false;
+    }
+    at_ += 2;
+    if (std::isupper(static_cast<unsigned char>(c)) != 0) {
+      set = set.negated();
+    }
+    return true;
+  }
+
+  // An escape outside of brackets.
+  void escape() {
+    if (CharacterSet set; set_escape(/*in_class=*/false, set)) {
+      out_ += set.expression();
+      return;
+    }
+    const char c = in_[at_ + 1];
+    if (c == 'b' || c == 'B') {
+      at_ += 2;
+      const std::string word = word_set_outside().expression();
+      out_ += c == 'b' ? concat("(?:(?<=", word, ")(?!", word, ")|(?<!", word, ")(?=", word, "))")
+                       : concat("(?:(?<=", word, ")(?=", word, ")|(?<!", word, ")(?!", word, "))");
+      return;
+    }
+    if (c == 'X') {
+      at_ += 2;
+      out_ += kGrapheme;
+      return;
+    }
+    constexpr std::string_view kAlike = "AzZGkKRN";  // the same in both
+    if (kAlike.find(c) != std::string_view::npos || (c >= '1' && c <= '9')) {
+      at_ += 2;
+      out_ += concat("\\", std::string(1, c));
+    } else if (c == 'O') {
+      at_ += 2;
+      out_ += "(?s:.)";
+    } else {
+      out_ += character_escape();
+    }
+  }
+
+  // An escape that stands for one character.
+  std::string character_escape() {
+    const char c = in_[at_ + 1];
+    at_ += 2;
+    const auto hexadecimal = [&](size_t most) {
+      std::string digits;
+      while (digits.size() < most && at_ < in_.size() &&
+             std::isxdigit(static_cast<unsigned char>(in_[at_])) != 0) {
+        digits += in_[at_++];
+      }
+      return concat("\\x{", digits.empty() ? "0" : digits, "}");
+    };
+    switch (c) {
+      case 'u':
+        return hexadecimal(4);
+      case 'x':
+        if (at_ < in_.size() && in_[at_] == '{') {
+          const size_t close = in_.find('}', at_);
+          check<ValueError>(close != std::string_view::npos, "\\x{ without }");
+          const std::string text = concat("\\x", in_.substr(at_, close + 1 - at_));
+          at_ = close + 1;
+          return text;
+        }
+        return hexadecimal(2);
+      case 'v':
+        return "\\x{B}";
+      case 'n':
+      case 't':
+      case 'r':
+      case 'f':
+      case 'a':
+      case 'e':
+        return concat("\\", std::string(1, c));
+      case 'c':
+      case 'C':
+      case 'M':
       case 'g':
-        throw ValueError("\\g: a group that is called is not known here");
+      case 'o':
+      case 'y':
+      case 'Y':
+        throw ValueError(
+            concat("\\", std::string(1, c),
+                   c == 'g' ? ": a group that is called is not known here" : " is not known here"));
+      case '0':
+      case '1':
+      case '2':
+      case '3':
+      case '4':
+      case '5':
+      case '6':
+      case '7': {  // outside of brackets 0 alone, others are groups there
+        std::string digits(1, c);
+        while (digits.size() < 3 && at_ < in_.size() && in_[at_] >= '0' && in_[at_] <= '7') {
+          digits += in_[at_++];
+        }
+        return concat("\\o{", digits, "}");
+      }
       default:
         break;
     }
-    std::string text = concat("\\", std::string(1, c));
-    if (c == 'x' && at_ < in_.size() && in_[at_] == '{') {
-      const size_t close = in_.find('}', at_);
-      check<ValueError>(close != std::string_view::npos, "\\x{ without }");
-      text += in_.substr(at_, close + 1 - at_);
-      at_ = close + 1;
+    if (static_cast<unsigned char>(c) >= 0x80 || std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      --at_;  // a letter without a meaning stands for itself
+      return character();
     }
-    return text;
+    return concat("\\", std::string(1, c));
   }
 
-  std::string property(bool negative, bool in_class) {
-    std::string name;
-    if (at_ < in_.size() && in_[at_] == '{') {
-      const size_t close = in_.find('}', at_);
-      check<ValueError>(close != std::string_view::npos, "\\p{ without }");
-      name = in_.substr(at_ + 1, close - at_ - 1);
-      at_ = close + 1;
-      if (name.starts_with('^')) {
-        name.erase(0, 1);
-        negative = !negative;
+  CharacterSet property(bool negative, bool in_class) {
+    const size_t close = in_.find('}', at_);
+    check<ValueError>(close != std::string_view::npos, "\\p{ without }");
+    std::string name(in_.substr(at_ + 1, close - at_ - 1));
+    at_ = close + 1;
+    if (name.starts_with('^')) {
+      name.erase(0, 1);
+      negative = !negative;
+    }
+    check<ValueError>(!name.empty(), "\\p{} without a name");
+    CharacterSet set =
+        !in_class && (name == "Word" || name == "word") ? word_set_outside() : property_set(name);
+    return negative ? set.negated() : set;
+  }
+
+  // A character inside of brackets, as PCRE2 has it there.
+  std::string class_character() {
+    if (in_[at_] == '\\') {
+      if (in_[at_ + 1] == 'b') {
+        at_ += 2;
+        return "\\x{8}";
       }
-    } else {
-      check<ValueError>(at_ < in_.size(), "\\p without a name");
-      name = in_[at_++];
+      return character_escape();
     }
-    const std::string content = property_class(name);
-    if (!negative) {
-      return in_class ? content : concat("[", content, "]");
-    }
-    if (!in_class) {
-      return concat("[^", content, "]");
-    }
-    check<ValueError>(content.starts_with("\\p{"), "\\P{", name, "} inside brackets");
-    return concat("\\P", content.substr(2, content.find('}') - 1));
+    const std::string text = character();
+    return text.size() == 1 && std::ispunct(static_cast<unsigned char>(text[0])) != 0
+               ? concat("\\", text)
+               : text;
   }
 
   // Reads a class with its brackets.
-  std::string bracket(int depth) {
+  CharacterSet bracket(int depth) {
     check<ValueError>(depth < kDeepestClass, "brackets inside of brackets, ", depth, " deep");
-    std::string content;
     ++at_;
     const bool negative = at_ < in_.size() && in_[at_] == '^';
     at_ += negative ? 1 : 0;
-    bool no_word = false;  // \\W, which PCRE2 takes for another set
-    if (at_ < in_.size() && in_[at_] == ']') {
-      content += "\\]";
-      ++at_;
-    }
-    std::string both;
-    while (at_ < in_.size() && in_[at_] != ']') {
-      if (in_.substr(at_).starts_with("\\W")) {
-        no_word = true;
+    CharacterSet set;
+    bool has_sets = false;
+    std::vector<CharacterSet> before;  // && this one
+    bool first = true;
+    while (at_ < in_.size() && (first || in_[at_] != ']')) {
+      first = false;
+      CharacterSet part;
+      const std::string_view rest = in_.substr(at_);
+      if (rest.starts_with("&&")) {
         at_ += 2;
-      } else if (in_[at_] == '\\') {
-        content += escape(/*in_class=*/true);
-      } else if (in_.substr(at_).starts_with("[:")) {
-        const size_t close = in_.find(":]", at_);
-        check<ValueError>(close != std::string_view::npos, "[: without :]");
-        content += posix_class(std::string(in_.substr(at_ + 2, close - at_ - 2)));
-        at_ = close + 2;
-      } else if (in_.substr(at_).starts_with("&&[")) {
-        at_ += 2;
-        both += concat("(?=", bracket(depth + 1), ")");
+        before.push_back(std::exchange(set, {}));
+      } else if (posix_bracket(part)) {
+        has_sets = true;
+        set.add(part);
+      } else if (rest[0] == '[') {
+        has_sets = true;
+        set.add(bracket(depth + 1));
+      } else if (rest[0] == '\\' && set_escape(/*in_class=*/true, part)) {
+        has_sets = true;
+        set.add(part);
       } else {
-        check<ValueError>(in_[at_] != '[', "a class of characters inside of another");
-        content += in_[at_++];
+        set.add(CharacterSet(class_range()));
       }
     }
     check<ValueError>(at_ < in_.size(), "[ without ]");
     ++at_;
-    std::string set = concat(negative ? "[^" : "[", content, "]");
-    if (no_word) {
-      const std::string word = concat("[", word_class(), "]");
-      const std::string other = concat("[^", word_class(), "]");
-      set = content.empty() ? (negative ? word : other)
-            : negative      ? concat("(?:(?=", set, ")", word, ")")
-                            : concat("(?:", set, "|", other, ")");
+    for (const CharacterSet& other : before) {
+      set = set.intersection(other);
     }
-    return both.empty() ? set : concat("(?:", both, set, ")");
+    if (ignores_case_ && (has_sets || !before.empty()) && depth == 0) {
+      set = set.with_cases();
+    }
+    return negative ? set.negated() : set;
   }
+
+  // "[:name:]" or "[:^name:]"; false if there is none here.
+  bool posix_bracket(CharacterSet& set) {
+    const std::string_view rest = in_.substr(at_);
+    if (!rest.starts_with("[:")) {
+      return false;
+    }
+    const size_t close = rest.find(":]");
+    check<ValueError>(close != std::string_view::npos, "[: without :]");
+    std::string_view name = rest.substr(2, close - 2);
+    const bool negative = name.starts_with('^');
+    set = posix_set(name.substr(negative ? 1 : 0));
+    if (negative) {
+      set = set.negated();
+    }
+    at_ += close + 2;
+    return true;
+  }
+
+  // A character, or two with a '-' between. A '-' beside a set or a bracket stands for itself.
+  std::string class_range() {
+    std::string item = class_character();
+    const std::string_view rest = in_.substr(at_);
+    constexpr std::string_view kSets = "sSwWdDhHpP";
+    if (rest.size() < 2 || rest[0] != '-' || rest[1] == ']' || rest[1] == '[' ||
+        (rest[1] == '\\' && rest.size() > 2 && kSets.find(rest[2]) != std::string_view::npos) ||
+        (rest[1] == '\\' && rest.size() < 3)) {
+      return item;
+    }
+    ++at_;
+    return concat(item, "-", class_character());
+  }
+
+  struct OpenGroup {
+    size_t begin;  // where in out_
+    bool ignored_case;
+  };
 
   std::string_view in_;
   size_t at_ = 0;
   std::string out_;
-  size_t atom_ = 0;           // where in out_ the element begins that a quantifier would repeat
-  std::vector<size_t> open_;  // where in out_ the open groups begin
+  size_t atom_ = 0;  // where in out_ the element begins that a quantifier would repeat
+  bool ignores_case_ = false;
+  std::vector<OpenGroup> open_;
 };
 
 }  // namespace

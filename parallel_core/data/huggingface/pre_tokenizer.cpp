@@ -8,6 +8,7 @@
 #include "parallel_core/data/huggingface/byte_characters.h"
 #include "parallel_core/data/huggingface/normal_form.h"
 #include "parallel_core/data/huggingface/split_behavior.h"
+#include "parallel_core/data/huggingface/unicode_older.h"
 
 namespace tapestry::data::huggingface {
 namespace pre_tokenizers {
@@ -163,7 +164,7 @@ class Digits final : public PreTokenizer {
 bool is_punctuation(uint32_t p) {
   const bool ascii = (p >= 33 && p <= 47) || (p >= 58 && p <= 64) || (p >= 91 && p <= 96) ||
                      (p >= 123 && p <= 126);
-  return ascii || (p >= 0x80 && general_category(p)[0] == 'P');
+  return ascii || (p >= 0x80 && is_old_punctuation(p));
 }
 
 class Punctuation final : public PreTokenizer {

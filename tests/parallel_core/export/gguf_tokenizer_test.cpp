@@ -98,6 +98,11 @@ TEST(GgufPre, ComponentsAreComparedWithThoseThatAreKnown) {
   EXPECT_TRUE(gguf_pre({{"pre_tokenizer", sequence_of({split(tekken), byte_level(false)})}}, "F")
                   .takes_whole_pieces);
 
+  // Where llama.cpp cuts otherwise is said.
+  EXPECT_THAT(
+      gguf_pre({{"pre_tokenizer", sequence_of({split(tekken), byte_level(false)})}}, "F").remarks,
+      ElementsAre(HasSubstr("combining marks")));
+
   const auto refused = [&](const Json& pre_tokenizer, const Json& normalizer = {}) {
     return message_of<ValueError>([&] { pre(pre_tokenizer, normalizer); });
   };

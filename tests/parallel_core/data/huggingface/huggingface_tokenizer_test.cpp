@@ -7,7 +7,6 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/huggingface/pattern.h"
 #include "parallel_core/data/huggingface/tokenizer_files.h"
 #include "parallel_core/data/text_stream.h"
 #include "tests/parallel_core/data/temp_dir.h"
@@ -381,64 +380,6 @@ TEST(HuggingFaceTokenizer, FilesThatGoWithAModel) {
   EXPECT_TRUE(huggingface::has_tokenizer_files(dir.path()));
   EXPECT_EQ(tokenizer_file("huggingface", dir.path()), dir.file("tokenizer.json"));
   EXPECT_EQ(tokenizer_file("sentencepiece", dir.path()), dir.path());
-}
-
-std::vector<std::string> matches(const std::string& pattern, const std::string& text) {
-  const huggingface::Pattern compiled = huggingface::Pattern::regex(pattern);
-  huggingface::Pattern::Finder finder(compiled, text);
-  huggingface::Pattern::Match match;
-  std::vector<std::string> found;
-  while (finder.next(match)) {
-    found.push_back(text.substr(match.begin, match.end - match.begin));
-  }
-  return found;
-}
-
-// Where Oniguruma and PCRE2 mean different things by the same words.
-TEST(Pattern, IsReadAsOnigurumaReadsIt) {
-  EXPECT_THAT(matches("\\s+",
-                      "a\xE1\xA0\x8E"
-                      "b c"),
-              ElementsAre(" "));  // not U+180E
-  EXPECT_THAT(matches("[\\s]", "\xE1\xA0\x8E\xE3\x80\x80"), ElementsAre("\xE3\x80\x80"));
-  EXPECT_THAT(matches("\\S+", "a\xE1\xA0\x8E b"), ElementsAre("a\xE1\xA0\x8E", "b"));
-  EXPECT_THAT(matches("\\p{L}+",
-                      "a\xE1\xB2\x89"
-                      "b"),
-              ElementsAre("a\xE1\xB2\x89"
-                          "b"));  // U+1C89
-  EXPECT_THAT(matches("[^\\p{N}]+",
-                      "1\xF0\x90\xB5\x80"
-                      "a2"),
-              ElementsAre("a"));  // U+10D40
-  // Superscripts and fractions of Latin-1 are word characters outside of brackets, others are not.
-  EXPECT_THAT(matches("\\w+", "a\xCC\x81_1\xC2\xB2"), ElementsAre("a\xCC\x81_1\xC2\xB2"));
-  EXPECT_THAT(matches("\\w+", "x\xC2\xBD y\xE2\x85\x93"), ElementsAre("x\xC2\xBD", "y"));
-  EXPECT_THAT(matches("\\W", "a\xC2\xB9\xE2\x81\xB4"), ElementsAre("\xE2\x81\xB4"));
-  EXPECT_THAT(matches("[\\w]+", "1\xC2\xB2"), ElementsAre("1"));
-  EXPECT_THAT(matches("[\\W]+", "1\xC2\xB2"), ElementsAre("\xC2\xB2"));
-  EXPECT_THAT(matches("[b\\W]+", "ab\xC2\xB2"), ElementsAre("b\xC2\xB2"));
-  EXPECT_THAT(matches("[^b\\W]+", "ab\xC2\xB2_"), ElementsAre("a", "_"));
-  EXPECT_THAT(matches("[^\\W]+", "a\xC2\xB2_"), ElementsAre("a", "_"));
-  EXPECT_THAT(matches("m\\b", "m\xC2\xB2 m m\xE2\x81\xB4"), ElementsAre("m", "m"));
-  EXPECT_THAT(matches("m\\B", "m\xC2\xBE m"), ElementsAre("m"));
-  EXPECT_THAT(matches("\\h+", "xAf09g"), ElementsAre("Af09"));
-  EXPECT_THAT(matches("\\p{N}{1,3}+", "12345a"), ElementsAre("12345"));
-  EXPECT_THAT(matches("(?m:a.)", "a\nab"), ElementsAre("a\n", "ab"));
-  EXPECT_THAT(matches("a.", "a\nab"), ElementsAre("ab"));
-  EXPECT_THAT(matches("^b", "a\nb"), ElementsAre("b"));
-  EXPECT_THAT(matches("[a-z&&[^aeiou]]+", "hello"), ElementsAre("h", "ll"));
-  EXPECT_THAT(matches("x{,2}y", "xxxy y"), ElementsAre("xxy", "y"));
-  EXPECT_THAT(matches("[[:punct:]]+", "a$\xC2\xA3.b"), ElementsAre("$\xC2\xA3."));
-  EXPECT_THAT(matches("x?", "axb"), ElementsAre("", "x", ""));
-  EXPECT_ERROR(huggingface::Pattern::regex("[a[bc]]"), ValueError, "inside of another");
-  EXPECT_ERROR(huggingface::Pattern::regex("[a"), ValueError, "[ without ]");
-  EXPECT_ERROR(huggingface::Pattern::regex("\\"), ValueError, "a backslash at the end");
-  for (const char* called : {"(a|(?R)b)", "(a|b(?1)(?1))", "(?<n>a|\\g<n>b)", "(?<n>a|(?&n))",
-                             "(?P<n>a|(?P>n))", "(a(?-1)?)"}) {
-    EXPECT_ERROR(huggingface::Pattern::regex(called), ValueError, "is not known here");
-  }
-  EXPECT_ERROR(huggingface::Pattern::regex(std::string(20000, 'a')), ValueError, "20000 bytes");
 }
 
 }  // namespace
