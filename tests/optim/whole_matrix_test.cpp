@@ -76,6 +76,56 @@ class TwoInOne final : public ParameterLayout {
   const RankGroup* copies() const override { return nullptr; }
 };
 
+// Fused or not, an element is rounded with the same random number.
+TEST(WholeMatrices, NarrowMomentsOfAPartAreThoseOfATensorOfItsOwn) {
+  const StateStorage narrow = {.exp_avg_dtype = kBFloat16, .seed = 3};
+  const StateStorage both = {.exp_avg_dtype = kBFloat16, .exp_avg_sq_dtype = kBFloat16, .seed = 3};
+  const std::map<std::string, Make> narrow_makers = {
+      {"AdamW",
+       [&](std::vector<ParamGroup> groups) {
+         return std::make_unique<AdamW>(std::move(groups), AdamOptions{.storage = both});
+       }},
+      {"Lion",
+       [&](std::vector<ParamGroup> groups) {
+         return std::make_unique<Lion>(std::move(groups), LionOptions{.storage = narrow});
+       }},
+      {"Muon",
+       [&](std::vector<ParamGroup> groups) {
+         groups[0].adamw = true;
+         return std::make_unique<Muon>(std::move(groups), MuonOptions{.storage = both});
+       }},
+  };
+  const std::vector<nn::LogicalTensor> logical = TwoInOne().logical("");
+  for (const auto& [name, make] : narrow_makers) {
+    SCOPED_TRACE(name);
+    const Tensor fused = parameter_of({9, 20}, 1);
+    TensorList parts;
+    for (const nn::LogicalTensor& part : logical) {
+      parts.push_back(
+          dense_copy(part.view_of(fused.detach())).view(part.shape).set_requires_grad());
+    }
+    const auto together = make(group_of({fused}, {"ab"}));
+    together->set_layout(std::make_shared<TwoInOne>());
+    const auto apart = make(group_of(parts, {"a", "b"}));
+    for (uint64_t step = 0; step < 3; ++step) {
+      const Tensor gradient = normal_values({9, 20}, 10 + step);
+      fused.set_grad(gradient);
+      for (size_t i = 0; i < parts.size(); ++i) {
+        parts[i].set_grad(dense_copy(logical[i].view_of(gradient)).view(parts[i].shape()));
+      }
+      together->step();
+      apart->step();
+    }
+    for (const nn::LogicalTensor& part : logical) {
+      for (const auto& [key, tensor] : apart->state(part.name)) {
+        EXPECT_EQ(dense_copy(part.view_of(together->state("ab").at(key))).to_vector<float>(),
+                  tensor.to_vector<float>())
+            << part.name << " " << key;
+      }
+    }
+  }
+}
+
 TEST(WholeMatrices, APartOfAParameterIsATensorOfItsOwn) {
   for (const auto& [name, make] : makers()) {
     SCOPED_TRACE(name);

@@ -165,6 +165,27 @@ TEST(BFloat16MainGrad, SmallContributionsAreNotLost) {
   EXPECT_EQ(a.main_grad().to(kFloat32).to_vector<float>(), first);
 }
 
+// A leaf that is the second half of something is rounded as that half.
+TEST(BFloat16MainGrad, TakesTheNumbersThatItIsGiven) {
+  const auto summed = [](int64_t size, int64_t first) {
+    const Tensor a = leaf({size}, 1);
+    a.set_main_grad(zeros({size}, kBFloat16));
+    number_main_grad(a, {{.stream = 9, .first = first}});
+    reset_main_grad(a, {3, 4, 0});
+    for (int i = 0; i < 4; ++i) {
+      sum(a * (i == 0 ? 1.0 : 1.0 / 512)).backward();
+    }
+    return a.main_grad().to(kFloat32).to_vector<float>();
+  };
+  const std::vector<float> whole = summed(2000, 0);
+  EXPECT_EQ(summed(999, 1001), std::vector<float>(whole.begin() + 1001, whole.end()));
+  EXPECT_NE(summed(999, 0), summed(999, 1001));
+  EXPECT_THROW(number_main_grad(leaf({2}, 1), {{.stream = 9}}), RuntimeError);
+  const Tensor b = leaf({2}, 1);
+  b.set_main_grad(zeros({2}, kBFloat16));
+  EXPECT_THROW(number_main_grad(b, {}), ValueError);
+}
+
 // The weight's own dtype does not matter: sums go into main_grad as float32.
 TEST(BFloat16MainGrad, OfA16BitWeightIsThatOfAFloat32One) {
   const auto gradient = [](DType dtype) {
