@@ -200,12 +200,9 @@ class Explaining {
       double least = std::numeric_limits<double>::infinity();
       for (const double each : family.starts) {
         const double from = family.is_below_one ? 1 - each : each;
-        double squares = 0;
-        for (const double r : residuals(from)) {
-          squares += r * r;
-        }
-        if (squares < least) {
-          least = squares;
+        const double distance = distance_of_most(residuals(from));
+        if (distance < least) {
+          least = distance;
           start = from;
         }
       }
