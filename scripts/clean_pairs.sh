@@ -135,6 +135,8 @@ for model in $(printf '%s\n' "${!models[@]}" | sort); do
     for kind in $kinds; do
       name="$model $dtype $kind"
       is_wanted "$name" || continue
+      # Composed kernels keep parameters in float32.
+      [[ "$dtype $kind" != "bfloat16_params unfused" ]] || continue
       number=$((number + 1))
       [ $((number % every)) = 0 ] || continue
       if [ -z "$single" ]; then
