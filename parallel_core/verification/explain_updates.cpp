@@ -206,17 +206,22 @@ class Explaining {
           start = from;
         }
       }
-      const std::optional<double> fitted = start > 0 ? fit_value(residuals, start) : std::nullopt;
-      if (!fitted) {
-        continue;
-      }
-      // The sum of squares is least near where all agree, not always there.
-      constexpr double kNearlyAgrees = 4;
-      const double value = value_of(*fitted);
-      if (try_(family.with(value).rule, options_.updates, /*whole=*/true).share <= kNearlyAgrees) {
-        try_rounded(family.with, value, family.is_below_one);
+      if (start > 0 && !try_near(family, fit_value(residuals, start)) && family.has_kinks) {
+        try_near(family, fit_by_sections(residuals, start));
       }
     }
+  }
+
+  // Whether the fitted value, or one with few digits beside it, agrees.
+  bool try_near(const RuleFamily& family, const std::optional<double>& fitted) {
+    if (!fitted) {
+      return false;
+    }
+    // The sum of squares is least near where all agree, not always there.
+    constexpr double kNearlyAgrees = 4;
+    const double value = family.is_below_one ? 1 - *fitted : *fitted;
+    return try_(family.with(value).rule, options_.updates, /*whole=*/true).share <= kNearlyAgrees &&
+           try_rounded(family.with, value, family.is_below_one);
   }
 
   const UpdateRule& meant_;
