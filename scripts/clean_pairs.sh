@@ -135,7 +135,9 @@ for model in $(printf '%s\n' "${!models[@]}" | sort); do
     for kind in $kinds; do
       name="$model $dtype $kind"
       is_wanted "$name" || continue
-      # Composed kernels keep parameters in float32.
+      # What a balance loss multiplies by is a share of the micro-batch; composed kernels keep parameters
+      # in float32.
+      [[ "$model $kind" != "aux_moe micro_"* ]] || continue
       [[ "$dtype $kind" != "bfloat16_params unfused" ]] || continue
       number=$((number + 1))
       [ $((number % every)) = 0 ] || continue
