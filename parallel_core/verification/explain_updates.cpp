@@ -200,26 +200,28 @@ class Explaining {
       double least = std::numeric_limits<double>::infinity();
       for (const double each : family.starts) {
         const double from = family.is_below_one ? 1 - each : each;
-        double squares = 0;
-        for (const double r : residuals(from)) {
-          squares += r * r;
-        }
-        if (squares < least) {
-          least = squares;
+        const double distance = distance_of_most(residuals(from));
+        if (distance < least) {
+          least = distance;
           start = from;
         }
       }
-      const std::optional<double> fitted = start > 0 ? fit_value(residuals, start) : std::nullopt;
-      if (!fitted) {
-        continue;
-      }
-      // The sum of squares is least near where all agree, not always there.
-      constexpr double kNearlyAgrees = 4;
-      const double value = value_of(*fitted);
-      if (try_(family.with(value).rule, options_.updates, /*whole=*/true).share <= kNearlyAgrees) {
-        try_rounded(family.with, value, family.is_below_one);
+      if (start > 0 && !try_near(family, fit_value(residuals, start)) && family.has_kinks) {
+        try_near(family, fit_by_sections(residuals, start));
       }
     }
+  }
+
+  // Whether the fitted value, or one with few digits beside it, agrees.
+  bool try_near(const RuleFamily& family, const std::optional<double>& fitted) {
+    if (!fitted) {
+      return false;
+    }
+    // The sum of squares is least near where all agree, not always there.
+    constexpr double kNearlyAgrees = 4;
+    const double value = family.is_below_one ? 1 - *fitted : *fitted;
+    return try_(family.with(value).rule, options_.updates, /*whole=*/true).share <= kNearlyAgrees &&
+           try_rounded(family.with, value, family.is_below_one);
   }
 
   const UpdateRule& meant_;

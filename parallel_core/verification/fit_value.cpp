@@ -19,6 +19,14 @@ double squares_of(const std::vector<double>& values) {
 
 }  // namespace
 
+double distance_of_most(const std::vector<double>& residuals) {
+  double sum = 0;
+  for (const double r : residuals) {
+    sum += std::log1p(r * r);
+  }
+  return sum;
+}
+
 std::optional<double> fit_value(const Residuals& residuals, double start, int evaluations) {
   constexpr double kFirstStep = 0.02;
   constexpr double kLargestStep = 1.5;
@@ -47,7 +55,10 @@ std::optional<double> fit_value(const Residuals& residuals, double start, int ev
       along += slope * at_best[i];
     }
     if (!(slope_squares > 0) || !std::isfinite(slope_squares)) {
-      return std::nullopt;
+      if (calls == 2) {
+        return std::nullopt;
+      }
+      break;  // nearer by than what is measured can tell
     }
     const double step = std::clamp(-along / slope_squares, -kLargestStep, kLargestStep);
     if (std::abs(step) < kSmallestStep || least < kNearEnough) {
@@ -77,13 +88,7 @@ std::optional<double> fit_value(const Residuals& residuals, double start, int ev
 std::optional<double> fit_by_sections(const Residuals& residuals, double start) {
   const double ratio = (std::sqrt(5.0) - 1) / 2;
   constexpr int kSections = 32;
-  const auto badness = [&](double place) {
-    double sum = 0;
-    for (const double r : residuals(std::exp(place))) {
-      sum += std::log1p(r * r);
-    }
-    return sum;
-  };
+  const auto badness = [&](double place) { return distance_of_most(residuals(std::exp(place))); };
   double low = std::log(start / 3);
   double high = std::log(start * 3);
   double a = high - ratio * (high - low);

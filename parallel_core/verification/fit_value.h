@@ -15,8 +15,10 @@ using Residuals = std::function<std::vector<double>(double value)>;
 /// do not depend on it. At most `evaluations` calls.
 std::optional<double> fit_value(const Residuals& residuals, double start, int evaluations = 14);
 
-/// The same where the sum has kinks: by golden sections between a third of `start` and three times
-/// it, of a sum in which what is far off counts little more than what is near.
+/// A sum in which what is far off counts little more than what is near.
+double distance_of_most(const std::vector<double>& residuals);
+/// The value with the least distance_of_most, for sums that have kinks: by golden sections between
+/// a third of `start` and three times it.
 std::optional<double> fit_by_sections(const Residuals& residuals, double start);
 
 }  // namespace tapestry

@@ -65,6 +65,11 @@ def look(program, folder, name, fault, stored):
     return done.returncode, "\n".join(said) + done.stderr
 
 
+def verdict_of(said):
+    """What is said before the table of stages, which names much that is not to blame."""
+    return re.split(r"\n\s*stage +compared", said)[0]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--program", required=True)
@@ -99,7 +104,7 @@ def main():
                     else:
                         planted += 1
                         is_found = code == 1
-                        is_named = is_found and re.search(fault.says_of(stored), said) is not None
+                        is_named = is_found and re.search(fault.says_of(stored), verdict_of(said)) is not None
                         found += is_found
                         named += is_named
                         verdict = "named" if is_named else "found, NOT NAMED" if is_found else "NOT FOUND"

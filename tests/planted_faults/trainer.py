@@ -164,7 +164,8 @@ def train(name, folder, wrong, seed=7):
                     if parameter in key:
                         p.grad.zero_()
             step.gradients()
-            norm = math.sqrt(sum(float(p.grad.double().pow(2).sum()) for p in model.parameters()))
+            norm = math.sqrt(sum(float(p.grad.double().pow(2).sum()) for p in model.parameters()
+                                 if p.grad is not None))
             optimizer.step(now)
             step.result(loss=total, grad_norm=norm)
             model.zero_grad()

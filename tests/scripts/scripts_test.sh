@@ -8,7 +8,7 @@ scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT
 
 # Every script says what it does, and does nothing else.
-for script in aarch64 disk_faults fault_drill format layout_matrix llama_cpp quickstart test tidy torture; do
+for script in aarch64 clean_pairs disk_faults fault_drill format layout_matrix llama_cpp plant_faults quickstart test tidy torture; do
   for option in -h --help; do
     text="$(bash "$source_root/scripts/$script.sh" $option)" && [[ -n "$text" ]] || {
       echo "FAILED: $script.sh $option" >&2

@@ -180,6 +180,16 @@ TEST_F(FindFaultInTorchDump, NamesOfAProgramsOwnThroughAMap) {
   EXPECT_NE(find_fault("case"), 0);
 }
 
+TEST_F(FindFaultInTorchDump, AConfigurationThatCannotBeReadIsNotCompared) {
+  std::filesystem::copy(stored("three_steps/clean"), dir_.file("case"),
+                        std::filesystem::copy_options::recursive);
+  dir_.write("case/config.json", R"({"model_type": "qwen3", "hidden_size": 8})");
+  write_run("clean");
+  EXPECT_EQ(find_fault("case"), 0) << said();
+  EXPECT_EQ(row("config")["status"], "not_compared");
+  EXPECT_THAT(row("config")["detail"], HasSubstr("qwen3"));
+}
+
 TEST_F(FindFaultInTorchDump, AnOptimizerThatDecaysAllIsNamedWithoutItsWeights) {
   write_run("decays_all");
   EXPECT_EQ(find_fault(stored("three_steps/decays_all")), 1) << said();

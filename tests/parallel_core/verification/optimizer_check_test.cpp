@@ -178,6 +178,19 @@ INSTANTIATE_TEST_SUITE_P(
                   },
                   "as if the betas were swapped"},
         OtherRule{"eps", [](UpdateRule& r) { r.eps = 1e-6; }, "as if eps were 1e-06"},
+        OtherRule{"clip_any", [](UpdateRule& r) { r.clip_value = 0.37; },
+                  "as if gradients were clipped at norm 0.37", true},
+        OtherRule{"clip_elements_anywhere",
+                  [](UpdateRule& r) {
+                    r.clip = Clip::kByValue;
+                    r.clip_value = 0.04;
+                  },
+                  "as if each element were clipped, not the norm, at 0.04", true},
+        OtherRule{"beta1_any", [](UpdateRule& r) { r.beta1 = 0.87; }, "as if beta1 were 0.87"},
+        OtherRule{"beta2_any", [](UpdateRule& r) { r.beta2 = 0.93; }, "as if beta2 were 0.93"},
+        OtherRule{"eps_any", [](UpdateRule& r) { r.eps = 3e-5; }, "as if eps were 3e-05"},
+        OtherRule{"rate_any", [](UpdateRule& r) { r.lr_factor = 1.3; },
+                  "as if the learning rate were 1.3 times what it says", false, true},
         OtherRule{"all_decay", [](UpdateRule& r) { r.decay = Decay::kAll; },
                   "as if every tensor decayed"},
         OtherRule{"none_decays", [](UpdateRule& r) { r.decay = Decay::kNone; },
@@ -241,7 +254,15 @@ TEST(OptimizerCheck, TakesItsRuleFromTheConfiguration) {
   EXPECT_EQ(rule->clip_value, 0.7);
   EXPECT_FALSE(update_rule(testing::small_config({o + "optimizer_type=Adam"}))->decoupled);
   EXPECT_EQ(update_rule(testing::small_config())->clip, Clip::kOff);
-  EXPECT_FALSE(update_rule(testing::small_config({o + "optimizer_type=Lion"})));
+  const auto lion = update_rule(testing::small_config({o + "optimizer_type=Lion"}));
+  ASSERT_TRUE(lion);
+  EXPECT_EQ(lion->kind, UpdateRule::Kind::kLion);
+  const auto sgd =
+      update_rule(testing::small_config({o + "optimizer_type=SGD", o + "momentum=0.9"}));
+  ASSERT_TRUE(sgd);
+  EXPECT_EQ(sgd->momentum, 0.9);
+  EXPECT_FALSE(sgd->decoupled);
+  EXPECT_FALSE(update_rule(testing::small_config({o + "optimizer_type=Muon"})));
   EXPECT_FALSE(update_rule(testing::small_config({o + "exp_avg_dtype=bfloat16"})));
 }
 
