@@ -71,7 +71,7 @@ class OrderedEncoder {
   Sink sink_;
   std::vector<Piece> pieces_;
   size_t bytes_ = 0;
-  // Long texts come in pieces of a MiB.
+  // Documents that cannot come in pieces may be large.
   size_t most_bytes_ = std::max<size_t>(8, 2 * static_cast<size_t>(num_threads())) << 20U;
 };
 
