@@ -8,6 +8,9 @@
 #   scripts/disk_faults.sh --sample 40          so many of them
 #   scripts/disk_faults.sh --only 'write half'  those whose name matches
 #
+#   --run KIND      plain (as below), ckpt (MindSpore's format), shards (a checkpoint of several
+#                   files), best (evaluations, the best checkpoint beside the newest one), async (saves
+#                   in the background) or ranks (two processes share the work, under mpirun)
 #   --sample N      so many faults, chosen by the seed (0: all)
 #   --seed N        of the choice (1)
 #   --only PATTERN  faults whose name ("PHASE CALL FAULT once|stays N", or "file NAME DAMAGE") matches
@@ -39,10 +42,30 @@ metrics_of() {
   sed -E 's/"[a-z_]*(time|_ms|second|memory|bytes|mfu|flops|per_s)[a-z_0-9]*": ?[^,}]*[,}]?//g' "$1/output/metrics.jsonl"
 }
 same_checkpoint() { # A B STEP
-  local file
-  for file in model.safetensors training_state.safetensors; do
-    cmp -s "$1/output/checkpoint/step_0000000$3/$file" "$2/output/checkpoint/step_0000000$3/$file" || return 1
+  local ours="$1/output/checkpoint/step_0000000$3" theirs="$2/output/checkpoint/step_0000000$3" file
+  for file in "$theirs"/*.safetensors "$theirs"/*.index.json "$theirs"/*.ckpt; do
+    [[ ! -e "$file" ]] || cmp -s "$ours/$(basename "$file")" "$file" || return 1
   done
+}
+# The best checkpoint is the one that it is, and whole.
+same_best() { # A B
+  [[ -f "$2/output/checkpoint/best.json" ]] || return 0
+  cmp -s "$1/output/checkpoint/best.json" "$2/output/checkpoint/best.json" || return 1
+  local name file
+  name="$(sed -nE 's/.*"(step_[0-9]+)".*/\1/p' "$2/output/checkpoint/best.json" | head -n 1)"
+  for file in "$2/output/checkpoint/$name"/*.safetensors; do
+    cmp -s "$1/output/checkpoint/$name/$(basename "$file")" "$file" || return 1
+  done
+}
+# So many steps; what else is in the environment as arguments NAME=VALUE.
+train() { # STEPS [NAME=VALUE...]
+  local command=("$PRETRAIN" --config_path run.yaml --set training_config.training_iters="$1") name
+  shift
+  if [[ "$RUN" == ranks ]]; then
+    timeout 120 mpirun --oversubscribe -n 2 env "$@" "${command[@]}"
+  else
+    env "$@" timeout 60 "${command[@]}"
+  fi
 }
 # Whether a text names a path below the folder, or this file.
 names_file() { # TEXT_FILE HIT
@@ -81,7 +104,7 @@ one() { # WORK NUMBER NAME...
       empty) truncate -s 0 "$path" ;;
       remove) rm "$path" ;;
     esac
-    (cd "$dir/run" && timeout 60 "$PRETRAIN" --config_path run.yaml --set training_config.training_iters=6) >"$dir/again" 2>&1 || again=$?
+    (cd "$dir/run" && train 6) >"$dir/again" 2>&1 || again=$?
     if ((again == 0)) && ! same_checkpoint "$dir/run" "$work/six" 6; then
       say LOST "goes on with other bits"
     elif ((again == 0)); then
@@ -96,11 +119,10 @@ one() { # WORK NUMBER NAME...
   local call="$4" fault="$5" stays="$6" n="$7"
   cp -r "$work/begin_$phase" "$dir/run"
   [[ "$stays" == stays ]] || stays=""
-  (cd "$dir/run" && FAULTY_DISK="$dir/run" FAULTY_DISK_CALL="$call" FAULTY_DISK_FAULT="$fault" FAULTY_DISK_NUMBER="$n" \
-    FAULTY_DISK_STAYS="$stays" FAULTY_DISK_LOG="$dir/log" LD_PRELOAD="$LIBRARY" \
-    timeout 60 "$PRETRAIN" --config_path run.yaml) >"$dir/said" 2>&1 || code=$?
+  (cd "$dir/run" && train 4 FAULTY_DISK="$dir/run" FAULTY_DISK_CALL="$call" FAULTY_DISK_FAULT="$fault" \
+    FAULTY_DISK_NUMBER="$n" FAULTY_DISK_STAYS="$stays" FAULTY_DISK_LOG="$dir/log" LD_PRELOAD="$LIBRARY") >"$dir/said" 2>&1 || code=$?
   hit="$(sed -n "s/^hit $call //p" "$dir/log" 2>/dev/null | head -n 1)"
-  (cd "$dir/run" && timeout 60 "$PRETRAIN" --config_path run.yaml --set training_config.training_iters=6) >"$dir/again" 2>&1 || again=$?
+  (cd "$dir/run" && train 6) >"$dir/again" 2>&1 || again=$?
   if [[ -z "$hit" ]]; then
     say unhit
   elif ((code > 2)); then
@@ -117,6 +139,8 @@ one() { # WORK NUMBER NAME...
     say LOST "goes on with other bits, at $hit"
   elif ((again == 0)) && [[ "$(metrics_of "$dir/run")" != "$(metrics_of "$work/six")" ]]; then
     say LOST "other metrics, at $hit"
+  elif ((again == 0)) && ! same_best "$dir/run" "$work/six"; then
+    say LOST "another best checkpoint, at $hit"
   elif ((again != 0)); then
     say named "at $hit"
   elif ((code != 0)); then
@@ -132,7 +156,7 @@ if [[ "${1:-}" == --one ]]; then # what xargs calls
 fi
 
 root="$(cd "$(dirname "$self")/.." && pwd)"
-sample=0 seed=1 only="" jobs=2 build="$root/build/release" programs="" library="" work=""
+run=plain sample=0 seed=1 only="" jobs=2 build="$root/build/release" programs="" library="" work=""
 while (($# > 0)); do
   case "$1" in
     -h | --help)
@@ -146,7 +170,7 @@ while (($# > 0)); do
       [[ "$2" =~ ^[0-9]{1,9}$ ]] || wrong "$1 is '$2', expected a number"
       printf -v "${1#--}" '%d' "$((10#$2))"
       ;;
-    --only | --build | --programs | --library | --work) printf -v "${1#--}" '%s' "$2" ;;
+    --run | --only | --build | --programs | --library | --work) printf -v "${1#--}" '%s' "$2" ;;
     *) wrong "unknown option $1" ;;
   esac
   shift 2
@@ -158,7 +182,17 @@ library="${library:-$build/tests/libfaulty_disk.so}"
 [[ -f "$library" ]] || wrong "$library: is not built (cmake --build $build --target faulty_disk)"
 PRETRAIN="$(realpath "$programs/pretrain_gpt")"
 LIBRARY="$(realpath "$library")"
-export PRETRAIN LIBRARY OMP_NUM_THREADS=1
+case "$run" in
+  plain) more=() ;;
+  ckpt) more=("  ckpt_format: ckpt") ;;
+  shards) more=("  max_shard_size: 9000") ;;
+  best) more=("  eval_interval: 1" "  eval_iters: 1" "  best_metric_comparison: less" "  keep_checkpoint_max: 1") ;;
+  async) more=("  async_save: True") ;;
+  ranks) more=() ;;
+  *) wrong "--run is '$run', expected plain, ckpt, shards, best, async or ranks" ;;
+esac
+RUN="$run"
+export PRETRAIN LIBRARY RUN OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 keep_work=true
 if [[ -z "$work" ]]; then
   work="$(mktemp -d "${TMPDIR:-/tmp}/disk_faults.XXXXXX")"
@@ -172,7 +206,7 @@ mkdir "$work/begin_first"
 for ((i = 0; i < 300; ++i)); do
   echo "line $i of $((i * i % 97)) and $((i * 31 % 53)) says what comes next"
 done >"$work/begin_first/text.txt"
-cat >"$work/begin_first/run.yaml" <<'END'
+cat >"$work/begin_first/run.yaml" <<END
 training_config:
   training_iters: 4
   save_interval: 2
@@ -180,6 +214,7 @@ training_config:
   output_dir: ./output
   seed: 7
   num_threads: 1
+$(printf '%s\n' "${more[@]}")
 dataset_config:
   text: [text.txt]
   dataset_dir: ./data
@@ -201,7 +236,7 @@ END
 undisturbed() {
   cp -r "$work/$1" "$work/$2"
   local code=0
-  (cd "$work/$2" && "$PRETRAIN" --config_path run.yaml --set training_config.training_iters="$3") >"$work/$2.log" 2>&1 || code=$?
+  (cd "$work/$2" && train "$3") >"$work/$2.log" 2>&1 || code=$?
   if ((code != 0)); then
     tail -n 20 "$work/$2.log"
     echo "disk_faults: FAILED: the undisturbed run ends with exit code $code; see $work/$2.log"
@@ -221,8 +256,7 @@ declare -A faults=(
 for phase in first second; do
   mkdir "$work/counted"
   cp -r "$work/begin_$phase" "$work/counted/run"
-  (cd "$work/counted/run" && FAULTY_DISK="$PWD" FAULTY_DISK_LOG="$work/counts_$phase" LD_PRELOAD="$LIBRARY" \
-    "$PRETRAIN" --config_path run.yaml) >"$work/counted.log" 2>&1
+  (cd "$work/counted/run" && train 4 FAULTY_DISK="$PWD" FAULTY_DISK_LOG="$work/counts_$phase" LD_PRELOAD="$LIBRARY") >"$work/counted.log" 2>&1
   rm -rf "$work/counted"
   while read -r _ call count; do
     echo "disk_faults: $phase run: $count calls of $call" >&2
@@ -233,7 +267,7 @@ for phase in first second; do
         [[ "$fault" == EINTR || "$fault" == short ]] || echo "$phase $call $fault stays $n"
       done
     done
-  done < <(grep '^count ' "$work/counts_$phase")
+  done < <(grep '^count ' "$work/counts_$phase" | sort -k2,2 -k3,3nr | sort -u -k2,2)  # of ranks the one with most
 done >"$list"
 for path in "$work"/four/output/checkpoint/step_00000004/*; do
   for damage in flip1 flip20 flip50 flip80 flip99 cut empty remove; do

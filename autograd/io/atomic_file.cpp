@@ -55,11 +55,14 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
     temporary_ = (folder_of(path_) /
                   concat(".", name.string(), ".tmp-", ::getpid(), "-", counter.fetch_add(1)))
                      .string();
+    // Before it is there, so that a signal in between leaves none behind.
+    name_ = TemporaryName(temporary_);
     descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   } while (descriptor_ < 0 && (errno == EEXIST || errno == EINTR));
   if (descriptor_ < 0) {
     const int error = errno;
     temporary_.clear();
+    name_ = {};
     throw_io_error(path_, concat("create in folder ", folder_of(path_).string()), error);
   }
 }
@@ -78,6 +81,7 @@ void AtomicFile::discard() noexcept {
   if (!temporary_.empty()) {
     ::unlink(temporary_.c_str());
     temporary_.clear();
+    name_ = {};
   }
 }
 
@@ -135,6 +139,7 @@ void AtomicFile::commit() {
                               "file system says so; it or its driver is at fault"));
   }
   temporary_.clear();
+  name_ = {};
   sync_directory(folder_of(path_).string());
 }
 

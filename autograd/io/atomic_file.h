@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "autograd/io/temporary_names.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {
@@ -56,6 +57,7 @@ class AtomicFile {
 
   std::string path_;
   std::string temporary_;  // empty once renamed or removed
+  TemporaryName name_;
   std::vector<std::byte> buffer_;
   uint64_t size_ = 0;
   uint32_t checksum_ = 0;  // of what write() was given

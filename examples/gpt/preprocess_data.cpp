@@ -244,6 +244,7 @@ void run(Arguments& arguments) {
 int main(int argc, char** argv) {
   Arguments arguments;
   const po::options_description options = describe(arguments);
+  tapestry::name_signals("preprocess_data");
   try {
     std::vector<std::string> words = tapestry::examples::words_of(argc, argv);
     if (const auto topic = tapestry::examples::take_help(words)) {

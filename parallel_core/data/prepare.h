@@ -32,7 +32,8 @@ struct PrepareSummary {
 /// tokenizer, PREFIX.tokenizer.json, and where each document comes from, PREFIX.sources.json and
 /// PREFIX.sources.npy (document_sources.h). A document without tokens is stored as an empty one.
 /// ValueError if no document has tokens, or append_eod is asked of a tokenizer without such an id;
-/// on any error nothing is left behind.
+/// on any error nothing is left behind. Texts are encoded on num_threads() threads; the files do
+/// not depend on how many.
 PrepareSummary prepare_dataset(const PrepareOptions& options, const Tokenizer& tokenizer);
 
 }  // namespace tapestry::data

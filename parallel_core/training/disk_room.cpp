@@ -73,6 +73,14 @@ std::string disk_room_text(const AllConfig& config, int64_t data_parallel_size) 
   return text + (!free || size.at_most <= *free ? "" : ": too little for all of them");
 }
 
+void check_room_for_checkpoint(const std::string& directory, int64_t bytes) {
+  const fs::path folder = existing_folder(directory);
+  const std::optional<int64_t> free = free_bytes_in(folder);
+  check<ValueError>(!free || bytes <= *free, "a checkpoint takes about ", size_text(bytes), "; ",
+                    size_text(free.value_or(0)), " are free in ", folder.string(),
+                    "; there is no room for one. Choose another folder, or make room");
+}
+
 DiskWatch::DiskWatch(std::string directory, int64_t bytes)
     : directory_(std::move(directory)), bytes_(bytes) {}
 

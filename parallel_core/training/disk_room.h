@@ -20,6 +20,10 @@ CheckpointSize checkpoint_size(const AllConfig& config, int64_t data_parallel_si
 /// sentence. ValueError if the run saves and there is no room for one checkpoint.
 std::string disk_room_text(const AllConfig& config, int64_t data_parallel_size);
 
+/// ValueError if a checkpoint of so many bytes has no room where `directory`, which need not be
+/// there yet, is or will be.
+void check_room_for_checkpoint(const std::string& directory, int64_t bytes);
+
 /// Says once when what is free has become too little for the next checkpoint, long before it is
 /// due, and once when there is room again. On rank 0 alone.
 class DiskWatch {

@@ -32,6 +32,8 @@ void DivergenceWatch::observe(int64_t step, const StepResult& result) {
   loss_scale_ = result.loss_scale;
   if (first_losses_.size() < kComparedLosses) {
     first_losses_.push_back(loss_);
+  } else if (std::isfinite(loss_)) {
+    lowest_later_ = std::min(lowest_later_, loss_);
   }
   last_losses_.push_back(loss_);
   if (last_losses_.size() > kComparedLosses) {
@@ -78,6 +80,10 @@ std::string DivergenceWatch::worse_than_it_began() const {
   }
   if (compared == kComparedLosses && after > 2 * before && after > before + 1) {
     return concat(text, ", the highest of its first ", compared, " was ", before, remedies);
+  }
+  if (compared == kComparedLosses && lowest_later_ > 1.5 * first && lowest_later_ > first + 1) {
+    return concat(text, ", its first was ", first, ", and none after the first ", compared,
+                  " has come near it", remedies);
   }
   return {};
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,9 @@ class DivergenceWatch {
   /// any other. Of n steps of this start, the lowest of the last w = min(10, n / 2) losses lies
   ///   - above 1.25 times the loss of its first step, which no update has touched, and above
   ///     ln(vocab_size) + 1, where giving every id the same probability would be better; or
-  ///   - for w = 10, above twice the highest of the first 10, and by more than 1.
+  ///   - for w = 10, above twice the highest of the first 10, and by more than 1; or
+  ///   - for w = 10, above 1.5 times the loss of its first step, and by more than 1, as all losses
+  ///     after the first 10 do: a good model that the first updates have ruined.
   /// Neither is what single batches, a resumed or a fine-tuned model do by chance.
   std::string worse_than_it_began() const;
 
@@ -56,6 +59,7 @@ class DivergenceWatch {
   double grad_norm_ = 0;
   double loss_scale_ = 1;
   std::vector<double> first_losses_;  // as many of this start's as are compared
+  double lowest_later_ = std::numeric_limits<double>::infinity();  // of the steps after those
   std::deque<double> last_losses_;
 };
 

@@ -21,6 +21,7 @@
 #include "parallel_core/config/layer_split.h"
 #include "parallel_core/config/recompute_tables.h"
 #include "parallel_core/config/render.h"
+#include "parallel_core/data/file.h"
 #include "parallel_core/deferred_values.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
@@ -41,6 +42,7 @@
 #include "parallel_core/training/memory_estimate.h"
 #include "parallel_core/training/metrics.h"
 #include "parallel_core/training/output_folder.h"
+#include "parallel_core/training/program.h"
 #include "parallel_core/training/recompute_estimate.h"
 #include "parallel_core/training/resume.h"
 #include "parallel_core/training/rounded_steps.h"
@@ -416,6 +418,11 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   const bool first = RankContext::current().rank() == 0;
   if (first) {
     remove_unfinished_checkpoints(output + "/checkpoint");
+    for (const std::string& left : {output, output + "/checkpoint"}) {
+      for (const std::string& remark : data::remove_stale_temporaries(left, "")) {
+        log_detail(remark);
+      }
+    }
   }
   if (!options.model && !options.rehearsed_steps) {
     all_or_none(*options.world, [&] {
@@ -442,6 +449,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
                               : start.path.empty() ? std::string()
                                                    : resolve_checkpoint(start.path);
   const bool upcycles = !resume && start.dense;
+  std::optional<EndAtSignals> before_training(std::in_place);
   if (!weights.empty() && !resume) {
     verify_weights(weights, config.training_config.crc_check, *options.world);
   }
@@ -459,6 +467,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   RunData data = open_data(config, *options.world, DataUse::kTraining,
                            resume && resume->data ? &*resume->data : nullptr);
   check_first_step(config, data);
+  before_training.reset();
   log_detail("data: " + data.description);
   for (const std::string& remark : data.remarks) {
     log_info("data: " + remark);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include <utility>
 
 #include "autograd/io/atomic_file.h"
+#include "autograd/io/temporary_names.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/parallel_state.h"
@@ -33,6 +35,7 @@ namespace fs = std::filesystem;
 
 volatile std::sig_atomic_t g_stop_requested = 0;
 volatile std::sig_atomic_t g_listens = 0;  // stop_on_signals was called
+std::atomic<int> g_preparing = 0;          // how many EndAtSignals there are
 
 // What a signal that ends the program leaves on standard error: its name, from the handler.
 std::array<char, 64> g_program{};
@@ -46,6 +49,7 @@ void write_text(int descriptor, std::string_view text) {
 
 // Ends the program as the signal would without a handler, but not without a word.
 void end_early(int signal) {
+  remove_temporaries();
   if (g_speaks) {
     write_text(STDERR_FILENO, g_program.data());
     for (const auto& [number, name] : kEndings) {
@@ -63,8 +67,14 @@ void end_early(int signal) {
 // For the terminal, if there is one, from the handler of a signal.
 constexpr std::string_view kStopping = "stopping after this step; a second signal ends at once\n";
 volatile std::sig_atomic_t g_terminal = -1;
+volatile std::sig_atomic_t g_last_signal = 0;
 
-void request_stop(int /*signal*/) {
+void request_stop(int signal) {
+  if (g_preparing > 0 && signal != SIGPIPE) {
+    end_early(signal);
+    return;
+  }
+  g_last_signal = signal;
   const auto terminal = static_cast<int>(g_terminal);
   if (g_stop_requested == 0 && terminal >= 0) {
     const int error = errno;
@@ -101,7 +111,7 @@ void on_end_of_parent(int /*signal*/) {
   if (::getppid() == g_parent) {
     return;
   }
-  if (g_listens != 0) {
+  if (g_listens != 0 && g_preparing == 0) {
     g_stop_requested = 1;
     return;
   }
@@ -109,6 +119,7 @@ void on_end_of_parent(int /*signal*/) {
     write_text(STDERR_FILENO, g_program.data());
     write_text(STDERR_FILENO, ": ended, as what started it is gone\n");
   }
+  remove_temporaries();
   ::_exit(kFailure);
 }
 
@@ -203,6 +214,18 @@ int run_program(
     return code;
   }
 }
+
+void name_signals(const std::string& program) { speak_at_the_end(program); }
+
+EndAtSignals::EndAtSignals() {
+  ++g_preparing;
+  const auto signal = static_cast<int>(g_last_signal);
+  if (g_stop_requested != 0 && signal != 0 && signal != SIGPIPE) {
+    end_early(signal);
+  }
+}
+
+EndAtSignals::~EndAtSignals() { --g_preparing; }
 
 std::function<bool()> stop_on_signals() {
   if (const std::optional<OutputStream> terminal = progress_terminal()) {

@@ -29,6 +29,21 @@ int run_program(
     char** argv,
     const std::function<int(const std::vector<std::string>& words, const Distributed& job)>& body);
 
+/// Has SIGINT, SIGTERM, SIGHUP and SIGUSR1 end the program as ever, but not without its name and
+/// theirs on standard error, nor with half-written files left behind. run_program does so itself.
+void name_signals(const std::string& program);
+
+/// While there is one, a signal that would ask for an orderly end ends the program at once, as
+/// before stop_on_signals: nothing has been trained yet that could be saved, and a preparation of
+/// data may take hours. One that came before ends it here.
+class EndAtSignals {
+ public:
+  EndAtSignals();
+  ~EndAtSignals();
+  EndAtSignals(const EndAtSignals&) = delete;
+  EndAtSignals& operator=(const EndAtSignals&) = delete;
+};
+
 /// Makes signals ask for an orderly end: SIGINT, SIGTERM and SIGUSR1 (which mpirun passes on to all
 /// ranks), SIGHUP (the terminal is gone) and SIGPIPE (nobody reads the output any more). A terminal
 /// is told so at once. The second SIGINT, SIGTERM or SIGUSR1 ends the program. SIGINT, SIGHUP and

@@ -38,6 +38,31 @@ std::string checkpoint_plan(const TrainingConfig& config) {
                "save_last False";
 }
 
+namespace {
+
+// What a checkpoint takes; 0 where the first save has to tell.
+int64_t expected_bytes(const ParallelModel& model, const AllConfig& config) {
+  if (model.has_file_names_of_config()) {
+    return static_cast<int64_t>(saved_bytes(config));
+  }
+  // A model of the user's: its parameters, where this rank has all of them.
+  if (get_world_group().size() > 1) {
+    return 0;
+  }
+  double elements = 0;
+  for (const nn::Module::NamedParameter& entry : model.named_parameters()) {
+    elements += static_cast<double>(entry.parameter->numel());
+  }
+  return static_cast<int64_t>(
+      elements * saved_bytes_per_parameter(config.optimizer_config, config.model_config));
+}
+
+bool is_saved(const TrainingConfig& t) {
+  return t.save_interval || t.save_interval_seconds || t.save_last;
+}
+
+}  // namespace
+
 RunCheckpoints::RunCheckpoints(TrainOneStepCell& cell,
                                const AllConfig& config,
                                const TrainOptions& options)
@@ -46,12 +71,17 @@ RunCheckpoints::RunCheckpoints(TrainOneStepCell& cell,
       options_(options),
       watch_(config),
       saver_(cell.network(), cell.optimizer(), config, options.checkpoint),
-      // Of a model of the user's the first save tells.
-      disk_(options.checkpoint.directory,
-            cell.network().has_file_names_of_config() ? static_cast<int64_t>(saved_bytes(config))
-                                                      : 0),
+      disk_(options.checkpoint.directory, expected_bytes(cell.network(), config)),
       acceptance_(*this),
       trainer_(options.trainer.value_or(TrainerState{})) {
+  if (!options.checkpoint.directory.empty() && is_saved(config.training_config)) {
+    all_or_none(get_world_group(), [&] {
+      if (RankContext::current().rank() == 0) {
+        check_room_for_checkpoint(options.checkpoint.directory,
+                                  expected_bytes(cell.network(), config));
+      }
+    });
+  }
   saver_.take_up_best(trainer_.best);
   if (config.monitor_config.use_checkpoint_health_monitor &&
       !options.checkpoint.directory.empty()) {

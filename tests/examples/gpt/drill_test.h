@@ -93,9 +93,13 @@ class DrillTest : public ProgramTest {
     for (const std::string& setting : settings) {
       words.insert(words.end(), {"--set", setting});
     }
+    return launch(TAPESTRY_PRETRAIN_GPT, words, output + ".log");
+  }
+  /// Starts a program, with its name as the first word and what it says in `log`.
+  pid_t launch(const char* program, std::vector<std::string> words, const std::string& log_name) {
     const pid_t child = ::fork();
     if (child == 0) {
-      const int log = ::open(dir_.file(output + ".log").c_str(), O_WRONLY | O_CREAT, 0600);
+      const int log = ::open(dir_.file(log_name).c_str(), O_WRONLY | O_CREAT, 0600);
       ::dup2(log, STDOUT_FILENO);
       ::dup2(log, STDERR_FILENO);
       std::vector<char*> arguments;
@@ -104,7 +108,7 @@ class DrillTest : public ProgramTest {
       }
       arguments.push_back(nullptr);
       if (::chdir(dir_.path().c_str()) == 0) {
-        ::execv(TAPESTRY_PRETRAIN_GPT, arguments.data());
+        ::execv(program, arguments.data());
       }
       ::_exit(127);
     }

@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "autograd/kernels/team.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/tokenizer_record.h"
@@ -156,6 +157,26 @@ TEST_F(PrepareTest, LongDocumentsComeInPiecesAndStayOne) {
   prepare({{dir_.file("a.txt")}});
   ASSERT_EQ(documents().size(), 1U);
   EXPECT_TRUE(documents()[0] == text);
+}
+
+// Empty documents, short and long ones, more than are encoded together.
+TEST_F(PrepareTest, TheNumberOfThreadsChangesNothing) {
+  std::string lines;
+  for (int i = 0; i < 20'000; ++i) {
+    lines +=
+        "{\"text\":\"" + std::string(i % 977 * (i % 1009 == 0 ? 400 : 1), 'a' + i % 26) + "\"}\n";
+  }
+  const TextInput input{{dir_.write("a.jsonl", lines), dir_.write("b.txt", lines)}};
+  const int before = num_threads();
+  std::vector<std::string> files;
+  for (const int threads : {1, 2, 3}) {
+    set_num_threads(threads);
+    EXPECT_EQ(prepare(input, true).documents, 20'001);
+    files.push_back(dir_.read("out.bin") + dir_.read("out.idx") + dir_.read("out.sources.npy"));
+  }
+  set_num_threads(before);
+  EXPECT_TRUE(files[0] == files[1]);
+  EXPECT_TRUE(files[0] == files[2]);
 }
 
 TEST_F(PrepareTest, EmptyTextIsAnError) {

@@ -131,6 +131,15 @@ TEST(Divergence, ARunThatEndsWorseThanItBegan) {
   const Overrides large = {"model_config.vocab_size=32000"};
   EXPECT_THAT(end_of(losses_of(60, 1.8, 7.5), large),
               AllOf(HasSubstr("ends worse"), Not(HasSubstr("knows nothing"))));
+  // One that its first updates have ruined, below chance all the time.
+  std::vector<double> ruined = losses_of(60, 5.5, 5.2);
+  ruined[0] = 2;
+  ruined[1] = 2.4;
+  EXPECT_THAT(end_of(ruined, large),
+              AllOf(HasSubstr("ends worse"), HasSubstr("its first was 2, and none after the "
+                                                       "first 10 has come near it")));
+  ruined[30] = 2.9;  // it has come near it
+  EXPECT_EQ(end_of(ruined, large), "");
   // A spike from which the run has come back, or one at the very end, is none.
   EXPECT_EQ(end_of({5, 4, 90, 80, 5, 4}), "");
   std::vector<double> spike = losses_of(40, 5, 3);

@@ -166,6 +166,21 @@ TEST_F(Train, SavesAtTheIntervalAndAtTheEnd) {
   testing::expect_states_equal(get_logical_state(*other.model), weights_);
 }
 
+// Found before the first step, for programs of one's own too. Nothing is free in /proc.
+TEST_F(Train, BeginsOnlyWhereACheckpointHasRoom) {
+  Trainer trainer({"training_config.training_iters=3"});
+  Samples samples(trainer.config);
+  TrainOptions options;
+  options.checkpoint.directory = "/proc/run/checkpoint";
+  EXPECT_THAT([&] { train(trainer.cell, samples, trainer.config, options); },
+              ::testing::ThrowsMessage<ValueError>(::testing::AllOf(
+                  ::testing::HasSubstr("a checkpoint takes about"),
+                  ::testing::HasSubstr("0 B are free in /proc; there is no room for one"))));
+  EXPECT_TRUE(samples.drawn.empty());
+  Trainer unsaved({"training_config.training_iters=3", "training_config.save_last=False"});
+  EXPECT_EQ(train(unsaved.cell, samples, unsaved.config, options).steps, 3);
+}
+
 TEST_F(Train, SavesAtTheEndUnlessToldNotTo) {
   run({"training_config.training_iters=3"});
   EXPECT_THAT(checkpoints(), ::testing::ElementsAre("step_00000003"));

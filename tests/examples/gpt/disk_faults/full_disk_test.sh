@@ -45,13 +45,13 @@ says "a checkpoint takes about .* are free in $scratch/none; there is no room fo
 [[ ! -e none/metrics.jsonl ]] || fail "has trained"
 expect 0 unsaved "${disk[@]}" FAULTY_DISK_FREE=1000 -- --set training_config.save_last=False
 
-# Full after the start, and to the end.
-expect 1 fills "${disk[@]}" "FAULTY_DISK_FREE=1000000000 1000000000 1000" --
+# Full after the start, which asks twice, and to the end.
+expect 1 fills "${disk[@]}" "FAULTY_DISK_FREE=1000000000 1000000000 1000000000 1000" --
 says "step 2: THE NEXT CHECKPOINT WILL NOT FIT: it takes about .* are free in $scratch/fills"
 says "there is no room for"
 [[ "$(grep -c 'WILL NOT FIT' said)" == 1 ]] || fail "warns more than once"
 # Someone makes room.
-expect 0 room "${disk[@]}" "FAULTY_DISK_FREE=1000000000 1000 1000 1000000000" --
+expect 0 room "${disk[@]}" "FAULTY_DISK_FREE=1000000000 1000000000 1000 1000 1000000000" --
 says "step 1: THE NEXT CHECKPOINT WILL NOT FIT"
 says "step 3: there is room for a checkpoint again"
 [[ -f room/checkpoint/step_00000006/manifest.json ]] || fail "has no checkpoint"
