@@ -54,10 +54,14 @@ void AddedTokens::Trie::insert(std::string_view text, int32_t token) {
   nodes[node].token = token;  // of those that are normalized alike the last
 }
 
-int32_t AddedTokens::Trie::longest(std::string_view text, size_t at, size_t& end) const {
+int32_t AddedTokens::Trie::longest(std::string_view text,
+                                   size_t at,
+                                   size_t& end,
+                                   size_t& steps) const {
   int32_t token = -1;
   uint32_t node = 0;
   while (at < text.size()) {
+    ++steps;
     const auto byte = static_cast<uint8_t>(text[at++]);
     const auto& children = nodes[node].children;
     const auto found = std::find_if(children.begin(), children.end(),
@@ -158,12 +162,16 @@ void AddedTokens::split(const Slice& text, bool normalized, AddedTokenSink& sink
   const Trie& trie = normalized ? normalized_ : raw_;
   const std::string_view all = text.text;
   size_t done = 0;
+  size_t steps = 0;
   size_t spaces_to = 0;  // the end of the white space that the last such token has taken
   if (trie.nodes.size() > 1) {
     for (size_t at = 0; at < all.size();) {
       size_t end = at;
       const int32_t found =
-          trie.first[static_cast<uint8_t>(all[at])] ? trie.longest(all, at, end) : -1;
+          trie.first[static_cast<uint8_t>(all[at])] ? trie.longest(all, at, end, steps) : -1;
+      check<ValueError>(steps <= most_steps_for(all.size()),
+                        "added_tokens: they are so long and so alike that a text of ", all.size(),
+                        " bytes takes more than ", most_steps_for(all.size()), " steps");
       if (found < 0) {
         ++at;
         continue;
@@ -181,6 +189,7 @@ void AddedTokens::split(const Slice& text, bool normalized, AddedTokenSink& sink
         while (begin > done &&
                is_white_space(code_point_at(all, added_tokens::before(all, begin)))) {
           begin = added_tokens::before(all, begin);
+          ++steps;
         }
         // Not what the token before has taken.
         begin = std::max(begin, done);

@@ -55,7 +55,8 @@ class AddedTokens {
               NewIds new_ids = NewIds::kNext);
 
   /// Those that are looked for in the text as it is, or in the normalized one: leftmost, the
-  /// longest of these, and behind it the next.
+  /// longest of these, and behind it the next. ValueError where that takes more than
+  /// most_steps_for() the text.
   void split(const Slice& text, bool normalized, AddedTokenSink& sink) const;
 
   const AddedToken* find(std::string_view content) const;
@@ -75,8 +76,8 @@ class AddedTokens {
     std::array<bool, 256> first{};
 
     void insert(std::string_view text, int32_t token);
-    /// The longest that begins at `at`; -1: none.
-    int32_t longest(std::string_view text, size_t at, size_t& end) const;
+    /// The longest that begins at `at`; -1: none. Adds to `steps` the bytes that it looked at.
+    int32_t longest(std::string_view text, size_t at, size_t& end, size_t& steps) const;
   };
 
   void add(AddedToken token,

@@ -57,6 +57,15 @@ inline size_t most_bytes_from(size_t bytes) {
 /// ValueError for what becomes longer.
 void check_growth(size_t bytes, size_t most);
 
+/// Steps that looking up the tokens of a text of so many bytes may take. Real vocabularies take as
+/// many as their longest tokens have bytes; tokens of a megabyte that all begin alike would take
+/// hours.
+inline size_t most_steps_for(size_t bytes) {
+  constexpr size_t kPerByte = 64;
+  constexpr size_t kSome = size_t{1} << 16U;
+  return kPerByte * bytes + kSome;
+}
+
 /// Writes a text anew, reading the old one from its beginning. What is written takes the place of
 /// what is read; finish() puts the new text in the old one's stead. ValueError where it becomes
 /// longer than most_bytes_from() allows.

@@ -130,6 +130,7 @@ void Unigram::encode_parts(std::string_view piece, ModelSpace& space) const {
       last[end] = id;
     }
   };
+  size_t steps = 0;
   for (uint32_t at = 0; at < size;) {
     const auto length = static_cast<uint32_t>(character_length(piece, at));
     const double here = score[at];
@@ -142,7 +143,13 @@ void Unigram::encode_parts(std::string_view piece, ModelSpace& space) const {
         has_character = has_character || end - at == length;
       }
       node = end < size ? child(*node, static_cast<uint8_t>(piece[end])) : nullptr;
+      ++steps;
     }
+    check<ValueError>(steps <= most_steps_for(size),
+                      "the vocabulary has so many long tokens that "
+                      "a piece of ",
+                      size, " bytes takes more than ", most_steps_for(size),
+                      " steps; split the text into smaller pieces (pre_tokenizer)");
     if (!has_character) {
       check<ValueError>(unk_id_.has_value(), "the character '", piece.substr(at, length),
                         "' is no token, and there is no unk_id");

@@ -382,5 +382,33 @@ TEST(HuggingFaceTokenizer, FilesThatGoWithAModel) {
   EXPECT_EQ(tokenizer_file("sentencepiece", dir.path()), dir.path());
 }
 
+// Vocabularies whose tokens all begin alike: what they would take grows with the square of a text.
+TEST(HuggingFaceTokenizer, LongTokensThatAreAlikeHaveALimit) {
+  const TempDir dir;
+  Json json = own("own_chat");
+  auto& added = json["added_tokens"];
+  const int64_t next = added.back()["id"].get<int64_t>() + 1;
+  Json token = added.back();
+  token["id"] = next;
+  token["special"] = false;
+  token["normalized"] = false;
+  token["content"] = std::string(100'000, '~') + "!";
+  added.push_back(token);
+  const HuggingFaceTokenizer far(dir.write("tokenizer.json", json.dump()));
+  EXPECT_ERROR(far.encode(std::string(200'000, '~')), ValueError, "added_tokens: they are so long");
+  EXPECT_THAT(far.encode(std::string(100'000, '~') + "!"), ElementsAre(next));
+
+  Json unigram = own("own_unigram");
+  Json& vocab = unigram["model"]["vocab"];
+  for (int i = 50; i < 400; ++i) {
+    vocab.push_back({std::string(static_cast<size_t>(i), '~'), -3.0});
+  }
+  unigram["pre_tokenizer"] = nullptr;
+  unigram["added_tokens"] = Json::array();
+  const HuggingFaceTokenizer alike(dir.write("tokenizer.json", unigram.dump()));
+  EXPECT_ERROR(alike.encode(std::string(20'000, '~')), ValueError, "so many long tokens");
+  EXPECT_EQ(alike.encode(std::string(399, '~')).size(), 1U);
+}
+
 }  // namespace
 }  // namespace tapestry::data
