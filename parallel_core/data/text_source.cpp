@@ -11,8 +11,8 @@
 namespace tapestry::data {
 namespace {
 
-// SentencePiece keeps all pairs of a text in one heap: short texts are encoded four times as fast as
-// those of a MiB.
+// SentencePiece keeps all pairs of a text in one heap: short texts are encoded four times as fast
+// as those of a MiB.
 constexpr size_t kPieceBytes = size_t{1} << 14U;
 
 // Collects the lines of a document and hands them on, in pieces if that is allowed.
