@@ -114,7 +114,7 @@ int main(int argc, char** argv) {
   try {
     return tapestry::examples::run_accuracy(tapestry::examples::words_of(argc, argv));
   } catch (const std::exception& error) {
-    tapestry::examples::say("accuracy", error.what());
+    tapestry::examples::say("accuracy", tapestry::failure_message(error));
     return static_cast<int>(tapestry::accuracy::Outcome::kNotComparable);
   }
 }

@@ -264,7 +264,7 @@ int main(int argc, char** argv) {
     tapestry::print_result(good ? "the same\n" : "different\n");
     return good ? 0 : 1;
   } catch (const std::exception& error) {
-    tapestry::examples::say("compare_checkpoints", error.what());
+    tapestry::examples::say("compare_checkpoints", tapestry::failure_message(error));
     // What cannot be compared is different.
     const bool differ = dynamic_cast<const RuntimeError*>(&error) != nullptr;
     return differ ? tapestry::kFailure : tapestry::kBadInput;

@@ -244,7 +244,7 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {
-    say(kProgram, error.what());
+    say(kProgram, tapestry::failure_message(error));
     return tapestry::exit_code_of(error);
   }
 }

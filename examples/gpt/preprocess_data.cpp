@@ -259,7 +259,7 @@ int main(int argc, char** argv) {
     return tapestry::kFinished;
   } catch (const std::exception& error) {
     hide_progress();
-    tapestry::examples::say("preprocess_data", error.what());
+    tapestry::examples::say("preprocess_data", tapestry::failure_message(error));
     return tapestry::exit_code_of(error);
   }
 }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): sigaction
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <exception>
 #include <filesystem>
 #include <iostream>
+#include <new>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -153,7 +155,7 @@ std::string failure_text(const std::exception& error, const std::string& program
   const std::string text =
       config != nullptr && config->findings().size() > 1
           ? concat(config->findings().size(), " faults in the configuration:\n", error.what())
-          : std::string(error.what());
+          : failure_message(error);
   return logs_open() ? text : concat(program, ": ", text);
 }
 
@@ -182,6 +184,19 @@ int exit_code_of(const std::exception& error) {
   return bad_input ? kBadInput : kFailure;
 }
 
+std::string failure_message(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) {
+    return error.what();
+  }
+  ::rlimit limit = {};
+  const bool limited = ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return concat("memory ran out: the system gave this process no more",
+                limited ? concat(", whose address space is limited to ", limit.rlim_cur >> 20U,
+                                 " MiB (ulimit -v); raise that limit")
+                        : std::string("; free some"),
+                ", or do with less at a time");
+}
+
 int run_program(
     int argc,
     char** argv,
@@ -202,7 +217,7 @@ int run_program(
     return code;
   } catch (const std::exception& error) {
     const int code = exit_code_of(error);
-    if (!job || job->announce(error.what())) {
+    if (!job || job->announce(failure_message(error))) {
       log_error(failure_text(error, program));
     } else {
       log_consequence(error.what());

@@ -18,6 +18,8 @@ inline constexpr int kBadInput = 2;
 /// kBadInput for wrong values, types, indices and files, else, also for a full disk (StorageError),
 /// kFailure.
 int exit_code_of(const std::exception& error);
+/// What is said of it: its own words, and of std::bad_alloc, which has none, what ran out.
+std::string failure_message(const std::exception& error);
 
 /// Makes this process a rank of its job, runs `body` with the words of the command line (without
 /// the program's name, and without what MPI takes) and returns its exit code. What it throws is

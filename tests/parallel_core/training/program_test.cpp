@@ -1,9 +1,13 @@
 #include "parallel_core/training/program.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <new>
 #include <string>
+
+#include "autograd/tensor/error.h"
 
 namespace tapestry {
 namespace {
@@ -52,6 +56,11 @@ INSTANTIATE_TEST_SUITE_P(Signals,
                                            std::pair{SIGHUP, "SIGHUP"},
                                            std::pair{SIGUSR1, "SIGUSR1"}),
                          [](const auto& info) { return std::string(info.param.second); });
+
+TEST(FailureMessage, SaysThatMemoryRanOut) {
+  EXPECT_EQ(failure_message(ValueError("a value")), "a value");
+  EXPECT_THAT(failure_message(std::bad_alloc()), ::testing::StartsWith("memory ran out: "));
+}
 
 }  // namespace
 }  // namespace tapestry
