@@ -19,6 +19,7 @@
 #include "parallel_core/inference/generation.h"
 #include "parallel_core/inference/open_model.h"
 #include "parallel_core/inference/prompt_lines.h"
+#include "parallel_core/training/built_in_chat.h"
 #include "parallel_core/training/program.h"
 
 namespace {
@@ -209,9 +210,11 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
 
   const bool speaks = job.world()->rank() == 0;
   const bool chat = is_set(arguments, "chat");
+  const bool needs_format = chat || std::any_of(lines.begin(), lines.end(), [](const auto& line) {
+                              return line.messages != nullptr;
+                            });
   std::optional<tapestry::chat::ChatFormat> format;
-  if (chat || std::any_of(lines.begin(), lines.end(),
-                          [](const auto& line) { return line.messages != nullptr; })) {
+  if (needs_format) {  // before weights are read: a template may be refused
     format = tapestry::examples::chat_of(
         tapestry::resolve_checkpoint(*text_of(arguments, "checkpoint")));
   }
@@ -242,6 +245,15 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
       .use_cache = !is_set(arguments, "no_cache")};
   Answers answers(opened, sampling, batch, texts_of(arguments, "stop"), speaks);
   const bool json = is_set(arguments, "json") || !lines.empty();
+  if (needs_format && !format) {
+    format = tapestry::built_in_chat(*opened.saved.tokenizer);
+    if (speaks) {
+      say(kProgram, concat("the model's folder has no chat template (chat_template.jinja, or "
+                           "chat_template in tokenizer_config.json): the conversation is written "
+                           "in ChatML, whose turns end with ",
+                           tapestry::built_in_turn_end(*opened.saved.tokenizer)));
+    }
+  }
   if (format) {
     answers.set_chat(*std::move(format), text_of(arguments, "system").value_or(""));
   }

@@ -33,13 +33,12 @@ std::optional<std::string> next_line(bool reads, ProcessGroup& world) {
 
 }  // namespace
 
-chat::ChatFormat chat_of(const std::string& folder) {
+std::optional<chat::ChatFormat> chat_of(const std::string& folder) {
   std::optional<chat::ChatFormat> format = chat::read_chat_format(folder);
-  check<ValueError>(format.has_value(), folder,
-                    ": has no chat template (chat_template.jinja, or chat_template in "
-                    "tokenizer_config.json); a model without one continues texts, without --chat");
-  format->now = std::time(nullptr);
-  return *std::move(format);
+  if (format) {
+    format->now = std::time(nullptr);
+  }
+  return format;
 }
 
 void converse(Answers& answers, ProcessGroup& world) {

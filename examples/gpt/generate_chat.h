@@ -1,6 +1,7 @@
 // Conversations with a model on a terminal.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "examples/gpt/generate_answers.h"
@@ -8,8 +9,8 @@
 
 namespace tapestry::examples {
 
-/// The chat template of a model's folder. ValueError, with what can be done, if it has none.
-chat::ChatFormat chat_of(const std::string& folder);
+/// The chat template of a model's folder, told the time; nothing if it has none.
+std::optional<chat::ChatFormat> chat_of(const std::string& folder);
 
 /// Reads lines from standard input, each what the user says, and prints what the model answers, as
 /// it comes, until the input ends. "/reset" begins anew. The first process reads, and tells the

@@ -10,7 +10,6 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/chat/chat_format.h"
-#include "parallel_core/chat/chatml.h"
 #include "parallel_core/data/blended_dataset.h"
 #include "parallel_core/data/checksum.h"
 #include "parallel_core/data/dataset_split.h"
@@ -19,6 +18,7 @@
 #include "parallel_core/data/tokenizer.h"
 #include "parallel_core/data/turn_end.h"
 #include "parallel_core/sft/sft_dataset.h"
+#include "parallel_core/training/built_in_chat.h"
 #include "parallel_core/training/progress.h"
 #include "parallel_core/training/take_up_data.h"
 
@@ -52,11 +52,6 @@ std::unique_ptr<data::Tokenizer> tokenizer_of_examples(const AllConfig& config, 
   return tokenizer;
 }
 
-// A special token as it is spelt; empty where it has no spelling.
-std::string spelling(const data::Tokenizer& tokenizer, int32_t id) {
-  return id >= 0 ? tokenizer.decode_with_special({&id, 1}) : std::string();
-}
-
 // The folder of the tokenizer's model; empty for bytes.
 std::string tokenizer_folder(const std::string& model) {
   const fs::path path = model;
@@ -72,25 +67,6 @@ struct FoundFormat {
   std::string why_none;   // what is wrong with the one that there is
   std::string chat_date;  // what it is told; empty where it does not ask
 };
-
-// The tokens that a template may name, where the folder says nothing of them.
-chat::ChatFormat format_of_tokenizer(const data::Tokenizer& tokenizer) {
-  chat::ChatFormat format;
-  for (const auto& [name, id] :
-       {std::pair{"bos_token", tokenizer.bos_id()}, std::pair{"eos_token", tokenizer.eod_id()}}) {
-    if (std::string token = spelling(tokenizer, id); !token.empty()) {
-      format.special_tokens.emplace_back(name, std::move(token));
-    }
-  }
-  return format;
-}
-
-// The token that ends a turn of ChatML: its own, else what ends a text.
-std::string end_of_turn(const data::Tokenizer& tokenizer) {
-  const std::string own = "<|im_end|>";
-  const std::string of_text = spelling(tokenizer, tokenizer.eod_id());
-  return tokenizer.id_of(own) || of_text.empty() ? own : of_text;
-}
 
 // The day as the time at its noon here, as strftime_now takes it.
 std::time_t noon_of(const std::string& date) {
@@ -140,9 +116,8 @@ FoundFormat find_chat_format(const AllConfig& config,
     found.why_none = error.what();
   }
   if (!found.format && (d.chat_template || found.why_none.empty())) {
-    found.format = format_of_tokenizer(tokenizer);
+    found.format = built_in_chat(tokenizer);
     found.is_built_in = !d.chat_template;
-    found.format->chat_template = chat::chatml_template(end_of_turn(tokenizer));
   }
   if (d.chat_template) {
     found.format->tool_template = nullptr;
@@ -441,7 +416,7 @@ class ExampleRun {
                  "learned: the model will not know where to stop"));
     } else if (turn.begins_next) {
       run_.remarks.push_back(concat(file, ": an answer ends where the next message begins, so ",
-                                    spelling(*tokenizer_, turn.id), " (", turn.id,
+                                    token_spelling(*tokenizer_, turn.id), " (", turn.id,
                                     ") is learned behind every answer"));
     }
   }
@@ -486,7 +461,7 @@ class ExampleRun {
       run_.remarks.push_back(
           concat("conversations are written in ChatML, as there is no chat template beside the "
                  "tokenizer; a turn ends with ",
-                 end_of_turn(*tokenizer_)));
+                 built_in_turn_end(*tokenizer_)));
     }
     if (!found_.chat_date.empty() && !d_.chat_date) {
       run_.remarks.push_back(concat(found_.format->chat_template->name(),

@@ -69,7 +69,8 @@ TEST_F(DeterminismTest, LeanStatesRepeatAndTrainAlike) {
     EXPECT_EQ(metrics("a"), metrics("b"));
     EXPECT_TRUE(dir_.read(std::string("a") + kWeights) == dir_.read(std::string("b") + kWeights));
     EXPECT_NEAR(step("a", 3).at("loss").get<double>(), expected, 0.02 * expected);
-    EXPECT_NE(step("a", 3).at("loss").get<double>(), expected);
+    EXPECT_TRUE(dir_.read(std::string("a") + kWeights) !=
+                dir_.read(std::string("plain") + kWeights));
     const Json memory = step("a", 3).at("memory");
     const Json plain = step("plain", 3).at("memory");
     EXPECT_LT(memory.at("optimizer").at("current_bytes").get<int64_t>(),

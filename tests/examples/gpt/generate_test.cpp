@@ -183,6 +183,19 @@ TEST_F(GenerateTest, Conversations) {
   EXPECT_GT(out_.size(), 2 * first.size()) << said();
 }
 
+// As a tuning on conversations writes it where there is no template.
+TEST_F(GenerateTest, ConversationsWithoutATemplateAreChatML) {
+  const std::string ask = "--max_new_tokens 3 --temperature 0 ";
+  const std::string rendered = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n";
+  dir_.write("plain.jsonl", Json{{"prompt", rendered}}.dump() + "\n");
+  const Json expected = answers(ask + "--prompts plain.jsonl")[0];
+  const Json found = answers(ask + "--json --chat --prompt Hello")[0];
+  EXPECT_THAT(err_, HasSubstr("has no chat template"));
+  EXPECT_THAT(err_, HasSubstr("ChatML, whose turns end with <|im_end|>"));
+  EXPECT_EQ(found.at("prompt_tokens"), rendered.size());
+  EXPECT_EQ(found.at("tokens"), expected.at("tokens"));
+}
+
 TEST_F(GenerateTest, BadArguments) {
   expect_bad("--prompts none.jsonl", "none.jsonl");
   expect_bad("--prompts p.jsonl --prompt And", "--prompt and --prompts: keep one");
@@ -192,7 +205,6 @@ TEST_F(GenerateTest, BadArguments) {
   expect_bad("--prompt And --json --logprobs -1", "--logprobs must not be negative");
   expect_bad("--prompt And --stop ''", "--stop is empty");
   expect_bad("--prompt And --system x", "add --chat");
-  expect_bad("--prompt And --chat", "llama: has no chat template");
   expect_bad("--prompt And --min_p 2", "min_p must lie in [0, 1]");
   expect_bad("--prompt And --repetition_penalty 0", "repetition_penalty must be positive");
   expect_bad("--prompt And --batch_size 0", "batch_size must be positive");
