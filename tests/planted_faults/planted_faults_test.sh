@@ -5,9 +5,10 @@ set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 for python in "${TAPESTRY_TORCH_PYTHON:-python3}" /usr/bin/python3; do
   if "$python" -c 'import torch' 2> /dev/null; then
-    for part in "gpt2 losses 9" "llama gradients 11" "qwen3 all 13" "mixtral losses 13"; do
-      read -r model stored every <<< "$part"
-      "$python" "$here/plant_faults.py" --program "$1" --models "$model" --stored "$stored" --every "$every"
+    # Where in a model something is left out is told by its values alone.
+    for part in "gpt2 losses 9 optimizer" "llama gradients 11 optimizer" "qwen3 all 13" "mixtral losses 13 optimizer"; do
+      read -r model stored every kind <<< "$part"
+      "$python" "$here/plant_faults.py" --program "$1" --models "$model" --stored "$stored" --every "$every" --kind "$kind"
     done
     exit 0
   fi
