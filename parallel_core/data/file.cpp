@@ -56,7 +56,7 @@ std::vector<std::string> remove_stale_temporaries(const std::string& directory,
     const uintmax_t bytes = fs::file_size(path, error);
     if (fs::remove(path, error)) {
       remarks.push_back(concat("removed ", path.string(), " (", bytes,
-                               " bytes), which a program has left that was killed"));
+                               " bytes), which a program that was killed has left"));
     }
   }
   return remarks;
