@@ -227,7 +227,8 @@ TEST_F(TextFilesTest, TemporariesOfKilledPreparationsAreRemoved) {
   dir_.write("prepared/.a.tmp-notes", "not ours");
   const PreparedCorpus corpus = prepare_text(
       {dir_.write("t.txt", "x")}, {.dataset_dir = dir_.file("prepared"), .tokenizer_type = "byte"});
-  EXPECT_THAT(corpus.remarks, ElementsAre(HasSubstr(left + " (3 bytes), which a program that was killed")));
+  EXPECT_THAT(corpus.remarks,
+              ElementsAre(HasSubstr(left + " (3 bytes), which a program that was killed")));
   EXPECT_FALSE(std::filesystem::exists(dir_.file("prepared/" + left)));
   EXPECT_TRUE(std::filesystem::exists(dir_.file("prepared/.a.tmp-notes")));
   EXPECT_TRUE(
