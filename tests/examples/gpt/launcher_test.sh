@@ -198,7 +198,10 @@ for ending in hangup pipe; do
     wait "$job" || fail "a run whose terminal goes fails"
   else
     (cd pipe && "$launcher" $preset "${small[@]}" --set training_config.training_iters=100000) \
-      2>pipe.txt | head -n 1 >head.txt
+      2>pipe.txt | {
+        head -n 1 >head.txt
+        until_true in_log pipe/output/log/rank_1/info.log "memory: parameters"  # not while it prepares
+      }
     [[ ${PIPESTATUS[0]} == 0 ]] || fail "a run whose reader goes fails"
   fi
   in_log "$ending/output/log/rank_1/info.log" "stopped on request after" || fail "no good order: $ending"
