@@ -194,9 +194,10 @@ struct JudgedPair {
 /// An optimizer that divides by the size of a gradient (Adam, Lion) moves an element by the whole
 /// rate in the direction of its gradient, however small that is: where rounding decides on its
 /// sign, it decides on the direction. Of a parameter's update, or of the parameter behind it, the
-/// distance of the elements whose gradients are larger than `bound`, what the gradient may be off
-/// by as a share of its largest element; nothing where the values of the four are not there, one to
-/// one.
+/// distance of the elements whose gradients are equal, or larger than `bound`, what the gradient
+/// may be off by as a share of its largest element; nothing where the values of the four are not
+/// there, one to one. Equal gradients, such as the zeros of tokens that do not occur, leave no
+/// choice.
 std::optional<double> distance_of_decided(const TensorPair& pair,
                                           const TensorPair& gradients,
                                           double bound,
@@ -232,7 +233,10 @@ std::optional<double> distance_of_decided(const TensorPair& pair,
     largest = std::max(largest, std::abs(expected[i]));
     squares += expected[i] * expected[i];
     const double decided = bound * largest_gradient;
-    if (std::abs(our_gradient[i]) > decided && std::abs(their_gradient[i]) > decided) {
+    const bool is_undecided =
+        our_gradient[i] != their_gradient[i] &&
+        std::min(std::abs(our_gradient[i]), std::abs(their_gradient[i])) <= decided;
+    if (!is_undecided) {
       const double difference = ours[i] - expected[i];
       largest_difference = std::max(largest_difference, std::abs(difference));
       squares_of_difference += difference * difference;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -172,6 +174,37 @@ TEST(CompareDumps, AnUpdateMovesByAUnitOfItsWeight) {
   EXPECT_EQ(compared(1).outcome, Outcome::kAgrees) << report_text(compared(1));
   EXPECT_EQ(compared(8).outcome, Outcome::kAgrees);
   EXPECT_EQ(compared(30).first->tensor, "Updates/w");
+}
+
+// Adam makes a whole step of a gradient that is next to nothing, in the direction that rounding
+// gives it. Where both gradients are the same, 0 among them, the updates have to be, too.
+TEST(CompareDumps, AnUpdateWhoseDirectionRoundingDecidesAgrees) {
+  const auto compared = [](double their_tiny, std::array<double, 4> their_update) {
+    const auto step_of = [](double tiny, const std::array<double, 4>& update) {
+      Tensor updates = empty({4}, kFloat64);
+      std::copy(update.begin(), update.end(), updates.data<double>());
+      const float small = static_cast<float>(tiny);
+      return std::vector<DumpedTensor>{
+          parameter("Gradients/w", tensor({1.0F, small, 0.0F, -1.0F}), "backward"),
+          parameter("w", full({4}, 1.5, kFloat32), "optimizer"),
+          parameter("Updates/w", updates, "optimizer")};
+    };
+    Side a("a");
+    Side b("b");
+    a.step(0, step_of(1e-9, {-1e-3, -1e-3, 0, 1e-3}));
+    b.step(0, step_of(their_tiny, their_update));
+    a.measure();
+    return compare(a, b);
+  };
+  const VerdictReport flipped = compared(-1e-9, {-1e-3, 1e-3, 0, 1e-3});
+  EXPECT_EQ(flipped.outcome, Outcome::kAgrees) << report_text(flipped);
+  const auto first_of = [&](double tiny, std::array<double, 4> update) {
+    const VerdictReport report = compared(tiny, update);
+    return report.first ? report.first->tensor : std::string("none");
+  };
+  EXPECT_EQ(first_of(1e-9, {-1e-3, 1e-3, 0, 1e-3}), "Updates/w");      // the same gradient
+  EXPECT_EQ(first_of(-1e-9, {-1e-3, 1e-3, 1e-3, 1e-3}), "Updates/w");  // a step of none
+  EXPECT_EQ(first_of(-1e-9, {1e-3, 1e-3, 0, 1e-3}), "Updates/w");      // of a large one
 }
 
 TEST(CompareDumps, WhatIsOfNoSampleIsComparedWithTheSameMicroBatchesAlone) {
