@@ -76,6 +76,34 @@ class TwoInOne final : public ParameterLayout {
   const RankGroup* copies() const override { return nullptr; }
 };
 
+// A parameter that holds two tensors, and these as parameters of their own, after the same steps.
+struct FusedAndApart {
+  std::vector<nn::LogicalTensor> logical = TwoInOne().logical("");
+  Tensor fused = parameter_of({9, 20}, 1);
+  TensorList parts;
+  std::unique_ptr<Optimizer> together;
+  std::unique_ptr<Optimizer> apart;
+
+  FusedAndApart(const Make& make, const GradTransform& transform) {
+    for (const nn::LogicalTensor& part : logical) {
+      parts.push_back(
+          dense_copy(part.view_of(fused.detach())).view(part.shape).set_requires_grad());
+    }
+    together = make(group_of({fused}, {"ab"}));
+    together->set_layout(std::make_shared<TwoInOne>());
+    apart = make(group_of(parts, {"a", "b"}));
+    for (uint64_t step = 0; step < 3; ++step) {
+      const Tensor gradient = normal_values({9, 20}, 10 + step);
+      fused.set_grad(gradient);
+      for (size_t i = 0; i < parts.size(); ++i) {
+        parts[i].set_grad(dense_copy(logical[i].view_of(gradient)).view(parts[i].shape()));
+      }
+      together->step(transform);
+      apart->step(transform);
+    }
+  }
+};
+
 // Fused or not, an element is rounded with the same random number.
 TEST(WholeMatrices, NarrowMomentsOfAPartAreThoseOfATensorOfItsOwn) {
   const StateStorage narrow = {.exp_avg_dtype = kBFloat16, .seed = 3};
@@ -95,27 +123,10 @@ TEST(WholeMatrices, NarrowMomentsOfAPartAreThoseOfATensorOfItsOwn) {
          return std::make_unique<Muon>(std::move(groups), MuonOptions{.storage = both});
        }},
   };
-  const std::vector<nn::LogicalTensor> logical = TwoInOne().logical("");
   for (const auto& [name, make] : narrow_makers) {
     SCOPED_TRACE(name);
-    const Tensor fused = parameter_of({9, 20}, 1);
-    TensorList parts;
-    for (const nn::LogicalTensor& part : logical) {
-      parts.push_back(
-          dense_copy(part.view_of(fused.detach())).view(part.shape).set_requires_grad());
-    }
-    const auto together = make(group_of({fused}, {"ab"}));
-    together->set_layout(std::make_shared<TwoInOne>());
-    const auto apart = make(group_of(parts, {"a", "b"}));
-    for (uint64_t step = 0; step < 3; ++step) {
-      const Tensor gradient = normal_values({9, 20}, 10 + step);
-      fused.set_grad(gradient);
-      for (size_t i = 0; i < parts.size(); ++i) {
-        parts[i].set_grad(dense_copy(logical[i].view_of(gradient)).view(parts[i].shape()));
-      }
-      together->step();
-      apart->step();
-    }
+    const FusedAndApart both_ways(make, {});
+    const auto& [logical, fused, parts, together, apart] = both_ways;
     for (const nn::LogicalTensor& part : logical) {
       for (const auto& [key, tensor] : apart->state(part.name)) {
         EXPECT_EQ(dense_copy(part.view_of(together->state("ab").at(key))).to_vector<float>(),
@@ -129,25 +140,8 @@ TEST(WholeMatrices, NarrowMomentsOfAPartAreThoseOfATensorOfItsOwn) {
 TEST(WholeMatrices, APartOfAParameterIsATensorOfItsOwn) {
   for (const auto& [name, make] : makers()) {
     SCOPED_TRACE(name);
-    const Tensor fused = parameter_of({9, 20}, 1);
-    const std::vector<nn::LogicalTensor> logical = TwoInOne().logical("");
-    TensorList parts;
-    for (const nn::LogicalTensor& part : logical) {
-      parts.push_back(
-          dense_copy(part.view_of(fused.detach())).view(part.shape).set_requires_grad());
-    }
-    const auto together = make(group_of({fused}, {"ab"}));
-    together->set_layout(std::make_shared<TwoInOne>());
-    const auto apart = make(group_of(parts, {"a", "b"}));
-    for (uint64_t step = 0; step < 3; ++step) {
-      const Tensor gradient = normal_values({9, 20}, 10 + step);
-      fused.set_grad(gradient);
-      for (size_t i = 0; i < parts.size(); ++i) {
-        parts[i].set_grad(dense_copy(logical[i].view_of(gradient)).view(parts[i].shape()));
-      }
-      together->step({.scale = 0.5, .limit = 0.8});
-      apart->step({.scale = 0.5, .limit = 0.8});
-    }
+    const FusedAndApart both_ways(make, {.scale = 0.5, .limit = 0.8});
+    const auto& [logical, fused, parts, together, apart] = both_ways;
     for (size_t i = 0; i < parts.size(); ++i) {
       const Tensor found = dense_copy(logical[i].view_of(fused.detach())).view(parts[i].shape());
       EXPECT_LE(relative_distance(found, parts[i]), 1e-6);
