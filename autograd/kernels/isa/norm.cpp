@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-#include "autograd/kernels/isa/norm_rows.h"
+#include "autograd/kernels/norm_rows.h"
 #include "autograd/kernels/isa/row_io.h"
 
 // Weight and biases come in the type computed in, C below, and sums are returned in it; norm.cpp

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "autograd/kernels/isa/philox_blocks.h"
+#include "autograd/kernels/philox_blocks.h"
 #include "autograd/kernels/isa/row_io.h"
 #include "autograd/kernels/random_rows.h"
 
