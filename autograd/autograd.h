@@ -3,8 +3,8 @@
 #pragma once
 
 #include "autograd/io/tensor_io.h"
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/team.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/team.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tape/anomaly.h"
 #include "autograd/tape/checkpoint.h"

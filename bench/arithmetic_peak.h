@@ -1,7 +1,7 @@
 // What the processor's arithmetic can do at most: multiply-adds on registers, without any memory.
 #pragma once
 
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry {
 

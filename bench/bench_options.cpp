@@ -3,7 +3,7 @@
 #include <iostream>
 #include <string>
 
-#include "autograd/kernels/team.h"
+#include "autograd/kernels/machine/team.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry::bench {

@@ -15,17 +15,17 @@
 #include <string>
 #include <vector>
 
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/gemm.h"
-#include "autograd/kernels/gemm_blas.h"
-#include "autograd/kernels/gemm_few_rows.h"
-#include "autograd/kernels/gemm_q8_0.h"
-#include "autograd/kernels/gemm_tiled.h"
-#include "autograd/kernels/gemm_widened.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/gemm/gemm.h"
+#include "autograd/kernels/gemm/gemm_blas.h"
+#include "autograd/kernels/gemm/gemm_few_rows.h"
+#include "autograd/kernels/gemm/gemm_q8_0.h"
+#include "autograd/kernels/gemm/gemm_tiled.h"
+#include "autograd/kernels/gemm/gemm_widened.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/elementwise.h"
-#include "autograd/ops/quantized_matrix.h"
 #include "autograd/ops/random.h"
+#include "autograd/ops/transformer/quantized_matrix.h"
 #include "autograd/tensor/factory.h"
 #include "bench/bench_options.h"
 

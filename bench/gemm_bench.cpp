@@ -18,12 +18,12 @@
 #include <string_view>
 #include <vector>
 
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/gemm.h"
-#include "autograd/kernels/gemm_blas.h"
-#include "autograd/kernels/gemm_tiled.h"
-#include "autograd/kernels/gemm_widened.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/gemm/gemm.h"
+#include "autograd/kernels/gemm/gemm_blas.h"
+#include "autograd/kernels/gemm/gemm_tiled.h"
+#include "autograd/kernels/gemm/gemm_widened.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/random.h"
 #include "autograd/tensor/factory.h"

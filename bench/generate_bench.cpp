@@ -11,8 +11,8 @@
 
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/random.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"

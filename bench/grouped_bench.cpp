@@ -18,15 +18,15 @@
 #include <string_view>
 #include <vector>
 
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/gemm.h"
-#include "autograd/kernels/gemm_grouped.h"
+#include "autograd/kernels/gemm/gemm.h"
+#include "autograd/kernels/gemm/gemm_grouped.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/moe_permute.h"
-#include "autograd/kernels/parallel_for.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/elementwise.h"
-#include "autograd/ops/moe_permute.h"
 #include "autograd/ops/random.h"
+#include "autograd/ops/transformer/moe_permute.h"
 #include "autograd/tensor/factory.h"
 #include "bench/bench_options.h"
 

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "autograd/io/json.h"
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/gemm.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/gemm/gemm.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/random.h"
 #include "autograd/tensor/factory.h"
 #include "bench/arithmetic_peak.h"

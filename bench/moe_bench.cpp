@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "autograd/io/json.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/random.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"

@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/gemm.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/gemm/gemm.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tape/engine.h"

@@ -18,16 +18,16 @@
 #include <vector>
 
 #include "autograd/io/json.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "bench/bench_options.h"
+#include "diagnosis/profile/memory_watch.h"
+#include "diagnosis/profile/recorder.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/parallel_state.h"
-#include "parallel_core/profile/memory_watch.h"
-#include "parallel_core/profile/recorder.h"
-#include "parallel_core/training/train_one_step.h"
+#include "parallel_core/training/step/train_one_step.h"
 #include "parallel_core/training/training.h"
 
 namespace tapestry {

@@ -15,8 +15,8 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/file.h"
-#include "parallel_core/data/huggingface/huggingface_tokenizer.h"
+#include "text/tokenizers/huggingface/huggingface_tokenizer.h"
+#include "text/util/file.h"
 
 namespace tapestry {
 namespace {

@@ -1,5 +1,6 @@
 # Test `layers`: each #include of a file of the source tree points into the layer of the including
-# file or into a layer that it, directly or not, USES.
+# file or into a layer that it, directly or not, USES; and within a layer of several ROOMS into the same
+# room or one before it.
 #
 #   cmake -DLAYERS=layers.cmake -DSOURCE_DIR=tree -P CheckLayers.cmake
 #
@@ -47,6 +48,23 @@ function(find_allowed layer out)
   set(${out} "${allowed}" PARENT_SCOPE)
 endfunction()
 
+# The place of a file's room among those of its layer; `none` where the layer does not name its folder.
+function(find_room layer path out)
+  string(REPLACE "/" "_" name "${layer}")
+  string(LENGTH "${layer}/" length)
+  string(SUBSTRING "${path}" ${length} -1 inside)
+  set(room ".")
+  if(inside MATCHES "^([^/]+)/")
+    set(room "${CMAKE_MATCH_1}")
+  endif()
+  list(FIND TAPESTRY_LAYER_ROOMS_${name} "${room}" place)
+  if(place LESS 0)
+    set(place none)
+  endif()
+  set(${out} "${place}" PARENT_SCOPE)
+  set(${out}_name "${room}" PARENT_SCOPE)
+endfunction()
+
 function(line_number file text out)
   file(READ "${file}" content)
   string(FIND "${content}" "${text}" at)
@@ -69,8 +87,19 @@ foreach(layer IN LISTS TAPESTRY_LAYERS)
     if(NOT source_layer STREQUAL layer)
       continue()  # belongs to a layer further down this folder
     endif()
-    if(source STREQUAL "${layer}/${layer}.h")
+    cmake_path(GET layer FILENAME layer_file)
+    if(source STREQUAL "${layer}/${layer_file}.h")
       continue()  # the library's umbrella, for programs alone: it includes all layers of its folder
+    endif()
+    string(REPLACE "/" "_" layer_name "${layer}")
+    set(rooms "${TAPESTRY_LAYER_ROOMS_${layer_name}}")
+    if(rooms)
+      find_room("${layer}" "${source}" source_room)
+      if(source_room STREQUAL none)
+        message(NOTICE "${source}:1: error: ${source_room_name} is no room of the layer ${layer}")
+        math(EXPR errors "${errors} + 1")
+        continue()
+      endif()
     endif()
     file(STRINGS "${SOURCE_DIR}/${source}" includes REGEX "^[ \t]*#[ \t]*include[ \t]*[<\"]")
     foreach(include IN LISTS includes)
@@ -99,6 +128,13 @@ foreach(layer IN LISTS TAPESTRY_LAYERS)
           set(reason "is for programs; include the headers that are used")
         elseif(NOT target_layer IN_LIST allowed)
           set(reason "belongs to layer ${target_layer}, which ${layer} does not use")
+        elseif(target_layer STREQUAL layer AND rooms)
+          find_room("${layer}" "${target}" target_room)
+          if(target_room STREQUAL none)
+            set(reason "lies in ${layer}/${target_room_name}, which is no room of the layer")
+          elseif(target_room GREATER source_room)
+            set(reason "lies in the room ${target_room_name}, which is above ${source_room_name}")
+          endif()
         endif()
       endif()
       if(reason)

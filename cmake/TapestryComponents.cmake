@@ -1,11 +1,14 @@
 # The libraries that can be had one by one, lowest first, and what each needs besides. Used by the
 # build and by the installed package.
 set(TAPESTRY_COMPONENTS_DIR "${CMAKE_CURRENT_LIST_DIR}")
-set(TAPESTRY_ALL_COMPONENTS autograd nn optim parallel_core)
+set(TAPESTRY_ALL_COMPONENTS autograd nn optim text parallel_core interop diagnosis)
 set(TAPESTRY_COMPONENT_USES_autograd "")
 set(TAPESTRY_COMPONENT_USES_nn autograd)
 set(TAPESTRY_COMPONENT_USES_optim nn)
-set(TAPESTRY_COMPONENT_USES_parallel_core optim)
+set(TAPESTRY_COMPONENT_USES_text autograd)
+set(TAPESTRY_COMPONENT_USES_parallel_core optim text)
+set(TAPESTRY_COMPONENT_USES_interop parallel_core)
+set(TAPESTRY_COMPONENT_USES_diagnosis parallel_core)
 
 # Sets `out` to the named components and those that they use, lowest first. FATAL_ERROR for a name
 # that is none.
@@ -48,15 +51,16 @@ macro(tapestry_find_component_dependencies component use_openmp missing_out)
     if(NOT TARGET Tapestry::onednn)
       list(APPEND ${missing_out} libdnnl-dev)
     endif()
-  elseif("${component}" STREQUAL "parallel_core")
-    tapestry_find_dependency(${missing_out} libopenmpi-dev MPI COMPONENTS CXX)
-    tapestry_find_dependency(${missing_out} libyaml-cpp-dev yaml-cpp)
-    tapestry_find_dependency(${missing_out} libspdlog-dev spdlog)
+  elseif("${component}" STREQUAL "text")
     tapestry_find_dependency(${missing_out} nlohmann-json3-dev nlohmann_json)
     tapestry_find_dependency(${missing_out} pkg-config PkgConfig)
     foreach(library sentencepiece libpcre2-8 libutf8proc)
       tapestry_find_by_pkg_config(${missing_out} ${library})
     endforeach()
+  elseif("${component}" STREQUAL "parallel_core")
+    tapestry_find_dependency(${missing_out} libopenmpi-dev MPI COMPONENTS CXX)
+    tapestry_find_dependency(${missing_out} libyaml-cpp-dev yaml-cpp)
+    tapestry_find_dependency(${missing_out} libspdlog-dev spdlog)
   endif()
 endmacro()
 

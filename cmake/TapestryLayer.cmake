@@ -1,12 +1,13 @@
-# tapestry_layer(FOLDER [FLAT] [STEERS [LOOPS source...]] [TARGET name] USES layer... LIBS library...)
+# tapestry_layer(FOLDER [FLAT] [STEERS [LOOPS source...]] [TARGET name] [ROOMS room...] USES layer... LIBS library...)
 #
 # Makes the folder a static library of every .cpp in it (sub-folders included, unless FLAT) that links
-# exactly the layers it USES. The library is called tapestry_ and the folder with underscores, or
+# exactly the layers it USES. ROOMS: its sub-folders, lowest first, with `.` for the folder itself; a
+# file includes what is in its own room and in those before it. The library is called tapestry_ and the folder with underscores, or
 # TARGET. The pair is recorded for the test `layers`, which checks each #include. STEERS: the folder has
 # no loops over elements of its own, only calls of layers that have; it is compiled with -O1, which
 # takes half the time. LOOPS: but for these sources.
 function(tapestry_layer folder)
-  cmake_parse_arguments(ARG "FLAT;STEERS" "TARGET" "LOOPS;USES;LIBS;PRIVATE_LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "FLAT;STEERS" "TARGET" "LOOPS;ROOMS;USES;LIBS;PRIVATE_LIBS" ${ARGN})
   if(ARG_LOOPS AND NOT ARG_STEERS)
     message(FATAL_ERROR "tapestry_layer(${folder}): LOOPS without STEERS, where all sources have -O3")
   endif()
@@ -16,10 +17,15 @@ function(tapestry_layer folder)
     set(name "${ARG_TARGET}")
   endif()
   set(glob GLOB_RECURSE)
-  if(ARG_FLAT)
+  if(ARG_FLAT OR ARG_ROOMS)
     set(glob GLOB)
   endif()
-  file(${glob} sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
+  set(patterns "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
+  foreach(room IN LISTS ARG_ROOMS)
+    list(APPEND patterns "${PROJECT_SOURCE_DIR}/${folder}/${room}/*.cpp")
+  endforeach()
+  list(FILTER patterns EXCLUDE REGEX "/\\./")
+  file(${glob} sources CONFIGURE_DEPENDS ${patterns})
   list(FILTER sources EXCLUDE REGEX "/kernels/isa/")  # compiled once per level, see autograd
   if(sources)
     add_library(tapestry_${name} STATIC ${sources})
@@ -52,6 +58,7 @@ function(tapestry_layer folder)
   target_link_libraries(tapestry_${name} ${scope} ${ARG_LIBS})
   set_property(GLOBAL APPEND PROPERTY TAPESTRY_LAYERS "${folder}")
   set_property(GLOBAL PROPERTY TAPESTRY_LAYER_USES_${folder_name} "${ARG_USES}")
+  set_property(GLOBAL PROPERTY TAPESTRY_LAYER_ROOMS_${folder_name} "${ARG_ROOMS}")
   set_property(GLOBAL PROPERTY TAPESTRY_LAYER_TARGET_${folder_name} "tapestry_${name}")
 endfunction()
 
@@ -114,6 +121,8 @@ function(tapestry_write_layers file)
     string(REPLACE "/" "_" name "${layer}")
     get_property(uses GLOBAL PROPERTY TAPESTRY_LAYER_USES_${name})
     string(APPEND content "set(TAPESTRY_LAYER_USES_${name} ${uses})\n")
+    get_property(rooms GLOBAL PROPERTY TAPESTRY_LAYER_ROOMS_${name})
+    string(APPEND content "set(TAPESTRY_LAYER_ROOMS_${name} ${rooms})\n")
   endforeach()
   string(REPLACE ";" " " content "${content}")
   file(CONFIGURE OUTPUT "${file}" CONTENT "${content}" @ONLY)

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "autograd/ops/quantized_matrix.h"
+#include "autograd/ops/transformer/quantized_matrix.h"
 #include "autograd/tensor/tensor.h"
 
 namespace tapestry::nn {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/kernels/elementwise.h"
+#include "autograd/kernels/elementwise/elementwise.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"

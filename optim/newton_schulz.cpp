@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "autograd/kernels/gemm.h"
+#include "autograd/kernels/gemm/gemm.h"
 #include "autograd/kernels/reduce.h"
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"

@@ -2,7 +2,7 @@
 
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/matmul.h"
-#include "autograd/ops/quantized_matrix.h"
+#include "autograd/ops/transformer/quantized_matrix.h"
 
 namespace tapestry {
 

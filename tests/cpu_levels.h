@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "autograd/kernels/cpu.h"
+#include "autograd/kernels/machine/cpu.h"
 
 namespace tapestry {
 

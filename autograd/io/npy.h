@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 #include "autograd/tensor/shape.h"
 
 namespace tapestry {

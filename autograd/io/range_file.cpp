@@ -11,7 +11,7 @@
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/crc32c.h"
-#include "autograd/kernels/signals_blocked.h"
+#include "autograd/kernels/machine/signals_blocked.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {

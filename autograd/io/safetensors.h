@@ -9,7 +9,7 @@
 #include <string>
 
 #include "autograd/io/input_file.h"
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 #include "autograd/tensor/shape.h"
 
 namespace tapestry {

@@ -3,8 +3,8 @@
 #include <cassert>
 #include <cstring>
 
-#include "autograd/kernels/parallel_for.h"
-#include "autograd/kernels/scratch.h"
+#include "autograd/kernels/machine/parallel_for.h"
+#include "autograd/kernels/machine/scratch.h"
 
 namespace tapestry::kernels {
 

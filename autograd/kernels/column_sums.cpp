@@ -1,6 +1,6 @@
 #include "autograd/kernels/column_sums.h"
 
-#include "autograd/kernels/scratch.h"
+#include "autograd/kernels/machine/scratch.h"
 
 namespace tapestry::kernels {
 

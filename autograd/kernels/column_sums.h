@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry::kernels {
 

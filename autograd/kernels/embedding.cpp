@@ -4,10 +4,10 @@
 #include <cassert>
 #include <numeric>
 
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/elementwise.h"
-#include "autograd/kernels/parallel_for.h"
-#include "autograd/kernels/scratch.h"
+#include "autograd/kernels/elementwise/elementwise.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/parallel_for.h"
+#include "autograd/kernels/machine/scratch.h"
 
 namespace tapestry::kernels {
 

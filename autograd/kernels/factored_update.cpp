@@ -1,7 +1,7 @@
 #include "autograd/kernels/factored_update.h"
 
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/parallel_for.h"
 
 namespace tapestry::kernels {
 

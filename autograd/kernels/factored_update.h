@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry::kernels {
 

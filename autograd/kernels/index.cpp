@@ -5,8 +5,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "autograd/kernels/limits.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/limits.h"
+#include "autograd/kernels/machine/parallel_for.h"
 
 namespace tapestry::kernels {
 

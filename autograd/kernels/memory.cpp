@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 
 namespace tapestry::kernels {
 

@@ -2,8 +2,8 @@
 
 #include <cassert>
 
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/parallel_for.h"
 
 namespace tapestry::kernels {
 

@@ -16,7 +16,7 @@
 #include <cstdint>
 
 #include "autograd/kernels/column_sums.h"
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry::kernels {
 

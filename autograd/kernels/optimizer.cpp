@@ -4,9 +4,9 @@
 #include <cmath>
 #include <vector>
 
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/element_ranges.h"
-#include "autograd/kernels/isa/optimizer_constants.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/element_ranges.h"
+#include "autograd/kernels/optimizer_constants.h"
 
 namespace tapestry::kernels {
 

@@ -12,7 +12,7 @@
 #include <limits>
 #include <span>
 
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 #include "autograd/kernels/random_rows.h"
 
 namespace tapestry::kernels {

@@ -14,7 +14,7 @@
 #include <array>
 #include <cstdint>
 
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry::kernels {
 

@@ -5,12 +5,12 @@
 #include <limits>
 #include <type_traits>
 
-#include "autograd/kernels/ceil_div.h"
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/elementwise.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/elementwise/elementwise.h"
+#include "autograd/kernels/machine/ceil_div.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/parallel_for.h"
+#include "autograd/kernels/machine/scratch.h"
 #include "autograd/kernels/reduce_partial.h"
-#include "autograd/kernels/scratch.h"
 
 namespace tapestry::kernels {
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry::kernels {
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "autograd/kernels/ceil_div.h"
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/parallel_for.h"
-#include "autograd/kernels/scratch.h"
+#include "autograd/kernels/machine/ceil_div.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/parallel_for.h"
+#include "autograd/kernels/machine/scratch.h"
 
 namespace tapestry::kernels {
 

@@ -1,7 +1,7 @@
 #include "autograd/ops/cross_entropy_rows.h"
 
 #include "autograd/kernels/cross_entropy.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"

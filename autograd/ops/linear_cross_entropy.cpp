@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "autograd/kernels/gemm.h"
+#include "autograd/kernels/gemm/gemm.h"
+#include "autograd/kernels/machine/work_counter.h"
 #include "autograd/kernels/reduce.h"
-#include "autograd/kernels/work_counter.h"
 #include "autograd/ops/cross_entropy_rows.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/loss.h"

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "autograd/kernels/elementwise.h"
+#include "autograd/kernels/elementwise/elementwise.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/tensor.h"

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "autograd/kernels/math.h"
+#include "autograd/kernels/elementwise/math.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"

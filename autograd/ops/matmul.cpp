@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "autograd/kernels/gemm.h"
+#include "autograd/kernels/gemm/gemm.h"
 #include "autograd/ops/blas_matrix.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/linear_gradients.h"

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/philox.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "autograd/kernels/strided.h"
+#include "autograd/kernels/elementwise/strided.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/view.h"

@@ -45,7 +45,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "autograd/kernels/team_state.h"
+#include "autograd/kernels/machine/team_state.h"
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/observer.h"

@@ -1,6 +1,6 @@
 #include "autograd/tape/saved_tensor.h"
 
-#include "autograd/kernels/work_counter.h"
+#include "autograd/kernels/machine/work_counter.h"
 #include "autograd/tape/autograd_meta.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/dtype.h"

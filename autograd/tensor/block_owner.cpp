@@ -6,7 +6,7 @@
 #include <sstream>
 #include <tuple>
 
-#include "autograd/kernels/team_state.h"
+#include "autograd/kernels/machine/team_state.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/thread_state.h"
 

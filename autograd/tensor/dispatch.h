@@ -1,7 +1,7 @@
 // From a run-time dtype to a template argument.
 #pragma once
 
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry {
 

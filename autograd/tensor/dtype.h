@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "autograd/kernels/machine/team_state.h"
 #include "autograd/kernels/memory.h"
-#include "autograd/kernels/team_state.h"
 #include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/error.h"
 

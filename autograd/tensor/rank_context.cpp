@@ -3,7 +3,7 @@
 #include <new>
 #include <utility>
 
-#include "autograd/kernels/scratch.h"
+#include "autograd/kernels/machine/scratch.h"
 
 namespace tapestry {
 

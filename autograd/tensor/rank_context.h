@@ -9,7 +9,7 @@
 #include <typeindex>
 #include <unordered_map>
 
-#include "autograd/kernels/team_state.h"
+#include "autograd/kernels/machine/team_state.h"
 #include "autograd/tensor/allocator.h"
 #include "autograd/tensor/generator.h"
 #include "autograd/tensor/thread_state.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "autograd/kernels/limits.h"
+#include "autograd/kernels/machine/limits.h"
 
 namespace tapestry {
 

@@ -1,7 +1,7 @@
 // Tensors as the strided loops of kernels take them.
 #pragma once
 
-#include "autograd/kernels/strided.h"
+#include "autograd/kernels/elementwise/strided.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/tensor.h"
 

@@ -2,7 +2,7 @@
 
 #include <ostream>
 
-#include "autograd/kernels/team_state.h"
+#include "autograd/kernels/machine/team_state.h"
 #include "autograd/tensor/check_defined.h"
 #include "autograd/tensor/dispatch.h"
 #include "autograd/tensor/error.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 #include "autograd/tensor/hook_handle.h"
 #include "autograd/tensor/ref.h"
 #include "autograd/tensor/scalar.h"

@@ -8,7 +8,7 @@
 #include "autograd/tensor/error.h"
 #include "examples/gpt/accuracy_commands.h"
 #include "examples/gpt/command_line.h"
-#include "parallel_core/config/schema.h"
+#include "parallel_core/config/schema/schema.h"
 #include "parallel_core/training/program.h"
 
 namespace tapestry::examples {

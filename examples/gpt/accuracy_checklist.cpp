@@ -2,9 +2,9 @@
 #include <boost/program_options.hpp>
 
 #include "autograd/tensor/error.h"
+#include "diagnosis/accuracy/checklist.h"
 #include "examples/gpt/accuracy_commands.h"
 #include "examples/gpt/command_line.h"
-#include "parallel_core/accuracy/checklist.h"
 #include "parallel_core/training/program.h"
 
 namespace tapestry::examples {

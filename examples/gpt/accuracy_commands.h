@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "parallel_core/accuracy/verdict_report.h"
+#include "diagnosis/report/verdict_report.h"
 
 namespace tapestry::examples {
 

@@ -4,9 +4,9 @@
 #include <iostream>
 
 #include "autograd/tensor/error.h"
+#include "diagnosis/accuracy/compare_dumps.h"
 #include "examples/gpt/accuracy_commands.h"
 #include "examples/gpt/command_line.h"
-#include "parallel_core/accuracy/compare_dumps.h"
 #include "parallel_core/training/program.h"
 
 namespace tapestry::examples {

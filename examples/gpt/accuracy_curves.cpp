@@ -3,9 +3,9 @@
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
+#include "diagnosis/accuracy/compare_curves.h"
 #include "examples/gpt/accuracy_commands.h"
 #include "examples/gpt/command_line.h"
-#include "parallel_core/accuracy/compare_curves.h"
 #include "parallel_core/training/program.h"
 
 namespace tapestry::examples {

@@ -7,15 +7,15 @@
 #include <sstream>
 
 #include "autograd/tensor/error.h"
+#include "diagnosis/verify/injection/injection.h"
+#include "diagnosis/verify/injection/reference_state.h"
+#include "diagnosis/verify/op_error.h"
+#include "diagnosis/verify/run_twice.h"
+#include "diagnosis/verify/zero_learning_rate.h"
 #include "examples/gpt/command_line.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
-#include "parallel_core/injection/injection.h"
-#include "parallel_core/injection/reference_state.h"
+#include "parallel_core/training/log/terminal.h"
 #include "parallel_core/training/program.h"
-#include "parallel_core/training/terminal.h"
-#include "parallel_core/verification/op_error.h"
-#include "parallel_core/verification/run_twice.h"
-#include "parallel_core/verification/zero_learning_rate.h"
 
 namespace tapestry::examples {
 

@@ -7,12 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "parallel_core/accuracy/verdict_report.h"
+#include "diagnosis/dump/dump_config.h"
+#include "diagnosis/report/verdict_report.h"
+#include "diagnosis/verify/faults/find_fault.h"
+#include "diagnosis/verify/injection/injection.h"
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/injection/injection.h"
 #include "parallel_core/training/pretrain.h"
-#include "parallel_core/verification/find_fault.h"
 
 namespace tapestry::examples {
 

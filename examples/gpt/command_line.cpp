@@ -9,11 +9,11 @@
 #include <typeinfo>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/help_topics.h"
-#include "parallel_core/config/render.h"
-#include "parallel_core/config/schema.h"
+#include "parallel_core/config/schema/schema.h"
+#include "parallel_core/config/show/help_topics.h"
+#include "parallel_core/config/show/render.h"
+#include "parallel_core/training/log/terminal.h"
 #include "parallel_core/training/program.h"
-#include "parallel_core/training/terminal.h"
 
 namespace tapestry::examples {
 namespace {

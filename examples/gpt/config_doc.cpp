@@ -3,7 +3,7 @@
 #include <iostream>
 #include <string_view>
 
-#include "parallel_core/config/render.h"
+#include "parallel_core/config/show/render.h"
 
 int main(int argc, char** argv) {
   if (argc > 1) {

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "autograd/io/json.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
-#include "parallel_core/data/file.h"
 #include "parallel_core/scoring/multiple_choice.h"
 #include "parallel_core/scoring/perplexity.h"
 #include "parallel_core/training/program.h"
+#include "text/util/file.h"
 
 namespace {
 

@@ -10,16 +10,16 @@
 
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
+#include "interop/export/export_source.h"
+#include "interop/export/gguf_adapter.h"
+#include "interop/export/gguf_export.h"
+#include "interop/export/hf_export.h"
+#include "interop/export/merge_adapter.h"
+#include "interop/export/new_folder.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
-#include "parallel_core/export/export_source.h"
-#include "parallel_core/export/gguf_adapter.h"
-#include "parallel_core/export/gguf_export.h"
-#include "parallel_core/export/hf_export.h"
-#include "parallel_core/export/merge_adapter.h"
-#include "parallel_core/export/new_folder.h"
+#include "parallel_core/training/checkpoints/resume.h"
 #include "parallel_core/training/program.h"
-#include "parallel_core/training/resume.h"
 
 namespace {
 

@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "autograd/tensor/error.h"
+#include "diagnosis/run_parts.h"
 #include "examples/gpt/command_line.h"
+#include "interop/finetune/finetune.h"
 #include "parallel_core/comm/distributed.h"
-#include "parallel_core/finetune/finetune.h"
 #include "parallel_core/training/program.h"
 
 namespace {
@@ -168,6 +169,7 @@ int run(const Words& given, const tapestry::Distributed& job) {
   options.ranks_on_host = job.ranks_on_host();
   options.rank_on_host = job.rank_on_host();
   options.progress_text = job.progress_text();
+  options.parts = tapestry::diagnosis::run_parts();
   tapestry::finetune(options);
   return kFinished;
 }

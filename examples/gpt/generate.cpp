@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "autograd/io/json.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
 #include "examples/gpt/generate_answers.h"
@@ -19,7 +19,7 @@
 #include "parallel_core/inference/generation.h"
 #include "parallel_core/inference/open_model.h"
 #include "parallel_core/inference/prompt_lines.h"
-#include "parallel_core/training/built_in_chat.h"
+#include "parallel_core/training/data/built_in_chat.h"
 #include "parallel_core/training/program.h"
 
 namespace {

@@ -6,12 +6,12 @@
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
-#include "parallel_core/data/tokenizer.h"
-#include "parallel_core/data/turn_end.h"
-#include "parallel_core/data/utf8.h"
 #include "parallel_core/inference/stopped_text.h"
+#include "parallel_core/training/log/terminal.h"
 #include "parallel_core/training/program.h"
-#include "parallel_core/training/terminal.h"
+#include "text/tokenizers/tokenizer.h"
+#include "text/tokenizers/turn_end.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::examples {
 

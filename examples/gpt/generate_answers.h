@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "parallel_core/chat/chat_format.h"
 #include "parallel_core/inference/generation.h"
 #include "parallel_core/inference/open_model.h"
 #include "parallel_core/inference/prompt_lines.h"
+#include "text/chat/chat_format.h"
 
 namespace tapestry::examples {
 

@@ -8,8 +8,8 @@
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
+#include "parallel_core/training/log/terminal.h"
 #include "parallel_core/training/program.h"
-#include "parallel_core/training/terminal.h"
 
 namespace tapestry::examples {
 

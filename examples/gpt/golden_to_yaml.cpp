@@ -8,7 +8,7 @@
 #include "autograd/io/input_file.h"
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
-#include "parallel_core/config/golden.h"
+#include "parallel_core/config/read/golden.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
 // Trains a model of one's own: its feed-forward block, its loss and its parameter groups on the
 // library's attention. docs/own_model.md explains it.
 #include "autograd/ops/ops.h"
+#include "diagnosis/verify/train_or_verify.h"
 #include "parallel_core/training/program.h"
-#include "parallel_core/verification/train_or_verify.h"
 
 using namespace tapestry;
 

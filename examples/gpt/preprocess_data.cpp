@@ -14,14 +14,14 @@
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "examples/gpt/command_line.h"
-#include "parallel_core/data/character_tokenizer.h"
-#include "parallel_core/data/file.h"
 #include "parallel_core/data/prepare.h"
-#include "parallel_core/data/sentencepiece_tokenizer.h"
-#include "parallel_core/data/text_files.h"
-#include "parallel_core/data/tokenizer.h"
+#include "parallel_core/training/log/terminal.h"
 #include "parallel_core/training/program.h"
-#include "parallel_core/training/terminal.h"
+#include "text/sources/text_files.h"
+#include "text/tokenizers/character_tokenizer.h"
+#include "text/tokenizers/sentencepiece_tokenizer.h"
+#include "text/tokenizers/tokenizer.h"
+#include "text/util/file.h"
 
 namespace {
 

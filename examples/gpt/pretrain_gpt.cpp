@@ -10,32 +10,34 @@
 #include <vector>
 
 #include "autograd/io/atomic_file.h"
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/gemm.h"
+#include "autograd/kernels/gemm/gemm.h"
+#include "autograd/kernels/machine/cpu.h"
 #include "autograd/tensor/error.h"
+#include "diagnosis/autopsy/replay_capsule.h"
+#include "diagnosis/dump/run/add_dump.h"
+#include "diagnosis/dump/run/measured_rounding.h"
+#include "diagnosis/profile/analysis.h"
+#include "diagnosis/report/schedule_plot.h"
+#include "diagnosis/run_parts.h"
+#include "diagnosis/verify/verify_layout.h"
 #include "examples/gpt/accuracy_options.h"
 #include "examples/gpt/command_line.h"
 #include "examples/gpt/data_commands.h"
 #include "examples/gpt/view_commands.h"
 #include "parallel_core/comm/distributed.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/config/render.h"
-#include "parallel_core/config/unknown_names.h"
-#include "parallel_core/config/value.h"
+#include "parallel_core/config/read/unknown_names.h"
+#include "parallel_core/config/show/render.h"
+#include "parallel_core/config/yaml/value.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/optimizer/get_optimizer.h"
-#include "parallel_core/profile/analysis.h"
-#include "parallel_core/report/schedule_plot.h"
 #include "parallel_core/training/dry_run.h"
 #include "parallel_core/training/evaluate_checkpoint.h"
-#include "parallel_core/training/measured_rounding.h"
+#include "parallel_core/training/files/resumed_run.h"
+#include "parallel_core/training/log/terminal.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/program.h"
-#include "parallel_core/training/resumed_run.h"
-#include "parallel_core/training/terminal.h"
-#include "parallel_core/verification/replay_capsule.h"
-#include "parallel_core/verification/verify_layout.h"
 
 namespace {
 
@@ -114,9 +116,12 @@ std::string go_on_text(const std::string& output_dir, const tapestry::Distribute
 void dry_run(const tapestry::AllConfig& config, const tapestry::Distributed& job, bool verbose) {
   std::ostringstream text;
   try {
-    tapestry::dry_run(
-        config, {.world = job.world(), .ranks_on_host = job.ranks_on_host(), .verbose = verbose},
-        text);
+    tapestry::dry_run(config,
+                      {.world = job.world(),
+                       .ranks_on_host = job.ranks_on_host(),
+                       .verbose = verbose,
+                       .parts = tapestry::diagnosis::run_parts()},
+                      text);
   } catch (const tapestry::Error&) {  // what stands in the way is said after all else
     print_wrapped(text.str());
     throw;
@@ -400,8 +405,13 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
                                         .ranks_on_host = job.ranks_on_host(),
                                         .rank_on_host = job.rank_on_host(),
                                         .progress_text = job.progress_text(),
-                                        .dump = tapestry::examples::dump_asked_for(arguments)};
+                                        .parts = tapestry::diagnosis::run_parts()};
   tapestry::add_injection(injection, config, training);
+  const tapestry::PretrainOptions without_dump = training;
+  const auto dump = tapestry::examples::dump_asked_for(arguments);
+  if (dump) {
+    tapestry::add_dump(config, *dump, training);
+  }
   if (test) {
     return finish_test(*test, config, training, first);
   }
@@ -410,9 +420,9 @@ int run(const std::vector<std::string>& given, const tapestry::Distributed& job)
     return kFinished;
   }
   const auto repetitions = arguments["measure_rounding"].as<int64_t>();
-  tapestry::check_rounding_can_be_measured(config, *training.dump, repetitions);
+  tapestry::check_rounding_can_be_measured(config, *dump, repetitions);
   if (!tapestry::pretrain(config, training).stopped_on_request) {
-    tapestry::measure_rounding(config, training, repetitions);
+    tapestry::measure_rounding(config, without_dump, *dump, repetitions);
   }
   return kFinished;
 }

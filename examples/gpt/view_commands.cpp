@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/plot/plot.h"
-#include "parallel_core/report/write_report.h"
-#include "parallel_core/training/terminal.h"
+#include "diagnosis/report/plot/plot.h"
+#include "diagnosis/report/write_report.h"
+#include "parallel_core/training/log/terminal.h"
 
 namespace tapestry::examples {
 namespace {

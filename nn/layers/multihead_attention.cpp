@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "autograd/ops/attention.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/indexing.h"
 #include "autograd/ops/matmul.h"
@@ -10,6 +9,7 @@
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/ops/softmax.h"
+#include "autograd/ops/transformer/attention.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "nn/init.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "autograd/kernels/signals_blocked.h"
-#include "autograd/kernels/team.h"
+#include "autograd/kernels/machine/signals_blocked.h"
+#include "autograd/kernels/machine/team.h"
 
 namespace tapestry {
 

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstring>
 
-#include "autograd/kernels/elementwise.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/elementwise/elementwise.h"
+#include "autograd/kernels/machine/parallel_for.h"
 
 namespace tapestry {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 #include "parallel_core/comm/process_group.h"
 
 namespace tapestry {

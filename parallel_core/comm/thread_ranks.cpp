@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "autograd/kernels/team.h"
+#include "autograd/kernels/machine/team.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/comm/communicator.h"

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/value.h"
+#include "parallel_core/config/yaml/value.h"
 
 namespace tapestry {
 

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "parallel_core/config/layer_split.h"
-#include "parallel_core/config/regular_expression.h"
+#include "text/util/regular_expression.h"
 
 namespace tapestry {
 

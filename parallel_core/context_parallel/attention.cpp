@@ -3,9 +3,9 @@
 #include <array>
 #include <utility>
 
-#include "autograd/ops/attention_passes.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/ops/transformer/attention_passes.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tape/op.h"
 #include "autograd/tensor/error.h"

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "autograd/ops/attention.h"
+#include "autograd/ops/transformer/attention.h"
 #include "parallel_core/context_parallel/context_parallel_layout.h"
 
 namespace tapestry {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "autograd/io/input_file.h"
-#include "parallel_core/data/checksum.h"
 #include "parallel_core/data/indexed_dataset.h"
+#include "text/util/checksum.h"
 
 namespace tapestry::data {
 namespace {

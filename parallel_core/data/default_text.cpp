@@ -12,14 +12,14 @@
 
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/character_tokenizer.h"
-#include "parallel_core/data/checksum.h"
-#include "parallel_core/data/file.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/prepare.h"
-#include "parallel_core/data/sentencepiece_tokenizer.h"
-#include "parallel_core/data/text_files.h"
-#include "parallel_core/data/tokenizer_record.h"
+#include "text/sources/text_files.h"
+#include "text/tokenizers/character_tokenizer.h"
+#include "text/tokenizers/sentencepiece_tokenizer.h"
+#include "text/tokenizers/tokenizer_record.h"
+#include "text/util/checksum.h"
+#include "text/util/file.h"
 
 namespace tapestry::data {
 namespace {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "parallel_core/data/heartbeat.h"
-#include "parallel_core/data/text_source.h"
+#include "text/sources/text_source.h"
+#include "text/tokenizers/heartbeat.h"
 
 namespace tapestry::data {
 

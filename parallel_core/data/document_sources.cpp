@@ -8,9 +8,9 @@
 #include "autograd/io/json.h"
 #include "autograd/io/npy.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/file.h"
 #include "parallel_core/data/indexed_dataset.h"
-#include "parallel_core/data/line_reader.h"
+#include "text/sources/line_reader.h"
+#include "text/util/file.h"
 
 namespace tapestry::data {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "parallel_core/data/row_origin.h"
-#include "parallel_core/data/text_source.h"
+#include "text/sources/text_source.h"
 
 namespace tapestry::data {
 

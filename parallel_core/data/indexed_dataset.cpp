@@ -13,7 +13,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/document_sources.h"
-#include "parallel_core/data/tokenizer_record.h"
+#include "text/tokenizers/tokenizer_record.h"
 
 static_assert(std::endian::native == std::endian::little, "the file formats are little-endian");
 

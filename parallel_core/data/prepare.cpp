@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/document_sources.h"
 #include "parallel_core/data/indexed_dataset.h"
-#include "parallel_core/data/tokenizer_record.h"
+#include "text/tokenizers/tokenizer_record.h"
 
 namespace tapestry::data {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "parallel_core/data/text_source.h"
-#include "parallel_core/data/tokenizer.h"
+#include "text/sources/text_source.h"
+#include "text/tokenizers/tokenizer.h"
 
 namespace tapestry::data {
 

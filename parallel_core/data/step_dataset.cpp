@@ -17,8 +17,8 @@
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/npy.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/checksum.h"
-#include "parallel_core/data/file.h"
+#include "text/util/checksum.h"
+#include "text/util/file.h"
 
 namespace tapestry::data {
 namespace {

@@ -11,7 +11,7 @@
 #include "autograd/io/safetensors_directory.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/value.h"
+#include "parallel_core/config/yaml/value.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 
 namespace tapestry {

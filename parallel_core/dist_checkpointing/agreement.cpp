@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "autograd/io/atomic_file.h"
-#include "autograd/kernels/signals_blocked.h"
+#include "autograd/kernels/machine/signals_blocked.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 

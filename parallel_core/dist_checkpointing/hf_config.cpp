@@ -8,7 +8,7 @@
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/schema.h"
+#include "parallel_core/config/schema/schema.h"
 #include "parallel_core/hf_names.h"
 
 namespace tapestry {

@@ -10,7 +10,7 @@
 #include "autograd/io/json.h"
 #include "autograd/io/strict_json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/regular_expression.h"
+#include "text/util/regular_expression.h"
 
 namespace tapestry {
 

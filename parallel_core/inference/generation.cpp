@@ -6,12 +6,12 @@
 #include <optional>
 #include <utility>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/random.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/inference/cached_pass.h"
-#include "parallel_core/training/forward_step.h"
+#include "parallel_core/training/step/forward_step.h"
 
 namespace tapestry {
 

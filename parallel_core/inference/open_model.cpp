@@ -13,9 +13,9 @@
 #include "parallel_core/dist_checkpointing/peft_plan.h"
 #include "parallel_core/lora/quantize_base.h"
 #include "parallel_core/parallel_state.h"
-#include "parallel_core/training/get_model.h"
+#include "parallel_core/training/checkpoints/resume.h"
 #include "parallel_core/training/pretrain.h"
-#include "parallel_core/training/resume.h"
+#include "parallel_core/training/step/get_model.h"
 
 namespace tapestry {
 

@@ -7,7 +7,7 @@
 
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/inference/generation_config.h"
-#include "parallel_core/training/saved_model.h"
+#include "parallel_core/training/checkpoints/saved_model.h"
 #include "parallel_core/transformer/gpt_model.h"
 
 namespace tapestry {

@@ -5,7 +5,7 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/file.h"
+#include "text/util/file.h"
 
 namespace tapestry {
 

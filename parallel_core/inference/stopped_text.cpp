@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/utf8.h"
+#include "text/util/utf8.h"
 
 namespace tapestry {
 

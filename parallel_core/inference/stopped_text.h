@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel_core/data/text_stream.h"
+#include "text/tokenizers/text_stream.h"
 
 namespace tapestry {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "parallel_core/config/regular_expression.h"
+#include "text/util/regular_expression.h"
 
 namespace tapestry {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "autograd/ops/quantized_matrix.h"
+#include "autograd/ops/transformer/quantized_matrix.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"

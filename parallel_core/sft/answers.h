@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "parallel_core/chat/chat_format.h"
-#include "parallel_core/data/tokenizer.h"
 #include "parallel_core/sft/example.h"
+#include "text/chat/chat_format.h"
+#include "text/tokenizers/tokenizer.h"
 
 namespace tapestry::sft {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "parallel_core/data/tokenizer.h"
 #include "parallel_core/sft/answers.h"
+#include "text/tokenizers/tokenizer.h"
 
 namespace tapestry::sft {
 

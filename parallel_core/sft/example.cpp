@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/json_line.h"
+#include "text/sources/json_line.h"
 
 namespace tapestry::sft {
 namespace {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <exception>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/line_reader.h"
 #include "parallel_core/sft/example.h"
+#include "text/sources/line_reader.h"
 
 namespace tapestry::sft {
 namespace {

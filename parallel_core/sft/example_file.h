@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "parallel_core/chat/chat_format.h"
-#include "parallel_core/data/text_source.h"
-#include "parallel_core/data/tokenizer.h"
 #include "parallel_core/sft/encode_example.h"
+#include "text/chat/chat_format.h"
+#include "text/sources/text_source.h"
+#include "text/tokenizers/tokenizer.h"
 
 namespace tapestry::sft {
 

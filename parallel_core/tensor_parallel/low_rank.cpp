@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "autograd/kernels/gemm.h"
+#include "autograd/kernels/gemm/gemm.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/indexing.h"
 #include "autograd/ops/map.h"

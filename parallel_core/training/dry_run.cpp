@@ -11,31 +11,30 @@
 #include <vector>
 
 #include "autograd/io/tensor_source.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/render.h"
-#include "parallel_core/data/text_files.h"
-#include "parallel_core/data/text_source.h"
+#include "parallel_core/config/show/render.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/dist_checkpointing/upcycle.h"
+#include "parallel_core/estimates/memory_estimate.h"
+#include "parallel_core/estimates/recompute_estimate.h"
+#include "parallel_core/estimates/time_estimate.h"
+#include "parallel_core/estimates/trained_share.h"
 #include "parallel_core/file_place.h"
 #include "parallel_core/lora/adapter_plan.h"
 #include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
-#include "parallel_core/training/adapter_run.h"
-#include "parallel_core/training/disk_room.h"
-#include "parallel_core/training/equal_configurations.h"
-#include "parallel_core/training/get_model.h"
-#include "parallel_core/training/memory_estimate.h"
-#include "parallel_core/training/output_folder.h"
+#include "parallel_core/training/checkpoints/adapter_run.h"
+#include "parallel_core/training/checkpoints/resume.h"
+#include "parallel_core/training/checkpoints/run_checkpoints.h"
+#include "parallel_core/training/files/disk_room.h"
+#include "parallel_core/training/files/output_folder.h"
 #include "parallel_core/training/pretrain.h"
-#include "parallel_core/training/recompute_estimate.h"
-#include "parallel_core/training/resume.h"
-#include "parallel_core/training/run_checkpoints.h"
-#include "parallel_core/training/step_profiler.h"
-#include "parallel_core/training/time_estimate.h"
-#include "parallel_core/training/trained_share.h"
+#include "parallel_core/training/ranks/equal_configurations.h"
+#include "parallel_core/training/step/get_model.h"
+#include "text/sources/text_files.h"
+#include "text/sources/text_source.h"
 
 namespace tapestry {
 
@@ -175,8 +174,13 @@ std::string weights_text(const AllConfig& config, const StartWeights& weights, i
                 weights.dense ? ", whose MLPs become experts" : "");
 }
 
-std::string folder_text(const TrainingConfig& training) {
-  check_profile(training);
+std::string folder_text(const AllConfig& config, const DryRunOptions& options) {
+  const TrainingConfig& training = config.training_config;
+  const auto parts = make_parts(options.parts);
+  require_parts(config, pointers_to(parts));
+  for (const auto& part : parts) {
+    part->check(config);
+  }
   const std::string& output = training.output_dir;
   std::string text = output;
   if (const auto holder = read_lock((fs::path(output) / kRunLockName).string())) {
@@ -281,7 +285,7 @@ void dry_run(const AllConfig& config, const DryRunOptions& options, std::ostream
   if (!weights.path.empty()) {
     show("weights", [&] { return weights_text(config, weights, available); });
   }
-  show("output", [&] { return folder_text(t); });
+  show("output", [&] { return folder_text(config, options); });
   out << checkpoint_plan(t) << "\n";
   show("disk", [&] { return disk_room_text(config, get_data_parallel_world_size()); });
   show("expected time", [&] {

@@ -3,16 +3,19 @@
 
 #include <iosfwd>
 #include <memory>
+#include <vector>
 
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/config/config.h"
+#include "parallel_core/training/step/run_part.h"
 
 namespace tapestry {
 
 struct DryRunOptions {
   std::shared_ptr<ProcessGroup> world = single_process_group();
   int ranks_on_host = 1;
-  bool verbose = false;  ///< also all keys, and where the memory goes
+  bool verbose = false;                    ///< also all keys, and where the memory goes
+  std::vector<RunPartFactory> parts = {};  ///< those of the run: see PretrainOptions
 };
 
 /// Prints layout, with `verbose` the configuration, memory needed and there, data, weights to start

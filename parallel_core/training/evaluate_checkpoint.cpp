@@ -8,12 +8,12 @@
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
-#include "parallel_core/training/get_model.h"
-#include "parallel_core/training/logging.h"
-#include "parallel_core/training/metrics.h"
+#include "parallel_core/training/checkpoints/resume.h"
+#include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/pretrain.h"
-#include "parallel_core/training/resume.h"
-#include "parallel_core/training/trainer_state.h"
+#include "parallel_core/training/step/get_model.h"
+#include "parallel_core/training/step/metrics.h"
+#include "parallel_core/training/step/trainer_state.h"
 
 namespace tapestry {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "autograd/io/atomic_file.h"
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/gemm.h"
-#include "autograd/kernels/team.h"
+#include "autograd/kernels/gemm/gemm.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/team.h"
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tape/leaf_state.h"
@@ -20,13 +20,15 @@
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/config/layer_split.h"
 #include "parallel_core/config/recompute_tables.h"
-#include "parallel_core/config/render.h"
-#include "parallel_core/data/file.h"
+#include "parallel_core/config/show/render.h"
 #include "parallel_core/deferred_values.h"
 #include "parallel_core/dist_checkpointing/agreement.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/dist_checkpointing/upcycle.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"
+#include "parallel_core/estimates/memory_estimate.h"
+#include "parallel_core/estimates/recompute_estimate.h"
+#include "parallel_core/estimates/time_estimate.h"
 #include "parallel_core/frozen_parameters.h"
 #include "parallel_core/lora/adapter_plan.h"
 #include "parallel_core/lora/freeze_base.h"
@@ -35,24 +37,21 @@
 #include "parallel_core/optimizer/schedule_state.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/parameter_ranks.h"
-#include "parallel_core/training/adapter_run.h"
-#include "parallel_core/training/equal_configurations.h"
-#include "parallel_core/training/given_state.h"
-#include "parallel_core/training/logging.h"
-#include "parallel_core/training/memory_estimate.h"
-#include "parallel_core/training/metrics.h"
-#include "parallel_core/training/output_folder.h"
+#include "parallel_core/training/checkpoints/adapter_run.h"
+#include "parallel_core/training/checkpoints/resume.h"
+#include "parallel_core/training/checkpoints/run_checkpoints.h"
+#include "parallel_core/training/checkpoints/saved_model.h"
+#include "parallel_core/training/files/output_folder.h"
+#include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/program.h"
-#include "parallel_core/training/recompute_estimate.h"
-#include "parallel_core/training/resume.h"
-#include "parallel_core/training/rounded_steps.h"
-#include "parallel_core/training/run_checkpoints.h"
-#include "parallel_core/training/saved_model.h"
+#include "parallel_core/training/ranks/equal_configurations.h"
 #include "parallel_core/training/start_summary.h"
-#include "parallel_core/training/step_profiler.h"
-#include "parallel_core/training/tensor_dump.h"
-#include "parallel_core/training/tensorboard_log.h"
-#include "parallel_core/training/time_estimate.h"
+#include "parallel_core/training/step/given_state.h"
+#include "parallel_core/training/step/metrics.h"
+#include "parallel_core/training/watch/last_step.h"
+#include "parallel_core/training/watch/tensorboard_log.h"
+#include "text/util/file.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 
@@ -280,89 +279,6 @@ std::string comment_line(const std::string& text) {
 
 }  // namespace
 
-void check_world_size(const ModelParallelConfig& config, int world_size) {
-  const int64_t model = config.tensor_model_parallel_size * config.pipeline_model_parallel_size *
-                        config.context_parallel_size;
-  check<ValueError>(world_size % model == 0, "parallel_config: tensor_model_parallel_size ",
-                    config.tensor_model_parallel_size, " x pipeline_model_parallel_size ",
-                    config.pipeline_model_parallel_size, " x context_parallel_size ",
-                    config.context_parallel_size, " need ", model,
-                    " ranks, or a multiple of it; this job has ", world_size,
-                    "; start it with mpirun -n ", model, " or RANKS=", model, " pretrain_gpt.sh");
-  const int64_t data = world_size / model;
-  const int64_t meant = config.data_parallel_size.value_or(data);
-  check<ValueError>(data == meant, "parallel_config.data_parallel_size is ", meant,
-                    ", but the ranks of this job, ", world_size, ", leave ", data,
-                    " for data parallelism (ranks / tensor x pipeline x context parallel size); "
-                    "start it with mpirun -n ",
-                    meant * model, " or RANKS=", meant * model,
-                    " pretrain_gpt.sh, or leave the key out");
-}
-
-void check_expert_ranks(const AllConfig& config, int world_size) {
-  const ModelParallelConfig& p = config.parallel_config;
-  const int64_t etp = expert_tensor_parallel_size(p);
-  const int64_t ep = p.expert_model_parallel_size;
-  const int64_t stage = world_size / p.pipeline_model_parallel_size;
-  if (stage % (etp * ep) == 0) {
-    return;
-  }
-  std::string place = "parallel_config";
-  for (const char* key : {"expert_tensor_parallel_size", "expert_model_parallel_size"}) {
-    const auto origin = config.origins.find(concat("parallel_config.", key));
-    if (origin != config.origins.end() && !origin->second.place.empty()) {
-      place = concat(origin->second.place, ": parallel_config.", key);
-    }
-  }
-  const int64_t dense = p.tensor_model_parallel_size * p.context_parallel_size;
-  const int64_t ranks = p.pipeline_model_parallel_size * std::lcm(etp * ep, dense);
-  throw ConfigError(
-      {concat(place, ": expert_model_parallel_size ", ep, " x expert_tensor_parallel_size ", etp,
-              " does not divide the ", stage, stage == 1 ? " rank" : " ranks",
-              " of a pipeline stage (tensor ", p.tensor_model_parallel_size, " x context ",
-              p.context_parallel_size, " x data ", stage / dense,
-              "); lower one of the two, or start a multiple of ", ranks, " ranks")});
-}
-
-ModelParallelSizes model_parallel_sizes(const ModelParallelConfig& config) {
-  const int64_t chunks = config.virtual_pipeline_model_parallel_size.value_or(1);
-  return {.tensor_model_parallel_size = static_cast<int>(config.tensor_model_parallel_size),
-          .pipeline_model_parallel_size = static_cast<int>(config.pipeline_model_parallel_size),
-          .virtual_pipeline_model_parallel_size =
-              chunks > 1 ? std::optional(static_cast<int>(chunks)) : std::nullopt,
-          .context_parallel_size = static_cast<int>(config.context_parallel_size),
-          .expert_model_parallel_size = static_cast<int>(config.expert_model_parallel_size),
-          .expert_tensor_parallel_size = static_cast<int>(expert_tensor_parallel_size(config))};
-}
-
-std::string layout_line(const ModelParallelConfig& config, int64_t data_parallel_size) {
-  const auto& vpp = config.virtual_pipeline_model_parallel_size;
-  return concat("dp ", data_parallel_size, " | pp ", config.pipeline_model_parallel_size, " | tp ",
-                config.tensor_model_parallel_size, " | sp ",
-                config.sequence_parallel ? "True" : "False", " | vpp ",
-                vpp ? std::to_string(*vpp) : "None",
-                config.context_parallel_size > 1 ? concat(" | cp ", config.context_parallel_size)
-                                                 : std::string(),
-                config.expert_model_parallel_size > 1 || config.expert_tensor_parallel_size
-                    ? concat(" | ep ", config.expert_model_parallel_size, " | etp ",
-                             expert_tensor_parallel_size(config))
-                    : std::string());
-}
-
-void initialize_ranks(const AllConfig& config, const std::shared_ptr<ProcessGroup>& world) {
-  check_equal_configurations(config, *world);
-  require_supported(config);
-  if (config.training_config.num_threads) {
-    set_num_threads(static_cast<int>(*config.training_config.num_threads));
-  }
-  if (!model_parallel_is_initialized()) {
-    const ModelParallelConfig& p = config.parallel_config;
-    check_world_size(p, world->size());
-    check_expert_ranks(config, world->size());
-    initialize_model_parallel(model_parallel_sizes(p), world);
-  }
-}
-
 TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   initialize_ranks(config, options.world);
 
@@ -372,10 +288,13 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   }
   const std::string& output = config.training_config.output_dir;
   check_output_paths(config.training_config);
-  std::optional<profile::MemoryWatch> memory_watch;
-  check_profile(config.training_config);
-  if (config.training_config.profile && config.training_config.profile_memory) {
-    memory_watch.emplace(Ref<CachingAllocator>(&RankContext::current().allocator()));
+  const std::vector<std::unique_ptr<RunPart>> parts = make_parts(options.parts);
+  require_parts(config, pointers_to(parts));
+  for (const auto& part : parts) {
+    part->check(config);
+  }
+  for (const auto& part : parts) {
+    part->begin(config);
   }
   const bool started_again = is_started_again_on_first_rank(config, options);
   const bool in_place = started_again || resumes_in_place(config.training_config);
@@ -644,17 +563,6 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
   for (const auto& make : options.observers) {
     train_options.observers.push_back(further.emplace_back(make(cell)).get());
   }
-  std::optional<RoundedSteps> rounded;
-  std::optional<TensorDump> dump;
-  if (options.dump) {
-    if (options.rounding_draw) {  // before the dump, which is to see what was moved
-      train_options.observers.push_back(
-          &rounded.emplace(*options.rounding_draw, options.dump->iteration));
-    }
-    train_options.observers.push_back(&dump.emplace(
-        cell, config, *options.dump, options.rank_on_host.value_or(options.world->rank())));
-    log_info(concat("dumps tensors to ", options.dump->path));
-  }
   std::optional<LastStep> last_step;
   if (options.rehearsed_steps) {
     train_options.observers.push_back(&last_step.emplace(*options.rehearsed_steps));
@@ -667,7 +575,7 @@ TrainSummary pretrain(const AllConfig& config, const PretrainOptions& options) {
           &histograms.emplace(cell, *config.tensorboard.histogram_interval, *board));
     }
   }
-  train_options.memory_watch = memory_watch ? &*memory_watch : nullptr;
+  train_options.parts = pointers_to(parts);
   train_options.checkpoint = std::move(checkpoint);
   train_options.tokenizer_model = data.tokenizer_model;
   train_options.stop_requested = stop_of_all(options, t.exit_duration_in_mins);

@@ -26,7 +26,7 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/parallel_state.h"
-#include "parallel_core/training/logging.h"
+#include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/training.h"
 
 namespace tapestry {

@@ -4,23 +4,22 @@
 #include <filesystem>
 #include <vector>
 
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/gemm.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/gemm/gemm.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/tensor/dtype.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/render.h"
+#include "parallel_core/config/show/render.h"
 #include "parallel_core/data/indexed_dataset.h"
-#include "parallel_core/data/tokenizer.h"
+#include "parallel_core/estimates/trained_share.h"
 #include "parallel_core/parallel_state.h"
-#include "parallel_core/training/progress.h"
-#include "parallel_core/training/trained_share.h"
+#include "parallel_core/training/log/logging.h"
+#include "text/tokenizers/tokenizer.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 
 namespace {
-
-constexpr size_t kLabelWidth = 11;
 
 std::string model_text(const AllConfig& config, const StartFacts& facts) {
   if (!facts.own_model.empty()) {
@@ -122,12 +121,6 @@ std::string length_text(const AllConfig& config) {
 }
 
 }  // namespace
-
-std::string summary_row(const std::string& label, const std::string& text) {
-  std::string row = label;
-  row.resize(std::max(kLabelWidth, label.size() + 1), ' ');
-  return row + text;
-}
 
 std::string start_summary(const AllConfig& config, const RunData& data, const StartFacts& facts) {
   std::string text;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "parallel_core/config/config.h"
-#include "parallel_core/training/memory_estimate.h"
+#include "parallel_core/estimates/memory_estimate.h"
 #include "parallel_core/training/pretrain.h"
 
 namespace tapestry {
@@ -24,8 +24,5 @@ struct StartFacts {
 /// length of the run, expected time, files; then the keys whose values are not the defaults,
 /// section by section. A row is a line, however long: a terminal wraps it (wrap_text).
 std::string start_summary(const AllConfig& config, const RunData& data, const StartFacts& facts);
-
-/// "label     text".
-std::string summary_row(const std::string& label, const std::string& text);
 
 }  // namespace tapestry

@@ -1,25 +1,25 @@
 #include "parallel_core/training/training.h"
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "autograd/tape/observer.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
-#include "parallel_core/config/render.h"
 #include "parallel_core/parallel_state.h"
-#include "parallel_core/training/checkpoint_health.h"
-#include "parallel_core/training/expert_log.h"
-#include "parallel_core/training/logging.h"
-#include "parallel_core/training/nan_watch.h"
-#include "parallel_core/training/norm_watch.h"
-#include "parallel_core/training/run_checkpoints.h"
-#include "parallel_core/training/step_autopsy.h"
-#include "parallel_core/training/step_dumps.h"
-#include "parallel_core/training/step_monitor.h"
-#include "parallel_core/training/step_profiler.h"
+#include "parallel_core/training/checkpoints/run_checkpoints.h"
+#include "parallel_core/training/log/logging.h"
+#include "parallel_core/training/step/run_part.h"
+#include "parallel_core/training/watch/checkpoint_health.h"
+#include "parallel_core/training/watch/expert_log.h"
+#include "parallel_core/training/watch/nan_watch.h"
+#include "parallel_core/training/watch/norm_watch.h"
+#include "parallel_core/training/watch/step_monitor.h"
 
 namespace tapestry {
 
@@ -34,6 +34,7 @@ double milliseconds_since(Clock::time_point start) {
 class MetricsOfSteps final : public StepObserver {
  public:
   explicit MetricsOfSteps(MetricsWriter* writer) : writer_(writer) {}
+  StepPhase phase() const override { return StepPhase::kRecord; }
   void after(FinishedStep& step) override {
     if (writer_ != nullptr) {
       writer_->write(step.record, step.result);
@@ -81,8 +82,6 @@ TrainSummary train(TrainOneStepCell& cell,
     return t.epochs && source.epoch(at.first_sample) >= *t.epochs;
   };
 
-  const MonitorConfig& m = config.monitor_config;
-  StepDumps dumps(cell, config);
   StepEvaluation evaluation(cell.network(), config, options.validation, options.test);
   StepMonitor monitor(cell, config, shown_total);
   SkipWatch skipped(cell, config);
@@ -91,42 +90,27 @@ TrainSummary train(TrainOneStepCell& cell,
   MetricsOfSteps metrics(options.metrics);
   StepLog log(config, shown_total, options.step_flops);
   RunCheckpoints checkpoints(cell, config, options);
+  std::vector<StepObserver*> observers = {&checkpoints.acceptance(), &evaluation};
   std::optional<EmbeddingNorm> embedding;
-  std::optional<AbnormalNormWatch> abnormal;
-
-  std::optional<StepAutopsy> autopsy;
-  if (t.autopsy) {
-    const CheckpointOptions& files = options.checkpoint;
-    autopsy.emplace(
-        cell, config,
-        AutopsyOptions{.folder = t.output_dir + "/capsule",
-                       .resolved_config = files.resolved_config.empty() ? resolved_yaml(config)
-                                                                        : files.resolved_config,
-                       .tokenizer_model = options.tokenizer_model,
-                       .adapter_config = files.adapter_config,
-                       .base_model = files.base_model});
-  }
-
-  std::vector<StepObserver*> observers = {&checkpoints.acceptance(), &dumps, &evaluation};
-  if (m.use_checkpoint_health_monitor) {
+  if (config.monitor_config.use_checkpoint_health_monitor) {
     observers.push_back(&embedding.emplace(cell));
   }
   observers.insert(observers.end(), {&skipped, &monitor});
-  if (m.check_for_global_norm) {
+  std::optional<AbnormalNormWatch> abnormal;
+  if (config.monitor_config.check_for_global_norm) {
     observers.push_back(&abnormal.emplace(config));
   }
-  observers.push_back(&nan);
-  if (autopsy) {
-    observers.push_back(&*autopsy);
-  }
-  observers.insert(observers.end(), {&experts, &metrics});
+  observers.insert(observers.end(), {&nan, &experts, &metrics, &log, &checkpoints});
   observers.insert(observers.end(), options.observers.begin(), options.observers.end());
-  observers.insert(observers.end(), {&log, &checkpoints});
-
-  std::optional<StepProfiler> profiler;
-  if (t.profile) {
-    observers.push_back(&profiler.emplace(cell, config, options.memory_watch));
+  require_parts(config, options.parts);
+  std::vector<std::unique_ptr<StepObserver>> of_parts;
+  for (RunPart* part : options.parts) {
+    if (auto observer = part->observer({.cell = cell, .config = config, .options = options})) {
+      observers.push_back(of_parts.emplace_back(std::move(observer)).get());
+    }
   }
+  std::stable_sort(observers.begin(), observers.end(),
+                   [](const auto* a, const auto* b) { return a->phase() < b->phase(); });
 
   checkpoints.set_pieces(observers);
   if (options.trainer) {
@@ -164,8 +148,8 @@ TrainSummary train(TrainOneStepCell& cell,
     summary.stopped_on_request =
         finished.stops || (options.stop_requested && options.stop_requested());
   }
-  if (profiler) {
-    profiler->end();
+  for (StepObserver* observer : observers) {
+    observer->end();
   }
   end_progress();
   if (summary.steps > 1) {

@@ -10,10 +10,10 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/row_text.h"
 #include "parallel_core/parallel_state.h"
+#include "parallel_core/training/checkpoints/resume.h"
 #include "parallel_core/training/pretrain.h"
-#include "parallel_core/training/resume.h"
+#include "text/tokenizers/row_text.h"
 
 namespace tapestry {
 

@@ -12,8 +12,8 @@
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/data/document_sources.h"
-#include "parallel_core/data/tokenizer.h"
-#include "parallel_core/training/run_data.h"
+#include "parallel_core/training/data/run_data.h"
+#include "text/tokenizers/tokenizer.h"
 
 namespace tapestry {
 

@@ -2,10 +2,10 @@
 
 #include <cmath>
 
-#include "autograd/ops/cached_attention.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/ops/transformer/cached_attention.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "parallel_core/context_parallel/attention.h"

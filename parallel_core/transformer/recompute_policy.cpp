@@ -5,8 +5,8 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/recompute_tables.h"
-#include "parallel_core/config/regular_expression.h"
 #include "parallel_core/transformer/activation.h"
+#include "text/util/regular_expression.h"
 
 namespace tapestry {
 

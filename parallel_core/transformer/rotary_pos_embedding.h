@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "autograd/ops/rope.h"
+#include "autograd/ops/transformer/rope.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/context_parallel/context_parallel_layout.h"
 

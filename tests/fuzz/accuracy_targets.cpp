@@ -6,8 +6,8 @@
 #include <iterator>
 #include <string>
 
-#include "parallel_core/accuracy/checklist_side.h"
-#include "parallel_core/accuracy/curve_file.h"
+#include "diagnosis/accuracy/checklist_side.h"
+#include "diagnosis/accuracy/curve_file.h"
 #include "tests/fuzz/targets.h"
 
 namespace tapestry::fuzz {

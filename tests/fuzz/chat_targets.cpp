@@ -6,8 +6,8 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/chat/chat_format.h"
 #include "tests/fuzz/targets.h"
+#include "text/chat/chat_format.h"
 
 namespace tapestry::fuzz {
 

@@ -8,13 +8,13 @@
 #include <string>
 
 #include "parallel_core/config/config.h"
-#include "parallel_core/config/read_hf_config.h"
+#include "parallel_core/config/read/read_hf_config.h"
 #include "parallel_core/dist_checkpointing/manifest.h"
 #include "parallel_core/dist_checkpointing/peft_config.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/optimizer/schedule_state.h"
-#include "parallel_core/training/data_state.h"
-#include "parallel_core/training/trainer_state.h"
+#include "parallel_core/training/data/data_state.h"
+#include "parallel_core/training/step/trainer_state.h"
 #include "tests/fuzz/targets.h"
 
 namespace tapestry::fuzz {

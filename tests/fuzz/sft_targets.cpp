@@ -3,9 +3,9 @@
 #include <memory>
 #include <string>
 
-#include "parallel_core/chat/chat_format.h"
 #include "parallel_core/sft/example_file.h"
 #include "tests/fuzz/targets.h"
+#include "text/chat/chat_format.h"
 
 namespace tapestry::fuzz {
 

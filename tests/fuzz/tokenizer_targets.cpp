@@ -3,10 +3,10 @@
 #include <string>
 #include <vector>
 
-#include "parallel_core/data/huggingface/huggingface_tokenizer.h"
-#include "parallel_core/data/huggingface/normal_form.h"
-#include "parallel_core/data/text_stream.h"
 #include "tests/fuzz/targets.h"
+#include "text/tokenizers/huggingface/huggingface_tokenizer.h"
+#include "text/tokenizers/huggingface/normal_form.h"
+#include "text/tokenizers/text_stream.h"
 
 namespace tapestry::fuzz {
 

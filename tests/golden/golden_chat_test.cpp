@@ -16,8 +16,8 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/chat/chat_template.h"
 #include "tests/message_of.h"
+#include "text/chat/chat_template.h"
 
 namespace tapestry::chat {
 namespace {

@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "autograd/io/json.h"
+#include "interop/export/gguf_export.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
-#include "parallel_core/export/gguf_export.h"
 #include "parallel_core/inference/generation.h"
-#include "parallel_core/training/forward_step.h"
-#include "parallel_core/training/get_model.h"
+#include "parallel_core/training/step/forward_step.h"
+#include "parallel_core/training/step/get_model.h"
 #include "tests/golden/gguf_file.h"
 
 namespace tapestry {

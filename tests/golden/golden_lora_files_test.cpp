@@ -19,12 +19,12 @@
 #include "autograd/io/safetensors.h"
 #include "autograd/ops/map.h"
 #include "autograd/tensor/factory.h"
+#include "interop/export/merge_adapter.h"
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/peft_plan.h"
-#include "parallel_core/export/merge_adapter.h"
-#include "parallel_core/training/get_model.h"
+#include "parallel_core/training/step/get_model.h"
 
 namespace tapestry {
 namespace {

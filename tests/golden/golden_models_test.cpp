@@ -23,7 +23,7 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/config/golden.h"
+#include "parallel_core/config/read/golden.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/pretrain.h"

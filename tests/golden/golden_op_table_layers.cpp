@@ -1,12 +1,12 @@
 // Activations, softmax, norms, attention, losses.
 #include "autograd/ops/activation.h"
-#include "autograd/ops/attention.h"
 #include "autograd/ops/embedding.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/norm.h"
 #include "autograd/ops/random.h"
-#include "autograd/ops/rope.h"
 #include "autograd/ops/softmax.h"
+#include "autograd/ops/transformer/attention.h"
+#include "autograd/ops/transformer/rope.h"
 #include "autograd/tensor/error.h"
 #include "tests/golden/golden_op_table.h"
 

@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "autograd/io/json.h"
-#include "parallel_core/data/file.h"
-#include "parallel_core/data/tokenizer.h"
-#include "parallel_core/data/utf8.h"
 #include "parallel_core/sft/encode_example.h"
+#include "text/tokenizers/tokenizer.h"
+#include "text/util/file.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::sft {
 namespace {

@@ -19,10 +19,10 @@
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/default_text.h"
-#include "parallel_core/data/file.h"
-#include "parallel_core/data/huggingface/huggingface_tokenizer.h"
-#include "parallel_core/data/text_stream.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
+#include "text/tokenizers/huggingface/huggingface_tokenizer.h"
+#include "text/tokenizers/text_stream.h"
+#include "text/util/file.h"
 
 namespace tapestry::data {
 namespace {

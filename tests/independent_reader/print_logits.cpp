@@ -12,9 +12,9 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
-#include "parallel_core/training/forward_step.h"
-#include "parallel_core/training/get_model.h"
-#include "parallel_core/training/saved_model.h"
+#include "parallel_core/training/checkpoints/saved_model.h"
+#include "parallel_core/training/step/forward_step.h"
+#include "parallel_core/training/step/get_model.h"
 
 namespace {
 

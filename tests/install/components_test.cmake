@@ -38,7 +38,7 @@ check("the packages should be named" text MATCHES
 configure(result text unknown -S "${SOURCE_DIR}" -DTAPESTRY_COMPONENTS=optimizer)
 check("there is no component 'optimizer'" NOT result EQUAL 0)
 check("known components should be named" text MATCHES
-  "no component 'optimizer'. known are autograd, nn, optim, parallel_core")
+  "no component 'optimizer'. known are autograd, nn, optim, text, parallel_core, interop, diagnosis")
 
 # Below another project: the libraries alone, and that project's idea of warnings.
 configure(result text super -S "${CMAKE_CURRENT_LIST_DIR}/super" "-DTAPESTRY=${SOURCE_DIR}"

@@ -41,7 +41,7 @@ endfunction()
 
 # autograd asks for nothing that only parallel_core needs, and compiles without it.
 consume(autograd build_autograd ${WITHOUT_PACKAGES} -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON)
-expect_refused(sparse "Tapestry has no component 'sparse'; known are autograd, nn, optim, parallel_core."
+expect_refused(sparse "Tapestry has no component 'sparse'; known are autograd, nn, optim, text, parallel_core, interop, diagnosis."
   )
 expect_refused(nn "Tapestry's component 'nn' needs libraries that were not found. Install them: \
 apt-get install libeigen3-dev" -DCMAKE_DISABLE_FIND_PACKAGE_Eigen3=ON)

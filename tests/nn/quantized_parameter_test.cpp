@@ -5,9 +5,9 @@
 
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
-#include "autograd/ops/quantized_matrix.h"
 #include "autograd/ops/random.h"
 #include "autograd/ops/reduction.h"
+#include "autograd/ops/transformer/quantized_matrix.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "autograd/tensor/rank_context.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "parallel_core/verification/rounding_spread.h"
+#include "diagnosis/verify/rounding_spread.h"
 #include "tests/cpu_levels.h"
 #include "tests/parallel_core/small_model.h"
 

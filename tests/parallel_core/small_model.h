@@ -22,7 +22,7 @@
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 #include "parallel_core/random.h"
-#include "parallel_core/training/train_one_step.h"
+#include "parallel_core/training/step/train_one_step.h"
 #include "parallel_core/training/training.h"
 
 namespace tapestry::testing {

@@ -1,6 +1,6 @@
 #include <type_traits>
 
-#include "autograd/kernels/attention.h"
+#include "autograd/kernels/attention/attention.h"
 #include "autograd/kernels/isa/attention_block.h"
 #include "autograd/kernels/isa/vector_math.h"
 

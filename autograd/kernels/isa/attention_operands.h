@@ -14,7 +14,7 @@
 // Only for sources in kernels/isa/: everything here has internal linkage, per level.
 #pragma once
 
-#include "autograd/kernels/isa/attention_call.h"
+#include "autograd/kernels/attention/attention_call.h"
 #include "autograd/kernels/isa/matrix_tile.h"
 #include "autograd/kernels/isa/row_io.h"
 

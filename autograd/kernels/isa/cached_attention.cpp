@@ -1,4 +1,4 @@
-#include "autograd/kernels/cached_attention.h"
+#include "autograd/kernels/attention/cached_attention.h"
 
 #include <type_traits>
 

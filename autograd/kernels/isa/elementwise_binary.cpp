@@ -1,6 +1,6 @@
 // Element-wise functions of two floating operands, and of one operand and a number, whose loops
 // become vector code; elementwise_libm.cpp has the others.
-#include "autograd/kernels/elementwise.h"
+#include "autograd/kernels/elementwise/elementwise.h"
 #include "autograd/kernels/isa/elementwise_loops.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {

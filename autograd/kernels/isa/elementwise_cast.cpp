@@ -1,6 +1,6 @@
 // Copies, and conversions from or to what is no floating dtype. An element becomes int32_t,
 // int64_t, float or double, is converted to what the other side is stored from, and stored.
-#include "autograd/kernels/elementwise_rows.h"
+#include "autograd/kernels/elementwise/elementwise_rows.h"
 #include "autograd/kernels/isa/elementwise_loops.h"
 #include "autograd/kernels/isa/elementwise_stored.h"
 

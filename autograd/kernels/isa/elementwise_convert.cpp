@@ -1,5 +1,5 @@
 // Conversion between floating dtypes, and selection.
-#include "autograd/kernels/elementwise.h"
+#include "autograd/kernels/elementwise/elementwise.h"
 #include "autograd/kernels/isa/elementwise_loops.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {

@@ -2,7 +2,7 @@
 // those of 32, of whose results the low bits are kept.
 #include <type_traits>
 
-#include "autograd/kernels/elementwise_rows.h"
+#include "autograd/kernels/elementwise/elementwise_rows.h"
 #include "autograd/kernels/isa/elementwise_loops.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {

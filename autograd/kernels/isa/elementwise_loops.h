@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "autograd/kernels/dtype.h"
-#include "autograd/kernels/elementwise.h"
+#include "autograd/kernels/elementwise/elementwise.h"
 #include "autograd/kernels/isa/row_io.h"
+#include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 namespace {

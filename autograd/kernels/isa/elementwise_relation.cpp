@@ -2,7 +2,7 @@
 // converts to one without loss; logical functions take them as 0 or 1.
 #include <type_traits>
 
-#include "autograd/kernels/elementwise_rows.h"
+#include "autograd/kernels/elementwise/elementwise_rows.h"
 #include "autograd/kernels/isa/elementwise_loops.h"
 #include "autograd/kernels/isa/elementwise_stored.h"
 

@@ -7,9 +7,9 @@
 // Only for sources in kernels/isa/: everything here has internal linkage, per level.
 #pragma once
 
+#include "autograd/kernels/gemm/q8_0.h"
 #include "autograd/kernels/isa/row_io.h"
 #include "autograd/kernels/isa/simd.h"
-#include "autograd/kernels/q8_0.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 namespace {

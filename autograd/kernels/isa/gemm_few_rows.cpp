@@ -1,4 +1,4 @@
-#include "autograd/kernels/gemm_few_rows.h"
+#include "autograd/kernels/gemm/gemm_few_rows.h"
 
 #include <memory>
 #include <type_traits>

@@ -4,10 +4,10 @@
 // Only for sources in kernels/isa/: everything here has internal linkage, per level.
 #pragma once
 
-#include "autograd/kernels/dtype.h"
 #include "autograd/kernels/isa/matrix_tile.h"
 #include "autograd/kernels/isa/row_io.h"
 #include "autograd/kernels/isa/vector_math.h"
+#include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 namespace {

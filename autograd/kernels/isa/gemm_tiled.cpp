@@ -1,4 +1,4 @@
-#include "autograd/kernels/gemm_tiled.h"
+#include "autograd/kernels/gemm/gemm_tiled.h"
 
 #include <type_traits>
 

@@ -1,4 +1,4 @@
-#include "autograd/kernels/q8_0.h"
+#include "autograd/kernels/gemm/q8_0.h"
 
 #include <type_traits>
 

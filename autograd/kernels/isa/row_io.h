@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "autograd/kernels/dtype.h"
 #include "autograd/kernels/isa/vector_math.h"
+#include "autograd/kernels/machine/dtype.h"
 
 #if defined(__F16C__)
 #include <immintrin.h>

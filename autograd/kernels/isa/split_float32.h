@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "autograd/kernels/dtype.h"
 #include "autograd/kernels/isa/vector_math.h"
+#include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 namespace {

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"  // loops that call libm stay scalar

@@ -13,7 +13,7 @@
 #include <limits>
 #include <new>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 
 namespace tapestry::linalg {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <mutex>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/tensor/error.h"
 
 namespace tapestry {

@@ -3,8 +3,8 @@
 #include <numeric>
 
 #include "autograd/ops/elementwise.h"
-#include "autograd/ops/grouped_linear.h"
 #include "autograd/ops/indexing.h"
+#include "autograd/ops/transformer/grouped_linear.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "autograd/kernels/row_dots.h"
+#include "autograd/kernels/gemm/row_dots.h"
 #include "autograd/ops/linear_gradients.h"
 #include "autograd/ops/map.h"
 #include "autograd/tape/op.h"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "autograd/ops/moe_permute.h"
+#include "autograd/ops/transformer/moe_permute.h"
 #include "autograd/tensor/tensor.h"
 #include "parallel_core/comm/process_group.h"
 #include "parallel_core/tensor_parallel/row_collectives.h"

@@ -1,4 +1,4 @@
-#include "autograd/kernels/attention.h"
+#include "autograd/kernels/attention/attention.h"
 
 #include <limits>
 

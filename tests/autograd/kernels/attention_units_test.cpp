@@ -1,4 +1,4 @@
-#include "autograd/kernels/attention_units.h"
+#include "autograd/kernels/attention/attention_units.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "autograd/kernels/elementwise.h"
+#include "autograd/kernels/elementwise/elementwise.h"
 #include "tests/autograd/kernels/elementwise_testing.h"
 #include "tests/cpu_levels.h"
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "autograd/kernels/elementwise.h"
+#include "autograd/kernels/elementwise/elementwise.h"
 #include "tests/autograd/kernels/elementwise_testing.h"
 #include "tests/cpu_levels.h"
 

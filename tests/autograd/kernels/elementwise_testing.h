@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "autograd/kernels/dtype.h"
+#include "autograd/kernels/machine/dtype.h"
 
 namespace tapestry::kernels {
 

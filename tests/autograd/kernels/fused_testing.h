@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "autograd/kernels/dtype.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/dtype.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "tests/cpu_levels.h"
 
 namespace tapestry::testing {

@@ -1,11 +1,11 @@
-#include "autograd/kernels/gemm_batch.h"
+#include "autograd/kernels/gemm/gemm_batch.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "autograd/kernels/gemm.h"
+#include "autograd/kernels/gemm/gemm.h"
 #include "tests/autograd/kernels/fused_testing.h"
 
 namespace tapestry::kernels {

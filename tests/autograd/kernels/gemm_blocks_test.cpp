@@ -1,10 +1,10 @@
-#include "autograd/kernels/gemm_blocks.h"
+#include "autograd/kernels/gemm/gemm_blocks.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "autograd/kernels/ceil_div.h"
+#include "autograd/kernels/machine/ceil_div.h"
 
 namespace tapestry::kernels {
 namespace {

@@ -1,12 +1,12 @@
-#include "autograd/kernels/gemm_few_rows.h"
+#include "autograd/kernels/gemm/gemm_few_rows.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <vector>
 
-#include "autograd/kernels/gemm.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/gemm/gemm.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "tests/autograd/kernels/gemm_testing.h"
 #include "tests/cpu_levels.h"
 

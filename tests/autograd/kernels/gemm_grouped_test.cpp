@@ -1,4 +1,4 @@
-#include "autograd/kernels/gemm_grouped.h"
+#include "autograd/kernels/gemm/gemm_grouped.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
-#include "autograd/kernels/gemm_choice.h"
-#include "autograd/kernels/gemm_tiled.h"
+#include "autograd/kernels/gemm/gemm_choice.h"
+#include "autograd/kernels/gemm/gemm_tiled.h"
 #include "tests/autograd/kernels/fused_testing.h"
 
 namespace tapestry::kernels {

@@ -1,5 +1,5 @@
 // oneDNN's products called by themselves: which processors gemm() leaves to them is another matter.
-#include "autograd/kernels/gemm_onednn.h"
+#include "autograd/kernels/gemm/gemm_onednn.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/kernels/gemm.h"
+#include "autograd/kernels/gemm/gemm.h"
 #include "tests/autograd/kernels/gemm_testing.h"
 
 // Without OpenMP nothing is sent to oneDNN.

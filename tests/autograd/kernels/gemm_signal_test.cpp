@@ -1,8 +1,8 @@
 // A signal may arrive while a product runs: its handler's frame must land on the thread's stack.
 #include <gtest/gtest.h>
 
-#include "autograd/kernels/gemm.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/gemm/gemm.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "tests/cpu_levels.h"
 
 // The thread sanitizer delivers signals at a time of its own.

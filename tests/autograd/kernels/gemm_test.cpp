@@ -1,4 +1,4 @@
-#include "autograd/kernels/gemm.h"
+#include "autograd/kernels/gemm/gemm.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "tests/autograd/kernels/gemm_testing.h"
 #include "tests/cpu_levels.h"
 

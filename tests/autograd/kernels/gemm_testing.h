@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "autograd/kernels/dtype.h"
-#include "autograd/kernels/gemm_shape.h"
+#include "autograd/kernels/gemm/gemm_shape.h"
+#include "autograd/kernels/machine/dtype.h"
 #include "autograd/kernels/reference.h"
 
 namespace tapestry::kernels::gemm_testing {

@@ -1,4 +1,4 @@
-#include "autograd/kernels/gemm_tiled.h"
+#include "autograd/kernels/gemm/gemm_tiled.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "tests/autograd/kernels/gemm_testing.h"
 #include "tests/cpu_levels.h"
 

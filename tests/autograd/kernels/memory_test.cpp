@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "tests/pages_present.h"
 
 namespace tapestry::kernels {

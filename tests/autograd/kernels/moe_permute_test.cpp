@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "autograd/kernels/scratch.h"
+#include "autograd/kernels/machine/scratch.h"
 #include "tests/autograd/kernels/fused_testing.h"
 
 namespace tapestry::testing {

@@ -1,4 +1,4 @@
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "autograd/kernels/team_state.h"
+#include "autograd/kernels/machine/team_state.h"
 
 namespace tapestry::kernels {
 namespace {

@@ -1,4 +1,4 @@
-#include "autograd/kernels/q8_0.h"
+#include "autograd/kernels/gemm/q8_0.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "autograd/kernels/gemm_q8_0.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/gemm/gemm_q8_0.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "tests/autograd/kernels/gemm_testing.h"
 #include "tests/cpu_levels.h"
 

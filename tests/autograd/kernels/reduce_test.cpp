@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/reference.h"
 #include "tests/autograd/kernels/numbers.h"
 #include "tests/cpu_levels.h"

@@ -1,4 +1,4 @@
-#include "autograd/kernels/rope.h"
+#include "autograd/kernels/attention/rope.h"
 
 #include "fused_testing.h"
 

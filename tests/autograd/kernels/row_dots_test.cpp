@@ -1,4 +1,4 @@
-#include "autograd/kernels/row_dots.h"
+#include "autograd/kernels/gemm/row_dots.h"
 
 #include "fused_testing.h"
 

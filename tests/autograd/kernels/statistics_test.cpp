@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "tests/autograd/kernels/numbers.h"
 #include "tests/cpu_levels.h"
 

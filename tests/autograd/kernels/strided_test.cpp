@@ -1,4 +1,4 @@
-#include "autograd/kernels/strided.h"
+#include "autograd/kernels/elementwise/strided.h"
 
 #include <gtest/gtest.h>
 

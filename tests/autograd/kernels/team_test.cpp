@@ -1,4 +1,4 @@
-#include "autograd/kernels/team.h"
+#include "autograd/kernels/machine/team.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 
 #ifdef _OPENMP
 namespace tapestry::kernels {

@@ -1,14 +1,14 @@
-#include "autograd/ops/attention.h"
+#include "autograd/ops/transformer/attention.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
-#include "autograd/ops/attention_passes.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/reduction.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/ops/transformer/attention_passes.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"

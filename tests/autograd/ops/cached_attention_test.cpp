@@ -1,4 +1,4 @@
-#include "autograd/ops/cached_attention.h"
+#include "autograd/ops/transformer/cached_attention.h"
 
 #include <gtest/gtest.h>
 
@@ -6,12 +6,12 @@
 #include <cstring>
 #include <limits>
 
-#include "autograd/kernels/team.h"
-#include "autograd/ops/attention.h"
+#include "autograd/kernels/machine/team.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/map.h"
 #include "autograd/ops/random.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/ops/transformer/attention.h"
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"

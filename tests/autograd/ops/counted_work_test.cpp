@@ -4,9 +4,9 @@
 #include <functional>
 #include <vector>
 
-#include "autograd/kernels/gemm_grouped.h"
-#include "autograd/kernels/team.h"
-#include "autograd/kernels/work_counter.h"
+#include "autograd/kernels/gemm/gemm_grouped.h"
+#include "autograd/kernels/machine/team.h"
+#include "autograd/kernels/machine/work_counter.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tensor/factory.h"

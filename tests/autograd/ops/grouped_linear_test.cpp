@@ -1,4 +1,4 @@
-#include "autograd/ops/grouped_linear.h"
+#include "autograd/ops/transformer/grouped_linear.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,8 +5,8 @@
 #include <functional>
 #include <string>
 
-#include "autograd/kernels/cpu.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tape/engine.h"
 #include "autograd/tensor/error.h"

@@ -1,4 +1,4 @@
-#include "autograd/ops/moe_permute.h"
+#include "autograd/ops/transformer/moe_permute.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

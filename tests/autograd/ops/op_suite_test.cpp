@@ -9,7 +9,7 @@
 #include <set>
 #include <unordered_set>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/elementwise.h"
 #include "autograd/ops/shape_ops.h"
 #include "autograd/tape/autograd_meta.h"

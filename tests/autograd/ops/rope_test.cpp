@@ -1,4 +1,4 @@
-#include "autograd/ops/rope.h"
+#include "autograd/ops/transformer/rope.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Samples of attention and rotary embedding.
-#include "autograd/ops/attention.h"
-#include "autograd/ops/cached_attention.h"
-#include "autograd/ops/rope.h"
+#include "autograd/ops/transformer/attention.h"
+#include "autograd/ops/transformer/cached_attention.h"
+#include "autograd/ops/transformer/rope.h"
 #include "autograd/tensor/factory.h"
 #include "tests/autograd/ops/op_samples.h"
 

@@ -1,6 +1,6 @@
 #include "autograd/ops/matmul.h"
-#include "autograd/ops/quantized_matrix.h"
 #include "autograd/ops/shape_ops.h"
+#include "autograd/ops/transformer/quantized_matrix.h"
 #include "autograd/tensor/factory.h"
 #include "tests/autograd/ops/op_samples.h"
 

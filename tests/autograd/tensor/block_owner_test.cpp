@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/kernels/team_state.h"
+#include "autograd/kernels/machine/team_state.h"
 #include "autograd/tensor/allocator.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/thread_state.h"

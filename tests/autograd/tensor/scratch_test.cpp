@@ -1,5 +1,5 @@
 // Kernels' working memory comes from the caching allocator and is counted as workspace.
-#include "autograd/kernels/scratch.h"
+#include "autograd/kernels/machine/scratch.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // The program accuracy: its commands, their files, and what it refuses.
 #include <set>
 
+#include "tests/diagnosis/accuracy/made_up_curves.h"
 #include "tests/examples/gpt/run_program.h"
-#include "tests/parallel_core/accuracy/made_up_curves.h"
 
 namespace tapestry {
 namespace {

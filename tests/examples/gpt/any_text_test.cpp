@@ -4,8 +4,8 @@
 
 #include "autograd/io/json.h"
 #include "parallel_core/data/indexed_dataset.h"
-#include "parallel_core/data/utf8.h"
 #include "tests/examples/gpt/run_program.h"
+#include "text/util/utf8.h"
 
 namespace tapestry {
 namespace {

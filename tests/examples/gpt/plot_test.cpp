@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "autograd/io/json.h"
+#include "tests/diagnosis/report/plot/svg_reader.h"
 #include "tests/examples/gpt/run_program.h"
-#include "tests/parallel_core/plot/svg_reader.h"
 
 namespace tapestry {
 namespace {

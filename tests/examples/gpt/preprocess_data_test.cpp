@@ -6,10 +6,10 @@
 #include <cstdlib>
 
 #include "parallel_core/data/indexed_dataset.h"
-#include "parallel_core/data/tokenizer.h"
-#include "parallel_core/data/tokenizer_record.h"
-#include "parallel_core/data/utf8.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
+#include "text/tokenizers/tokenizer.h"
+#include "text/tokenizers/tokenizer_record.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::data {
 namespace {

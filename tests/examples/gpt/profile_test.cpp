@@ -1,6 +1,6 @@
 // Profiles that the program writes.
+#include "tests/diagnosis/profile/trace_checks.h"
 #include "tests/examples/gpt/run_program.h"
-#include "tests/parallel_core/profile/trace_checks.h"
 
 namespace tapestry::profile_test {
 namespace {

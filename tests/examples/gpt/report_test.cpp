@@ -3,9 +3,9 @@
 #include <cstdint>
 
 #include "autograd/io/json.h"
+#include "tests/diagnosis/report/html_reader.h"
+#include "tests/diagnosis/report/plot/svg_reader.h"
 #include "tests/examples/gpt/run_program.h"
-#include "tests/parallel_core/plot/svg_reader.h"
-#include "tests/parallel_core/report/html_reader.h"
 
 namespace tapestry {
 namespace {

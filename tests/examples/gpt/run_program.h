@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "autograd/io/json.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 

@@ -4,7 +4,7 @@
 
 #include "autograd/io/json.h"
 #include "tests/examples/gpt/run_program.h"
-#include "tests/parallel_core/report/event_reader.h"
+#include "tests/parallel_core/tensorboard/event_reader.h"
 
 namespace tapestry {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "autograd/io/json.h"
 #include "autograd/ops/elementwise.h"
+#include "diagnosis/verify/layout_findings.h"
+#include "diagnosis/verify/rounding_spread.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
-#include "parallel_core/verification/layout_findings.h"
-#include "parallel_core/verification/rounding_spread.h"
 #include "tests/examples/gpt/run_program.h"
 
 namespace tapestry {

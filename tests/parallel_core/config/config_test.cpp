@@ -10,7 +10,7 @@
 #include <iterator>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/render.h"
+#include "parallel_core/config/show/render.h"
 #include "tests/message_of.h"
 
 namespace tapestry {

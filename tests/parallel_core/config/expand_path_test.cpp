@@ -1,4 +1,4 @@
-#include "parallel_core/config/expand_path.h"
+#include "parallel_core/config/yaml/expand_path.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/init_configs.h"
-#include "parallel_core/config/render.h"
-#include "parallel_core/config/schema.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "parallel_core/config/schema/schema.h"
+#include "parallel_core/config/show/render.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry::config {
 namespace {

@@ -1,4 +1,4 @@
-#include "parallel_core/config/golden.h"
+#include "parallel_core/config/read/golden.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

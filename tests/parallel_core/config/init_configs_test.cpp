@@ -11,10 +11,10 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/load.h"
-#include "parallel_core/config/render.h"
-#include "parallel_core/config/schema.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "parallel_core/config/read/load.h"
+#include "parallel_core/config/schema/schema.h"
+#include "parallel_core/config/show/render.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

@@ -5,8 +5,8 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/init_configs.h"
-#include "parallel_core/config/render.h"
-#include "parallel_core/config/schema.h"
+#include "parallel_core/config/schema/schema.h"
+#include "parallel_core/config/show/render.h"
 #include "tests/message_of.h"
 
 namespace tapestry {

@@ -1,4 +1,4 @@
-#include "parallel_core/config/read_hf_config.h"
+#include "parallel_core/config/read/read_hf_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 
 #include "autograd/io/json.h"
 #include "parallel_core/config/init_configs.h"
-#include "parallel_core/config/render.h"
+#include "parallel_core/config/show/render.h"
 #include "tests/message_of.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

@@ -1,4 +1,4 @@
-#include "parallel_core/config/schema.h"
+#include "parallel_core/config/schema/schema.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <set>
 #include <sstream>
 
-#include "parallel_core/config/foreign_names.h"
-#include "parallel_core/config/regular_expression.h"
-#include "parallel_core/config/render.h"
+#include "parallel_core/config/read/foreign_names.h"
+#include "parallel_core/config/show/render.h"
+#include "text/util/regular_expression.h"
 
 namespace tapestry::config {
 namespace {

@@ -1,4 +1,4 @@
-#include "parallel_core/config/yaml_diagnosis.h"
+#include "parallel_core/config/yaml/yaml_diagnosis.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,9 +6,9 @@
 #include <set>
 
 #include "parallel_core/config/config.h"
-#include "parallel_core/config/foreign_names.h"
-#include "parallel_core/config/scalar_advice.h"
-#include "parallel_core/config/unknown_names.h"
+#include "parallel_core/config/read/foreign_names.h"
+#include "parallel_core/config/read/scalar_advice.h"
+#include "parallel_core/config/read/unknown_names.h"
 
 namespace tapestry::config {
 namespace {

@@ -8,10 +8,10 @@
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/pipeline_parallel/collect.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/made_up_samples.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace run_test {

@@ -6,11 +6,11 @@
 #include <thread>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/character_tokenizer.h"
 #include "parallel_core/data/indexed_dataset.h"
-#include "parallel_core/data/tokenizer.h"
-#include "parallel_core/data/tokenizer_record.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
+#include "text/tokenizers/character_tokenizer.h"
+#include "text/tokenizers/tokenizer.h"
+#include "text/tokenizers/tokenizer_record.h"
 
 namespace tapestry::data {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "autograd/io/npy.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/checksum.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/prepare.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
+#include "text/util/checksum.h"
 
 namespace tapestry::data {
 namespace document_sources_test {

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "autograd/tensor/error.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry::data {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "autograd/tensor/error.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry::data {
 namespace {

@@ -5,11 +5,11 @@
 
 #include <set>
 
-#include "autograd/kernels/team.h"
+#include "autograd/kernels/machine/team.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/indexed_dataset.h"
-#include "parallel_core/data/tokenizer_record.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
+#include "text/tokenizers/tokenizer_record.h"
 
 namespace tapestry::data {
 namespace {

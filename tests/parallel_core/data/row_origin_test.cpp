@@ -12,7 +12,7 @@
 #include "parallel_core/data/data_source.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/step_dataset.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry::data {
 namespace row_origin_test {

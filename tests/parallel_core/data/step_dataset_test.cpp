@@ -7,7 +7,7 @@
 
 #include "autograd/io/npy.h"
 #include "autograd/tensor/error.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry::data {
 namespace {

@@ -6,8 +6,8 @@
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/manifest.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

@@ -7,10 +7,10 @@
 #include "parallel_core/dist_checkpointing/manifest.h"
 #include "parallel_core/dist_checkpointing/stored_tensors.h"
 #include "parallel_core/dist_checkpointing/training_state_file.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/expert_model.h"
 #include "tests/parallel_core/made_up_samples.h"
 #include "tests/parallel_core/parallel_testing.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

@@ -6,9 +6,9 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "tests/message_of.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/model_families.h"
 #include "tests/parallel_core/transformer/structures.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

@@ -9,8 +9,8 @@
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/hf_names.h"
 #include "tests/message_of.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

@@ -11,9 +11,9 @@
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/pretrain.h"
 #include "tests/message_of.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/model_families.h"
 #include "tests/parallel_core/rank_layouts.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

@@ -5,9 +5,9 @@
 #include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/training/pretrain.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/model_families.h"
 #include "tests/parallel_core/rank_layouts.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

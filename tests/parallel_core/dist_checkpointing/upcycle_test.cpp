@@ -9,10 +9,10 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/tensor_parallel/layers.h"
-#include "parallel_core/training/forward_step.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "parallel_core/training/step/forward_step.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/transformer/moe/mixture_testing.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

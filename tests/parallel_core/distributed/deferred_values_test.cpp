@@ -9,8 +9,8 @@
 #include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/parameter_builder.h"
 #include "parallel_core/training/pretrain.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

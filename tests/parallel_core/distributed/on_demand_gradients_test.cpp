@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "autograd/kernels/elementwise.h"
+#include "autograd/kernels/elementwise/elementwise.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "autograd/kernels/elementwise.h"
+#include "autograd/kernels/elementwise/elementwise.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "autograd/kernels/cpu.h"
-#include "parallel_core/verification/find_fault.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "diagnosis/verify/faults/find_fault.h"
 #include "tests/parallel_core/layouts/layout_testing.h"
 #include "tests/parallel_core/model_families.h"
 

@@ -3,8 +3,8 @@
 
 #include "autograd/ops/loss.h"
 #include "autograd/ops/ops.h"
-#include "parallel_core/training/get_model.h"
-#include "parallel_core/training/run_data.h"
+#include "parallel_core/training/data/run_data.h"
+#include "parallel_core/training/step/get_model.h"
 #include "tests/parallel_core/drill/op_fault.h"
 #include "tests/parallel_core/drill/planted_faults.h"
 

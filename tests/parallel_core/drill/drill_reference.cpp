@@ -4,10 +4,10 @@
 #include <filesystem>
 
 #include "autograd/tensor/rank_context.h"
-#include "parallel_core/config/golden.h"
-#include "parallel_core/data/file.h"
+#include "parallel_core/config/read/golden.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/pretrain.h"
+#include "text/util/file.h"
 
 namespace tapestry::testing {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "parallel_core/verification/verify_layout.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "diagnosis/verify/verify_layout.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry::testing {
 

@@ -3,7 +3,7 @@
 #include "autograd/ops/map.h"
 #include "autograd/tape/grad_mode.h"
 #include "parallel_core/random.h"
-#include "parallel_core/training/get_model.h"
+#include "parallel_core/training/step/get_model.h"
 #include "tests/parallel_core/drill/op_fault.h"
 #include "tests/parallel_core/drill/planted_faults.h"
 

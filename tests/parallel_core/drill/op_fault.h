@@ -6,7 +6,7 @@
 #include <string>
 
 #include "autograd/tape/observer.h"
-#include "parallel_core/verification/find_fault.h"
+#include "diagnosis/verify/faults/find_fault.h"
 
 namespace tapestry::testing {
 

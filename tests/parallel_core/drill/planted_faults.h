@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel_core/verification/find_fault.h"
+#include "diagnosis/verify/faults/find_fault.h"
 #include "tests/parallel_core/drill/drill_reference.h"
 
 namespace tapestry::testing {

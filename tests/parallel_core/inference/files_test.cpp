@@ -7,7 +7,7 @@
 #include "parallel_core/inference/generation_config.h"
 #include "parallel_core/inference/prompt_lines.h"
 #include "tests/message_of.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

@@ -5,13 +5,13 @@
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
-#include "parallel_core/config/render.h"
+#include "parallel_core/config/show/render.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/inference/generation.h"
 #include "parallel_core/inference/log_likelihood.h"
 #include "tests/message_of.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/data/huggingface/huggingface_tokenizer.h"
+#include "text/tokenizers/huggingface/huggingface_tokenizer.h"
 
 namespace tapestry {
 namespace {

@@ -1,4 +1,4 @@
-#include "parallel_core/verification/expert_choices.h"
+#include "diagnosis/verify/expert_choices.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "parallel_core/verification/layout_findings.h"
+#include "diagnosis/verify/layout_findings.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
-#include "parallel_core/verification/zero_gradient.h"
+#include "diagnosis/verify/zero_gradient.h"
 #include "tests/message_of.h"
 #include "tests/parallel_core/layouts/layout_testing.h"
 

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "autograd/tensor/error.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/layouts/layout_table.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

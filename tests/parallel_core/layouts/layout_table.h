@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel_core/verification/verify_layout.h"
+#include "diagnosis/verify/verify_layout.h"
 
 namespace tapestry::testing {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "parallel_core/verification/verify_layout.h"
+#include "diagnosis/verify/verify_layout.h"
 #include "tests/parallel_core/made_up_samples.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"

@@ -1,4 +1,4 @@
-#include "parallel_core/verification/layout_text.h"
+#include "diagnosis/verify/layout_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "parallel_core/verification/rounding_spread.h"
+#include "diagnosis/verify/rounding_spread.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "autograd/kernels/work_counter.h"
+#include "autograd/kernels/machine/work_counter.h"
 #include "autograd/tape/leaf_state.h"
 #include "autograd/tensor/rank_context.h"
 #include "parallel_core/distributed/distributed_data_parallel.h"

@@ -7,7 +7,7 @@
 
 #include "autograd/tensor/error.h"
 #include "tests/message_of.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

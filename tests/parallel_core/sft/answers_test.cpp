@@ -5,7 +5,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/sft/encode_example.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry::sft {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "autograd/tensor/error.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry::sft {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/sft/row_order.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry::sft {
 namespace {

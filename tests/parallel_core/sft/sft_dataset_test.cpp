@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "autograd/io/json.h"
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/document_sources.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry::sft {
 namespace {

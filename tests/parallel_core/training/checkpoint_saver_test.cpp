@@ -1,6 +1,6 @@
 // Which checkpoint is the best one: never one that is not on disk, and there is always the one
 // before until then.
-#include "parallel_core/training/checkpoint_saver.h"
+#include "parallel_core/training/checkpoints/checkpoint_saver.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 
 #include "autograd/io/json.h"
 #include "parallel_core/parallel_state.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace checkpoint_saver_test {

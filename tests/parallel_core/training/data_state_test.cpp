@@ -1,11 +1,11 @@
-#include "parallel_core/training/data_state.h"
+#include "parallel_core/training/data/data_state.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace data_state_test {

@@ -1,4 +1,4 @@
-#include "parallel_core/training/divergence.h"
+#include "parallel_core/training/watch/divergence.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

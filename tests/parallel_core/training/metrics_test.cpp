@@ -1,4 +1,4 @@
-#include "parallel_core/training/metrics.h"
+#include "parallel_core/training/step/metrics.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "autograd/io/atomic_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

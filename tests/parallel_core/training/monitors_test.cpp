@@ -8,17 +8,17 @@
 
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
-#include "parallel_core/training/checkpoint_health.h"
-#include "parallel_core/training/norm_spikes.h"
-#include "parallel_core/training/norm_watch.h"
-#include "parallel_core/training/static_log.h"
-#include "parallel_core/training/step_monitor.h"
-#include "parallel_core/training/token_tables.h"
-#include "parallel_core/training/trainer_state.h"
+#include "parallel_core/training/step/norm_spikes.h"
+#include "parallel_core/training/step/trainer_state.h"
+#include "parallel_core/training/watch/checkpoint_health.h"
+#include "parallel_core/training/watch/norm_watch.h"
+#include "parallel_core/training/watch/static_log.h"
+#include "parallel_core/training/watch/step_monitor.h"
+#include "parallel_core/training/watch/token_tables.h"
 #include "tests/message_of.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

@@ -1,4 +1,4 @@
-#include "parallel_core/training/output_folder.h"
+#include "parallel_core/training/files/output_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/comm/thread_ranks.h"
-#include "tests/parallel_core/data/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace output_folder_test {

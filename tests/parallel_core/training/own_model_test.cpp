@@ -7,15 +7,15 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "diagnosis/verify/verify_layout.h"
 #include "nn/layers/linear.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/inference/generation.h"
 #include "parallel_core/transformer/gpt_model.h"
-#include "parallel_core/verification/verify_layout.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/made_up_samples.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

@@ -1,4 +1,4 @@
-#include "parallel_core/training/progress.h"
+#include "parallel_core/training/watch/progress.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "parallel_core/training/run_data.h"
+#include "parallel_core/training/data/run_data.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/data/step_dataset.h"
 #include "parallel_core/parallel_state.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace run_data_test {

@@ -1,13 +1,13 @@
 // Rows of examples in a training step: what gradients come from.
-#include "parallel_core/training/sft_run_data.h"
+#include "parallel_core/training/data/sft_run_data.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "parallel_core/parallel_state.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry::sft_run_data_test {
 namespace {

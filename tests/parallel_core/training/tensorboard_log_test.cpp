@@ -1,13 +1,13 @@
-#include "parallel_core/training/tensorboard_log.h"
+#include "parallel_core/training/watch/tensorboard_log.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "tests/parallel_core/data/temp_dir.h"
-#include "tests/parallel_core/report/event_reader.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/parallel_core/tensorboard/event_reader.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace tensorboard_log_test {

@@ -1,4 +1,4 @@
-#include "parallel_core/training/terminal.h"
+#include "parallel_core/training/log/terminal.h"
 
 #include <gtest/gtest.h>
 

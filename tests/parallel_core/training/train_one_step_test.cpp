@@ -1,4 +1,4 @@
-#include "parallel_core/training/train_one_step.h"
+#include "parallel_core/training/step/train_one_step.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

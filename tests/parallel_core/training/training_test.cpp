@@ -9,8 +9,8 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
 #include "parallel_core/parallel_state.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

@@ -9,8 +9,8 @@
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/indexed_dataset.h"
 #include "parallel_core/parallel_state.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace which_data_test {

@@ -1,7 +1,7 @@
 // Dropout depends on seed, step, sample and place alone, not on how the work is cut.
 #include <gtest/gtest.h>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/tape/checkpoint.h"
 #include "autograd/tensor/error.h"
 #include "parallel_core/random.h"

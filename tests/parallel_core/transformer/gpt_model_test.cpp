@@ -6,7 +6,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/dist_checkpointing/logical_state.h"
-#include "parallel_core/training/memory_estimate.h"
+#include "parallel_core/estimates/memory_estimate.h"
 #include "tests/parallel_core/small_model.h"
 #include "tests/parallel_core/transformer/plain_model.h"
 #include "tests/parallel_core/transformer/structures.h"

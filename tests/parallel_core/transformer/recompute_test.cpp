@@ -6,7 +6,7 @@
 
 #include "autograd/tape/engine.h"
 #include "autograd/tensor/rank_context.h"
-#include "parallel_core/training/recompute_estimate.h"
+#include "parallel_core/estimates/recompute_estimate.h"
 #include "parallel_core/transformer/activation_recorder.h"
 #include "tests/parallel_core/model_run.h"
 #include "tests/parallel_core/parallel_testing.h"

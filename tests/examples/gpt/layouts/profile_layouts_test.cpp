@@ -1,6 +1,6 @@
 // A profile of ranks that are processes.
+#include "tests/diagnosis/profile/trace_checks.h"
 #include "tests/examples/gpt/run_program.h"
-#include "tests/parallel_core/profile/trace_checks.h"
 
 namespace tapestry {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/layouts/layout_table.h"
+#include "tests/temp_dir.h"
 
 namespace {
 

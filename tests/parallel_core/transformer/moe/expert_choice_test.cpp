@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "autograd/kernels/parallel_for.h"
+#include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/ops/random.h"
 #include "autograd/tensor/error.h"
 #include "tests/parallel_core/transformer/moe/router_testing.h"

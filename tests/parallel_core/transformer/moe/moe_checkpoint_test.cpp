@@ -12,9 +12,9 @@
 #include "parallel_core/dist_checkpointing/training_state_file.h"
 #include "parallel_core/hf_names.h"
 #include "parallel_core/pipeline_parallel/collect.h"
-#include "tests/parallel_core/data/temp_dir.h"
 #include "tests/parallel_core/parallel_testing.h"
 #include "tests/parallel_core/transformer/moe/mixture_testing.h"
+#include "tests/temp_dir.h"
 
 namespace tapestry {
 namespace {

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "autograd/io/json.h"
-#include "parallel_core/training/expert_log.h"
-#include "parallel_core/training/memory_estimate.h"
-#include "parallel_core/training/metrics.h"
+#include "parallel_core/estimates/memory_estimate.h"
+#include "parallel_core/training/step/metrics.h"
+#include "parallel_core/training/watch/expert_log.h"
 #include "tests/parallel_core/transformer/moe/mixture_testing.h"
 
 namespace tapestry {

@@ -1,0 +1,126 @@
+#include "autograd/kernels/attention/attention.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+
+#include "autograd/kernels/attention/attention_units.h"
+#include "autograd/kernels/gemm/gemm_tiled.h"
+#include "autograd/kernels/machine/cpu.h"
+#include "autograd/kernels/machine/parallel_for.h"
+#include "autograd/kernels/machine/scratch.h"
+#include "autograd/kernels/machine/work_counter.h"
+
+namespace tapestry::kernels {
+
+// bfloat16 at the level kAvx512Bf16, where it is multiplied in pairs, everything else at the
+// others.
+TAPESTRY_DECLARE_PER_ISA_AND_PAIRS(void attention_forward_rows(const AttentionForward& call,
+                                                               const AttentionRows& rows,
+                                                               void* scratch);
+                                   void attention_backward_part(const AttentionBackward& call,
+                                                                const AttentionPart& part,
+                                                                void* scratch))
+
+namespace {
+
+bool multiplies_pairs(DType dtype) { return dtype == kBFloat16 && has_bfloat16_pairs(); }
+
+/// The call with the totals of its shape filled in, as the loops want them.
+template <class Call>
+Call with_totals(Call call) {
+  AttentionShape& shape = call.shape;
+  const auto fill = [](int64_t& total, int64_t size) { total = total == 0 ? size : total; };
+  fill(shape.total_heads, shape.heads);
+  fill(shape.total_rows, shape.q_len);
+  fill(shape.total_cols, shape.kv_len);
+  return call;
+}
+
+[[maybe_unused]] bool shape_fits(DType dtype, const AttentionShape& s) {
+  return is_floating(dtype) && s.groups > 0 && s.heads % s.groups == 0 && s.dropout_p >= 0 &&
+         s.dropout_p < 1;
+}
+
+[[maybe_unused]] bool documents_fit(const AttentionDocuments& documents, const AttentionShape& s) {
+  return documents.start == nullptr || (s.causal && s.q_offset >= 0);
+}
+
+/// The keys that query `row` may look at, as far as causality, window and documents say; what a
+/// mask hides counts as seen.
+int64_t seen_keys(const AttentionShape& s, const int32_t* starts, int64_t row) {
+  const int64_t position = row + s.q_offset;
+  const int64_t end = s.causal ? std::min(position + 1, s.kv_len) : s.kv_len;
+  int64_t begin = s.window_left < 0 ? 0 : std::max<int64_t>(position - s.window_left, 0);
+  if (starts != nullptr) {
+    begin = std::max<int64_t>(begin, starts[position]);
+  }
+  return std::max<int64_t>(end - begin, 0);
+}
+
+/// FLOPs of the two products of forward.
+template <class Call>
+double forward_flops(const Call& call) {
+  const AttentionShape& s = call.shape;
+  const bool has_documents = call.documents.start != nullptr;
+  double pairs = 0;
+  for (int64_t b = 0; b < (has_documents ? s.batch : 1); ++b) {
+    const int32_t* starts =
+        has_documents ? call.documents.start + b * call.documents.batch : nullptr;
+    for (int64_t row = 0; row < s.q_len; ++row) {
+      pairs += static_cast<double>(seen_keys(s, starts, row));
+    }
+  }
+  const auto samples = static_cast<double>(has_documents ? 1 : s.batch);
+  return 4.0 * samples * static_cast<double>(s.heads * s.head_dim) * pairs;
+}
+
+/// Calls body(unit, scratch) for units 0 .. n-1, each by the thread that is free: they differ much
+/// in work, and no result depends on who does which.
+template <class Body>
+void for_units(int64_t n, int64_t scratch_bytes, const Body& body) {
+  std::atomic<int64_t> next{0};
+  parallel_for(std::min<int64_t>(n, num_threads()), 1, [&](int64_t /*begin*/, int64_t /*end*/) {
+    const Scratch scratch(scratch_bytes);
+    for (int64_t unit = next++; unit < n; unit = next++) {
+      body(unit, scratch.get());
+    }
+  });
+}
+
+}  // namespace
+
+void attention(const AttentionForward& wanted) {
+  const AttentionForward call = with_totals(wanted);
+  const AttentionShape& shape = call.shape;
+  if (shape.batch == 0 || shape.heads == 0) {
+    return;
+  }
+  assert(shape_fits(call.dtype, shape) && documents_fit(call.documents, shape));
+  const CountedWork work(forward_flops(call));
+  const auto run = TAPESTRY_DISPATCH_PAIRS(multiplies_pairs(call.dtype), attention_forward_rows);
+  const AttentionForwardUnits units(shape, num_threads());
+  const int64_t bytes =
+      attention_forward_scratch(shape.head_dim) * size_of(compute_dtype(call.dtype));
+  for_units(units.count(), bytes,
+            [&](int64_t unit, void* scratch) { run(call, units[unit], scratch); });
+}
+
+void attention_backward(const AttentionBackward& wanted) {
+  const AttentionBackward call = with_totals(wanted);
+  const AttentionShape& shape = call.shape;
+  if (shape.batch == 0 || shape.heads == 0) {
+    return;
+  }
+  assert(shape_fits(call.dtype, shape) && documents_fit(call.documents, shape));
+  // Those of dq, dk, dv and of the probabilities' gradient.
+  const CountedWork work(2 * forward_flops(call));
+  const auto run = TAPESTRY_DISPATCH_PAIRS(multiplies_pairs(call.dtype), attention_backward_part);
+  const AttentionBackwardUnits units(shape, num_threads(), call.documents);
+  const int64_t bytes = attention_backward_scratch(shape.head_dim, units.most_keys()) *
+                        size_of(compute_dtype(call.dtype));
+  for_units(units.count(), bytes,
+            [&](int64_t unit, void* scratch) { run(call, units[unit], scratch); });
+}
+
+}  // namespace tapestry::kernels

@@ -1,0 +1,145 @@
+// Scaled dot-product attention in blocks with an online softmax: the S x T
+// matrix of scores is never in memory. Source: Dao et al. 2022,
+// arXiv:2205.14135; the order of loops is that of Dao 2023, arXiv:2307.08691.
+//
+// q [B,H,S,D]; k, v [B,G,T,D], G divides H and query head h looks at group h /
+// (H / G), so K and V are never repeated. Elements along D are contiguous, the
+// other strides are free (in elements). One floating dtype for all; for float16
+// and bfloat16 sums and softmax are in float32, and outputs are rounded once.
+// At the levels from kAvx512Bf16 on, bfloat16 is multiplied as such: there the
+// probabilities and the gradients of the scores are also rounded to it, as
+// factors of products, and factors below 2^-126 count as 0. Results do not
+// depend on the number of threads.
+#pragma once
+
+#include <cstdint>
+
+#include "autograd/kernels/machine/dtype.h"
+
+namespace tapestry::kernels {
+
+/// Query i of the call has position i + q_offset, key j has position j. Query i
+/// sees key j if
+///   (not causal or j <= i + q_offset) and (window_left < 0 or j >= i +
+///   q_offset - window_left)
+/// and the mask, where there is one, is true.
+///
+/// Dropout keeps the probability of (sample b, head h, query i, key j) and
+/// divides it by 1 - dropout_p, or makes it 0; the kept ones are those of
+/// bernoulli(philox.h) with that probability, seed rng_seed, and
+///   stream rng_stream,        index ((B_ * H_ + H') * S_ + S') * T_ + j   if
+///   sample_streams is null stream sample_streams[b], index (          H'  * S_
+///   + S') * T_ + j   otherwise
+/// with B_ = sample_offset + b, H' = head_offset + h, H_ = total_heads, S' =
+/// q_offset + i, S_ = total_rows, T_ = total_cols (each total: 0 stands for the
+/// size in the call). So a mask is a function of places in the logical tensor
+/// alone, however it is cut among ranks, blocks and threads.
+struct AttentionShape {
+  int64_t batch = 0;
+  int64_t heads = 0;
+  int64_t groups = 0;
+  int64_t q_len = 0;
+  int64_t kv_len = 0;
+  int64_t head_dim = 0;
+  bool causal = false;
+  int64_t window_left = -1;  // below 0: no window
+  int64_t q_offset = 0;
+  double scale = 1.0;  // of the scores, usually 1 / sqrt(D)
+
+  double dropout_p = 0.0;  // 0 <= p < 1
+  uint64_t rng_seed = 0;
+  uint64_t rng_stream = 0;
+  const uint64_t* sample_streams = nullptr;  // [batch]
+  int64_t sample_offset = 0;
+  int64_t head_offset = 0;
+  int64_t total_heads = 0;
+  int64_t total_rows = 0;
+  int64_t total_cols = 0;
+};
+
+/// Elements from one sample, head (or group) and row to the next.
+struct AttentionStrides {
+  int64_t batch = 0;
+  int64_t head = 0;
+  int64_t row = 0;
+};
+
+/// An array [B,H,S,D] or [B,G,T,D] that a call reads, or writes.
+struct AttentionInput {
+  const void* data = nullptr;
+  AttentionStrides strides;
+};
+struct AttentionOutput {
+  void* data = nullptr;
+  AttentionStrides strides;
+};
+
+/// Which keys may be looked at: [B,H,S,T], true where a query may, with
+/// neighbouring keys side by side. A stride of 0 repeats: with one along heads
+/// and rows, this is a mask of padded keys [B,T]. Blocks of keys that it hides
+/// whole are left out. Null: all.
+struct AttentionMask {
+  const bool* data = nullptr;
+  AttentionStrides strides;
+};
+
+/// Documents that share a row of tokens and may not see each other: query i of a sample sees no key
+/// before start[sample * batch + i + q_offset], the first one of its document. Along a row the
+/// starts do not decrease, and none lies behind its own position. Only with `causal` and a q_offset
+/// of at least 0. What documents hide is not computed. Null: all is one document.
+struct AttentionDocuments {
+  const int32_t* start = nullptr;
+  int64_t batch = 0;
+};
+
+/// out [B,H,S,D] = dropout(softmax(scale q k^T + bias + mask)) v; lse [B,H,S],
+/// contiguous, float32 (float64 where dtype is float64) = logsumexp of the
+/// visible scores. A query without a visible key gives out 0 and lse -inf. out
+/// may overlap no input.
+///
+/// The bias, where there are `slopes`, one of each head, is slopes[head] (j - i - q_offset) for
+/// query i and key j; scale must not be 0 then.
+struct AttentionForward {
+  DType dtype = kFloat32;
+  AttentionShape shape;
+  AttentionInput q;
+  AttentionInput k;
+  AttentionInput v;
+  AttentionMask mask = {};
+  AttentionDocuments documents = {};
+  const double* slopes = nullptr;
+  AttentionOutput out;
+  void* lse = nullptr;
+};
+void attention(const AttentionForward& wanted);
+
+/// Writes dq, dk and dv, all three, from dout and what `attention` returned;
+/// the probabilities are computed again. With P the probabilities, M the
+/// dropout factors (0 or 1 / (1 - p)) and delta_i = dout_i . out_i:
+///   dv = (P M)^T dout, dS = P (M (dout v^T) - delta), dq = scale dS k, dk =
+///   scale dS^T q.
+/// dk and dv sum over the query heads of their group. The outputs may overlap
+/// no input.
+struct AttentionBackward {
+  DType dtype = kFloat32;
+  AttentionShape shape;
+  AttentionInput q;
+  AttentionInput k;
+  AttentionInput v;
+  AttentionMask mask = {};
+  AttentionDocuments documents = {};
+  const double* slopes = nullptr;
+  AttentionInput out;
+  AttentionInput dout;
+  const void* lse = nullptr;
+  AttentionOutput dq;
+  AttentionOutput dk;
+  AttentionOutput dv;
+  /// dk and dv are float32 (float64 where dtype is float64) and are added to,
+  /// which is how the queries of several calls share keys without rounding in
+  /// between.
+  bool add_dkv = false;
+};
+void attention_backward(const AttentionBackward& wanted);
+
+}  // namespace tapestry::kernels

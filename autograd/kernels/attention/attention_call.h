@@ -1,0 +1,67 @@
+// Parts of a call, as attention.cpp hands them to the loops of isa/attention_forward.cpp and
+// isa/attention_backward.cpp.
+#pragma once
+
+#include "autograd/kernels/attention/attention.h"
+
+namespace tapestry::kernels {
+
+/// A part of the forward pass: neighbouring queries of one head. q_begin is a multiple of
+/// kAttentionBlock, and there are at most kAttentionChunk queries.
+struct AttentionRows {
+  int64_t sample;
+  int64_t head;
+  int64_t q_begin;
+  int64_t q_end;
+};
+
+/// A part of the backward pass: query heads of one group, some queries and some keys, which are cut
+/// into blocks from the first of each on. dq is complete if all keys that the queries see are in
+/// the part, dk and dv if all queries that see the keys, and all heads of the group, are.
+struct AttentionPart {
+  int64_t sample;
+  int64_t group;
+  int64_t head_begin;
+  int64_t head_end;
+  int64_t q_begin;
+  int64_t q_end;
+  int64_t k_begin;
+  int64_t k_end;
+  bool want_dq;
+  bool want_dkv;
+};
+
+/// Queries and keys per block: the operands of a product of two blocks stay in the first-level
+/// cache.
+inline constexpr int64_t kAttentionBlock = 64;
+
+/// Blocks of queries that pass over the keys together, so that a block of keys is read, converted
+/// and packed once for all of them. What is kept for them stays in the second-level cache.
+inline constexpr int64_t kAttentionBlocks = 4;
+inline constexpr int64_t kAttentionChunk = kAttentionBlocks * kAttentionBlock;
+
+/// Channels as the working memory holds them: a whole number of the widest vectors.
+inline constexpr int64_t attention_padded(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
+/// Elements of compute type that one thread needs: `blocks` blocks of queries with their operands
+/// and sums, and the matrices of scores, factors and packed probabilities. No operand has more
+/// than a block of rows padded to 32 channels.
+inline constexpr int64_t attention_scratch(int64_t head_dim,
+                                           int64_t blocks,
+                                           int64_t operands_per_block,
+                                           int64_t operands,
+                                           int64_t score_matrices) {
+  constexpr int64_t kB = kAttentionBlock;
+  return kB * ((head_dim + 31) / 32 * 32 * (blocks * operands_per_block + operands) +
+               kB * score_matrices + 3 * (blocks + 1));
+}
+inline constexpr int64_t attention_forward_scratch(int64_t head_dim) {
+  return attention_scratch(head_dim, kAttentionBlocks, 2, 3, 3);
+}
+inline constexpr int64_t attention_backward_scratch(int64_t head_dim, int64_t keys) {
+  constexpr int64_t kB = kAttentionBlock;
+  return attention_scratch(head_dim, kAttentionBlocks, 5, 4, 6) +
+         2 * attention_padded(head_dim) * ((keys + kB - 1) / kB * kB);
+}
+
+}  // namespace tapestry::kernels

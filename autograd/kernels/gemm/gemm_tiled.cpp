@@ -1,0 +1,232 @@
+#include "autograd/kernels/gemm/gemm_tiled.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <new>
+
+#include "autograd/kernels/machine/ceil_div.h"
+#include "autograd/kernels/machine/parallel_for.h"
+#include "autograd/kernels/machine/scratch.h"
+
+namespace tapestry::kernels {
+
+namespace {
+
+/// Rows of A and C that one pass over the panels of B serves: enough to make their packing cheap,
+/// few enough that these rows stay in the last-level cache.
+constexpr int64_t kMaxRows = 2048;
+constexpr int64_t kMaxPackedRows = 1024;
+
+/// Multiplications below which a thread more costs more than it gains.
+constexpr int64_t kLeastShare = int64_t{1} << 18;
+
+/// Rows of a thread from which on copying all of B for them is cheap, and how much of it is copied:
+/// it stays in the second-level cache.
+constexpr int64_t kLeastRows = 96;
+constexpr int64_t kMostPacked = 1 << 20;
+
+/// The size of the parts when n is cut into equal ones of at most `most`, in whole units.
+int64_t even_part(int64_t n, int64_t most, int64_t unit) {
+  return ceil_div(ceil_div(n, ceil_div(n, most)), unit) * unit;
+}
+
+int64_t packed_bytes(const TiledProduct& product, int64_t items) {
+  const int64_t columns = TAPESTRY_DISPATCH(tile_columns)();
+  return items * ceil_div(product.n, columns) * columns * size_of(kFloat32);
+}
+
+const char* offset(const void* x, DType dtype, int64_t elements) {
+  return static_cast<const char*>(x) + elements * size_of(dtype);
+}
+
+/// What the shares of threads follow from.
+struct Work {
+  int64_t items;   // of the sum
+  int64_t tiles;   // of rows of A
+  int64_t packed;  // of them, copied before they are multiplied
+  int64_t team;
+};
+
+/// The columns are divided: threads take panels of B, and all rows of A pass over each.
+void multiply_by_panels(const TiledProduct& product, const Work& work, int64_t least) {
+  const int64_t tile_work = TAPESTRY_DISPATCH(tile_rows)() * product.k;
+  parallel_for(work.packed, std::max<int64_t>(1, kGrainSize / tile_work),
+               [&](int64_t begin, int64_t end) {
+                 TAPESTRY_DISPATCH_PAIRS(product.pairs, pack_tiles)(product, begin, end);
+               });
+  const int64_t columns = TAPESTRY_DISPATCH(tile_columns)();
+  const int64_t units = work.tiles * ceil_div(product.n, columns);
+  const int64_t panel_units = TAPESTRY_DISPATCH(panel_vectors)() * work.tiles;
+  const int64_t team = work.team;
+  std::atomic<int64_t> taken = 0;
+  parallel_for(team, 1, [&](int64_t first, int64_t last) {
+    const Scratch panel(TAPESTRY_DISPATCH(panel_bytes)(product.m, product.n, work.items));
+    const bool alone = last - first == team;
+    int64_t begin = taken;
+    while (begin < units) {
+      // Ever smaller shares for whoever is free, so that a core that others slow down gets fewer. A
+      // panel in two shares is packed twice: that pays only near the end.
+      const int64_t left = units - begin;
+      int64_t share = alone ? left : std::clamp(left / (2 * team), std::min(least, left), left);
+      if (share > panel_units && share < left) {
+        share -= share % panel_units;
+      }
+      if (taken.compare_exchange_weak(begin, begin + share)) {
+        TAPESTRY_DISPATCH_PAIRS(product.pairs, multiply_share)
+        (product, begin, begin + share, panel.get());
+        begin = taken;
+      }
+    }
+  });
+}
+
+/// The rows of one thread, of which others take some when they are done with their own.
+struct alignas(64) RowsOfThread {
+  std::atomic<int64_t> next;  // tile
+  int64_t end;
+};
+
+/// The rows are divided, as other loops divide them: what a thread has written before and will read
+/// next is in its own cache. Each copies all of B.
+void multiply_by_rows(const TiledProduct& product, const Work& work) {
+  const int64_t team = work.team;
+  const Scratch memory(team * static_cast<int64_t>(sizeof(RowsOfThread)));
+  auto* rows = static_cast<RowsOfThread*>(memory.get());
+  for (int64_t i = 0; i < team; ++i) {
+    new (rows + i) RowsOfThread{work.tiles * i / team, work.tiles * (i + 1) / team};
+  }
+  constexpr int64_t kLeastTiles = 4;
+  parallel_for(team, 1, [&](int64_t first, int64_t) {
+    Scratch panels;
+    for (int64_t i = 0; i < team; ++i) {
+      RowsOfThread& own = rows[(first + i) % team];
+      int64_t begin = own.next;
+      while (begin < own.end) {
+        const int64_t left = own.end - begin;
+        const int64_t share = std::clamp(left / 2, std::min(kLeastTiles, left), left);
+        if (!own.next.compare_exchange_weak(begin, begin + share)) {
+          continue;
+        }
+        if (panels.get() == nullptr) {
+          panels = Scratch(packed_bytes(product, work.items));
+          TAPESTRY_DISPATCH_PAIRS(product.pairs, pack_all_panels)(product, panels.get());
+        }
+        const int64_t end = begin + share;
+        if (end > product.first_packed) {
+          TAPESTRY_DISPATCH_PAIRS(product.pairs, pack_tiles)
+          (product, std::max<int64_t>(0, begin - product.first_packed), end - product.first_packed);
+        }
+        TAPESTRY_DISPATCH_PAIRS(product.pairs, multiply_tiles)(product, begin, end, panels.get());
+        begin = own.next;
+      }
+    }
+  });
+}
+
+void run(const TiledProduct& given) {
+  TiledProduct product = given;
+  const int64_t per_item = product.pairs ? 2 : 1;
+  Work work{};
+  work.items = ceil_div(product.k, per_item);
+  const int64_t rows = TAPESTRY_DISPATCH(tile_rows)();
+  work.tiles = ceil_div(product.m, rows);
+  const bool converted = product.dtype != kFloat32 && !product.pairs;
+  const bool in_place =
+      !product.trans_a && !converted && product.k % per_item == 0 && product.lda % per_item == 0;
+  product.first_packed = in_place ? product.m / rows : 0;
+  work.packed = work.tiles - product.first_packed;
+  const Scratch left(std::max<int64_t>(1, work.packed) * work.items * rows * size_of(kFloat32));
+  product.packed_a = left.get();
+  const int64_t columns = TAPESTRY_DISPATCH(tile_columns)();
+  const int64_t units = work.tiles * ceil_div(product.n, columns);
+  const int64_t unit_work = rows * product.k * columns;
+  const int64_t least =
+      std::max(std::max<int64_t>(1, kLeastShare / unit_work), units / (16 * num_threads()));
+  work.team = std::clamp<int64_t>(units / least, 1, num_threads());
+  if (work.team > 1 && product.m / work.team >= kLeastRows &&
+      packed_bytes(product, work.items) <= kMostPacked) {
+    multiply_by_rows(product, work);
+  } else {
+    multiply_by_panels(product, work, least);
+  }
+}
+
+}  // namespace
+
+bool has_tiled_gemm(DType dtype) {
+  return dtype == kFloat32 ||
+         ((dtype == kBFloat16 || dtype == kFloat16) && cpu_level() >= CpuLevel::kAvx2);
+}
+
+bool has_bfloat16_pairs() { return cpu_level() >= CpuLevel::kAvx512Bf16; }
+
+bool prefers_bfloat16_pairs() {
+#if defined(__x86_64__)
+  // Multiply-adds of both kinds on registers alone, in GFLOP/s: Zen 5 does 985 in pairs and 499 in
+  // float32; one core of an Emerald Rapids, whose way to do that work is AMX, 85 and 175.
+  static const bool slow_pairs = [] {
+    __builtin_cpu_init();
+    // NOLINTNEXTLINE(readability-implicit-bool-conversion): GCC's gives int, Clang's bool
+    return __builtin_cpu_is("intel") != 0;
+  }();
+  return !slow_pairs && has_bfloat16_pairs();
+#else
+  return false;
+#endif
+}
+
+void tiled_gemm(const GemmShape& s, const void* a, const void* b, void* c) {
+  tiled_gemm(s, a, b, c, s.dtype == kBFloat16 && prefers_bfloat16_pairs());
+}
+
+void tiled_gemm(const GemmShape& s, const void* a, const void* b, void* c, bool pairs) {
+  assert(has_tiled_gemm(s.dtype));
+  assert(!pairs || (s.dtype == kBFloat16 && has_bfloat16_pairs()));
+  assert(s.m > 0 && s.n > 0 && s.k > 0);
+  const int64_t per_item = pairs ? 2 : 1;
+  const bool packs_a = s.trans_a || (s.dtype != kFloat32 && !pairs);
+  const int64_t block_k = even_part(s.k, kMaxDepth * per_item, per_item);
+  const int64_t block_m =
+      even_part(s.m, packs_a ? kMaxPackedRows : kMaxRows, TAPESTRY_DISPATCH(tile_rows)());
+  // A C of 16 bits cannot take sums between the blocks of k.
+  const bool beside = s.c_dtype != kFloat32 && block_k < s.k;
+  const Scratch sums =
+      beside ? Scratch(std::min(block_m, s.m) * s.n * size_of(kFloat32)) : Scratch();
+  for (int64_t i = 0; i < s.m; i += block_m) {
+    for (int64_t p = 0; p < s.k; p += block_k) {
+      const bool first = p == 0;
+      const bool last = p + block_k >= s.k;
+      TiledProduct product{};
+      product.dtype = s.dtype;
+      product.c_dtype = s.c_dtype;
+      product.pairs = pairs;
+      product.trans_a = s.trans_a;
+      product.trans_b = s.trans_b;
+      product.m = std::min(block_m, s.m - i);
+      product.n = s.n;
+      product.k = std::min(block_k, s.k - p);
+      product.a = offset(a, s.dtype, s.trans_a ? p * s.lda + i : i * s.lda + p);
+      product.lda = s.lda;
+      product.b = offset(b, s.dtype, s.trans_b ? p : p * s.ldb);
+      product.ldb = s.ldb;
+      product.c = const_cast<char*>(offset(c, s.c_dtype, i * s.ldc));
+      product.ldc = s.ldc;
+      product.alpha = static_cast<float>(s.alpha);
+      product.beta = first ? static_cast<float>(s.beta) : 1.0F;
+      if (beside && last) {
+        product.addend = static_cast<const float*>(sums.get());
+        product.beta = static_cast<float>(s.beta);
+      } else if (beside) {
+        product.c_dtype = kFloat32;
+        product.c = sums.get();
+        product.ldc = s.n;
+        product.alpha = 1;
+        product.beta = first ? 0.0F : 1.0F;
+      }
+      run(product);
+    }
+  }
+}
+
+}  // namespace tapestry::kernels

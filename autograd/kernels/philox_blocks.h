@@ -1,0 +1,21 @@
+// Random numbers for the loops of other sources in kernels/isa/.
+#pragma once
+
+#include <cstdint>
+
+#include "autograd/kernels/machine/cpu.h"
+
+namespace tapestry::kernels {
+
+/// words[0 .. 4 count): the Philox blocks first_block, first_block + 1, ... of a stream.
+TAPESTRY_DECLARE_PER_ISA(void philox_blocks(
+    uint64_t seed, uint64_t stream, uint64_t first_block, int64_t count, uint32_t* words))
+
+#if defined(__x86_64__)
+// Sources of that level use the loops of the level below, which are the same.
+namespace avx512_bf16 {
+using avx512::philox_blocks;
+}
+#endif
+
+}  // namespace tapestry::kernels

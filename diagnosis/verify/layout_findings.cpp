@@ -1,0 +1,230 @@
+#include "diagnosis/verify/layout_findings.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <tuple>
+
+#include "autograd/ops/map.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/error.h"
+
+namespace tapestry {
+
+namespace {
+
+Tensor as_floats(const Tensor& x) {
+  const NoGradGuard guard;
+  return dense(x.detach().to(kFloat32));
+}
+
+// |difference| over `scale`, where no difference is none of any scale.
+double relative(double difference, double scale) {
+  return difference == 0 ? 0 : difference / scale;
+}
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1e", value);
+  return text;
+}
+
+// How far beyond its bound a distance is, for the choice of the worst one.
+double severity(const Finding& f) {
+  if (std::isnan(f.distance)) {
+    return std::numeric_limits<double>::infinity();
+  }
+  return f.bound > 0 ? f.distance / f.bound
+                     : (f.distance > 0 ? std::numeric_limits<double>::infinity() : 0);
+}
+
+bool is_absolute(Compared what) {
+  return what == Compared::kChoice || what == Compared::kExpertCounts;
+}
+
+std::string place_of(const Finding& f) {
+  return concat(f.step > 0 ? concat("step ", f.step, ": ") : std::string(), f.name,
+                f.where.empty() ? "" : " on " + f.where);
+}
+
+// Calls f with the difference of each two elements; false if the shapes differ.
+template <class F>
+bool for_differences(const Tensor& found, const Tensor& expected, const F& f) {
+  if (found.shape() != expected.shape()) {
+    return false;
+  }
+  const Tensor a = as_floats(found);
+  const Tensor b = as_floats(expected);
+  const auto* x = a.data<float>();
+  const auto* y = b.data<float>();
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    f(static_cast<double>(x[i]) - static_cast<double>(y[i]));
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string_view name_of(Compared what) {
+  switch (what) {
+    case Compared::kInitialWeights:
+      return "initial weights";
+    case Compared::kTokens:
+      return "tokens";
+    case Compared::kChoice:
+      return "expert choices";
+    case Compared::kActivation:
+      return "activations";
+    case Compared::kExpertCounts:
+      return "expert counts";
+    case Compared::kLoss:
+      return "loss";
+    case Compared::kGradient:
+      return "gradients";
+    case Compared::kGradNorm:
+      return "gradient norm";
+    case Compared::kSchedule:
+      return "schedule";
+    case Compared::kWeights:
+      return "updated weights";
+  }
+  return "";
+}
+
+// Choices are made among the activations, and have the place of what is made of them.
+bool comes_before(const Finding& a, const Finding& b) {
+  const auto place = [](const Finding& f) {
+    const Compared kind = f.what == Compared::kChoice ? Compared::kActivation : f.what;
+    return std::tuple(f.step, kind, f.order, f.what);
+  };
+  return place(a) < place(b);
+}
+
+double largest_element(const Tensor& x) {
+  const Tensor values = as_floats(x);
+  const auto* v = values.data<float>();
+  double out = 0;
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    out = std::max(out, static_cast<double>(std::abs(v[i])));
+  }
+  return out;
+}
+
+double euclidean_norm(const Tensor& x) {
+  const Tensor values = as_floats(x);
+  const auto* v = values.data<float>();
+  double squares = 0;
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    squares += static_cast<double>(v[i]) * static_cast<double>(v[i]);
+  }
+  return std::sqrt(squares);
+}
+
+double element_distance(const Tensor& found, const Tensor& expected, double scale) {
+  double largest = 0;
+  const bool comparable = for_differences(found, expected, [&](double difference) {
+    const double d = std::abs(difference);
+    if (!(d <= largest) && !std::isnan(largest)) {  // also NaN, which then stays
+      largest = d;
+    }
+  });
+  return comparable ? relative(largest, scale) : std::numeric_limits<double>::infinity();
+}
+
+double norm_distance(const Tensor& found, const Tensor& expected, double scale) {
+  double squares = 0;
+  const bool comparable = for_differences(
+      found, expected, [&](double difference) { squares += difference * difference; });
+  return comparable ? relative(std::sqrt(squares), scale) : std::numeric_limits<double>::infinity();
+}
+
+void LayoutFindings::add(const Finding& finding) {
+  const std::scoped_lock lock(mutex_);
+  Worst& worst = worst_.at(static_cast<size_t>(finding.what));
+  ++worst.compared;
+  if (!worst.finding || severity(finding) > severity(*worst.finding)) {
+    worst.finding = finding;
+  }
+  if (finding.agrees()) {
+    return;
+  }
+  ++worst.above;
+  const double excess = finding.distance / finding.bound;
+  largest_excess_ = finding.bound_is_measured && excess > 0  // not of NaN
+                        ? std::max(largest_excess_, excess)
+                        : std::numeric_limits<double>::infinity();
+  // Of ranks that differ in one value the one that is farther off; of equal ones the first to come,
+  // by name, so that a report does not depend on which thread was faster.
+  const auto goes_first = [](const Finding& a, const Finding& b) {
+    if (comes_before(a, b) || comes_before(b, a)) {
+      return comes_before(a, b);
+    }
+    return std::tuple(-severity(a), a.where) < std::tuple(-severity(b), b.where);
+  };
+  if (!first_ || goes_first(finding, *first_)) {
+    first_ = finding;
+  }
+}
+
+void LayoutFindings::add_equal(Compared what, int64_t count) {
+  const std::scoped_lock lock(mutex_);
+  worst_.at(static_cast<size_t>(what)).compared += count;
+}
+
+bool LayoutFindings::agree() const {
+  const std::scoped_lock lock(mutex_);
+  return !first_;
+}
+
+bool LayoutFindings::agree_within(double factor) const {
+  const std::scoped_lock lock(mutex_);
+  return largest_excess_ < factor;
+}
+
+std::optional<Finding> LayoutFindings::first() const {
+  const std::scoped_lock lock(mutex_);
+  return first_;
+}
+
+LayoutFindings::Worst LayoutFindings::worst(Compared what) const {
+  const std::scoped_lock lock(mutex_);
+  return worst_.at(static_cast<size_t>(what));
+}
+
+std::string LayoutFindings::table() const {
+  std::string out = "                  compared  above  worst distance  bound    at\n";
+  for (size_t kind = 0; kind < kNumCompared; ++kind) {
+    const Worst w = worst(static_cast<Compared>(kind));
+    if (w.compared == 0) {
+      continue;
+    }
+    const Finding farthest = w.finding.value_or(Finding());
+    char line[96];
+    std::snprintf(line, sizeof(line), "%-16s %9lld %6lld  %14s  %-7s  ",
+                  std::string(name_of(static_cast<Compared>(kind))).c_str(),
+                  static_cast<long long>(w.compared), static_cast<long long>(w.above),
+                  number(farthest.distance).c_str(), number(farthest.bound).c_str());
+    out += line + (farthest.distance == 0 ? "-" : place_of(farthest)) + "\n";
+  }
+  return out;
+}
+
+std::string LayoutFindings::sentence(const Finding& f) {
+  std::string out = concat(f.step > 0 ? concat("step ", f.step) : "before the first step", ": ");
+  if (f.what == Compared::kGradient) {
+    out += "the gradient of ";
+  } else if (f.what == Compared::kWeights) {
+    out += "the updated ";
+  } else if (f.what == Compared::kInitialWeights) {
+    out += "the initial ";
+  }
+  out += concat(f.name, " differs", f.where.empty() ? "" : " on " + f.where, ": ",
+                is_absolute(f.what) ? "" : "relative ", "distance ", number(f.distance), ", bound ",
+                number(f.bound));
+  out += f.detail.empty() ? "" : " (" + f.detail + ")";
+  out += "; everything that is computed before it agrees";
+  return out + (f.made_by.empty() ? "" : "; made by " + f.made_by);
+}
+
+}  // namespace tapestry

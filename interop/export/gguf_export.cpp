@@ -1,0 +1,101 @@
+#include "interop/export/gguf_export.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <span>
+#include <utility>
+
+#include "interop/export/gguf_model.h"
+#include "interop/export/gguf_tokenizer.h"
+#include "interop/export/gguf_writer.h"
+#include "interop/export/model_weights.h"
+#include "parallel_core/dist_checkpointing/tensor_files.h"
+
+namespace tapestry {
+namespace {
+
+constexpr int64_t kPieceValues = int64_t{4} << 20U;
+
+Shape logical_shape(const GgufTensor& tensor, int64_t rows) {
+  Shape shape = tensor.shape;
+  shape[0] = rows;
+  return shape;
+}
+
+// How many rows of the tensor each of its logical tensors has: those of q, k and v of a GPT-2 are
+// as many.
+int64_t rows_of_part(const GgufTensor& tensor) {
+  return tensor.shape[0] / static_cast<int64_t>(tensor.logical.size());
+}
+
+// Brings the rows of whole heads into the file's order.
+void pair_heads(std::span<float> rows, int64_t head_size, int64_t columns) {
+  std::vector<float> head(static_cast<size_t>(head_size * columns));
+  for (size_t begin = 0; begin < rows.size(); begin += head.size()) {
+    std::copy_n(rows.begin() + static_cast<std::ptrdiff_t>(begin), head.size(), head.begin());
+    for (int64_t row = 0; row < head_size; ++row) {
+      std::copy_n(head.begin() + pair_rows(row, head_size) * columns, columns,
+                  rows.begin() + static_cast<std::ptrdiff_t>(begin) + row * columns);
+    }
+  }
+}
+
+void write_gguf_tensor(const GgufTensor& tensor, const ModelWeights& weights, GgufWriter& writer) {
+  if (tensor.logical.empty()) {
+    writer.write(tensor.values);
+    return;
+  }
+  const int64_t rows = rows_of_part(tensor);
+  const int64_t columns = tensor.shape.numel() / tensor.shape[0];
+  const Shape shape = logical_shape(tensor, rows);
+  const int64_t head_size = tensor.paired_heads > 0 ? rows / tensor.paired_heads : 1;
+  // Whole rows of the file, and whole heads of what is permuted. A vector is one row.
+  const int64_t unit = tensor.shape.size() == 1 ? rows : head_size;
+  const int64_t step = std::min(rows, std::max<int64_t>(kPieceValues / columns / unit, 1) * unit);
+  std::vector<float> values;
+  for (const std::string& logical : tensor.logical) {
+    for (int64_t row = 0; row < rows; row += step) {
+      const int64_t count = std::min(step, rows - row);
+      values.resize(static_cast<size_t>(count * columns));
+      weights.read(logical, shape, row * columns, values);
+      if (tensor.paired_heads > 0) {
+        pair_heads(values, head_size, columns);
+      }
+      writer.write(values);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> export_gguf(const ExportSource& source,
+                                     const std::string& path,
+                                     const GgufOptions& options) {
+  const GgufModel model = gguf_model(source.config.model_config);
+  const ModelWeights weights(open_source_weights(source), source.config.model_config);
+  std::vector<GgufTensorInfo> infos;
+  for (const GgufTensor& tensor : model.tensors) {
+    for (const std::string& logical : tensor.logical) {
+      weights.check_tensor(logical, logical_shape(tensor, rows_of_part(tensor)));
+    }
+    infos.push_back({tensor.name, tensor.shape, type_in_file(tensor, options.type)});
+  }
+  GgufTokenizer tokenizer =
+      read_gguf_tokenizer(source.folder, {.type = source.tokenizer_type,
+                                          .ids = source.token_ids,
+                                          .rows = source.config.model_config.vocab_size});
+  const std::filesystem::path folder = std::filesystem::absolute(source.folder).lexically_normal();
+  const std::string name = options.name.empty() ? folder.filename().string() : options.name;
+  GgufMetadata metadata;
+  add_model_metadata(source.config.model_config, model, name, options.type, metadata);
+  add_tokenizer_metadata(tokenizer, metadata);
+  GgufWriter writer(path, metadata, infos);
+  for (const GgufTensor& tensor : model.tensors) {
+    write_gguf_tensor(tensor, weights, writer);
+  }
+  writer.commit();
+  return std::move(tokenizer.remarks);
+}
+
+}  // namespace tapestry

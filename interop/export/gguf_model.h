@@ -1,0 +1,55 @@
+// What a model is in a GGUF file: its architecture, the keys that describe it, and its tensors.
+//
+// Source: names and keys of llama.cpp's architectures `llama` (Llama and Mistral), `qwen2`, `qwen3`
+// and `gpt2`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "autograd/tensor/shape.h"
+#include "interop/export/gguf_writer.h"
+#include "parallel_core/config/config.h"
+
+namespace tapestry {
+
+/// A tensor of the file, and the logical tensors whose rows it has, one behind the other.
+struct GgufTensor {
+  std::string name;
+  Shape shape;
+  std::vector<std::string> logical;
+  /// Not 0: the rows of each of so many heads are permuted from halves to pairs (pair_rows).
+  int64_t paired_heads = 0;
+  /// Vectors and learned positions stay F32 whatever the file's type.
+  bool always_f32 = false;
+  /// The tensor itself where no logical tensor has it: it follows from the configuration.
+  std::vector<float> values = {};
+};
+
+struct GgufModel {
+  std::string architecture;  ///< "llama", "qwen2", "qwen3" or "gpt2"
+  std::vector<GgufTensor> tensors;
+};
+
+/// ValueError that lists each key of the configuration that no architecture can say, and what it
+/// would have to be: a mixture of experts, windows, GELU with RMSNorm, GPT-2's exact GELU, partial
+/// rotation, other position embeddings, and so on.
+GgufModel gguf_model(const TransformerConfig& config);
+
+/// The type of a tensor in a file of `type`: F32 for what always is, F16 for rows of which Q8_0
+/// would have part of a block.
+GgufType type_in_file(const GgufTensor& tensor, GgufType type);
+
+/// general.* and ARCHITECTURE.*; `name` is the model's for readers.
+void add_model_metadata(const TransformerConfig& config,
+                        const GgufModel& model,
+                        const std::string& name,
+                        GgufType type,
+                        GgufMetadata& metadata);
+
+/// Which row of q or k of the model, whose rotation turns channels (j, j + d/2) of a head of `d`,
+/// is row `row` of the file, where they are (2j, 2j + 1).
+int64_t pair_rows(int64_t row, int64_t d);
+
+}  // namespace tapestry

@@ -1,0 +1,174 @@
+// Rules of the schedules of learning rate and weight decay. The errors are those of the original's
+// OptimizerParamScheduler, found before any work.
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "parallel_core/config/resolve/resolve.h"
+#include "parallel_core/config/schema/schema.h"
+
+namespace tapestry::config {
+namespace {
+
+struct Schedule {
+  double decay = 0;  // all in steps, or all in sequences
+  double warmup = 0;
+  std::optional<int64_t> wsd;
+  const char* warmup_key = "optimizer_config.lr_warmup_iters";
+  const char* wsd_key = "optimizer_config.lr_wsd_decay_iters";
+};
+
+Schedule schedule_of(const AllConfig& config) {
+  const auto& optimizer = config.optimizer_config;
+  Schedule s;
+  if (config.dataset_config.train_samples > 0) {
+    s.decay = static_cast<double>(
+        optimizer.lr_decay_samples.value_or(config.dataset_config.train_samples));
+    s.warmup = static_cast<double>(optimizer.lr_warmup_samples);
+    s.wsd = optimizer.lr_wsd_decay_samples;
+    s.warmup_key = "optimizer_config.lr_warmup_samples";
+    s.wsd_key = "optimizer_config.lr_wsd_decay_samples";
+  } else {
+    s.decay = static_cast<double>(
+        optimizer.lr_decay_iters.value_or(config.training_config.training_iters));
+    s.warmup = static_cast<double>(optimizer.lr_warmup_iters);
+    s.wsd = optimizer.lr_wsd_decay_iters;
+  }
+  if (optimizer.lr_warmup_fraction) {
+    s.warmup = *optimizer.lr_warmup_fraction * s.decay;
+    s.warmup_key = "optimizer_config.lr_warmup_fraction";
+  }
+  return s;
+}
+
+// Keys that count the other unit would have no effect.
+void check_units(Resolution& r) {
+  const bool samples = r.config().dataset_config.train_samples > 0;
+  constexpr std::array<std::array<const char*, 2>, 3> kPairs = {{
+      {"lr_decay_iters", "lr_decay_samples"},
+      {"lr_wsd_decay_iters", "lr_wsd_decay_samples"},
+      {"lr_warmup_iters", "lr_warmup_samples"},
+  }};
+  for (const auto& pair : kPairs) {
+    const char* wrong = pair[samples ? 0 : 1];
+    if (differs_from_default(r.config(), "optimizer_config", wrong)) {
+      r.error(concat("optimizer_config.", wrong),
+              concat("has no effect: the run is counted in ", samples ? "sequences" : "steps",
+                     "; use ", pair[samples ? 1 : 0]));
+    }
+  }
+}
+
+void check_decay(Resolution& r) {
+  const auto& optimizer = r.config().optimizer_config;
+  const std::string style = optimizer.lr_decay_style.value_or("constant");
+  if (optimizer.min_lr > optimizer.learning_rate) {
+    r.error("optimizer_config.min_lr",
+            concat("is ", number_text(optimizer.min_lr), ", more than learning_rate ",
+                   number_text(optimizer.learning_rate)));
+  }
+  if (optimizer.lr_warmup_init.value_or(0) > optimizer.learning_rate) {
+    r.error("optimizer_config.lr_warmup_init",
+            concat("is ", number_text(*optimizer.lr_warmup_init), ", more than learning_rate ",
+                   number_text(optimizer.learning_rate)));
+  }
+  check_units(r);
+  const Schedule s = schedule_of(r.config());
+  if (s.decay <= 0) {
+    if (r.config().training_config.epochs && style != "constant") {
+      r.error("optimizer_config.lr_decay_iters",
+              concat("is needed for lr_decay_style ", style,
+                     ": with epochs alone the number of steps is not known here"));
+    }
+    return;  // otherwise training_iters has been reported
+  }
+  if (s.warmup >= s.decay) {
+    r.error(s.warmup_key, concat("the warm-up of ", s.warmup, " must be shorter than the decay of ",
+                                 s.decay, " (lr_decay_iters or the length of the run)"));
+  }
+  if (style == "WSD" && !s.wsd) {
+    r.error(s.wsd_key, "is required by lr_decay_style WSD");
+  } else if (style == "WSD" && static_cast<double>(*s.wsd) > s.decay) {
+    r.error(s.wsd_key, concat("is ", *s.wsd, ", longer than the decay of ", s.decay));
+  }
+}
+
+// With learning_rate_scheduler_kwargs none of the other family's keys has an effect.
+void check_single_family(Resolution& r) {
+  constexpr const char* kOthers[] = {
+      "lr_decay_style",       "lr_decay_iters",  "lr_decay_samples",  "lr_wsd_decay_iters",
+      "lr_wsd_decay_samples", "lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction",
+      "lr_warmup_init",       "min_lr"};
+  for (const char* name : kOthers) {
+    if (differs_from_default(r.config(), "optimizer_config", name)) {
+      r.error(concat("optimizer_config.", name),
+              "belongs to another schedule than learning_rate_scheduler_kwargs; keep one of them");
+    }
+  }
+}
+
+void resolve_weight_decay(Resolution& r) {
+  auto& optimizer = r.config().optimizer_config;
+  constexpr const char* kStart = "optimizer_config.start_weight_decay";
+  constexpr const char* kEnd = "optimizer_config.end_weight_decay";
+  constexpr const char* kStyle = "optimizer_config.weight_decay_incr_style";
+  if (!r.sound({"optimizer_config.weight_decay", kStart, kEnd, kStyle})) {
+    return;
+  }
+  if (!optimizer.start_weight_decay) {
+    optimizer.start_weight_decay = optimizer.weight_decay;
+    r.derived(kStart, "optimizer_config.weight_decay");
+  }
+  if (!optimizer.end_weight_decay) {
+    optimizer.end_weight_decay = optimizer.weight_decay;
+    r.derived(kEnd, "optimizer_config.weight_decay");
+  }
+  const double start = *optimizer.start_weight_decay;
+  const double end = *optimizer.end_weight_decay;
+  if (optimizer.learning_rate_scheduler_kwargs) {
+    for (const auto& [key, value] : {std::pair{kStart, start}, std::pair{kEnd, end}}) {
+      if (value != optimizer.weight_decay) {
+        r.error(key, concat("is ", number_text(value), ", but weight decay is constant (",
+                            number_text(optimizer.weight_decay),
+                            ") with learning_rate_scheduler_kwargs"));
+      }
+    }
+  } else if (end < start) {
+    r.error(kEnd, concat("end_weight_decay is ", number_text(end),
+                         ", less than start_weight_decay ", number_text(start)));
+  } else if (optimizer.weight_decay_incr_style == "constant" && start != end) {
+    r.error(kStyle, concat("is constant, but weight decay goes from ", number_text(start), " to ",
+                           number_text(end), "; choose linear or cosine"));
+  }
+}
+
+}  // namespace
+
+void resolve_schedule(Resolution& r) {
+  auto& optimizer = r.config().optimizer_config;
+  resolve_weight_decay(r);
+  if (!r.sound({"optimizer_config.learning_rate_scheduler_kwargs"})) {
+    return;
+  }
+  if (optimizer.learning_rate_scheduler_kwargs) {
+    check_single_family(r);
+    return;
+  }
+  if (!r.sound({"optimizer_config.lr_decay_style", "optimizer_config.learning_rate",
+                "optimizer_config.min_lr", "optimizer_config.lr_warmup_init",
+                "optimizer_config.lr_warmup_iters", "optimizer_config.lr_warmup_samples",
+                "optimizer_config.lr_warmup_fraction", "optimizer_config.lr_decay_iters",
+                "optimizer_config.lr_decay_samples", "optimizer_config.lr_wsd_decay_iters",
+                "optimizer_config.lr_wsd_decay_samples", "training_config.training_iters",
+                "dataset_config.train_samples"})) {
+    return;
+  }
+  check_decay(r);
+  if (!optimizer.lr_decay_style) {
+    optimizer.lr_decay_style = "constant";
+    r.derived("optimizer_config.lr_decay_style", "absent learning_rate_scheduler_kwargs");
+  }
+}
+
+}  // namespace tapestry::config

@@ -1,0 +1,63 @@
+// Rows of `lora_config`.
+#include "parallel_core/config/schema/schema.h"
+
+namespace tapestry::config {
+namespace lora_section {
+namespace {
+
+using L = LoraConfig;
+template <auto... Path>
+constexpr Field f = field_of<&AllConfig::lora_config, Path...>();
+
+constexpr Key kKeys[] = {
+    {.name = "use_lora",
+     .field = f<&L::use_lora>,
+     .doc = "Train low-rank additions to frozen weights, see [lora.md](lora.md)."},
+    {.name = "lora_rank",
+     .field = f<&L::lora_rank>,
+     .check = above(0),
+     .doc = "Rank of the low-rank additions."},
+    {.name = "lora_alpha",
+     .field = f<&L::lora_alpha>,
+     .check = above(0),
+     .doc = "Scale of the low-rank additions, divided by their rank."},
+    {.name = "lora_dropout",
+     .field = f<&L::lora_dropout>,
+     .check = {.low = 0, .high = 1, .high_open = true},
+     .doc = "Dropout of the input of the low-rank additions."},
+    {.name = "target_cells",
+     .field = f<&L::target_cells>,
+     .default_text = "all matrices of attention and MLP",
+     .doc = "Matrices that get low-rank additions: one entry {target_cells: [regular expressions]} "
+            "and any {cell, rank, alpha} of cells with values of their own. An expression matches "
+            "a whole name: of a module in memory, of a logical tensor's, or of Hugging Face's "
+            "(`.*q_proj`)."},
+    {.name = "use_rslora",
+     .field = f<&L::use_rslora>,
+     .doc = "Divide `lora_alpha` by the square root of the rank, in place of the rank."},
+    {.name = "use_dora",
+     .field = f<&L::use_dora>,
+     .doc = "Train the lengths of the rows of adapted matrices beside their directions (DoRA)."},
+    {.name = "modules_to_save",
+     .field = f<&L::modules_to_save>,
+     .doc = "Regular expressions: what is trained whole beside the low-rank additions (`lm_head`, "
+            "`embed_tokens`), by name or the end of a name after a dot."},
+    {.name = "adapter",
+     .field = f<&L::adapter>,
+     .path = true,
+     .doc = "Folder of a low-rank adapter to start from, PEFT's or of a checkpoint; left out: A "
+            "starts random and B zero."},
+    {.name = "base_dtype",
+     .field = f<&L::base_dtype>,
+     .check = one_of("params_dtype|q8_0"),
+     .doc =
+         "What frozen matrices of attention and MLP are kept in: `params_dtype`, or blocks of 32 "
+         "numbers of 8 bits with a scale (`q8_0`), about half of bfloat16's memory."},
+};
+
+}  // namespace
+}  // namespace lora_section
+
+std::span<const Key> lora_keys() { return lora_section::kKeys; }
+
+}  // namespace tapestry::config

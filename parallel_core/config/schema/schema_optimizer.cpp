@@ -1,0 +1,318 @@
+// Rows of `optimizer_config`.
+#include "parallel_core/config/schema/schema.h"
+
+namespace tapestry::config {
+namespace optimizer_section {
+namespace {
+
+using O = OptimizerConfig;
+using S = LearningRateSchedulerConfig;
+using Z = ZeroConfig;
+template <auto... Path>
+constexpr Field f = field_of<&AllConfig::optimizer_config, Path...>();
+
+constexpr Check kFraction = {.low = 0, .high = 1, .high_open = true};
+constexpr std::string_view kZero = "what is sharded, parallel_config.zero_level says";
+
+std::string check_betas(const Value& value) {
+  const auto& list = value.as<Value::List>();
+  if (list.size() != 2) {
+    return "must be two numbers, got " + to_yaml(value);
+  }
+  for (const Value& beta : list) {
+    if (beta.as<double>() < 0 || beta.as<double>() >= 1) {
+      return "must be in [0, 1), got " + to_yaml(beta);
+    }
+  }
+  return {};
+}
+
+std::string check_state_dtype(const Value& value) {
+  const std::string dtype = to_yaml(value);
+  return dtype == "float32" || dtype == "bfloat16" ? ""
+                                                   : "must be float32 or bfloat16, got " + dtype;
+}
+
+constexpr Key kKeys[] = {
+    {.name = "optimizer_type",
+     .field = f<&O::optimizer_type>,
+     .check = one_of("AdamW|Adam|SGD|Lion|Came|Adafactor|Muon"),
+     .value_aliases = "mint.AdamW=AdamW|SpeedAdamW=AdamW|AdamWeightDecay=AdamW|AdamWZeRO=AdamW|"
+                      "experiment_adamw=AdamW|CAME=Came",
+     .doc = "AdamW decays weights apart from the moments, Adam through the gradient. Formulas, "
+            "keys and costs of all: `docs/optimizers.md`."},
+    {.name = "learning_rate",
+     .field = f<&O::learning_rate>,
+     .check = above(0),
+     .doc = "Largest learning rate."},
+    {.name = "learning_rate_scheduler_kwargs",
+     .field = f<&O::learning_rate_scheduler_kwargs>,
+     .doc = "Schedule by steps; not together with `lr_decay_style` and its keys. At s updates "
+            "done: learning_rate s / warmup_steps, then decay counted from step 0."},
+    {.name = "learning_rate_scheduler_kwargs.warmup_steps",
+     .field = f<&O::learning_rate_scheduler_kwargs, &S::warmup_steps>,
+     .check = at_least(0),
+     .doc = "Steps in which the learning rate grows linearly from 0."},
+    {.name = "learning_rate_scheduler_kwargs.decay_steps",
+     .field = f<&O::learning_rate_scheduler_kwargs, &S::decay_steps>,
+     .check = above(0),
+     .required = true,
+     .example = "2000",
+     .doc = "Step at which the learning rate reaches `end_learning_rate`."},
+    {.name = "learning_rate_scheduler_kwargs.end_learning_rate",
+     .field = f<&O::learning_rate_scheduler_kwargs, &S::end_learning_rate>,
+     .check = at_least(0),
+     .doc = "Last learning rate."},
+    {.name = "learning_rate_scheduler_kwargs.use_cosine",
+     .field = f<&O::learning_rate_scheduler_kwargs, &S::use_cosine>,
+     .doc = "True: the learning rate falls as half a cosine; False: as a polynomial."},
+    {.name = "learning_rate_scheduler_kwargs.power",
+     .field = f<&O::learning_rate_scheduler_kwargs, &S::power>,
+     .check = above(0),
+     .doc = "Power of the polynomial by which the learning rate falls without `use_cosine`."},
+    {.name = "weight_decay",
+     .field = f<&O::weight_decay>,
+     .check = at_least(0),
+     .doc = "Weight decay; none for parameters with `norm` or `bias` in the name."},
+    {.name = "start_weight_decay",
+     .field = f<&O::start_weight_decay>,
+     .check = at_least(0),
+     .default_text = "weight_decay",
+     .doc = "Weight decay of the first step."},
+    {.name = "end_weight_decay",
+     .field = f<&O::end_weight_decay>,
+     .check = at_least(0),
+     .default_text = "weight_decay",
+     .doc = "Weight decay of the last step."},
+    {.name = "weight_decay_incr_style",
+     .field = f<&O::weight_decay_incr_style>,
+     .check = one_of("constant|linear|cosine"),
+     .doc = "How weight decay grows; constant needs equal start and end."},
+    {.name = "weight_decay_kwargs",
+     .field = f<&O::weight_decay_kwargs>,
+     .accepted = "null",
+     .reason = "use start_weight_decay, end_weight_decay and weight_decay_incr_style",
+     .doc = "Known for compatibility."},
+    {.name = "clip_grad",
+     .field = f<&O::clip_grad>,
+     .check = at_least(0),
+     .doc = "Largest norm over all gradients; 0: gradients are not clipped. Not together with "
+            "`training_config.grad_clip_kwargs`."},
+    {.name = "betas",
+     .field = f<&O::betas>,
+     .check = satisfies(check_betas, "two numbers in [0, 1)"),
+     .aliases = "adamw_betas",
+     .default_text = "[0.9, 0.999]; Lion [0.9, 0.99], Muon [0.95, 0.95]",
+     .doc =
+         "Decay of the first and second moment (Adam, AdamW; Muon where it takes AdamW); Lion: "
+         "of the average that is looked at and of the one that is kept; Came: see `decay_rate`."},
+    {.name = "beta1",
+     .field = f<&O::beta1>,
+     .check = kFraction,
+     .doc = "First of `betas`: decay of the first moment."},
+    {.name = "beta2",
+     .field = f<&O::beta2>,
+     .check = kFraction,
+     .doc = "Second of `betas`: decay of the second moment."},
+    {.name = "eps",
+     .field = f<&O::eps>,
+     .check = above(0),
+     .aliases = "adamw_eps",
+     .doc = "Added to the root of the second moment (Adam, AdamW, Muon where it takes AdamW)."},
+    {.name = "momentum",
+     .field = f<&O::momentum>,
+     .check = kFraction,
+     .default_text = "0.0; Muon 0.95",
+     .doc = "Momentum of SGD and Muon. Adafactor: decay of the average of its updates; 0: no "
+            "average, and no memory for it."},
+    {.name = "dampening",
+     .field = f<&O::dampening>,
+     .check = kFraction,
+     .doc = "Dampening of SGD's momentum."},
+    {.name = "nesterov",
+     .field = f<&O::nesterov>,
+     .default_text = "False; Muon True",
+     .doc = "Nesterov momentum of SGD, which needs `momentum` and no `dampening`, and of Muon."},
+    {.name = "beta3",
+     .field = f<&O::beta3>,
+     .check = kFraction,
+     .doc = "Decay of Came's instability."},
+    {.name = "decay_rate",
+     .field = f<&O::decay_rate>,
+     .check = at_least(0),
+     .doc = "Decay of the second moments of Came and Adafactor: 1 - t^-`decay_rate` at update t. "
+            "null: the second of `betas` (Came)."},
+    {.name = "clip_threshold",
+     .field = f<&O::clip_threshold>,
+     .check = above(0),
+     .doc = "Largest RMS of an update before the learning rate (Came, Adafactor)."},
+    {.name = "scale_parameter",
+     .field = f<&O::scale_parameter>,
+     .doc = "Multiply the learning rate by the RMS of each weight (Came, Adafactor)."},
+    {.name = "eps1",
+     .field = f<&O::eps1>,
+     .check = above(0),
+     .doc = "Added to squared gradients (Came, Adafactor)."},
+    {.name = "eps2",
+     .field = f<&O::eps2>,
+     .check = at_least(0),
+     .doc = "Least RMS of a weight for `scale_parameter` (Came, Adafactor)."},
+    {.name = "eps3",
+     .field = f<&O::eps3>,
+     .check = above(0),
+     .doc = "Added to squared residuals (Came)."},
+    {.name = "ns_steps",
+     .field = f<&O::ns_steps>,
+     .check = above(0),
+     .doc = "Iterations of Muon's orthogonalisation."},
+    {.name = "ns_dtype",
+     .field = f<&O::ns_dtype>,
+     .check = one_of("auto|float32|bfloat16"),
+     .doc = "Type of the products of Muon's orthogonalisation; auto: bfloat16 where the processor "
+            "has units for it."},
+    {.name = "adjust_lr",
+     .field = f<&O::adjust_lr>,
+     .check = one_of("match_rms_adamw|original"),
+     .doc = "How Muon scales the learning rate for a matrix: `matched_adamw_rms` sqrt(max(rows, "
+            "columns)), or sqrt(max(1, rows / columns))."},
+    {.name = "matched_adamw_rms",
+     .field = f<&O::matched_adamw_rms>,
+     .check = above(0),
+     .doc = "RMS of an update in units of the learning rate, that AdamW is taken to have (Muon)."},
+    {.name = "adamw_learning_rate",
+     .field = f<&O::adamw_learning_rate>,
+     .check = above(0),
+     .default_text = "null (learning_rate)",
+     .doc = "Largest learning rate of what Muon leaves to AdamW: embeddings, head, norms and "
+            "biases. The schedule's shape is the same for both."},
+    {.name = "lr_decay_style",
+     .field = f<&O::lr_decay_style>,
+     .check = one_of("constant|WSD|linear|cosine|inverse-square-root"),
+     .default_text = "constant",
+     .doc = "How the learning rate falls after warm-up."},
+    {.name = "lr_decay_iters",
+     .field = f<&O::lr_decay_iters>,
+     .check = above(0),
+     .default_text = "null (training_iters)",
+     .doc = "Steps until the learning rate reaches `min_lr`, warm-up included."},
+    {.name = "lr_decay_samples",
+     .field = f<&O::lr_decay_samples>,
+     .check = above(0),
+     .default_text = "null (train_samples)",
+     .doc = "Sequences until the learning rate reaches `min_lr`, warm-up included; with "
+            "`dataset_config.train_samples`, in place of `lr_decay_iters`."},
+    {.name = "lr_wsd_decay_iters",
+     .field = f<&O::lr_wsd_decay_iters>,
+     .check = above(0),
+     .doc =
+         "With `lr_decay_style: WSD`, steps of the last part, in which the learning rate falls."},
+    {.name = "lr_wsd_decay_samples",
+     .field = f<&O::lr_wsd_decay_samples>,
+     .check = above(0),
+     .doc = "With `lr_decay_style: WSD`, sequences of the last part, in which the learning rate "
+            "falls; with `dataset_config.train_samples`, in place of `lr_wsd_decay_iters`."},
+    {.name = "lr_wsd_decay_style",
+     .field = f<&O::lr_wsd_decay_style>,
+     .check = one_of("linear|cosine|exponential"),
+     .doc =
+         "With `lr_decay_style: WSD`, shape of the last part, in which the learning rate falls."},
+    {.name = "lr_warmup_iters",
+     .field = f<&O::lr_warmup_iters>,
+     .check = at_least(0),
+     .doc = "Warm-up: steps in which the learning rate grows linearly from `lr_warmup_init`."},
+    {.name = "lr_warmup_samples",
+     .field = f<&O::lr_warmup_samples>,
+     .check = at_least(0),
+     .doc = "Warm-up: sequences in which the learning rate grows linearly from `lr_warmup_init`; "
+            "with `dataset_config.train_samples`, in place of `lr_warmup_iters`."},
+    {.name = "lr_warmup_fraction",
+     .field = f<&O::lr_warmup_fraction>,
+     .check = kFraction,
+     .doc = "Warm-up as a share of the decay's length; goes before `lr_warmup_iters`."},
+    {.name = "lr_warmup_init",
+     .field = f<&O::lr_warmup_init>,
+     .check = at_least(0),
+     .doc =
+         "Learning rate of the first step of a warm-up. null: step s of a warm-up of W steps has "
+         "`learning_rate` s / W, so that the first update changes something, too."},
+    {.name = "min_lr",
+     .field = f<&O::min_lr>,
+     .check = at_least(0),
+     .doc = "Learning rate at the end of the decay."},
+    {.name = "use_checkpoint_opt_param_scheduler",
+     .field = f<&O::use_checkpoint_opt_param_scheduler>,
+     .doc = "On resuming, take the schedule of the checkpoint."},
+    {.name = "override_opt_param_scheduler",
+     .field = f<&O::override_opt_param_scheduler>,
+     .doc = "On resuming, take the schedule configured here; not together with "
+            "`use_checkpoint_opt_param_scheduler`."},
+    {.name = "overlap_param_gather",
+     .field = f<&O::overlap_param_gather>,
+     .doc = "Gather updated parameters during the next forward pass, each bucket where it is first "
+            "used; needs `use_distributed_optimizer` or `parallel_config.zero_level`. Results are "
+            "the same."},
+    {.name = "exp_avg_dtype",
+     .field = f<&O::exp_avg_dtype>,
+     .check = satisfies(check_state_dtype, "float32 or bfloat16"),
+     .doc = "Type in which the first moment is kept (Adam, AdamW, Lion, Muon where it takes "
+            "AdamW); bfloat16 is rounded stochastically. See `docs/memory.md`."},
+    {.name = "exp_avg_sq_dtype",
+     .field = f<&O::exp_avg_sq_dtype>,
+     .check = satisfies(check_state_dtype, "float32 or bfloat16"),
+     .doc = "Type in which the second moment is kept (Adam, AdamW, Muon where it takes AdamW); "
+            "bfloat16 is rounded stochastically. See `docs/memory.md`."},
+    {.name = "main_grads_dtype",
+     .field = f<&O::main_grads_dtype>,
+     .check = satisfies(check_state_dtype, "float32 or bfloat16"),
+     .doc = "Type in which gradients are accumulated; sums in bfloat16 are rounded "
+            "stochastically."},
+    {.name = "store_param_remainders",
+     .field = f<&O::store_param_remainders>,
+     .doc = "Hold a float32 weight as the bfloat16 that computing uses and the 16 bits that it "
+            "lacks, so that the bfloat16 costs nothing; the values are the same. Needs "
+            "`compute_dtype: bfloat16`, and AdamW or Adam."},
+    {.name = "optimizer_in_backward",
+     .field = f<&O::optimizer_in_backward>,
+     .doc = "Update each parameter during the backward pass and drop its gradient at once. Only "
+            "with `micro_batch_num: 1`, without clipping by norm and without float16."},
+    {.name = "zero_without_ddp",
+     .field = f<&O::zero_without_ddp>,
+     .accepted = "False",
+     .reason = kZero,
+     .doc = "Sharding without the data-parallel wrapper."},
+    {.name = "zero_config",
+     .field = f<&O::zero_config>,
+     .accepted = "null",
+     .reason = kZero,
+     .doc = "Sharding without the data-parallel wrapper."},
+    {.name = "zero_config.param_resident",
+     .field = f<&O::zero_config, &Z::param_resident>,
+     .doc = "Keep some weights whole."},
+    {.name = "zero_config.param_resident_rate",
+     .field = f<&O::zero_config, &Z::param_resident_rate>,
+     .check = {.low = 0, .high = 1, .low_open = true},
+     .doc = "Share of weights that is kept whole."},
+    {.name = "zero_config.allreduce_after_grad_accumulation",
+     .field = f<&O::zero_config, &Z::allreduce_after_grad_accumulation>,
+     .doc = "Reduce once per step."},
+    {.name = "zero_config.grad_allreduce_op",
+     .field = f<&O::zero_config, &Z::grad_allreduce_op>,
+     .check = one_of("mean|sum"),
+     .doc = "Mean or sum over ranks."},
+    {.name = "zero_config.opt_parallel_group",
+     .field = f<&O::zero_config, &Z::opt_parallel_group>,
+     .doc = "Group of ranks."},
+    {.name = "zero_config.cpu_offload",
+     .field = f<&O::zero_config, &Z::cpu_offload>,
+     .doc = "Known for compatibility."},
+    {.name = "zero_config.with_context_parallel",
+     .field = f<&O::zero_config, &Z::with_context_parallel>,
+     .doc = "Known for compatibility: sharding always includes the context-parallel ranks."},
+};
+
+}  // namespace
+}  // namespace optimizer_section
+
+std::span<const Key> optimizer_keys() { return optimizer_section::kKeys; }
+
+}  // namespace tapestry::config

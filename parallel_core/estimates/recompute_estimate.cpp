@@ -1,0 +1,274 @@
+#include "parallel_core/estimates/recompute_estimate.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+#include "autograd/tensor/dtype.h"
+#include "parallel_core/estimates/memory_estimate.h"
+#include "parallel_core/precision.h"
+#include "parallel_core/transformer/activation.h"
+
+namespace tapestry {
+
+namespace {
+
+constexpr size_t kOps = static_cast<size_t>(LayerOp::kCount);
+
+double as_double(int64_t value) { return static_cast<double>(value); }
+
+struct OpCost {
+  double bytes = 0;   // of its result
+  bool kept = false;  // usually, for somebody's backward
+  double beside = 0;  // what it keeps for its own
+  double flops = 0;
+  std::vector<LayerOp> inputs;
+};
+
+// Widths and tokens of a rank.
+struct Sizes {
+  explicit Sizes(const AllConfig& config, bool mixture, double load) {
+    const TransformerConfig& model = config.model_config;
+    const ModelParallelConfig& p = config.parallel_config;
+    const int64_t tp_ranks = std::max<int64_t>(p.tensor_model_parallel_size, 1);
+    const double tp = as_double(tp_ranks);
+    tokens = as_double(config.dataset_config.batch_size) * as_double(model.seq_length) /
+             as_double(std::max<int64_t>(p.context_parallel_size, 1));
+    piece = tokens / (model.sequence_parallel ? tp : 1.0);
+    ranks = tp;
+    hidden = as_double(model.hidden_size);
+    const double channels = as_double(model.kv_channels.value_or(0));
+    queries = as_double(model.num_attention_heads) * channels / tp;
+    keys = as_double((model.num_query_groups + tp_ranks - 1) / tp_ranks) * channels;
+    heads = as_double(model.num_attention_heads) / tp;
+    groups = as_double((model.num_query_groups + tp_ranks - 1) / tp_ranks);
+    ffn = as_double(model.ffn_hidden_size) / tp;
+    up = ffn * (is_gated(model.hidden_act) ? 2 : 1);
+    const double whole = as_double(model.seq_length);
+    const double context = model.window_size
+                               ? std::min(as_double(model.window_size->front() + 1), whole / 2)
+                               : whole / 2;
+    attention_flops = 4 * context * queries * tokens;
+    const Precision precision = precision_of(model);
+    activation = as_double(size_of(precision.activation));
+    residual = as_double(size_of(precision.residual));
+    rows = tokens;
+    if (mixture) {
+      add_experts(config, load);
+    }
+  }
+
+  // Rows of experts take the place of tokens in the MLP, and a shared expert's stand beside.
+  void add_experts(const AllConfig& config, double load) {
+    const MoEConfig& moe = config.model_config.moe;
+    const double etp = as_double(expert_tensor_parallel_size(config.parallel_config));
+    const double gates = up / ffn;
+    routed = tokens / ranks;
+    sent = routed * as_double(moe.moe_router_topk);
+    rows = sent * etp * load;
+    ffn = as_double(moe_ffn_hidden_size(config.model_config)) / etp;
+    up = gates * ffn;
+    shared = as_double(moe.moe_shared_expert_intermediate_size.value_or(0)) / ranks;
+    shared_up = gates * shared;
+  }
+
+  double tokens, piece, ranks, hidden, queries, keys, heads, groups, ffn, up, attention_flops;
+  double activation, residual;  // bytes
+  double rows;                  // that go through the MLP, or this rank's experts
+  // Of a mixture: tokens whose experts this rank chooses, the rows that it makes of them, and the
+  // width of the shared expert.
+  double routed = 0, sent = 0, shared = 0, shared_up = 0;
+};
+
+// `keeps_activation`: the MLP's, in place of what it is made from.
+std::array<OpCost, kOps> op_costs(const TransformerConfig& model,
+                                  const Sizes& s,
+                                  bool keeps_activation) {
+  std::array<OpCost, kOps> ops;
+  const auto set = [&](LayerOp op, double bytes, bool kept, double flops,
+                       std::vector<LayerOp> inputs) {
+    ops[static_cast<size_t>(op)] = {bytes, kept, 0, flops, std::move(inputs)};
+  };
+  const double hidden = s.piece * s.hidden * s.activation;
+  const double residual = s.piece * s.hidden * s.residual;
+  const double per_width = s.tokens * s.activation;
+  const double per_row = s.rows * s.activation;
+  const bool rotates = model.position_embedding_type == "rope";
+  const bool norms = model.qk_layernorm;
+  const bool sandwich = model.use_sandwich_norm;
+  const bool fused_activation = is_gated(model.hidden_act)
+                                    ? model.apply_swiglu_fusion.value_or(model.use_fused_kernels)
+                                    : model.use_fused_kernels;
+  set(LayerOp::kInputNorm, hidden, true, 0, {});
+  // Several queries of several groups are copied out of the product.
+  const bool copies_queries = s.queries > s.keys && s.groups > 1 && (norms || !rotates);
+  set(LayerOp::kQkv, per_width * (s.queries * (copies_queries ? 2 : 1) + 2 * s.keys), true,
+      2 * s.tokens * s.hidden * (s.queries + 2 * s.keys), {LayerOp::kInputNorm});
+  if (norms) {
+    set(LayerOp::kQNorm, per_width * s.queries, !rotates, 0, {LayerOp::kQkv});
+    set(LayerOp::kKNorm, per_width * s.keys, !rotates, 0, {LayerOp::kQkv});
+  }
+  const std::vector<LayerOp> heads =
+      norms ? std::vector<LayerOp>{LayerOp::kQNorm, LayerOp::kKNorm, LayerOp::kQkv}
+            : std::vector<LayerOp>{LayerOp::kQkv};
+  if (rotates) {
+    set(LayerOp::kRotary, per_width * (s.queries + s.keys), true, 0, heads);
+  }
+  set(LayerOp::kCoreAttention, per_width * s.queries, true, s.attention_flops,
+      rotates ? std::vector<LayerOp>{LayerOp::kRotary, LayerOp::kQkv} : heads);
+  set(LayerOp::kOutProj, hidden, sandwich, 2 * s.tokens * s.queries * s.hidden,
+      {LayerOp::kCoreAttention});
+  LayerOp attended = LayerOp::kOutProj;
+  if (sandwich) {
+    set(LayerOp::kAttentionPostNorm, hidden, false, 0, {LayerOp::kOutProj});
+    attended = LayerOp::kAttentionPostNorm;
+  }
+  set(LayerOp::kAdd, residual, true, 0, {attended});
+  set(LayerOp::kPostAttentionNorm, hidden, true, 0, {LayerOp::kAdd});
+  // A bias is added before a gated activation, which keeps the sum.
+  const bool adds_bias = is_gated(model.hidden_act) && model.mlp_has_bias;
+  const bool reads_input = model.hidden_act != "relu" && !(adds_bias && keeps_activation);
+  set(LayerOp::kMapping, per_row * s.up + per_width * s.shared_up, reads_input,
+      2 * s.hidden * (s.rows * s.up + s.tokens * s.shared_up), {LayerOp::kPostAttentionNorm});
+  set(LayerOp::kActivation, per_row * s.ffn + per_width * s.shared,
+      keeps_activation || !(fused_activation && keeps_only_input(model.hidden_act)), 0,
+      {LayerOp::kMapping});
+  ops[static_cast<size_t>(LayerOp::kActivation)].beside =
+      adds_bias ? per_row * s.up + per_width * s.shared_up : 0;
+  set(LayerOp::kProjection, hidden, sandwich, 2 * s.hidden * (s.rows * s.ffn + s.tokens * s.shared),
+      {LayerOp::kActivation});
+  if (s.routed > 0) {
+    // The experts' input, their output for the gates' gradient, what the router reads in float32.
+    const double router = s.activation < 4 ? s.routed * s.hidden * 4 : 0;
+    ops[static_cast<size_t>(LayerOp::kMapping)].beside = per_row * s.hidden + router;
+    ops[static_cast<size_t>(LayerOp::kProjection)].beside = s.sent * s.hidden * s.activation;
+  }
+  return ops;
+}
+
+std::string number_text(double value, const char* unit) {
+  constexpr std::array<const char*, 5> kPrefixes = {"", "k", "M", "G", "T"};
+  size_t prefix = 0;
+  while (value >= 1000 && prefix + 1 < kPrefixes.size()) {
+    value /= 1000;
+    ++prefix;
+  }
+  std::array<char, 48> text{};
+  std::snprintf(text.data(), text.size(), "%.3g %s%s", value, kPrefixes[prefix], unit);
+  return text.data();
+}
+
+// "1.5 GiB less", or what exclusions lead to, "1.5 GiB more".
+std::string less_text(double bytes) {
+  return size_text(static_cast<int64_t>(std::abs(bytes))) + (bytes < 0 ? " more" : " less");
+}
+
+}  // namespace
+
+LayerCost layer_cost(const AllConfig& config,
+                     const RecomputePolicy& policy,
+                     bool mixture,
+                     double load) {
+  const Sizes s(config, mixture, load);
+  const std::array<OpCost, kOps> ops =
+      op_costs(config.model_config, s, policy.keeps(LayerOp::kActivation));
+  std::array<bool, kOps> needed{};
+  LayerCost cost;
+  for (size_t i = kOps; i-- > 0;) {
+    const auto op = static_cast<LayerOp>(i);
+    const OpCost& own = ops[i];
+    (policy.recomputes(op) ? cost.transient : cost.kept) += own.beside;
+    needed[i] = needed[i] || own.kept;
+    if (!needed[i]) {
+      continue;
+    }
+    if (!policy.recomputes(op)) {
+      cost.kept += own.bytes;
+      continue;
+    }
+    cost.transient += own.bytes;
+    cost.flops += own.flops;
+    for (const LayerOp input : own.inputs) {
+      needed[static_cast<size_t>(input)] = true;
+    }
+  }
+  cost.kept += 4 * s.tokens * s.heads;  // attention's sums of exponentials
+  const double input = s.piece * s.hidden * s.residual;
+  if (!policy.full || policy.keeps_input) {
+    const bool sliced = policy.full && policy.slices_input && s.piece == s.tokens;
+    cost.kept += sliced ? input / s.ranks : input;
+    cost.transient += sliced ? input : 0;
+  }
+  if (s.piece < s.tokens) {
+    for (const LayerOp norm : {LayerOp::kInputNorm, LayerOp::kPostAttentionNorm}) {
+      cost.kept += policy.keeps_gathered(norm) ? s.tokens * s.hidden * s.activation : 0;
+    }
+  }
+  cost.transient += s.rows * s.ffn * s.activation;  // of the MLP, between its products
+  return cost;
+}
+
+std::vector<LayerCost> layer_costs(const AllConfig& config, double load) {
+  std::vector<LayerCost> costs;
+  const std::vector<LayerOpName> names = layer_op_names(config.model_config);
+  for (const LayerRecompute& layer : config.model_config.layer_recompute) {
+    const bool mixture = is_moe_layer(config.model_config, std::ssize(costs));
+    LayerCost cost = layer_cost(config, recompute_policy(layer, names), mixture, load);
+    if (!layer.keeps_input && !costs.empty()) {
+      cost.transient += costs.back().transient;  // the layers of a group are made again together
+    }
+    costs.push_back(cost);
+  }
+  return costs;
+}
+
+double layer_flops(const AllConfig& config, bool mixture) {
+  double sum = 0;
+  for (const OpCost& op : op_costs(config.model_config, Sizes(config, mixture, 1), false)) {
+    sum += op.flops;
+  }
+  return sum;
+}
+
+std::string recompute_cost_text(const AllConfig& config) {
+  if (config.model_config.layer_recompute.empty()) {
+    return {};
+  }
+  const std::vector<LayerCost> costs = layer_costs(config);
+  std::vector<LayerCost> usual;
+  double usually_kept = 0;
+  double flops = 0;
+  for (int64_t layer = 0; layer < std::ssize(costs); ++layer) {
+    const bool mixture = is_moe_layer(config.model_config, layer);
+    usual.push_back(layer_cost(config, RecomputePolicy(), mixture));
+    usually_kept += usual.back().kept;
+    flops += layer_flops(config, mixture);
+  }
+  std::string text;
+  double saved = 0;
+  double again = 0;
+  for (size_t first = 0; first < costs.size();) {
+    size_t end = first;
+    while (end < costs.size() && costs[end].kept == costs[first].kept &&
+           usual[end].kept == usual[first].kept && costs[end].flops == costs[first].flops) {
+      ++end;
+    }
+    const double less = usual[first].kept - costs[first].kept;
+    text += concat(text.empty() ? "" : "; ", end - first == 1 ? "layer " : "layers ", first,
+                   end - first == 1 ? std::string() : concat(" to ", end - 1), ": ",
+                   less_text(less), ", ", number_text(costs[first].flops, "FLOP"), " more");
+    const auto layers = static_cast<double>(end - first);
+    saved += less * layers;
+    again += costs[first].flops * layers;
+    first = end;
+  }
+  std::array<char, 64> share{};
+  std::snprintf(share.data(), share.size(), "%.1f %%", 100 * again / (3 * flops));
+  return concat("recompute: of a micro-batch, the layers keep ", less_text(saved), " than ",
+                size_text(static_cast<int64_t>(usually_kept)), ", and compute ",
+                number_text(again, "FLOP"), " again, ", share.data(),
+                " more than their forward and backward passes\nrecompute: of each, ", text);
+}
+
+}  // namespace tapestry

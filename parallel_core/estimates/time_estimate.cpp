@@ -1,0 +1,202 @@
+#include "parallel_core/estimates/time_estimate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "autograd/ops/map.h"
+#include "autograd/ops/matmul.h"
+#include "autograd/tape/grad_mode.h"
+#include "autograd/tensor/factory.h"
+#include "autograd/tensor/rank_context.h"
+#include "parallel_core/config/layer_split.h"
+#include "parallel_core/estimates/memory_estimate.h"
+#include "parallel_core/estimates/trained_share.h"
+#include "parallel_core/pipeline_parallel/pipeline_order.h"
+#include "text/util/numbers.h"
+
+namespace tapestry {
+
+namespace {
+
+// Fitted to steps of the tiny preset, of one of 0.8 million parameters and of one of 7,000: the
+// share of the largest product's speed that all of them reach; how often what is kept of a layer
+// passes through memory, with its gradient and what is made of it and not kept; and what a pass
+// costs however little it computes.
+constexpr double kShareOfSpeed = 0.7;
+constexpr double kPassesOverActivations = 8;
+constexpr double kSecondsPerPass = 60e-6;
+constexpr double kSecondsPerStep = 100e-6;
+// Gradient, parameter, two moments: read; the last three written, the gradient cleared.
+constexpr double kBytesPerUpdate = 32;
+
+double d(int64_t value) { return static_cast<double>(value); }
+
+// Elements of the matrices that each token meets in a layer; of a mixture those of its experts.
+double matrix_elements(const TransformerConfig& model, bool mixture) {
+  const double hidden = d(model.hidden_size);
+  const double channels = d(model.kv_channels.value_or(0));
+  const double queries = d(model.num_attention_heads) * channels;
+  const double keys = d(model.num_query_groups) * channels;
+  const double mlp = model.hidden_act == "swiglu" ? 3 : 2;
+  double width = d(model.ffn_hidden_size);
+  double router = 0;
+  if (mixture) {
+    width = d(model.moe.moe_router_topk) * d(moe_ffn_hidden_size(model)) +
+            d(model.moe.moe_shared_expert_intermediate_size.value_or(0));
+    router = hidden * d(model.moe.num_experts);
+  }
+  return hidden * (2 * queries + 2 * keys) + mlp * hidden * width + router;
+}
+
+// FLOPs of a token in the products of a layer, forward; half of the S x S products of attention.
+double layer_flops(const TransformerConfig& model, bool mixture) {
+  const double context = model.window_size
+                             ? std::min(d(model.window_size->front() + 1), d(model.seq_length) / 2)
+                             : d(model.seq_length) / 2;
+  const double attention =
+      4 * context * d(model.num_attention_heads) * d(model.kv_channels.value_or(0));
+  return 2 * matrix_elements(model, mixture) + attention;
+}
+
+// Of so many layers; where they are not alike, of the average of the model's.
+double flops_of_layers(const TransformerConfig& model, double layers) {
+  double sum = 0;
+  for (int64_t i = 0; i < model.num_layers; ++i) {
+    sum += layer_flops(model, is_moe_layer(model, i));
+  }
+  return model.num_layers > 0 ? sum / d(model.num_layers) * layers : 0;
+}
+
+// Forward, and backward twice that; without the gradients of weights, which are frozen, as much.
+double passes_over_base(const TransformerConfig& model) { return model.lora.use_lora ? 2 : 3; }
+
+double head_flops(const TransformerConfig& model) {
+  return 2 * d(model.hidden_size) * d(model.vocab_size);
+}
+
+// Calls f until so many seconds have passed; seconds of one call.
+template <class F>
+double seconds_of(double at_least, F&& f) {
+  using Clock = std::chrono::steady_clock;
+  f();  // fetches memory and threads
+  const auto start = Clock::now();
+  double passed = 0;
+  int calls = 0;
+  while (passed < at_least) {
+    f();
+    ++calls;
+    passed = std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  return passed / calls;
+}
+
+}  // namespace
+
+double model_flops(const AllConfig& config, int64_t data_parallel_size) {
+  const TransformerConfig& model = config.model_config;
+  const double tokens = d(global_batch_size(config, data_parallel_size)) * d(model.seq_length);
+  return tokens * (passes_over_base(model) *
+                       (flops_of_layers(model, d(model.num_layers)) + head_flops(model)) +
+                   6 * trained_share(model).adapters);
+}
+
+StepWork step_work(const AllConfig& config, int64_t data_parallel_size) {
+  const TransformerConfig& model = config.model_config;
+  const ModelParallelConfig& p = config.parallel_config;
+  const double micro_batches = d(config.dataset_config.micro_batch_num);
+  const double tokens =
+      d(config.dataset_config.batch_size) * d(model.seq_length) / d(p.context_parallel_size);
+  const double tp = d(p.tensor_model_parallel_size);
+  double most_layers = 0;
+  const auto table = layer_ranges(model.num_layers, p);
+  for (size_t stage = 0; stage < table.front().size(); ++stage) {
+    double layers = 0;
+    for (const auto& row : table) {
+      layers += d(row[stage].count);
+    }
+    most_layers = std::max(most_layers, layers);
+  }
+  StepWork work;
+  work.flops = passes_over_base(model) * micro_batches * tokens / tp *
+                   (flops_of_layers(model, most_layers) + head_flops(model)) +
+               6 * micro_batches * tokens / tp * trained_share(model).adapters * most_layers /
+                   std::max(1.0, d(model.num_layers));
+  const MemoryEstimate memory = estimate_memory(config, data_parallel_size);
+  work.flops += micro_batches * memory.recompute_flops;
+  const double kept = d(memory.activations) / d(std::max<int64_t>(memory.in_flight, 1));
+  work.bytes = micro_batches * kPassesOverActivations * kept +
+               kBytesPerUpdate * (model.lora.use_lora ? trained_share(model).trained() / tp
+                                                      : d(memory.parameter_count)) +
+               2 * d(memory.weight_copies) + micro_batches * 2 * d(memory.gradients);
+  work.passes = micro_batches * most_layers;
+  const auto stages = static_cast<int>(p.pipeline_model_parallel_size);
+  if (stages > 1) {
+    work.bubble = theoretical_bubble({.stages = stages,
+                                      .chunks = static_cast<int>(table.size()),
+                                      .micro_batches = config.dataset_config.micro_batch_num});
+  }
+  return work;
+}
+
+MachineSpeed measure_speed(const AllConfig& config) {
+  const NoGradGuard guard;
+  const TransformerConfig& model = config.model_config;
+  const ModelParallelConfig& p = config.parallel_config;
+  // As large as that of a micro-batch, but no more than a few milliseconds of work.
+  constexpr double kMostFlops = 4e9;
+  const int64_t in = std::min<int64_t>(model.hidden_size, 4096);
+  const int64_t out =
+      std::clamp<int64_t>(model.ffn_hidden_size / p.tensor_model_parallel_size, 1, 8192);
+  const int64_t tokens = config.dataset_config.batch_size * model.seq_length;
+  const auto rows = std::clamp<int64_t>(static_cast<int64_t>(kMostFlops / (2 * d(in) * d(out))), 16,
+                                        std::max<int64_t>(tokens / p.context_parallel_size, 16));
+  const Tensor x = full({rows, in}, 0.5, model.compute_dtype);
+  const Tensor weight = full({in, out}, 0.25, model.compute_dtype);
+  MachineSpeed speed;
+  speed.flops =
+      2 * d(rows) * d(in) * d(out) / seconds_of(0.15, [&] { const Tensor y = matmul(x, weight); });
+  const Tensor from = zeros({1 << 24}, kFloat32);
+  const Tensor to = zeros({1 << 24}, kFloat32);
+  speed.bytes = 2.0 * d(from.numel()) * 4 / seconds_of(0.1, [&] { copy_values(from, to); });
+  return speed;
+}
+
+double step_seconds(const StepWork& work, const MachineSpeed& speed) {
+  const double busy = work.flops / (kShareOfSpeed * speed.flops) + work.bytes / speed.bytes +
+                      work.passes * kSecondsPerPass + kSecondsPerStep;
+  return busy / (1 - std::min(work.bubble, 0.99));
+}
+
+std::string time_text(const StepWork& work, const MachineSpeed& speed, int64_t steps) {
+  char how[240];
+  std::snprintf(how, sizeof(how),
+                "; estimated from %.3g GFLOP of matrix products at %.0f %% of %.3g GFLOP/s and "
+                "%.3g GB through memory at %.3g GB/s, as just measured here; communication is not "
+                "counted",
+                work.flops / 1e9, 100 * kShareOfSpeed, speed.flops / 1e9, work.bytes / 1e9,
+                speed.bytes / 1e9);
+  return format_pace(step_seconds(work, speed), steps) + how;
+}
+
+std::string expected_time(const AllConfig& config,
+                          int64_t data_parallel_size,
+                          int ranks,
+                          int64_t available) {
+  constexpr MachineSpeed kSlowProcessor{.flops = 4e9, .bytes = 2e9};
+  constexpr double kMeasuring = 0.33;  // seconds
+  constexpr int64_t kMemory = int64_t{256} << 20;
+  const StepWork work = step_work(config, data_parallel_size);
+  if (kFirstSteps * step_seconds(work, kSlowProcessor) < kMeasuring || available < kMemory) {
+    return {};
+  }
+  const MachineSpeed speed = measure_speed(config);
+  RankContext::current().allocator().release_cache();
+  return concat(
+      "about ",
+      format_pace(step_seconds(work, speed), total_training_iters(config, data_parallel_size)),
+      ", estimated", ranks > 1 ? " without communication" : "",
+      "; the measured time follows after step ", kFirstSteps);
+}
+
+}  // namespace tapestry

@@ -1,0 +1,73 @@
+// metrics.jsonl: one line a step, numbers in full precision.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "autograd/tensor/allocator.h"
+#include "parallel_core/training/step/train_one_step.h"
+
+namespace tapestry {
+
+/// What a step's line holds besides its StepResult.
+struct StepRecord {
+  int64_t step = 0;  ///< from 1 over the whole run
+  int64_t epoch = 0;
+  double step_time_ms = 0;
+  MemoryStats memory;  ///< of the rank's allocator after the step
+  std::optional<double> eval_loss;
+  std::optional<double> test_loss;
+
+  // What monitor_config has measured, by tag (docs/monitoring.md).
+  std::map<std::string, double> values;  ///< of the whole run
+  /// Of single parameters, "local_norm/PARAMETER": of this rank's place on all stages, on the
+  /// first.
+  std::map<std::string, double> parameter_values;
+  std::map<std::string, std::vector<double>> rank_values;  ///< of every rank, in their order
+  std::map<std::string, double> scalars;  ///< of this rank: what TensorBoard is to show
+  std::optional<double> embedding_local_norm;
+};
+
+/// One JSON object without a line break. NaN and infinities are written as the strings "nan", "inf"
+/// and "-inf", since JSON has no numbers for them.
+std::string metrics_line(const StepRecord& record, const StepResult& result);
+
+/// A NaN without the sign that it may have, which printf would show; any other value as it is.
+double without_nan_sign(double value);
+
+/// "memory: parameters 1.2 GiB (peak 1.2 GiB), gradients ...": bytes of every kind, for the log.
+std::string memory_line(const MemoryStats& stats);
+
+/// Writes the lines of a run.
+class MetricsWriter {
+ public:
+  /// Appends to what is there. With `resume_step`, the step of the checkpoint that a run goes on
+  /// with, lines of later steps go first, wherever they stand, and so does the torn last line of a
+  /// run that was killed; all others stay as they are, byte for byte, and a crash in between leaves
+  /// the file as it was or as it is to be. IoError if it cannot be written, or is no regular file.
+  explicit MetricsWriter(const std::string& path, std::optional<int64_t> resume_step = {});
+  MetricsWriter(const MetricsWriter&) = delete;
+  MetricsWriter& operator=(const MetricsWriter&) = delete;
+  ~MetricsWriter();
+
+  /// StorageError if the disk is full, or says that it has written and has not; the file then ends
+  /// with the last whole line.
+  void write(const StepRecord& record, const StepResult& result);
+  /// Brings what was written onto the disk, so that a checkpoint never knows of steps which the
+  /// file has lost in a power failure. IoError or StorageError.
+  void sync();
+
+ private:
+  bool reads_back(off_t begin, const std::string& line) const;
+
+  std::string path_;
+  int file_ = -1;
+};
+
+}  // namespace tapestry

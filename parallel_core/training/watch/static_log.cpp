@@ -1,0 +1,64 @@
+#include "parallel_core/training/watch/static_log.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/yaml/value.h"
+#include "parallel_core/training/watch/norm_watch.h"
+
+namespace tapestry {
+
+std::string days_text(double seconds) {
+  constexpr int64_t kDay = 24 * 60 * 60;
+  const auto whole = static_cast<int64_t>(seconds);
+  const int64_t days = whole / kDay;
+  const int64_t rest = whole % kDay;
+  char text[60];
+  std::snprintf(text, sizeof(text), "%lld:%02lld:%02lld", static_cast<long long>(rest / 3600),
+                static_cast<long long>(rest / 60 % 60), static_cast<long long>(rest % 60));
+  return days == 0 ? std::string(text) : concat(days, days == 1 ? " day, " : " days, ", text);
+}
+
+std::string static_step_line(const StaticLogPlace& place,
+                             const StepRecord& record,
+                             const StepResult& result) {
+  char text[160];
+  std::snprintf(text, sizeof(text),
+                "{ Epoch:[%3lld/%3lld], step:[%5lld/%5lld], loss: %5.3f, per_step_time: %lldms, ",
+                static_cast<long long>(place.epoch), static_cast<long long>(place.epochs),
+                static_cast<long long>(place.step), static_cast<long long>(place.steps_per_epoch),
+                without_nan_sign(result.loss), static_cast<long long>(record.step_time_ms));
+  std::string line = text;
+  if (!result.lr.empty()) {
+    line += concat("lr: ", config::number_text(result.lr.front()), ", ");
+  }
+  line += concat("overflow cond: ", result.finite ? "False" : "True",
+                 ", loss_scale: ", config::number_text(result.loss_scale),
+                 ", global_norm: ", norm_text(result.grad_norm));
+  if (place.teraflops) {
+    std::snprintf(text, sizeof(text), ", train_throughput_per_npu: %.3fT", *place.teraflops);
+    line += text;
+  }
+  return line;
+}
+
+std::string static_progress_line(const StaticLogPlace& place, const StepRecord& record) {
+  constexpr int kBar = 50;
+  const int64_t total = place.epochs * place.steps_per_epoch;
+  const int64_t done = (place.epoch - 1) * place.steps_per_epoch + place.step;
+  const double percent = 100.0 * static_cast<double>(done) / static_cast<double>(total);
+  std::string bar;
+  for (int i = 0; i < kBar; ++i) {
+    bar += i < static_cast<int>(percent / 2) ? "\u2588" : " ";
+  }
+  const double left =
+      place.seconds_left.value_or(static_cast<double>(total - done) * record.step_time_ms / 1000);
+  char text[60];
+  char rate[60];
+  std::snprintf(text, sizeof(text), "  %4.1f%% |", percent);
+  std::snprintf(rate, sizeof(rate), "| %.5f samples/s/p  ", place.samples_per_second);
+  return concat(text, bar, rate, days_text(left), " }");
+}
+
+}  // namespace tapestry

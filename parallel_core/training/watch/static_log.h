@@ -1,0 +1,35 @@
+// The two lines of a step that MindFormers' static configurations log.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "parallel_core/training/step/metrics.h"
+
+namespace tapestry {
+
+/// Where a step stands, and what the lines say beside its record and result.
+struct StaticLogPlace {
+  int64_t epoch = 1;  ///< from 1
+  int64_t epochs = 1;
+  int64_t step = 1;  ///< of the epoch, from 1
+  int64_t steps_per_epoch = 1;
+  double samples_per_second = 0;       ///< of a rank
+  std::optional<double> teraflops;     ///< a second, of a rank
+  std::optional<double> seconds_left;  ///< left out: the time of this step for each that is left
+};
+
+/// "{ Epoch:[  1/  2], step:[    1/ 6500], loss: 0.000, per_step_time: 166756ms, lr: 0.0, overflow
+/// cond: False, loss_scale: 1.0, global_norm: [44.313248], train_throughput_per_npu: 2.849T".
+std::string static_step_line(const StaticLogPlace& place,
+                             const StepRecord& record,
+                             const StepResult& result);
+
+/// "   0.0% |   ...   | 0.00600 samples/s/p  25 days, 2:07:47 }", with a bar of 50 columns.
+std::string static_progress_line(const StaticLogPlace& place, const StepRecord& record);
+
+/// "25 days, 2:07:47", "1 day, 5:50:52", "0:03:09".
+std::string days_text(double seconds);
+
+}  // namespace tapestry

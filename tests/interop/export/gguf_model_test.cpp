@@ -1,0 +1,196 @@
+#include "interop/export/gguf_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include "autograd/io/json.h"
+#include "autograd/tensor/error.h"
+#include "parallel_core/config/init_configs.h"
+#include "tests/golden/gguf_file.h"
+#include "tests/message_of.h"
+#include "tests/temp_dir.h"
+
+namespace tapestry {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TransformerConfig model_of(const nlohmann::json& keys, const nlohmann::json& base) {
+  nlohmann::json model = {{"num_layers", 1},       {"hidden_size", 32}, {"num_attention_heads", 4},
+                          {"ffn_hidden_size", 64}, {"vocab_size", 300}, {"seq_length", 16}};
+  model.update(base);
+  model.update(keys);
+  return init_configs_from_dict({{"training_config", {{"training_iters", 1}}},
+                                 {"dataset_config", {{"tokenizer_type", "byte"}}},
+                                 {"model_config", model},
+                                 {"optimizer_config", {{"learning_rate", 1.0}}}})
+      .model_config;
+}
+
+TransformerConfig llama_of(const nlohmann::json& keys = nlohmann::json::object()) {
+  return model_of(keys, {{"position_embedding_type", "rope"},
+                         {"normalization", "RMSNorm"},
+                         {"hidden_act", "swiglu"},
+                         {"qkv_has_bias", false},
+                         {"out_proj_has_bias", false},
+                         {"mlp_has_bias", false},
+                         {"untie_embeddings_and_output_weights", true}});
+}
+
+TransformerConfig gpt2_of(const nlohmann::json& keys = nlohmann::json::object()) {
+  return model_of(keys, {{"position_embedding_type", "learned_absolute"},
+                         {"normalization", "LayerNorm"},
+                         {"hidden_act", "fast_gelu"},
+                         {"qkv_has_bias", true},
+                         {"out_proj_has_bias", true},
+                         {"mlp_has_bias", true}});
+}
+
+std::vector<std::string> names_of(const GgufModel& model) {
+  std::vector<std::string> names;
+  for (const GgufTensor& tensor : model.tensors) {
+    names.push_back(tensor.name);
+  }
+  return names;
+}
+
+TEST(GgufModel, LlamaQwen2AndQwen3) {
+  const GgufModel llama = gguf_model(llama_of());
+  EXPECT_EQ(llama.architecture, "llama");
+  EXPECT_THAT(names_of(llama), ::testing::Contains("output.weight"));
+  EXPECT_THAT(names_of(llama), ::testing::Not(::testing::Contains("blk.0.attn_q.bias")));
+  for (const GgufTensor& tensor : llama.tensors) {
+    const bool paired =
+        tensor.name == "blk.0.attn_q.weight" || tensor.name == "blk.0.attn_k.weight";
+    EXPECT_EQ(tensor.paired_heads, paired ? 4 : 0) << tensor.name;
+  }
+  EXPECT_EQ(
+      gguf_model(llama_of({{"qkv_has_bias", true}, {"out_proj_has_bias", true}})).architecture,
+      "llama");
+
+  const GgufModel qwen2 = gguf_model(
+      llama_of({{"qkv_has_bias", true}, {"untie_embeddings_and_output_weights", false}}));
+  EXPECT_EQ(qwen2.architecture, "qwen2");
+  EXPECT_THAT(names_of(qwen2), AllOf(::testing::Contains("blk.0.attn_k.bias"),
+                                     ::testing::Not(::testing::Contains("output.weight"))));
+  for (const GgufTensor& tensor : qwen2.tensors) {
+    EXPECT_EQ(tensor.paired_heads, 0) << tensor.name;
+  }
+  const GgufModel qwen3 = gguf_model(llama_of({{"qk_layernorm", true}}));
+  EXPECT_EQ(qwen3.architecture, "qwen3");
+  EXPECT_THAT(names_of(qwen3), ::testing::Contains("blk.0.attn_q_norm.weight"));
+}
+
+TEST(GgufModel, Gpt2JoinsQueriesKeysAndValues) {
+  const GgufModel model = gguf_model(gpt2_of());
+  EXPECT_EQ(model.architecture, "gpt2");
+  for (const GgufTensor& tensor : model.tensors) {
+    if (tensor.name == "blk.0.attn_qkv.weight") {
+      EXPECT_EQ(tensor.shape, (Shape{96, 32}));
+      EXPECT_EQ(tensor.logical.size(), 3U);
+    }
+    const bool vector = tensor.shape.size() == 1 || tensor.name == "position_embd.weight";
+    EXPECT_EQ(type_in_file(tensor, GgufType::kQ8_0), vector ? GgufType::kF32 : GgufType::kQ8_0)
+        << tensor.name;
+  }
+}
+
+TEST(GgufModel, RowsThatAreNoBlocksAreF16) {
+  const GgufTensor tensor{.name = "w", .shape = {4, 48}};
+  EXPECT_EQ(type_in_file(tensor, GgufType::kQ8_0), GgufType::kF16);
+  EXPECT_EQ(type_in_file(tensor, GgufType::kBF16), GgufType::kBF16);
+}
+
+TEST(GgufModel, RowsOfAHeadArePaired) {
+  const std::vector<int64_t> wanted = {0, 4, 1, 5, 2, 6, 3, 7};
+  for (int64_t row = 0; row < 16; ++row) {
+    EXPECT_EQ(pair_rows(row, 8), row / 8 * 8 + wanted[static_cast<size_t>(row % 8)]);
+  }
+}
+
+TEST(GgufModel, WhatNoArchitectureSaysIsRefusedWithItsKey) {
+  const auto refused = [](const TransformerConfig& config) {
+    return message_of<ValueError>([&] { gguf_model(config); });
+  };
+  EXPECT_THAT(refused(gpt2_of({{"hidden_act", "gelu"}})),
+              AllOf(HasSubstr("model_config.hidden_act: is gelu"), HasSubstr("use fast_gelu")));
+  EXPECT_THAT(refused(llama_of({{"hidden_act", "gelu"}})),
+              AllOf(HasSubstr("model_config.hidden_act: is gelu"), HasSubstr("use swiglu")));
+  EXPECT_THAT(refused(gpt2_of({{"normalization", "RMSNorm"}})),
+              HasSubstr("model_config.normalization: is RMSNorm"));
+  EXPECT_THAT(refused(gpt2_of({{"qkv_has_bias", false}})),
+              HasSubstr("model_config.qkv_has_bias: is False"));
+  EXPECT_THAT(refused(gpt2_of({{"untie_embeddings_and_output_weights", true}})),
+              HasSubstr("model_config.untie_embeddings_and_output_weights: is True"));
+  EXPECT_THAT(refused(gpt2_of({{"qk_layernorm", true}})), HasSubstr("model_config.qk_layernorm"));
+  EXPECT_THAT(refused(llama_of({{"window_size", {8, 0}}})), HasSubstr("model_config.window_size"));
+  EXPECT_THAT(refused(llama_of({{"position_embedding_type", "none"}})),
+              HasSubstr("model_config.position_embedding_type: is none"));
+  EXPECT_THAT(refused(llama_of({{"use_sandwich_norm", true}})),
+              HasSubstr("model_config.use_sandwich_norm: is True"));
+  EXPECT_THAT(refused(llama_of({{"mlp_has_bias", true}, {"qkv_has_bias", true}})),
+              HasSubstr("model_config.mlp_has_bias: is True"));
+  EXPECT_THAT(refused(llama_of({{"out_proj_has_bias", true}})),
+              HasSubstr("model_config.out_proj_has_bias: is True"));
+  TransformerConfig partial = llama_of();
+  partial.rotary_config.rotary_percent = 0.5;
+  EXPECT_THAT(refused(partial), HasSubstr("model_config.rotary_config.rotary_percent: is 0.5"));
+  TransformerConfig extended = llama_of({{"qkv_has_bias", true}});
+  extended.rotary_config.rope_type = "llama3";
+  EXPECT_THAT(refused(extended), HasSubstr("model_config.rotary_config.rope_type: is llama3"));
+  TransformerConfig experts = llama_of();
+  experts.moe.num_experts = 4;
+  EXPECT_THAT(refused(experts), HasSubstr("moe_config.num_experts: is 4"));
+  // All of them at once.
+  EXPECT_THAT(refused(gpt2_of({{"hidden_act", "relu"}, {"normalization", "RMSNorm"}})),
+              AllOf(HasSubstr("hidden_act"), HasSubstr("normalization")));
+}
+
+TEST(GgufModel, LinearScalingIsSaid) {
+  TransformerConfig config = llama_of();
+  config.rotary_config.seq_len_interpolation_factor = 4.0;
+  const data::TempDir folder;
+  GgufMetadata metadata;
+  add_model_metadata(config, gguf_model(config), "name", GgufType::kQ8_0, metadata);
+  GgufWriter(folder.file("f.gguf"), metadata, {}).commit();
+  const testing::GgufFile file = testing::read_gguf_file(folder.file("f.gguf"));
+  EXPECT_EQ(file.metadata.at("llama.rope.scaling.type").text(), "linear");
+  EXPECT_EQ(file.metadata.at("llama.rope.scaling.factor").as<float>(), 4.0F);
+  EXPECT_EQ(file.metadata.at("general.file_type").as<uint32_t>(), 7U);
+  EXPECT_EQ(file.metadata.at("general.name").text(), "name");
+}
+
+// Of a head of 8 channels with base 100, in an original length of 40 tokens: 6.4 turns stay, 2.0
+// lie between, 0.64 and 0.20 are divided.
+TEST(GgufModel, DivisorsOfFrequenciesAreATensor) {
+  TransformerConfig config = llama_of();
+  config.rotary_config.rope_type = "llama3";
+  config.rotary_config.rotary_base = 100;
+  config.rotary_config.original_max_position_embeddings = 40;
+  const GgufModel model = gguf_model(config);
+  const auto tensor = std::find_if(model.tensors.begin(), model.tensors.end(),
+                                   [](const auto& t) { return t.name == "rope_freqs.weight"; });
+  ASSERT_NE(tensor, model.tensors.end());
+  EXPECT_EQ(tensor->shape, Shape{4});
+  EXPECT_EQ(type_in_file(*tensor, GgufType::kQ8_0), GgufType::kF32);
+  const double turns = 40 * std::pow(10.0, -0.5) / (2 * std::numbers::pi);
+  const double kept = (turns - 1) / 3;
+  ASSERT_EQ(tensor->values.size(), 4U);
+  EXPECT_EQ(tensor->values[0], 1.0F);
+  EXPECT_FLOAT_EQ(tensor->values[1], static_cast<float>(1 / ((1 - kept) / 8 + kept)));
+  EXPECT_FLOAT_EQ(tensor->values[2], 8.0F);
+  EXPECT_FLOAT_EQ(tensor->values[3], 8.0F);
+  const std::vector<std::string> plain = names_of(gguf_model(llama_of()));
+  EXPECT_EQ(std::count(plain.begin(), plain.end(), "rope_freqs.weight"), 0);
+}
+
+}  // namespace
+}  // namespace tapestry
