@@ -159,7 +159,7 @@ constexpr Key kKeys[] = {
      .until_resolved = true,
      .doc =
          "True: clip gradients at norm `max_grad_norm`, which sets `optimizer_config.clip_grad`. "
-         "False or null: other keys decide whether gradients are clipped."},
+         "False or null: `clip_grad` and `grad_clip_kwargs` decide whether gradients are clipped."},
     {.name = "max_grad_norm",
      .field = f<&T::max_grad_norm>,
      .check = above(0),
