@@ -320,7 +320,7 @@ TEST(Config, WhatCannotBeIsRefusedWithWhatToDo) {
       {"model_config.use_ring_attention=True", "context_parallel_size is enough"},
       {"model_config.enable_flash_sp=True", "context_parallel_size is enough"},
       {"model_config.head_skip_weight_param_allocation=False",
-       "untie_embeddings_and_output_weights says"},
+       "untie_embeddings_and_output_weights decides"},
       {"model_config.fp8_format=hybrid", "compute_dtype: bfloat16"},
       {"model_config.attention_type=cross_attn", "use num_layers"},
       {"parallel_config.heterogeneous_pipeline=True", "num_layer_list and offset"},

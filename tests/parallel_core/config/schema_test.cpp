@@ -330,6 +330,7 @@ TEST(Schema, HelpTextsStandAlone) {
   }
   for (const Section& section : schema()) {
     for (const Key& key : section.keys) {
+      EXPECT_FALSE(key.doc.empty()) << section.name << "." << key.name;
       EXPECT_FALSE(leans_on_neighbour(key.doc))
           << section.name << "." << key.name << ": " << key.doc;
     }
