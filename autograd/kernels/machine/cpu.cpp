@@ -53,9 +53,8 @@ CpuLevel compiled_up_to(CpuLevel level) {
 
 CpuLevel initial_level() {
   const char* forced = std::getenv("TAPESTRY_CPU_LEVEL");
-  const auto* found =
-      forced == nullptr ? kLevelNames.end()
-                        : std::find(kLevelNames.begin(), kLevelNames.end(), forced);
+  const auto* found = forced == nullptr ? kLevelNames.end()
+                                        : std::find(kLevelNames.begin(), kLevelNames.end(), forced);
   if (found == kLevelNames.end()) {
     return detected_cpu_level();
   }
@@ -116,7 +115,7 @@ CpuLevel detected_cpu_level() {
 
 CpuLevel cpu_level() { return level_in_use().load(std::memory_order_relaxed); }
 
-void set_cpu_level(CpuLevel level) { 
+void set_cpu_level(CpuLevel level) {
   level_in_use() = compiled_up_to(std::min(level, detected_cpu_level()));
 }
 

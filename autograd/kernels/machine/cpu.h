@@ -74,7 +74,7 @@ std::string_view name_of(CpuLevel level);
 #endif
 
 /// The function of that name for the level in use.
-#define TAPESTRY_DISPATCH(function)                                                      \
+#define TAPESTRY_DISPATCH(function)                                                        \
   (::tapestry::cpu_level() >= ::tapestry::CpuLevel::kAvx512 ? TAPESTRY_OF_AVX512(function) \
    : ::tapestry::cpu_level() == ::tapestry::CpuLevel::kAvx2 ? TAPESTRY_OF_AVX2(function)   \
                                                             : &portable::function)
