@@ -11,6 +11,7 @@
 #include "autograd/io/atomic_file.h"
 #include "autograd/tensor/error.h"
 #include "diagnosis/autopsy/replay_capsule.h"
+#include "diagnosis/dump/dump_config.h"
 #include "diagnosis/dump/run/add_dump.h"
 #include "diagnosis/dump/run/measured_rounding.h"
 #include "diagnosis/profile/analysis.h"
