@@ -3,8 +3,8 @@
 #include <tapestry_version.h>
 
 #include <exception>
-#include <memory>
 #include <filesystem>
+#include <memory>
 #include <sstream>
 #include <utility>
 
