@@ -134,16 +134,6 @@ void append_lower(std::string& out, std::u32string_view text, size_t at) {
   }
 }
 
-template <class Predicate>
-bool all_of_text(std::string_view text, Predicate holds) {
-  for (size_t at = 0; at < text.size();) {
-    if (!holds(next_code_point(text, at))) {
-      return false;
-    }
-  }
-  return !text.empty();
-}
-
 }  // namespace
 
 bool is_ascii(std::string_view text) {
@@ -417,37 +407,15 @@ std::string title(std::string_view text) {
   return out;
 }
 
-std::string swap_case(std::string_view text) {
-  const std::u32string letters = to_code_points(text);
-  std::string out;
-  for (size_t at = 0; at < letters.size(); ++at) {
-    if (is_upper_letter(letters[at])) {
-      append_lower(out, letters, at);
-    } else if (is_lower_letter(letters[at])) {
-      append_upper(out, letters[at]);
-    } else {
-      append_code_point(out, letters[at]);
+bool is_digit(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const char32_t c = next_code_point(text, at);
+    if (category_of(c) != UTF8PROC_CATEGORY_ND && !is_other_digit(c)) {
+      return false;
     }
   }
-  return out;
+  return !text.empty();
 }
-
-bool is_alpha(std::string_view text) { return all_of_text(text, is_letter); }
-
-bool is_alnum(std::string_view text) {
-  return all_of_text(text, [](char32_t c) { return is_letter(c) || is_number(c); });
-}
-
-bool is_decimal(std::string_view text) {
-  return all_of_text(text, [](char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_ND; });
-}
-
-bool is_digit(std::string_view text) {
-  return all_of_text(
-      text, [](char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_ND || is_other_digit(c); });
-}
-
-bool is_all_space(std::string_view text) { return all_of_text(text, is_space); }
 
 bool is_upper(std::string_view text) {
   bool cased = false;

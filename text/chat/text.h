@@ -48,14 +48,9 @@ std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
 std::string capitalize(std::string_view text);
 std::string title(std::string_view text);
-std::string swap_case(std::string_view text);
 
-/// str.isalpha, isdigit, ...: false for an empty text.
-bool is_alpha(std::string_view text);
-bool is_alnum(std::string_view text);
-bool is_decimal(std::string_view text);
+/// str.isdigit, isupper, islower: false for an empty text.
 bool is_digit(std::string_view text);
-bool is_all_space(std::string_view text);
 bool is_upper(std::string_view text);
 bool is_lower(std::string_view text);
 

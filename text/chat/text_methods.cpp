@@ -1,13 +1,11 @@
 // Methods of str.
 #include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 
 #include "text/chat/methods.h"
 #include "text/chat/operators.h"
 #include "text/chat/text.h"
-#include "text/chat/text_format.h"
 
 namespace tapestry::chat::jinja {
 
@@ -111,14 +109,11 @@ Value changed(Run& run, const Value& self, const Arguments& arguments) {
   return run.text(change(self.bytes()));
 }
 
-template <bool (*holds)(std::string_view)>
-Value holds_for(Run& run, const Value& self, const Arguments& arguments) {
-  bind(run, "the method", arguments, {});
+Value is_all_digits(Run& run, const Value& self, const Arguments& arguments) {
+  bind(run, "isdigit", arguments, {});
   run.letters(self.bytes().size());
-  return Value(holds(self.bytes()));
+  return Value(is_digit(self.bytes()));
 }
-
-bool has_only_ascii(std::string_view text) { return is_ascii(text); }
 
 // ---- Splitting.
 
@@ -233,7 +228,6 @@ Value split_lines(Run& run, const Value& self, const Arguments& arguments) {
   return run.list(std::move(lines));
 }
 
-template <bool from_right>
 Value partition(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "partition", arguments, {"(sep)"}, 1);
   const std::string& separator = text_of(run, *bound[0], "partition: the separator");
@@ -241,12 +235,11 @@ Value partition(Run& run, const Value& self, const Arguments& arguments) {
     run.fail("partition: the separator is empty");
   }
   const std::string& text = self.bytes();
-  run.letters(from_right ? text.size() : 0);
   run.scan(text.size() + separator.size());
-  const size_t found = from_right ? find_last(text, separator) : find_first(text, separator);
-  const Value empty = run.text("");
+  const size_t found = find_first(text, separator);
   if (found == std::string::npos) {
-    return run.tuple(from_right ? Values{empty, empty, self} : Values{self, empty, empty});
+    const Value empty = run.text("");
+    return run.tuple({self, empty, empty});
   }
   return run.tuple({run.text(text.substr(0, found)), run.text(separator),
                     run.text(text.substr(found + separator.size()))});
@@ -370,55 +363,6 @@ Value remove_end(Run& run, const Value& self, const Arguments& arguments) {
   return run.text(suffix ? text.substr(0, text.size() - part.size()) : text.substr(part.size()));
 }
 
-const std::string kSpace = " ";
-
-enum class Fill { kLeft, kRight, kCenter };
-
-template <Fill where>
-Value filled(Run& run, const Value& self, const Arguments& arguments) {
-  const Bound bound = bind(run, "ljust", arguments, {"(width)", "(fillchar)"}, 1);
-  const std::string& fill = bound[1] ? text_of(run, *bound[1], "the fill character") : kSpace;
-  run.scan(fill.size());
-  if (count_code_points(fill) != 1) {
-    run.fail("the fill character must be one character");
-  }
-  const int64_t width = integer_of(run, *bound[0], "the width");
-  const int64_t missing = std::max<int64_t>(width - length_of(run, self), 0);
-  run.check_text(static_cast<size_t>(missing));  // no overflow below
-  run.check_text(static_cast<size_t>(missing) * fill.size() + self.bytes().size());
-  // As CPython rounds: the odd one to the left where the width is odd.
-  const int64_t left = where == Fill::kLeft    ? missing
-                       : where == Fill::kRight ? 0
-                                               : missing / 2 + (missing & width & 1);
-  std::string out;
-  for (int64_t i = 0; i < left; ++i) {
-    out += fill;
-  }
-  out += self.bytes();
-  for (int64_t i = left; i < missing; ++i) {
-    out += fill;
-  }
-  return run.text(std::move(out));
-}
-
-Value zero_filled(Run& run, const Value& self, const Arguments& arguments) {
-  const Bound bound = bind(run, "zfill", arguments, {"(width)"}, 1);
-  const int64_t missing =
-      std::max<int64_t>(integer_of(run, *bound[0], "the width") - length_of(run, self), 0);
-  run.check_text(static_cast<size_t>(missing));
-  const std::string& text = self.bytes();
-  const size_t sign = !text.empty() && (text[0] == '-' || text[0] == '+') ? 1 : 0;
-  return run.text(text.substr(0, sign) + std::string(static_cast<size_t>(missing), '0') +
-                  text.substr(sign));
-}
-
-Value format(Run& run, const Value& self, const Arguments& arguments) {
-  if (self.is_markup()) {
-    run.fail("format of a text that `safe` has marked is not known here");
-  }
-  return run.text(brace_format(run, self.bytes(), arguments));
-}
-
 // ---- Of a text that `safe` has marked, as Markup of markupsafe 3 does it.
 
 Value escaped_value(Run& run, const Value& value) {
@@ -466,45 +410,30 @@ Value join_marked(Run& run, const Value& self, const Arguments& arguments) {
   return marked_value(run, join(run, self, {{run.list(std::move(items))}, {}}));
 }
 
-constexpr std::array<std::pair<std::string_view, Method>, 37> kMethods = {{
+constexpr std::pair<std::string_view, Method> kMethods[] = {
     {"capitalize", marking<changed<&jinja::capitalize>>},
-    {"center", marking<filled<Fill::kCenter>>},
     {"count", count_text},
     {"endswith", ends_with},
     {"find", find_text<false, false>},
-    {"format", format},
     {"index", find_text<false, true>},
-    {"isalnum", holds_for<is_alnum>},
-    {"isalpha", holds_for<is_alpha>},
-    {"isascii", holds_for<has_only_ascii>},
-    {"isdecimal", holds_for<is_decimal>},
-    {"isdigit", holds_for<is_digit>},
-    {"islower", holds_for<is_lower>},
-    {"isspace", holds_for<is_all_space>},
-    {"isupper", holds_for<is_upper>},
+    {"isdigit", is_all_digits},
     {"join", join_marked},
-    {"ljust", marking<filled<Fill::kRight>>},
     {"lower", marking<changed<&jinja::to_lower>>},
     {"lstrip", marking<strip_side<Side::kLeft>>},
-    {"partition", marking<partition<false>>},
+    {"partition", marking<partition>},
     {"removeprefix", marking<remove_end<false>>},
     {"removesuffix", marking<remove_end<true>>},
     {"replace", marking<replace>},
     {"rfind", find_text<true, false>},
-    {"rindex", find_text<true, true>},
-    {"rjust", marking<filled<Fill::kLeft>>},
-    {"rpartition", marking<partition<true>>},
     {"rsplit", marking<split<true>>},
     {"rstrip", marking<strip_side<Side::kRight>>},
     {"split", marking<split<false>>},
     {"splitlines", marking<split_lines>},
     {"startswith", starts_with},
     {"strip", marking<strip_side<Side::kBoth>>},
-    {"swapcase", marking<changed<&jinja::swap_case>>},
     {"title", marking<changed<&jinja::title>>},
     {"upper", marking<changed<&jinja::to_upper>>},
-    {"zfill", marking<zero_filled>},
-}};
+};
 
 }  // namespace text_methods
 
