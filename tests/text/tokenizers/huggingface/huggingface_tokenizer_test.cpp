@@ -9,6 +9,7 @@
 #include "autograd/tensor/error.h"
 #include "tests/temp_dir.h"
 #include "text/tokenizers/huggingface/tokenizer_files.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/text_stream.h"
 
 namespace tapestry::data {

@@ -15,8 +15,8 @@
 #include "autograd/io/input_file.h"
 #include "autograd/tensor/error.h"
 #include "text/sources/text_source.h"
-#include "text/tokenizers/heartbeat.h"
-#include "text/tokenizers/sentencepiece_tokenizer.h"
+#include "text/tokenizers/kinds/sentencepiece_tokenizer.h"
+#include "text/util/heartbeat.h"
 #include "text/util/utf8.h"
 
 namespace tapestry::data {
