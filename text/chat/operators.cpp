@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "text/chat/text.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::chat::jinja {
 
@@ -172,7 +173,7 @@ int64_t length_of(Run& run, const Value& value) {
   if (value.is_text()) {
     run.step(value.text().ascii ? 0 : value.bytes().size() / 64);
     return static_cast<int64_t>(value.text().ascii ? value.bytes().size()
-                                                   : count_code_points(value.bytes()));
+                                                   : data::count_characters(value.bytes()));
   }
   if (value.is_sequence()) {
     return static_cast<int64_t>(value.sequence().items.size());

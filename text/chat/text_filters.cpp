@@ -12,6 +12,7 @@
 #include "text/chat/operators.h"
 #include "text/chat/text.h"
 #include "text/chat/value_text.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::chat::jinja {
 
@@ -82,7 +83,7 @@ Value title(Run& run, const Value& input, const Arguments& arguments) {
   for (const char32_t c : to_code_points(text.bytes())) {
     if (begins_word(c)) {
       finish_word();
-      append_code_point(out, c);
+      data::append_utf8(out, c);
     } else {
       word += c;
     }

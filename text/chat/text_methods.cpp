@@ -6,6 +6,7 @@
 #include "text/chat/methods.h"
 #include "text/chat/operators.h"
 #include "text/chat/text.h"
+#include "text/util/utf8.h"
 
 namespace tapestry::chat::jinja {
 
@@ -40,7 +41,7 @@ Part part_of(Run& run,
   }
   run.step(text.bytes.size() / 16);
   const auto count =
-      static_cast<int64_t>(text.ascii ? text.bytes.size() : count_code_points(text.bytes));
+      static_cast<int64_t>(text.ascii ? text.bytes.size() : data::count_characters(text.bytes));
   const auto place = [&](const std::optional<Value>& value, int64_t otherwise) {
     const int64_t given = is_given(value) ? integer_of(run, *value, "start or end") : otherwise;
     return std::max<int64_t>(given < 0 ? given + count : given, 0);
@@ -249,7 +250,7 @@ Value partition(Run& run, const Value& self, const Arguments& arguments) {
 
 size_t count_in(Run& run, std::string_view text, std::string_view wanted) {
   if (wanted.empty()) {
-    return count_code_points(text) + 1;
+    return data::count_characters(text) + 1;
   }
   size_t count = 0;
   for (size_t at = find_first(text, wanted); at != std::string_view::npos;
@@ -282,7 +283,7 @@ Value find_text(Run& run, const Value& self, const Arguments& arguments) {
                                       : find_first(part.bytes, wanted);
   if (found != std::string_view::npos) {
     return Value(part.before +
-                 static_cast<int64_t>(count_code_points(part.bytes.substr(0, found))));
+                 static_cast<int64_t>(data::count_characters(part.bytes.substr(0, found))));
   }
   if (must_exist) {
     run.fail("index: the text is not found");

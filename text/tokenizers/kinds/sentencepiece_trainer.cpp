@@ -42,10 +42,7 @@ void append_line(std::string_view line, std::vector<std::string>& lines) {
   while (line.size() > kMostBytes) {
     size_t cut = line.rfind(' ', kMostBytes - 1);
     cut = cut == std::string_view::npos ? kMostBytes : cut + 1;
-    const auto is_continuation = [&](size_t at) {
-      return (static_cast<uint8_t>(line[at]) & 0xC0U) == 0x80U;
-    };
-    while (cut > 1 && is_continuation(cut)) {
+    while (cut > 1 && continues_character(line[cut])) {
       --cut;
     }
     lines.emplace_back(line.substr(0, cut));
