@@ -29,7 +29,7 @@ class NativeFunction final : public Object {
 
 Value range(Run& run, const Arguments& arguments) {
   const auto bound = bind_arguments(run, "range", arguments, {"(start)", "(stop)", "(step)"}, 1);
-  const auto number = [&](size_t i) { return integer_of(run, *bound[i], "range: a number"); };
+  const auto number = [&](size_t i) { return expect_integer(run, *bound[i], "range: a number"); };
   const int64_t start = bound[1] ? number(0) : 0;
   const int64_t stop = bound[1] ? number(1) : number(0);
   const int64_t step = bound[2] ? number(2) : 1;
@@ -87,7 +87,7 @@ Value make_namespace(Run& run, const Arguments& arguments) {
   const Value names = run.names();
   const std::shared_ptr<Dict> dict = dict_from(run, "namespace", arguments);
   for (const auto& [key, value] : dict->entries()) {
-    names.names().set(text_of(run, key, "namespace: a name"), value);
+    names.names().set(expect_text(run, key, "namespace: a name"), value);
   }
   return names;
 }
@@ -99,7 +99,7 @@ Value raise_exception(Run& run, const Arguments& arguments) {
 
 Value strftime_now(Run& run, const Arguments& arguments) {
   const auto bound = bind_arguments(run, "strftime_now", arguments, {"format"}, 1);
-  const std::string& format = text_of(run, *bound[0], "strftime_now: the format");
+  const std::string& format = expect_text(run, *bound[0], "strftime_now: the format");
   std::tm time{};
   localtime_r(&*run.now(), &time);
   constexpr size_t kMaxFormat = 4096;

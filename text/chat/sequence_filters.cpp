@@ -26,7 +26,7 @@ void take_nothing(Run& run, std::string_view name, const Arguments& arguments) {
 
 std::vector<Value> path_of(Run& run, const Value& attribute) {
   if (!attribute.is_text()) {
-    return {Value(integer_of(run, attribute, "an attribute"))};
+    return {Value(expect_integer(run, attribute, "an attribute"))};
   }
   std::vector<Value> parts;
   std::string_view rest = attribute.bytes();
@@ -211,7 +211,7 @@ Value items_filter(Run& run, const Value& input, const Arguments& arguments) {
 Value sort_dict(Run& run, const Value& input, const Arguments& arguments) {
   const Bound bound =
       bind_arguments(run, "filter 'dictsort'", arguments, {"case_sensitive", "by", "reverse"});
-  const std::string by = bound[1] ? text_of(run, *bound[1], "dictsort: by") : "key";
+  const std::string by = bound[1] ? expect_text(run, *bound[1], "dictsort: by") : "key";
   if (by != "key" && by != "value") {
     run.fail("dictsort: by is 'key' or 'value', not '", by, "'");
   }
@@ -266,7 +266,7 @@ Value map(Run& run, const Value& input, const Arguments& arguments) {
     }
     return run.iterator(std::move(out));
   }
-  const std::string& name = text_of(run, arguments.positional[0], "map: the filter");
+  const std::string& name = expect_text(run, arguments.positional[0], "map: the filter");
   const Filter filter = find_filter(name);
   if (filter == nullptr) {
     run.fail(unknown_filter(name));
@@ -301,7 +301,7 @@ Value select(Run& run, const Value& input, const Arguments& arguments) {
   const AttributeGetter getter(run, attribute);
   Test test = nullptr;
   if (const std::optional<Value> name = take_first()) {
-    test = find_test(text_of(run, *name, "select: the test"));
+    test = find_test(expect_text(run, *name, "select: the test"));
     if (test == nullptr) {
       run.fail("test '", name->bytes(), "' is not known here");
     }

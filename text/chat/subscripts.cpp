@@ -53,10 +53,10 @@ SlicePlaces slice_places(
     if (value.is_none()) {
       return otherwise;
     }
-    const int64_t given = integer_of(run, value, "a slice's bound");
+    const int64_t given = expect_integer(run, value, "a slice's bound");
     return std::clamp(given < 0 ? given + count : given, least, most);
   };
-  const int64_t stride = step.is_none() ? 1 : integer_of(run, step, "a slice's step");
+  const int64_t stride = step.is_none() ? 1 : expect_integer(run, step, "a slice's step");
   if (stride == 0) {
     run.fail("a slice's step is zero");
   }

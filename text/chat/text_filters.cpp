@@ -98,13 +98,13 @@ Value indent(Run& run, const Value& input, const Arguments& arguments) {
   if (bound[0] && bound[0]->is_text()) {
     space = bound[0]->bytes();
   } else if (bound[0]) {
-    const int64_t width = std::max<int64_t>(integer_of(run, *bound[0], "indent: the width"), 0);
+    const int64_t width = std::max<int64_t>(expect_integer(run, *bound[0], "indent: the width"), 0);
     run.check_text(static_cast<size_t>(width));
     space.assign(static_cast<size_t>(width), ' ');
   }
   const bool first = bound[1] && truth_of(*bound[1]);
   const bool blank = bound[2] && truth_of(*bound[2]);
-  const Value text = run.text(text_of(run, input, "what is indented") + "\n");
+  const Value text = run.text(expect_text(run, input, "what is indented") + "\n");
   const Value lines = find_text_method("splitlines")(run, text, {});
   std::string out = first ? space : "";
   bool is_first = true;
@@ -132,7 +132,7 @@ Value to_json_text(Run& run, const Value& input, const Arguments& arguments) {
     if (bound[1]->is_text()) {
       style.indent = bound[1]->bytes();
     } else {
-      const int64_t width = std::max<int64_t>(integer_of(run, *bound[1], "tojson: indent"), 0);
+      const int64_t width = std::max<int64_t>(expect_integer(run, *bound[1], "tojson: indent"), 0);
       run.check_text(static_cast<size_t>(width));
       style.indent = std::string(static_cast<size_t>(width), ' ');
     }
@@ -143,8 +143,8 @@ Value to_json_text(Run& run, const Value& input, const Arguments& arguments) {
     if (separators.size() != 2) {
       run.fail("tojson: separators are two texts");
     }
-    style.item_separator = text_of(run, separators[0], "tojson: a separator");
-    style.key_separator = text_of(run, separators[1], "tojson: a separator");
+    style.item_separator = expect_text(run, separators[0], "tojson: a separator");
+    style.key_separator = expect_text(run, separators[1], "tojson: a separator");
   }
   return run.text(to_json(run, input, style));
 }
@@ -247,7 +247,7 @@ Value whole_part(Run& run, double number, const Value& otherwise) {
 Value to_integer(Run& run, const Value& input, const Arguments& arguments) {
   const auto bound = bind_arguments(run, "filter 'int'", arguments, {"default", "base"});
   const Value otherwise = bound[0].value_or(Value(int64_t{0}));
-  const int64_t base = bound[1] ? integer_of(run, *bound[1], "int: the base") : 10;
+  const int64_t base = bound[1] ? expect_integer(run, *bound[1], "int: the base") : 10;
   if (base < 2 || base > 36) {
     run.fail("int: the base ", base, " is none of 2 to 36");
   }

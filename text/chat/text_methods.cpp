@@ -43,7 +43,7 @@ Part part_of(Run& run,
   const auto count =
       static_cast<int64_t>(text.ascii ? text.bytes.size() : data::count_characters(text.bytes));
   const auto place = [&](const std::optional<Value>& value, int64_t otherwise) {
-    const int64_t given = is_given(value) ? integer_of(run, *value, "start or end") : otherwise;
+    const int64_t given = is_given(value) ? expect_integer(run, *value, "start or end") : otherwise;
     return std::max<int64_t>(given < 0 ? given + count : given, 0);
   };
   const int64_t first = place(start, 0);
@@ -69,7 +69,7 @@ Value matches_any(Run& run,
   const Bound bound = bind(run, method, arguments, {"(prefix)", "(start)", "(end)"}, 1);
   const Part part = part_of(run, self.text(), bound[1], bound[2]);
   const auto holds = [&](const Value& value) {
-    const std::string& wanted = text_of(run, value, method);
+    const std::string& wanted = expect_text(run, value, method);
     run.scan(wanted.size());
     return !part.is_beyond && matches(part.bytes, wanted);
   };
@@ -95,7 +95,7 @@ Value strip_side(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "strip", arguments, {"(chars)"});
   std::optional<std::string_view> letters;
   if (is_given(bound[0])) {
-    letters = text_of(run, *bound[0], "what is stripped");
+    letters = expect_text(run, *bound[0], "what is stripped");
     run.letters(letters->size());
   }
   const std::string_view left = strip(self.bytes(), side, letters);
@@ -188,7 +188,7 @@ Values split_words(Run& run, std::string_view text, int64_t most, bool from_righ
 template <bool from_right>
 Value split(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "split", arguments, {"sep", "maxsplit"});
-  const int64_t most = bound[1] ? integer_of(run, *bound[1], "maxsplit") : -1;
+  const int64_t most = bound[1] ? expect_integer(run, *bound[1], "maxsplit") : -1;
   if (!is_given(bound[0])) {
     if (from_right && most == 0) {
       // rsplit(None, 0) keeps what is before the text and drops what is behind it.
@@ -198,7 +198,7 @@ Value split(Run& run, const Value& self, const Arguments& arguments) {
     }
     return run.list(split_words(run, self.bytes(), most, from_right));
   }
-  const std::string& separator = text_of(run, *bound[0], "split: the separator");
+  const std::string& separator = expect_text(run, *bound[0], "split: the separator");
   if (separator.empty()) {
     run.fail("split: the separator is empty");
   }
@@ -231,7 +231,7 @@ Value split_lines(Run& run, const Value& self, const Arguments& arguments) {
 
 Value partition(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "partition", arguments, {"(sep)"}, 1);
-  const std::string& separator = text_of(run, *bound[0], "partition: the separator");
+  const std::string& separator = expect_text(run, *bound[0], "partition: the separator");
   if (separator.empty()) {
     run.fail("partition: the separator is empty");
   }
@@ -265,7 +265,7 @@ size_t count_in(Run& run, std::string_view text, std::string_view wanted) {
 Value count_text(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "count", arguments, {"(sub)", "(start)", "(end)"}, 1);
   const Part part = part_of(run, self.text(), bound[1], bound[2]);
-  const std::string& wanted = text_of(run, *bound[0], "count");
+  const std::string& wanted = expect_text(run, *bound[0], "count");
   run.scan(part.bytes.size() + wanted.size());
   return Value(part.is_beyond ? int64_t{0}
                               : static_cast<int64_t>(count_in(run, part.bytes, wanted)));
@@ -275,7 +275,7 @@ template <bool from_right, bool must_exist>
 Value find_text(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "find", arguments, {"(sub)", "(start)", "(end)"}, 1);
   const Part part = part_of(run, self.text(), bound[1], bound[2]);
-  const std::string& wanted = text_of(run, *bound[0], "find");
+  const std::string& wanted = expect_text(run, *bound[0], "find");
   run.letters(from_right ? part.bytes.size() : 0);
   run.scan(part.bytes.size() + wanted.size());
   const size_t found = part.is_beyond ? std::string_view::npos
@@ -333,9 +333,10 @@ std::string replaced(
 
 Value replace(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "replace", arguments, {"(old)", "(new)", "(count)"}, 2);
-  const int64_t most = bound[2] ? integer_of(run, *bound[2], "replace: the count") : -1;
-  return run.text(replaced(run, self.text(), text_of(run, *bound[0], "replace: what is replaced"),
-                           text_of(run, *bound[1], "replace: what comes instead"), most));
+  const int64_t most = bound[2] ? expect_integer(run, *bound[2], "replace: the count") : -1;
+  return run.text(replaced(run, self.text(),
+                           expect_text(run, *bound[0], "replace: what is replaced"),
+                           expect_text(run, *bound[1], "replace: what comes instead"), most));
 }
 
 Value join(Run& run, const Value& self, const Arguments& arguments) {
@@ -343,7 +344,7 @@ Value join(Run& run, const Value& self, const Arguments& arguments) {
   std::string out;
   std::string_view separator;
   for (const Value& item : items_of(run, *bound[0])) {
-    const std::string& part = text_of(run, item, "join: an item");
+    const std::string& part = expect_text(run, item, "join: an item");
     run.check_text(out.size() + separator.size() + part.size());
     out += separator;
     out += part;
@@ -355,7 +356,7 @@ Value join(Run& run, const Value& self, const Arguments& arguments) {
 template <bool suffix>
 Value remove_end(Run& run, const Value& self, const Arguments& arguments) {
   const Bound bound = bind(run, "removeprefix", arguments, {"(part)"}, 1);
-  const std::string& part = text_of(run, *bound[0], "what is removed");
+  const std::string& part = expect_text(run, *bound[0], "what is removed");
   const std::string& text = self.bytes();
   run.scan(part.size());
   if (suffix ? !text.ends_with(part) : !text.starts_with(part)) {
