@@ -339,7 +339,7 @@ class WordPiece final : public WholeTokens<WordPiece, WordPieceRun> {
       if (token.starts_with(prefix_)) {
         token.erase(0, prefix_.size());
       } else {
-        token.insert(0, " ");
+        token.insert(token.begin(), ' ');
       }
     }
     if (cleanup_) {
