@@ -21,6 +21,7 @@
 #include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/row_text.h"
 #include "text/tokenizers/tokenizer.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 
