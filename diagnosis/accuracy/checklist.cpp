@@ -9,7 +9,7 @@
 #include "autograd/tensor/error.h"
 #include "diagnosis/accuracy/checklist_data.h"
 #include "diagnosis/accuracy/checklist_items.h"
-#include "diagnosis/report/number_text.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::accuracy {
 namespace {
@@ -218,12 +218,12 @@ void Checklist::add_learning_rates() {
   const int64_t step = *rates_part_->step;
   const bool has_own_row = differs("optimizer_config.learning_rate");
   const auto text = [&](const ChecklistSide& side) {
-    return concat(report::number_text(side.learning_rate(step)), " at step ", step);
+    return concat(number_text(side.learning_rate(step)), " at step ", step);
   };
   if (!has_own_row) {
     add(kGroup, kKey, text(ours_), text(other_), kDiffering,
         concat(differing, " of ", (steps + stride - 1) / stride, " steps differ, at most by ",
-               report::number_text(largest, 3),
+               number_text(largest, 3),
                ": compare warm-up, style, length and end of both schedules"));
   }
   report::PageChart chart{.title = "learning rate",

@@ -7,12 +7,11 @@
 #include <limits>
 
 #include "autograd/tensor/error.h"
-#include "diagnosis/report/number_text.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::accuracy {
 namespace {
 
-using report::number_text;
 using report::PageChart;
 using report::PageLine;
 

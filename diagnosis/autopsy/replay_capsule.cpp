@@ -22,6 +22,7 @@
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/step/metrics.h"
 #include "parallel_core/training/step/train_one_step.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 
@@ -147,7 +148,7 @@ std::string line_of(const char* what, const std::string& recorded, const std::st
   return concat("  ", what, "  recorded ", recorded, ", here ", here, "\n");
 }
 
-std::string number_text(double value) {
+std::string value_with_bits(double value) {
   return concat(without_nan_sign(value), " (bits ", autopsy::bits_text(value), ")");
 }
 
@@ -160,10 +161,10 @@ ReplayReport compare(const CapsuleRecord& record, const Replayed& found) {
                    (!finds_place || place == record.place);
   report.text = concat("step ", record.step, ", ", record.layout, ": ", record.anomaly, ", ",
                        record.verdict, "\n");
-  report.text += line_of("loss ", number_text(record.loss), number_text(found.result.loss));
+  report.text += line_of("loss ", value_with_bits(record.loss), value_with_bits(found.result.loss));
   if (!record.forward_only) {
-    report.text +=
-        line_of("norm ", number_text(record.grad_norm), number_text(found.result.grad_norm));
+    report.text += line_of("norm ", value_with_bits(record.grad_norm),
+                           value_with_bits(found.result.grad_norm));
   }
   if (finds_place) {
     const auto or_none = [](const std::string& text) { return text.empty() ? "none" : text; };

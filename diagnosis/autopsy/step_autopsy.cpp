@@ -18,8 +18,10 @@
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/step/metrics.h"
 #include "parallel_core/training/step/trainer_state.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/row_text.h"
 #include "text/tokenizers/tokenizer.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
-#include "diagnosis/report/number_text.h"
 #include "diagnosis/report/page_style.h"
 #include "diagnosis/report/plot/letters.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::report {
 namespace {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
-#include "diagnosis/report/number_text.h"
 #include "diagnosis/report/plot/letters.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::report {
 namespace {

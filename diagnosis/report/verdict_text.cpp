@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "autograd/tensor/error.h"
-#include "diagnosis/report/number_text.h"
 #include "diagnosis/report/plot/letters.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::accuracy {
 namespace {
@@ -19,7 +19,7 @@ constexpr int kWidestColumn = 52;  // of all but the last: a name of a parameter
 std::string number_cell(double value) {
   return std::isnan(value)   ? "nan"
          : std::isinf(value) ? (value > 0 ? "inf" : "-inf")
-                             : report::number_text(value, kDigits);
+                             : number_text(value, kDigits);
 }
 
 void add_part(std::vector<std::pair<std::string, std::string>>& parts,

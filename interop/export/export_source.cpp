@@ -14,6 +14,7 @@
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "parallel_core/file_place.h"
 #include "text/tokenizers/huggingface/tokenizer_files.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/tokenizer.h"
 
 namespace tapestry {

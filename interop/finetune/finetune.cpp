@@ -23,6 +23,7 @@
 #include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/pretrain.h"
 #include "parallel_core/training/watch/evaluation.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 
 namespace tapestry {
 

@@ -7,6 +7,7 @@
 
 #include "parallel_core/data/indexed_dataset.h"
 #include "tests/temp_dir.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
 #include "text/tokenizers/tokenizer.h"
 #include "text/tokenizers/tokenizer_record.h"
 #include "text/util/utf8.h"

@@ -13,8 +13,8 @@
 #include "parallel_core/data/default_text.h"
 #include "tests/temp_dir.h"
 #include "text/sources/text_source.h"
-#include "text/tokenizers/heartbeat.h"
 #include "text/util/file.h"
+#include "text/util/heartbeat.h"
 
 namespace tapestry::data {
 namespace text_files_test {

@@ -4,8 +4,8 @@
 
 #include "autograd/tensor/error.h"
 #include "tests/temp_dir.h"
-#include "text/tokenizers/character_tokenizer.h"
-#include "text/tokenizers/sentencepiece_tokenizer.h"
+#include "text/tokenizers/kinds/character_tokenizer.h"
+#include "text/tokenizers/kinds/sentencepiece_tokenizer.h"
 #include "text/util/utf8.h"
 
 namespace tapestry::data {

@@ -5,8 +5,9 @@
 
 #include "autograd/tensor/error.h"
 #include "tests/temp_dir.h"
-#include "text/tokenizers/character_tokenizer.h"
-#include "text/tokenizers/sentencepiece_tokenizer.h"
+#include "text/tokenizers/kinds/character_tokenizer.h"
+#include "text/tokenizers/kinds/make_tokenizer.h"
+#include "text/tokenizers/kinds/sentencepiece_tokenizer.h"
 #include "text/tokenizers/tokenizer_record.h"
 #include "text/util/checksum.h"
 #include "text/util/utf8.h"

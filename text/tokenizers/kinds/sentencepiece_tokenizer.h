@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "text/sources/text_source.h"
-#include "text/tokenizers/heartbeat.h"
 #include "text/tokenizers/tokenizer.h"
+#include "text/util/heartbeat.h"
 
 namespace tapestry::data {
 

@@ -1,14 +1,14 @@
-#include "diagnosis/report/number_text.h"
+#include "text/util/numbers.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-namespace tapestry::report {
+namespace tapestry {
 namespace {
 
-TEST(NumberText, Numbers) {
+TEST(Numbers, SignificantDigits) {
   EXPECT_EQ(number_text(3.14159265), "3.1416");
   EXPECT_EQ(number_text(-0.0), "0");
   EXPECT_EQ(number_text(2), "2");
@@ -18,7 +18,7 @@ TEST(NumberText, Numbers) {
   EXPECT_EQ(number_text(-std::numeric_limits<double>::infinity()), "-inf");
 }
 
-TEST(NumberText, Amounts) {
+TEST(Numbers, Amounts) {
   EXPECT_EQ(amount_text(0), "0");
   EXPECT_EQ(amount_text(12), "12");
   EXPECT_EQ(amount_text(1200), "1,200");
@@ -32,7 +32,7 @@ TEST(NumberText, Amounts) {
   EXPECT_EQ(amount_text(0.125), "0.125");
 }
 
-TEST(NumberText, Bytes) {
+TEST(Numbers, Bytes) {
   EXPECT_EQ(bytes_text(0), "0 B");
   EXPECT_EQ(bytes_text(512), "512 B");
   EXPECT_EQ(bytes_text(1536), "1.5 KiB");
@@ -40,7 +40,7 @@ TEST(NumberText, Bytes) {
   EXPECT_EQ(bytes_text(200.0 * (1 << 20)), "200 MiB");
 }
 
-TEST(NumberText, Durations) {
+TEST(Numbers, Durations) {
   EXPECT_EQ(duration_text(4.21), "4.21 s");
   EXPECT_EQ(duration_text(185), "3:05 min");
   EXPECT_EQ(duration_text(3723), "1:02:03 h");
@@ -48,7 +48,16 @@ TEST(NumberText, Durations) {
   EXPECT_EQ(duration_text(0), "0 s");
 }
 
-TEST(NumberText, Ranges) {
+TEST(Numbers, DurationsOfSteps) {
+  EXPECT_EQ(format_duration(185.4), "3:05");
+  EXPECT_EQ(format_duration(3723), "1:02:03");
+  EXPECT_EQ(format_duration(-1), "0:00");
+  EXPECT_EQ(format_pace(0.464, 500), "464 ms a step, 3:52 for 500 steps");
+  EXPECT_EQ(format_pace(12.5, 0), "12.5 s a step");
+  EXPECT_EQ(with_thousands(-1234567), "-1,234,567");
+}
+
+TEST(Numbers, Ranges) {
   EXPECT_EQ(ranges_text({}, 3), "");
   EXPECT_EQ(ranges_text({5}, 3), "5");
   EXPECT_EQ(ranges_text({3, 7, 8, 9, 12}, 3), "3, 7-9, 12");
@@ -57,4 +66,4 @@ TEST(NumberText, Ranges) {
 }
 
 }  // namespace
-}  // namespace tapestry::report
+}  // namespace tapestry

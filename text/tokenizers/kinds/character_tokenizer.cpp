@@ -1,4 +1,4 @@
-#include "text/tokenizers/character_tokenizer.h"
+#include "text/tokenizers/kinds/character_tokenizer.h"
 
 #include <algorithm>
 #include <cstdio>

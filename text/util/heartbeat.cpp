@@ -1,4 +1,4 @@
-#include "text/tokenizers/heartbeat.h"
+#include "text/util/heartbeat.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "text/tokenizers/sentencepiece_tokenizer.h"
+#include "text/tokenizers/kinds/sentencepiece_tokenizer.h"
 
 #include <sentencepiece_processor.h>
 

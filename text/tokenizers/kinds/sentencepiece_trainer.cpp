@@ -15,8 +15,8 @@
 #include "autograd/io/input_file.h"
 #include "autograd/tensor/error.h"
 #include "text/sources/text_source.h"
-#include "text/tokenizers/heartbeat.h"
-#include "text/tokenizers/sentencepiece_tokenizer.h"
+#include "text/tokenizers/kinds/sentencepiece_tokenizer.h"
+#include "text/util/heartbeat.h"
 #include "text/util/utf8.h"
 
 namespace tapestry::data {
@@ -42,10 +42,7 @@ void append_line(std::string_view line, std::vector<std::string>& lines) {
   while (line.size() > kMostBytes) {
     size_t cut = line.rfind(' ', kMostBytes - 1);
     cut = cut == std::string_view::npos ? kMostBytes : cut + 1;
-    const auto is_continuation = [&](size_t at) {
-      return (static_cast<uint8_t>(line[at]) & 0xC0U) == 0x80U;
-    };
-    while (cut > 1 && is_continuation(cut)) {
+    while (cut > 1 && continues_character(line[cut])) {
       --cut;
     }
     lines.emplace_back(line.substr(0, cut));
