@@ -7,13 +7,10 @@ namespace {
 
 using O = OptimizerConfig;
 using S = LearningRateSchedulerConfig;
-using Z = ZeroConfig;
 template <auto... Path>
 constexpr Field f = field_of<&AllConfig::optimizer_config, Path...>();
 
 constexpr Check kFraction = {.low = 0, .high = 1, .high_open = true};
-constexpr std::string_view kZero = "what is sharded, parallel_config.zero_level says";
-
 std::string check_betas(const Value& value) {
   const auto& list = value.as<Value::List>();
   if (list.size() != 2) {
@@ -88,11 +85,6 @@ constexpr Key kKeys[] = {
      .field = f<&O::weight_decay_incr_style>,
      .check = one_of("constant|linear|cosine"),
      .doc = "How weight decay grows; constant needs equal start and end."},
-    {.name = "weight_decay_kwargs",
-     .field = f<&O::weight_decay_kwargs>,
-     .accepted = "null",
-     .reason = "use start_weight_decay, end_weight_decay and weight_decay_incr_style",
-     .doc = "Known for compatibility."},
     {.name = "clip_grad",
      .field = f<&O::clip_grad>,
      .check = at_least(0),
@@ -275,39 +267,6 @@ constexpr Key kKeys[] = {
      .field = f<&O::optimizer_in_backward>,
      .doc = "Update each parameter during the backward pass and drop its gradient at once. Only "
             "with `micro_batch_num: 1`, without clipping by norm and without float16."},
-    {.name = "zero_without_ddp",
-     .field = f<&O::zero_without_ddp>,
-     .accepted = "False",
-     .reason = kZero,
-     .doc = "Sharding without the data-parallel wrapper."},
-    {.name = "zero_config",
-     .field = f<&O::zero_config>,
-     .accepted = "null",
-     .reason = kZero,
-     .doc = "Sharding without the data-parallel wrapper."},
-    {.name = "zero_config.param_resident",
-     .field = f<&O::zero_config, &Z::param_resident>,
-     .doc = "Keep some weights whole."},
-    {.name = "zero_config.param_resident_rate",
-     .field = f<&O::zero_config, &Z::param_resident_rate>,
-     .check = {.low = 0, .high = 1, .low_open = true},
-     .doc = "Share of weights that is kept whole."},
-    {.name = "zero_config.allreduce_after_grad_accumulation",
-     .field = f<&O::zero_config, &Z::allreduce_after_grad_accumulation>,
-     .doc = "Reduce once per step."},
-    {.name = "zero_config.grad_allreduce_op",
-     .field = f<&O::zero_config, &Z::grad_allreduce_op>,
-     .check = one_of("mean|sum"),
-     .doc = "Mean or sum over ranks."},
-    {.name = "zero_config.opt_parallel_group",
-     .field = f<&O::zero_config, &Z::opt_parallel_group>,
-     .doc = "Group of ranks."},
-    {.name = "zero_config.cpu_offload",
-     .field = f<&O::zero_config, &Z::cpu_offload>,
-     .doc = "Known for compatibility."},
-    {.name = "zero_config.with_context_parallel",
-     .field = f<&O::zero_config, &Z::with_context_parallel>,
-     .doc = "Known for compatibility: sharding always includes the context-parallel ranks."},
 };
 
 }  // namespace

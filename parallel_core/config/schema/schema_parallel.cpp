@@ -10,10 +10,6 @@ using P = ModelParallelConfig;
 template <auto... Path>
 constexpr Field f = field_of<&AllConfig::parallel_config, Path...>();
 
-constexpr std::string_view kHetero =
-    "all stages have the same number of ranks; num_layer_list and offset give them different "
-    "numbers of layers";
-
 std::string check_layer_table(const Value& value) {
   const auto& list = value.as<Value::List>();
   size_t width = 0;
@@ -154,22 +150,11 @@ constexpr Key kKeys[] = {
      .accepted = "False",
      .reason = "set training_config.overlap_grad_reduce, the key that counts",
      .doc = "Known for compatibility."},
-    {.name = "gradient_accumulation_fusion",
-     .field = f<&P::gradient_accumulation_fusion>,
-     .doc =
-         "Known for compatibility: matrix products always add weight gradients straight into the "
-         "accumulated ones."},
     {.name = "overlap_p2p_comm",
      .field = f<&P::overlap_p2p_comm>,
      .doc =
          "Receive a message from another stage while computing, one ahead of the pass that needs "
          "it. Sending never waits. Has no effect with one stage."},
-    {.name = "use_cpu_initialization",
-     .field = f<&P::use_cpu_initialization>,
-     .doc = "Initialise weights on the CPU. Always so here."},
-    {.name = "deterministic_mode",
-     .field = f<&P::deterministic_mode>,
-     .doc = "Same bits every run. Always so here."},
     {.name = "num_layer_list",
      .field = f<&P::num_layer_list>,
      .check = satisfies(check_layer_list, "layers per stage, or one such row per virtual stage"),
@@ -249,17 +234,6 @@ constexpr Key kKeys[] = {
      .field = f<&P::recompute_config, &RecomputeConfig::recompute_slice_activation>,
      .doc = "Of the kept input of a recomputed layer, each tensor-parallel rank keeps its share, "
             "which is gathered when it is needed. With `sequence_parallel` that is so anyway."},
-    {.name = "heterogeneous_pipeline",
-     .field = f<&P::heterogeneous_pipeline>,
-     .accepted = "False",
-     .reason = kHetero,
-     .doc = "Stages with different numbers of ranks."},
-    {.name = "pipeline_stage_device",
-     .field = f<&P::pipeline_stage_device>,
-     .check = at_least(1),
-     .accepted = "null",
-     .reason = kHetero,
-     .doc = "Ranks of each stage."},
 };
 
 }  // namespace
