@@ -8,7 +8,7 @@
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "diagnosis/accuracy/checklist_items.h"
-#include "parallel_core/config/read/golden.h"
+#include "diagnosis/accuracy/replay_case.h"
 #include "parallel_core/config/schema/schema.h"
 #include "parallel_core/optimizer/get_optimizer.h"
 
@@ -62,7 +62,7 @@ ChecklistSide read_reference(const std::string& text, const std::string& file) {
   const std::string folder = fs::path(file).parent_path().string();
   std::string yaml;
   try {
-    yaml = golden_config_to_yaml(text, folder, "output");
+    yaml = replay_case_yaml(text, folder, "output");
   } catch (const ValueError& error) {
     throw ValueError(concat(file, ": ", error.what()));
   }

@@ -13,7 +13,7 @@
 #include "autograd/tape/grad_mode.h"
 #include "autograd/tensor/error.h"
 #include "diagnosis/report/plot/metrics_file.h"
-#include "parallel_core/config/read/golden.h"
+#include "diagnosis/accuracy/replay_case.h"
 #include "parallel_core/config/yaml/value.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "text/util/file.h"
@@ -131,7 +131,7 @@ ReferenceRun::ReferenceRun(const std::string& folder, accuracy::NameMap map)
     config_ = init_configs_from_yaml(config_file_);
   } else if (kind == CaseConfig::kOurReference) {
     config_ = init_configs_from_text(
-        golden_config_to_yaml(data::read_file(config_file_), folder, folder + "/replay"),
+        replay_case_yaml(data::read_file(config_file_), folder, folder + "/replay"),
         config_file_);
   } else if (kind == CaseConfig::kNone) {
     config_file_.clear();

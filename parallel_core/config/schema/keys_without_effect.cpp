@@ -9,6 +9,7 @@
 #include "parallel_core/config/schema/schema.h"
 
 namespace tapestry::config {
+namespace keys_without_effect {
 namespace {
 
 using enum Type;
@@ -355,8 +356,10 @@ Value initial_value(const Field& field) {
 }
 
 }  // namespace
+}  // namespace keys_without_effect
 
 std::vector<Key> with_keys_without_effect(std::string_view section, std::span<const Key> read) {
+  using namespace keys_without_effect;
   std::vector<Key> keys(read.begin(), read.end());
   for (const Rows& rows : kRows) {
     for (const Row& row : rows.section == section ? rows.rows : std::span<const Row>()) {
@@ -376,13 +379,13 @@ void Field::set(AllConfig& config, const Value& value) const {
     return;
   }
   const std::string path = concat(section, ".", name);
-  if (const std::string_view mapping = mapping_of(name); mapping != name) {
+  if (const std::string_view mapping = keys_without_effect::mapping_of(name); mapping != name) {
     const Field& parent = find_key(section, mapping)->field;
     if (parent.get(config).is_null()) {
       parent.set(config, Value::Map{});
     }
   }
-  if (value == initial_value(*this)) {
+  if (value == keys_without_effect::initial_value(*this)) {
     std::erase_if(config.without_effect, [&path](const auto& kept) {
       return kept.first == path || kept.first.starts_with(path + ".");
     });
@@ -396,7 +399,8 @@ Value Field::get(const AllConfig& config) const {
     return get_member(config);
   }
   const auto kept = config.without_effect.find(concat(section, ".", name));
-  return kept == config.without_effect.end() ? initial_value(*this) : kept->second;
+  return kept == config.without_effect.end() ? keys_without_effect::initial_value(*this)
+                                             : kept->second;
 }
 
 }  // namespace tapestry::config

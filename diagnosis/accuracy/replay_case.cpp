@@ -1,4 +1,4 @@
-#include "parallel_core/config/read/golden.h"
+#include "diagnosis/accuracy/replay_case.h"
 
 #include <algorithm>
 #include <map>
@@ -135,10 +135,10 @@ Json parse(const std::string& text) {
 
 }  // namespace
 
-std::string golden_config_to_yaml(const std::string& json_text,
-                                  const std::string& case_dir,
-                                  const std::string& output_dir,
-                                  int64_t data_parallel_size) {
+std::string replay_case_yaml(const std::string& json_text,
+                             const std::string& case_dir,
+                             const std::string& output_dir,
+                             int64_t data_parallel_size) {
   const Json json = parse(json_text);
   Converter convert(json);
   const bool experts = json.contains("num_moe_experts") && !json.at("num_moe_experts").is_null();
