@@ -37,7 +37,7 @@ std::string file_of(const std::string& path) {
 }
 
 // The part of "section.key" before the first dot, and the rest.
-std::pair<std::string, std::string> parts_of(std::string_view path) {
+std::pair<std::string, std::string> split_path(std::string_view path) {
   const size_t dot = path.find('.');
   return dot == std::string_view::npos
              ? std::pair{std::string(), std::string(path)}
@@ -48,7 +48,7 @@ Value value_in(const AllConfig& config, const ChecklistItem& item, const SideOpt
   if (item.of != nullptr) {
     return item.of(config, options);
   }
-  const auto [section, key] = parts_of(item.key);
+  const auto [section, key] = split_path(item.key);
   const config::Key* found = config::find_key(section, key);
   check<RuntimeError>(found != nullptr, "checklist: there is no key ", item.key);
   return found->field.get(config);

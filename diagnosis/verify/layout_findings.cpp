@@ -14,7 +14,7 @@ namespace tapestry {
 
 namespace {
 
-std::string number(double value) {
+std::string formatted_distance(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.1e", value);
   return text;
@@ -166,7 +166,8 @@ std::string LayoutFindings::table() const {
     std::snprintf(line, sizeof(line), "%-16s %9lld %6lld  %14s  %-7s  ",
                   std::string(name_of(static_cast<Compared>(kind))).c_str(),
                   static_cast<long long>(w.compared), static_cast<long long>(w.above),
-                  number(farthest.distance).c_str(), number(farthest.bound).c_str());
+                  formatted_distance(farthest.distance).c_str(),
+                  formatted_distance(farthest.bound).c_str());
     out += line + (farthest.distance == 0 ? "-" : place_of(farthest)) + "\n";
   }
   return out;
@@ -182,8 +183,8 @@ std::string LayoutFindings::sentence(const Finding& f) {
     out += "the initial ";
   }
   out += concat(f.name, " differs", f.where.empty() ? "" : " on " + f.where, ": ",
-                is_absolute(f.what) ? "" : "relative ", "distance ", number(f.distance), ", bound ",
-                number(f.bound));
+                is_absolute(f.what) ? "" : "relative ", "distance ", formatted_distance(f.distance),
+                ", bound ", formatted_distance(f.bound));
   out += f.detail.empty() ? "" : " (" + f.detail + ")";
   out += "; everything that is computed before it agrees";
   return out + (f.made_by.empty() ? "" : "; made by " + f.made_by);

@@ -87,7 +87,7 @@ po::options_description accuracy_options() {
 
 namespace {
 
-std::string text_of(const po::variables_map& arguments, const char* option) {
+std::string option_if_given(const po::variables_map& arguments, const char* option) {
   if (arguments.count(option) == 0) {
     return {};
   }
@@ -127,11 +127,11 @@ void check_trains(const po::variables_map& arguments, const std::string& mode) {
 }
 
 Injection injection_asked_for(const po::variables_map& arguments) {
-  return {.weights = text_of(arguments, "inject_weights"),
-          .grads = text_of(arguments, "inject_grads"),
-          .data = text_of(arguments, "inject_data"),
-          .inputs = text_of(arguments, "inject_inputs"),
-          .map = text_of(arguments, "map")};
+  return {.weights = option_if_given(arguments, "inject_weights"),
+          .grads = option_if_given(arguments, "inject_grads"),
+          .data = option_if_given(arguments, "inject_data"),
+          .inputs = option_if_given(arguments, "inject_inputs"),
+          .map = option_if_given(arguments, "map")};
 }
 
 std::optional<TrainingTest> test_asked_for(const po::variables_map& arguments) {
@@ -144,7 +144,8 @@ std::optional<TrainingTest> test_asked_for(const po::variables_map& arguments) {
     check<ValueError>(chosen.empty(), "--", chosen, " and --", option, " exclude each other");
     chosen = option;
   }
-  test.files = {.html = text_of(arguments, "html"), .json = text_of(arguments, "json")};
+  test.files = {.html = option_if_given(arguments, "html"),
+                .json = option_if_given(arguments, "json")};
   if (chosen.empty()) {
     check<ValueError>(test.files.html.empty() && test.files.json.empty(),
                       "--json and --html: there is no report without --op_error, --twice or "
@@ -155,7 +156,7 @@ std::optional<TrainingTest> test_asked_for(const po::variables_map& arguments) {
   }
   accuracy::check_report_files(test.files);
   if (chosen == "op_error") {
-    test.run = [measured = OpErrorOptions{.names = text_of(arguments, "op_error"),
+    test.run = [measured = OpErrorOptions{.names = option_if_given(arguments, "op_error"),
                                           .multiple = arguments["op_error_multiple"].as<double>()}](
                    const AllConfig& config, const PretrainOptions& options) {
       return measure_op_errors(config, options, measured);

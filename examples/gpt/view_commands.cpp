@@ -1,14 +1,12 @@
 #include "examples/gpt/view_commands.h"
 
-#include <cstdlib>
 #include <optional>
 #include <set>
 #include <vector>
 
 #include "autograd/tensor/error.h"
-#include "diagnosis/report/plot/plot.h"
+#include "diagnosis/report/plot_runs.h"
 #include "diagnosis/report/write_report.h"
-#include "parallel_core/training/log/terminal.h"
 
 namespace tapestry::examples {
 namespace {
@@ -21,22 +19,11 @@ bool is_given(const po::variables_map& arguments, const std::string& option) {
   return arguments.count(option) != 0 && !arguments[option].defaulted();
 }
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 std::string plot(const po::variables_map& arguments) {
-  plot::PlotOptions options{.runs = arguments["plot"].as<std::vector<std::string>>(),
+  return report::plot_runs({.runs = arguments["plot"].as<std::vector<std::string>>(),
                             .out = arguments["out"].as<std::string>(),
                             .x = arguments["x"].as<std::string>(),
-                            .smooth = arguments["smooth"].as<double>()};
-  plot::TextStyle& style = options.style;
-  style.columns = terminal_columns();
-  style.color = shows_color(OutputStream::kOut);
-  style.utf8 =
-      plot::is_utf8_locale({environment("LC_ALL"), environment("LC_CTYPE"), environment("LANG")});
-  return plot_runs(options);
+                            .smooth = arguments["smooth"].as<double>()});
 }
 
 std::string report(const po::variables_map& arguments, const std::string& version) {
@@ -56,7 +43,7 @@ void add_view_options(po::options_description& options) {
   options.add_options()(
       "plot",
       po::value<std::vector<std::string>>()->multitoken()->composing()->value_name("RUN..."),
-      "draw losses of runs (output folders or metrics.jsonl) as text");
+      "losses of runs (output folders or metrics.jsonl): a table, or with --out a picture");
   options.add_options()(
       "report",
       po::value<std::vector<std::string>>()->multitoken()->composing()->value_name("RUN..."),
