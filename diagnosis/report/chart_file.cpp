@@ -120,8 +120,7 @@ Legend legend_of(const LineChart& chart) {
       continue;
     }
     constexpr int kMostLetters = static_cast<int>((kAreaWidth - kSample - 8) / kLetter);
-    const std::string label =
-        plot::cut(plot::printable(curve_label(curve)), kMostLetters, /*keep_end=*/true);
+    const std::string label = plot::cut(plot::printable(curve_label(curve)), kMostLetters);
     const double width = kSample + 8 + kLetter * plot::columns_of(label);
     if (x > kLeft && x + width > kPageWidth - kRight) {
       x = kLeft;
