@@ -144,11 +144,11 @@ bool same_number(double a, double b) {
          (std::isnan(a) && std::isnan(b));
 }
 
-std::string line_of(const char* what, const std::string& recorded, const std::string& here) {
+std::string compared_line(const char* what, const std::string& recorded, const std::string& here) {
   return concat("  ", what, "  recorded ", recorded, ", here ", here, "\n");
 }
 
-std::string value_with_bits(double value) {
+std::string with_bits(double value) {
   return concat(without_nan_sign(value), " (bits ", autopsy::bits_text(value), ")");
 }
 
@@ -161,14 +161,14 @@ ReplayReport compare(const CapsuleRecord& record, const Replayed& found) {
                    (!finds_place || place == record.place);
   report.text = concat("step ", record.step, ", ", record.layout, ": ", record.anomaly, ", ",
                        record.verdict, "\n");
-  report.text += line_of("loss ", value_with_bits(record.loss), value_with_bits(found.result.loss));
+  report.text += compared_line("loss ", with_bits(record.loss), with_bits(found.result.loss));
   if (!record.forward_only) {
-    report.text += line_of("norm ", value_with_bits(record.grad_norm),
-                           value_with_bits(found.result.grad_norm));
+    report.text +=
+        compared_line("norm ", with_bits(record.grad_norm), with_bits(found.result.grad_norm));
   }
   if (finds_place) {
     const auto or_none = [](const std::string& text) { return text.empty() ? "none" : text; };
-    report.text += line_of("place", or_none(record.place), or_none(place));
+    report.text += compared_line("place", or_none(record.place), or_none(place));
     report.text += concat(autopsy::fault_sentence(*found.fault), "\n");
   }
   if (report.returns) {

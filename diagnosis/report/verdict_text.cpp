@@ -78,9 +78,8 @@ std::string table_text(const std::vector<Finding>& findings, size_t rows) {
     const bool is_bad = index > 0 && mark_of(findings[index - 1]) == Mark::kBad;
     std::string line = !marks ? "" : is_bad ? "! " : "  ";
     for (size_t i = 0; i < row.size(); ++i) {
-      line += i + 1 == row.size()
-                  ? row[i]
-                  : padded(plot::cut(row[i], kWidestColumn, /*keep_end=*/true), widths[i]) + "  ";
+      line +=
+          i + 1 == row.size() ? row[i] : padded(plot::cut(row[i], kWidestColumn), widths[i]) + "  ";
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";

@@ -15,7 +15,7 @@
 #include "diagnosis/dump/run/add_dump.h"
 #include "diagnosis/dump/run/measured_rounding.h"
 #include "diagnosis/profile/analysis.h"
-#include "diagnosis/report/plot/plot.h"
+#include "diagnosis/report/plot_runs.h"
 #include "diagnosis/report/schedule_plot.h"
 #include "diagnosis/report/verdict_report.h"
 #include "diagnosis/report/write_report.h"
@@ -40,7 +40,7 @@ namespace po = boost::program_options;
 
 namespace {
 
-std::string text_of(const po::variables_map& arguments, const char* option) {
+std::string option_if_given(const po::variables_map& arguments, const char* option) {
   if (arguments.count(option) == 0) {
     return {};
   }
@@ -69,11 +69,11 @@ std::function<LogicalState()> given_start_weights(const std::string& path,
 
 // --inject_weights, --inject_grads, --inject_data, --inject_inputs and --map.
 Injection injection_asked_for(const po::variables_map& arguments) {
-  return {.weights = text_of(arguments, "inject_weights"),
-          .grads = text_of(arguments, "inject_grads"),
-          .data = text_of(arguments, "inject_data"),
-          .inputs = text_of(arguments, "inject_inputs"),
-          .map = text_of(arguments, "map")};
+  return {.weights = option_if_given(arguments, "inject_weights"),
+          .grads = option_if_given(arguments, "inject_grads"),
+          .data = option_if_given(arguments, "inject_data"),
+          .inputs = option_if_given(arguments, "inject_inputs"),
+          .map = option_if_given(arguments, "map")};
 }
 
 // A test that trains and ends in a verdict.
@@ -94,7 +94,7 @@ std::optional<TrainingTest> test_asked_for(const po::variables_map& arguments) {
     check<ValueError>(chosen.empty(), "--", chosen, " and --", option, " exclude each other");
     chosen = option;
   }
-  test.files = {.html = text_of(arguments, "html"), .json = text_of(arguments, "json")};
+  test.files = {.html = option_if_given(arguments, "html"), .json = text_of(arguments, "json")};
   if (chosen.empty()) {
     check<ValueError>(test.files.html.empty() && test.files.json.empty(),
                       "--json and --html: there is no report without --op_error, --twice or "
@@ -105,7 +105,7 @@ std::optional<TrainingTest> test_asked_for(const po::variables_map& arguments) {
   }
   accuracy::check_report_files(test.files);
   if (chosen == "op_error") {
-    test.run = [measured = OpErrorOptions{.names = text_of(arguments, "op_error"),
+    test.run = [measured = OpErrorOptions{.names = option_if_given(arguments, "op_error"),
                                           .multiple = arguments["op_error_multiple"].as<double>()}](
                    const AllConfig& config, const PretrainOptions& options) {
       return measure_op_errors(config, options, measured);
@@ -245,22 +245,11 @@ int finish_test(const TrainingTest& test,
   return report.exit_code();
 }
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 std::string plot(const po::variables_map& arguments) {
-  plot::PlotOptions options{.runs = arguments["plot"].as<std::vector<std::string>>(),
+  return report::plot_runs({.runs = arguments["plot"].as<std::vector<std::string>>(),
                             .out = arguments["out"].as<std::string>(),
                             .x = arguments["x"].as<std::string>(),
-                            .smooth = arguments["smooth"].as<double>()};
-  plot::TextStyle& style = options.style;
-  style.columns = terminal_columns();
-  style.color = shows_color(OutputStream::kOut);
-  style.utf8 =
-      plot::is_utf8_locale({environment("LC_ALL"), environment("LC_CTYPE"), environment("LANG")});
-  return plot_runs(options);
+                            .smooth = arguments["smooth"].as<double>()});
 }
 
 std::string report(const po::variables_map& arguments, const std::string& version) {

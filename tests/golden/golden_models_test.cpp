@@ -21,9 +21,9 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "diagnosis/accuracy/replay_case.h"
 #include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/config/config.h"
-#include "parallel_core/config/read/golden.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/pretrain.h"
@@ -453,8 +453,8 @@ void replay(const fs::path& folder, const Variant& variant, const fs::path& scra
   const Json config = Json::parse(json);
   const fs::path output = scratch / (folder.filename().string() + variant.name);
   fs::create_directories(output);
-  const std::string yaml = golden_config_to_yaml(json, fs::absolute(folder).string(),
-                                                 output.string(), variant.data_parallel);
+  const std::string yaml =
+      replay_case_yaml(json, fs::absolute(folder).string(), output.string(), variant.data_parallel);
   if (const std::string reason = missing_feature(yaml, name); !reason.empty()) {
     std::cout << "skipped: " << name << ": " << reason << "\n";
     return;

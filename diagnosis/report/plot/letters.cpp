@@ -80,11 +80,11 @@ std::string_view ending(std::string_view text, int columns) {
 
 }  // namespace
 
-std::string printable(std::string_view text, bool ascii) {
+std::string printable(std::string_view text) {
   std::string result;
   while (!text.empty()) {
     const Letter letter = first_letter(text);
-    const bool keep = letter.valid && !is_control(letter.code) && !(ascii && letter.code > 0x7E);
+    const bool keep = letter.valid && !is_control(letter.code);
     result += keep ? letter.bytes : "?";
     text.remove_prefix(letter.bytes.size());
   }
@@ -127,13 +127,13 @@ int columns_of(std::string_view text) {
   return columns;
 }
 
-std::string cut(std::string_view text, int columns, bool keep_end) {
+std::string cut(std::string_view text, int columns) {
   if (columns_of(text) <= columns) {
     return std::string(text);
   }
   constexpr std::string_view kDots = "...";
   const int left = columns - static_cast<int>(kDots.size());
-  if (!keep_end || left < 2) {
+  if (left < 2) {
     return std::string(beginning(text, columns));
   }
   const int end = (left + 1) / 2;

@@ -259,14 +259,6 @@ constexpr Key kKeys[] = {
      .check = above(0),
      .doc = "Tokens of one training sequence. `model_config.seq_length` sets it; if it is given "
             "here too, both must be equal."},
-    {.name = "dataset_size",
-     .field = f<&D::dataset_size>,
-     .check = above(0),
-     .accepted = "null",
-     .reason =
-         "the size follows from the data; a run is as long as train_samples, training_iters or "
-         "epochs say",
-     .doc = "Known for compatibility."},
     {.name = "dataset_dir",
      .field = f<&D::dataset_dir>,
      .path = true,

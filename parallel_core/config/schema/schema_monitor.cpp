@@ -31,11 +31,6 @@ constexpr Key kKeys[] = {
      .field = f<&M::monitor_on>,
      .doc = "Switches on the measurements of monitor_config; see `docs/monitoring.md`. The checks "
             "for NaN and `local_norm` work without it."},
-    {.name = "dump_path",
-     .field = f<&M::dump_path>,
-     .path = true,
-     .doc = "Known for compatibility: values are computed in memory, so no file is written to this "
-            "folder and none is deleted."},
     {.name = "target",
      .field = f<&M::target>,
      .check = satisfies(check_patterns, "regular expressions"),

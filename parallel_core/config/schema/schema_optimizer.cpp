@@ -7,7 +7,6 @@ namespace {
 
 using O = OptimizerConfig;
 using S = LearningRateSchedulerConfig;
-using Z = ZeroConfig;
 template <auto... Path>
 constexpr Field f = field_of<&AllConfig::optimizer_config, Path...>();
 
@@ -90,11 +89,6 @@ constexpr Key kKeys[] = {
      .check = one_of("constant|linear|cosine"),
      .doc = "How weight decay changes from `start_weight_decay` to `end_weight_decay`; constant "
             "needs both to be equal."},
-    {.name = "weight_decay_kwargs",
-     .field = f<&O::weight_decay_kwargs>,
-     .accepted = "null",
-     .reason = "use start_weight_decay, end_weight_decay and weight_decay_incr_style",
-     .doc = "Known for compatibility."},
     {.name = "clip_grad",
      .field = f<&O::clip_grad>,
      .check = at_least(0),
@@ -279,39 +273,6 @@ constexpr Key kKeys[] = {
      .field = f<&O::optimizer_in_backward>,
      .doc = "Update each parameter during the backward pass and drop its gradient at once. Only "
             "with `micro_batch_num: 1`, without clipping by norm and without float16."},
-    {.name = "zero_without_ddp",
-     .field = f<&O::zero_without_ddp>,
-     .accepted = "False",
-     .reason = kZero,
-     .doc = "Sharding without the data-parallel wrapper."},
-    {.name = "zero_config",
-     .field = f<&O::zero_config>,
-     .accepted = "null",
-     .reason = kZero,
-     .doc = "Sharding without the data-parallel wrapper."},
-    {.name = "zero_config.param_resident",
-     .field = f<&O::zero_config, &Z::param_resident>,
-     .doc = "Keep some weights whole on each rank."},
-    {.name = "zero_config.param_resident_rate",
-     .field = f<&O::zero_config, &Z::param_resident_rate>,
-     .check = {.low = 0, .high = 1, .low_open = true},
-     .doc = "Share of the weights that is kept whole on each rank."},
-    {.name = "zero_config.allreduce_after_grad_accumulation",
-     .field = f<&O::zero_config, &Z::allreduce_after_grad_accumulation>,
-     .doc = "Reduce gradients once per step."},
-    {.name = "zero_config.grad_allreduce_op",
-     .field = f<&O::zero_config, &Z::grad_allreduce_op>,
-     .check = one_of("mean|sum"),
-     .doc = "Whether gradients are averaged or summed over ranks."},
-    {.name = "zero_config.opt_parallel_group",
-     .field = f<&O::zero_config, &Z::opt_parallel_group>,
-     .doc = "Group of ranks over which the optimizer is sharded."},
-    {.name = "zero_config.cpu_offload",
-     .field = f<&O::zero_config, &Z::cpu_offload>,
-     .doc = "Known for compatibility."},
-    {.name = "zero_config.with_context_parallel",
-     .field = f<&O::zero_config, &Z::with_context_parallel>,
-     .doc = "Known for compatibility: sharding always includes the context-parallel ranks."},
 };
 
 }  // namespace

@@ -10,10 +10,6 @@ using P = ModelParallelConfig;
 template <auto... Path>
 constexpr Field f = field_of<&AllConfig::parallel_config, Path...>();
 
-constexpr std::string_view kHetero =
-    "all stages have the same number of ranks; num_layer_list and offset give them different "
-    "numbers of layers";
-
 std::string check_layer_table(const Value& value) {
   const auto& list = value.as<Value::List>();
   size_t width = 0;
@@ -154,21 +150,10 @@ constexpr Key kKeys[] = {
      .accepted = "False",
      .reason = "set training_config.overlap_grad_reduce, the key that counts",
      .doc = "Known for compatibility."},
-    {.name = "gradient_accumulation_fusion",
-     .field = f<&P::gradient_accumulation_fusion>,
-     .doc = "Known for compatibility: matrix products always add weight gradients directly to the "
-            "accumulated gradients."},
     {.name = "overlap_p2p_comm",
      .field = f<&P::overlap_p2p_comm>,
      .doc = "Receive a message from another stage during computation, one ahead of the pass that "
             "needs it. Sending never waits. Has no effect with one stage."},
-    {.name = "use_cpu_initialization",
-     .field = f<&P::use_cpu_initialization>,
-     .doc = "Known for compatibility: weights are always initialised on the CPU."},
-    {.name = "deterministic_mode",
-     .field = f<&P::deterministic_mode>,
-     .doc = "Known for compatibility: a run that is repeated in the same layout always computes "
-            "the same bits."},
     {.name = "num_layer_list",
      .field = f<&P::num_layer_list>,
      .check = satisfies(check_layer_list, "layers per stage, or one such row per virtual stage"),
@@ -250,17 +235,6 @@ constexpr Key kKeys[] = {
      .field = f<&P::recompute_config, &RecomputeConfig::recompute_slice_activation>,
      .doc = "Each tensor-parallel rank keeps only its share of a recomputed layer's input, which "
             "is gathered when it is needed. With `sequence_parallel` this is done anyway."},
-    {.name = "heterogeneous_pipeline",
-     .field = f<&P::heterogeneous_pipeline>,
-     .accepted = "False",
-     .reason = kHetero,
-     .doc = "Stages with different numbers of ranks."},
-    {.name = "pipeline_stage_device",
-     .field = f<&P::pipeline_stage_device>,
-     .check = at_least(1),
-     .accepted = "null",
-     .reason = kHetero,
-     .doc = "Ranks of each stage."},
 };
 
 }  // namespace

@@ -35,11 +35,6 @@ std::string positive_steps(const Value& value) {
   return {};
 }
 
-constexpr std::string_view kNoCounters =
-    "it reads counters of an accelerator, and there is none; profile_level: level1 shows FLOP/s "
-    "and "
-    "bytes of every op";
-constexpr std::string_view kSearch = "the search for a parallel layout is not built yet";
 constexpr Key kKeys[] = {
     {.name = "seed",
      .field = f<&T::seed>,
@@ -198,11 +193,6 @@ constexpr Key kKeys[] = {
      .doc =
          "Factor of `dataset_config.micro_batch_num`, the number of micro-batches whose gradients "
          "a step accumulates. It applies in every layout, also with a pipeline. null: 1."},
-    {.name = "loss_func_kwargs", .field = f<&T::loss_func_kwargs>, .doc = "Choice of the loss."},
-    {.name = "loss_func_kwargs.loss_func_type",
-     .field = f<&T::loss_func_kwargs, &LossFuncConfig::loss_func_type>,
-     .check = one_of("VocabParallelCrossEntropy|CrossEntropyLoss"),
-     .doc = "Kind of cross entropy. Both names compute the same loss."},
     {.name = "wrap_with_ddp",
      .field = f<&T::wrap_with_ddp>,
      .doc =
@@ -291,17 +281,6 @@ constexpr Key kKeys[] = {
      .path = true,
      .doc = "Weights to start from: a safetensors file or a checkpoint folder. Empty: initial "
             "weights."},
-    {.name = "enable_compile_cache",
-     .field = f<&T::enable_compile_cache>,
-     .accepted = "False",
-     .reason = "operations run eagerly, there is nothing compiled to keep",
-     .doc = "Known for compatibility."},
-    {.name = "compile_cache_path",
-     .field = f<&T::compile_cache_path>,
-     .path = true,
-     .accepted = "null",
-     .reason = "operations run eagerly, there is nothing compiled to keep",
-     .doc = "Known for compatibility."},
     {.name = "ckpt_format",
      .field = f<&T::ckpt_format>,
      .check = one_of("ckpt|safetensors"),
@@ -325,23 +304,6 @@ constexpr Key kKeys[] = {
      .null = Null::kDefault,
      .doc = "Keep the newest checkpoint and one for every interval of this many minutes of the "
             "run, in place of `keep_checkpoint_max`. 0: off."},
-    {.name = "save_network_params",
-     .field = f<&T::save_network_params>,
-     .doc = "Known for compatibility: each checkpoint always has the weights in files of their "
-            "own, without the optimizer's states."},
-    {.name = "save_trainable_params",
-     .field = f<&T::save_trainable_params>,
-     .accepted = "False",
-     .reason = "all parameters are trained, so this would be the weights once more; they are files "
-               "of their own in each checkpoint",
-     .doc = "Known for compatibility."},
-    {.name = "exception_save",
-     .field = f<&T::exception_save>,
-     .accepted = "False",
-     .reason = "ranks that fail in the middle of a step cannot agree on what to save; set "
-               "save_interval or save_interval_minutes for what may be lost. A signal and "
-               "exit_duration_in_mins save",
-     .doc = "Save when an error ends the run."},
     {.name = "no_load_optim",
      .field = f<&T::no_load_optim>,
      .null = Null::kDefault,
@@ -356,11 +318,6 @@ constexpr Key kKeys[] = {
      .doc =
          "With `resume_training`: begin the data at their first sample, whatever data the run had "
          "before. Steps and schedules continue. Use it only for the start that changes the data."},
-    {.name = "enable_mem_align",
-     .field = f<&T::enable_mem_align>,
-     .accepted = "False",
-     .reason = "buffers are always aligned to 64 bytes; no other alignment is built",
-     .doc = "Known for compatibility."},
     {.name = "num_threads",
      .field = f<&T::num_threads>,
      .check = between(1, 4096),
@@ -427,21 +384,6 @@ constexpr Key kKeys[] = {
      .field = f<&T::profile_parallel_strategy>,
      .doc = "Write parallel_strategy.json: each rank's place on the parallel axes, its groups and "
             "layers."},
-    {.name = "profile_l2_cache",
-     .field = f<&T::profile_l2_cache>,
-     .accepted = "False",
-     .reason = kNoCounters,
-     .doc = "Record an accelerator's cache use."},
-    {.name = "profile_hbm_ddr",
-     .field = f<&T::profile_hbm_ddr>,
-     .accepted = "False",
-     .reason = kNoCounters,
-     .doc = "Record an accelerator's memory bandwidth."},
-    {.name = "profile_pcie",
-     .field = f<&T::profile_pcie>,
-     .accepted = "False",
-     .reason = kNoCounters,
-     .doc = "Record traffic between host and accelerator."},
     {.name = "profile_data_process",
      .field = f<&T::profile_data_process>,
      .doc = "Show how long reading each micro-batch takes, and write data.csv."},
@@ -455,46 +397,12 @@ constexpr Key kKeys[] = {
      .field = f<&T::profile_op_time>,
      .doc = "Time every op and write ops.csv and modules.csv. False: the trace has no ops either, "
             "at any level."},
-    {.name = "profile_aicore_metrics",
-     .field = f<&T::profile_aicore_metrics>,
-     .check = between(-1, 6),
-     .accepted = "0",
-     .reason = kNoCounters,
-     .doc = "Set of an accelerator's counters."},
     {.name = "profile_dynamic_profiler_config_path",
      .field = f<&T::profile_dynamic_profiler_config_path>,
      .null = Null::kDefault,
      .path = true,
      .doc = "A JSON file, or a folder with profiler_config.json, that selects the profiled steps "
             "during the run, in place of `profile_step_start` and `profile_step_end`."},
-    {.name = "search_parallel",
-     .field = f<&T::search_parallel>,
-     .accepted = "False",
-     .reason = kSearch,
-     .planned = true,
-     .doc = "Search for a parallel layout."},
-    {.name = "search_parallel_data_path",
-     .field = f<&T::search_parallel_data_path>,
-     .null = Null::kDefault,
-     .path = true,
-     .accepted = "\"\"",
-     .reason = kSearch,
-     .planned = true,
-     .doc = "Measurements for the search."},
-    {.name = "nnodes",
-     .field = f<&T::nnodes>,
-     .check = at_least(0),
-     .accepted = "0",
-     .reason = kSearch,
-     .planned = true,
-     .doc = "Machines, for the search."},
-    {.name = "nproc_per_node",
-     .field = f<&T::nproc_per_node>,
-     .check = at_least(1),
-     .accepted = "null",
-     .reason = kSearch,
-     .planned = true,
-     .doc = "Processes per machine, for the search."},
 };
 
 }  // namespace

@@ -45,7 +45,7 @@ config::Value resolved_value(const AllConfig& config, const Section& section, co
 }
 
 // "key:" of a mapping that is there, "key: value" of everything else.
-std::string line_of(const Key& key, const config::Value& value) {
+std::string yaml_line(const Key& key, const config::Value& value) {
   const bool opens = key.field.type == config::Type::kMapping && !value.is_null();
   return std::string(last_name(key)) + (opens ? ":" : ": " + config::yaml_of(key, value));
 }
@@ -128,7 +128,7 @@ std::string resolved_yaml(const AllConfig& config) {
       if (!is_absent(config, section, key)) {
         const std::string path = std::string(section.name) + "." + std::string(key.name);
         text += std::string(2 + 2 * depth_of(key), ' ') +
-                line_of(key, resolved_value(config, section, key)) + "  # " +
+                yaml_line(key, resolved_value(config, section, key)) + "  # " +
                 spent_text(config, section, key) + comment_of(config, path) + "\n";
       }
     }
@@ -143,7 +143,7 @@ std::vector<ResolvedKey> resolved_keys(const AllConfig& config) {
       if (is_absent(config, section, key)) {
         continue;
       }
-      const std::string line = line_of(key, resolved_value(config, section, key));
+      const std::string line = yaml_line(key, resolved_value(config, section, key));
       const size_t colon = line.find(": ");
       keys.push_back({.section = section_name(config, section),
                       .key = std::string(key.name),
@@ -162,7 +162,7 @@ std::string config_log_text(const AllConfig& config) {
     for (const Key& key : section.keys) {
       if (!is_absent(config, section, key)) {
         text +=
-            std::string(4 + 4 * depth_of(key), ' ') + line_of(key, key.field.get(config)) + "\n";
+            std::string(4 + 4 * depth_of(key), ' ') + yaml_line(key, key.field.get(config)) + "\n";
       }
     }
   }

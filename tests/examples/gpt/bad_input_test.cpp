@@ -631,26 +631,6 @@ TEST_F(GenerateBadInput, Checkpoints) {
   expect_bad(arguments, "has neither config.yaml");
 }
 
-TEST_F(ProgramTest, GoldenToYamlBadInput) {
-  const auto bad = [&](const std::string& arguments, const std::string& fragment) {
-    SCOPED_TRACE(arguments);
-    const auto before = tree();
-    EXPECT_EQ(run(TAPESTRY_GOLDEN_TO_YAML, arguments), 2) << said();
-    EXPECT_THAT(err_, HasSubstr(fragment));
-    EXPECT_EQ(tree(), before);
-  };
-  bad("", "case");
-  bad("--case none", "none/config.json");
-  dir_.write("case/config.json", "{\"num_layers\": ");
-  bad("--case case", "JSON");
-  dir_.write("case/config.json", "{\"num_layers\": 2}");
-  bad("--case case", "'train_iters' is missing");
-  fs::copy_file(TAPESTRY_SOURCE_DIR "/tests/data/golden_models/llama_tiny/config.json",
-                dir_.file("case/config.json"), fs::copy_options::overwrite_existing);
-  bad("--case case --output no/where.yaml", "no/where.yaml: cannot be written");
-  bad("--case case --data_parallel_size 3", "is not a multiple of");
-}
-
 TEST_F(ProgramTest, TextWithoutTokens) {
   dir_.write("empty.txt", "");
   dir_.write("lines.jsonl", "\n\n");

@@ -2,7 +2,9 @@
 #include <fstream>
 #include <iterator>
 
+#include "autograd/io/input_file.h"
 #include "autograd/io/tensor_io.h"
+#include "diagnosis/accuracy/replay_case.h"
 #include "tests/examples/gpt/run_program.h"
 
 namespace tapestry {
@@ -16,9 +18,7 @@ const std::string kCase = std::string(TAPESTRY_SOURCE_DIR) + "/tests/data/golden
 class FindFaultProgram : public ProgramTest {
  protected:
   void SetUp() override {
-    ASSERT_EQ(
-        run(TAPESTRY_GOLDEN_TO_YAML, "--case '" + kCase + "' --output_dir run --output o.yaml"), 0)
-        << said();
+    dir_.write("o.yaml", replay_case_yaml(read_file(kCase + "/config.json"), kCase, "run"));
   }
   int find_fault(const std::string& more, const std::string& reference = kCase) {
     return pretrain("--config_path o.yaml --find_fault '" + reference + "' " + more);

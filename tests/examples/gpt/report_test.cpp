@@ -4,7 +4,7 @@
 
 #include "autograd/io/json.h"
 #include "tests/diagnosis/report/html_reader.h"
-#include "tests/diagnosis/report/plot/svg_reader.h"
+#include "tests/diagnosis/report/svg_reader.h"
 #include "tests/examples/gpt/run_program.h"
 
 namespace tapestry {
@@ -140,8 +140,8 @@ TEST_F(ReportTest, TheScheduleIsTheOneThatTrains) {
   EXPECT_FALSE(std::filesystem::exists(dir_.file("output")));
   const std::string svg = dir_.read("lr.svg");
   const size_t second = svg.find("<g class=\"panel\"", svg.find("<g class=\"panel\"") + 1);
-  const plot::SvgPlot rate = plot::read_svg(svg.substr(0, second));
-  const plot::SvgPlot decay = plot::read_svg(svg.substr(second));
+  const report::SvgPlot rate = report::read_svg(svg.substr(0, second));
+  const report::SvgPlot decay = report::read_svg(svg.substr(second));
   ASSERT_EQ(rate.curves.size(), 1U);
   EXPECT_EQ(rate.curves[0].title, "learning rate");
   EXPECT_EQ(decay.curves[0].title, "weight decay");

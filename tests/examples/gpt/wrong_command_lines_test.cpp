@@ -123,7 +123,7 @@ TEST_F(ProgramTest, HelpIsOnePage) {
     return out_;
   };
   for (const char* program : {TAPESTRY_PRETRAIN_GPT, TAPESTRY_GENERATE, TAPESTRY_PREPROCESS_DATA,
-                              TAPESTRY_GOLDEN_TO_YAML, TAPESTRY_OWN_MODEL, TAPESTRY_CONFIG_DOC}) {
+                              TAPESTRY_OWN_MODEL, TAPESTRY_CONFIG_DOC}) {
     const std::string page = one_page(program, "--help");
     EXPECT_EQ(one_page(program, "-h"), page);
   }
@@ -165,7 +165,6 @@ TEST_F(ProgramTest, HelpOnOneOption) {
            {TAPESTRY_PREPROCESS_DATA, "vocab", "--vocab_size ", "--input"},
            {TAPESTRY_EVALUATE, "choices", "--choices ", "--text"},
            {TAPESTRY_EXPORT, "output", "--output ", "--to "},
-           {TAPESTRY_GOLDEN_TO_YAML, "case", "--case ", "--output_dir"},
            {TAPESTRY_ACCURACY " curves", "jump", "--jump_bound ", "--window"}}) {
     const std::string words = concat("--help ", row.word);
     EXPECT_EQ(run(row.program, words), 0) << row.program << " " << words << "\n" << said();

@@ -180,7 +180,7 @@ TEST(Resolve, ValuesHaveTheirOtherSpellings) {
 
 TEST(Resolve, WhatIsNotBuiltYetIsRefusedByRuns) {
   AllConfig config = from_members();
-  config.training_config.profile_pcie = true;
+  config.without_effect["training_config.profile_pcie"] = true;
   resolve(config);
   EXPECT_THAT(config.unsupported, Contains(HasSubstr("training_config.profile_pcie")));
   EXPECT_THROW(require_supported(config), ConfigError);

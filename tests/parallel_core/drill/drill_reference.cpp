@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "autograd/tensor/rank_context.h"
-#include "parallel_core/config/read/golden.h"
+#include "diagnosis/accuracy/replay_case.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/pretrain.h"
 #include "text/util/file.h"
@@ -24,7 +24,7 @@ ConfigLoader loader_of(const DrillModel& model) {
   }
   return [folder, changes](const std::vector<std::string>& more) {
     return init_configs_from_text(
-        golden_config_to_yaml(data::read_file(folder + "/config.json"), folder, folder + "/replay"),
+        replay_case_yaml(data::read_file(folder + "/config.json"), folder, folder + "/replay"),
         folder + "/config.json", {.overrides = joined(changes, more)});
   };
 }

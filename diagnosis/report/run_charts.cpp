@@ -1,4 +1,4 @@
-#include "diagnosis/report/page_charts.h"
+#include "diagnosis/report/run_charts.h"
 
 #include <algorithm>
 #include <array>
@@ -47,27 +47,28 @@ bool varies(const std::vector<double>& values) {
 class ChartMaker {
  public:
   ChartMaker(const std::vector<RunRecord>& runs, const ChartOptions& options);
-  PageCharts make();
+  RunCharts make();
+  LineChart loss() const;
+  const std::string& x_title() const { return x_title_; }
 
  private:
   using Values = std::function<std::vector<double>(const RunRecord& run)>;
 
   void place_x();
-  PageChart chart(const std::string& title, const std::string& unit) const;
-  PageLine line(size_t run, const std::string& name, const std::vector<double>& values) const;
+  LineChart chart(const std::string& title, const std::string& unit) const;
+  ChartCurve line(size_t run, const std::string& name, const std::vector<double>& values) const;
   /// A smoothed line and the values behind it, or the values alone.
-  void add_noisy(PageChart& to, const std::string& name, const Values& values) const;
-  void add_plain(PageChart& to, const std::string& name, const Values& values) const;
-  void add_marks(PageChart& to) const;
+  void add_noisy(LineChart& to, const std::string& name, const Values& values) const;
+  void add_plain(LineChart& to, const std::string& name, const Values& values) const;
+  void add_marks(LineChart& to) const;
 
-  PageChart loss() const;
-  PageChart learning_rate() const;
-  PageChart norm() const;
-  PageChart throughput() const;
-  PageChart memory() const;
-  PageChart loss_scale() const;
-  PageChart bubble() const;
-  void add_others(std::vector<PageChart>& charts) const;
+  LineChart learning_rate() const;
+  LineChart norm() const;
+  LineChart throughput() const;
+  LineChart memory() const;
+  LineChart loss_scale() const;
+  LineChart bubble() const;
+  void add_others(std::vector<LineChart>& charts) const;
 
   static std::vector<double> column(const RunRecord& run, const std::string& name) {
     const std::vector<double>* values = run.column(name);
@@ -133,7 +134,7 @@ void ChartMaker::place_x() {
   }
 }
 
-PageChart ChartMaker::chart(const std::string& title, const std::string& unit) const {
+LineChart ChartMaker::chart(const std::string& title, const std::string& unit) const {
   return {.title = title,
           .unit = unit,
           .lines = {},
@@ -141,10 +142,10 @@ PageChart ChartMaker::chart(const std::string& title, const std::string& unit) c
           .whole_x = options_.x != plot::XAxis::kTime};
 }
 
-PageLine ChartMaker::line(size_t run,
-                          const std::string& name,
-                          const std::vector<double>& values) const {
-  PageLine made{
+ChartCurve ChartMaker::line(size_t run,
+                            const std::string& name,
+                            const std::vector<double>& values) const {
+  ChartCurve made{
       .run = run, .owner = runs_.size() == 1 ? std::string() : runs_[run].name, .name = name};
   for (size_t i = 0; i < values.size(); ++i) {
     made.points.push_back({x_[run][i], values[i]});
@@ -152,23 +153,23 @@ PageLine ChartMaker::line(size_t run,
   return made;
 }
 
-void ChartMaker::add_plain(PageChart& to, const std::string& name, const Values& values) const {
+void ChartMaker::add_plain(LineChart& to, const std::string& name, const Values& values) const {
   for (size_t run = 0; run < runs_.size(); ++run) {
     to.lines.push_back(line(run, name, values(runs_[run])));
   }
 }
 
-void ChartMaker::add_noisy(PageChart& to, const std::string& name, const Values& values) const {
+void ChartMaker::add_noisy(LineChart& to, const std::string& name, const Values& values) const {
   constexpr double kFew = 100;
   constexpr double kShare = 50;
   constexpr double kMost = 0.995;
   for (size_t run = 0; run < runs_.size(); ++run) {
-    PageLine whole = line(run, name, values(runs_[run]));
+    ChartCurve whole = line(run, name, values(runs_[run]));
     const auto steps = static_cast<double>(whole.points.size());
     const double smooth =
         options_.smooth.value_or(steps < kFew ? 0 : std::min(1 - kShare / steps, kMost));
     if (smooth > 0) {
-      PageLine faint = whole;
+      ChartCurve faint = whole;
       faint.kind = LineKind::kFaint;
       faint.name = "each step";
       whole.points = plot::smoothed(whole.points, smooth);
@@ -179,7 +180,7 @@ void ChartMaker::add_noisy(PageChart& to, const std::string& name, const Values&
   }
 }
 
-void ChartMaker::add_marks(PageChart& to) const {
+void ChartMaker::add_marks(LineChart& to) const {
   for (size_t run = 0; run < runs_.size(); ++run) {
     const std::vector<int64_t>& steps = runs_[run].steps;
     for (const std::vector<int64_t>* list : {&runs_[run].not_finite, &runs_[run].skipped}) {
@@ -191,12 +192,12 @@ void ChartMaker::add_marks(PageChart& to) const {
   }
 }
 
-PageChart ChartMaker::loss() const {
-  PageChart made = chart("Loss", "per token");
+LineChart ChartMaker::loss() const {
+  LineChart made = chart("Loss", "per token");
   made.wide = true;
   add_noisy(made, "training", [](const RunRecord& run) { return column(run, "loss"); });
   for (size_t run = 0; run < runs_.size(); ++run) {
-    PageLine evaluated = line(run, "evaluation", column(runs_[run], "eval_loss"));
+    ChartCurve evaluated = line(run, "evaluation", column(runs_[run], "eval_loss"));
     std::erase_if(evaluated.points, [](const Point& point) { return !std::isfinite(point.y); });
     evaluated.kind = LineKind::kDots;
     if (!evaluated.points.empty()) {
@@ -207,8 +208,8 @@ PageChart ChartMaker::loss() const {
   return made;
 }
 
-PageChart ChartMaker::learning_rate() const {
-  PageChart made = chart("Learning rate", "");
+LineChart ChartMaker::learning_rate() const {
+  LineChart made = chart("Learning rate", "");
   made.from_zero = true;
   add_plain(made, "learning rate", [](const RunRecord& run) { return column(run, "lr"); });
   for (size_t run = 0; run < runs_.size(); ++run) {
@@ -221,21 +222,21 @@ PageChart ChartMaker::learning_rate() const {
   return made;
 }
 
-PageChart ChartMaker::norm() const {
-  PageChart made = chart("Gradient norm", "before clipping");
+LineChart ChartMaker::norm() const {
+  LineChart made = chart("Gradient norm", "before clipping");
   add_noisy(made, "gradient norm", [](const RunRecord& run) { return column(run, "grad_norm"); });
   add_marks(made);
   return made;
 }
 
-PageChart ChartMaker::throughput() const {
-  PageChart made = chart("Throughput", "tokens/s");
+LineChart ChartMaker::throughput() const {
+  LineChart made = chart("Throughput", "tokens/s");
   made.from_zero = true;
   add_noisy(made, "throughput", tokens_per_second);
   return made;
 }
 
-PageChart ChartMaker::memory() const {
+LineChart ChartMaker::memory() const {
   constexpr double kMebibyte = 1 << 20;
   constexpr double kGibibyte = 1 << 30;
   double most = 0;
@@ -245,7 +246,7 @@ PageChart ChartMaker::memory() const {
     }
   }
   const bool large = most >= kGibibyte;
-  PageChart made = chart("Peak memory", large ? "GiB, rank 0" : "MiB, rank 0");
+  LineChart made = chart("Peak memory", large ? "GiB, rank 0" : "MiB, rank 0");
   made.from_zero = true;
   add_plain(made, "peak memory", [&](const RunRecord& run) {
     std::vector<double> values = column(run, "peak_bytes");
@@ -257,15 +258,15 @@ PageChart ChartMaker::memory() const {
   return made;
 }
 
-PageChart ChartMaker::loss_scale() const {
-  PageChart made = chart("Loss scale", "");
+LineChart ChartMaker::loss_scale() const {
+  LineChart made = chart("Loss scale", "");
   add_plain(made, "loss scale", [](const RunRecord& run) { return column(run, "loss_scale"); });
   return made;
 }
 
-PageChart ChartMaker::bubble() const {
+LineChart ChartMaker::bubble() const {
   constexpr double kPercent = 100;
-  PageChart made = chart("Pipeline bubble", "% of the passes");
+  LineChart made = chart("Pipeline bubble", "% of the passes");
   made.from_zero = true;
   for (const char* kind : {"measured", "theoretical"}) {
     add_plain(made, kind, [kind](const RunRecord& run) {
@@ -281,7 +282,7 @@ PageChart ChartMaker::bubble() const {
 
 // A chart for each number, and one for all ranks' values of a tag. They may be measured every so
 // many steps: steps without them are no gaps.
-void ChartMaker::add_others(std::vector<PageChart>& charts) const {
+void ChartMaker::add_others(std::vector<LineChart>& charts) const {
   constexpr std::string_view kMonitor = "monitor/";
   constexpr std::string_view kRanks = "ranks/";
   std::map<std::string, size_t> places;  // by title
@@ -303,15 +304,15 @@ void ChartMaker::add_others(std::vector<PageChart>& charts) const {
       if (place == charts.size()) {
         charts.push_back(chart(title, ""));
       }
-      PageLine made = line(run, name, values);
+      ChartCurve made = line(run, name, values);
       std::erase_if(made.points, [](const Point& point) { return !std::isfinite(point.y); });
       charts[place].lines.push_back(std::move(made));
     }
   }
 }
 
-PageCharts ChartMaker::make() {
-  PageCharts charts;
+RunCharts ChartMaker::make() {
+  RunCharts charts;
   charts.x_title = x_title_;
   charts.main = {loss(), learning_rate(), norm(), throughput(), memory()};
   const auto any = [&](const auto& condition) {
@@ -329,7 +330,15 @@ PageCharts ChartMaker::make() {
 
 }  // namespace
 
-PageCharts make_charts(const std::vector<RunRecord>& runs, const ChartOptions& options) {
+LineChart loss_chart(const std::vector<RunRecord>& runs, const ChartOptions& options) {
+  return ChartMaker(runs, options).loss();
+}
+
+std::string x_title_of(const std::vector<RunRecord>& runs, const ChartOptions& options) {
+  return ChartMaker(runs, options).x_title();
+}
+
+RunCharts make_charts(const std::vector<RunRecord>& runs, const ChartOptions& options) {
   return ChartMaker(runs, options).make();
 }
 

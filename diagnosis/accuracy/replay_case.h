@@ -1,4 +1,4 @@
-// Reference traces as configurations.
+// A stored training of another program, for replays: its configuration as ours.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace tapestry {
 /// are shared among its ranks. Keys that steer only the reference program are left out. ValueError
 /// if the text is no JSON object, if a key is missing, has a wrong type or is unknown, or if the
 /// global batch cannot be divided.
-std::string golden_config_to_yaml(const std::string& json_text,
-                                  const std::string& case_dir,
-                                  const std::string& output_dir,
-                                  int64_t data_parallel_size = 1);
+std::string replay_case_yaml(const std::string& json_text,
+                             const std::string& case_dir,
+                             const std::string& output_dir,
+                             int64_t data_parallel_size = 1);
 
 }  // namespace tapestry

@@ -1,4 +1,4 @@
-// Reads back what svg_chart writes: curves in the units of the axes, which are taken from the
+// Reads back what charts_svg writes: curves in the units of the axes, which are taken from the
 // ticks.
 #pragma once
 
@@ -14,7 +14,9 @@
 
 #include "diagnosis/report/plot/curves.h"
 
-namespace tapestry::plot {
+namespace tapestry::report {
+
+using plot::Points;
 
 struct SvgCurve {
   std::string title;
@@ -47,24 +49,6 @@ inline double value_of_label(const std::string& label) {
   return std::stod(label) * (unit == std::string::npos ? 1 : std::pow(1e3, unit + 1));
 }
 
-// From the first and the last tick. `name` is x or y.
-inline SvgAxis read_axis(const std::string& svg, const std::string& name) {
-  const size_t begin = svg.find("<g class=\"" + name + " ticks\"");
-  const std::string part = svg.substr(begin, svg.find("</g>", begin) - begin);
-  const std::regex tick(name + "1=\"([-0-9.]+)\"[^>]*/><text[^>]*>([^<]+)</text>");
-  std::vector<std::pair<double, double>> ticks;
-  for (std::sregex_iterator it(part.begin(), part.end(), tick), end; it != end; ++it) {
-    ticks.emplace_back(std::stod((*it)[1]), value_of_label((*it)[2]));
-  }
-  EXPECT_GE(ticks.size(), 2U) << part;
-  if (ticks.size() < 2) {
-    return {};
-  }
-  return {
-      ticks.front().first, ticks.front().second,
-      (ticks.back().second - ticks.front().second) / (ticks.back().first - ticks.front().first)};
-}
-
 /// What stands between the first `before` at or behind `from` and the next `after`; "" without
 /// them.
 inline std::string between(const std::string& text,
@@ -79,12 +63,33 @@ inline std::string between(const std::string& text,
   return text.substr(begin, text.find(after, begin) - begin);
 }
 
-inline std::vector<Points> read_lines(const std::string& part, const SvgAxis& x, const SvgAxis& y) {
+// From the first and the last tick, in hundredths of a pixel within the area.
+inline SvgAxis read_axis(const std::string& svg, const std::string& name) {
+  const std::string part = between(svg, "<g class=\"" + name + " ticks\"", "</g>");
+  const std::string moved = between(svg, "class=\"area\" transform=\"translate(", ")");
+  const bool is_x = name == "x";
+  constexpr double kBaseline = 5;  // labels of y stand so much below their line
+  const double origin =
+      is_x ? std::stod(moved) : std::stod(moved.substr(moved.find(' '))) + kBaseline;
+  const std::regex tick("<text x=\"([-0-9.]+)\" y=\"([-0-9.]+)\"[^>]*>([^<]+)</text>");
+  std::vector<std::pair<double, double>> ticks;
+  for (std::sregex_iterator it(part.begin(), part.end(), tick), end; it != end; ++it) {
+    ticks.emplace_back(100 * (std::stod((*it)[is_x ? 1 : 2]) - origin), value_of_label((*it)[3]));
+  }
+  EXPECT_GE(ticks.size(), 2U) << part;
+  if (ticks.size() < 2) {
+    return {};
+  }
+  return {
+      ticks.front().first, ticks.front().second,
+      (ticks.back().second - ticks.front().second) / (ticks.back().first - ticks.front().first)};
+}
+
+/// The lines of a path: "Mx,y x,y ...", or "Mx,yh0" of a lone point.
+inline std::vector<Points> read_path(const std::string& path, const SvgAxis& x, const SvgAxis& y) {
   std::vector<Points> lines;
-  const std::string polyline = "<polyline points=\"";
-  for (size_t line = part.find(polyline); line != std::string::npos;
-       line = part.find(polyline, line + 1)) {
-    std::istringstream words(between(part, polyline, "\"", line));
+  for (size_t at = path.find('M'); at != std::string::npos; at = path.find('M', at + 1)) {
+    std::istringstream words(path.substr(at + 1, path.find('M', at + 1) - at - 1));
     Points points;
     for (std::string word; words >> word;) {
       points.push_back({x(std::stod(word)), y(std::stod(word.substr(word.find(',') + 1)))});
@@ -95,25 +100,30 @@ inline std::vector<Points> read_lines(const std::string& part, const SvgAxis& x,
 }
 
 inline SvgPlot read_svg(const std::string& svg) {
-  constexpr double kRounding = 0.005;
+  constexpr double kRounding = 0.5;
   const SvgAxis x = read_axis(svg, "x");
   const SvgAxis y = read_axis(svg, "y");
   // A point, and the two ticks, whose errors grow no further than they lie apart at the ends.
   SvgPlot plot{.x_rounding = 6 * kRounding * std::abs(x.per_pixel),
                .y_rounding = 6 * kRounding * std::abs(y.per_pixel)};
-  plot.raw = read_lines(between(svg, "<g class=\"raw\"", "</g>"), x, y);
-  const std::string opening = "<g class=\"curve\"";
+  const std::string opening = "<g class=\"line ";
   for (size_t at = svg.find(opening); at != std::string::npos; at = svg.find(opening, at + 1)) {
     const std::string part = svg.substr(at, svg.find("</g>", at) - at);
+    const std::vector<Points> lines =
+        read_path(between(part, "<path class=\"curve\" d=\"", "\""), x, y);
+    if (part.starts_with(opening + "faint")) {
+      plot.raw.insert(plot.raw.end(), lines.begin(), lines.end());
+      continue;
+    }
     SvgCurve curve{.title = between(part, "<title>", "</title>"),
                    .color = between(part, "stroke=\"", "\"")};
-    curve.dashes = between(between(part, "<polyline", "/>"), "stroke-dasharray=\"", "\"");
-    const std::string mark = between(part, "<path d=\"M", "/>");
+    curve.dashes = between(part.substr(0, part.find('>')), "stroke-dasharray=\"", "\"");
+    const std::string mark = between(part, "<path class=\"mark\" d=\"M", "/>");
     curve.shape = mark.substr(std::min(mark.find('m'), mark.size()));
-    curve.lines = read_lines(part, x, y);
+    curve.lines = lines;
     plot.curves.push_back(curve);
   }
   return plot;
 }
 
-}  // namespace tapestry::plot
+}  // namespace tapestry::report

@@ -1,4 +1,4 @@
-#include "diagnosis/report/page_chart.h"
+#include "diagnosis/report/line_chart.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,14 +13,14 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-PageChart chart_of(const plot::Points& points) {
+LineChart chart_of(const plot::Points& points) {
   return {.title = "Loss",
           .unit = "per token",
           .lines = {{.run = 0, .name = "training", .points = points}},
           .x = {0, points.back().x}};
 }
 
-TEST(PageChart, PointsAreWhereTheAxesSay) {
+TEST(LineChart, PointsAreWhereTheAxesSay) {
   const plot::Points points = {{1, 10}, {2, 4.5}, {3, 3.25}, {1000, 3}};
   const auto lines = read_chart(chart_html(chart_of(points)), "Loss");
   ASSERT_EQ(lines.size(), 1U);
@@ -31,7 +31,7 @@ TEST(PageChart, PointsAreWhereTheAxesSay) {
   }
 }
 
-TEST(PageChart, ALabelStandsAtItsGridLine) {
+TEST(LineChart, ALabelStandsAtItsGridLine) {
   const std::string html = chart_html(chart_of({{1, 0}, {10, 4}}));
   const std::string grid = part_between(html, "<path class=\"grid\" d=\"", "\"");
   // y from -0.2 to 4.2, of which 2 is the middle; x from 0 to 10.
@@ -41,7 +41,7 @@ TEST(PageChart, ALabelStandsAtItsGridLine) {
   EXPECT_THAT(grid, HasSubstr("M6,0V100000"));
 }
 
-TEST(PageChart, LargeDifferencesHaveALogarithmicScale) {
+TEST(LineChart, LargeDifferencesHaveALogarithmicScale) {
   const auto wide = chart_html(chart_of({{1, 100}, {2, 0.01}, {3, 1}}));
   EXPECT_THAT(wide, HasSubstr("data-log=\"1\""));
   EXPECT_THAT(wide, HasSubstr("per token, log scale"));
@@ -51,12 +51,12 @@ TEST(PageChart, LargeDifferencesHaveALogarithmicScale) {
     EXPECT_THAT(wide, HasSubstr(label));
   }
   EXPECT_THAT(chart_html(chart_of({{1, 100}, {2, 0}})), HasSubstr("data-log=\"0\""));
-  PageChart zero = chart_of({{1, 100}, {2, 0.01}});
+  LineChart zero = chart_of({{1, 100}, {2, 0.01}});
   zero.from_zero = true;
   EXPECT_THAT(chart_html(zero), HasSubstr("data-y0=\"0\""));
 }
 
-TEST(PageChart, GapsAndLonePoints) {
+TEST(LineChart, GapsAndLonePoints) {
   const double gap = std::nan("");
   const std::string html = chart_html(chart_of({{1, 1}, {2, gap}, {3, 2}, {4, 2}, {5, gap}}));
   const std::string path = part_between(html, "<path class=\"curve\" d=\"", "\"");
@@ -65,7 +65,7 @@ TEST(PageChart, GapsAndLonePoints) {
   EXPECT_EQ(chart_html(chart_of({{1, gap}})), "");
 }
 
-TEST(PageChart, ALongRunIsThinnedWithItsExtremes) {
+TEST(LineChart, ALongRunIsThinnedWithItsExtremes) {
   plot::Points points;
   constexpr int kSteps = 1'000'000;
   for (int i = 1; i <= kSteps; ++i) {
@@ -81,14 +81,14 @@ TEST(PageChart, ALongRunIsThinnedWithItsExtremes) {
   EXPECT_NEAR(highest->y, 9, 1e-3);
 }
 
-TEST(PageChart, FewPointsAreDots) {
-  PageChart chart = chart_of({{10, 3}, {20, 2}});
+TEST(LineChart, FewPointsAreDots) {
+  LineChart chart = chart_of({{10, 3}, {20, 2}});
   chart.lines[0].kind = LineKind::kDots;
   EXPECT_THAT(chart_html(chart), HasSubstr("<path class=\"points\" d=\"M10,"));
 }
 
-TEST(PageChart, TextsAreEscaped) {
-  PageChart chart = chart_of({{1, 3}, {2, 2}});
+TEST(LineChart, TextsAreEscaped) {
+  LineChart chart = chart_of({{1, 3}, {2, 2}});
   chart.title = "<script>alert(1)</script>";
   chart.lines[0].owner = "a\"b'<&>";
   const std::string html = chart_html(chart);
@@ -97,8 +97,8 @@ TEST(PageChart, TextsAreEscaped) {
   EXPECT_THAT(html, Not(HasSubstr("<script>")));
 }
 
-TEST(PageChart, MarksOfStepsWithoutAnUpdate) {
-  PageChart chart = chart_of({{1, 3}, {100, 2}});
+TEST(LineChart, MarksOfStepsWithoutAnUpdate) {
+  LineChart chart = chart_of({{1, 3}, {100, 2}});
   EXPECT_THAT(chart_html(chart), Not(HasSubstr("class=\"marks\"")));
   chart.marks = {40, 41};
   EXPECT_THAT(chart_html(chart), HasSubstr("<path class=\"marks\" d=\"M40,97000V100000M41,"));

@@ -1,4 +1,4 @@
-#include "parallel_core/config/read/golden.h"
+#include "diagnosis/accuracy/replay_case.h"
 
 #include <algorithm>
 #include <map>
@@ -62,12 +62,12 @@ class Converter {
   void carry_over(const std::string& key, const Json& value) {
     const auto renamed = kRenamed.find(key);
     if (renamed != kRenamed.end()) {
-      put(renamed->second, text_of(key, value));
+      put(renamed->second, yaml_text(key, value));
       return;
     }
     for (const config::Section& section : config::schema()) {
       if (config::find_key(section.name, key) != nullptr) {
-        put(std::string(section.name) + "." + key, text_of(key, value));
+        put(std::string(section.name) + "." + key, yaml_text(key, value));
         return;
       }
     }
@@ -104,7 +104,7 @@ class Converter {
   }
 
  private:
-  static std::string text_of(const std::string& key, const Json& value) {
+  static std::string yaml_text(const std::string& key, const Json& value) {
     if (value.is_boolean()) {
       return value.get<bool>() ? "True" : "False";
     }
@@ -135,10 +135,10 @@ Json parse(const std::string& text) {
 
 }  // namespace
 
-std::string golden_config_to_yaml(const std::string& json_text,
-                                  const std::string& case_dir,
-                                  const std::string& output_dir,
-                                  int64_t data_parallel_size) {
+std::string replay_case_yaml(const std::string& json_text,
+                             const std::string& case_dir,
+                             const std::string& output_dir,
+                             int64_t data_parallel_size) {
   const Json json = parse(json_text);
   Converter convert(json);
   const bool experts = json.contains("num_moe_experts") && !json.at("num_moe_experts").is_null();
@@ -164,11 +164,11 @@ std::string golden_config_to_yaml(const std::string& json_text,
   convert.put("dataset_config.step_data_dir", config::path_text(join(case_dir, "data")));
 
   const bool biases = convert.get<bool>("add_bias_linear", false);
-  const auto text_of = [](bool value) { return value ? "True" : "False"; };
+  const auto yaml_text = [](bool value) { return value ? "True" : "False"; };
   convert.put("model_config.qkv_has_bias",
-              text_of(biases || convert.get<bool>("add_qkv_bias", false)));
-  convert.put("model_config.out_proj_has_bias", text_of(biases));
-  convert.put("model_config.mlp_has_bias", text_of(biases));
+              yaml_text(biases || convert.get<bool>("add_qkv_bias", false)));
+  convert.put("model_config.out_proj_has_bias", yaml_text(biases));
+  convert.put("model_config.mlp_has_bias", yaml_text(biases));
 
   convert.put("optimizer_config.optimizer_type", "AdamW");
   convert.put("optimizer_config.betas",

@@ -1,8 +1,9 @@
-#include "parallel_core/config/read/golden.h"
+#include "diagnosis/accuracy/replay_case.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "autograd/io/input_file.h"
 #include "parallel_core/config/config.h"
 
 namespace tapestry {
@@ -31,10 +32,10 @@ std::string reference(const std::string& more = "") {
 }
 
 AllConfig convert(const std::string& json) {
-  return init_configs_from_text(golden_config_to_yaml(json, "/cases/a b", "out"), "g.yaml");
+  return init_configs_from_text(replay_case_yaml(json, "/cases/a b", "out"), "g.yaml");
 }
 
-TEST(Golden, EveryKeyArrives) {
+TEST(ReplayCase, EveryKeyArrives) {
   const AllConfig config = convert(reference());
   EXPECT_THAT(config.unsupported, IsEmpty());
   const auto& model = config.model_config;
@@ -67,13 +68,13 @@ TEST(Golden, EveryKeyArrives) {
   EXPECT_EQ(gradient_clipping(config), (GradClipConfig{"ClipGlobalNorm", 1.0}));
 }
 
-TEST(Golden, BatchesAreSharedAmongTheRanksOfTheReplay) {
-  EXPECT_THAT(golden_config_to_yaml(reference(), "c", "o", 2), HasSubstr("micro_batch_num: 2\n"));
-  EXPECT_THROW(golden_config_to_yaml(reference(), "c", "o", 3), ValueError);
-  EXPECT_THROW(golden_config_to_yaml(reference(), "c", "o", 0), ValueError);
+TEST(ReplayCase, BatchesAreSharedAmongTheRanksOfTheReplay) {
+  EXPECT_THAT(replay_case_yaml(reference(), "c", "o", 2), HasSubstr("micro_batch_num: 2\n"));
+  EXPECT_THROW(replay_case_yaml(reference(), "c", "o", 3), ValueError);
+  EXPECT_THROW(replay_case_yaml(reference(), "c", "o", 0), ValueError);
 }
 
-TEST(Golden, ReducedPrecisionArrives) {
+TEST(ReplayCase, ReducedPrecisionArrives) {
   std::string bf16 = reference();
   bf16.replace(bf16.find("\"float32\""), 9, "\"bfloat16\"");
   const AllConfig config = convert(bf16);
@@ -88,7 +89,7 @@ AllConfig convert_experts(const std::string& more) {
   return convert(experts);
 }
 
-TEST(Golden, ExpertsArrive) {
+TEST(ReplayCase, ExpertsArrive) {
   const AllConfig config = convert_experts(
       R"(, "moe_router_pre_softmax": false, "moe_aux_loss_coeff": 0.02, "moe_z_loss_coeff": 0.0,
          "moe_expert_capacity_factor": 0.9, "moe_token_drop_policy": "position",
@@ -105,7 +106,7 @@ TEST(Golden, ExpertsArrive) {
   EXPECT_TRUE(is_moe_layer(config.model_config, 1));
 }
 
-TEST(Golden, LaterKeysOfExpertsArrive) {
+TEST(ReplayCase, LaterKeysOfExpertsArrive) {
   const MoEConfig moe = convert_experts(R"(, "moe_aux_loss_coeff": 0.01, "moe_z_loss_coeff": 0.001,
            "moe_router_load_balancing_type": "seq_aux_loss", "use_shared_expert_gating": true,
            "moe_shared_expert_intermediate_size": 32, "moe_router_score_function": "sigmoid",
@@ -132,17 +133,17 @@ TEST(Golden, LaterKeysOfExpertsArrive) {
 }
 
 // Of a model without experts their keys say nothing.
-TEST(Golden, KeysOfNoExpertsAreLeftOut) {
+TEST(ReplayCase, KeysOfNoExpertsAreLeftOut) {
   const AllConfig config = convert(reference(R"(, "moe_expert_capacity_factor": 0.9,
       "topk_method": "greedy", "use_shared_expert_gating": false, "norm_topk_prob": null)"));
   EXPECT_TRUE(config.moe_config == MoEConfig());
   EXPECT_THAT(config.notes, IsEmpty());
 }
 
-TEST(Golden, BadInput) {
+TEST(ReplayCase, BadInput) {
   const auto message = [](const std::string& json) -> std::string {
     try {
-      golden_config_to_yaml(json, "c", "o");
+      replay_case_yaml(json, "c", "o");
     } catch (const ValueError& error) {
       return error.what();
     }
@@ -156,6 +157,16 @@ TEST(Golden, BadInput) {
   std::string text = reference();
   text.replace(text.find("\"adam_beta1\": 0.9"), 17, "\"adam_beta1\": \"x\"");
   EXPECT_THAT(message(text), HasSubstr("adam_beta1: unexpected value \"x\""));
+}
+
+// The page on replaying has a configuration that was written down beside the stored case.
+TEST(ReplayCase, StoredConfigurationSaysWhatTheCaseSays) {
+  const std::string folder = "tests/data/golden_models/llama_tiny";
+  const AllConfig written = init_configs_from_yaml(folder + "/run.yaml");
+  const AllConfig made = init_configs_from_text(
+      replay_case_yaml(read_file(folder + "/config.json"), folder, "output/replay/run"),
+      "made.yaml");
+  EXPECT_TRUE(written.same_values(made));
 }
 
 }  // namespace
