@@ -1,7 +1,7 @@
 #include "interop/export/gguf_model.h"
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/dist_checkpointing/hf_names.h"
+#include "interop/architectures/hf_names.h"
 #include "parallel_core/transformer/rotary_frequencies.h"
 
 namespace tapestry {

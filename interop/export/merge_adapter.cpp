@@ -18,12 +18,12 @@
 #include "autograd/ops/map.h"
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
+#include "interop/architectures/file_place.h"
 #include "interop/export/adapter_product.h"
 #include "interop/export/model_files.h"
 #include "interop/export/new_folder.h"
 #include "parallel_core/dist_checkpointing/adapter_folder.h"
 #include "parallel_core/dist_checkpointing/checkpoint_folder.h"
-#include "parallel_core/dist_checkpointing/file_place.h"
 #include "parallel_core/dist_checkpointing/tensor_files.h"
 #include "text/util/file.h"
 

@@ -1,4 +1,4 @@
-#include "parallel_core/hf_names.h"
+#include "interop/architectures/hf_names.h"
 
 namespace tapestry {
 

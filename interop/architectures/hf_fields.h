@@ -8,7 +8,7 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/read/read_hf_config.h"
+#include "interop/architectures/read_hf_config.h"
 #include "parallel_core/config/yaml/value.h"
 
 namespace tapestry::hf {

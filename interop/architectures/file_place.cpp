@@ -1,4 +1,4 @@
-#include "parallel_core/file_place.h"
+#include "interop/architectures/file_place.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/hf_names.h"
+#include "interop/architectures/hf_names.h"
 
 namespace tapestry {
 

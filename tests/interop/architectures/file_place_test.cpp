@@ -1,4 +1,4 @@
-#include "parallel_core/file_place.h"
+#include "interop/architectures/file_place.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

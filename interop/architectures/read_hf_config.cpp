@@ -1,4 +1,4 @@
-#include "parallel_core/config/read/read_hf_config.h"
+#include "interop/architectures/read_hf_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/read/hf_fields.h"
+#include "interop/architectures/hf_fields.h"
 #include "parallel_core/config/read/parse_value.h"
 #include "parallel_core/config/schema/schema.h"
 #include "parallel_core/config/yaml/raw_json.h"

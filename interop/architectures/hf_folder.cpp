@@ -1,4 +1,4 @@
-#include "parallel_core/dist_checkpointing/hf_config.h"
+#include "interop/architectures/hf_folder.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -8,8 +8,8 @@
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "interop/architectures/hf_names.h"
 #include "parallel_core/config/schema/schema.h"
-#include "parallel_core/hf_names.h"
 
 namespace tapestry {
 

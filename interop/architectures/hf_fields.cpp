@@ -1,4 +1,4 @@
-#include "parallel_core/config/read/hf_fields.h"
+#include "interop/architectures/hf_fields.h"
 
 #include <set>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel_core/config/read/read_hf_config.h"
+#include "interop/architectures/read_hf_config.h"
 
 namespace tapestry {
 

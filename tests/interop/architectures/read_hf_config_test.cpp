@@ -1,4 +1,4 @@
-#include "parallel_core/config/read/read_hf_config.h"
+#include "interop/architectures/read_hf_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
