@@ -3,9 +3,9 @@
 #include <cassert>
 #include <cstring>
 
-#include "autograd/kernels/norm_rows.h"
 #include "autograd/kernels/machine/parallel_for.h"
 #include "autograd/kernels/machine/scratch.h"
+#include "autograd/kernels/norm_rows.h"
 
 namespace tapestry::kernels {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <vector>
 
-#include "autograd/kernels/optimizer_constants.h"
 #include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/element_ranges.h"
+#include "autograd/kernels/optimizer_constants.h"
 
 namespace tapestry::kernels {
 

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <numbers>
 
-#include "autograd/kernels/philox_blocks.h"
 #include "autograd/kernels/machine/cpu.h"
 #include "autograd/kernels/machine/parallel_for.h"
+#include "autograd/kernels/philox_blocks.h"
 
 namespace tapestry::kernels {
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "diagnosis/dump/dump_config.h"
 #include "diagnosis/report/verdict_report.h"
 #include "diagnosis/verify/faults/find_fault.h"
 #include "diagnosis/verify/injection/injection.h"

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "diagnosis/run_parts.h"
 #include "autograd/tensor/error.h"
+#include "diagnosis/run_parts.h"
 #include "examples/gpt/command_line.h"
 #include "interop/finetune/finetune.h"
 #include "parallel_core/comm/distributed.h"

@@ -41,16 +41,17 @@
 #include "parallel_core/training/checkpoints/resume.h"
 #include "parallel_core/training/checkpoints/run_checkpoints.h"
 #include "parallel_core/training/checkpoints/saved_model.h"
-#include "parallel_core/training/ranks/equal_configurations.h"
 #include "parallel_core/training/files/output_folder.h"
 #include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/program.h"
+#include "parallel_core/training/ranks/equal_configurations.h"
 #include "parallel_core/training/start_summary.h"
 #include "parallel_core/training/step/given_state.h"
 #include "parallel_core/training/step/metrics.h"
 #include "parallel_core/training/watch/last_step.h"
 #include "parallel_core/training/watch/tensorboard_log.h"
 #include "text/util/file.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 

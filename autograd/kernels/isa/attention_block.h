@@ -10,8 +10,8 @@
 #pragma once
 
 #include "autograd/kernels/isa/attention_operands.h"
-#include "autograd/kernels/philox_blocks.h"
 #include "autograd/kernels/philox.h"
+#include "autograd/kernels/philox_blocks.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <type_traits>
 
-#include "autograd/kernels/norm_rows.h"
 #include "autograd/kernels/isa/row_io.h"
+#include "autograd/kernels/norm_rows.h"
 
 // Weight and biases come in the type computed in, C below, and sums are returned in it; norm.cpp
 // converts. A row that is not of type C passes through a buffer, so that there is one loop for all

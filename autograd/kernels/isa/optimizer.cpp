@@ -1,9 +1,9 @@
 #include "autograd/kernels/optimizer.h"
 
-#include "autograd/kernels/optimizer_constants.h"
 #include "autograd/kernels/isa/optimizer_rows.h"
 #include "autograd/kernels/isa/random_words.h"
 #include "autograd/kernels/isa/split_float32.h"
+#include "autograd/kernels/optimizer_constants.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 

@@ -2,8 +2,8 @@
 
 #include <type_traits>
 
-#include "autograd/kernels/philox_blocks.h"
 #include "autograd/kernels/isa/row_io.h"
+#include "autograd/kernels/philox_blocks.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {
 

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "autograd/kernels/philox_blocks.h"
 #include "autograd/kernels/isa/row_io.h"
+#include "autograd/kernels/philox_blocks.h"
 #include "autograd/kernels/random_rows.h"
 
 namespace tapestry::kernels::TAPESTRY_ISA {

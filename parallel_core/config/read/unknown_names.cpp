@@ -22,7 +22,7 @@ std::string nearest_text(std::string_view name, const std::vector<std::string_vi
                                             : concat("; the nearest known name is '", best, "'");
 }
 
-bool holds_mappings(const RawNode& node) {
+bool is_section_or_list_of_them(const RawNode& node) {
   return node.kind == RawNode::Kind::kMap ||
          (node.kind == RawNode::Kind::kList && !node.items.empty() &&
           node.items.front().kind == RawNode::Kind::kMap);
@@ -50,7 +50,7 @@ void list_counterparts(const std::string& section,
     list_counterparts(section, item, model, lines, none);
   }
   for (const auto& [key, value] : body.entries) {
-    if (holds_mappings(value)) {
+    if (is_section_or_list_of_them(value)) {
       list_counterparts(section, value, model, lines, none);
       continue;
     }

@@ -15,6 +15,7 @@
 #include "parallel_core/estimates/memory_estimate.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/log/logging.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 

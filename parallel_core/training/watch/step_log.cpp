@@ -10,6 +10,7 @@
 #include "parallel_core/training/log/logging.h"
 #include "parallel_core/training/watch/evaluation.h"
 #include "parallel_core/training/watch/static_log.h"
+#include "text/util/numbers.h"
 
 namespace tapestry {
 

@@ -10,8 +10,8 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/rank_context.h"
 #include "diagnosis/profile/analysis.h"
-#include "diagnosis/profile/memory_watch.h"
 #include "diagnosis/profile/step_profiler.h"
+#include "diagnosis/run_parts.h"
 #include "parallel_core/estimates/time_estimate.h"
 #include "parallel_core/parallel_state.h"
 #include "tests/diagnosis/profile/trace_checks.h"
@@ -111,17 +111,17 @@ struct Profiled {
 Profiled train_profiled(const TempDir& dir, const Overrides& more) {
   Overrides overrides = testing::joined(kLarger, more);
   overrides.push_back("training_config.output_dir=" + dir.path());
-  std::optional<profile::MemoryWatch> watch;
   const AllConfig config = small_config(overrides);
-  if (config.training_config.profile_memory) {
-    watch.emplace(Ref<CachingAllocator>(&RankContext::current().allocator()));
+  const auto parts = make_parts(diagnosis::run_parts());
+  for (const auto& part : parts) {
+    part->begin(config);
   }
   Trainer trainer(config);
   NumberedSamples samples(trainer.config);
   BytesOfWindow bytes(2, 3);
   TrainOptions options;
   options.observers = {&bytes};
-  options.memory_watch = watch ? &*watch : nullptr;
+  options.parts = pointers_to(parts);
   train(trainer.cell, samples, trainer.config, options);
   return {bytes.bytes, bytes.peak};
 }
@@ -258,12 +258,17 @@ TEST_F(ProfiledSteps, MemoryTableSumsToTheAllocatorsPeak) {
 }
 
 TEST_F(ProfiledSteps, LackOfMemoryNamesModulesAndOps) {
-  profile::MemoryWatch watch(Ref<CachingAllocator>(&RankContext::current().allocator()));
-  Trainer trainer(testing::joined(kLarger, {"training_config.profile_memory=True",
-                                            "training_config.output_dir=" + dir_.path()}));
+  const AllConfig config =
+      small_config(testing::joined(kLarger, {"training_config.profile_memory=True",
+                                             "training_config.output_dir=" + dir_.path()}));
+  const auto parts = make_parts(diagnosis::run_parts());
+  for (const auto& part : parts) {
+    part->begin(config);
+  }
+  Trainer trainer(config);
   NumberedSamples samples(trainer.config);
   TrainOptions options;
-  options.memory_watch = &watch;
+  options.parts = pointers_to(parts);
   RankContext::current().allocator().release_cache();
   set_memory_limit(memory_stats().current_bytes + (int64_t{5} << 20));
   std::string message;
