@@ -4,62 +4,22 @@
 #include <array>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "autograd/tensor/error.h"
 #include "interop/architectures/hf_names.h"
+#include "interop/architectures/registry.h"
 
 namespace tapestry {
 
 namespace {
 
+using architectures::NamePair;
+using architectures::TensorNames;
 using Names = std::pair<std::string_view, std::string_view>;  // logical, file
 
-// Outside of layers.
-constexpr std::array<Names, 3> kLlamaTop = {{{"tok_embeddings.", "model.embed_tokens."},
-                                             {"final_norm.", "model.norm."},
-                                             {"lm_head.", "lm_head."}}};
-// Behind "layers.I." and "model.layers.I."; norms of queries and keys are Qwen3's.
-constexpr std::array<Names, 11> kLlamaLayer = {{{"attention_norm.", "input_layernorm."},
-                                                {"attention.wq.", "self_attn.q_proj."},
-                                                {"attention.wk.", "self_attn.k_proj."},
-                                                {"attention.wv.", "self_attn.v_proj."},
-                                                {"attention.wo.", "self_attn.o_proj."},
-                                                {"attention.q_norm.", "self_attn.q_norm."},
-                                                {"attention.k_norm.", "self_attn.k_norm."},
-                                                {"ffn_norm.", "post_attention_layernorm."},
-                                                {"feed_forward.w_gate.", "mlp.gate_proj."},
-                                                {"feed_forward.w_up.", "mlp.up_proj."},
-                                                {"feed_forward.w_down.", "mlp.down_proj."}}};
-
-// What Mixtral and Qwen2-MoE have beyond Llama, behind the same.
-constexpr std::array<Names, 1> kMixtralLayer = {{{"moe.router.", "block_sparse_moe.gate."}}};
-constexpr std::array<Names, 5> kQwen2MoeLayer = {
-    {{"moe.router.", "mlp.gate."},
-     {"moe.shared_expert_gate.", "mlp.shared_expert_gate."},
-     {"moe.shared_expert.w_gate.", "mlp.shared_expert.gate_proj."},
-     {"moe.shared_expert.w_up.", "mlp.shared_expert.up_proj."},
-     {"moe.shared_expert.w_down.", "mlp.shared_expert.down_proj."}}};
+constexpr int64_t kFused = 3;  // queries, keys and values
 constexpr std::string_view kExpertStem = "moe.experts.";
-constexpr std::string_view kMixtralExpertStem = "block_sparse_moe.experts.";
-constexpr std::string_view kQwen2MoeExpertStem = "mlp.experts.";
-// Behind the stem and "E.".
-constexpr std::array<Names, 3> kMixtralExpert = {
-    {{"w_gate.", "w1."}, {"w_up.", "w3."}, {"w_down.", "w2."}}};
-constexpr std::array<Names, 3> kQwen2MoeExpert = {
-    {{"w_gate.", "gate_proj."}, {"w_up.", "up_proj."}, {"w_down.", "down_proj."}}};
-
-constexpr std::array<Names, 3> kGpt2Top = {
-    {{"tok_embeddings.", "wte."}, {"pos_embeddings.", "wpe."}, {"final_norm.", "ln_f."}}};
-// Behind "layers.I." and "h.I.". Queries, keys and values share a matrix, in this order.
-constexpr std::array<Names, 8> kGpt2Layer = {{{"attention_norm.", "ln_1."},
-                                              {"attention.wq.", "attn.c_attn."},
-                                              {"attention.wk.", "attn.c_attn."},
-                                              {"attention.wv.", "attn.c_attn."},
-                                              {"attention.wo.", "attn.c_proj."},
-                                              {"ffn_norm.", "ln_2."},
-                                              {"feed_forward.w_up.", "mlp.c_fc."},
-                                              {"feed_forward.w_down.", "mlp.c_proj."}}};
-constexpr int64_t kFused = 3;
 
 constexpr std::array<Names, 4> kModulesTop = {
     {{"tok_embeddings.", "language_model.embedding.word_embeddings."},
@@ -138,59 +98,45 @@ std::optional<std::string> name_by(const std::array<Names, Top>& top,
   return rest ? std::optional(concat(stem, layer->number, *rest)) : std::nullopt;
 }
 
-// The name by the tables of a mixture of experts, else Llama's.
-template <size_t Layer, size_t Expert>
-std::optional<std::string> name_by_experts(const std::array<Names, Layer>& in_layer,
-                                           const std::array<Names, Expert>& in_expert,
-                                           std::string_view expert_stem,
-                                           std::string_view logical) {
-  constexpr std::string_view kStem = "model.layers.";
-  if (const auto layer = split_layer_name(logical)) {
-    if (const auto rest = with_prefix_of(in_layer, layer->rest)) {
-      return concat(kStem, layer->number, *rest);
-    }
-    if (const auto expert = split_numbered(kExpertStem, layer->rest)) {
-      const auto rest = with_prefix_of(in_expert, expert->rest);
-      return rest ? std::optional(concat(kStem, layer->number, expert_stem, expert->number, *rest))
-                  : std::nullopt;
+std::optional<std::string> with_prefix_of(const std::vector<NamePair>& table,
+                                          std::string_view name) {
+  for (const auto& [logical, file] : table) {
+    if (name.starts_with(logical)) {
+      return concat(file, name.substr(logical.size()));
     }
   }
-  return name_by(kLlamaTop, kLlamaLayer, kStem, logical);
+  return std::nullopt;
 }
 
-// The names of a language model without its head lack the name of the part that it is.
-std::optional<std::string> bare(std::optional<std::string> name) {
-  constexpr std::string_view kPart = "model.";
-  if (name && name->starts_with(kPart)) {
-    name->erase(0, kPart.size());
+// Behind the part that all of the model but its output layer is of.
+std::optional<std::string> name_in_part(const TensorNames& names, std::string_view logical) {
+  const auto layer = split_layer_name(logical);
+  if (!layer) {
+    return with_prefix_of(names.top, logical);
   }
-  return name;
+  if (const auto rest = with_prefix_of(names.layer, layer->rest)) {
+    return concat(names.layers, layer->number, *rest);
+  }
+  const auto expert = split_numbered(kExpertStem, layer->rest);
+  const auto rest = expert ? with_prefix_of(names.expert, expert->rest) : std::nullopt;
+  return rest ? std::optional(
+                    concat(names.layers, layer->number, names.experts, expert->number, *rest))
+              : std::nullopt;
 }
 
-std::optional<std::string> name_in(NameScheme scheme, std::string_view logical) {
-  switch (scheme) {
-    case NameScheme::kLlamaBare:
-      return bare(name_in(NameScheme::kLlama, logical));
-    case NameScheme::kMixtralBare:
-      return bare(name_in(NameScheme::kMixtral, logical));
-    case NameScheme::kQwen2MoeBare:
-      return bare(name_in(NameScheme::kQwen2Moe, logical));
-    case NameScheme::kLlama:
-      return name_by(kLlamaTop, kLlamaLayer, "model.layers.", logical);
-    case NameScheme::kMixtral:
-      return name_by_experts(kMixtralLayer, kMixtralExpert, kMixtralExpertStem, logical);
-    case NameScheme::kQwen2Moe:
-      return name_by_experts(kQwen2MoeLayer, kQwen2MoeExpert, kQwen2MoeExpertStem, logical);
-    case NameScheme::kGpt2:
-    case NameScheme::kGpt2Bare:
-      return name_by(kGpt2Top, kGpt2Layer, "h.", logical);
-    case NameScheme::kModules:
-      return name_by(kModulesTop, kModulesLayer, "language_model.encoder.layers.", logical);
-    case NameScheme::kMindFormersLlama:
-      return name_by(kMindFormersTop, kMindFormersLayer, "model.layers.", logical);
-    default:
-      return std::nullopt;
+// The output layer has the same name everywhere, which is the logical one.
+std::optional<std::string> name_in(const NameScheme& scheme, std::string_view logical) {
+  if (scheme == NameScheme::kModules) {
+    return name_by(kModulesTop, kModulesLayer, "language_model.encoder.layers.", logical);
   }
+  if (scheme == NameScheme::kMindFormersLlama) {
+    return name_by(kMindFormersTop, kMindFormersLayer, "model.layers.", logical);
+  }
+  if (scheme.table() == nullptr) {
+    return std::nullopt;
+  }
+  const auto name = name_in_part(*scheme.table(), logical);
+  return name ? std::optional(concat(scheme.bare() ? "" : scheme.part(), *name)) : std::nullopt;
 }
 
 // Which part of the fused matrix: 0 queries, 1 keys, 2 values; none for other tensors.
@@ -205,14 +151,33 @@ std::optional<int64_t> fused_part(std::string_view logical) {
   return std::nullopt;
 }
 
-FilePlace gpt2_place(std::string name, std::string_view logical, const Shape& shape) {
-  FilePlace place{.name = std::move(name), .shape = shape};
-  if (const auto part = fused_part(logical); part && shape.size() > 0) {
-    place.first = *part * shape[0];
-    place.shape[0] = kFused * shape[0];
+// Which of the logical tensors of a layer that share a file's tensor this one is, and how many they
+// are.
+std::pair<int64_t, int64_t> part_of_shared(const TensorNames& names, std::string_view logical) {
+  const auto layer = split_layer_name(logical);
+  const auto own = std::find_if(names.layer.begin(), names.layer.end(), [&](const NamePair& pair) {
+    return layer && layer->rest.starts_with(pair.logical);
+  });
+  if (own == names.layer.end()) {
+    return {0, 1};
   }
-  // Of matrices only the tables of tokens and positions are [out, in].
-  place.transposed = shape.size() == 2 && logical.starts_with("layers.");
+  const auto shares = [&](const NamePair& pair) { return pair.file == own->file; };
+  return {std::count_if(names.layer.begin(), own, shares),
+          std::count_if(names.layer.begin(), names.layer.end(), shares)};
+}
+
+FilePlace family_place(const TensorNames& names,
+                       std::string name,
+                       std::string_view logical,
+                       const Shape& shape) {
+  FilePlace place{.name = std::move(name), .shape = shape};
+  const auto [part, parts] = part_of_shared(names, logical);
+  if (parts > 1 && shape.size() > 0) {
+    place.first = part * shape[0];
+    place.shape[0] = parts * shape[0];
+  }
+  // Tables of tokens and positions are [out, in] everywhere.
+  place.transposed = names.transposed && shape.size() == 2 && logical.starts_with("layers.");
   if (place.transposed) {
     std::swap(place.shape[0], place.shape[1]);
   }
@@ -254,20 +219,36 @@ bool has_prefix(const std::set<std::string>& names, const std::string& prefix) {
   return found != names.end() && found->starts_with(prefix);
 }
 
-// Of files with the names of Llama and its like, with "model." or without.
-NameScheme llama_scheme(const std::set<std::string>& names, bool without_part) {
-  const auto any_has = [&](std::string_view part) {
-    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return name.find(part) != std::string::npos;
-    });
-  };
-  if (any_has(concat(".", kMixtralExpertStem))) {
-    return without_part ? NameScheme::kMixtralBare : NameScheme::kMixtral;
+// The tables of all families, those of mixtures first: a mixture has the names of a dense model
+// too.
+std::vector<const TensorNames*> tables() {
+  std::vector<const TensorNames*> out;
+  for (const bool mixtures : {true, false}) {
+    for (const auto& family : architectures::all()) {
+      const TensorNames* names = family.names;
+      if (names->experts.empty() != mixtures &&
+          std::find(out.begin(), out.end(), names) == out.end()) {
+        out.push_back(names);
+      }
+    }
   }
-  if (any_has(concat(".", kQwen2MoeExpertStem))) {
-    return without_part ? NameScheme::kQwen2MoeBare : NameScheme::kQwen2Moe;
+  return out;
+}
+
+// Whether the names are those of a file of the family, with the part or without.
+std::optional<NameScheme> scheme_in(const TensorNames& table, const std::set<std::string>& names) {
+  const std::string stem = concat(".", table.experts);
+  const bool has_experts = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return name.find(stem) != std::string::npos;
+  });
+  if (!table.experts.empty() && !has_experts) {
+    return std::nullopt;
   }
-  return without_part ? NameScheme::kLlamaBare : NameScheme::kLlama;
+  if (has_prefix(names, std::string(table.part))) {
+    return NameScheme(&table);
+  }
+  const std::string first = with_prefix_of(table.top, "tok_embeddings.").value_or("");
+  return has_prefix(names, first) ? std::optional(NameScheme(&table, /*bare=*/true)) : std::nullopt;
 }
 
 }  // namespace
@@ -279,23 +260,37 @@ FileNames::FileNames(NameScheme of, const TransformerConfig& config)
       gated(has_gated_mlp(config)),
       layer_norm(config.normalization == "LayerNorm") {}
 
+bool NameScheme::transposed() const { return table_ != nullptr && table_->transposed; }
+
+std::string_view NameScheme::part() const {
+  return table_ == nullptr ? std::string_view() : table_->part;
+}
+
 NameScheme name_scheme(const TransformerConfig& config) {
-  const std::string type = file_model_type(config);
-  return type == "tapestry"    ? NameScheme::kLogical
-         : type == "gpt2"      ? NameScheme::kGpt2
-         : type == "mixtral"   ? NameScheme::kMixtral
-         : type == "qwen2_moe" ? NameScheme::kQwen2Moe
-                               : NameScheme::kLlama;
+  const architectures::Architecture* family = architectures::of(config);
+  return family == nullptr ? NameScheme::kLogical : NameScheme(family->names);
+}
+
+NameScheme name_scheme_of(std::string_view model_type) {
+  const architectures::Architecture* family = architectures::find(model_type);
+  check<ValueError>(family != nullptr, "no family has the model_type \"", model_type,
+                    "\"; known are ", architectures::known_types());
+  return NameScheme(family->names);
 }
 
 NameScheme name_scheme(const std::set<std::string>& names) {
-  return has_prefix(names, std::string(kModulesPrefix))      ? NameScheme::kModules
-         : has_prefix(names, std::string(kMindFormersTable)) ? NameScheme::kMindFormersLlama
-         : has_prefix(names, "model.")                       ? llama_scheme(names, false)
-         : has_prefix(names, "embed_tokens.")                ? llama_scheme(names, true)
-         : has_prefix(names, "transformer.")                 ? NameScheme::kGpt2
-         : has_prefix(names, "wte.")                         ? NameScheme::kGpt2Bare
-                                                             : NameScheme::kLogical;
+  if (has_prefix(names, std::string(kModulesPrefix))) {
+    return NameScheme::kModules;
+  }
+  if (has_prefix(names, std::string(kMindFormersTable))) {
+    return NameScheme::kMindFormersLlama;
+  }
+  for (const TensorNames* table : tables()) {
+    if (const auto scheme = scheme_in(*table, names)) {
+      return *scheme;
+    }
+  }
+  return NameScheme::kLogical;
 }
 
 void check_experts_are_apart(const std::set<std::string>& names, const std::string& source) {
@@ -317,40 +312,24 @@ FilePlace file_place(const FileNames& names, const std::string& logical, const S
     return modules_place(names, logical, shape);
   }
   std::optional<std::string> name = name_in(scheme, logical);
-  if (scheme != NameScheme::kGpt2 && scheme != NameScheme::kGpt2Bare) {
+  if (!name || scheme.table() == nullptr) {
     return {.name = std::move(name).value_or(logical), .shape = shape};
   }
-  if (logical.starts_with("lm_head.")) {
-    return gpt2_place(logical, logical, shape);
-  }
-  if (!name) {
-    return {.name = logical, .shape = shape};
-  }
-  const bool prefixed = scheme == NameScheme::kGpt2;
-  return gpt2_place(prefixed ? concat("transformer.", *name) : *std::move(name), logical, shape);
+  return family_place(*scheme.table(), *std::move(name), logical, shape);
 }
 
 bool is_constant(NameScheme scheme, const std::string& name) {
-  switch (scheme) {
-    case NameScheme::kLlama:
-    case NameScheme::kMixtral:
-    case NameScheme::kQwen2Moe:
-    case NameScheme::kLlamaBare:
-    case NameScheme::kMixtralBare:
-    case NameScheme::kQwen2MoeBare:
-      return name.ends_with("rotary_emb.inv_freq");
-    case NameScheme::kGpt2:
-    case NameScheme::kGpt2Bare:
-      return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
-    case NameScheme::kModules:
-      // Everything that is not of the model is of its optimizer, its schedule or its generators.
-      return !name.starts_with(kModulesPrefix) ||
-             name.find(".set_hidden_states") != std::string::npos;
-    case NameScheme::kMindFormersLlama:
-      return !name.starts_with("model.") && !name.starts_with("lm_head.");
-    default:
-      return false;
+  if (scheme == NameScheme::kModules) {
+    // Everything that is not of the model is of its optimizer, its schedule or its generators.
+    return !name.starts_with(kModulesPrefix) ||
+           name.find(".set_hidden_states") != std::string::npos;
   }
+  if (scheme == NameScheme::kMindFormersLlama) {
+    return !name.starts_with("model.") && !name.starts_with("lm_head.");
+  }
+  return scheme.table() != nullptr &&
+         std::any_of(scheme.table()->constants.begin(), scheme.table()->constants.end(),
+                     [&](std::string_view end) { return name.ends_with(end); });
 }
 
 }  // namespace tapestry

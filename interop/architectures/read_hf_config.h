@@ -22,10 +22,4 @@ HfConfig read_hf_config(const std::string& folder);
 /// The same on the content; `file` stands for the file in messages.
 HfConfig parse_hf_config(const std::string& text, const std::string& file);
 
-/// Keys of model_config that say what weights are of, and what a run on them starts with: those
-/// that a "tapestry" file holds.
-const std::vector<std::string>& described_keys();
-/// The same of moe_config, which such a file holds for a model with experts.
-const std::vector<std::string>& described_moe_keys();
-
 }  // namespace tapestry
