@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/file_place.h"
-#include "parallel_core/hf_names.h"
+#include "interop/architectures/file_place.h"
+#include "interop/architectures/hf_names.h"
 
 namespace tapestry {
 

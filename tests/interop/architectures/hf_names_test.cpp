@@ -1,4 +1,4 @@
-#include "parallel_core/hf_names.h"
+#include "interop/architectures/hf_names.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,8 +34,11 @@ TEST(FileModelType, WhatEachFamilyCanExpress) {
   EXPECT_EQ(type_of({}), "gpt2");
   EXPECT_EQ(type_of({kModel + "hidden_act=fast_gelu"}), "gpt2");
   EXPECT_EQ(type_of({kModel + "max_position_embeddings=9"}), "gpt2");
-  for (const char* unlike : {"qk_layernorm=True", "window_size=[3, 0]", "use_sandwich_norm=True",
-                             "use_final_norm=False", "apply_residual_connection_post_norm=True"}) {
+  EXPECT_EQ(type_of(llama({kModel + "window_size=[3, 0]"})), "mistral");
+  EXPECT_EQ(type_of({kModel + "qk_layernorm=True"}), "tapestry");
+  EXPECT_EQ(type_of({kModel + "window_size=[3, 0]"}), "tapestry");
+  for (const char* unlike : {"use_sandwich_norm=True", "use_final_norm=False",
+                             "apply_residual_connection_post_norm=True"}) {
     EXPECT_EQ(type_of(llama({kModel + unlike})), "tapestry") << unlike;
     EXPECT_EQ(type_of({kModel + unlike}), "tapestry") << unlike;
   }

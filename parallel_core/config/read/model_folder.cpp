@@ -1,22 +1,19 @@
-// Where a run's configuration is not that of a config.json.
+#include "parallel_core/config/read/model_folder.h"
+
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/read/read_hf_config.h"
 #include "parallel_core/config/schema/schema.h"
 
 namespace tapestry {
 
-namespace {
-
 using config::Key;
 using config::Value;
 
-// Names that mean one thing are one.
-Value canonical(const Value& value) {
+Value config::canonical(const Value& value) {
   if (value.is<std::string>()) {
     const auto& text = value.as<std::string>();
     return {std::string(text == "FusedRMSNorm"   ? "RMSNorm"
@@ -25,6 +22,8 @@ Value canonical(const Value& value) {
   }
   return value;
 }
+
+namespace {
 
 // The experts that a file describes, with the defaults of what it does not say.
 MoEConfig experts_of(const HfConfig& file) {
@@ -110,7 +109,7 @@ std::vector<std::string> differences(const TransformerConfig& config,
       continue;
     }
     std::string name = setting.key;
-    std::string ours = config::to_yaml(canonical(key.field.get(all)));
+    std::string ours = config::to_yaml(config::canonical(key.field.get(all)));
     bool same = ours == config::to_yaml(setting.value);
     if (setting.key == "rotary_config.seq_len_interpolation_factor") {
       same = config.rotary_config.seq_len_interpolation_factor.value_or(1.0) ==

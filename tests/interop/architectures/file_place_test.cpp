@@ -1,4 +1,4 @@
-#include "parallel_core/file_place.h"
+#include "interop/architectures/file_place.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -257,7 +257,7 @@ void expect_names(NameScheme scheme, const std::map<std::string, std::string>& n
 TEST(FileNames, OfAMixtral) {
   const std::string layer = "model.layers.11.";
   expect_names(
-      NameScheme::kMixtral,
+      name_scheme_of("mixtral"),
       {{"tok_embeddings.weight", "model.embed_tokens.weight"},
        {"layers.11.attention.wq.weight", layer + "self_attn.q_proj.weight"},
        {"layers.11.ffn_norm.weight", layer + "post_attention_layernorm.weight"},
@@ -271,7 +271,7 @@ TEST(FileNames, OfAMixtral) {
 TEST(FileNames, OfAQwen2Moe) {
   const std::string layer = "model.layers.3.";
   expect_names(
-      NameScheme::kQwen2Moe,
+      name_scheme_of("qwen2_moe"),
       {{"layers.3.attention.wk.bias", layer + "self_attn.k_proj.bias"},
        {"layers.3.feed_forward.w_up.weight", layer + "mlp.up_proj.weight"},  // of a dense layer
        {"layers.3.moe.router.weight", layer + "mlp.gate.weight"},
@@ -290,15 +290,17 @@ TEST(FileNames, OfExpertsAreKnownByThoseInAFile) {
     names.insert("model.embed_tokens.weight");
     return name_scheme(names);
   };
-  EXPECT_EQ(scheme({"model.layers.1.block_sparse_moe.experts.0.w1.weight"}), NameScheme::kMixtral);
+  EXPECT_EQ(scheme({"model.layers.1.block_sparse_moe.experts.0.w1.weight"}),
+            name_scheme_of("mixtral"));
   EXPECT_EQ(scheme({"model.layers.0.mlp.gate_proj.weight",
                     "model.layers.1.mlp.experts.0.gate_proj.weight"}),
-            NameScheme::kQwen2Moe);
-  EXPECT_EQ(scheme({"model.layers.0.mlp.gate_proj.weight"}), NameScheme::kLlama);
+            name_scheme_of("qwen2_moe"));
+  EXPECT_EQ(scheme({"model.layers.0.mlp.gate_proj.weight"}), name_scheme_of("llama"));
   EXPECT_EQ(name_scheme(std::set<std::string>{"layers.0.moe.experts.0.w_gate.weight"}),
             NameScheme::kLogical);
-  EXPECT_EQ(name_scheme(small_config(testing::mixtral()).model_config), NameScheme::kMixtral);
-  EXPECT_EQ(name_scheme(small_config(testing::qwen2_moe()).model_config), NameScheme::kQwen2Moe);
+  EXPECT_EQ(name_scheme(small_config(testing::mixtral()).model_config), name_scheme_of("mixtral"));
+  EXPECT_EQ(name_scheme(small_config(testing::qwen2_moe()).model_config),
+            name_scheme_of("qwen2_moe"));
 }
 
 // Of a model without its output layer, which is not the part "model" of anything.
@@ -307,16 +309,20 @@ TEST(FileNames, WithoutTheNameOfThePart) {
     names.insert("embed_tokens.weight");
     return name_scheme(names);
   };
-  EXPECT_EQ(scheme({"layers.0.mlp.gate_proj.weight"}), NameScheme::kLlamaBare);
-  EXPECT_EQ(scheme({"layers.1.block_sparse_moe.experts.0.w1.weight"}), NameScheme::kMixtralBare);
-  EXPECT_EQ(scheme({"layers.1.mlp.experts.0.gate_proj.weight"}), NameScheme::kQwen2MoeBare);
-  expect_names(NameScheme::kLlamaBare,
+  EXPECT_EQ(scheme({"layers.0.mlp.gate_proj.weight"}),
+            NameScheme(name_scheme_of("llama").table(), true));
+  EXPECT_EQ(scheme({"layers.1.block_sparse_moe.experts.0.w1.weight"}),
+            NameScheme(name_scheme_of("mixtral").table(), true));
+  EXPECT_EQ(scheme({"layers.1.mlp.experts.0.gate_proj.weight"}),
+            NameScheme(name_scheme_of("qwen2_moe").table(), true));
+  expect_names(NameScheme(name_scheme_of("llama").table(), true),
                {{"tok_embeddings.weight", "embed_tokens.weight"},
                 {"final_norm.weight", "norm.weight"},
                 {"lm_head.weight", "lm_head.weight"},
                 {"layers.3.attention.wk.bias", "layers.3.self_attn.k_proj.bias"}});
-  expect_names(NameScheme::kMixtralBare, {{"layers.0.moe.experts.2.w_up.weight",
-                                           "layers.0.block_sparse_moe.experts.2.w3.weight"}});
+  expect_names(
+      NameScheme(name_scheme_of("mixtral").table(), true),
+      {{"layers.0.moe.experts.2.w_up.weight", "layers.0.block_sparse_moe.experts.2.w3.weight"}});
 }
 
 // One tensor for all experts of a layer, as newer writers store them.

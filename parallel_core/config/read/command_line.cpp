@@ -1,4 +1,4 @@
-// Configurations from the words of a command line.
+// What the words of a command line ask for.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/init_configs.h"
 #include "parallel_core/config/read/load.h"
 #include "parallel_core/config/schema/schema.h"
 
@@ -167,8 +166,7 @@ struct GlobalBatch {
 
 std::span<const FlatName> config::flat_names() { return kFlatNames; }
 
-AllConfig init_configs_from_args(const std::vector<std::string>& words,
-                                 const LoadOptions& options) {
+config::CommandLine config::read_command_line(const std::vector<std::string>& words) {
   std::vector<std::string> errors;
   std::vector<Override> overrides;
   std::string path;
@@ -212,12 +210,7 @@ AllConfig init_configs_from_args(const std::vector<std::string>& words,
   if (!errors.empty()) {
     throw ConfigError(errors);
   }
-  return config::load_with(path, overrides, options);
-}
-
-AllConfig init_configs_from_args(int argc, const char* const* argv, const LoadOptions& options) {
-  return init_configs_from_args(std::vector<std::string>(argv + std::min(argc, 1), argv + argc),
-                                options);
+  return {.path = std::move(path), .overrides = std::move(overrides)};
 }
 
 }  // namespace tapestry

@@ -7,8 +7,7 @@
 
 namespace tapestry {
 
-/// "llama", "qwen2", "mixtral", "qwen2_moe", "gpt2", or "tapestry" for a model that none of them
-/// expresses.
+/// The model_type of the family whose model this is, or "tapestry" for one that none has.
 std::string file_model_type(const TransformerConfig& config);
 
 /// Whether the MLP has w_gate beside w_up.

@@ -1,9 +1,5 @@
-// What a Hugging Face config.json says of a model, in the keys of model_config and moe_config.
-//
-// Source of names, meanings and defaults: the configuration classes of the transformers library,
-// which writes and reads these files (LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config,
-// Qwen2MoeConfig, GPT2Config). Their balance loss (router_aux_loss_coef), of training and off
-// unless output_router_logits is set, is another than those here and not read.
+// What the folder of a model says of it, in the keys of model_config and moe_config: the settings
+// that model_config.from_hf stands for. Who reads such folders lies above and is handed in.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +33,7 @@ struct HfSetting {
 
 struct HfConfig {
   std::string file;            ///< DIR/config.json
-  std::string model_type;      ///< llama, mistral, mixtral, qwen2, qwen2_moe, gpt2 or tapestry
+  std::string model_type;      ///< "llama", or "tapestry" for one of our own
   std::optional<DType> dtype;  ///< torch_dtype, or dtype as newer writers call it
   TokenIds token_ids;          ///< with the type's defaults
   std::vector<HfSetting> settings;
@@ -47,15 +43,6 @@ struct HfConfig {
   /// that did not write model_config.
   bool complete = true;
 };
-
-/// Reads DIR/config.json. IoError if it is missing or no JSON (duplicate keys included);
-/// ValueError, with all findings, for a wrong type of a value and for what models here do not have,
-/// each by its name: unknown types, scalings of the rotation, windows of some layers, activations,
-/// quantised weights.
-HfConfig read_hf_config(const std::string& folder);
-
-/// The same on the content; `file` stands for the file in messages.
-HfConfig parse_hf_config(const std::string& text, const std::string& file);
 
 /// "but rope_theta of DIR/config.json is 500000.0", and its value in our spelling where that is
 /// another.
@@ -67,10 +54,14 @@ std::vector<std::string> differences(const TransformerConfig& config,
                                      const HfConfig& file,
                                      const std::string& section = "model_config");
 
-/// Keys of model_config that say what weights are of, and what a run on them starts with: those
-/// that a "tapestry" file holds.
-const std::vector<std::string>& described_keys();
-/// The same of moe_config, which such a file holds for a model with experts.
-const std::vector<std::string>& described_moe_keys();
+namespace config {
 
+/// Reads a model's folder. Errors are IoError and ValueError, whose text becomes a finding.
+using ReadModelFolder = HfConfig (*)(const std::string& folder);
+
+/// The name under which values that mean the same are compared: RMSNorm for FusedRMSNorm, swiglu
+/// for fused_swiglu.
+Value canonical(const Value& value);
+
+}  // namespace config
 }  // namespace tapestry

@@ -1,4 +1,4 @@
-#include "parallel_core/dist_checkpointing/hf_config.h"
+#include "interop/architectures/hf_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,8 +6,8 @@
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "interop/architectures/hf_names.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
-#include "parallel_core/hf_names.h"
 #include "tests/message_of.h"
 #include "tests/parallel_core/small_model.h"
 #include "tests/temp_dir.h"

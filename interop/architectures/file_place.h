@@ -1,7 +1,7 @@
 // Where a logical tensor lies in a file: name and orientation of weights on disk.
 //
-// In safetensors a model that Hugging Face can express as Llama, Qwen2, Mixtral, Qwen2-MoE or GPT-2
-// carries exactly its names (GPT-2: fused c_attn, matrices [in, out]); any other the logical names.
+// In safetensors a model of a known family carries exactly the family's names, fused matrices and
+// orientation; any other the logical names.
 // MindSpore's files have the names and the fused matrices of the in-memory modules, which are those
 // of MindFormers' parallel_core on one rank; experts have their logical names there. Source: the
 // layouts that the transformers library and MindFormers write.
@@ -17,19 +17,47 @@
 
 namespace tapestry {
 
-enum class NameScheme : uint8_t {
-  kLogical,
-  kLlama,      ///< Llama and Qwen2
-  kMixtral,    ///< Llama with "block_sparse_moe.experts.0.w1.weight"
-  kQwen2Moe,   ///< Llama with "mlp.experts.0.gate_proj.weight", "mlp.shared_expert.", ...
-  kLlamaBare,  ///< these three without "model.", as LlamaModel and its like are saved
-  kMixtralBare,
-  kQwen2MoeBare,
-  kGpt2,              ///< as transformers saves it
-  kGpt2Bare,          ///< the same without "transformer.", as in the original files
-  kModules,           ///< "language_model.encoder.layers.0.attention.qkv_proj.weight"
-  kMindFormersLlama,  ///< of its static graphs: "model.layers.0.attention.wq.weight"
+namespace architectures {
+struct TensorNames;
+}
+
+/// The rules by which a file's names are made.
+class NameScheme {
+ public:
+  static const NameScheme kLogical;
+  /// "language_model.encoder.layers.0.attention.qkv_proj.weight"
+  static const NameScheme kModules;
+  /// Of MindFormers' static graphs: "model.layers.0.attention.wq.weight".
+  static const NameScheme kMindFormersLlama;
+
+  constexpr NameScheme() = default;
+  /// Of a family's files; `bare`: of a model without its output layer, whose names lack the part
+  /// that all others are of ("model.").
+  explicit constexpr NameScheme(const architectures::TensorNames* table, bool bare = false)
+      : table_(table), bare_(bare) {}
+
+  /// nullptr for what is no family's.
+  const architectures::TensorNames* table() const { return table_; }
+  bool bare() const { return bare_; }
+  /// Matrices of layers are [in, out].
+  bool transposed() const;
+  /// What names have before those of a bare file: "model."; empty where there is nothing.
+  std::string_view part() const;
+
+  bool operator==(const NameScheme&) const = default;
+
+ private:
+  enum class Kind : uint8_t { kLogical, kModules, kMindFormersLlama };
+  explicit constexpr NameScheme(Kind kind) : kind_(kind) {}
+
+  const architectures::TensorNames* table_ = nullptr;
+  bool bare_ = false;
+  Kind kind_ = Kind::kLogical;
 };
+
+inline constexpr NameScheme NameScheme::kLogical{Kind::kLogical};
+inline constexpr NameScheme NameScheme::kModules{Kind::kModules};
+inline constexpr NameScheme NameScheme::kMindFormersLlama{Kind::kMindFormersLlama};
 
 /// A scheme, and what of a model its fused matrices depend on.
 struct FileNames {
@@ -65,6 +93,8 @@ struct FilePlace {
 
 /// The scheme in which a model of this configuration is written (file_model_type).
 NameScheme name_scheme(const TransformerConfig& config);
+/// That of a family's files. ValueError for a type that is not known.
+NameScheme name_scheme_of(std::string_view model_type);
 /// The scheme that the names of a file follow; logical unless some of them are another's.
 NameScheme name_scheme(const std::set<std::string>& names);
 

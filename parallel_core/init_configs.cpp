@@ -1,9 +1,13 @@
+// The functions of config.h and init_configs.h. They are here, and not with the rest of the
+// configuration, because they hand it the reader of models' folders, which lies above it.
 #include "parallel_core/config/init_configs.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "autograd/io/input_file.h"
+#include "interop/architectures/read_hf_config.h"
 #include "parallel_core/config/read/load.h"
 #include "parallel_core/config/read/loader.h"
 #include "parallel_core/config/yaml/raw_json.h"
@@ -18,12 +22,12 @@ using config::RawNode;
 AllConfig init_configs_from_text(const std::string& text,
                                  const std::string& name,
                                  const LoadOptions& options) {
-  return Loader(name, options).load(text);
+  return Loader(name, options, read_hf_config).load(text);
 }
 
 void resolve(AllConfig& config) {
   const LoadOptions options{.model_type = config.model_section};
-  config = Loader("C++", options).load(config);
+  config = Loader("C++", options, read_hf_config).load(config);
 }
 
 AllConfig init_configs_from_dict(const nlohmann::json& dict, const LoadOptions& options) {
@@ -32,7 +36,7 @@ AllConfig init_configs_from_dict(const nlohmann::json& dict, const LoadOptions& 
   if (!errors.empty()) {
     throw ConfigError(errors);
   }
-  return Loader("dict", options).load(root);
+  return Loader("dict", options, read_hf_config).load(root);
 }
 
 namespace {
@@ -53,16 +57,23 @@ std::string read_config_file(const std::string& path) {
 }  // namespace
 
 AllConfig init_configs_from_yaml(const std::string& path, const LoadOptions& options) {
-  return Loader(path, options).load(read_config_file(path));
+  return Loader(path, options, read_hf_config).load(read_config_file(path));
 }
 
-AllConfig config::load_with(const std::string& path,
-                            const std::vector<Override>& overrides,
-                            const LoadOptions& options) {
-  if (path.empty()) {
-    return Loader("command line", options, overrides).load(RawNode{.kind = RawNode::Kind::kMap});
+AllConfig init_configs_from_args(const std::vector<std::string>& words,
+                                 const LoadOptions& options) {
+  const config::CommandLine asked = config::read_command_line(words);
+  if (asked.path.empty()) {
+    return Loader("command line", options, read_hf_config, asked.overrides)
+        .load(RawNode{.kind = RawNode::Kind::kMap});
   }
-  return Loader(path, options, overrides).load(read_config_file(path));
+  return Loader(asked.path, options, read_hf_config, asked.overrides)
+      .load(read_config_file(asked.path));
+}
+
+AllConfig init_configs_from_args(int argc, const char* const* argv, const LoadOptions& options) {
+  return init_configs_from_args(std::vector<std::string>(argv + std::min(argc, 1), argv + argc),
+                                options);
 }
 
 }  // namespace tapestry

@@ -1,6 +1,8 @@
-#include "parallel_core/config/read/hf_fields.h"
+#include "interop/architectures/hf_fields.h"
 
+#include <algorithm>
 #include <set>
+#include <utility>
 
 namespace tapestry::hf {
 
@@ -50,12 +52,21 @@ Json parse_strictly(const std::string& text, const std::string& file) {
   return json;
 }
 
+void Fields::finding(const std::string& name, const std::string& text) {
+  std::string line = concat(out.file, ": ", name, ": ", text);
+  if (std::find(findings.begin(), findings.end(), line) == findings.end()) {
+    findings.push_back(std::move(line));
+  }
+}
+
 Found<int64_t> Fields::size(const std::string& name, int64_t value) {
   Found<int64_t> found = take<int64_t>(name, value, &Json::is_number_integer, "an integer above 0");
   if (found.written && (found.value < 1 || found.value > kMaxSize)) {
     finding(name, concat("expected an integer from 1 to ", kMaxSize, ", got ", found.text));
+    sizes_[name] = 1;
     return {1, found.text, true};
   }
+  sizes_[name] = found.value;
   return found;
 }
 
@@ -64,7 +75,49 @@ void Fields::set_value(const std::string& key,
                        const std::string& name,
                        const std::string& shown,
                        bool written) {
-  out_.settings.push_back({key, std::move(value), name, shown, written, !is_free(key)});
+  out.settings.push_back({key, std::move(value), name, shown, written, !is_free(key)});
+}
+
+void Fields::read_tie(bool by_default) {
+  const Found<bool> tie = boolean("tie_word_embeddings", by_default);
+  set_value("untie_embeddings_and_output_weights", config::Value(!tie.value), "tie_word_embeddings",
+            tie.text, tie.written);
+}
+
+void Fields::read_token_ids(const TokenIds& defaults) {
+  const auto is_id = [](const Json& json) {
+    return json.is_number_integer() && json.get<int64_t>() >= 0;
+  };
+  const auto one = [&](const char* name, std::optional<int64_t> id) -> std::optional<int64_t> {
+    const Json* found = find(name);
+    if (found == nullptr) {
+      return has(name) ? std::nullopt : id;
+    }
+    if (is_id(*found)) {
+      return found->get<int64_t>();
+    }
+    // -1 stands for none in some files.
+    if (!found->is_number_integer()) {
+      finding(name, concat("expected an id, got ", found->dump()));
+    }
+    return std::nullopt;
+  };
+  TokenIds& ids = out.token_ids;
+  ids.bos = one("bos_token_id", defaults.bos);
+  ids.pad = one("pad_token_id", defaults.pad);
+  const Json* eos = find("eos_token_id");
+  if (eos != nullptr && eos->is_array()) {
+    if (std::all_of(eos->begin(), eos->end(), is_id)) {
+      ids.eos = eos->get<std::vector<int64_t>>();
+    } else {
+      finding("eos_token_id", concat("expected an id or a list of ids, got ", eos->dump()));
+    }
+    return;
+  }
+  const auto first = defaults.eos.empty() ? std::nullopt : std::optional(defaults.eos.front());
+  if (const auto id = one("eos_token_id", first)) {
+    ids.eos = {*id};
+  }
 }
 
 }  // namespace tapestry::hf

@@ -1,4 +1,4 @@
-#include "parallel_core/dist_checkpointing/hf_config.h"
+#include "interop/architectures/hf_folder.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -8,8 +8,11 @@
 #include "autograd/io/input_file.h"
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "interop/architectures/hf_names.h"
+#include "interop/architectures/own_model.h"
+#include "interop/architectures/read_hf_config.h"
+#include "interop/architectures/registry.h"
 #include "parallel_core/config/schema/schema.h"
-#include "parallel_core/hf_names.h"
 
 namespace tapestry {
 
@@ -27,23 +30,6 @@ HfJson eos_json(const TokenIds& ids) {
                                : HfJson(ids.eos);
 }
 
-HfJson json_of(const Value& value) {
-  if (value.is_null()) {
-    return {};
-  }
-  if (value.is<Value::List>()) {
-    HfJson list = HfJson::array();
-    for (const Value& item : value.as<Value::List>()) {
-      list.push_back(json_of(item));
-    }
-    return list;
-  }
-  return value.is<bool>()      ? HfJson(value.as<bool>())
-         : value.is<int64_t>() ? HfJson(value.as<int64_t>())
-         : value.is<double>()  ? HfJson(value.as<double>())
-                               : HfJson(value.as<std::string>());
-}
-
 // What all types have.
 HfJson common_json(const TransformerConfig& c,
                    const std::string& type,
@@ -52,145 +38,13 @@ HfJson common_json(const TransformerConfig& c,
   HfJson json;
   json["model_type"] = type;
   json["torch_dtype"] = std::string(name_of(stored));
-  json["vocab_size"] = c.vocab_size;
   json["tie_word_embeddings"] = !c.untie_embeddings_and_output_weights;
-  json["initializer_range"] = c.init_method_std;
   json["bos_token_id"] = id_json(ids.bos);
   json["eos_token_id"] = eos_json(ids);
   if (ids.pad) {
     json["pad_token_id"] = *ids.pad;
   }
   return json;
-}
-
-void add_sizes(HfJson& json, const TransformerConfig& c) {
-  json["hidden_size"] = c.hidden_size;
-  json["intermediate_size"] = c.ffn_hidden_size;
-  json["num_hidden_layers"] = c.num_layers;
-  json["num_attention_heads"] = c.num_attention_heads;
-  json["num_key_value_heads"] = c.num_query_groups;
-  json["head_dim"] = c.kv_channels.value();
-  json["max_position_embeddings"] = c.max_position_embeddings.value();
-}
-
-void add_gpt2(HfJson& json, const TransformerConfig& c) {
-  json["architectures"] = {"GPT2LMHeadModel"};
-  json["n_positions"] = c.max_position_embeddings.value();
-  json["n_embd"] = c.hidden_size;
-  json["n_layer"] = c.num_layers;
-  json["n_head"] = c.num_attention_heads;
-  json["n_inner"] = c.ffn_hidden_size;
-  json["activation_function"] = c.hidden_act == "gelu" ? "gelu" : "gelu_new";
-  json["layer_norm_epsilon"] = c.norm_epsilon;
-  json["resid_pdrop"] = c.hidden_dropout;
-  json["embd_pdrop"] = c.hidden_dropout;
-  json["attn_pdrop"] = c.attention_dropout;
-  json["scale_attn_weights"] = true;
-  json["scale_attn_by_inverse_layer_idx"] = false;
-  json["reorder_and_upcast_attn"] = false;
-  json["use_cache"] = true;
-}
-
-// What the balance loss here is where transformers adds one: there the shares of the k choices add
-// up to k, and layers are averaged.
-double hf_aux_loss_coef(const TransformerConfig& c) {
-  double layers = 0;
-  for (int64_t layer = 0; layer < c.num_layers; ++layer) {
-    layers += is_moe_layer(c, layer) ? 1 : 0;
-  }
-  double coeff = 0;
-  for (const MoEBalanceLoss& loss : c.moe.balance_losses) {
-    coeff += loss.type == "aux_loss" ? loss.coeff : 0;
-  }
-  return coeff * layers / static_cast<double>(c.moe.moe_router_topk);
-}
-
-void add_mixtral(HfJson& json, const TransformerConfig& c) {
-  json["architectures"] = {"MixtralForCausalLM"};
-  json["intermediate_size"] = moe_ffn_hidden_size(c);
-  json["num_local_experts"] = c.moe.num_experts;
-  json["sliding_window"] = c.window_size ? HfJson(c.window_size->front() + 1) : HfJson();
-  json["router_jitter_noise"] = c.moe.moe_input_jitter_eps.value_or(0.0);
-}
-
-void add_qwen2_moe(HfJson& json, const TransformerConfig& c) {
-  json["architectures"] = {"Qwen2MoeForCausalLM"};
-  json["moe_intermediate_size"] = moe_ffn_hidden_size(c);
-  json["shared_expert_intermediate_size"] = c.moe.moe_shared_expert_intermediate_size.value();
-  json["num_experts"] = c.moe.num_experts;
-  json["norm_topk_prob"] = c.moe.norm_topk_prob.value();
-  json["decoder_sparse_step"] = 1;
-  json["mlp_only_layers"] = HfJson::array();
-  for (int64_t layer = 0; layer < c.num_layers; ++layer) {
-    if (!is_moe_layer(c, layer)) {
-      json["mlp_only_layers"].push_back(layer);
-    }
-  }
-}
-
-void add_qwen2_window(HfJson& json, const TransformerConfig& c) {
-  const bool window = c.window_size.has_value();
-  json["use_sliding_window"] = window;
-  json["sliding_window"] = window ? HfJson(c.window_size->front() + 1) : HfJson();
-  json["max_window_layers"] = window ? 0 : c.num_layers;  // the first so many have none
-}
-
-HfJson rope_scaling(const RotaryConfig& rotary) {
-  if (rotary.rope_type == "llama3") {
-    return {{"rope_type", "llama3"},
-            {"factor", rotary.rope_scaling_factor},
-            {"low_freq_factor", rotary.low_freq_factor},
-            {"high_freq_factor", rotary.high_freq_factor},
-            {"original_max_position_embeddings", rotary.original_max_position_embeddings}};
-  }
-  const double factor = rotary.seq_len_interpolation_factor.value_or(1.0);
-  return factor == 1.0 ? HfJson() : HfJson{{"rope_type", "linear"}, {"factor", factor}};
-}
-
-void add_llama(HfJson& json, const TransformerConfig& c, const std::string& type) {
-  add_sizes(json, c);
-  json["hidden_act"] = "silu";
-  json["rms_norm_eps"] = c.norm_epsilon;
-  json["rope_theta"] = c.rotary_config.rotary_base;
-  json["rope_scaling"] = rope_scaling(c.rotary_config);
-  json["attention_dropout"] = c.attention_dropout;
-  json["use_cache"] = true;
-  if (c.moe.num_experts > 1) {
-    json["num_experts_per_tok"] = c.moe.moe_router_topk;
-    json["output_router_logits"] = false;
-    json["router_aux_loss_coef"] = hf_aux_loss_coef(c);
-  }
-  if (type == "mixtral") {
-    add_mixtral(json, c);
-  } else if (type == "qwen2_moe") {
-    add_qwen2_moe(json, c);
-    add_qwen2_window(json, c);
-  } else if (type == "qwen2") {
-    json["architectures"] = {"Qwen2ForCausalLM"};
-    add_qwen2_window(json, c);
-  } else {
-    json["architectures"] = {"LlamaForCausalLM"};
-    json["attention_bias"] = c.qkv_has_bias;
-    json["mlp_bias"] = c.mlp_has_bias;
-    json["pretraining_tp"] = 1;
-  }
-}
-
-void add_tapestry(HfJson& json, const TransformerConfig& c) {
-  AllConfig all;
-  all.model_config = c;
-  all.moe_config = c.moe;
-  const auto add = [&](const char* section, const std::vector<std::string>& names) {
-    HfJson keys = HfJson::object();
-    for (const std::string& name : names) {
-      keys[name] = json_of(config::find_key(section, name)->field.get(all));
-    }
-    json[section] = std::move(keys);
-  };
-  add("model_config", described_keys());
-  if (c.moe.num_experts > 1) {
-    add("moe_config", described_moe_keys());
-  }
 }
 
 std::string written(const HfJson& json) { return json.dump(2) + "\n"; }
@@ -274,13 +128,16 @@ std::string model_config_json(const TransformerConfig& config,
                               DType stored,
                               const HfSource& source) {
   HfJson json = common_json(config, type, stored, source.token_ids);
-  if (type == "gpt2") {
-    add_gpt2(json, config);
-  } else if (type == "tapestry") {
-    add_sizes(json, config);
-    add_tapestry(json, config);
+  AllConfig all;
+  all.model_config = config;
+  all.moe_config = config.moe;
+  if (const architectures::Architecture* family = architectures::find(type)) {
+    json["architectures"] = {std::string(family->classes.front())};
+    for (const auto& rule : family->rules) {
+      rule->write(all, json);
+    }
   } else {
-    add_llama(json, config, type);
+    architectures::write_own_model(all, json);
   }
   std::string text = written(json);
   if (!source.config_json.empty() &&
@@ -294,8 +151,8 @@ std::string model_config_json(const TransformerConfig& config,
 std::string own_model_config_json(const TransformerConfig& config,
                                   DType stored,
                                   const TokenIds& token_ids) {
-  HfJson json = common_json(config, "tapestry", stored, token_ids);
-  add_sizes(json, config);
+  HfJson json = common_json(config, architectures::kOwnType, stored, token_ids);
+  architectures::write_own_sizes(config, json);
   return written(json);
 }
 

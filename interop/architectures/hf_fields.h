@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
-#include "parallel_core/config/read/read_hf_config.h"
+#include "parallel_core/config/read/model_folder.h"
 #include "parallel_core/config/yaml/value.h"
 
 namespace tapestry::hf {
@@ -30,25 +31,23 @@ struct Found {
 /// that comes twice, and for deep nesting.
 Json parse_strictly(const std::string& text, const std::string& file);
 
-/// Reads members of the object, notes findings and collects settings. Who derives from it knows
-/// what the members mean.
+/// Reads members of the object, notes findings and collects settings. Who calls it knows what the
+/// members mean.
 class Fields {
- protected:
-  Fields(const std::string& text, const std::string& file) : json_(parse_strictly(text, file)) {
-    out_.file = file;
+ public:
+  Fields(const std::string& text, const std::string& file) : json(parse_strictly(text, file)) {
+    out.file = file;
   }
 
-  /// Notes what is wrong with a member.
-  void finding(const std::string& name, const std::string& text) {
-    findings_.push_back(concat(out_.file, ": ", name, ": ", text));
-  }
+  /// Notes what is wrong with a member, once.
+  void finding(const std::string& name, const std::string& text);
 
   /// The value of a key that is there and not null.
   const Json* find(const std::string& name) const {
-    const auto found = json_.find(name);
-    return found == json_.end() || found->is_null() ? nullptr : &*found;
+    const auto found = json.find(name);
+    return found == json.end() || found->is_null() ? nullptr : &*found;
   }
-  bool has(const std::string& name) const { return json_.contains(name); }
+  bool has(const std::string& name) const { return json.contains(name); }
 
   /// `value` where the file says nothing; a finding for a value of another type.
   template <class T>
@@ -66,8 +65,13 @@ class Fields {
     }
     return {found->get<T>(), found->dump(), true};
   }
-  /// From 1 to kMaxSize.
+  /// From 1 to kMaxSize; what is wrong with it is noted once.
   Found<int64_t> size(const std::string& name, int64_t value);
+  /// What size() has found before for this member.
+  int64_t size_of(const std::string& name) const { return sizes_.at(name); }
+  int64_t integer(const std::string& name, int64_t value) {
+    return take<int64_t>(name, value, &Json::is_number_integer, "an integer").value;
+  }
   Found<double> number(const std::string& name, double value) {
     return take<double>(name, value, &Json::is_number, "a number");
   }
@@ -95,7 +99,7 @@ class Fields {
                const std::string& shown,
                bool written = true) {
     set_value(key, std::move(value), name, shown, written);
-    out_.settings.back().section = "moe_config";
+    out.settings.back().section = "moe_config";
   }
   template <class T>
   void set_moe(const std::string& key, const Found<T>& found, const std::string& name) {
@@ -103,10 +107,10 @@ class Fields {
   }
   /// What every model of the type has.
   void set_by_type(const std::string& key, config::Value value) {
-    set_value(key, std::move(value), "model_type", Json(out_.model_type).dump());
+    set_value(key, std::move(value), "model_type", Json(out.model_type).dump());
   }
   void set_moe_by_type(const std::string& key, config::Value value) {
-    set_moe(key, std::move(value), "model_type", Json(out_.model_type).dump());
+    set_moe(key, std::move(value), "model_type", Json(out.model_type).dump());
   }
 
   void refuse_present(const std::string& name, const std::string& why) {
@@ -121,9 +125,17 @@ class Fields {
     }
   }
 
-  Json json_;
-  HfConfig out_;
-  std::vector<std::string> findings_;
+  /// tie_word_embeddings.
+  void read_tie(bool by_default);
+  /// The ids of the tokens that begin and end a text and fill up rows.
+  void read_token_ids(const TokenIds& defaults);
+
+  Json json;
+  HfConfig out;
+  std::vector<std::string> findings;
+
+ private:
+  std::map<std::string, int64_t> sizes_;
 };
 
 }  // namespace tapestry::hf

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel_core/config/read/read_hf_config.h"
+#include "parallel_core/config/read/model_folder.h"
 
 namespace tapestry {
 
@@ -47,9 +47,8 @@ std::vector<std::string> tokenizer_files_in(const std::string& folder);
 /// of `type` (see file_model_type). Where source.config_json describes the same model, that text,
 /// with its dtype. Ids that there are not are null.
 ///
-/// Llama, Qwen2, Mixtral, Qwen2-MoE and GPT-2: what transformers writes for such a model, but for
-/// its version. tapestry: sizes under these names and, in "model_config" and "moe_config", the keys
-/// that rebuild the model.
+/// A family: what transformers writes for such a model, but for its version. tapestry: sizes under
+/// these names and, in "model_config" and "moe_config", the keys that rebuild the model.
 std::string model_config_json(const TransformerConfig& config,
                               const std::string& type,
                               DType stored,
