@@ -5,8 +5,8 @@
 #include <set>
 
 #include "autograd/tensor/error.h"
-#include "text/util/numbers.h"
 #include "diagnosis/report/plot/letters.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::report {
 namespace {

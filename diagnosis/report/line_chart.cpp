@@ -9,8 +9,8 @@
 
 #include "autograd/tensor/error.h"
 #include "diagnosis/report/chart_drawing.h"
-#include "text/util/numbers.h"
 #include "diagnosis/report/plot/letters.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::report {
 namespace {

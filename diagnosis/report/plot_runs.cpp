@@ -7,9 +7,9 @@
 #include "autograd/tensor/error.h"
 #include "diagnosis/report/chart_drawing.h"
 #include "diagnosis/report/chart_file.h"
-#include "text/util/numbers.h"
 #include "diagnosis/report/plot/letters.h"
 #include "diagnosis/report/run_charts.h"
+#include "text/util/numbers.h"
 
 namespace tapestry::report {
 namespace plot_of_runs {

@@ -17,7 +17,8 @@ int main(int argc, char** argv) {
     const bool help = argc == 2 && (word == "-h" || word == "--help");
     (help ? std::cout : std::cerr)
         << (help ? "" : "config_doc: takes no options but --models\n")
-        << "Usage: config_doc [--models] > docs/configuration.md\nPrints the documentation of all keys; with "
+        << "Usage: config_doc [--models] > docs/configuration.md\nPrints the documentation of all "
+           "keys; with "
            "--models the table of models that are read and written.\n";
     return help ? 0 : 2;
   }

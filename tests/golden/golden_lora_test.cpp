@@ -21,6 +21,7 @@
 #include "autograd/tensor/error.h"
 #include "autograd/tensor/factory.h"
 #include "diagnosis/accuracy/replay_case.h"
+#include "diagnosis/run_parts.h"
 #include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/config/init_configs.h"
@@ -253,7 +254,7 @@ void replay(const fs::path& folder, const LoraLayout& layout, const fs::path& sc
   configure_adapter(config, fs::absolute(folder / "adapter_start").string());
   resolve(config);
   run_thread_ranks(layout.ranks, [&](const std::shared_ptr<ProcessGroup>& world) {
-    pretrain(config, {.world = world});
+    pretrain(config, {.world = world, .parts = diagnosis::run_parts()});
     destroy_model_parallel();
   });
   const TransformerConfig& model = config.model_config;

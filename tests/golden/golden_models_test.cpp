@@ -22,6 +22,7 @@
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "diagnosis/accuracy/replay_case.h"
+#include "diagnosis/run_parts.h"
 #include "parallel_core/comm/thread_ranks.h"
 #include "parallel_core/config/config.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
@@ -430,7 +431,7 @@ int run_pretrain(const fs::path& yaml, const std::string& options, const fs::pat
 void pretrain_on_ranks(const fs::path& yaml, const Variant& variant) {
   const AllConfig config = init_configs_from_yaml(yaml.string(), {.overrides = variant.layout});
   run_thread_ranks(variant.ranks, [&](const std::shared_ptr<ProcessGroup>& world) {
-    pretrain(config, {.world = world});
+    pretrain(config, {.world = world, .parts = diagnosis::run_parts()});
     destroy_model_parallel();
   });
 }

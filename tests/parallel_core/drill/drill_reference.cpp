@@ -5,6 +5,7 @@
 
 #include "autograd/tensor/rank_context.h"
 #include "diagnosis/accuracy/replay_case.h"
+#include "diagnosis/run_parts.h"
 #include "parallel_core/parallel_state.h"
 #include "parallel_core/training/pretrain.h"
 #include "text/util/file.h"
@@ -43,7 +44,7 @@ std::string DrillReferences::folder_of(const DrillModel& model) {
        "training_config.dump_activation_steps=[1]", "training_config.dump_weight_steps=[6]"});
   RankContext context;
   const RankContextGuard guard(context);
-  pretrain(config);
+  pretrain(config, {.parts = diagnosis::run_parts()});
   made_[model] = folder;
   return folder;
 }
