@@ -11,6 +11,7 @@
   family(llama)                        \
   family(mistral)                      \
   family(qwen2)                        \
+  family(qwen3)                        \
   family(mixtral)                      \
   family(qwen2_moe)                    \
   family(gpt2)
