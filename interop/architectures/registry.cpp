@@ -5,9 +5,17 @@
 #include "autograd/tensor/error.h"
 #include "interop/architectures/rules.h"
 
-// A family: its file here defines a function of this name.
+// A family is a line: its file here defines a function of this name.
+// clang-format off
 #define TAPESTRY_ARCHITECTURES(family) \
-  family(llama) family(mistral) family(qwen2) family(mixtral) family(qwen2_moe) family(gpt2)
+  family(llama)                        \
+  family(mistral)                      \
+  family(qwen2)                        \
+  family(qwen3)                        \
+  family(mixtral)                      \
+  family(qwen2_moe)                    \
+  family(gpt2)
+// clang-format on
 
 namespace tapestry::architectures {
 

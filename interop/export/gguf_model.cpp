@@ -1,5 +1,6 @@
 #include "interop/export/gguf_model.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 

@@ -34,6 +34,7 @@ std::vector<Family> families() {
       {"llama", Json::object(), "llama", llama},
       {"mistral", {{"sliding_window", 8}}, "", llama},
       {"qwen2", Json::object(), "qwen2", llama},
+      {"qwen3", Json::object(), "qwen3", llama},
       {"mixtral", {{"num_local_experts", 4}}, "", llama},
       {"qwen2_moe", {{"num_experts", 4}, {"num_experts_per_tok", 2}}, "", llama},
       {"gpt2",

@@ -7,6 +7,7 @@
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
 #include "interop/architectures/hf_names.h"
+#include "interop/architectures/read_hf_config.h"
 #include "parallel_core/dist_checkpointing/checkpoint.h"
 #include "tests/message_of.h"
 #include "tests/parallel_core/small_model.h"
