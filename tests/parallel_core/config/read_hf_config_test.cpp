@@ -10,6 +10,7 @@
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/config/show/render.h"
 #include "tests/message_of.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry {
@@ -417,22 +418,22 @@ TEST_F(FromHf, Windows) {
 TEST(ReadHfConfig, WhatIsNotBuiltIsRefusedByItsName) {
   const Json gpt2 = {{"model_type", "gpt2"}};
   const std::vector<std::tuple<Json, std::string, std::string>> cases = {
-      {{{"model_type", "qwen3_moe"}}, "qwen3_moe", "norms of queries and keys"},
+      {{{"model_type", "qwen3_moe"}}, "qwen3_moe", "queries and keys"},
       {changed(mixtral_json(), {{"num_local_experts", 1}}), "num_local_experts", "2 or more"},
       {changed(mixtral_json(), {{"num_experts_per_tok", 5}}), "num_experts_per_tok",
        "5 of num_local_experts 4"},
       {changed(mixtral_json(), {{"router_jitter_noise", 1.5}}), "router_jitter_noise",
-       "expected a number in [0, 1)"},
+       "expected a number in ... [0, 1)"},
       {changed(mixtral_json(), {{"hidden_act", "gelu"}}), "hidden_act", "\"gelu\" is not built"},
       {changed(qwen2_moe_json(), {{"mlp_only_layers", {0, "x"}}}), "mlp_only_layers",
-       "expected a list of layers"},
+       "list of layers"},
       {changed(qwen2_moe_json(), {{"mlp_only_layers", {0, 1, 2, 3}}}), "mlp_only_layers",
        "no layer of 4 has experts"},
       {changed(qwen2_moe_json(), {{"decoder_sparse_step", 5}}), "decoder_sparse_step",
        "no layer of 4 has experts"},
       {changed(qwen2_moe_json(), {{"decoder_sparse_step", 0}}), "decoder_sparse_step", "got 0"},
       {changed(qwen2_moe_json(), {{"qkv_bias", false}}), "qkv_bias", "not supported"},
-      {{{"model_type", "qwen3"}}, "qwen3", "norms of queries and keys"},
+      {{{"model_type", "qwen3"}}, "qwen3", "queries and keys"},
       {{{"model_type", "qwen3_5"}}, "qwen3_5", "cannot be read; what can"},
       {changed(llama_json(), {{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}}),
        "quantization_config", "quantised (by \"gptq\")"},
@@ -440,9 +441,7 @@ TEST(ReadHfConfig, WhatIsNotBuiltIsRefusedByItsName) {
        "quantization_config", "not supported"},
       {changed(llama_json(), {{"quantization_config", 4}}), "quantization_config",
        "expected an object"},
-      {{{"model_type", "falcon"}},
-       "falcon",
-       "what can: llama, mistral, mixtral, qwen2, qwen2_moe and gpt2"},
+      {{{"model_type", "falcon"}}, "falcon", "mistral, mixtral ... qwen2, qwen2_moe ... gpt2"},
       {{{"architectures", {"OPTForCausalLM"}}}, "OPTForCausalLM", "cannot be read"},
       {Json::object(), "no model_type", "cannot be read"},
       {changed(llama_json(), {{"architectures", {"LlamaForSequenceClassification"}}}),
@@ -451,14 +450,14 @@ TEST(ReadHfConfig, WhatIsNotBuiltIsRefusedByItsName) {
       {changed(gpt2, {{"activation_function", "mish"}}), "activation_function",
        "\"mish\" is not built"},
       {changed(llama_json(), {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}}),
-       "rope_scaling", "beside rope_type llama3, got"},
+       "rope_scaling", "beside ... rope_type llama3,"},
       {changed(llama_json(), {{"rope_scaling",
                                {{"rope_type", "llama3"},
                                 {"factor", 8.0},
                                 {"low_freq_factor", 4.0},
                                 {"high_freq_factor", 4.0},
                                 {"original_max_position_embeddings", 8192}}}}),
-       "rope_scaling", "a high_freq_factor above that"},
+       "rope_scaling", "high_freq_factor ... above that"},
       {changed(llama_json(), {{"rope_parameters", {{"rope_type", "yarn"}}}}), "rope_parameters",
        "\"yarn\""},
       {changed(llama_json(), {{"rope_scaling", {{"factor", 8.0}}}}), "rope_scaling",
@@ -489,8 +488,8 @@ TEST(ReadHfConfig, WhatIsNotBuiltIsRefusedByItsName) {
   for (const auto& [json, name, text] : cases) {
     const std::string message = refused_text(json);
     EXPECT_THAT(message, HasSubstr("hf/config.json: ")) << json;
-    EXPECT_THAT(message, HasSubstr(name)) << json;
-    EXPECT_THAT(message, HasSubstr(text)) << json;
+    EXPECT_THAT(message, Says(name)) << json;
+    EXPECT_THAT(message, Says(text)) << json;
   }
   // All findings at once.
   const std::string both =
@@ -575,7 +574,7 @@ TEST_F(FromHf, FoldersThatCannotBeTaken) {
                                     "folder"));
   EXPECT_THAT(error({{"model_type", "qwen3"}}), HasSubstr("qwen3"));
   EXPECT_THAT(error({{"model_type", "tapestry"}, {"hidden_size", 32}}),
-              HasSubstr("does not describe its model"));
+              Says("not describe its model"));
   const Json two = {{"model_type", "gpt2"}, {"embd_pdrop", 0.0}};
   EXPECT_THAT(error(two), HasSubstr("model_config.hidden_dropout: resid_pdrop of"));
   EXPECT_EQ(load(two, "  hidden_dropout: 0.1\n").model_config.hidden_dropout, 0.1);
@@ -711,7 +710,7 @@ TEST(HfDifferences, AreTheKeysThatSayWhatTheWeightsAreOf) {
   for (const auto& [override, text] : cases) {
     const std::vector<std::string> lines = found({std::string("model_config.") + override});
     ASSERT_EQ(lines.size(), 1U) << override << ": " << ::testing::PrintToString(lines);
-    EXPECT_THAT(lines[0], HasSubstr(text));
+    EXPECT_THAT(lines[0], Says(text));
     EXPECT_THAT(lines[0], HasSubstr("model_config.")) << override;
   }
   EXPECT_EQ(found({"model_config.num_layers=3", "model_config.rotary_base=1e4"}).size(), 2U);
@@ -749,7 +748,7 @@ TEST_F(FromHf, DifferencesOfExperts) {
        "moe_config.moe_layer_freq is [1], but mlp_only_layers of hf/config.json is [1], that is "
        "moe_layer_freq: [1, 0, 1, 1]"}};
   for (const auto& [more, text] : cases) {
-    EXPECT_THAT(found(more), ElementsAre(HasSubstr(text)));
+    EXPECT_THAT(found(more), ElementsAre(Says(text)));
   }
   EXPECT_THAT(found({{"norm_topk_prob", true}}),
               ElementsAre(HasSubstr("moe_config.norm_topk_prob is False, but norm_topk_prob of"),

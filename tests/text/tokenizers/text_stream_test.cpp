@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "autograd/tensor/error.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 #include "text/tokenizers/character_tokenizer.h"
 #include "text/tokenizers/sentencepiece_tokenizer.h"

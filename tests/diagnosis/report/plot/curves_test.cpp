@@ -8,6 +8,7 @@
 #include <random>
 
 #include "autograd/tensor/error.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::plot {
@@ -115,12 +116,12 @@ TEST(Curves, SmoothingIsAMeanWithFallingWeights) {
 TEST(Curves, WrongRequestsAreRefused) {
   for (const double smooth : {-0.1, 1.0, kNan}) {
     EXPECT_ERROR(make_chart({run_of("r", 1)}, XAxis::kSteps, smooth), ValueError,
-                 "expected a number from 0 to below 1");
+                 "expected a number from ... 0 ... 1");
   }
   EXPECT_ERROR(make_chart(std::vector<RunMetrics>(27, run_of("r", 1)), XAxis::kSteps, 0),
-               ValueError, "27 runs; a picture shows 1 to 26");
+               ValueError, "27 ... runs; a picture shows ... 1 ... 26");
   EXPECT_EQ(parse_x_axis("tokens"), XAxis::kTokens);
-  EXPECT_ERROR(parse_x_axis("hours"), ValueError, "--x is 'hours'; expected steps, tokens or time");
+  EXPECT_ERROR(parse_x_axis("hours"), ValueError, "--x ... 'hours'; ... steps, tokens or time");
 }
 
 TEST(Curves, ARunOfOneStepHasAnAxis) {

@@ -5,6 +5,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/training/step/metrics.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::plot {
@@ -123,8 +124,7 @@ TEST(RunMetrics, NamesAreThePathsWithoutWhatTheyShare) {
 
 TEST(RunMetrics, WhatIsNoRunIsRefused) {
   const TempDir dir;
-  EXPECT_ERROR(read_metrics(dir.file("nothing")), IoError,
-               "nothing: there is no such file or folder");
+  EXPECT_ERROR(read_metrics(dir.file("nothing")), IoError, "nothing: ... no such file or folder");
   EXPECT_ERROR(read_metrics(dir.path()), IoError,
                "has no metrics.jsonl; expected the output folder");
   dir.write("runs/a/metrics.jsonl", line(1, 5));
@@ -134,22 +134,22 @@ TEST(RunMetrics, WhatIsNoRunIsRefused) {
     dir.write("metrics.jsonl", content);
     EXPECT_ERROR(read_metrics(dir.path()), IoError, dir.file("metrics.jsonl") + message);
   };
-  refuses("", ": is empty; the run has not finished a step");
-  refuses("\n\n", ": has no complete line; the run has not finished a step");
-  refuses("{\"step\":1,\"lo", ": has no complete line; the run has not finished a step");
+  refuses("", "has not finished a step");
+  refuses("\n\n", "has not finished a step");
+  refuses("{\"step\":1,\"lo", "has not finished a step");
   refuses("training_config:\n  seed: 1\n", ":1: is not JSON");
   refuses(std::string("\0\xff\x80", 3), ":1: is not JSON");
   refuses("[1, 2]\n", ":1: is no JSON object");
   refuses(line(1, 5) + "{\"step\":2,\"lo\n" + line(3, 4), ":2: is not JSON");
   refuses(line(1, 5) + "{\"loss\":2}\n", ":2: 'step' is missing");
-  refuses("{\"step\":0}\n", ":1: 'step' is 0; expected a number from 1 on");
+  refuses("{\"step\":0}\n", ":1: 'step' ... 0; ... expected a number from ... 1");
   refuses("{\"step\":1}\n", ":1: 'loss' is missing");
   refuses("{\"step\":1,\"loss\":null,\"tokens\":1,\"step_time_ms\":1}\n",
           ":1: 'loss' is null; expected a number");
   refuses("{\"step\":1,\"loss\":\"high\",\"tokens\":1,\"step_time_ms\":1}\n",
           ":1: 'loss' is \"high\"; expected a number");
   refuses("{\"step\":1,\"loss\":2,\"tokens\":-1,\"step_time_ms\":1}\n",
-          ":1: 'tokens' is -1; expected a finite number, not below 0");
+          ":1: 'tokens' ... -1; ... number, not below ... 0");
   refuses("{\"step\":1,\"loss\":2,\"tokens\":1,\"step_time_ms\":\"nan\"}\n", ":1: 'step_time_ms'");
   refuses("{\"step\":1,\"loss\":2,\"tokens\":1,\"step_time_ms\":1,\"eval_loss\":[]}\n",
           ":1: 'eval_loss' is []");
