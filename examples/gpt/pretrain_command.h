@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "parallel_core/comm/distributed.h"
-#include "parallel_core/config/config.h"
+#include "parallel_core/config/init_configs.h"
 #include "parallel_core/training/pretrain.h"
 
 namespace tapestry::examples {

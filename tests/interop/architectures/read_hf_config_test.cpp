@@ -10,6 +10,7 @@
 #include "parallel_core/config/init_configs.h"
 #include "parallel_core/config/show/render.h"
 #include "tests/message_of.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry {
@@ -422,10 +423,10 @@ TEST(ReadHfConfig, WhatIsNotBuiltIsRefusedByItsName) {
       {changed(mixtral_json(), {{"num_experts_per_tok", 5}}), "num_experts_per_tok",
        "5 of num_local_experts 4"},
       {changed(mixtral_json(), {{"router_jitter_noise", 1.5}}), "router_jitter_noise",
-       "expected a number in [0, 1)"},
+       "expected a number in ... [0, 1)"},
       {changed(mixtral_json(), {{"hidden_act", "gelu"}}), "hidden_act", "\"gelu\" is not built"},
       {changed(qwen2_moe_json(), {{"mlp_only_layers", {0, "x"}}}), "mlp_only_layers",
-       "expected a list of layers"},
+       "list of layers"},
       {changed(qwen2_moe_json(), {{"mlp_only_layers", {0, 1, 2, 3}}}), "mlp_only_layers",
        "no layer of 4 has experts"},
       {changed(qwen2_moe_json(), {{"decoder_sparse_step", 5}}), "decoder_sparse_step",
@@ -448,14 +449,14 @@ TEST(ReadHfConfig, WhatIsNotBuiltIsRefusedByItsName) {
       {changed(gpt2, {{"activation_function", "mish"}}), "activation_function",
        "\"mish\" is not built"},
       {changed(llama_json(), {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}}),
-       "rope_scaling", "beside rope_type llama3, got"},
+       "rope_scaling", "beside ... rope_type llama3,"},
       {changed(llama_json(), {{"rope_scaling",
                                {{"rope_type", "llama3"},
                                 {"factor", 8.0},
                                 {"low_freq_factor", 4.0},
                                 {"high_freq_factor", 4.0},
                                 {"original_max_position_embeddings", 8192}}}}),
-       "rope_scaling", "a high_freq_factor above that"},
+       "rope_scaling", "high_freq_factor ... above that"},
       {changed(llama_json(), {{"rope_parameters", {{"rope_type", "yarn"}}}}), "rope_parameters",
        "\"yarn\""},
       {changed(llama_json(), {{"rope_scaling", {{"factor", 8.0}}}}), "rope_scaling",
@@ -486,8 +487,8 @@ TEST(ReadHfConfig, WhatIsNotBuiltIsRefusedByItsName) {
   for (const auto& [json, name, text] : cases) {
     const std::string message = refused_text(json);
     EXPECT_THAT(message, HasSubstr("hf/config.json: ")) << json;
-    EXPECT_THAT(message, HasSubstr(name)) << json;
-    EXPECT_THAT(message, HasSubstr(text)) << json;
+    EXPECT_THAT(message, Says(name)) << json;
+    EXPECT_THAT(message, Says(text)) << json;
   }
   // All findings at once.
   const std::string both =
@@ -572,7 +573,7 @@ TEST_F(FromHf, FoldersThatCannotBeTaken) {
                                     "folder"));
   EXPECT_THAT(error({{"model_type", "falcon"}}), HasSubstr("falcon"));
   EXPECT_THAT(error({{"model_type", "tapestry"}, {"hidden_size", 32}}),
-              HasSubstr("does not describe its model"));
+              Says("not describe its model"));
   const Json two = {{"model_type", "gpt2"}, {"embd_pdrop", 0.0}};
   EXPECT_THAT(error(two), HasSubstr("model_config.hidden_dropout: resid_pdrop of"));
   EXPECT_EQ(load(two, "  hidden_dropout: 0.1\n").model_config.hidden_dropout, 0.1);
@@ -708,7 +709,7 @@ TEST(HfDifferences, AreTheKeysThatSayWhatTheWeightsAreOf) {
   for (const auto& [override, text] : cases) {
     const std::vector<std::string> lines = found({std::string("model_config.") + override});
     ASSERT_EQ(lines.size(), 1U) << override << ": " << ::testing::PrintToString(lines);
-    EXPECT_THAT(lines[0], HasSubstr(text));
+    EXPECT_THAT(lines[0], Says(text));
     EXPECT_THAT(lines[0], HasSubstr("model_config.")) << override;
   }
   EXPECT_EQ(found({"model_config.num_layers=3", "model_config.rotary_base=1e4"}).size(), 2U);
@@ -746,7 +747,7 @@ TEST_F(FromHf, DifferencesOfExperts) {
        "moe_config.moe_layer_freq is [1], but mlp_only_layers of hf/config.json is [1], that is "
        "moe_layer_freq: [1, 0, 1, 1]"}};
   for (const auto& [more, text] : cases) {
-    EXPECT_THAT(found(more), ElementsAre(HasSubstr(text)));
+    EXPECT_THAT(found(more), ElementsAre(Says(text)));
   }
   EXPECT_THAT(found({{"norm_topk_prob", true}}),
               ElementsAre(HasSubstr("moe_config.norm_topk_prob is False, but norm_topk_prob of"),

@@ -7,6 +7,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/indexed_dataset.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 #include "text/tokenizers/kinds/character_tokenizer.h"
 #include "text/tokenizers/kinds/make_tokenizer.h"

@@ -11,6 +11,7 @@
 #include "parallel_core/parallel_state.h"
 #include "tests/diagnosis/watched_train.h"
 #include "tests/parallel_core/small_model.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry {

@@ -11,6 +11,7 @@
 
 #include "autograd/tensor/error.h"
 #include "parallel_core/data/default_text.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 #include "text/sources/text_source.h"
 #include "text/util/file.h"

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "autograd/tensor/error.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 #include "text/tokenizers/kinds/character_tokenizer.h"
 #include "text/tokenizers/kinds/sentencepiece_tokenizer.h"

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "autograd/tensor/error.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 
 namespace tapestry::plot {
@@ -35,7 +36,7 @@ TEST(Curves, SmoothingIsAMeanWithFallingWeights) {
 
 TEST(Curves, WrongRequestsAreRefused) {
   EXPECT_EQ(parse_x_axis("tokens"), XAxis::kTokens);
-  EXPECT_ERROR(parse_x_axis("hours"), ValueError, "--x is 'hours'; expected steps, tokens or time");
+  EXPECT_ERROR(parse_x_axis("hours"), ValueError, "--x ... 'hours'; ... steps, tokens or time");
 }
 
 TEST(Curves, ThinningKeepsWhatEachColumnShows) {

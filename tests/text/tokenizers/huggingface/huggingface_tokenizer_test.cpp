@@ -7,6 +7,7 @@
 
 #include "autograd/io/json.h"
 #include "autograd/tensor/error.h"
+#include "tests/says.h"
 #include "tests/temp_dir.h"
 #include "text/tokenizers/huggingface/tokenizer_files.h"
 #include "text/tokenizers/kinds/make_tokenizer.h"
