@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,9 @@
 #include "parallel_core/training/pretrain.h"
 
 namespace tapestry::examples {
+
+/// Reads the configuration with the overrides added to those that it was given.
+using ConfigLoader = std::function<AllConfig(const std::vector<std::string>& more_overrides)>;
 
 /// What a program can do besides training as configured. The base class can do nothing: these are
 /// the modes of pretrain_gpt_diagnosis, which pretrain_gpt starts where one of them is asked for.
