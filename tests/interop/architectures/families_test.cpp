@@ -76,10 +76,9 @@ class EachFamily : public ::testing::TestWithParam<Family> {
  protected:
   TransformerConfig load(const std::string& json) const {
     dir_.write("config.json", json);
-    return init_configs_from_text(
-               "training_config: {training_iters: 1}\nmodel_config: {from_hf: " + dir_.path() +
-                   ", seq_length: 8}\n",
-               "f.yaml")
+    return init_configs_from_text("training_config: {training_iters: 1}\nmodel_config: {from_hf: " +
+                                      dir_.path() + ", seq_length: 8}\n",
+                                  "f.yaml")
         .model_config;
   }
   data::TempDir dir_;
@@ -112,10 +111,10 @@ TEST_P(EachFamily, IsReadInTheSpellingOfTransformers5) {
 
 TEST_P(EachFamily, HasItsNamesAndItsGgufForm) {
   const TransformerConfig config = load(json_of(GetParam()).dump());
-  EXPECT_EQ(file_place(FileNames(name_scheme(config), config), "layers.0.attention.wq.weight",
-                       {32, 32})
-                .name,
-            GetParam().names);
+  EXPECT_EQ(
+      file_place(FileNames(name_scheme(config), config), "layers.0.attention.wq.weight", {32, 32})
+          .name,
+      GetParam().names);
   const architectures::Architecture& family = *architectures::find(GetParam().type);
   const bool writes = family.gguf && architectures::gguf_objections(family, config).empty();
   EXPECT_EQ(writes ? std::string(family.gguf->architecture) : std::string(), GetParam().gguf);
