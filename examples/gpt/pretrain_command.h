@@ -13,9 +13,6 @@
 
 namespace tapestry::examples {
 
-/// Reads the configuration with the overrides added to those that it was given.
-using ConfigLoader = std::function<AllConfig(const std::vector<std::string>& more_overrides)>;
-
 /// What a program can do besides training as configured. The base class can do nothing: these are
 /// the modes of pretrain_gpt_diagnosis, which pretrain_gpt starts where one of them is asked for.
 class PretrainModes {
