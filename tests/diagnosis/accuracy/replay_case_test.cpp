@@ -164,7 +164,7 @@ TEST(ReplayCase, StoredConfigurationSaysWhatTheCaseSays) {
   const std::string folder = "tests/data/golden_models/llama_tiny";
   const AllConfig written = init_configs_from_yaml(folder + "/run.yaml");
   const AllConfig made = init_configs_from_text(
-      replay_case_yaml(read_file(folder + "/config.json"), folder, "output/replay/run"),
+      replay_case_yaml(read_file(folder + "/config.json"), folder, "output/llama_tiny"),
       "made.yaml");
   EXPECT_TRUE(written.same_values(made));
 }
