@@ -34,7 +34,7 @@ check("warnings should be errors here" commands MATCHES "-Werror")
 configure(result text all -S "${SOURCE_DIR}" ${WITHOUT_PACKAGES})
 check("parallel_core needs MPI" NOT result EQUAL 0)
 check("the packages should be named" text MATCHES
-  "apt-get install libopenmpi-dev libyaml-cpp-dev libspdlog-dev")
+  "apt-get install pkg-config libsentencepiece-dev libpcre2-dev libutf8proc-dev libopenmpi-dev libyaml-cpp-dev libspdlog-dev")
 configure(result text unknown -S "${SOURCE_DIR}" -DTAPESTRY_COMPONENTS=optimizer)
 check("there is no component 'optimizer'" NOT result EQUAL 0)
 check("known components should be named" text MATCHES

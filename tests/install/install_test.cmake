@@ -48,7 +48,7 @@ apt-get install libeigen3-dev" -DCMAKE_DISABLE_FIND_PACKAGE_Eigen3=ON)
 if("parallel_core" IN_LIST COMPONENTS)
   consume(. build)
   expect_refused("optim,parallel_core" "Tapestry's component 'parallel_core' needs libraries that were \
-not found. Install them: apt-get install libopenmpi-dev libyaml-cpp-dev libspdlog-dev" ${WITHOUT_PACKAGES})
+not found. Install them: apt-get install pkg-config libsentencepiece-dev libpcre2-dev libutf8proc-dev libopenmpi-dev libyaml-cpp-dev libspdlog-dev" ${WITHOUT_PACKAGES})
 else()
   expect_refused(parallel_core "This Tapestry was built without the component 'parallel_core'")
 endif()
