@@ -88,7 +88,7 @@ void add_view_options(po::options_description& options) {
   options.add_options()(
       "plot",
       po::value<std::vector<std::string>>()->multitoken()->composing()->value_name("RUN..."),
-      "losses of runs (output folders or metrics.jsonl): a table, or with --out a picture");
+      "losses of runs as a table, or with --out as a picture");
   options.add_options()(
       "report",
       po::value<std::vector<std::string>>()->multitoken()->composing()->value_name("RUN..."),

@@ -65,7 +65,7 @@ TEST_F(ExportTest, RunsOfBytes) {
             0)
       << said();
   expect_bad("--checkpoint odd --to gguf --output out", "model_config.hidden_act: is gelu");
-  expect_bad("--checkpoint odd --to hf --output out", "hidden_act gelu");
+  expect_bad("--checkpoint odd --to hf --output out", "hidden_act: is gelu");
 }
 
 // Tokens were added to the tokenizer, and the model knows nothing of them.

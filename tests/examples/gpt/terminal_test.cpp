@@ -398,7 +398,7 @@ TEST_F(TerminalTest, TheSummaryHasTheTenLines) {
         " needed, ",
         " available\n",
         " info length     23 steps, 32 tokens a step, 736 in all\n",
-        "info files      in ... ./output: log/rank_0/info.log, metrics.jsonl, config.yaml",
+        "info files      in ./output: log/rank_0/info.log, metrics.jsonl, config.yaml",
         " info changed    training_config: seed=7, training_iters=23, num_threads=1\n",
         " info            dataset_config: ",
         " info            optimizer_config: clip_grad=1.0\n",
