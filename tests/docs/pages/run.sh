@@ -2,7 +2,7 @@
 page docs/run.md
 small pretrain_gpt "$tiny"
 
-runs 'cmake --build build/release --target programs'
+runs 'cmake --build build/release --target programs' build/release="$binary_dir"
 runs 'cmake --install build/release --component programs --prefix DIR' build/release="$binary_dir" DIR="$scratch/alone"
 leaves ../alone/bin/finetune_gpt ../alone/share/tapestry/pretrain_gpt_tiny.yaml
 
