@@ -63,7 +63,7 @@ if("parallel_core" IN_LIST COMPONENTS)
   list(SORT names)
   list(JOIN names " " names)
   set(expected "accuracy compare_checkpoints evaluate export finetune_gpt generate \
-preprocess_data pretrain_gpt pretrain_gpt.sh")
+preprocess_data pretrain_gpt pretrain_gpt.sh pretrain_gpt_diagnosis")
   if(NOT names STREQUAL expected)
     message(FATAL_ERROR "installed are ${names}, expected ${expected}")
   endif()
