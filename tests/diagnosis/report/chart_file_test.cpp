@@ -151,6 +151,13 @@ TEST(PlotRuns, WritesAFileOrReturnsATable) {
     options.smooth = smooth;
     EXPECT_ERROR(plot_runs(options), ValueError, "expected a number from 0 to below 1");
   }
+  options = {};
+  for (int i = 0; i < 27; ++i) {
+    const std::string run = concat("many/", i);
+    dir.write(run + "/metrics.jsonl", lines);
+    options.runs.push_back(dir.file(run));
+  }
+  EXPECT_ERROR(plot_runs(options), ValueError, "27 runs; a picture shows 1 to 26");
 }
 
 TEST(PlotRuns, ATableAlignsItsNumbers) {
