@@ -35,10 +35,6 @@ std::string type_of_experts(const TransformerConfig& c) {
 
 }  // namespace
 
-bool has_gated_mlp(const TransformerConfig& config) {
-  return config.hidden_act == "swiglu" || config.hidden_act == "fused_swiglu";
-}
-
 std::string file_model_type(const TransformerConfig& c) {
   if (!has_plain_structure(c)) {
     return "tapestry";

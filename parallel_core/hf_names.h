@@ -11,7 +11,4 @@ namespace tapestry {
 /// expresses.
 std::string file_model_type(const TransformerConfig& config);
 
-/// Whether the MLP has w_gate beside w_up.
-bool has_gated_mlp(const TransformerConfig& config);
-
 }  // namespace tapestry
